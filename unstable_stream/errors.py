@@ -1,0 +1,142 @@
+"""Every error a user can meet, as small families under one root.
+
+A message says what went wrong, where (run, game, ``topic[partition]@offset``), what was found, what
+was expected and what to do about it. Shells retry on :attr:`UnstableStreamError.retriable`, never on
+message text. The command line prints these as one line; anything else is a bug and keeps its traceback.
+"""
+
+from typing import ClassVar
+
+__all__ = [
+    "ArchiveBusyError",
+    "ArchiveError",
+    "CheckpointError",
+    "ConfigError",
+    "EngineError",
+    "EngineOverloadedError",
+    "EnvironmentUnavailableError",
+    "EventDecodeError",
+    "EventError",
+    "EventLogError",
+    "FencedError",
+    "GameError",
+    "LearnerError",
+    "LogUnavailableError",
+    "OffsetOutOfRangeError",
+    "RecordTooLargeError",
+    "RunError",
+    "ServiceError",
+    "UnknownEventError",
+    "UnknownSchemaVersionError",
+    "UnknownTopicError",
+    "UnstableStreamError",
+]
+
+
+class UnstableStreamError(Exception):
+    """Root of every error this package raises on purpose."""
+
+    retriable: ClassVar[bool] = False
+    """Whether the same call may succeed later without anyone changing anything."""
+
+
+class ConfigError(UnstableStreamError):
+    """A configuration that cannot run: unknown key, impossible combination, missing model or environment."""
+
+
+class RunError(UnstableStreamError):
+    """A run that does not exist, already exists, or cannot be resumed."""
+
+
+class ServiceError(UnstableStreamError):
+    """A service that could not be started or kept dying."""
+
+
+# -- events ---------------------------------------------------------------------------------------
+
+
+class EventError(UnstableStreamError):
+    """A record that cannot be turned into an event."""
+
+
+class EventDecodeError(EventError):
+    """Malformed bytes or a field of the wrong type; the message carries the field path."""
+
+
+class UnknownEventError(EventError):
+    """An event type this version of the package has never heard of."""
+
+
+class UnknownSchemaVersionError(EventError):
+    """An event written by a newer version of the package: an error, not a guess."""
+
+
+# -- event log ------------------------------------------------------------------------------------
+
+
+class EventLogError(UnstableStreamError):
+    """A failed operation on the event log."""
+
+
+class UnknownTopicError(EventLogError):
+    """The topic or partition does not exist in this log."""
+
+
+class OffsetOutOfRangeError(EventLogError):
+    """The position asked for lies before the first retained record or beyond the end."""
+
+
+class RecordTooLargeError(EventLogError):
+    """A record exceeds its topic's ``max_message_bytes``."""
+
+
+class FencedError(EventLogError):
+    """A newer producer or group generation has taken over; this one must stop without publishing."""
+
+
+class LogUnavailableError(EventLogError):
+    """The log could not be reached or stayed locked past the deadline."""
+
+    retriable = True
+
+
+# -- games and inference --------------------------------------------------------------------------
+
+
+class GameError(UnstableStreamError):
+    """A game that could not be played to an end; the message names game, environment and turn."""
+
+
+class EnvironmentUnavailableError(GameError):
+    """A TextArena environment that cannot run on this machine, with the reason and the remedy."""
+
+
+class EngineError(UnstableStreamError):
+    """Text generation failed for a reason that asking again will not mend."""
+
+
+class EngineOverloadedError(EngineError):
+    """Text generation failed for now: overload, rate limit, time-out or lost connection."""
+
+    retriable = True
+
+
+# -- learning and archive -------------------------------------------------------------------------
+
+
+class LearnerError(UnstableStreamError):
+    """Training cannot go on: no trainable tokens, non-finite loss, mismatched adapter."""
+
+
+class CheckpointError(LearnerError):
+    """A checkpoint is missing, incomplete or does not match its recorded digest."""
+
+
+class ArchiveError(UnstableStreamError):
+    """A failed operation on the archive."""
+
+
+class ArchiveBusyError(ArchiveError):
+    """Another process held the archive's write lock past the deadline."""
+
+    retriable = True

@@ -1,0 +1,69 @@
+"""The events: frozen structs, one module per family, one codec, deterministic ids, packed arrays."""
+
+from unstable_stream.events.arrays import (
+    PackedFloats,
+    PackedTokens,
+    pack_floats,
+    pack_tokens,
+    packed_length,
+    unpack_floats,
+    unpack_tokens,
+)
+from unstable_stream.events.checkpoints import Checkpoint, checkpoint_uid
+from unstable_stream.events.codec import EVENT_TYPES, decode_event, encode_event, event_type
+from unstable_stream.events.dead_letters import RecordRejected
+from unstable_stream.events.envelope import Event
+from unstable_stream.events.games import (
+    Action,
+    GameAbandoned,
+    GameOutcome,
+    GameStarted,
+    Seat,
+    SeatResult,
+)
+from unstable_stream.events.ids import event_id, game_id, step_id, trajectory_id
+from unstable_stream.events.metrics import Metrics
+from unstable_stream.events.ratings import OVERALL, Rating
+from unstable_stream.events.runs import RunFinished, RunResumed, RunStarted
+from unstable_stream.events.steps import Step
+from unstable_stream.events.trajectories import Trajectory, Turn
+from unstable_stream.events.updates import DroppedStep, LearnerUpdate
+
+__all__ = [
+    "EVENT_TYPES",
+    "OVERALL",
+    "Action",
+    "Checkpoint",
+    "DroppedStep",
+    "Event",
+    "GameAbandoned",
+    "GameOutcome",
+    "GameStarted",
+    "LearnerUpdate",
+    "Metrics",
+    "PackedFloats",
+    "PackedTokens",
+    "Rating",
+    "RecordRejected",
+    "RunFinished",
+    "RunResumed",
+    "RunStarted",
+    "Seat",
+    "SeatResult",
+    "Step",
+    "Trajectory",
+    "Turn",
+    "checkpoint_uid",
+    "decode_event",
+    "encode_event",
+    "event_id",
+    "event_type",
+    "game_id",
+    "pack_floats",
+    "pack_tokens",
+    "packed_length",
+    "step_id",
+    "trajectory_id",
+    "unpack_floats",
+    "unpack_tokens",
+]

@@ -1,0 +1,114 @@
+"""The one place where events become bytes and bytes become events: JSON by msgspec.
+
+Encoders and decoders are built once. Decoding looks at ``type`` and ``schema_version`` first, so that an
+unknown type and a newer version are told apart from malformed data; an older version is lifted one
+version at a time by :data:`UPCASTS`.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from unstable_stream.errors import EventDecodeError, UnknownEventError, UnknownSchemaVersionError
+from unstable_stream.events.checkpoints import Checkpoint
+from unstable_stream.events.dead_letters import RecordRejected
+from unstable_stream.events.envelope import Event
+from unstable_stream.events.games import GameAbandoned, GameOutcome, GameStarted
+from unstable_stream.events.metrics import Metrics
+from unstable_stream.events.ratings import Rating
+from unstable_stream.events.runs import RunFinished, RunResumed, RunStarted
+from unstable_stream.events.steps import Step
+from unstable_stream.events.trajectories import Trajectory
+from unstable_stream.events.updates import LearnerUpdate
+
+__all__ = ["EVENT_TYPES", "UPCASTS", "decode_event", "encode_event", "event_type"]
+
+_CLASSES: Final[tuple[type[Event], ...]] = (
+    RunStarted,
+    RunResumed,
+    RunFinished,
+    GameStarted,
+    GameAbandoned,
+    GameOutcome,
+    Trajectory,
+    Step,
+    Rating,
+    Checkpoint,
+    LearnerUpdate,
+    Metrics,
+    RecordRejected,
+)
+
+
+def event_type(event: Event | type[Event]) -> str:
+    """Return the stable wire name of an event or event class, e.g. ``game-outcome``."""
+    tag = event.__struct_config__.tag
+    assert isinstance(tag, str)
+    return tag
+
+
+EVENT_TYPES: Final[Mapping[str, type[Event]]] = {event_type(cls): cls for cls in _CLASSES}
+"""Wire name to class, for every event family."""
+
+UPCASTS: Final[Mapping[tuple[str, int], Callable[[dict[str, Any]], dict[str, Any]]]] = {}
+"""``(type, version)`` to a pure function that lifts the decoded JSON of that version to the next."""
+
+
+class _Head(msgspec.Struct):
+    type: str
+    schema_version: int = 1
+
+
+_encoder = msgspec.json.Encoder()
+_head_decoder = msgspec.json.Decoder(_Head)
+_decoders: Final = {name: msgspec.json.Decoder(cls) for name, cls in EVENT_TYPES.items()}
+
+
+def encode_event(event: Event) -> bytes:
+    """Return the JSON bytes of an event; equal events give equal bytes."""
+    return _encoder.encode(event)
+
+
+def decode_event(data: bytes | memoryview) -> Event:
+    """Return the event in ``data``.
+
+    Raises:
+        EventDecodeError: not JSON, a missing field or one of the wrong type; names the field path.
+        UnknownEventError: the type is not one of :data:`EVENT_TYPES`.
+        UnknownSchemaVersionError: written by a newer version of this package.
+    """
+    try:
+        head = _head_decoder.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise EventDecodeError(f"not an event: {error}") from error
+    decoder = _decoders.get(head.type)
+    if decoder is None:
+        raise UnknownEventError(
+            f"unknown event type {head.type!r}; known: {', '.join(sorted(EVENT_TYPES))}. "
+            "Was it written by a newer version? Upgrade unstable_stream."
+        )
+    newest = EVENT_TYPES[head.type].SCHEMA_VERSION
+    if head.schema_version > newest:
+        raise UnknownSchemaVersionError(
+            f"event {head.type!r} has schema version {head.schema_version}, this version knows up to "
+            f"{newest}; upgrade unstable_stream."
+        )
+    try:
+        if head.schema_version == newest:
+            return decoder.decode(data)
+        return _upcast(data, head, newest)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise EventDecodeError(f"event {head.type!r}: {error}") from error
+
+
+def _upcast(data: bytes | memoryview, head: _Head, newest: int) -> Event:
+    body: dict[str, Any] = msgspec.json.decode(data)
+    for version in range(head.schema_version, newest):
+        lift = UPCASTS.get((head.type, version))
+        if lift is None:
+            raise UnknownSchemaVersionError(
+                f"event {head.type!r} has schema version {version}, and no upcast leads to {version + 1}"
+            )
+        body = lift(body) | {"schema_version": version + 1}
+    return _decoders[head.type].decode(_encoder.encode(body))

@@ -1,0 +1,41 @@
+"""The fields every event shares, and the rules its family obeys.
+
+Schema evolution follows msgspec's: a new field has a default, a meaning never changes. A changed
+meaning raises ``SCHEMA_VERSION`` and adds an upcast in :mod:`unstable_stream.events.codec`.
+"""
+
+from typing import ClassVar
+
+import msgspec
+
+__all__ = ["Event"]
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
+    """Base of all events; subclasses set their tag, topic and key.
+
+    Wire types only (numbers, strings, packed bytes, nested structs): no Python path is ever stored.
+    """
+
+    TOPIC: ClassVar[str]
+    """The topic this family is published to."""
+
+    SCHEMA_VERSION: ClassVar[int] = 1
+    """The version this package writes; older ones are upcast, newer ones refused."""
+
+    event_id: str
+    """Deterministic UUID of what caused the event (:mod:`unstable_stream.events.ids`)."""
+
+    run_id: str
+    """The run this event belongs to."""
+
+    occurred_at_ms: int
+    """Unix time in milliseconds. A derived event carries the time of its cause, so that it can be
+    recomputed byte for byte."""
+
+    schema_version: int = 1
+
+    @property
+    def key(self) -> str:
+        """The record key: what must stay in order lives under one key."""
+        return self.run_id

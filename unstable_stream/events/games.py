@@ -1,0 +1,112 @@
+"""Topics ``games`` and ``game-outcomes``: what was decided before a game and what came of it.
+
+``games`` is written by the collector; read by the collector itself after a restart and by the archive.
+``game-outcomes`` is written by rollout workers, in one transaction with the game's trajectories; read
+by the rating processor, the collector, the archive and plug-ins.
+"""
+
+import msgspec
+
+from unstable_stream.events.envelope import Event
+
+__all__ = ["Action", "GameAbandoned", "GameOutcome", "GameStarted", "Seat", "SeatResult"]
+
+
+class Seat(msgspec.Struct, frozen=True, kw_only=True):
+    """Who plays one seat."""
+
+    seat: int
+    """0-based player number in the environment."""
+    model_uid: str
+    """``ckpt-000000`` (the initial policy), ``ckpt-000012``, or the name of a fixed opponent."""
+    kind: str
+    """``checkpoint`` (base model plus adapter), ``openai`` (an endpoint) or ``scripted``."""
+    policy_version: int | None = None
+    """Learner update that made the checkpoint; 0 is the initial policy, ``None`` for fixed opponents."""
+    parent_uid: str | None = None
+    """The checkpoint this one was trained from: where its rating starts."""
+    template: str | None = None
+    """Prompt template; ``None`` for scripted opponents."""
+    trained: bool = False
+    """Whether this seat's turns become training steps."""
+
+
+class GameStarted(Event, frozen=True, kw_only=True, tag="game-started"):
+    """A game was decided on: replay uses this, it never samples again. Natural key: split, game index."""
+
+    TOPIC = "games"
+
+    game_id: str
+    game_index: int
+    """0, 1, 2, … within run and split."""
+    split: str
+    """``train`` or ``eval``."""
+    env_id: str
+    seed: int
+    """Seeds the environment, the scripted opponents and the sampling of this game."""
+    seats: tuple[Seat, ...]
+    evaluated_uid: str | None = None
+    """In the eval split: the checkpoint being evaluated."""
+
+
+class GameAbandoned(Event, frozen=True, kw_only=True, tag="game-abandoned"):
+    """A started game will never finish. Natural key: game id."""
+
+    TOPIC = "games"
+
+    game_id: str
+    game_index: int
+    split: str
+    reason: str
+
+
+class Action(msgspec.Struct, frozen=True, array_like=True):
+    """One move of a game, in order of play; with the seed it replays the game."""
+
+    seat: int
+    action: str
+    """Exactly what was passed to the environment."""
+    valid: bool = True
+
+
+class SeatResult(msgspec.Struct, frozen=True, kw_only=True):
+    """How one seat did."""
+
+    seat: int
+    model_uid: str
+    kind: str
+    reward: float
+    """The environment's final reward; TextArena gives -1, 0 or 1."""
+    rank: int
+    """0 is best; equal rewards share a rank."""
+    policy_version: int | None = None
+    parent_uid: str | None = None
+    role: str | None = None
+    """The environment's name for the seat, if it has one (``Mafia``, ``Proposer``)."""
+    trained: bool = False
+    invalid_moves: int = 0
+    turns: int = 0
+
+
+class GameOutcome(Event, frozen=True, kw_only=True, tag="game-outcome"):
+    """One finished game, train or eval. Natural key: game id."""
+
+    TOPIC = "game-outcomes"
+
+    game_id: str
+    game_index: int
+    split: str
+    env_id: str
+    seed: int
+    seats: tuple[SeatResult, ...]
+    """One per player, by seat."""
+    reason: str
+    """``win``, ``draw``, ``invalid-move`` or ``truncated``."""
+    reason_text: str = ""
+    """What the environment said about the end."""
+    invalid_seat: int | None = None
+    """The seat whose invalid move ended the game."""
+    actions: tuple[Action, ...] = ()
+    num_turns: int = 0
+    duration_ms: float = 0.0
+    evaluated_uid: str | None = None

@@ -1,0 +1,24 @@
+"""Topic ``metrics``: written by any service or plug-in, read by the archive and the tracker."""
+
+import msgspec
+
+from unstable_stream.events.envelope import Event
+
+__all__ = ["Metrics"]
+
+
+class Metrics(Event, frozen=True, kw_only=True, tag="metrics"):
+    """Scalars one source measured at one moment. Natural key: source, sequence or time."""
+
+    TOPIC = "metrics"
+
+    source: str
+    """Which service or plug-in, e.g. ``tracker``, ``engine-0``."""
+    values: dict[str, float] = msgspec.field(default_factory=dict)
+    """Metric name to value, e.g. ``collection-SimpleTak-v0-train/win-rate``."""
+    update: int | None = None
+    """The learner update this belongs to, if it belongs to one."""
+
+    @property
+    def key(self) -> str:
+        return self.source

@@ -1,0 +1,50 @@
+"""Topic ``runs``: written by the launcher, read by every service."""
+
+from typing import Any
+
+import msgspec
+
+from unstable_stream.events.envelope import Event
+
+__all__ = ["RunFinished", "RunResumed", "RunStarted"]
+
+
+class RunStarted(Event, frozen=True, kw_only=True, tag="run-started"):
+    """A run exists, with everything needed to repeat it. Natural key: the run id."""
+
+    TOPIC = "runs"
+
+    name: str
+    """Display name."""
+    seed: int
+    """Every seed of the run is derived from this one."""
+    config: dict[str, Any] = msgspec.field(default_factory=dict)
+    """The resolved configuration, defaults filled in."""
+    package_version: str = ""
+    parent_run_id: str | None = None
+    """The run this one was forked from."""
+    parent_update: int | None = None
+    """The update of the parent at which it was forked."""
+
+
+class RunResumed(Event, frozen=True, kw_only=True, tag="run-resumed"):
+    """A stopped or crashed run goes on. Natural key: how many times it had been resumed before."""
+
+    TOPIC = "runs"
+
+    resumption: int
+    """1 for the first resumption."""
+    config: dict[str, Any] = msgspec.field(default_factory=dict)
+    package_version: str = ""
+
+
+class RunFinished(Event, frozen=True, kw_only=True, tag="run-finished"):
+    """A run came to an end. Natural key: how many times it had been resumed."""
+
+    TOPIC = "runs"
+
+    outcome: str
+    """``completed``, ``stopped`` (by a person) or ``failed``."""
+    reason: str = ""
+    updates: int = 0
+    """Learner updates done."""

@@ -1,0 +1,39 @@
+"""Topic ``learner-updates``: written by the learner; read by the archive, the tracker and the collector."""
+
+import msgspec
+
+from unstable_stream.events.envelope import Event
+
+__all__ = ["DroppedStep", "LearnerUpdate"]
+
+
+class DroppedStep(msgspec.Struct, frozen=True, array_like=True):
+    """A step that will never be trained on."""
+
+    step_id: str
+    reason: str
+    """``stale``, ``overflow``, ``filtered`` or ``truncated``."""
+
+
+class LearnerUpdate(Event, frozen=True, kw_only=True, tag="learner-update"):
+    """One optimizer iteration and everything it consumed. Natural key: update number.
+
+    Every step is named in exactly one update: trained or dropped.
+    """
+
+    TOPIC = "learner-updates"
+
+    update: int
+    """1 for the first update."""
+    step_ids: tuple[str, ...]
+    """The steps trained on, in batch order."""
+    dropped: tuple[DroppedStep, ...] = ()
+    """Steps dropped since the previous update."""
+    loss: float = 0.0
+    metrics: dict[str, float] = msgspec.field(default_factory=dict)
+    """Gradient norm, learning rate, entropy, importance ratios, tokens, …: see docs/metrics.md."""
+    model_uid: str | None = None
+    """The checkpoint it made, if this update saved one."""
+    positions: dict[str, int] = msgspec.field(default_factory=dict)
+    """``topic[partition]`` to the next offset: all that had been read when the batch was drawn."""
+    duration_ms: float = 0.0

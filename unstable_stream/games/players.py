@@ -1,0 +1,52 @@
+"""What a game asks of whoever plays a seat."""
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+__all__ = ["Move", "Player", "SampledTokens", "TurnContext"]
+
+
+@dataclass(frozen=True, slots=True)
+class TurnContext:
+    """What a player is shown when it is to move."""
+
+    env_id: str
+    seat: int
+    num_players: int
+    turn_index: int
+    """0-based among this seat's turns."""
+    game_turn: int
+    """0-based among all moves of the game."""
+    seed: int
+    """Unique to this game, seat and turn: seeds whatever the player decides by chance."""
+    observation: str
+
+
+@dataclass(frozen=True, slots=True)
+class SampledTokens:
+    """How a language model came to its move: all that training needs, recorded and never re-made."""
+
+    prompt: str
+    prompt_token_ids: tuple[int, ...]
+    completion: str
+    completion_token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    finish_reason: str
+    policy_version: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A decision."""
+
+    action: str
+    """What is passed to the environment, e.g. ``[4]``."""
+    format_feedback: dict[str, bool] = field(default_factory=dict)
+    sampled: SampledTokens | None = None
+    """``None`` for scripted players: their turns are in the outcome's actions only."""
+
+
+class Player(Protocol):
+    """Decides moves for one seat of one game."""
+
+    async def move(self, turn: TurnContext) -> Move: ...

@@ -1,0 +1,1 @@
+"""Prompt templates, each paired with the extraction of the action from the completion."""

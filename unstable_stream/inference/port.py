@@ -1,0 +1,113 @@
+"""Text generation as the rest of the package sees it: token ids in, token ids and log-probabilities out."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+__all__ = [
+    "Adapter",
+    "ChatEngine",
+    "ChatReply",
+    "Completion",
+    "Engine",
+    "EngineStats",
+    "GenerationRequest",
+    "SamplingSettings",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """A LoRA adapter. Name, id and path are unique per checkpoint: one is never reloaded in place."""
+
+    uid: str
+    """The model uid, e.g. ``ckpt-000012``."""
+    path: str
+    """Directory in PEFT's format (``adapter_config.json``, ``adapter_model.safetensors``)."""
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingSettings:
+    """How to sample. Greedy decoding is ``temperature=0``."""
+
+    max_tokens: int = 512
+    temperature: float = 1.0
+    top_p: float = 1.0
+    stop_token_ids: tuple[int, ...] = ()
+    """Ends the completion besides the model's own end token; kept as its last token."""
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationRequest:
+    """One prompt for one adapter."""
+
+    prompt_token_ids: Sequence[int]
+    sampling: SamplingSettings = field(default_factory=SamplingSettings)
+    adapter: Adapter | None = None
+    """``None``: the base model."""
+    seed: int | None = None
+    """Seeds this request alone: its samples do not depend on what else is in the batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """What was sampled. ``token_ids`` and ``logprobs`` have the same length."""
+
+    token_ids: list[int]
+    """The end or stop token is included if it was sampled."""
+    logprobs: list[float]
+    """Natural log-probabilities under exactly the distribution sampled from (temperature, top-p applied)."""
+    finish_reason: str
+    """``stop`` or ``length``."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStats:
+    """A snapshot for metrics and the live view."""
+
+    queued: int
+    running: int
+    tokens_per_s: float
+    """Completion tokens over the last few seconds."""
+    completions: int
+    """Since start."""
+    completion_tokens: int
+    """Since start."""
+
+
+class Engine(Protocol):
+    """Generates for many concurrent callers, several adapters at once; gathers them into batches."""
+
+    async def generate(self, request: GenerationRequest) -> Completion:
+        """Return one completion. Cancelling the caller cancels the request.
+
+        Raises :class:`~unstable_stream.errors.EngineError`: prompt longer than the context, adapter missing or
+        of the wrong shape.
+        """
+
+    def stats(self) -> EngineStats: ...
+
+    async def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ChatReply:
+    """A chat endpoint's answer."""
+
+    text: str
+    finish_reason: str
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+
+class ChatEngine(Protocol):
+    """A fixed opponent behind a chat endpoint: text in, text out, no tokens recorded."""
+
+    async def reply(self, prompt: str, sampling: SamplingSettings) -> ChatReply:
+        """Answer one user message.
+
+        Raises :class:`~unstable_stream.errors.EngineOverloadedError` when retries ran out,
+        :class:`~unstable_stream.errors.EngineError` for a refused key, unknown model or bad request.
+        """
+
+    async def close(self) -> None: ...
