@@ -1,0 +1,21 @@
+"""One tiny model and its adapters for all engine tests."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.inference.tiny_model import build_adapter, build_tiny_model
+from unstable_stream.inference.port import Adapter
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Directory of the tiny model and its tokenizer."""
+    return build_tiny_model(tmp_path_factory.mktemp("tiny-model") / "model")
+
+
+@pytest.fixture(scope="session")
+def adapters(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Adapter]:
+    """Three different adapters of the tiny model."""
+    root = tmp_path_factory.mktemp("adapters")
+    return [build_adapter(tiny_model, root / f"ckpt-{seed:06d}", seed=seed) for seed in (1, 2, 3)]

@@ -1,0 +1,6 @@
+"""Text generation: the :class:`~unstable_stream.inference.port.Engine` port, its engines and the players built on them.
+
+Import the module you need. This package itself loads nothing, because each engine brings its own heavy library.
+"""
+
+__all__: list[str] = []
