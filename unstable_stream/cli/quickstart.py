@@ -1,0 +1,137 @@
+"""``unstable-stream quickstart``: the whole loop with one command, and a summary of what was learned."""
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from unstable_stream.cli.options import DataOption, SetOption
+
+if TYPE_CHECKING:
+    from unstable_stream.config import RunConfig
+    from unstable_stream.services.run_view import RunView
+
+__all__ = ["register"]
+
+_CONFIG = Path(__file__).with_name("quickstart.toml")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("quickstart", help=_quickstart.__doc__)(_quickstart)
+
+
+def _quickstart(
+    model: str = typer.Option("tiny-player", "--model", help="Base model: directory or Hugging Face id."),
+    updates: int | None = typer.Option(None, "--updates", min=1, help="Learner updates."),
+    seed: int = typer.Option(
+        0, "--seed", help="Seed of the run; the same seed plays the same evaluation games."
+    ),
+    engine: str | None = typer.Option(None, "--engine", help="Inference engine: transformers or vllm."),
+    overrides: SetOption = None,
+    print_config: bool = typer.Option(False, "--print-config", help="Print the configuration file and exit."),
+    quiet: bool = typer.Option(False, "--quiet", "-q", help="No live view."),
+    data: DataOption = Path("unstable-data"),
+) -> None:
+    """Train a tiny player on SimpleTak, live, and show how much it learned.
+
+    Example: unstable-stream quickstart --seed 1
+    """
+    if print_config:
+        typer.echo(_CONFIG.read_text(encoding="utf-8"), nl=False)
+        return
+    from unstable_stream.cli.running import run_config
+    from unstable_stream.config import load_config
+
+    changes = [f"seed={seed}", f"model={_toml_string(model)}"]
+    if model != "tiny-player":
+        changes += _FOR_OTHER_MODELS
+    if updates is not None:
+        changes.append(f"learner.iterations={updates}")
+    if engine is not None:
+        changes.append(f"engine.type={engine}")
+    config = load_config(_CONFIG, [*changes, *(overrides or [])])
+    run_id = run_config(config, data, quiet=quiet)
+    asyncio.run(_summarise(config, run_id, data))
+
+
+# A general model reads the whole observation in its own chat format and needs room to think.
+_FOR_OTHER_MODELS = [
+    'train_envs=[{ env_id = "SimpleTak-v0-train", num_players = 2, template = "chat" }]',
+    "sampling.max_tokens=64",
+    "learner.learning_rate=1e-4",
+    "learner.mini_batch_size=8",
+    "algorithm.entropy_coef=0.0",
+]
+
+
+def _toml_string(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+async def _summarise(config: "RunConfig", run_id: str, data: Path) -> None:
+    from unstable_stream.eventlog.records import event_from_record
+    from unstable_stream.services.data_dir import DataDir, open_log
+    from unstable_stream.services.run_view import RunView
+    from unstable_stream.services.runs import read_to_end
+
+    view = RunView(run_id, config)
+    log = open_log(config, DataDir(data))
+    try:
+        async for record in read_to_end(log, ("game-outcomes", "checkpoints", "learner-updates", "ratings")):
+            view.apply(event_from_record(record))
+    finally:
+        await log.close()
+    _print_summary(view, data)
+
+
+def _print_summary(view: "RunView", data: Path) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    table = Table(
+        "against", "checkpoint", box=None, header_style="bold", title="Before and after", title_justify="left"
+    )
+    for name in ("games", "won", "95 % interval", "drawn", "lost", "of these by invalid move"):
+        table.add_column(name, justify="right")
+    for env_id, opponent in dict.fromkeys((env, name) for _, env, name in view.evaluations):
+        iterations = sorted(i for i, env, name in view.evaluations if (env, name) == (env_id, opponent))
+        for iteration in dict.fromkeys((iterations[0], iterations[-1])):
+            key = (iteration, env_id, opponent)
+            score = view.evaluations[key]
+            low, high = score.interval()
+            table.add_row(
+                opponent,
+                f"before (update {iteration})"
+                if iteration == iterations[0]
+                else f"after (update {iteration})",
+                str(score.games),
+                f"{score.win_rate:.1%}",
+                f"{low:.1%} to {high:.1%}",
+                f"{score.draws / score.games:.1%}",
+                f"{score.losses / score.games:.1%}",
+                f"{view.eval_invalid[key] / score.games:.1%}",
+            )
+    console.print()
+    console.print(table)
+    ladder = Table(
+        "model", box=None, header_style="bold", title="Rating ladder (TrueSkill)", title_justify="left"
+    )
+    for name in ("mu", "sigma", "games"):
+        ladder.add_column(name, justify="right")
+    for rating in view.ladder()[:10]:
+        ladder.add_row(rating.model_uid, f"{rating.mu:.1f}", f"{rating.sigma:.1f}", f"{rating.games:,}")
+    console.print()
+    console.print(ladder)
+    where = "" if data == Path("unstable-data") else f" --data {data}"
+    console.print(f"\nEverything that happened is in [bold]{data}[/]: run {view.run_id}. Ask it:\n")
+    for command in (
+        "unstable-stream games --split eval --limit 5",
+        'unstable-stream sql "SELECT * FROM win_rates"',
+        'unstable-stream sql "SELECT * FROM completion_lengths"',
+        'unstable-stream sql "SELECT * FROM longest_games LIMIT 10"',
+        'unstable-stream sql "SELECT * FROM update_provenance WHERE update_number = 5 LIMIT 10"',
+    ):
+        console.print(f"  {command}{where}", highlight=False, soft_wrap=True)

@@ -1,0 +1,59 @@
+"""Running a configuration from the command line, with the live view; shared by ``train`` and ``quickstart``."""
+
+import asyncio
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import typer
+
+from unstable_stream.config import RunConfig, parse_config
+from unstable_stream.errors import RunError
+
+__all__ = ["run_config"]
+
+
+def run_config(
+    config: RunConfig | None,
+    data: Path,
+    *,
+    resume: str | None = None,
+    overrides: Sequence[str] = (),
+    quiet: bool = False,
+    dry_run: bool = False,
+) -> str:
+    """Launch a run, or resume one, and return its id. Exits with status 130 if it was interrupted."""
+    from unstable_stream.services.data_dir import DataDir, open_log
+    from unstable_stream.services.launcher import launch
+    from unstable_stream.services.preflight import check_config
+    from unstable_stream.services.runs import find_run
+    from unstable_stream.services.terminal_interface import watch_run
+
+    directory = DataDir(data)
+    if resume is not None:
+        if not directory.log.is_file():
+            raise RunError(f"no event log at {directory.log}: nothing to resume")
+
+        async def find() -> tuple[str, RunConfig]:
+            log = open_log(RunConfig.model_construct(log="local", synchronous="NORMAL"), directory)
+            try:
+                return await find_run(log, resume)
+            finally:
+                await log.close()
+
+        resume, found = asyncio.run(find())
+        config = parse_config(found.model_dump(mode="json"), overrides, origin=f"run {resume}")
+    assert config is not None
+    if dry_run:
+        check_config(config)
+        typer.echo(config.model_dump_json(indent=2))
+        raise typer.Exit
+    done = asyncio.run(launch(config, directory, resume=resume, watch=None if quiet else watch_run))
+    if done.outcome != "completed":
+        print(
+            f"run {done.run_id} {done.outcome}; go on with: unstable-stream train --resume {done.run_id}"
+            + (f" --data {data}" if data != Path("unstable-data") else ""),
+            file=sys.stderr,
+        )
+        raise typer.Exit(130)
+    return done.run_id

@@ -1,0 +1,78 @@
+"""Ray: a private instance for a run on one machine, or the cluster that ``RAY_ADDRESS`` names."""
+
+import logging
+import os
+from pathlib import Path
+
+import ray
+
+from unstable_stream.errors import ConfigError, ServiceError
+
+__all__ = ["connect", "resolve_model", "start_local"]
+
+_OBJECT_STORE_BYTES = 256 * 1024 * 1024
+# Only short lists of tokens pass through Ray; the default would take a third of the machine's memory.
+
+
+def start_local() -> str:
+    """Start Ray in the background unless ``RAY_ADDRESS`` names a cluster; return the address to pass on."""
+    address = os.environ.get("RAY_ADDRESS")
+    # Ray hides GPUs from actors that ask for none; the variable keeps that and silences its notice.
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    try:
+        if address:
+            ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
+            return address
+        context = ray.init(
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level=logging.WARNING,
+            object_store_memory=_OBJECT_STORE_BYTES,
+        )
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise ServiceError(f"Ray did not start: {error}") from error
+    return str(context.address_info["gcs_address"])
+
+
+def connect() -> None:
+    """Connect this process to the Ray instance of its launcher (``RAY_ADDRESS``)."""
+    address = os.environ.get("RAY_ADDRESS")
+    if not address:
+        raise ServiceError("RAY_ADDRESS is not set: start Ray (`ray start --head`) and set it to its address")
+    ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
+
+
+def resolve_model(name: str) -> str:
+    """Return the local directory of a base model; downloads a Hugging Face model on first use.
+
+    Raises:
+        ConfigError: neither a directory nor a model that can be had; says what to change.
+    """
+    if name == "tiny-player":
+        from unstable_stream.tiny_player import tiny_player_path
+
+        return str(tiny_player_path())
+    path = Path(name).expanduser()
+    if path.is_dir():
+        if not (path / "config.json").is_file():
+            raise ConfigError(f"model = {name!r}: the directory has no config.json, so it holds no model")
+        return str(path.resolve())
+    if name.startswith(("/", ".", "~")) or name.count("/") != 1:
+        raise ConfigError(
+            f"model = {name!r}: no such directory; give a model directory, a Hugging Face id such as "
+            '"Qwen/Qwen3-0.6B", or "tiny-player"'
+        )
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    try:
+        return snapshot_download(
+            name, allow_patterns=["*.json", "*.safetensors", "*.txt", "*.jinja", "*.model"]
+        )
+    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+        raise ConfigError(f"model = {name!r}: could not be downloaded ({_first_line(error)})") from error
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

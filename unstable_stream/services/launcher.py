@@ -1,0 +1,116 @@
+"""The launcher: records the run, starts and supervises its processes, and ends it in order.
+
+1. check the whole configuration; nothing has been started or written yet;
+2. record the run (or its resumption) in the log;
+3. start Ray and the services;
+4. wait until the learner has made its updates and the collector has evaluated the last checkpoint;
+5. record the end, stop the processors, then the archiver, each after it has drained its topics.
+"""
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from unstable_stream.config import RunConfig
+from unstable_stream.errors import ServiceError
+from unstable_stream.eventlog.port import EventLog
+from unstable_stream.eventlog.topics import load_topics
+from unstable_stream.services.cluster import resolve_model, start_local
+from unstable_stream.services.data_dir import DataDir, open_log
+from unstable_stream.services.preflight import check_config
+from unstable_stream.services.runs import finish_run, new_run_id, resume_run, start_run
+from unstable_stream.services.supervisor import Supervisor
+
+__all__ = ["Launch", "launch"]
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What the caller of :func:`launch` learns when the run is over."""
+
+    run_id: str
+    outcome: str
+    """``completed`` or ``stopped``."""
+
+
+async def launch(
+    config: RunConfig,
+    data: DataDir,
+    *,
+    resume: str | None = None,
+    watch: Callable[[EventLog, str, RunConfig, Supervisor], Awaitable[None]] | None = None,
+) -> Launch:
+    """Run a configuration to its end, or until SIGINT or SIGTERM.
+
+    ``watch`` is run beside it as a live view and cancelled at the end.
+
+    Raises:
+        ConfigError: the configuration cannot run; nothing was written.
+        ServiceError: a service kept dying; the run can be resumed.
+    """
+    check_config(config)
+    resolve_model(config.model)
+    run_id = resume or new_run_id(config.name)
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    log = open_log(config, data)
+    try:
+        await log.create_topics(list(load_topics().values()))
+        if resume:
+            await resume_run(log, run_id, config)
+        else:
+            await start_run(log, config, run_id)
+        address = await asyncio.to_thread(start_local)
+        supervisor = Supervisor(
+            ["--run", run_id, "--data", str(data.root.absolute()), "--log", config.log, "--die-with-parent"],
+            data.service_logs(run_id),
+            max_restarts=config.max_restarts,
+            environment={"RAY_ADDRESS": address, "PYTHONUNBUFFERED": "1", "TOKENIZERS_PARALLELISM": "false"},
+        )
+        viewer = asyncio.ensure_future(watch(log, run_id, config, supervisor)) if watch else None
+        try:
+            return await _supervise(log, run_id, config, supervisor, stop)
+        finally:
+            if viewer is not None:
+                viewer.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await viewer
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+        await log.close()
+
+
+async def _supervise(
+    log: EventLog, run_id: str, config: RunConfig, supervisor: Supervisor, stop: asyncio.Event
+) -> Launch:
+    for name in ("learner", "collector", "processors", "archiver"):
+        supervisor.start(name)
+    work = asyncio.ensure_future(supervisor.wait(("learner", "collector")))
+    stopping = asyncio.ensure_future(stop.wait())
+    outcome, reason = "failed", "the launcher was interrupted"
+    try:
+        await asyncio.wait((work, stopping), return_when=asyncio.FIRST_COMPLETED)
+        if work.done():
+            work.result()
+            outcome, reason = "completed", f"{config.learner.iterations} updates"
+        else:
+            outcome, reason = "stopped", "interrupted"
+    except ServiceError as error:
+        reason = str(error)
+        raise ServiceError(
+            f"run {run_id} stopped: {error}\nresume it with: unstable-stream train --resume {run_id}"
+        ) from error
+    finally:
+        work.cancel()
+        stopping.cancel()
+        await asyncio.gather(supervisor.stop("collector"), supervisor.stop("learner"))
+        updates = config.learner.iterations if outcome == "completed" else 0
+        await supervisor.stop("processors")
+        await finish_run(log, run_id, outcome, reason, updates)
+        await supervisor.stop("archiver")
+    return Launch(run_id, outcome)

@@ -1,0 +1,140 @@
+"""Starts a run's processes, starts them again when they die, and stops them in order.
+
+A child ends when its parent does: it watches its standard input, which closes with the parent, however
+the parent died.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO
+
+import structlog
+
+from unstable_stream.errors import ServiceError
+
+__all__ = ["ServiceProcess", "Supervisor"]
+
+_FIRST_DELAY_S = 0.5
+_LONGEST_DELAY_S = 10.0
+_STOP_DEADLINE_S = 60.0
+# A service gets this long to drain and commit after SIGTERM before it is killed.
+
+_logger = structlog.get_logger(__name__)
+
+
+@dataclass
+class ServiceProcess:
+    """One supervised process."""
+
+    name: str
+    log_path: Path
+    process: asyncio.subprocess.Process | None = None
+    restarts: int = 0
+    finished: bool = False
+    """Whether it ended by itself with status 0."""
+    stopping: bool = False
+    watcher: asyncio.Task[None] | None = field(default=None, repr=False)
+
+    @property
+    def pid(self) -> int | None:
+        """Process id while it runs."""
+        return self.process.pid if self.process is not None and self.process.returncode is None else None
+
+
+class Supervisor:
+    """Keeps services alive: each may be restarted ``max_restarts`` times, with growing pauses."""
+
+    def __init__(
+        self, arguments: Sequence[str], log_dir: Path, *, max_restarts: int, environment: Mapping[str, str]
+    ) -> None:
+        self._arguments = list(arguments)
+        self._log_dir = log_dir
+        self._max_restarts = max_restarts
+        self._environment = {**os.environ, **environment}
+        self.services: dict[str, ServiceProcess] = {}
+        self.failure: ServiceError | None = None
+        self._changed = asyncio.Event()
+
+    def start(self, name: str) -> None:
+        """Start the service ``python -m unstable_stream.services.process NAME …``."""
+        self._log_dir.mkdir(parents=True, exist_ok=True)
+        service = ServiceProcess(name, self._log_dir / f"{name}.log")
+        self.services[name] = service
+        service.watcher = asyncio.ensure_future(self._watch(service))
+
+    async def wait(self, names: Sequence[str]) -> None:
+        """Return when all of ``names`` have finished; raise the first failure of any service."""
+        while True:
+            self._changed.clear()
+            if self.failure is not None:
+                raise self.failure
+            if all(self.services[name].finished for name in names):
+                return
+            await self._changed.wait()
+
+    async def stop(self, name: str) -> None:
+        """Ask a service to drain and end; kill it if it does not within the deadline."""
+        service = self.services.get(name)
+        if service is None:
+            return
+        service.stopping = True
+        process = service.process
+        if process is not None and process.returncode is None:
+            process.send_signal(signal.SIGTERM)
+            try:
+                await asyncio.wait_for(process.wait(), _STOP_DEADLINE_S)
+            except TimeoutError:
+                _logger.error("service did not stop in time, killing it", service=name, pid=process.pid)
+                process.kill()
+                await process.wait()
+        if service.watcher is not None:
+            service.watcher.cancel()
+            await asyncio.gather(service.watcher, return_exceptions=True)
+
+    async def _watch(self, service: ServiceProcess) -> None:
+        while not service.stopping:
+            with service.log_path.open("ab") as output:
+                status = await self._run_once(service, output)
+            if service.stopping:
+                return
+            if status == 0:
+                service.finished = True
+                self._changed.set()
+                return
+            if service.restarts >= self._max_restarts:
+                self.failure = ServiceError(
+                    f"{service.name} ended with status {status} after {service.restarts} restarts: "
+                    f"{_last_line(service.log_path)} (all of it: {service.log_path})"
+                )
+                self._changed.set()
+                return
+            delay = min(_LONGEST_DELAY_S, _FIRST_DELAY_S * 2**service.restarts)
+            service.restarts += 1
+            _logger.warning("service died, restarting", service=service.name, status=status, delay_s=delay)
+            await asyncio.sleep(delay)
+
+    async def _run_once(self, service: ServiceProcess, output: BinaryIO) -> int:
+        service.process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "unstable_stream.services.process",
+            service.name,
+            *self._arguments,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=output,
+            stderr=output,
+            env=self._environment,
+            # Ctrl-C reaches the launcher alone, which then stops its children in order.
+            start_new_session=True,
+        )
+        return await service.process.wait()
+
+
+def _last_line(path: Path) -> str:
+    lines = [line.strip() for line in path.read_text(errors="replace").splitlines() if line.strip()]
+    return lines[-1] if lines else "it printed nothing"
