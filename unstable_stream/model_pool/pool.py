@@ -1,0 +1,278 @@
+"""The model pool: who exists, how good they are, and who plays next. A fold, and a seeded choice."""
+
+import math
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal, TypeAlias, get_args
+
+from unstable_stream.errors import ConfigError
+from unstable_stream.events import OVERALL, Checkpoint, Event, GameOutcome, Rating, checkpoint_uid
+from unstable_stream.events.index_set import IndexSet
+from unstable_stream.model_pool.exploration import ExplorationTracker
+from unstable_stream.model_pool.skill import Skill, TrueSkillSettings, match_quality
+
+__all__ = ["ModelPool", "Opponent", "SampleMode"]
+
+SampleMode: TypeAlias = Literal[
+    "fixed", "mirror", "lagged", "random", "match-quality", "ts-dist", "exploration"
+]
+
+_CHECKPOINT: Final = "checkpoint"
+_NOVELTY_FLOOR = 0.01
+# So that an opponent whose games have become familiar is still met now and then.
+
+
+@dataclass(slots=True)
+class Opponent:
+    """One member of the pool."""
+
+    uid: str
+    kind: str
+    """``checkpoint``, or the kind given to :meth:`ModelPool.add_fixed`."""
+    path_or_name: str | None
+    """Adapter directory (``None``: the base model), or the fixed opponent's name."""
+    iteration: int = -1
+    """Learner update that made a checkpoint; -1 for fixed opponents."""
+    parent_uid: str | None = None
+    active: bool = True
+    """Whether it may be drawn. Fixed opponents always are."""
+
+
+class ModelPool:
+    """Registry of checkpoints and fixed opponents, their ratings, and the choice of opponents.
+
+    :meth:`apply` folds checkpoints, game outcomes and ratings of one run, in any topic order; events seen
+    before change nothing. At most ``max_active_lora`` checkpoints are active, the newest always. The
+    others are chosen when a checkpoint arrives: for ``lagged`` the newest inside ``lag_range``, for the
+    weighted modes those with the highest weight at that moment, else the newest.
+
+    Modes (candidates are fixed opponents and active checkpoints, unless said otherwise):
+
+    - ``fixed``: uniform among fixed opponents.
+    - ``mirror``: the newest checkpoint.
+    - ``lagged``: uniform among active checkpoints ``lag_range`` back from the newest (1 is the one before
+      it, both ends included); mirror while there is none.
+    - ``random``: uniform, the newest checkpoint included.
+    - ``match-quality``: softmax of the logarithm of TrueSkill's match quality with ``uid_me``.
+    - ``ts-dist``: softmax of ``-|mu_me - mu| / beta``.
+    - ``exploration``: softmax of ``log(novelty + 0.01)``, novelty as in :class:`ExplorationTracker`.
+
+    The last three divide by ``temperature``, leave out ``uid_me`` and mirror while there is nobody else.
+    """
+
+    def __init__(
+        self,
+        sample_mode: SampleMode = "mirror",
+        max_active_lora: int = 3,
+        lag_range: tuple[int, int] = (1, 7),
+        fixed: Sequence[str] = (),
+        *,
+        temperature: float = 1.0,
+        settings: TrueSkillSettings | None = None,
+    ) -> None:
+        """Start with the fixed opponents and no checkpoint.
+
+        Raises:
+            ConfigError: unknown mode, or numbers that leave nobody to draw.
+        """
+        if sample_mode not in get_args(SampleMode):
+            raise ConfigError(
+                f"sample_mode is {sample_mode!r}; expected one of {', '.join(get_args(SampleMode))}"
+            )
+        needed = 2 if sample_mode == "lagged" else 1
+        if max_active_lora < needed:
+            raise ConfigError(
+                f"max_active_lora is {max_active_lora}; sample_mode {sample_mode!r} needs at least {needed}"
+            )
+        if not 1 <= lag_range[0] <= lag_range[1]:
+            raise ConfigError(f"lag_range is {list(lag_range)}; expected 1 <= low <= high")
+        if not temperature > 0.0:
+            raise ConfigError(f"temperature is {temperature}; expected a number above 0")
+        self.sample_mode = sample_mode
+        self.max_active_lora = max_active_lora
+        self.lag_range = lag_range
+        self.temperature = temperature
+        self.settings = settings if settings is not None else TrueSkillSettings()
+        self.exploration = ExplorationTracker()
+        self._members: dict[str, Opponent] = {}
+        self._checkpoints: list[Opponent] = []  # by iteration
+        self._ratings: dict[tuple[str, str], Rating] = {}
+        self._seen: dict[str, IndexSet] = {}
+        self._match_counts: Counter[tuple[str, ...]] = Counter()
+        for name in fixed:
+            self.add_fixed(name)
+
+    # -- membership ---------------------------------------------------------------------------
+
+    def add_checkpoint(
+        self, path: str | None, iteration: int, uid: str | None = None, parent_uid: str | None = None
+    ) -> str:
+        """Register a checkpoint and return its uid; one already known changes nothing.
+
+        ``path`` ``None`` is the base model. A negative ``iteration`` means the initial policy, as 0 does.
+        """
+        iteration = max(iteration, 0)
+        uid = uid if uid is not None else checkpoint_uid(iteration)
+        if uid not in self._members:
+            member = Opponent(uid, _CHECKPOINT, path, iteration, parent_uid)
+            self._members[uid] = member
+            self._checkpoints.append(member)
+            self._checkpoints.sort(key=lambda checkpoint: (checkpoint.iteration, checkpoint.uid))
+            self._choose_active()
+        return uid
+
+    def add_fixed(self, name: str, kind: str = "fixed") -> str:
+        """Register a fixed opponent and return its uid, which is its name."""
+        self._members.setdefault(name, Opponent(name, kind, name))
+        return name
+
+    def validate(self) -> None:
+        """Raise :class:`ConfigError` if the mode can never draw anybody."""
+        if self.sample_mode == "fixed" and not self._fixed():
+            raise ConfigError(
+                "sample_mode 'fixed' needs fixed opponents and the pool has none: name one, or use 'mirror'"
+            )
+
+    # -- fold ---------------------------------------------------------------------------------
+
+    def apply(self, event: Event) -> None:
+        """Take one event in; families it does not know change nothing."""
+        if isinstance(event, Checkpoint):
+            self.add_checkpoint(event.path, event.iteration, event.model_uid, event.parent_uid)
+        elif isinstance(event, Rating):
+            known = self._ratings.get((event.env_id, event.model_uid))
+            if known is None or event.games > known.games:
+                self._ratings[event.env_id, event.model_uid] = event
+        elif isinstance(event, GameOutcome):
+            self._apply_outcome(event)
+
+    def _apply_outcome(self, event: GameOutcome) -> None:
+        if not self._seen.setdefault(event.split, IndexSet()).add(event.game_index):
+            return
+        self._match_counts[tuple(sorted(seat.model_uid for seat in event.seats))] += 1
+        if event.split == "train":
+            # A seat that is not trained is an opponent; in mirror self-play the model is its own.
+            opponents = {seat.model_uid for seat in event.seats if not seat.trained}
+            opponents = opponents or {seat.model_uid for seat in event.seats}
+            actions = [action.action for action in event.actions]
+            self.exploration.add(event.env_id, sorted(opponents), actions)
+
+    # -- what is known ------------------------------------------------------------------------
+
+    def current_uid(self) -> str | None:
+        """Return the uid of the newest checkpoint, ``None`` before the first."""
+        return self._checkpoints[-1].uid if self._checkpoints else None
+
+    def latest_ckpt(self) -> str | None:
+        """Return the uid of the newest checkpoint: :meth:`current_uid`."""
+        return self.current_uid()
+
+    def ckpt_path(self, uid: str) -> tuple[str | None, str] | None:
+        """Return path (or name) and kind of a member, ``None`` for a stranger."""
+        member = self._members.get(uid)
+        return None if member is None else (member.path_or_name, member.kind)
+
+    def members(self) -> list[Opponent]:
+        """Return all members: fixed opponents and checkpoints, in order of arrival."""
+        return list(self._members.values())
+
+    def rating(self, uid: str, env_id: str | None = None) -> Skill:
+        """Return a member's rating in an environment, or overall if it has none there (or none is named).
+
+        A checkpoint never rated takes its nearest rated ancestor's, widened; else the default.
+        """
+        visited: set[str] = set()
+        ancestor: str | None = uid
+        while ancestor is not None and ancestor not in visited:
+            for scope in (env_id, OVERALL):
+                known = self._ratings.get((scope, ancestor)) if scope is not None else None
+                if known is not None:
+                    skill = Skill(known.mu, known.sigma)
+                    return skill if ancestor == uid else self.settings.inherited(skill)
+            visited.add(ancestor)
+            member = self._members.get(ancestor)
+            ancestor = member.parent_uid if member is not None else None
+        return self.settings.default
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return a JSON-able picture: members with overall ratings, matches, exploration."""
+        return {
+            "sample_mode": self.sample_mode,
+            "current_uid": self.current_uid(),
+            "members": {
+                uid: {
+                    "kind": member.kind,
+                    "active": member.active,
+                    "iteration": member.iteration,
+                    "mu": self.rating(uid).mu,
+                    "sigma": self.rating(uid).sigma,
+                }
+                for uid, member in self._members.items()
+            },
+            "match_counts": {" vs ".join(uids): n for uids, n in sorted(self._match_counts.items())},
+            "ngram_coverage": self.exploration.coverage(),
+        }
+
+    # -- choice -------------------------------------------------------------------------------
+
+    def sample(self, uid_me: str, rng: random.Random, env_id: str | None = None) -> str:
+        """Return the uid of an opponent for ``uid_me``, a function of the fold and ``rng`` alone.
+
+        Raises:
+            ConfigError: mode ``fixed`` without fixed opponents.
+        """
+        self.validate()
+        candidates = self._candidates(uid_me)
+        if not candidates:
+            return self.current_uid() or uid_me
+        weight = self._weight(uid_me, env_id)
+        if weight is None:
+            return rng.choice(candidates)
+        logits = [weight(uid) / self.temperature for uid in candidates]
+        highest = max(logits)
+        return rng.choices(candidates, weights=[math.exp(logit - highest) for logit in logits])[0]
+
+    def _candidates(self, uid_me: str) -> list[str]:
+        mode = self.sample_mode
+        if mode == "mirror":
+            return []
+        if mode == "fixed":
+            return self._fixed()
+        if mode == "lagged":
+            return [member.uid for member in self._lagged() if member.active and member.uid != uid_me]
+        everyone = self._fixed() + [member.uid for member in self._checkpoints if member.active]
+        return everyone if mode == "random" else [uid for uid in everyone if uid != uid_me]
+
+    def _fixed(self) -> list[str]:
+        return [uid for uid, member in self._members.items() if member.kind != _CHECKPOINT]
+
+    def _lagged(self) -> list[Opponent]:
+        low, high = self.lag_range
+        newest_first = self._checkpoints[::-1]
+        return newest_first[low : high + 1]
+
+    def _weight(self, uid_me: str, env_id: str | None) -> Callable[[str], float] | None:
+        """Return the logit of an opponent in the weighted modes, ``None`` in the uniform ones."""
+        me = self.rating(uid_me, env_id)
+        if self.sample_mode == "match-quality":
+            # Far apart, quality underflows to 0; the floor keeps its logarithm finite.
+            return lambda uid: math.log(
+                max(match_quality(self.settings, me, self.rating(uid, env_id)), 1e-300)
+            )
+        if self.sample_mode == "ts-dist":
+            return lambda uid: -abs(me.mu - self.rating(uid, env_id).mu) / self.settings.beta
+        if self.sample_mode == "exploration":
+            return lambda uid: math.log(self.exploration.novelty(uid, env_id) + _NOVELTY_FLOOR)
+        return None
+
+    def _choose_active(self) -> None:
+        newest = self._checkpoints[-1]
+        past = self._lagged() if self.sample_mode == "lagged" else self._checkpoints[-2::-1]
+        weight = self._weight(newest.uid, None)
+        if weight is not None:
+            past = sorted(past, key=lambda member: weight(member.uid), reverse=True)  # ties: the newer
+        keep = {newest.uid, *(member.uid for member in past[: self.max_active_lora - 1])}
+        for member in self._checkpoints:
+            member.active = member.uid in keep

@@ -1,0 +1,55 @@
+"""Reward transformations: what happens to a reward between the environment and the learner.
+
+Three kinds, applied in this order: *final* (once per game, on all seats' rewards), *step* (each turn of
+a trajectory), *sampling* (a batch, just before it is trained on). The first two run in the reward
+processor and are part of the log; the third runs in the learner. A new one is a subclass with a
+``__call__``; name it in the configuration as ``module:Class``.
+"""
+
+from unstable_stream.reward_transformations.final import (
+    ComposeFinalRewardTransforms,
+    FinalRewardTransform,
+    RewardVector,
+    RoleAdvantageByEnvFormatter,
+    RoleAdvantageFormatter,
+    WinDrawLossFormatter,
+)
+from unstable_stream.reward_transformations.processor import RewardProcessor
+from unstable_stream.reward_transformations.registry import build_final, build_sampling, build_step
+from unstable_stream.reward_transformations.sampling import (
+    ComposeSamplingRewardTransforms,
+    NormalizeRewards,
+    NormalizeRewardsByEnv,
+    Sample,
+    SamplingRewardTransform,
+)
+from unstable_stream.reward_transformations.step import (
+    ComposeStepRewardTransforms,
+    PenaltyForInvalidMove,
+    RewardForFormat,
+    StepRewardTransform,
+    TrajectoryView,
+)
+
+__all__ = [
+    "ComposeFinalRewardTransforms",
+    "ComposeSamplingRewardTransforms",
+    "ComposeStepRewardTransforms",
+    "FinalRewardTransform",
+    "NormalizeRewards",
+    "NormalizeRewardsByEnv",
+    "PenaltyForInvalidMove",
+    "RewardForFormat",
+    "RewardProcessor",
+    "RewardVector",
+    "RoleAdvantageByEnvFormatter",
+    "RoleAdvantageFormatter",
+    "Sample",
+    "SamplingRewardTransform",
+    "StepRewardTransform",
+    "TrajectoryView",
+    "WinDrawLossFormatter",
+    "build_final",
+    "build_sampling",
+    "build_step",
+]

@@ -1,0 +1,175 @@
+"""Final-reward transformations: one game's rewards of all seats in, a new vector out.
+
+A custom one subclasses :class:`FinalRewardTransform` and implements ``__call__(x, env_id=None)``.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+
+from unstable_stream.errors import ConfigError
+from unstable_stream.reward_transformations.transform import (
+    JsonState,
+    RewardTransform,
+    check_stages,
+    load_stage_states,
+)
+
+__all__ = [
+    "ComposeFinalRewardTransforms",
+    "FinalRewardTransform",
+    "RewardVector",
+    "RoleAdvantageByEnvFormatter",
+    "RoleAdvantageFormatter",
+    "WinDrawLossFormatter",
+]
+
+
+class RewardVector(dict[int, float]):
+    """Every seat's reward, and which of the seats are trained on.
+
+    A baseline must not learn from a fixed opponent's seat: its rewards are not the policy's.
+    """
+
+    trained_seats: frozenset[int]
+
+    def __init__(self, rewards: Mapping[int, float], trained_seats: frozenset[int]) -> None:
+        super().__init__(rewards)
+        self.trained_seats = trained_seats
+
+
+class FinalRewardTransform(RewardTransform):
+    """Maps the vector of final rewards, keyed by seat, to a new one with the same seats."""
+
+    def __call__(self, x: dict[int, float], env_id: str | None = None) -> dict[int, float]:
+        """Return the new rewards; ``x`` is not changed. The processor calls this once per game."""
+        raise NotImplementedError
+
+
+class ComposeFinalRewardTransforms(FinalRewardTransform):
+    """Applies transformations one after another; with none, rewards pass unchanged."""
+
+    def __init__(self, transforms: Sequence[FinalRewardTransform]) -> None:
+        check_stages(FinalRewardTransform, transforms)
+        self.transforms = list(transforms)
+
+    def __call__(self, x: dict[int, float], env_id: str | None = None) -> dict[int, float]:
+        """Return the result of the last transformation.
+
+        Raises:
+            ConfigError: a transformation lost or invented a seat, or gave a reward that is not finite.
+        """
+        seats = x.keys()
+        for transform in self.transforms:
+            # A custom transformation returns a plain dict: later ones still need to know who is trained.
+            y = transform(x, env_id)
+            if y.keys() != seats or not all(map(math.isfinite, y.values())):
+                raise ConfigError(
+                    f"{type(transform).__name__} turned rewards {dict(x)} of {env_id or 'a game'} into "
+                    f"{dict(y)}; expected a finite number for each of the seats {sorted(seats)}"
+                )
+            x = RewardVector(y, x.trained_seats) if isinstance(x, RewardVector) else y
+        return x
+
+    def state(self) -> JsonState:
+        return {"stages": [transform.state() for transform in self.transforms]}
+
+    def load_state(self, state: JsonState) -> None:
+        load_stage_states(self.transforms, state)
+
+
+class WinDrawLossFormatter(FinalRewardTransform):
+    """Maps raw scores to 1 (win), 0 (draw) and -1 (loss).
+
+    - One seat: the sign of its score.
+    - Several seats: the best score wins if it is strictly above all others. Seats that share the best
+      score draw; everyone below loses. All equal: all draw.
+    """
+
+    def __init__(self, shared_win: bool = False) -> None:
+        """``shared_win``: seats that share the best score all win if anyone is below (team games)."""
+        self.shared_win = shared_win
+
+    def __call__(self, x: dict[int, float], env_id: str | None = None) -> dict[int, float]:
+        if len(x) == 1:
+            return {seat: float((score > 0) - (score < 0)) for seat, score in x.items()}
+        best = max(x.values(), default=0.0)
+        at_top = sum(score == best for score in x.values())
+        wins = at_top == 1 or (self.shared_win and at_top < len(x))
+        return {seat: (1.0 if wins else 0.0) if score == best else -1.0 for seat, score in x.items()}
+
+
+class RoleAdvantageFormatter(FinalRewardTransform):
+    """Subtracts each role's (seat's) running mean of past rewards, so that a favoured seat earns less.
+
+    ``advantage = r - b``, then ``b <- (1 - tau) * b + tau * r``: the baseline subtracted is the one from
+    *before* this reward. Only trained seats move their baseline (all, if given a plain dict). This is the
+    role-conditioned advantage estimation of SPIRAL (Liu et al. 2025, arXiv:2506.24119, section 3.3).
+    """
+
+    def __init__(self, default_role_adv: float = 0.0, tau: float = 0.05) -> None:
+        """Set up.
+
+        Args:
+            default_role_adv: baseline of a seat that has not played yet.
+            tau: weight of the newest reward, in (0, 1]; the mean remembers about ``1 / tau`` games.
+
+        Raises:
+            ConfigError: ``tau`` outside (0, 1] or a baseline that is not finite.
+        """
+        if not 0.0 < tau <= 1.0:
+            raise ConfigError(f"{type(self).__name__}: tau is {tau}, expected a number in (0, 1]")
+        if not math.isfinite(default_role_adv):
+            raise ConfigError(f"{type(self).__name__}: default_role_adv is {default_role_adv}, not finite")
+        self.default_role_adv = default_role_adv
+        self.tau = tau
+        self.role_advantage: dict[int, float] = {}
+
+    def __call__(self, x: dict[int, float], env_id: str | None = None) -> dict[int, float]:
+        return _subtract_then_learn(x, self.role_advantage, self.default_role_adv, self.tau)
+
+    def state(self) -> JsonState:
+        return {"baselines": _baselines_to_json(self.role_advantage)}
+
+    def load_state(self, state: JsonState) -> None:
+        self.role_advantage = {int(seat): float(value) for seat, value in state["baselines"].items()}
+
+
+class RoleAdvantageByEnvFormatter(RoleAdvantageFormatter):
+    """The same with separate baselines per environment; ``None`` counts as one more environment."""
+
+    def __init__(self, default_role_adv: float = 0.0, tau: float = 0.05) -> None:
+        """As :class:`RoleAdvantageFormatter`."""
+        super().__init__(default_role_adv, tau)
+        self.role_advantage_by_env: dict[str, dict[int, float]] = {}
+
+    def __call__(self, x: dict[int, float], env_id: str | None = None) -> dict[int, float]:
+        baselines = self.role_advantage_by_env.setdefault(env_id or "", {})
+        return _subtract_then_learn(x, baselines, self.default_role_adv, self.tau)
+
+    def state(self) -> JsonState:
+        return {
+            "baselines": {env: _baselines_to_json(b) for env, b in sorted(self.role_advantage_by_env.items())}
+        }
+
+    def load_state(self, state: JsonState) -> None:
+        self.role_advantage_by_env = {
+            env: {int(seat): float(value) for seat, value in baselines.items()}
+            for env, baselines in state["baselines"].items()
+        }
+
+
+def _subtract_then_learn(
+    x: dict[int, float], baselines: dict[int, float], default: float, tau: float
+) -> dict[int, float]:
+    learning = x.trained_seats if isinstance(x, RewardVector) else x.keys()
+    advantages = {}
+    for seat, reward in x.items():
+        baseline = baselines.get(seat, default)
+        advantages[seat] = reward - baseline
+        if seat in learning:
+            baselines[seat] = (1.0 - tau) * baseline + tau * reward
+    return advantages
+
+
+def _baselines_to_json(baselines: dict[int, float]) -> dict[str, float]:
+    return {str(seat): value for seat, value in sorted(baselines.items())}

@@ -1,0 +1,185 @@
+"""The reward processor: a fold from trajectories to steps.
+
+It looks at trained trajectories of the ``train`` split of one run. Its state is the transformations'
+state and the games it has seen; neither depends on anything but the trajectories, in order.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, Final
+
+from unstable_stream.errors import EventError
+from unstable_stream.events import Event, Step, Trajectory, packed_length, step_id
+from unstable_stream.events.index_set import IndexSet
+from unstable_stream.reward_transformations.final import ComposeFinalRewardTransforms, RewardVector
+from unstable_stream.reward_transformations.step import ComposeStepRewardTransforms, TrajectoryView
+from unstable_stream.reward_transformations.transform import JsonState
+
+__all__ = ["RewardProcessor"]
+
+_TRAINED_SPLIT: Final = "train"
+
+
+@dataclass(slots=True)
+class _OpenGame:
+    """A game of which some, but not all trained seats have been seen."""
+
+    seats_seen: set[int] = field(default_factory=set)
+    final: Mapping[int, float] | None = None
+    """The transformed vector; ``None`` until a seat that yields steps needed it."""
+
+
+class RewardProcessor:
+    """Turns each trained trajectory into steps with shaped rewards.
+
+    The final transformations see each game once, as the full vector of all seats; the result is kept until
+    every trained seat of the game has arrived. A trajectory seen before yields nothing.
+
+    With ``filter_opponent_invalid``, a seat whose game was ended by someone else's invalid move yields no
+    steps: they are never produced, so there is nothing to account for as dropped; the trajectory stays in
+    the log and is counted in :attr:`filtered`. Role baselines learn nothing from such a seat either: of a
+    game that ended this way they see the offender only. An offender's own trajectory is always kept.
+    """
+
+    name: ClassVar[str] = "reward-processor"
+    inputs: ClassVar[tuple[str, ...]] = (Trajectory.TOPIC,)
+
+    def __init__(
+        self,
+        run_id: str,
+        final: ComposeFinalRewardTransforms | None = None,
+        step: ComposeStepRewardTransforms | None = None,
+        *,
+        filter_opponent_invalid: bool = False,
+    ) -> None:
+        """Start with nothing seen. The transformations must be fresh and not shared: they hold state."""
+        self.run_id = run_id
+        self.filter_opponent_invalid = filter_opponent_invalid
+        self.filtered = 0
+        """Trajectories that yielded no steps because an opponent's invalid move ended the game."""
+        self._final = final if final is not None else ComposeFinalRewardTransforms([])
+        self._step = step if step is not None else ComposeStepRewardTransforms([])
+        self._done = IndexSet()
+        self._open: dict[int, _OpenGame] = {}
+
+    def handle(self, event: Event) -> Sequence[Event]:
+        """Fold one event.
+
+        Raises:
+            EventError: a trajectory that cannot be trained on; nothing has changed.
+            ConfigError: a transformation returned something that is no reward.
+        """
+        if not isinstance(event, Trajectory) or event.run_id != self.run_id:
+            return ()
+        if not event.trained or event.split != _TRAINED_SPLIT or event.game_index in self._done:
+            return ()
+        trained = _trained_seats(event)
+        versions = _policy_versions(event)
+        game = self._open.get(event.game_index) or _OpenGame()
+        if event.seat in game.seats_seen:
+            return ()
+        steps: Sequence[Step] = ()
+        if self.filter_opponent_invalid and event.opponent_invalid:
+            self.filtered += 1
+        else:
+            if game.final is None:
+                learning = trained
+                if self.filter_opponent_invalid and event.invalid_move:
+                    learning = frozenset((event.seat,))
+                game.final = self._final(RewardVector(event.rewards, learning), event.env_id)
+            steps = self._shape(event, game.final[event.seat], versions)
+        game.seats_seen.add(event.seat)
+        if game.seats_seen >= trained:
+            self._open.pop(event.game_index, None)
+            self._done.add(event.game_index)
+        else:
+            self._open[event.game_index] = game
+        return steps
+
+    def _shape(self, event: Trajectory, final_reward: float, versions: list[int]) -> list[Step]:
+        view = TrajectoryView(event)
+        shape = self._step
+        trajectory_id = event.event_id
+        num_turns = len(event.turns)
+        return [
+            Step(
+                event_id=step_id(trajectory_id, index),
+                run_id=event.run_id,
+                occurred_at_ms=event.occurred_at_ms,
+                trajectory_id=trajectory_id,
+                game_id=event.game_id,
+                game_index=event.game_index,
+                env_id=event.env_id,
+                seat=event.seat,
+                turn_index=index,
+                num_turns=num_turns,
+                model_uid=event.model_uid,
+                policy_version=versions[index],
+                prompt_token_ids=turn.prompt_token_ids,
+                completion_token_ids=turn.completion_token_ids,
+                logprobs=turn.logprobs,
+                truncated=turn.finish_reason == "length",
+                temperature=event.temperature,
+                raw_reward=event.reward,
+                final_reward=final_reward,
+                reward=shape(view, index, final_reward),
+            )
+            for index, turn in enumerate(event.turns)
+        ]
+
+    def state(self) -> JsonState:
+        """Return everything the fold depends on, as JSON values."""
+        return {
+            "final": self._final.state(),
+            "step": self._step.state(),
+            "done": [list(span) for span in self._done.ranges()],
+            "open": [
+                {
+                    "game_index": index,
+                    "seats_seen": sorted(game.seats_seen),
+                    "final": None if game.final is None else sorted(game.final.items()),
+                }
+                for index, game in sorted(self._open.items())
+            ],
+            "filtered": self.filtered,
+        }
+
+    def load_state(self, state: JsonState) -> None:
+        """Go on from what :meth:`state` returned, also after a trip through JSON."""
+        self._final.load_state(state["final"])
+        self._step.load_state(state["step"])
+        self._done = IndexSet((start, stop) for start, stop in state["done"])
+        self._open = {
+            game["game_index"]: _OpenGame(
+                set(game["seats_seen"]), None if game["final"] is None else dict(game["final"])
+            )
+            for game in state["open"]
+        }
+        self.filtered = state["filtered"]
+
+
+def _trained_seats(event: Trajectory) -> frozenset[int]:
+    trained = frozenset(event.trained_seats) or frozenset((event.seat,))
+    if event.seat not in trained or not trained <= event.rewards.keys():
+        raise EventError(
+            f"trajectory {event.event_id} of game {event.game_id}: seat {event.seat} is trained, but "
+            f"trained_seats is {sorted(trained)} and rewards are of seats {sorted(event.rewards)}; expected "
+            "it among the trained seats and a reward for each of them"
+        )
+    return trained
+
+
+def _policy_versions(event: Trajectory) -> list[int]:
+    """Return each turn's policy version; raises :class:`EventError` for turns that cannot be trained on."""
+    versions = []
+    for index, turn in enumerate(event.turns):
+        version = turn.policy_version if turn.policy_version is not None else event.policy_version
+        tokens, logprobs = packed_length(turn.completion_token_ids), packed_length(turn.logprobs)
+        if version is None or turn.turn_index != index or tokens != logprobs:
+            raise EventError(
+                f"trajectory {event.event_id} of game {event.game_id}, turn {index}: turn_index "
+                f"{turn.turn_index}, policy version {version}, {tokens} completion tokens and {logprobs} "
+                "log-probabilities; expected consecutive turns, a version and equal lengths"
+            )
+        versions.append(version)
+    return versions

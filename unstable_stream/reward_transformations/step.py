@@ -1,0 +1,155 @@
+"""Step-reward transformations: shape the reward of each turn of one trajectory.
+
+A custom one subclasses :class:`StepRewardTransform` and implements
+``__call__(trajectory, step_index, base_reward) -> float``.
+"""
+
+import math
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+from unstable_stream.errors import ConfigError
+from unstable_stream.events import Trajectory
+from unstable_stream.reward_transformations.transform import (
+    JsonState,
+    RewardTransform,
+    check_stages,
+    load_stage_states,
+)
+
+__all__ = [
+    "ComposeStepRewardTransforms",
+    "PenaltyForInvalidMove",
+    "RewardForFormat",
+    "StepRewardTransform",
+    "TrajectoryView",
+]
+
+
+class TrajectoryView:
+    """One seat's view of one game, as parallel lists with one entry per turn.
+
+    A thin reading of the event; anything not listed here is on :attr:`event`.
+    """
+
+    def __init__(self, event: Trajectory) -> None:
+        self.event = event
+
+    @property
+    def pid(self) -> int:
+        """The seat."""
+        return self.event.seat
+
+    @property
+    def env_id(self) -> str:
+        return self.event.env_id
+
+    @property
+    def num_turns(self) -> int:
+        return len(self.event.turns)
+
+    @property
+    def final_rewards(self) -> dict[int, float]:
+        """The environment's final reward of every seat."""
+        return self.event.rewards
+
+    @cached_property
+    def obs(self) -> list[str]:
+        """What the environment showed this seat, before the template."""
+        return [turn.observation for turn in self.event.turns]
+
+    @cached_property
+    def actions(self) -> list[str]:
+        """The model's completions, whole."""
+        return [turn.completion for turn in self.event.turns]
+
+    @cached_property
+    def extracted_actions(self) -> list[str]:
+        """What was passed to the environment."""
+        return [turn.action for turn in self.event.turns]
+
+    @cached_property
+    def infos(self) -> list[dict[str, Any]]:
+        """The environment's info for each step."""
+        return [turn.step_info for turn in self.event.turns]
+
+    @cached_property
+    def format_feedbacks(self) -> list[dict[str, bool]]:
+        """What the extraction found, and ``invalid_move``: whether the environment refused the action."""
+        return [{**turn.format_feedback, "invalid_move": not turn.valid} for turn in self.event.turns]
+
+
+class StepRewardTransform(RewardTransform):
+    """Maps one turn's reward to a new one."""
+
+    def __call__(self, trajectory: TrajectoryView, step_index: int, base_reward: float) -> float:
+        """Return the reward of turn ``step_index`` (0-based), given the reward so far."""
+        raise NotImplementedError
+
+
+class ComposeStepRewardTransforms(StepRewardTransform):
+    """Each transformation receives the output of the previous one; with none, rewards pass unchanged."""
+
+    def __init__(self, transforms: Sequence[StepRewardTransform]) -> None:
+        check_stages(StepRewardTransform, transforms)
+        self.transforms = list(transforms)
+
+    def __call__(self, trajectory: TrajectoryView, step_index: int, base_reward: float) -> float:
+        """Return the last transformation's reward.
+
+        Raises:
+            ConfigError: a transformation returned something that is not a finite number.
+        """
+        for transform in self.transforms:
+            shaped = transform(trajectory, step_index, base_reward)
+            # `None` is what a custom transformation without a `return` gives.
+            if not isinstance(shaped, (int, float)) or not math.isfinite(shaped):
+                raise ConfigError(
+                    f"{type(transform).__name__} turned reward {base_reward} of turn {step_index} into "
+                    f"{shaped!r}; expected a finite number"
+                )
+            base_reward = float(shaped)
+        return base_reward
+
+    def state(self) -> JsonState:
+        return {"stages": [transform.state() for transform in self.transforms]}
+
+    def load_state(self, state: JsonState) -> None:
+        load_stage_states(self.transforms, state)
+
+
+class _Bonus(StepRewardTransform):
+    """Adds ``reward`` to good turns and ``penalty`` to the others."""
+
+    def __init__(self, reward: float = 0.0, penalty: float = 0.0) -> None:
+        """Both are added as they are: a punishing penalty is negative.
+
+        Raises:
+            ConfigError: either is not finite.
+        """
+        for name, value in (("reward", reward), ("penalty", penalty)):
+            if not math.isfinite(value):
+                raise ConfigError(f"{type(self).__name__}: {name} is {value}, expected a finite number")
+        self.reward = reward
+        self.penalty = penalty
+
+
+class RewardForFormat(_Bonus):
+    """Adds ``reward`` if the answer is well-formatted, otherwise ``penalty``.
+
+    Well-formatted is what the template's extraction says (``correct_answer_format``); a turn for which it
+    said nothing counts as badly formatted.
+    """
+
+    def __call__(self, trajectory: TrajectoryView, step_index: int, base_reward: float) -> float:
+        good = trajectory.format_feedbacks[step_index].get("correct_answer_format", False)
+        return base_reward + (self.reward if good else self.penalty)
+
+
+class PenaltyForInvalidMove(_Bonus):
+    """Adds ``penalty`` if the environment refused the move, otherwise ``reward``."""
+
+    def __call__(self, trajectory: TrajectoryView, step_index: int, base_reward: float) -> float:
+        bad = trajectory.format_feedbacks[step_index].get("invalid_move", False)
+        return base_reward + (self.penalty if bad else self.reward)
