@@ -28,7 +28,6 @@ __all__ = [
     "RewardConfig",
     "RunConfig",
     "SamplingConfig",
-    "TrackerConfig",
     "TransformersEngineConfig",
     "VllmEngineConfig",
     "load_config",
@@ -49,6 +48,7 @@ class EnvConfig(_Section):
     env_id: str
     """TextArena id, e.g. ``SimpleTak-v0-train``."""
     num_players: PositiveInt = 2
+    """Seats, the model's own included."""
     template: str = "default"
     """Prompt template and its action extraction."""
     weight: float = Field(1.0, gt=0)
@@ -237,20 +237,13 @@ class LearnerConfig(_Section):
     """Compute threads without a GPU; ``None``: all cores."""
 
 
-class TrackerConfig(_Section):
-    """Where metrics go besides the log."""
-
-    wandb_project: str | None = None
-    tensorboard: bool = False
-    flush_every_s: float = Field(5.0, gt=0)
-
-
 class RunConfig(_Section):
     """Everything a run needs."""
 
     name: str = "run"
     """Display name; part of the run id."""
     seed: int = 0
+    """Every seed of the run is derived from this one."""
     model: str
     """Base model: a directory, a Hugging Face id, or ``tiny-player``."""
     log: str = "local"
@@ -258,6 +251,7 @@ class RunConfig(_Section):
     synchronous: Literal["FULL", "NORMAL"] = "NORMAL"
     """Local log: ``FULL`` survives power loss, ``NORMAL`` survives any kill of a process."""
     train_envs: tuple[EnvConfig, ...] = Field(min_length=1)
+    """What is trained on."""
     eval_envs: tuple[EnvConfig, ...] = ()
     """Defaults to the training environments."""
     sampling: SamplingConfig = SamplingConfig()
@@ -270,7 +264,6 @@ class RunConfig(_Section):
     buffer: BufferConfig = BufferConfig()
     algorithm: AlgorithmConfig = AlgorithmConfig()
     learner: LearnerConfig = LearnerConfig()
-    tracker: TrackerConfig = TrackerConfig()
     max_restarts: int = Field(5, ge=0)
     """How often a dead service is started again before the run stops."""
 

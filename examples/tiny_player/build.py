@@ -128,7 +128,9 @@ def batch_loss(model: Qwen3ForCausalLM, turns: Sequence[Turn]) -> torch.Tensor:
         labels[row, len(turn.prompt) : end] = torch.tensor(turn.completion)
     # Padding is on the right: a causal model never looks at it from a token that counts.
     logits = model(input_ids=ids, use_cache=False).logits
-    return functional.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten(), ignore_index=IGNORED)
+    return functional.cross_entropy(
+        logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten(), ignore_index=IGNORED
+    )
 
 
 def warm_up(model: Qwen3ForCausalLM, turns: Sequence[Turn], steps: int, seed: int) -> None:
@@ -214,7 +216,9 @@ def save(model: Qwen3ForCausalLM, tokenizer: Tokenizer, out: Path) -> None:
     out.mkdir(parents=True, exist_ok=True)
     model.config.to_json_file(out / "config.json", use_diff=True)
     (out / "generation_config.json").write_text(
-        json.dumps({"do_sample": True, "eos_token_id": WORDS.index(END), "pad_token_id": WORDS.index(PAD)}, indent=2)
+        json.dumps(
+            {"do_sample": True, "eos_token_id": WORDS.index(END), "pad_token_id": WORDS.index(PAD)}, indent=2
+        )
         + "\n"
     )
     save_file(
@@ -242,11 +246,17 @@ def save(model: Qwen3ForCausalLM, tokenizer: Tokenizer, out: Path) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Play, train, save, evaluate."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, required=True, help="directory to write the model to")
-    parser.add_argument("--steps", type=int, default=1000, help="supervised steps of 128 turns (default 1000)")
+    parser.add_argument(
+        "--steps", type=int, default=1000, help="supervised steps of 128 turns (default 1000)"
+    )
     parser.add_argument("--games", type=int, default=2000, help="random games of each kind (default 2000)")
-    parser.add_argument("--eval-games", type=int, default=1000, help="evaluation games of each kind (default 1000)")
+    parser.add_argument(
+        "--eval-games", type=int, default=1000, help="evaluation games of each kind (default 1000)"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=1, help="torch threads (default 1)")
     options = parser.parse_args(arguments)

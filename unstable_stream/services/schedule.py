@@ -36,10 +36,10 @@ def trained_turns(outcome: GameOutcome, filter_opponent_invalid: bool) -> int:
     """Return how many steps the reward processor makes of a game."""
     if outcome.split != "train":
         return 0
-    trained = {result.seat for result in outcome.seats if result.trained}
-    if filter_opponent_invalid and outcome.invalid_seat is not None and outcome.invalid_seat not in trained:
-        return 0
-    return sum(result.turns for result in outcome.seats if result.trained)
+    ended_by = outcome.invalid_seat if filter_opponent_invalid else None
+    return sum(
+        result.turns for result in outcome.seats if result.trained and ended_by in (None, result.seat)
+    )
 
 
 class GameSchedule:

@@ -1,0 +1,87 @@
+"""Writes docs/configuration.md from the configuration models, so that page and code cannot drift apart.
+
+Run: python docs/build_reference.py
+"""
+
+from pathlib import Path
+from typing import Any, get_args
+
+from pydantic import BaseModel
+
+from unstable_stream.config import RunConfig
+
+PAGE = Path(__file__).with_name("configuration.md")
+
+_INTRO = """# Configuration
+
+One TOML file describes a run; `--set key.path=value` overrides single keys; unknown keys are errors. The
+resolved configuration is recorded in the run's `run-started` event. This page is generated from
+`unstable_stream/config.py` by `docs/build_reference.py`.
+
+`unstable-stream train FILE --dry-run` checks a file and prints it with all defaults filled in.
+"""
+
+
+def render() -> str:
+    """Return the page."""
+    parts = [_INTRO, _section("Top level", RunConfig)]
+    for name, field in RunConfig.model_fields.items():
+        for model in _models(field.annotation):
+            tag = model.model_fields.get("type")
+            variant = f', type = "{tag.default}"' if tag and len(_models(field.annotation)) > 1 else ""
+            brackets = f"[[{name}]]" if "tuple" in str(field.annotation) else f"[{name}]"
+            parts.append(_section(f"`{brackets}`{variant}", model))
+    opponent = _models(RunConfig.model_fields["evaluation"].annotation)[0].model_fields["opponents"]
+    parts.append(_section("Opponents (`evaluation.opponents`, `model_pool.fixed`)", _models(opponent.annotation)[0]))
+    return "\n".join(parts)
+
+
+def _models(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return list(dict.fromkeys(model for argument in get_args(annotation) for model in _models(argument)))
+
+
+def _section(title: str, model: type[BaseModel]) -> str:
+    lines = [f"## {title}", ""]
+    if model is not RunConfig and model.__doc__:
+        lines += [model.__doc__.strip(), ""]
+    lines += ["| Key | Type | Default | Meaning |", "|---|---|---|---|"]
+    for name, field in model.model_fields.items():
+        if _models(field.annotation):
+            default, kind = "", "section"
+        else:
+            default = "required" if field.is_required() else f"`{_toml(field.get_default(call_default_factory=True))}`"
+            kind = _type_name(field.annotation)
+        meaning = " ".join((field.description or "").replace("``", "`").split())
+        lines.append(f"| `{name}` | {kind} | {default} | {meaning} |")
+    return "\n".join(lines) + "\n"
+
+
+def _toml(value: Any) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return f'"{value}"'
+    if isinstance(value, tuple | list):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key} = {_toml(item)}" for key, item in value.items()) + "}"
+    return str(value)
+
+
+def _type_name(annotation: Any) -> str:
+    text = str(annotation)
+    if "Literal" in text:
+        choices = [argument for argument in get_args(annotation) if isinstance(argument, str)]
+        return "one of " + ", ".join(f"`{choice}`" for choice in choices)
+    for name, shown in (("dict", "table"), ("tuple", "list"), ("bool", "boolean"), ("float", "number")):
+        if name in text:
+            return shown
+    return "integer" if "int" in text else "text"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(render(), encoding="utf-8")
