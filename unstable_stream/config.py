@@ -393,9 +393,7 @@ def _known_keys(location: tuple[Any, ...]) -> list[str]:
         field = section.model_fields.get(part)
         if field is None:
             return []
-        section = _section_of(field.annotation)
-        if section is None:
-            return list(_ENGINES)
+        section = _section_of(field.annotation) or section  # for the engine the next part is its type
     return list(section.model_fields)
 
 

@@ -1,4 +1,4 @@
-"""The command line ``unstable-stream``: parses first, loads heavy libraries inside the command that needs them."""
+"""The command line ``unstable-stream``: parses first; a command loads heavy libraries when it runs."""
 
 import sys
 

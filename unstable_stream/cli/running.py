@@ -1,4 +1,4 @@
-"""Running a configuration from the command line, with the live view; shared by ``train`` and ``quickstart``."""
+"""Running a configuration with the live view; shared by ``train`` and ``quickstart``."""
 
 import asyncio
 import sys

@@ -157,8 +157,8 @@ class LearnerService:
             lost = [step_id for step_id in update.step_ids if step_id not in steps]
             if lost:
                 raise LearnerError(
-                    f"run {self._run_id}: update {update.update} cannot be made again: {len(lost)} of its steps "
-                    f"are no longer in the log (first: {lost[0]}); fork the run from its last checkpoint"
+                    f"run {self._run_id}: update {update.update} cannot be made again: {len(lost)} of "
+                    f"its steps are no longer in the log (first: {lost[0]}); fork the run from its last checkpoint"
                 )
             batch = [steps[step_id] for step_id in update.step_ids]
             await asyncio.to_thread(self._learner.update, self._samples(batch), update.update)
@@ -303,4 +303,3 @@ def _algorithm(config: RunConfig) -> BaseAlgo:
 
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
-

@@ -18,7 +18,7 @@ from unstable_stream.events import (
     Trajectory,
 )
 
-__all__ = ["Score", "RunView"]
+__all__ = ["RunView", "Score"]
 
 _RECENT_GAMES = 256
 _RATE_WINDOW_MS = 20_000

@@ -37,9 +37,7 @@ def trained_turns(outcome: GameOutcome, filter_opponent_invalid: bool) -> int:
     if outcome.split != "train":
         return 0
     ended_by = outcome.invalid_seat if filter_opponent_invalid else None
-    return sum(
-        result.turns for result in outcome.seats if result.trained and ended_by in (None, result.seat)
-    )
+    return sum(result.turns for result in outcome.seats if result.trained and ended_by in (None, result.seat))
 
 
 class GameSchedule:
