@@ -1,0 +1,21 @@
+"""Policy-gradient algorithms: what one micro-batch of recorded turns contributes to the gradient.
+
+To add one, write a module with a subclass of :class:`~unstable_stream.algorithms.base.BaseAlgo` and name
+it here. Only ``update`` is required: score the batch, form the loss, call ``backward``, return sums::
+
+    class Vanilla(BaseAlgo):
+        def update(self, batch, *, scale, update):
+            logprobs, _ = self.score(batch)
+            loss = -(batch.advantages * logprobs).sum() * scale / self.max_generation_len
+            loss.backward()
+            return {"loss": loss.detach()}
+
+Override ``prepare_batch`` for other tensors (returns, a frozen reference), ``initialize`` for other
+networks (a critic), ``admit`` to leave turns out, ``summarize`` to turn the sums into metrics. Hand the
+object to the learner; nothing else changes.
+"""
+
+from unstable_stream.algorithms.base import Admission, BaseAlgo, TokenBatch, TrainingSample
+from unstable_stream.algorithms.reinforce import Reinforce
+
+__all__ = ["Admission", "BaseAlgo", "Reinforce", "TokenBatch", "TrainingSample"]

@@ -1,0 +1,124 @@
+"""Log-probabilities of recorded completion tokens, with logits computed for those tokens only.
+
+A causal language model spends most of its memory on logits: a row of vocabulary size for every position,
+prompt included. Here the decoder runs on the whole input, and the output head only on the states that
+predict a trained token, in chunks; chunks beyond the first are recomputed in the backward pass, so that
+one chunk's logits are alive at a time.
+"""
+
+from typing import Any, Final
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from unstable_stream.errors import LearnerError
+
+__all__ = ["CompletionScorer"]
+
+_CHUNK_ELEMENTS: Final = 2**24
+"""Logits per chunk: 64 MB in float32."""
+
+_PROBE_TOKENS: Final = (1, 2, 3, 0)
+_PROBE_TOLERANCE: Final = 0.05
+"""In logits, bfloat16 included; a missing cap or scale is off by far more."""
+
+
+class CompletionScorer:
+    """Score tokens under a Hugging Face causal language model.
+
+    Raises:
+        LearnerError: the model has no separate decoder and output head, or does something to its logits
+            that this class does not know. A probe compares both ways once, so that no model is
+            trained on wrong logits.
+    """
+
+    def __init__(self, model: nn.Module, *, always_recompute: bool = False) -> None:
+        hf_model: Any = model  # transformers publishes no types
+        self._decoder = hf_model.get_decoder()
+        self._head = hf_model.get_output_embeddings()
+        if self._head is None or self._decoder is model:
+            raise LearnerError(
+                f"{type(model).__name__} has no separate decoder and output head; "
+                "expected a Hugging Face causal language model"
+            )
+        config = hf_model.config.get_text_config()
+        self._soft_cap: float | None = getattr(config, "final_logit_softcapping", None)  # Gemma 2 and later
+        # Cohere multiplies by logit_scale, Granite divides by logits_scaling.
+        self._scale = getattr(config, "logit_scale", None) or 1.0
+        self._scale /= getattr(config, "logits_scaling", None) or 1.0
+        self._always_recompute = always_recompute
+        self._probe(model)
+
+    def __call__(
+        self,
+        input_ids: Tensor,
+        positions: Tensor,
+        targets: Tensor,
+        temperatures: Tensor,
+        *,
+        entropy_grad: bool = False,
+    ) -> tuple[Tensor, Tensor]:
+        """Return log-probability and entropy of each target, float32[N] both.
+
+        Args:
+            input_ids: int64[B, T], padded on the right.
+            positions: int64[N], indices into the flattened ``[B * T]`` states.
+            targets: int64[N].
+            temperatures: float32[N], what the logits are divided by.
+            entropy_grad: whether the entropy is differentiable.
+        """
+        states = self._decoder(input_ids=input_ids, use_cache=False).last_hidden_state
+        states = states.reshape(-1, states.shape[-1]).index_select(0, positions)
+        chunk = max(1, _CHUNK_ELEMENTS // self._head.weight.shape[0])
+        if len(positions) <= chunk and not self._always_recompute:
+            return self._score(states, targets, temperatures, entropy_grad)
+        parts = [
+            checkpoint(
+                self._score,
+                states[start : start + chunk],
+                targets[start : start + chunk],
+                temperatures[start : start + chunk],
+                entropy_grad,
+                use_reentrant=False,
+            )
+            for start in range(0, len(positions), chunk)
+        ]
+        return torch.cat([logprobs for logprobs, _ in parts]), torch.cat([entropy for _, entropy in parts])
+
+    def _logits(self, states: Tensor) -> Tensor:
+        logits: Tensor = self._head(states).float()
+        if self._scale != 1.0:
+            logits = logits * self._scale
+        if self._soft_cap is not None:
+            logits = torch.tanh(logits / self._soft_cap) * self._soft_cap
+        return logits
+
+    def _score(
+        self, states: Tensor, targets: Tensor, temperatures: Tensor, entropy_grad: bool
+    ) -> tuple[Tensor, Tensor]:
+        distribution = F.log_softmax(self._logits(states) / temperatures[:, None], dim=-1)
+        logprobs = distribution.gather(-1, targets[:, None]).squeeze(-1)
+        with torch.set_grad_enabled(entropy_grad and torch.is_grad_enabled()):
+            if not entropy_grad:
+                distribution = distribution.detach()
+            entropy = -(distribution.exp() * distribution).sum(-1)
+        return logprobs, entropy
+
+    def _probe(self, model: nn.Module) -> None:
+        device = self._head.weight.device
+        tokens = torch.tensor([_PROBE_TOKENS], device=device)
+        training = model.training
+        model.eval()
+        with torch.no_grad():
+            expected = model(input_ids=tokens, use_cache=False).logits.float()
+            found = self._logits(self._decoder(input_ids=tokens, use_cache=False).last_hidden_state)
+        model.train(training)
+        difference = (expected - found).abs().max().item()
+        if not difference <= _PROBE_TOLERANCE:
+            raise LearnerError(
+                f"{type(model).__name__} changes its logits in a way this learner does not know: they differ "
+                f"by {difference:.3g} on a probe; expected at most {_PROBE_TOLERANCE}. "
+                f"Use another base model, or teach {__name__} its scaling"
+            )

@@ -1,0 +1,309 @@
+"""The step buffer: a bounded fold of ``steps`` and ``learner-updates`` that deals out training batches.
+
+Steps arrive from several partitions in an order nobody controls, so every choice here is a function of
+the *set* of steps folded, never of their order of arrival: each step has a hash priority derived from
+(seed, stream, step id), and selection takes the lowest. Overflow therefore is a uniform reservoir
+(bottom-k sampling; Cohen & Kaplan, "Summarizing data using bottom-k sketches", PODC 2007), and the batch
+of an update is a uniform draw without replacement that anyone can recompute from the log.
+
+**Rebuilding after a restart:** :meth:`StepBuffer.apply` every recorded update first, then
+:meth:`~StepBuffer.add` the steps again. In that order steps already used are recognised when they come,
+and capacity is free where it was free in the live process.
+
+**Recognising duplicates** must not depend on a window: after a restart the updates come before the steps they
+used, however far back. So every id ever used is remembered, as a 16-byte digest: recent ones in a set,
+the rest in one sorted array, merged when the set reaches an eighth of it. A run of 200 updates of 384 steps
+costs a few megabytes, ten million steps about 250 MB (a set of id strings: 1.5 GB).
+"""
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unstable_stream.errors import LearnerError
+from unstable_stream.events import DroppedStep, LearnerUpdate, Step
+
+__all__ = ["Batch", "BufferStrategy", "StepBuffer"]
+
+BufferStrategy = Literal["random", "fifo"]
+
+_Mask = NDArray[np.intp]
+_Words = NDArray[np.uint64]
+
+_DIGEST_BYTES: Final = 16
+_OVERFLOW_STREAM: Final = 0  # updates count from 1, so no batch shares the overflow priorities
+_MIN_CAPACITY: Final = 1024
+_MIN_MERGE: Final = 65_536
+
+_COLUMNS: Final = np.dtype(
+    [
+        ("hi", "<u8"),
+        ("lo", "<u8"),
+        ("policy_version", "<i8"),
+        ("game_index", "<i8"),
+        ("seat", "<i8"),
+        ("turn_index", "<i8"),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What an update trains on and what has been given up since the batch before."""
+
+    steps: tuple[Step, ...]
+    """In batch order: by draw priority (``random``) or oldest first (``fifo``)."""
+    dropped: tuple[DroppedStep, ...]
+    """Overflow and stale steps, by reason, then id."""
+
+
+class StepBuffer:
+    """Hold at most ``max_buffer_size`` pending steps and deal out batches without replacement.
+
+    Args:
+        max_buffer_size: steps kept; what exceeds it is dropped as ``overflow``.
+        strategy: ``random``: overflow is a uniform reservoir and batches are uniform draws; ``fifo``: batches
+            take the oldest steps by (policy version, game index, seat, turn, id) and overflow drops them.
+        seed: with the update number and the step ids it determines every choice of ``random``.
+        max_staleness: how many policy versions a step may lag behind fully on-policy training, where
+            update ``u`` trains on version ``u - 1``; ``None``: no limit.
+
+    Raises:
+        LearnerError: a size below 1, an unknown strategy or a negative staleness.
+    """
+
+    def __init__(
+        self,
+        max_buffer_size: int,
+        strategy: BufferStrategy = "random",
+        seed: int = 0,
+        max_staleness: int | None = None,
+    ) -> None:
+        if max_buffer_size < 1:
+            raise LearnerError(f"max_buffer_size is {max_buffer_size}; expected at least 1")
+        if strategy not in ("random", "fifo"):
+            raise LearnerError(f"buffer strategy is {strategy!r}; expected 'random' or 'fifo'")
+        if max_staleness is not None and max_staleness < 0:
+            raise LearnerError(f"max_staleness is {max_staleness}; expected 0 or more, or None for no limit")
+        self._max_size = max_buffer_size
+        self._strategy = strategy
+        self._seed = seed
+        self._max_staleness = max_staleness
+        # Eviction costs O(n), so it waits until an eighth is too much or somebody looks. Bottom-k of a union
+        # does not care when it is taken.
+        self._slack = max(64, max_buffer_size // 8)
+        self._stopped = False
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget everything, as if newly built; a fold over the same events restores it."""
+        self._steps: list[Step] = []
+        self._columns = np.empty(_MIN_CAPACITY, dtype=_COLUMNS)
+        self._slot_of: dict[bytes, int] = {}
+        self._overflow: dict[bytes, str] = {}
+        self._used = _UsedIds()
+
+    def add(self, step: Step) -> None:
+        """Fold one step; a step that is pending, used or dropped already is ignored."""
+        self.extend((step,))
+
+    def extend(self, steps: Iterable[Step]) -> None:
+        """Fold many steps at once: the same result as adding each, several times faster."""
+        fresh: dict[bytes, Step] = {}
+        for step in steps:
+            digest = _digest(step.event_id)
+            if digest not in self._slot_of and digest not in self._overflow:
+                fresh.setdefault(digest, step)
+        for digest in self._used.among(list(fresh)):
+            del fresh[digest]
+        if not fresh:
+            return
+        start = len(self._steps)
+        self._reserve(start + len(fresh))
+        rows = self._columns[start : start + len(fresh)]
+        words = np.frombuffer(b"".join(fresh), dtype="<u8").reshape(-1, 2)
+        rows["hi"] = words[:, 0]
+        rows["lo"] = words[:, 1]
+        for name in ("policy_version", "game_index", "seat", "turn_index"):
+            rows[name] = [getattr(step, name) for step in fresh.values()]
+        self._slot_of.update(zip(fresh, range(start, start + len(fresh)), strict=True))
+        self._steps.extend(fresh.values())
+        if len(self._steps) > self._max_size + self._slack:
+            self._settle_overflow()
+
+    def get_batch(self, batch_size: int, update: int) -> Batch:
+        """Remove and return the batch of ``update``: ``batch_size`` steps, fewer if fewer are available.
+
+        Order of decisions: overflow is dropped, then stale steps, then the batch is drawn from the rest.
+        """
+        if batch_size < 1 or update < 1:
+            raise LearnerError(
+                f"a batch of {batch_size} for update {update} was asked for; both count from 1"
+            )
+        self._settle_overflow()
+        dropped = [DroppedStep(step_id, "overflow") for step_id in self._overflow.values()]
+        self._used.update(self._overflow)
+        self._overflow.clear()
+
+        stale = np.flatnonzero(self._versions() < self._oldest_allowed(update))
+        dropped += [DroppedStep(self._steps[slot].event_id, "stale") for slot in stale.tolist()]
+        self._used.update(self._remove(stale))
+
+        chosen = self._first(batch_size, update)
+        steps = tuple(self._steps[slot] for slot in chosen.tolist())
+        self._used.update(self._remove(chosen))
+        return Batch(steps, tuple(sorted(dropped, key=lambda drop: (drop.reason, drop.step_id))))
+
+    def apply(self, update: LearnerUpdate) -> None:
+        """Fold a recorded update: what it trained on or dropped is no longer pending, now or when it arrives.
+
+        Applying an update twice, or one this buffer dealt out itself, changes nothing.
+        """
+        digests = [_digest(step_id) for step_id in update.step_ids]
+        digests += [_digest(drop.step_id) for drop in update.dropped]
+        slots = [self._slot_of[digest] for digest in digests if digest in self._slot_of]
+        self._remove(np.unique(np.array(slots, dtype=np.intp)))
+        for digest in digests:
+            self._overflow.pop(digest, None)
+        known = self._used.among(digests)
+        self._used.update(digest for digest in digests if digest not in known)
+
+    def size(self) -> int:
+        """Steps pending, stale ones included: at most ``max_buffer_size``."""
+        return min(len(self._steps), self._max_size)
+
+    def available(self, update: int) -> int:
+        """Steps that a batch for ``update`` could be drawn from: pending and not stale."""
+        self._settle_overflow()
+        return int(np.count_nonzero(self._versions() >= self._oldest_allowed(update)))
+
+    def stop(self) -> None:
+        """Ask the collector to stop; what is pending stays."""
+        self._stopped = True
+
+    def continue_collection(self) -> bool:
+        """Whether more games are wanted: not stopped and not full."""
+        return not self._stopped and len(self._steps) < self._max_size
+
+    def _versions(self) -> NDArray[np.int64]:
+        versions: NDArray[np.int64] = self._columns["policy_version"][: len(self._steps)]
+        return versions
+
+    def _oldest_allowed(self, update: int) -> int:
+        if self._max_staleness is None:
+            return int(np.iinfo(np.int64).min)
+        return update - 1 - self._max_staleness
+
+    def _first(self, count: int, stream: int) -> _Mask:
+        """Slots of the ``count`` first steps, in order; ``stream`` picks the priorities of ``random``."""
+        rows = self._columns[: len(self._steps)]
+        if self._strategy == "random":
+            priority = _priorities(rows["hi"], rows["lo"], self._seed, stream)
+            return _lowest([priority, rows["hi"], rows["lo"]], count)
+        names = ("policy_version", "game_index", "seat", "turn_index", "hi", "lo")
+        return _lowest([rows[name] for name in names], count)
+
+    def _settle_overflow(self) -> None:
+        excess = len(self._steps) - self._max_size
+        if excess <= 0:
+            return
+        if self._strategy == "random":  # keep the lowest priorities
+            kept = self._first(self._max_size, _OVERFLOW_STREAM)
+            victims = np.setdiff1d(np.arange(len(self._steps)), kept, assume_unique=True)
+        else:
+            victims = self._first(excess, _OVERFLOW_STREAM)
+        names = [self._steps[slot].event_id for slot in np.sort(victims)[::-1].tolist()]
+        self._overflow.update(zip(self._remove(victims), names, strict=True))
+
+    def _remove(self, slots: _Mask) -> list[bytes]:
+        """Fill each slot with the last one: O(1) a step. Returns digests, highest slot first."""
+        removed = []
+        for slot in np.sort(slots)[::-1].tolist():  # descending: the last slot is never one still to go
+            last = len(self._steps) - 1
+            digest = _row_digest(self._columns[slot])
+            if slot != last:
+                self._columns[slot] = self._columns[last]
+                self._steps[slot] = self._steps[last]
+                self._slot_of[_row_digest(self._columns[slot])] = slot
+            self._steps.pop()
+            del self._slot_of[digest]
+            removed.append(digest)
+        return removed
+
+    def _reserve(self, count: int) -> None:
+        if count > len(self._columns):
+            grown = np.empty(max(count, 2 * len(self._columns)), dtype=_COLUMNS)
+            grown[: len(self._steps)] = self._columns[: len(self._steps)]
+            self._columns = grown
+
+
+class _UsedIds:
+    """A set of digests that only grows, 16 bytes each at rest."""
+
+    def __init__(self) -> None:
+        self._recent: set[bytes] = set()
+        self._sorted: NDArray[np.bytes_] = np.empty(0, dtype=f"S{_DIGEST_BYTES}")
+
+    def update(self, digests: Iterable[bytes]) -> None:
+        """Remember digests that are not in the set yet."""
+        self._recent.update(digests)
+        if len(self._recent) > max(_MIN_MERGE, len(self._sorted) // 8):
+            merged = np.concatenate([self._sorted, _digest_array(list(self._recent))])
+            merged.sort(kind="stable")  # two sorted runs: close to linear
+            self._sorted = merged
+            self._recent = set()
+
+    def among(self, digests: Sequence[bytes]) -> set[bytes]:
+        """Return those of ``digests`` that are in the set."""
+        found = self._recent.intersection(digests)
+        if len(self._sorted) and digests:
+            wanted = _digest_array(digests)
+            places = np.minimum(np.searchsorted(self._sorted, wanted), len(self._sorted) - 1)
+            hits = np.flatnonzero(self._sorted[places] == wanted)
+            found.update(digests[index] for index in hits.tolist())
+        return found
+
+
+def _digest(step_id: str) -> bytes:
+    return hashlib.blake2b(step_id.encode(), digest_size=_DIGEST_BYTES).digest()
+
+
+def _row_digest(row: Any) -> bytes:  # one structured row: numpy has no type for it
+    return bytes(row.tobytes()[:_DIGEST_BYTES])
+
+
+def _digest_array(digests: Sequence[bytes]) -> NDArray[np.bytes_]:
+    # "S" pads with zero bytes when it compares; all items have full length, so comparison is exact.
+    return np.frombuffer(b"".join(digests), dtype=f"S{_DIGEST_BYTES}")
+
+
+def _lowest(keys: Sequence[NDArray[Any]], count: int) -> _Mask:
+    """Indices of the ``count`` smallest rows by ``keys`` (the first matters most), in order."""
+    first = keys[0]
+    candidates: _Mask = np.arange(len(first))
+    if count < len(first):
+        candidates = np.flatnonzero(first <= np.partition(first, count - 1)[count - 1])
+    order: _Mask = np.lexsort([key[candidates] for key in reversed(keys)])
+    chosen: _Mask = candidates[order[:count]]
+    return chosen
+
+
+def _priorities(hi: _Words, lo: _Words, seed: int, stream: int) -> _Words:
+    """Hash each 128-bit digest with (seed, stream) to a uniform 64-bit priority."""
+    key = int(_mix(_mix(np.array([seed & _WORD], dtype=np.uint64)) + np.uint64(stream))[0])
+    return _mix(_mix(hi ^ np.uint64(key)) ^ lo)
+
+
+_WORD: Final = (1 << 64) - 1
+
+
+def _mix(words: _Words) -> _Words:
+    """The splitmix64 step (Steele, Lea & Flood, OOPSLA 2014): fixed arithmetic, so stable everywhere."""
+    words = words + np.uint64(0x9E3779B97F4A7C15)
+    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return words ^ (words >> np.uint64(31))

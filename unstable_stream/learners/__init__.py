@@ -1,0 +1,28 @@
+"""The learner: a LoRA policy, an optimizer and durable checkpoints; the algorithm is handed in."""
+
+from unstable_stream.learners.checkpoint import (
+    CheckpointInfo,
+    CheckpointState,
+    LoadedCheckpoint,
+    load_checkpoint,
+    prune_optimizer_states,
+    save_checkpoint,
+)
+from unstable_stream.learners.lora import LoraSettings
+from unstable_stream.learners.schedule import LrSchedule
+from unstable_stream.learners.standard_learner import Algorithm, Sample, StandardLearner, UpdateResult
+
+__all__ = [
+    "Algorithm",
+    "CheckpointInfo",
+    "CheckpointState",
+    "LoadedCheckpoint",
+    "LoraSettings",
+    "LrSchedule",
+    "Sample",
+    "StandardLearner",
+    "UpdateResult",
+    "load_checkpoint",
+    "prune_optimizer_states",
+    "save_checkpoint",
+]

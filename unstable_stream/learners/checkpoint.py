@@ -1,0 +1,229 @@
+"""Checkpoints on disk: complete or absent, recognised by digest, loadable by PEFT and vLLM.
+
+A directory holds::
+
+    adapter_config.json         PEFT's format
+    adapter_model.safetensors   PEFT's format
+    optimizer.pt                optimizer state (absent when saved light or pruned)
+    state.json                  update number, positions, seed, settings, sha256 of the files above
+
+The learning rate and all random choices are functions of (settings, seed, update number), so those three are
+the whole schedule and random state.
+
+Saving, in order; a crash between any two leaves the previous checkpoints untouched and at most a
+``.tmp-`` directory that the next save removes:
+
+1. write every file into ``.tmp-NAME`` beside the destination, fsync each;
+2. fsync that directory;
+3. rename an attempt of the same name out of the way, if there is one (see :func:`save_checkpoint`);
+4. rename ``.tmp-NAME`` to ``NAME``, fsync the parent.
+"""
+
+import hashlib
+import io
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from unstable_stream.errors import CheckpointError
+
+__all__ = [
+    "CheckpointInfo",
+    "CheckpointState",
+    "LoadedCheckpoint",
+    "load_checkpoint",
+    "prune_optimizer_states",
+    "save_checkpoint",
+]
+
+_ADAPTER: Final = "adapter_model.safetensors"
+_CONFIG: Final = "adapter_config.json"
+_OPTIMIZER: Final = "optimizer.pt"
+_STATE: Final = "state.json"
+_TMP: Final = ".tmp-"
+_FORMAT: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointInfo:
+    """What a checkpoint event says about the files."""
+
+    path: str
+    """Absolute directory."""
+    sha256: str
+    """Hex digest of ``adapter_model.safetensors``."""
+    size_bytes: int
+    """Of ``adapter_model.safetensors``."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointState:
+    """``state.json``: where training stood."""
+
+    update: int
+    """Updates done; training goes on with the next."""
+    base_model: str
+    lora: dict[str, Any]
+    seed: int = 0
+    samples_seen: int = 0
+    positions: dict[str, int] = field(default_factory=dict)
+    """``topic[partition]`` to the next offset, as in the learner update."""
+    settings: dict[str, Any] = field(default_factory=dict)
+    """Optimizer and schedule settings it was trained with, for a reader; not restored."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedCheckpoint:
+    """A checkpoint read back and verified."""
+
+    info: CheckpointInfo
+    state: CheckpointState
+    adapter: dict[str, Tensor]
+    optimizer: dict[str, Any] | None
+    """``torch.optim.Optimizer.state_dict()``, or ``None`` if it was not saved or has been pruned."""
+
+
+def save_checkpoint(
+    directory: Path,
+    *,
+    adapter: Mapping[str, Tensor],
+    adapter_config: Mapping[str, Any],
+    state: CheckpointState,
+    optimizer: Mapping[str, Any] | None = None,
+) -> CheckpointInfo:
+    """Write a checkpoint durably and atomically; ``optimizer=None`` saves the adapter alone.
+
+    If ``directory`` exists, it is an attempt whose event was never published (an update is made again
+    only then), so it is replaced. Leftovers of crashed saves beside it are removed.
+
+    Raises :class:`~unstable_stream.errors.CheckpointError`: the disk is full or not writable.
+    """
+    directory = directory.absolute()
+    parent = directory.parent
+    staging = parent / f"{_TMP}{directory.name}"
+    files = {
+        _ADAPTER: safetensors.torch.save(dict(adapter), metadata={"format": "pt"}),
+        _CONFIG: json.dumps(dict(adapter_config), indent=2, sort_keys=True).encode(),
+    }
+    if optimizer is not None:
+        buffer = io.BytesIO()
+        torch.save(dict(optimizer), buffer)
+        files[_OPTIMIZER] = buffer.getvalue()
+    digests = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
+    summary = {"format": _FORMAT, "sha256": digests, **asdict(state)}
+    files[_STATE] = json.dumps(summary, indent=2, sort_keys=True).encode()
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        _remove_leftovers(parent)
+        staging.mkdir()
+        for name, content in files.items():
+            _write_durably(staging / name, content)
+        _sync_directory(staging)
+        if directory.exists():
+            directory.rename(parent / f"{_TMP}replaced-{directory.name}")
+        staging.rename(directory)
+        _sync_directory(parent)
+        _remove_leftovers(parent)
+    except OSError as error:
+        raise CheckpointError(
+            f"checkpoint {directory} could not be written: {error}. Free space or fix permissions and resume "
+            "the run; earlier checkpoints are intact"
+        ) from error
+    return CheckpointInfo(str(directory), digests[_ADAPTER], len(files[_ADAPTER]))
+
+
+def load_checkpoint(path: Path | str, expect_sha256: str | None = None) -> LoadedCheckpoint:
+    """Read a checkpoint and verify every digest.
+
+    Args:
+        path: the checkpoint's directory.
+        expect_sha256: the adapter's digest as the checkpoint event recorded it.
+
+    Raises:
+        CheckpointError: missing, incomplete, written by a newer version, or not what was recorded.
+    """
+    directory = Path(path).absolute()
+    remedy = "resume from an earlier checkpoint of the run, or restore this directory from a backup"
+    try:
+        summary = json.loads((directory / _STATE).read_bytes())
+        version = summary.pop("format")
+        digests = summary.pop("sha256")
+        if version > _FORMAT:
+            raise CheckpointError(
+                f"checkpoint {directory} has format {version}; this package reads up to {_FORMAT}. Upgrade it"
+            )
+        state = CheckpointState(**summary)
+        contents = {
+            name: _read_verified(directory / name, digest, remedy)
+            for name, digest in digests.items()
+            if name != _OPTIMIZER or (directory / name).exists()  # it may have been pruned
+        }
+        adapter_bytes = contents[_ADAPTER]
+    except FileNotFoundError as error:
+        raise CheckpointError(f"checkpoint {directory} lacks {error.filename}; {remedy}") from error
+    except (KeyError, TypeError, ValueError, OSError) as error:
+        raise CheckpointError(f"checkpoint {directory}: unreadable {_STATE}: {error!r}; {remedy}") from error
+    if expect_sha256 is not None and digests[_ADAPTER] != expect_sha256:
+        raise CheckpointError(
+            f"checkpoint {directory} holds adapter {digests[_ADAPTER]}, the log recorded {expect_sha256}: "
+            f"it is another checkpoint under the same name; {remedy}"
+        )
+    optimizer_bytes = contents.get(_OPTIMIZER)
+    return LoadedCheckpoint(
+        info=CheckpointInfo(str(directory), digests[_ADAPTER], len(adapter_bytes)),
+        state=state,
+        adapter=safetensors.torch.load(adapter_bytes),
+        optimizer=None
+        if optimizer_bytes is None
+        else torch.load(io.BytesIO(optimizer_bytes), map_location="cpu", weights_only=True),
+    )
+
+
+def prune_optimizer_states(root: Path, *, keep_last: int) -> list[Path]:
+    """Delete the optimizer states of all but the newest ``keep_last`` checkpoints; adapters stay.
+
+    Newest by name: names are zero-padded. Returns what was deleted. A pruned checkpoint still loads, without
+    optimizer state.
+    """
+    states = sorted(root.glob(f"[!.]*/{_OPTIMIZER}"), key=lambda path: path.parent.name)
+    pruned = states[: max(0, len(states) - keep_last)]
+    for path in pruned:
+        path.unlink()
+    return pruned
+
+
+def _read_verified(path: Path, digest: str, remedy: str) -> bytes:
+    content = path.read_bytes()
+    found = hashlib.sha256(content).hexdigest()
+    if found != digest:
+        raise CheckpointError(f"{path} is damaged: its sha256 is {found}, expected {digest}; {remedy}")
+    return content
+
+
+def _remove_leftovers(parent: Path) -> None:
+    for leftover in parent.glob(f"{_TMP}*"):
+        shutil.rmtree(leftover)
+
+
+def _write_durably(path: Path, content: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync_directory(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,192 @@
+"""The policy: a frozen base model with a trainable LoRA adapter (Hu et al., arXiv:2106.09685)."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import peft
+import safetensors
+import safetensors.torch
+import torch
+import transformers
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from unstable_stream.errors import LearnerError
+
+__all__ = [
+    "ALL_PROJECTIONS",
+    "LoraSettings",
+    "adapter_config",
+    "adapter_weights",
+    "build_policy",
+    "checkpoint_activations",
+    "load_adapter_directory",
+    "load_adapter_weights",
+]
+
+ALL_PROJECTIONS: Final = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+
+
+@dataclass(frozen=True, slots=True)
+class LoraSettings:
+    """The documented ``lora_cfg``."""
+
+    lora_rank: int = 16
+    lora_alpha: int = 32
+    lora_dropout: float = 0.0
+    target_modules: tuple[str, ...] = field(default=ALL_PROJECTIONS)
+
+    @classmethod
+    def from_settings(cls, settings: "Mapping[str, Any] | LoraSettings | None") -> "LoraSettings":
+        """Accept the documented mapping; raises :class:`LearnerError` for a key it does not have."""
+        if isinstance(settings, LoraSettings):
+            return settings
+        values = dict(settings or {})
+        if "target_modules" in values:
+            values["target_modules"] = tuple(values["target_modules"])
+        try:
+            return cls(**values)
+        except TypeError as error:
+            raise LearnerError(
+                f"lora_cfg is {settings!r}; expected the keys {', '.join(cls.__dataclass_fields__)}"
+            ) from error
+
+    def to_dict(self) -> dict[str, Any]:
+        """As recorded in checkpoint events: JSON values only."""
+        return {**asdict(self), "target_modules": list(self.target_modules)}
+
+
+def build_policy(
+    model_name: str, settings: LoraSettings, *, device: torch.device, base_dtype: torch.dtype, seed: int
+) -> Any:  # a transformers model, which publishes no types
+    """Load the base model, freeze it and inject a fresh adapter that changes nothing yet (B is zero).
+
+    Returns the Hugging Face model itself, adapter layers in place: PEFT's wrapper would only cost time.
+    The adapter is float32 whatever the base is, and initialised from ``seed`` alone.
+    """
+    try:
+        model = transformers.AutoModelForCausalLM.from_pretrained(model_name, dtype=base_dtype)
+    except (OSError, ValueError) as error:
+        raise LearnerError(
+            f"base model {model_name!r} could not be loaded: {error}. Expected a Hugging Face directory or "
+            "id of a causal language model"
+        ) from error
+    model.requires_grad_(False)
+    config = peft.LoraConfig(
+        r=settings.lora_rank,
+        lora_alpha=settings.lora_alpha,
+        lora_dropout=settings.lora_dropout,
+        target_modules=list(settings.target_modules),
+        task_type="CAUSAL_LM",
+        bias="none",
+        base_model_name_or_path=model_name,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        try:
+            peft.inject_adapter_in_model(config, model)
+        except ValueError as error:
+            raise LearnerError(
+                f"LoRA does not fit {model_name!r}: {error}. Set lora_cfg.target_modules to its projections"
+            ) from error
+    for parameter in _adapter_parameters(model).values():
+        parameter.data = parameter.data.float()
+    return model.to(device)
+
+
+def adapter_config(model_name: str, settings: LoraSettings) -> dict[str, Any]:
+    """Return the content of ``adapter_config.json`` that PEFT and vLLM read."""
+    return {
+        "base_model_name_or_path": model_name,
+        "bias": "none",
+        "fan_in_fan_out": False,
+        "inference_mode": True,
+        "init_lora_weights": True,
+        "lora_alpha": settings.lora_alpha,
+        "lora_dropout": settings.lora_dropout,
+        "modules_to_save": None,
+        "peft_type": "LORA",
+        "r": settings.lora_rank,
+        "target_modules": sorted(settings.target_modules),
+        "task_type": "CAUSAL_LM",
+        "use_dora": False,
+        "use_rslora": False,
+    }
+
+
+def adapter_weights(model: nn.Module) -> dict[str, Tensor]:
+    """Return the adapter's tensors under the names of PEFT's file format, on the CPU."""
+    return {
+        _file_name(name): parameter.detach().cpu().contiguous()
+        for name, parameter in _adapter_parameters(model).items()
+    }
+
+
+def load_adapter_weights(model: nn.Module, weights: Mapping[str, Tensor], *, origin: str) -> None:
+    """Copy an adapter's tensors in; raises :class:`LearnerError` unless names and shapes agree."""
+    own = {_file_name(name): parameter for name, parameter in _adapter_parameters(model).items()}
+    wrong = sorted(
+        name
+        for name in own.keys() | weights.keys()
+        if name not in own or name not in weights or own[name].shape != weights[name].shape
+    )
+    if wrong:
+        raise LearnerError(
+            f"adapter {origin} does not fit this policy: {len(wrong)} tensors differ in name or shape, "
+            f"first {wrong[0]}; expected the same base model, lora_rank and target_modules"
+        )
+    with torch.no_grad():
+        for name, parameter in own.items():
+            parameter.copy_(weights[name])
+
+
+def load_adapter_directory(model: nn.Module, directory: Path, settings: LoraSettings) -> None:
+    """Start from an adapter on disk; raises :class:`LearnerError` unless it fits ``settings`` and model."""
+    try:
+        found = json.loads((directory / "adapter_config.json").read_bytes())
+        weights = safetensors.torch.load_file(directory / "adapter_model.safetensors")
+    except (OSError, ValueError, safetensors.SafetensorError) as error:
+        raise LearnerError(f"no readable adapter in {directory}: {error}. Check initial_lora_path") from error
+    pair = (found.get("r"), found.get("lora_alpha"))
+    if pair != (settings.lora_rank, settings.lora_alpha):
+        raise LearnerError(
+            f"adapter {directory} has rank and alpha {pair}, lora_cfg has "
+            f"{(settings.lora_rank, settings.lora_alpha)}. Set lora_cfg to the adapter's"
+        )
+    load_adapter_weights(model, weights, origin=str(directory))
+
+
+def checkpoint_activations(model: Any) -> None:  # a transformers model
+    """Recompute every decoder layer in the backward pass instead of keeping its activations.
+
+    Costs about a third more time. Unlike Hugging Face's ``gradient_checkpointing`` it needs no support by
+    the model.
+    """
+    layers = getattr(model.get_decoder(), "layers", None)
+    if not isinstance(layers, nn.ModuleList):
+        raise LearnerError(
+            f"{type(model).__name__} has no list of decoder layers to checkpoint; "
+            "use gradient_checkpointing instead"
+        )
+    for layer in layers:
+        _recompute(layer)
+
+
+def _recompute(layer: Any) -> None:  # replacing a module's forward is beyond the type system
+    forward = layer.forward
+
+    def checkpointed(*args: Any, **kwargs: Any) -> Any:
+        return checkpoint(forward, *args, use_reentrant=False, **kwargs)
+
+    layer.forward = checkpointed
+
+
+def _adapter_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
+    return {name: parameter for name, parameter in model.named_parameters() if ".lora_" in name}
+
+
+def _file_name(parameter_name: str) -> str:
+    return "base_model.model." + parameter_name.replace(".default.", ".")

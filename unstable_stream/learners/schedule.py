@@ -1,0 +1,55 @@
+"""The learning rate as a function of the update number: nothing to save, nothing to drift on resume."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from unstable_stream.errors import LearnerError
+
+__all__ = ["LrSchedule"]
+
+
+@dataclass(frozen=True, slots=True)
+class LrSchedule:
+    """``constant``, or ``linear`` from the peak at update 1 to ``final_fraction`` of it at ``total``."""
+
+    type: str = "constant"
+    final_fraction: float = 0.0
+    """Of the peak learning rate, reached at update ``total`` and kept after it."""
+    total: int = 0
+    """Updates of the run; needed by ``linear``."""
+    warmup: int = 0
+    """Updates over which the rate first rises linearly to the schedule."""
+
+    def __post_init__(self) -> None:
+        if self.type not in ("constant", "linear"):
+            raise LearnerError(f"lr_schedule type is {self.type!r}; expected 'constant' or 'linear'")
+        if self.type == "linear" and self.total < 1:
+            raise LearnerError("a linear lr_schedule needs `total`: the number of updates of the run")
+        if not 0.0 <= self.final_fraction <= 1.0 or self.warmup < 0:
+            raise LearnerError(
+                f"lr_schedule has final_fraction {self.final_fraction} and warmup {self.warmup}; "
+                "expected a fraction in [0, 1] and no negative warm-up"
+            )
+
+    @classmethod
+    def from_settings(cls, settings: "Mapping[str, Any] | LrSchedule | None") -> "LrSchedule":
+        """Accept a mapping such as ``{"type": "linear", "final_fraction": 0.05, "total": 110}``."""
+        if isinstance(settings, LrSchedule):
+            return settings
+        try:
+            return cls(**(settings or {}))
+        except TypeError as error:
+            raise LearnerError(
+                f"lr_schedule is {settings!r}; expected the keys type, final_fraction, total, warmup"
+            ) from error
+
+    def factor(self, update: int) -> float:
+        """What the peak learning rate is multiplied by in ``update`` (from 1)."""
+        value = 1.0
+        if self.type == "linear":
+            progress = min(1.0, (update - 1) / max(1, self.total - 1))
+            value = 1.0 - (1.0 - self.final_fraction) * progress
+        if update < self.warmup:
+            value *= update / self.warmup
+        return value

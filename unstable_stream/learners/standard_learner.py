@@ -1,0 +1,431 @@
+"""The learner core: batches in, a better adapter and its checkpoint out. No log, no clock, no Ray.
+
+An update is a function of (weights, optimizer state, batch, update number): the learning rate, the
+shuffle and dropout follow from the seed and the update number, so a run resumed from a checkpoint
+continues the same curve, bit for bit on a CPU.
+"""
+
+import contextlib
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Generic, Literal, Protocol, Self, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from unstable_stream.errors import CheckpointError, LearnerError
+from unstable_stream.events import DroppedStep, checkpoint_uid
+from unstable_stream.learners.checkpoint import (
+    CheckpointInfo,
+    CheckpointState,
+    load_checkpoint,
+    save_checkpoint,
+)
+from unstable_stream.learners.lora import (
+    LoraSettings,
+    adapter_config,
+    adapter_weights,
+    build_policy,
+    checkpoint_activations,
+    load_adapter_directory,
+    load_adapter_weights,
+)
+from unstable_stream.learners.packing import micro_batches, optimizer_chunks
+from unstable_stream.learners.schedule import LrSchedule
+
+__all__ = ["Algorithm", "Sample", "StandardLearner", "UpdateResult"]
+
+_NAMED_IDS = 8
+
+
+class Sample(Protocol):
+    """What the learner itself needs to know of a training sample."""
+
+    @property
+    def step_id(self) -> str: ...
+    @property
+    def prompt_token_ids(self) -> "Sized": ...
+    @property
+    def completion_token_ids(self) -> "Sized": ...
+
+
+class Sized(Protocol):
+    """Something with a length in tokens."""
+
+    def __len__(self) -> int: ...
+
+
+SampleT = TypeVar("SampleT", bound=Sample)
+SampleT_contra = TypeVar("SampleT_contra", bound=Sample, contravariant=True)
+BatchT = TypeVar("BatchT")
+
+
+class Algorithm(Protocol[SampleT_contra, BatchT]):
+    """What the learner asks of an algorithm; see ``unstable_stream.algorithms.BaseAlgo`` for the meaning."""
+
+    def initialize(
+        self,
+        model: nn.Module,
+        *,
+        device: torch.device,
+        max_generation_len: int,
+        max_train_len: int | None,
+        recompute_logits: bool = False,
+    ) -> None: ...
+    def admit(self, sample: SampleT_contra) -> Literal["train", "mask", "drop"]: ...
+    def prepare_batch(self, samples: Sequence[SampleT_contra]) -> BatchT: ...
+    def update(self, batch: BatchT, *, scale: float, update: int) -> Mapping[str, Tensor]: ...
+    def summarize(self, totals: Mapping[str, float]) -> dict[str, float]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateResult:
+    """What an update did; with the drawn batch's drops it makes the learner-update event."""
+
+    update: int
+    loss: float
+    """Mean over the update's optimizer steps, weighted by their samples."""
+    metrics: dict[str, float]
+    trained_ids: tuple[str, ...]
+    """Step ids in batch order, masked ones included."""
+    dropped: tuple[DroppedStep, ...]
+    """Samples the algorithm would not train on, all as ``truncated``."""
+
+
+class StandardLearner(Generic[SampleT, BatchT]):
+    """Train a LoRA adapter with AdamW.
+
+    Args:
+        model_name: Hugging Face directory or id of the base model.
+        algorithm: forms the loss; bound to this learner's policy.
+        batch_size: samples an update takes at most.
+        mini_batch_size: rows of a micro-batch at most. Rows of similar length share one; the gradient is that
+            of the whole batch at once.
+        max_micro_batch_tokens: tokens of a micro-batch at most, padding included.
+        learning_rate: AdamW's peak.
+        lr_schedule: ``{"type": "constant" | "linear", "final_fraction": …, "total": updates, "warmup":
+            updates}``.
+        grad_clip: bound of the gradient's global L2 norm per optimizer step.
+        optimizer_steps_per_update: the batch is shuffled and split into this many optimizer steps.
+        lora_cfg: ``lora_rank``, ``lora_alpha``, ``lora_dropout``, ``target_modules`` (default: all
+            projections).
+        initial_lora_path: an adapter directory to start from.
+        max_train_len: prompt and completion tokens of a sample that are trained on; the rest of its
+            completion is cut off, and a sample whose prompt fills it is dropped as ``truncated``.
+            ``None``: no limit.
+        max_generation_len: the rollout's token limit, Dr. GRPO's normaliser.
+        gradient_checkpointing: recompute activations by the model's own means.
+        activation_checkpointing: recompute every decoder layer and the logits, whatever the model supports.
+        ckpt_root: where checkpoints go, one directory each, named by model uid.
+        device: default: CUDA if there is one. bfloat16 autocast on CUDA, float32 on a CPU.
+        num_threads: PyTorch threads of this process; ``None``: leave them.
+
+    Raises:
+        LearnerError: settings that cannot work, a base model that cannot be loaded or adapted.
+    """
+
+    def __init__(
+        self,
+        model_name: str,
+        *,
+        algorithm: Algorithm[SampleT, BatchT],
+        batch_size: int,
+        mini_batch_size: int,
+        learning_rate: float,
+        max_generation_len: int,
+        ckpt_root: Path | str,
+        lora_cfg: Mapping[str, Any] | LoraSettings | None = None,
+        grad_clip: float = 1.0,
+        weight_decay: float = 0.0,
+        betas: tuple[float, float] = (0.9, 0.95),
+        lr_schedule: Mapping[str, Any] | LrSchedule | None = None,
+        optimizer_steps_per_update: int = 1,
+        max_train_len: int | None = None,
+        max_micro_batch_tokens: int = 8192,
+        initial_lora_path: Path | str | None = None,
+        gradient_checkpointing: bool = False,
+        activation_checkpointing: bool = False,
+        device: str | torch.device | None = None,
+        seed: int = 0,
+        num_threads: int | None = None,
+    ) -> None:
+        _check_positive(
+            batch_size=batch_size,
+            mini_batch_size=mini_batch_size,
+            learning_rate=learning_rate,
+            max_generation_len=max_generation_len,
+            grad_clip=grad_clip,
+            optimizer_steps_per_update=optimizer_steps_per_update,
+            max_micro_batch_tokens=max_micro_batch_tokens,
+            max_train_len=1 if max_train_len is None else max_train_len,
+        )
+        if gradient_checkpointing and activation_checkpointing:
+            raise LearnerError(
+                "gradient_checkpointing and activation_checkpointing are both set; they recompute the same "
+                "activations, choose one"
+            )
+        if num_threads is not None:
+            torch.set_num_threads(num_threads)
+        self.algorithm = algorithm
+        self.model_name = model_name
+        self.batch_size = batch_size
+        self.mini_batch_size = mini_batch_size
+        self.learning_rate = learning_rate
+        self.grad_clip = grad_clip
+        self.optimizer_steps_per_update = optimizer_steps_per_update
+        self.max_train_len = max_train_len
+        self.max_micro_batch_tokens = max_micro_batch_tokens
+        self.seed = seed
+        self.ckpt_root = Path(ckpt_root)
+        self.lora = LoraSettings.from_settings(lora_cfg)
+        self.lr_schedule = LrSchedule.from_settings(lr_schedule)
+        self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        self._on_gpu = self.device.type == "cuda"
+        self._step = 0
+        self._samples_seen = 0
+        self._broken: str | None = None
+
+        self.model = build_policy(
+            model_name,
+            self.lora,
+            device=self.device,
+            base_dtype=torch.bfloat16 if self._on_gpu else torch.float32,
+            seed=seed,
+        )
+        if initial_lora_path is not None:
+            load_adapter_directory(self.model, Path(initial_lora_path), self.lora)
+        if gradient_checkpointing:
+            self.model.gradient_checkpointing_enable({"use_reentrant": False})
+        elif activation_checkpointing:
+            checkpoint_activations(self.model)
+        self.model.train()
+        with self._autocast():
+            algorithm.initialize(
+                self.model,
+                device=self.device,
+                max_generation_len=max_generation_len,
+                max_train_len=max_train_len,
+                recompute_logits=activation_checkpointing,
+            )
+        self._parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        self._optimizer = torch.optim.AdamW(
+            self._parameters, lr=learning_rate, betas=betas, weight_decay=weight_decay, fused=True
+        )
+
+    @property
+    def step(self) -> int:
+        """Updates done."""
+        return self._step
+
+    @property
+    def samples_seen(self) -> int:
+        """Samples trained on so far."""
+        return self._samples_seen
+
+    def update(self, samples: Sequence[SampleT], update_number: int) -> UpdateResult:
+        """Train on one batch.
+
+        A batch without a trainable token (every turn truncated and masked or dropped) changes no weight and
+        takes no optimizer step; it still counts as an update.
+
+        Raises:
+            LearnerError: an update out of turn, an empty or too large batch; or a loss or gradient that
+                is not finite. The last leaves the optimizer step untaken and this object unusable until
+                :meth:`load`: earlier optimizer steps of the same update may have been taken, and must not
+                be saved.
+        """
+        self._check_usable()
+        if update_number != self._step + 1:
+            raise LearnerError(f"update {update_number} is out of turn; expected {self._step + 1}")
+        if not 1 <= len(samples) <= self.batch_size:
+            raise LearnerError(
+                f"update {update_number} got {len(samples)} samples; "
+                f"expected 1 to batch_size = {self.batch_size}"
+            )
+        decisions = [self.algorithm.admit(sample) for sample in samples]
+        dropped = tuple(
+            DroppedStep(sample.step_id, "truncated")
+            for sample, decision in zip(samples, decisions, strict=True)
+            if decision == "drop"
+        )
+        kept = [pair for pair in zip(samples, decisions, strict=True) if pair[1] != "drop"]
+        learning_rate = self.learning_rate * self.lr_schedule.factor(update_number)
+        for group in self._optimizer.param_groups:
+            group["lr"] = learning_rate
+
+        totals: dict[str, float] = defaultdict(float)
+        norms: list[float] = []
+        chunks = (
+            optimizer_chunks(len(kept), self.optimizer_steps_per_update, seed=self.seed, update=update_number)
+            if kept
+            else []
+        )
+        with self._seeded(update_number):
+            for indices in chunks:
+                trained = [kept[index][0] for index in indices if kept[index][1] == "train"]
+                if trained:
+                    share = len(indices) / len(kept)
+                    norms.append(self._optimizer_step(trained, len(indices), share, update_number, totals))
+        self._step = update_number
+        self._samples_seen += len(kept)
+        loss = totals.pop("loss", 0.0)
+        metrics = {
+            "loss": loss,
+            "samples": float(len(kept)),
+            "samples_masked": float(sum(decision == "mask" for _, decision in kept)),
+            "samples_dropped": float(len(dropped)),
+            "optimizer_steps": float(len(norms)),
+            "learning_rate": learning_rate,
+            "grad_norm": sum(norms) / len(norms) if norms else 0.0,
+            "padding_fraction": 1.0 - totals.pop("_input_tokens", 0.0) / totals.pop("_padded_tokens", 1.0),
+            **self.algorithm.summarize(totals),
+        }
+        return UpdateResult(
+            update_number, loss, metrics, tuple(sample.step_id for sample, _ in kept), dropped
+        )
+
+    def save(self, *, positions: Mapping[str, int] | None = None, full: bool = True) -> CheckpointInfo:
+        """Write the last update's checkpoint to ``ckpt_root``; ``full=False``: without optimizer state."""
+        self._check_usable()
+        group = self._optimizer.param_groups[0]
+        state = CheckpointState(
+            update=self._step,
+            base_model=self.model_name,
+            lora=self.lora.to_dict(),
+            seed=self.seed,
+            samples_seen=self._samples_seen,
+            positions=dict(positions or {}),
+            settings={
+                "learning_rate": self.learning_rate,
+                "betas": list(group["betas"]),
+                "weight_decay": group["weight_decay"],
+                "grad_clip": self.grad_clip,
+                "optimizer_steps_per_update": self.optimizer_steps_per_update,
+                "lr_schedule": {
+                    name: getattr(self.lr_schedule, name) for name in LrSchedule.__dataclass_fields__
+                },
+            },
+        )
+        return save_checkpoint(
+            self.ckpt_root / checkpoint_uid(self._step),
+            adapter=adapter_weights(self.model),
+            adapter_config=adapter_config(self.model_name, self.lora),
+            state=state,
+            optimizer=self._optimizer.state_dict() if full else None,
+        )
+
+    def load(self, path: Path | str, expect_sha256: str | None = None) -> CheckpointState:
+        """Continue from a full checkpoint: weights, optimizer state and counters become those saved.
+
+        Raises:
+            CheckpointError: see :func:`~unstable_stream.learners.load_checkpoint`; or no optimizer state.
+            LearnerError: an adapter of another shape, alpha or seed than configured.
+        """
+        loaded = load_checkpoint(path, expect_sha256)
+        if loaded.optimizer is None:
+            raise CheckpointError(
+                f"checkpoint {path} has no optimizer state (saved light, or pruned), so training cannot "
+                "continue from it as it was; resume from a full one, or start a run with initial_lora_path "
+                "set to it"
+            )
+        for name, found, expected in (
+            ("lora_cfg", loaded.state.lora, self.lora.to_dict()),
+            ("seed", loaded.state.seed, self.seed),
+        ):
+            if found != expected:
+                raise LearnerError(
+                    f"checkpoint {path} was made with {name} {found}; this learner has {expected}. "
+                    "Resume with the run's own configuration"
+                )
+        load_adapter_weights(self.model, loaded.adapter, origin=str(path))
+        # Hyper-parameters come from the configuration (they may be changed on resume), state from the file.
+        groups = self._optimizer.state_dict()["param_groups"]
+        self._optimizer.load_state_dict({"state": loaded.optimizer["state"], "param_groups": groups})
+        self._step = loaded.state.update
+        self._samples_seen = loaded.state.samples_seen
+        self._broken = None
+        return replace(loaded.state)
+
+    def _optimizer_step(
+        self, samples: list[SampleT], count: int, share: float, update: int, totals: dict[str, float]
+    ) -> float:
+        """Accumulate the gradient of ``samples``, clip, step. Returns the norm before clipping.
+
+        Args:
+            count: samples the mean is over: ``samples`` and the masked ones.
+            share: of this optimizer step in the update's loss.
+            totals: the update's sums, added to.
+        """
+        lengths = [self._length(sample) for sample in samples]
+        batches = micro_batches(
+            lengths, max_rows=self.mini_batch_size, max_tokens=self.max_micro_batch_tokens
+        )
+        self._optimizer.zero_grad(set_to_none=True)
+        sums: list[Mapping[str, Tensor]] = []
+        for indices in batches:
+            batch = self.algorithm.prepare_batch([samples[index] for index in indices])
+            with self._autocast():
+                sums.append(self.algorithm.update(batch, scale=1.0 / count, update=update))
+            totals["_padded_tokens"] += len(indices) * lengths[indices[0]]
+        totals["_input_tokens"] += sum(lengths)
+        norm = nn.utils.clip_grad_norm_(self._parameters, self.grad_clip).item()
+        # One transfer for all micro-batches: reading each would wait for the device each time.
+        names = list(sums[0])
+        table = torch.stack([torch.stack([row[name].float() for name in names]) for row in sums]).tolist()
+        losses = [row[names.index("loss")] for row in table]
+        if not (math.isfinite(norm) and all(map(math.isfinite, losses))):
+            self._raise_not_finite(samples, batches, losses, norm, update)
+        for row in table:
+            for name, value in zip(names, row, strict=True):
+                if name.startswith("max_"):
+                    totals[name] = max(totals.get(name, -math.inf), value)
+                else:
+                    totals[name] += value * (share if name == "loss" else 1.0)
+        self._optimizer.step()
+        return norm
+
+    def _raise_not_finite(
+        self,
+        samples: list[SampleT],
+        batches: list[list[int]],
+        losses: list[float],
+        norm: float,
+        update: int,
+    ) -> None:
+        bad = [batch for batch, loss in zip(batches, losses, strict=True) if not math.isfinite(loss)]
+        ids = [samples[index].step_id for batch in (bad or batches) for index in batch]
+        more = f" and {len(ids) - _NAMED_IDS} more" if len(ids) > _NAMED_IDS else ""
+        self._optimizer.zero_grad(set_to_none=True)
+        self._broken = (
+            f"update {update}: gradient norm {norm}, loss {sum(losses)}: the step was not taken. "
+            f"The cause is among steps {', '.join(ids[:_NAMED_IDS])}{more}. "
+            "Resume from the last checkpoint with a lower learning_rate or grad_clip"
+        )
+        raise LearnerError(self._broken)
+
+    def _check_usable(self) -> None:
+        if self._broken is not None:
+            raise LearnerError(f"this learner stopped and needs a checkpoint loaded: {self._broken}")
+
+    def _length(self, sample: SampleT) -> int:
+        length = len(sample.prompt_token_ids) + len(sample.completion_token_ids)
+        return length if self.max_train_len is None else min(length, self.max_train_len)
+
+    def _autocast(self) -> contextlib.AbstractContextManager[Any]:
+        return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self._on_gpu)
+
+    @contextlib.contextmanager
+    def _seeded(self, update: int) -> Iterator[Self]:
+        """Make PyTorch's global generators (dropout) a function of seed and update, and put them back."""
+        with torch.random.fork_rng(devices=[self.device] if self._on_gpu else []):
+            torch.manual_seed((self.seed * 1_000_003 + update) % 2**63)
+            yield self
+
+
+def _check_positive(**values: float) -> None:
+    for name, value in values.items():
+        if not value > 0:
+            raise LearnerError(f"{name} is {value}; expected a positive number")
