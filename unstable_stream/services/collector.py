@@ -21,7 +21,7 @@ import structlog
 
 from unstable_stream.config import RunConfig, VllmEngineConfig
 from unstable_stream.errors import ServiceError
-from unstable_stream.eventlog.port import Consumer, EventLog
+from unstable_stream.eventlog.port import Consumer, EventLog, TopicPartition
 from unstable_stream.eventlog.records import event_from_record, record_from_event
 from unstable_stream.events import Event, GameAbandoned, GameStarted, Metrics, encode_event, event_id
 from unstable_stream.services.data_dir import DataDir, open_log
@@ -85,7 +85,7 @@ class Collector:
             await consumer.close()
 
     async def _restore(self, log: EventLog, consumer: Consumer) -> None:
-        ends = {}
+        ends: dict[TopicPartition, int] = {}
         for topic in _TOPICS:
             ends.update(await log.end_offsets(topic))
         while any(consumer.positions().get(partition, 0) < end for partition, end in ends.items()):

@@ -10,7 +10,7 @@ from typing import TypeVar
 from unstable_stream import __version__
 from unstable_stream.config import RunConfig, parse_config
 from unstable_stream.errors import RunError
-from unstable_stream.eventlog.port import EventLog, StoredRecord
+from unstable_stream.eventlog.port import EventLog, StoredRecord, TopicPartition
 from unstable_stream.eventlog.records import event_from_record, record_from_event
 from unstable_stream.events import Event, RunFinished, RunResumed, RunStarted, event_id
 
@@ -91,7 +91,7 @@ async def find_run(log: EventLog, run_id: str) -> tuple[str, RunConfig]:
 
 async def read_to_end(log: EventLog, topics: tuple[str, ...]) -> AsyncIterator[StoredRecord]:
     """Yield what the topics hold now, in order within each partition."""
-    ends = {}
+    ends: dict[TopicPartition, int] = {}
     for topic in topics:
         ends.update(await log.end_offsets(topic))
     consumer = await log.consumer(topics)

@@ -1,0 +1,96 @@
+"""The command line as a user meets it: help, clear errors, nothing heavy loaded for a question."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from unstable_stream.cli import app
+
+HEAVY = ("torch", "transformers", "ray", "textarena", "vllm", "duckdb", "peft")
+
+
+def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    program = "import sys; sys.argv[0] = 'unstable-stream'; from unstable_stream.cli import main; main()"
+    return subprocess.run(
+        [sys.executable, "-c", program, *arguments], capture_output=True, text=True, cwd=cwd, timeout=60, check=False
+    )
+
+
+def all_commands() -> dict[str, click.Command]:
+    def walk(command: click.Command, path: str) -> dict[str, click.Command]:
+        children = getattr(command, "commands", None)
+        if children is None:
+            return {path: command}
+        return {k: v for name, child in children.items() for k, v in walk(child, f"{path} {name}".strip()).items()}
+
+    return walk(typer.main.get_command(app), "")
+
+
+@pytest.mark.parametrize("name", sorted(all_commands()))
+def test_every_command_shows_an_example_of_itself(name: str) -> None:
+    result = CliRunner().invoke(app, [*name.split(), "--help"], env={"COLUMNS": "200"})
+    assert result.exit_code == 0
+    assert f"unstable-stream {name.split()[0]}" in result.output
+
+
+def test_the_commands_of_the_readme_exist() -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    commands = all_commands()
+    used = {line.split()[1] for line in readme.splitlines() if line.startswith("unstable-stream ")}
+    assert used
+    assert used <= {name.split()[0] for name in commands}
+
+
+@pytest.mark.parametrize("statement", ["import unstable_stream.cli", "import unstable_stream.events"])
+def test_asking_for_help_loads_nothing_heavy(statement: str) -> None:
+    program = f"{statement}; import sys; print([m for m in {HEAVY!r} if m in sys.modules])"
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert result.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["train"], "give a configuration file"),
+        (["train", "nowhere.toml"], "cannot read nowhere.toml"),
+        (["train", "--resume", "x"], "no event log at"),
+        (["watch", "x"], "no event log at"),
+        (["log", "tail", "runs"], "no event log at"),
+        (["topics", "nope"], "no topic 'nope'; topics: checkpoints"),
+        (["quickstart", "--set", "learner.steps=3"], "unknown key 'learner.steps'"),
+        (["quickstart", "--model", "./nowhere"], "no such directory"),
+        (["quickstart", "--set", 'train_envs=[{env_id="TicTacTow-v0-train"}]'], "TicTacToe-v0-train"),
+    ],
+)
+def test_a_mistake_is_one_line_on_stderr(arguments: list[str], says: str, tmp_path: Path) -> None:
+    result = run(*arguments, cwd=tmp_path)
+    assert result.returncode == 1
+    assert result.stdout == ""
+    assert result.stderr.startswith("error: ")
+    assert says in result.stderr
+    assert "Traceback" not in result.stderr
+    assert not (tmp_path / "unstable-data").exists()
+
+
+def test_topics_lists_all_and_shows_one(tmp_path: Path) -> None:
+    listed = CliRunner().invoke(app, ["topics", "--data", str(tmp_path)], env={"COLUMNS": "200"})
+    assert listed.exit_code == 0
+    for name in ("trajectories", "game-outcomes", "steps", "dead-letters"):
+        assert name in listed.output
+    shown = CliRunner().invoke(app, ["topics", "steps", "--data", str(tmp_path)], env={"COLUMNS": "200"})
+    assert "prompt_token_ids" in shown.output
+
+
+def test_the_quickstart_configuration_can_be_printed_and_used(tmp_path: Path) -> None:
+    printed = CliRunner().invoke(app, ["quickstart", "--print-config"])
+    path = tmp_path / "my.toml"
+    path.write_text(printed.output)
+    checked = run("train", str(path), "--dry-run", "--set", "learner.iterations=3", cwd=tmp_path)
+    assert checked.returncode == 0, checked.stderr
+    assert '"iterations": 3' in checked.stdout
+    assert not (tmp_path / "unstable-data").exists()
