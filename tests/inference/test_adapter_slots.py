@@ -1,0 +1,311 @@
+"""Which adapter is live and whose turn is next: fairness, bounds, failures, cancellation; no engine."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from tests.inference.tiny_model import build_adapter
+from unstable_stream.errors import EngineError
+from unstable_stream.inference.adapter_files import check_adapter_files, weight_shapes
+from unstable_stream.inference.adapter_slots import AdapterSlots
+from unstable_stream.inference.port import Adapter
+
+A, B, C, D = (Adapter(uid=name, path=f"/adapters/{name}") for name in "abcd")
+
+
+@dataclass
+class Memory:
+    """Stands in for the engine's memory; records what it was asked and how much it held at most."""
+
+    fails: set[str] = field(default_factory=set)
+    loads: list[str] = field(default_factory=list)
+    held: dict[int, str] = field(default_factory=dict)
+    peak: int = 0
+    gate: asyncio.Event | None = None
+
+    async def load(self, adapter: Adapter, number: int) -> None:
+        self.loads.append(adapter.uid)
+        if self.gate is not None:
+            await self.gate.wait()
+        await asyncio.sleep(0)
+        if adapter.uid in self.fails:
+            raise EngineError(f"{adapter.uid} is broken")
+        self.held[number] = adapter.uid
+        self.peak = max(self.peak, len(self.held))
+
+    async def unload(self, number: int) -> None:
+        await asyncio.sleep(0)
+        del self.held[number]
+
+
+def slots_over(memory: Memory, max_live: int, max_loaded: int | None = None) -> AdapterSlots:
+    return AdapterSlots(
+        max_live=max_live, max_loaded=max_loaded or max_live, load=memory.load, unload=memory.unload
+    )
+
+
+@dataclass
+class Request:
+    """A request that stays under way until told to finish."""
+
+    task: "asyncio.Task[int]"
+    entered: asyncio.Event
+    finish: asyncio.Event
+
+
+def start(slots: AdapterSlots, adapter: Adapter) -> Request:
+    entered, finish = asyncio.Event(), asyncio.Event()
+
+    async def hold() -> int:
+        async with slots.hold(adapter) as number:
+            entered.set()
+            await finish.wait()
+            return number
+
+    return Request(asyncio.create_task(hold()), entered, finish)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not condition():
+            await asyncio.sleep(0)
+
+
+async def settle() -> None:
+    """Let every ready task run until nothing more can change by itself."""
+    for _ in range(50):
+        await asyncio.sleep(0)
+
+
+async def test_numbers_are_positive_unique_and_stable() -> None:
+    slots = slots_over(Memory(), max_live=1)
+    numbers = []
+    for adapter in (A, B, A, C, B):
+        async with slots.hold(adapter) as number:
+            numbers.append(number)
+    assert numbers == [1, 2, 1, 3, 2]
+
+
+async def test_an_adapter_is_loaded_once_for_many_requests() -> None:
+    memory = Memory()
+    slots = slots_over(memory, max_live=2)
+    requests = [start(slots, A) for _ in range(10)]
+    await until(lambda: all(request.entered.is_set() for request in requests))
+    assert memory.loads == ["a"]
+    for request in requests:
+        request.finish.set()
+    assert await asyncio.gather(*(request.task for request in requests)) == [1] * 10
+
+
+async def test_a_full_house_drains_before_the_next_adapter_goes_live() -> None:
+    slots = slots_over(Memory(), max_live=2)
+    first, second, third = start(slots, A), start(slots, B), start(slots, B)
+    await until(lambda: third.entered.is_set())
+    newcomer = start(slots, C)
+    late = start(slots, A)
+    steady = start(slots, B)
+    await settle()
+    # A has the fewest requests, so A drains: its late request waits behind C, B goes on.
+    assert steady.entered.is_set()
+    assert not newcomer.entered.is_set()
+    assert not late.entered.is_set()
+    assert slots.waiting == 2
+    first.finish.set()
+    await until(newcomer.entered.is_set)
+    assert sorted(slots.live) == ["b", "c"]
+    # Now C, with one request, drains for A.
+    newcomer.finish.set()
+    await until(late.entered.is_set)
+    for request in (second, third, late, steady):
+        request.finish.set()
+        await request.task
+    assert slots.waiting == 0
+
+
+async def test_a_steady_stream_for_one_adapter_starves_no_other() -> None:
+    slots = slots_over(Memory(), max_live=1)
+    order: list[str] = []
+    stop = asyncio.Event()
+
+    async def stream(adapter: Adapter) -> None:
+        while not stop.is_set():
+            async with slots.hold(adapter):
+                order.append(adapter.uid)
+                await asyncio.sleep(0)
+
+    # Four overlapping streams for A: it is never idle by itself.
+    streams = [asyncio.create_task(stream(A)) for _ in range(4)]
+    await until(lambda: len(order) > 20)
+    streams += [asyncio.create_task(stream(adapter)) for adapter in (B, C, D)]
+    await until(lambda: min(order.count(name) for name in "abcd") >= 10)
+    stop.set()
+    await asyncio.gather(*streams)
+
+
+@pytest.mark.parametrize("max_live", [1, 2, 3])
+async def test_live_and_loaded_adapters_stay_within_their_bounds(max_live: int) -> None:
+    memory = Memory()
+    slots = slots_over(memory, max_live=max_live, max_loaded=max_live + 1)
+    under_way: dict[str, int] = {}
+    most_live = 0
+
+    async def request(adapter: Adapter, steps: int) -> None:
+        nonlocal most_live
+        async with slots.hold(adapter) as number:
+            assert memory.held[number] == adapter.uid
+            under_way[adapter.uid] = under_way.get(adapter.uid, 0) + 1
+            for _ in range(steps):
+                most_live = max(most_live, sum(count > 0 for count in under_way.values()))
+                await asyncio.sleep(0)
+                assert memory.held[number] == adapter.uid
+            under_way[adapter.uid] -= 1
+
+    async with asyncio.timeout(20):
+        await asyncio.gather(
+            *(request((A, B, C, D)[(7 * index) % 4], steps=1 + index % 5) for index in range(200))
+        )
+    assert most_live == max_live
+    assert memory.peak == max_live + 1
+
+
+async def test_an_adapter_still_in_memory_is_not_loaded_again() -> None:
+    memory = Memory()
+    slots = slots_over(memory, max_live=1, max_loaded=2)
+    for adapter in (A, B, A, C, A, B):
+        async with slots.hold(adapter):
+            pass
+    # C takes the room of B, the least recently live; then B that of C.
+    assert memory.loads == ["a", "b", "c", "b"]
+
+
+async def test_the_same_uid_with_another_path_is_refused() -> None:
+    slots = slots_over(Memory(), max_live=1)
+    async with slots.hold(A):
+        pass
+    with pytest.raises(EngineError, match=r"'a' was /adapters/a and is now /elsewhere"):
+        async with slots.hold(Adapter(uid="a", path="/elsewhere")):
+            pass
+
+
+async def test_a_failed_load_fails_those_who_wait_for_it_and_frees_the_slot() -> None:
+    memory = Memory(fails={"a"})
+    slots = slots_over(memory, max_live=1)
+    broken = [start(slots, A) for _ in range(3)]
+    sound = start(slots, B)
+    results = await asyncio.gather(*(request.task for request in broken), return_exceptions=True)
+    assert [str(result) for result in results] == ["a is broken"] * 3
+    await until(sound.entered.is_set)
+    sound.finish.set()
+    assert await sound.task == 2
+    # It may be mended on disk: the next request tries again.
+    memory.fails.clear()
+    async with slots.hold(A) as number:
+        assert number == 1
+
+
+async def test_cancelled_waiters_leave_the_queue_and_the_live_adapter_takes_requests_again() -> None:
+    slots = slots_over(Memory(), max_live=1)
+    running = start(slots, A)
+    await until(running.entered.is_set)
+    waiter = start(slots, B)
+    late = start(slots, A)
+    await settle()
+    assert not late.entered.is_set()
+    waiter.task.cancel()
+    await until(late.entered.is_set)
+    assert slots.waiting == 0
+    for request in (running, late):
+        request.finish.set()
+        await request.task
+
+
+async def test_a_request_cancelled_as_it_is_admitted_gives_its_slot_back() -> None:
+    slots = slots_over(Memory(), max_live=1)
+    async with slots.hold(A):
+        waiter = start(slots, B)
+        await settle()
+    # B has been granted the slot by now, in this very turn of the loop, and has not run since.
+    assert slots.live == ["b"]
+    assert not waiter.entered.is_set()
+    waiter.task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiter.task
+    async with asyncio.timeout(5), slots.hold(C):
+        assert slots.live == ["c"]
+
+
+async def test_cancelling_one_of_two_who_wait_for_a_load_leaves_the_load_alone() -> None:
+    memory = Memory(gate=asyncio.Event())
+    slots = slots_over(memory, max_live=1)
+    one, two = start(slots, A), start(slots, A)
+    await until(lambda: memory.loads == ["a"])
+    one.task.cancel()
+    await settle()
+    assert memory.gate is not None
+    memory.gate.set()
+    await until(two.entered.is_set)
+    two.finish.set()
+    assert await two.task == 1
+    assert memory.loads == ["a"]
+
+
+# -- the files ------------------------------------------------------------------------------------
+
+
+def test_a_sound_adapter_passes(tiny_model: Path, adapters: list[Adapter]) -> None:
+    shapes = weight_shapes(tiny_model)
+    assert shapes["model.layers.0.self_attn.q_proj.weight"] == (128, 128)
+    assert shapes["model.layers.1.mlp.down_proj.weight"] == (128, 256)
+    for adapter in adapters:
+        check_adapter_files(adapter, shapes, max_rank=8)
+
+
+def test_a_missing_adapter_names_directory_and_uid(tmp_path: Path) -> None:
+    adapter = Adapter(uid="ckpt-000009", path=str(tmp_path / "gone"))
+    with pytest.raises(EngineError, match=r"'ckpt-000009' at .*gone cannot be read.*adapter_config\.json"):
+        check_adapter_files(adapter, {}, max_rank=8)
+
+
+def test_a_truncated_adapter_is_refused(tiny_model: Path, tmp_path: Path) -> None:
+    adapter = build_adapter(tiny_model, tmp_path / "cut", seed=4)
+    weights = tmp_path / "cut" / "adapter_model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:100])
+    with pytest.raises(EngineError, match="cut short"):
+        check_adapter_files(adapter, {}, max_rank=8)
+
+
+def test_a_rank_above_the_limit_is_refused(tiny_model: Path, tmp_path: Path) -> None:
+    adapter = build_adapter(tiny_model, tmp_path / "wide", seed=4, rank=16)
+    with pytest.raises(EngineError, match="rank 16, the engine takes up to 8; raise lora_rank"):
+        check_adapter_files(adapter, {}, max_rank=8)
+
+
+def test_a_rank_pattern_counts_too(tiny_model: Path, tmp_path: Path) -> None:
+    adapter = build_adapter(tiny_model, tmp_path / "pattern", seed=4)
+    config = tmp_path / "pattern" / "adapter_config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"rank_pattern": {"q_proj": 12}}))
+    with pytest.raises(EngineError, match="rank 12"):
+        check_adapter_files(adapter, {}, max_rank=8)
+
+
+@pytest.mark.parametrize("side", ["A", "B"])
+def test_an_adapter_of_a_narrower_model_is_refused(tiny_model: Path, tmp_path: Path, side: str) -> None:
+    adapter = build_adapter(tiny_model, tmp_path / "narrow", seed=4)
+    narrow(Path(adapter.path), side)
+    with pytest.raises(EngineError, match=r"64 features in .*lora_.*the model's .*down_proj' has (128|256)"):
+        check_adapter_files(adapter, weight_shapes(tiny_model), max_rank=8)
+
+
+def narrow(path: Path, side: str) -> None:
+    """Cut one matrix of the adapter down to 64 features."""
+    file = path / "adapter_model.safetensors"
+    tensors: dict[str, torch.Tensor] = load_file(file)
+    name = next(name for name in tensors if f"down_proj.lora_{side}" in name)
+    tensors[name] = (tensors[name][:, :64] if side == "A" else tensors[name][:64]).contiguous()
+    save_file(tensors, file)

@@ -1,0 +1,64 @@
+"""The environment variables vLLM reads, set so that it is quiet, private and starts soon."""
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+__all__ = ["DEFAULTS", "OWNER_VARIABLE", "child_environment", "set_defaults"]
+
+DEFAULTS: Final[Mapping[str, str]] = {
+    # Nothing is reported to anyone.
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+    # Talk goes to stderr, and only what is wrong.
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    "VLLM_LOGGING_STREAM": "ext://sys.stderr",
+    # On a CPU: compute in the engine process itself, not in a child of it that is pinned to cores. Starts in
+    # two thirds of the time, takes 0.9 GB less, and several engines on a host do not fight for one core.
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+}
+"""Set before vLLM is imported."""
+
+OFFLINE: Final[Mapping[str, str]] = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
+"""Set too when the model is a local directory: then nothing is to be looked up on a hub."""
+
+OWNER_VARIABLE: Final = "UNSTABLE_STREAM_ENGINE_OWNER_PID"
+"""Tells vLLM's processes which process owns the engine; see :mod:`.vllm_orphan_guard`."""
+
+
+def set_defaults(*, offline: bool) -> None:
+    """Set the variables above that the user has not set."""
+    for name, value in DEFAULTS.items():
+        os.environ.setdefault(name, value)
+    if offline:
+        for name, value in OFFLINE.items():
+            os.environ.setdefault(name, value)
+
+
+@contextlib.contextmanager
+def child_environment(*, compiled: bool) -> Iterator[None]:
+    """Variables for vLLM's processes alone, which inherit them when they are started in this context.
+
+    Args:
+        compiled: Whether ``torch.compile`` may run in them.
+    """
+    wanted = {
+        # vLLM's deprecations, and torch's remark on memory nodes.
+        "PYTHONWARNINGS": os.environ.get("PYTHONWARNINGS", "ignore"),
+        "TORCH_CPP_LOG_LEVEL": os.environ.get("TORCH_CPP_LOG_LEVEL", "ERROR"),
+        # Never the user's to set: inherited from an outer engine it would name the wrong process.
+        OWNER_VARIABLE: str(os.getpid()),
+    }
+    if not compiled:
+        wanted["TORCH_COMPILE_DISABLE"] = os.environ.get("TORCH_COMPILE_DISABLE", "1")
+    before = {name: os.environ.get(name) for name in wanted}
+    os.environ.update(wanted)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
