@@ -14,7 +14,7 @@ from unstable_stream.reward_transformations.final import (
     RoleAdvantageFormatter,
     WinDrawLossFormatter,
 )
-from unstable_stream.reward_transformations.processor import RewardProcessor
+from unstable_stream.reward_transformations.processor import RewardProcessor, expected_steps
 from unstable_stream.reward_transformations.registry import build_final, build_sampling, build_step
 from unstable_stream.reward_transformations.sampling import (
     ComposeSamplingRewardTransforms,
@@ -52,4 +52,5 @@ __all__ = [
     "build_final",
     "build_sampling",
     "build_step",
+    "expected_steps",
 ]

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
 from unstable_stream.errors import EventError
-from unstable_stream.events import Event, Step, Trajectory, packed_length, step_id
+from unstable_stream.events import Event, GameOutcome, Step, Trajectory, packed_length, step_id
 from unstable_stream.events.index_set import IndexSet
 from unstable_stream.reward_transformations.final import ComposeFinalRewardTransforms, RewardVector
 from unstable_stream.reward_transformations.step import ComposeStepRewardTransforms, TrajectoryView
 from unstable_stream.reward_transformations.transform import JsonState
 
-__all__ = ["RewardProcessor"]
+__all__ = ["RewardProcessor", "expected_steps"]
 
 _TRAINED_SPLIT: Final = "train"
 
@@ -156,6 +156,21 @@ class RewardProcessor:
             for game in state["open"]
         }
         self.filtered = state["filtered"]
+
+
+def expected_steps(outcome: GameOutcome, *, filter_opponent_invalid: bool) -> int:
+    """Return how many steps the reward processor makes of a game, told from its outcome.
+
+    Back-pressure counts with it: it must agree with :class:`RewardProcessor`, or pending steps drift.
+    """
+    if outcome.split != _TRAINED_SPLIT:
+        return 0
+    filtering = filter_opponent_invalid and outcome.invalid_seat is not None
+    return sum(
+        result.turns
+        for result in outcome.seats
+        if result.trained and (not filtering or result.seat == outcome.invalid_seat)
+    )
 
 
 def _trained_seats(event: Trajectory) -> frozenset[int]:

@@ -1,0 +1,296 @@
+"""The model pool: membership, modes, exploration."""
+
+import json
+import random
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from tests.model_pool.outcomes import RUN, make_outcome
+from unstable_stream.errors import ConfigError
+from unstable_stream.events import OVERALL, Checkpoint, Rating, checkpoint_uid, event_id
+from unstable_stream.model_pool import ExplorationTracker, ModelPool, SampleMode, Skill
+from unstable_stream.model_pool.skill import match_quality
+
+
+def _pool(mode: SampleMode, checkpoints: int = 6, **options: Any) -> ModelPool:
+    pool = ModelPool(mode, **options)
+    for iteration in range(checkpoints):
+        parent = checkpoint_uid(iteration - 1) if iteration else None
+        pool.add_checkpoint(f"/ckpt/{iteration}" if iteration else None, iteration, parent_uid=parent)
+    return pool
+
+
+def _draws(pool: ModelPool, n: int = 2000, env_id: str | None = None) -> Counter[str]:
+    rng = random.Random(5)
+    me = pool.current_uid()
+    assert me is not None
+    return Counter(pool.sample(me, rng, env_id) for _ in range(n))
+
+
+def _rating(uid: str, mu: float, *, env_id: str = OVERALL, games: int = 1, sigma: float = 2.0) -> Rating:
+    return Rating(
+        event_id=event_id(RUN, "rating", games, env_id, uid),
+        run_id=RUN,
+        occurred_at_ms=0,
+        env_id=env_id,
+        model_uid=uid,
+        mu=mu,
+        sigma=sigma,
+        games=games,
+        game_id=f"g{games}",
+    )
+
+
+def _active(pool: ModelPool) -> list[int]:
+    return [m.iteration for m in pool.members() if m.kind == "checkpoint" and m.active]
+
+
+# -- membership -------------------------------------------------------------------------------
+
+
+def test_the_newest_checkpoint_is_current_whatever_the_order_of_arrival() -> None:
+    pool = ModelPool()
+    assert pool.current_uid() is None
+    pool.add_checkpoint("/c/2", 2)
+    pool.add_checkpoint(None, 0)
+    assert pool.current_uid() == pool.latest_ckpt() == "ckpt-000002"
+    assert pool.ckpt_path("ckpt-000002") == ("/c/2", "checkpoint")
+    assert pool.ckpt_path("ckpt-000000") == (None, "checkpoint")
+    assert pool.ckpt_path("nobody") is None
+    pool.add_fixed("gpt", "openai")
+    assert pool.ckpt_path("gpt") == ("gpt", "openai")
+    assert ModelPool().add_checkpoint(None, -1) == "ckpt-000000"
+
+
+def test_events_and_calls_build_the_same_pool() -> None:
+    by_event = ModelPool("random")
+    for iteration in (0, 1, 1, 2):  # one delivered twice
+        by_event.apply(
+            Checkpoint(
+                event_id=event_id(RUN, "checkpoint", iteration),
+                run_id=RUN,
+                occurred_at_ms=0,
+                model_uid=checkpoint_uid(iteration),
+                iteration=iteration,
+                path=f"/ckpt/{iteration}" if iteration else None,
+                parent_uid=checkpoint_uid(iteration - 1) if iteration else None,
+            )
+        )
+    assert by_event.snapshot() == _pool("random", 3).snapshot()
+
+
+@pytest.mark.parametrize(
+    ("mode", "options", "expected"),
+    [
+        ("mirror", {"max_active_lora": 3}, [3, 4, 5]),
+        ("random", {"max_active_lora": 1}, [5]),
+        ("random", {"max_active_lora": 99}, [0, 1, 2, 3, 4, 5]),
+        ("lagged", {"max_active_lora": 3, "lag_range": (1, 7)}, [3, 4, 5]),
+        ("lagged", {"max_active_lora": 3, "lag_range": (3, 5)}, [1, 2, 5]),
+        ("lagged", {"max_active_lora": 4, "lag_range": (5, 9)}, [0, 5]),
+    ],
+)
+def test_only_so_many_checkpoints_are_active(
+    mode: SampleMode, options: dict[str, Any], expected: list[int]
+) -> None:
+    assert _active(_pool(mode, **options)) == expected
+
+
+def test_weighted_modes_keep_the_checkpoints_they_would_draw() -> None:
+    pool = _pool("ts-dist", 4, max_active_lora=2)
+    for iteration, mu in enumerate([30.0, 10.0, 12.0, 29.0]):
+        pool.apply(_rating(checkpoint_uid(iteration), mu))
+    pool.add_checkpoint("/ckpt/4", 4, parent_uid=checkpoint_uid(3))  # starts at its parent's 29
+    assert _active(pool) == [3, 4]
+    pool.apply(_rating(checkpoint_uid(4), 30.0))
+    pool.add_checkpoint("/ckpt/5", 5, parent_uid=checkpoint_uid(0))
+    assert _active(pool) == [4, 5]  # 0 and 4 are as near: the newer is kept
+
+
+# -- modes ------------------------------------------------------------------------------------
+
+
+def test_fixed_draws_uniformly_among_fixed_opponents() -> None:
+    draws = _draws(_pool("fixed", fixed=("a", "b")))
+    assert draws.keys() == {"a", "b"}
+    assert abs(draws["a"] - 1000) < 120
+
+
+def test_fixed_without_opponents_is_an_error() -> None:
+    pool = _pool("fixed")
+    with pytest.raises(ConfigError, match="'fixed' needs fixed opponents"):
+        pool.validate()
+    with pytest.raises(ConfigError, match="'fixed' needs fixed opponents"):
+        pool.sample("ckpt-000005", random.Random(0))
+    pool.add_fixed("a")
+    pool.validate()
+
+
+def test_mirror_is_the_newest_checkpoint() -> None:
+    assert _draws(_pool("mirror", fixed=("a",))).keys() == {"ckpt-000005"}
+
+
+def test_lagged_draws_active_past_checkpoints_in_range() -> None:
+    pool = _pool("lagged", max_active_lora=3, lag_range=(2, 4), fixed=("a",))
+    draws = _draws(pool)
+    assert draws.keys() == {"ckpt-000002", "ckpt-000003"}
+    assert abs(draws["ckpt-000003"] - 1000) < 120
+
+
+def test_lagged_mirrors_while_there_is_nothing_in_range() -> None:
+    assert _draws(_pool("lagged", 1)).keys() == {"ckpt-000000"}
+    assert _draws(_pool("lagged", 3, lag_range=(5, 6))).keys() == {"ckpt-000002"}
+
+
+def test_random_draws_fixed_and_active_checkpoints() -> None:
+    draws = _draws(_pool("random", max_active_lora=2, fixed=("a", "b")))
+    assert draws.keys() == {"a", "b", "ckpt-000004", "ckpt-000005"}
+    assert max(abs(n - 500) for n in draws.values()) < 100
+
+
+def test_match_quality_draws_in_proportion_to_quality() -> None:
+    pool = _pool("match-quality", 1, fixed=("near", "far"))
+    pool.apply(_rating("ckpt-000000", 25.0))
+    pool.apply(_rating("near", 26.0))
+    pool.apply(_rating("far", 40.0))
+    near, far = (match_quality(pool.settings, Skill(25.0, 2.0), Skill(mu, 2.0)) for mu in (26.0, 40.0))
+    draws = _draws(pool, 10_000)
+    assert draws["far"] / 10_000 == pytest.approx(far / (near + far), abs=0.02)
+    assert draws.keys() == {"near", "far"}  # never itself
+
+
+def test_ts_dist_prefers_the_nearer() -> None:
+    pool = _pool("ts-dist", 1, fixed=("near", "far"), temperature=0.5)
+    pool.apply(_rating("ckpt-000000", 25.0))
+    pool.apply(_rating("near", 25.0))
+    pool.apply(_rating("far", 25.0 + 25.0 / 6.0))
+    # One beta apart at temperature 1/2: odds of e^2.
+    draws = _draws(pool, 10_000)
+    assert draws["far"] / 10_000 == pytest.approx(1 / (1 + 2.718281828**2), abs=0.02)
+
+
+def test_ratings_of_the_environment_come_before_overall_ones() -> None:
+    pool = _pool("ts-dist", 1, fixed=("a", "b"), temperature=0.01)
+    for uid, mu in (("ckpt-000000", 25.0), ("a", 25.0), ("b", 40.0)):
+        pool.apply(_rating(uid, mu))
+    pool.apply(_rating("a", 60.0, env_id="Tak"))
+    assert _draws(pool).keys() == {"a"}
+    assert _draws(pool, env_id="Tak").keys() == {"b"}
+
+
+@pytest.mark.parametrize("mode", ["match-quality", "ts-dist", "exploration"])
+def test_weighted_modes_mirror_while_there_is_nobody_else(mode: SampleMode) -> None:
+    assert _draws(_pool(mode, 1)).keys() == {"ckpt-000000"}
+
+
+@pytest.mark.parametrize("mode", ["match-quality", "ts-dist"])
+def test_opponents_immeasurably_far_away_can_still_be_drawn(mode: SampleMode) -> None:
+    pool = _pool(mode, 1, fixed=("a", "b"))
+    pool.apply(_rating("a", 1e6))
+    pool.apply(_rating("b", -1e6))
+    assert set(_draws(pool)) <= {"a", "b"}
+
+
+def test_the_choice_depends_on_the_generator_alone() -> None:
+    pool = _pool("random", fixed=("a",))
+    state = random.getstate()
+    first = [pool.sample("ckpt-000005", random.Random(9)) for _ in range(5)]
+    assert len(set(first)) == 1
+    assert random.getstate() == state
+
+
+def test_an_older_rating_does_not_replace_a_newer_one() -> None:
+    pool = _pool("ts-dist", 1)
+    pool.apply(_rating("ckpt-000000", 30.0, games=9))
+    pool.apply(_rating("ckpt-000000", 20.0, games=8))
+    assert pool.rating("ckpt-000000") == Skill(30.0, 2.0)
+
+
+def test_an_unrated_checkpoint_is_taken_for_its_parent() -> None:
+    pool = _pool("ts-dist", 3)
+    assert pool.rating("ckpt-000002") == Skill(25.0, 25.0 / 3.0)
+    pool.apply(_rating("ckpt-000000", 31.0))
+    assert pool.rating("ckpt-000002") == pool.settings.inherited(Skill(31.0, 2.0))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"sample_mode": "self-play"}, "sample_mode is 'self-play'; expected one of fixed, mirror"),
+        ({"max_active_lora": 0}, "max_active_lora is 0"),
+        ({"sample_mode": "lagged", "max_active_lora": 1}, "needs at least 2"),
+        ({"lag_range": (0, 3)}, "lag_range"),
+        ({"lag_range": (3, 2)}, "lag_range"),
+        ({"temperature": 0.0}, "temperature"),
+    ],
+)
+def test_the_constructor_checks(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        ModelPool(**options)
+
+
+# -- outcomes ---------------------------------------------------------------------------------
+
+
+def test_matches_are_counted_once_and_the_snapshot_is_json() -> None:
+    pool = _pool("random", 1, fixed=("a",))
+    game = make_outcome(0, {0: ("ckpt-000000", 1.0), 1: ("a", -1.0)}, actions=["[1]", "[2]", "[3]", "[4]"])
+    for outcome in (game, game, make_outcome(1, {0: ("ckpt-000000", 0.0), 1: ("ckpt-000000", 0.0)})):
+        pool.apply(outcome)
+    snapshot = json.loads(json.dumps(pool.snapshot()))
+    assert snapshot["match_counts"] == {"a vs ckpt-000000": 1, "ckpt-000000 vs ckpt-000000": 1}
+    assert snapshot["ngram_coverage"] == {"Env-v0": 2}
+    assert snapshot["members"]["a"] == {
+        "kind": "fixed",
+        "active": True,
+        "iteration": -1,
+        "mu": 25.0,
+        "sigma": 25.0 / 3.0,
+    }
+
+
+def test_exploration_prefers_opponents_whose_games_are_new() -> None:
+    pool = _pool("exploration", 1, fixed=("fresh", "stale"))
+    for index in range(40):
+        stale = index % 2 == 0
+        actions = ["a", "b", "c", "d"] if stale else [f"{index}-{move}" for move in range(4)]
+        opponent = "stale" if stale else "fresh"
+        seats = {0: ("ckpt-000000", 1.0), 1: (opponent, -1.0)}
+        pool.apply(make_outcome(index, seats, actions=actions))
+    assert pool.exploration.novelty("fresh", "Env-v0") == 1.0
+    assert pool.exploration.novelty("stale", "Env-v0") == pytest.approx(1 / 20)
+    draws = _draws(pool, 10_000, env_id="Env-v0")
+    assert draws["stale"] / 10_000 == pytest.approx(0.06 / (0.06 + 1.01), abs=0.02)
+
+
+def test_eval_games_do_not_count_as_exploration() -> None:
+    pool = _pool("exploration", 1, fixed=("a",))
+    seats = {0: ("ckpt-000000", 1.0), 1: ("a", -1.0)}
+    pool.apply(make_outcome(0, seats, split="eval", actions=["x", "y", "z"]))
+    assert pool.exploration.coverage() == {}
+
+
+def test_novelty_by_hand() -> None:
+    tracker = ExplorationTracker(n=2, window=2, recent=2)
+    assert tracker.novelty("a") == 1.0
+    assert tracker.add("E", ["a"], ["1", "2", "3"]) == 1.0
+    assert tracker.add("E", ["a"], ["1", "2", "4"]) == 0.5
+    assert tracker.novelty("a", "E") == 0.75
+    # The window holds two games: the first is forgotten with the third, its shared n-gram with neither.
+    assert tracker.add("E", ["a"], ["9"]) == 1.0
+    assert tracker.coverage() == {"E": 3}
+    assert tracker.add("E", ["b"], ["2", "3"]) == 1.0
+    assert tracker.add("E", ["b"], ["2", "3"]) == 0.0
+    assert tracker.novelty("a", "E") == 0.75  # the mean of its last two, 0.5 and 1
+    assert tracker.add("F", ["b"], ["2", "3"]) == 1.0
+    assert tracker.novelty("b", "E") == 0.5
+    assert tracker.novelty("b") == pytest.approx(2 / 3)
+    assert tracker.add("E", ["b"], []) is None
+
+
+def test_joined_moves_are_told_apart() -> None:
+    tracker = ExplorationTracker(n=2)
+    tracker.add("E", ["a"], ["ab", "c"])
+    assert tracker.add("E", ["a"], ["a", "bc"]) == 1.0

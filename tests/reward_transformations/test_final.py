@@ -1,0 +1,155 @@
+"""Final-reward transformations: hand-worked numbers, properties, state."""
+
+import json
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from unstable_stream.errors import ConfigError
+from unstable_stream.reward_transformations import (
+    ComposeFinalRewardTransforms,
+    FinalRewardTransform,
+    RewardForFormat,
+    RewardVector,
+    RoleAdvantageByEnvFormatter,
+    RoleAdvantageFormatter,
+    WinDrawLossFormatter,
+)
+
+scores = st.floats(-1e6, 1e6)
+vectors = st.dictionaries(st.integers(0, 7), scores, min_size=1)
+
+
+@pytest.mark.parametrize(
+    ("raw", "expected"),
+    [
+        ({0: 0.7, 1: 0.2}, {0: 1.0, 1: -1.0}),
+        ({0: -3.0, 1: -1.0}, {0: -1.0, 1: 1.0}),
+        ({0: 5.0, 1: 5.0}, {0: 0.0, 1: 0.0}),
+        ({0: 4.0}, {0: 1.0}),
+        ({0: 0.0}, {0: 0.0}),
+        ({0: -0.1}, {0: -1.0}),
+        ({0: 1.0, 1: 3.0, 2: 2.0}, {0: -1.0, 1: 1.0, 2: -1.0}),
+        ({0: 3.0, 1: 3.0, 2: 2.0}, {0: 0.0, 1: 0.0, 2: -1.0}),
+        ({0: 2.0, 1: 2.0, 2: 2.0}, {0: 0.0, 1: 0.0, 2: 0.0}),
+        ({}, {}),
+    ],
+)
+def test_win_draw_loss(raw: dict[int, float], expected: dict[int, float]) -> None:
+    assert WinDrawLossFormatter()(raw) == expected
+
+
+def test_a_shared_win_is_a_win_when_asked_for() -> None:
+    team_game = {0: 1.0, 1: 1.0, 2: -1.0}
+    assert WinDrawLossFormatter(shared_win=True)(team_game) == {0: 1.0, 1: 1.0, 2: -1.0}
+    assert WinDrawLossFormatter(shared_win=True)({0: 1.0, 1: 1.0}) == {0: 0.0, 1: 0.0}
+
+
+@given(vectors)
+def test_win_draw_loss_does_not_depend_on_the_order_of_seats(x: dict[int, float]) -> None:
+    result = WinDrawLossFormatter()(x)
+    reversed_x = dict(reversed(x.items()))
+    assert WinDrawLossFormatter()(reversed_x) == result
+    assert WinDrawLossFormatter()(result) == result  # a map onto {-1, 0, 1} that keeps it
+    assert list(result.values()).count(1.0) <= 1
+
+
+@given(scores, scores)
+def test_win_draw_loss_of_two_sums_to_zero(a: float, b: float) -> None:
+    assert sum(WinDrawLossFormatter()({0: a, 1: b}).values()) == 0.0
+
+
+def test_role_advantage_subtracts_the_baseline_before_this_reward_enters_it() -> None:
+    transform = RoleAdvantageFormatter(tau=0.5)
+    # The ancestor updated first and would answer 0.5 and -0.5 here.
+    assert transform({0: 1.0, 1: -1.0}) == {0: 1.0, 1: -1.0}
+    assert transform({0: 1.0, 1: -1.0}) == {0: 0.5, 1: -0.5}
+    assert transform({0: 0.0, 1: 0.0}) == {0: -0.75, 1: 0.75}
+    assert transform.role_advantage == {0: 0.375, 1: -0.375}
+
+
+def test_baselines_learn_only_from_trained_seats() -> None:
+    transform = RoleAdvantageFormatter(tau=0.5)
+    assert transform(RewardVector({0: 1.0, 1: -1.0}, frozenset({1}))) == {0: 1.0, 1: -1.0}
+    assert transform.role_advantage == {1: -0.5}
+    assert transform(RewardVector({0: 1.0, 1: -1.0}, frozenset({0}))) == {0: 1.0, 1: -0.5}
+    assert transform.role_advantage == {0: 0.5, 1: -0.5}
+
+
+def test_baselines_by_environment_are_apart() -> None:
+    transform = RoleAdvantageByEnvFormatter(default_role_adv=0.25, tau=1.0)
+    assert transform({0: 1.0}, "A") == {0: 0.75}
+    assert transform({0: 1.0}, "B") == {0: 0.75}
+    assert transform({0: 1.0}, "A") == {0: 0.0}
+    assert transform({0: 1.0}) == {0: 0.75}
+
+
+@given(st.lists(st.tuples(vectors, st.sampled_from(["A", "B"])), max_size=20))
+def test_role_advantage_state_survives_json(games: list[tuple[dict[int, float], str]]) -> None:
+    live = ComposeFinalRewardTransforms(
+        [WinDrawLossFormatter(), RoleAdvantageFormatter(), RoleAdvantageByEnvFormatter()]
+    )
+    half = len(games) // 2
+    for x, env_id in games[:half]:
+        live(x, env_id)
+    resumed = ComposeFinalRewardTransforms(
+        [WinDrawLossFormatter(), RoleAdvantageFormatter(), RoleAdvantageByEnvFormatter()]
+    )
+    resumed.load_state(json.loads(json.dumps(live.state())))
+    for x, env_id in games[half:]:
+        result = live(x, env_id)
+        assert resumed(x, env_id) == result
+        assert all(map(math.isfinite, result.values()))
+    assert resumed.state() == live.state()
+
+
+def test_role_advantage_matches_the_obvious_formula() -> None:
+    transform = RoleAdvantageFormatter(default_role_adv=0.1, tau=0.2)
+    rewards = [1.0, -1.0, 0.0, 1.0, 1.0]
+    for place, reward in enumerate(rewards):
+        weights = [0.2 * 0.8 ** (place - 1 - i) for i in range(place)]
+        baseline = 0.1 * 0.8**place + sum(w * r for w, r in zip(weights, rewards, strict=False))
+        assert transform({0: reward})[0] == pytest.approx(reward - baseline, abs=1e-12)
+
+
+class _Plain(FinalRewardTransform):
+    def __init__(self, result: dict[int, float]) -> None:
+        self.result = result
+
+    def __call__(self, x: dict[int, float], env_id: str | None = None) -> dict[int, float]:
+        return self.result
+
+
+def test_trained_seats_survive_a_transformation_that_returns_a_plain_dict() -> None:
+    role = RoleAdvantageFormatter(tau=1.0)
+    stack = ComposeFinalRewardTransforms([_Plain({0: 0.5, 1: -0.5}), role])
+    stack(RewardVector({0: 1.0, 1: -1.0}, frozenset({0})))
+    assert role.role_advantage == {0: 0.5}
+
+
+@pytest.mark.parametrize("result", [{0: 1.0}, {0: math.nan, 1: 0.0}, {0: 1.0, 1: math.inf}, {}])
+def test_a_stack_names_the_transformation_that_broke_the_vector(result: dict[int, float]) -> None:
+    with pytest.raises(ConfigError, match=r"_Plain turned rewards .* expected a finite number for each"):
+        ComposeFinalRewardTransforms([_Plain(result)])({0: 1.0, 1: -1.0}, "Env")
+
+
+@pytest.mark.parametrize("tau", [0.0, -0.1, 1.1, math.nan])
+def test_tau_is_checked(tau: float) -> None:
+    with pytest.raises(ConfigError, match="tau"):
+        RoleAdvantageFormatter(tau=tau)
+    with pytest.raises(ConfigError, match="RoleAdvantageByEnvFormatter: tau"):
+        RoleAdvantageByEnvFormatter(tau=tau)
+
+
+def test_a_stack_refuses_transformations_of_another_kind() -> None:
+    with pytest.raises(ConfigError, match="FinalRewardTransform"):
+        ComposeFinalRewardTransforms([RewardForFormat()])  # type: ignore[list-item]
+
+
+def test_state_is_refused_where_there_is_none() -> None:
+    with pytest.raises(ValueError, match="keeps no state"):
+        WinDrawLossFormatter().load_state({"baselines": {}})
+    with pytest.raises(ValueError, match="state of 0 transformations given to a composition of 1"):
+        ComposeFinalRewardTransforms([WinDrawLossFormatter()]).load_state({"stages": []})

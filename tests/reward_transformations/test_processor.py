@@ -1,0 +1,289 @@
+"""The reward processor: who yields steps, with which rewards, once."""
+
+import json
+from collections.abc import Iterable
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.model_pool.outcomes import make_outcome
+from tests.reward_transformations.trajectories import RUN, make_trajectory, make_turn
+from unstable_stream.errors import EventError
+from unstable_stream.events import (
+    Event,
+    GameOutcome,
+    Step,
+    Trajectory,
+    encode_event,
+    step_id,
+    trajectory_id,
+)
+from unstable_stream.events.index_set import IndexSet
+from unstable_stream.reward_transformations import (
+    ComposeFinalRewardTransforms,
+    ComposeStepRewardTransforms,
+    RewardForFormat,
+    RewardProcessor,
+    RoleAdvantageByEnvFormatter,
+    RoleAdvantageFormatter,
+    expected_steps,
+)
+
+
+def _processor(tau: float = 0.5, *, filter_opponent_invalid: bool = False) -> RewardProcessor:
+    return RewardProcessor(
+        RUN,
+        ComposeFinalRewardTransforms([RoleAdvantageByEnvFormatter(tau=tau)]),
+        ComposeStepRewardTransforms([RewardForFormat(0.25, -0.25)]),
+        filter_opponent_invalid=filter_opponent_invalid,
+    )
+
+
+def _steps(processor: RewardProcessor, *trajectories: Event) -> list[Step]:
+    steps = [event for trajectory in trajectories for event in processor.handle(trajectory)]
+    assert all(isinstance(step, Step) for step in steps)
+    return [step for step in steps if isinstance(step, Step)]
+
+
+def _bytes(events: Iterable[Event]) -> list[bytes]:
+    return [encode_event(event) for event in events]
+
+
+def test_each_turn_becomes_a_step_with_every_stage_of_its_reward() -> None:
+    trajectory = make_trajectory(
+        game_index=4,
+        rewards={0: -1.0, 1: 1.0},
+        turns=[make_turn(0, policy_version=None), make_turn(1, finish_reason="length", policy_version=5)],
+    )
+    processor = _processor()
+    _steps(processor, make_trajectory(game_index=3, rewards={0: -1.0, 1: 1.0}))
+    first, second = _steps(processor, trajectory)
+    assert first == Step(
+        event_id=step_id(trajectory_id(trajectory.game_id, 0), 0),
+        run_id=RUN,
+        occurred_at_ms=trajectory.occurred_at_ms,
+        trajectory_id=trajectory.event_id,
+        game_id=trajectory.game_id,
+        game_index=4,
+        env_id="Env-v0",
+        seat=0,
+        turn_index=0,
+        num_turns=2,
+        model_uid="ckpt-000003",
+        policy_version=3,
+        prompt_token_ids=trajectory.turns[0].prompt_token_ids,
+        completion_token_ids=trajectory.turns[0].completion_token_ids,
+        logprobs=trajectory.turns[0].logprobs,
+        truncated=False,
+        temperature=0.7,
+        raw_reward=-1.0,
+        final_reward=-0.5,
+        reward=-0.25,
+    )
+    assert (second.turn_index, second.truncated, second.policy_version) == (1, True, 5)
+    assert len({first.event_id, second.event_id}) == 2
+
+
+def test_a_mirror_game_is_transformed_once_for_both_seats() -> None:
+    processor = _processor(tau=1.0)
+    one = make_trajectory(0, 0, trained_seats=(0, 1))
+    two = make_trajectory(0, 1, trained_seats=(0, 1))
+    assert [s.final_reward for s in _steps(processor, one, two)] == [1.0, 1.0, -1.0, -1.0]
+    next_game = make_trajectory(1, 1, trained_seats=(0, 1))
+    assert [s.final_reward for s in _steps(processor, next_game)] == [0.0, 0.0]
+
+
+def test_an_untrained_seat_moves_no_baseline() -> None:
+    processor = _processor(tau=1.0)
+    _steps(processor, make_trajectory(0, 0, trained_seats=(0,)))
+    steps = _steps(processor, make_trajectory(1, 1, trained_seats=(1,)))
+    assert steps[0].final_reward == -1.0
+
+
+def test_what_is_not_for_it_yields_nothing_and_leaves_no_trace() -> None:
+    processor = _processor()
+    before = json.dumps(processor.state())
+    others = [
+        make_trajectory(run_id="run-b"),
+        make_trajectory(split="eval"),
+        make_trajectory(trained=False),
+        _outcome(),
+    ]
+    assert _steps(processor, *others) == []
+    assert json.dumps(processor.state()) == before
+
+
+def test_a_trajectory_seen_before_yields_nothing() -> None:
+    processor = _processor()
+    one = make_trajectory(0, 0, trained_seats=(0, 1))
+    two = make_trajectory(0, 1, trained_seats=(0, 1))
+    assert len(_steps(processor, one, one, two, one, two)) == 4
+
+
+def test_memory_is_bounded_by_the_gaps() -> None:
+    processor = _processor()
+    for index in range(2000):
+        # The trained seat alternates, as it does against a fixed opponent.
+        seat = index % 2
+        _steps(processor, make_trajectory(index, seat, trained_seats=(seat,)))
+    assert processor.state()["done"] == [[0, 2000]]
+    assert processor.state()["open"] == []
+
+
+@pytest.mark.parametrize(
+    ("trajectory", "message"),
+    [
+        (make_trajectory(policy_version=None, turns=[make_turn(0, policy_version=None)]), "version None"),
+        (make_trajectory(turns=[make_turn(1)]), "turn_index 1"),
+        (make_trajectory(seat=0, trained_seats=(1,)), r"trained_seats is \[1\]"),
+        (make_trajectory(trained_seats=(0, 5)), r"rewards are of seats \[0, 1\]"),
+    ],
+)
+def test_an_impossible_trajectory_is_refused_without_a_trace(trajectory: Trajectory, message: str) -> None:
+    processor = _processor()
+    before = json.dumps(processor.state())
+    with pytest.raises(EventError, match=message):
+        processor.handle(trajectory)
+    assert json.dumps(processor.state()) == before
+
+
+# -- games ended by an opponent's invalid move ------------------------------------------------
+
+
+def _invalid_game(index: int, offender: int, trained: tuple[int, ...]) -> list[Trajectory]:
+    rewards = {0: 1.0, 1: 1.0} | {offender: -1.0}
+    return [
+        make_trajectory(
+            index,
+            seat,
+            rewards=rewards,
+            trained_seats=trained,
+            invalid_move=seat == offender,
+            opponent_invalid=seat != offender,
+        )
+        for seat in trained
+    ]
+
+
+def _outcome(invalid_seat: int | None = None, trained: tuple[int, ...] = (0,)) -> GameOutcome:
+    return make_outcome(
+        0, {0: ("ckpt-000003", 1.0), 1: ("x", -1.0)}, trained=trained, invalid_seat=invalid_seat, turns=2
+    )
+
+
+@pytest.mark.parametrize("filtered", [False, True])
+@pytest.mark.parametrize("trained", [(0,), (1,), (0, 1)])
+@pytest.mark.parametrize("offender", [0, 1])
+def test_the_steps_of_a_game_can_be_told_from_its_outcome(
+    filtered: bool, trained: tuple[int, ...], offender: int
+) -> None:
+    processor = _processor(filter_opponent_invalid=filtered)
+    steps = _steps(processor, *_invalid_game(0, offender, trained))
+    assert {s.seat for s in steps} == ({offender} & set(trained) if filtered else set(trained))
+    assert processor.filtered == (len(set(trained) - {offender}) if filtered else 0)
+    assert processor.state()["done"] == [[0, 1]]
+    outcome = _outcome(offender, trained)
+    assert expected_steps(outcome, filter_opponent_invalid=filtered) == len(steps)
+
+
+def test_expected_steps_of_other_games() -> None:
+    assert expected_steps(_outcome(trained=(0, 1)), filter_opponent_invalid=True) == 4
+    assert expected_steps(_outcome(trained=()), filter_opponent_invalid=False) == 0
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_baselines_learn_nothing_from_a_filtered_seat(order: int) -> None:
+    processor = _processor(tau=1.0, filter_opponent_invalid=True)
+    _steps(processor, *_invalid_game(0, 1, (0, 1))[::order])
+    assert processor.state()["final"]["stages"] == [{"baselines": {"Env-v0": {"1": -1.0}}}]
+
+
+# -- folding again ----------------------------------------------------------------------------
+
+deliveries = st.lists(
+    st.tuples(st.integers(0, 12), st.sampled_from(["A", "B"]), st.booleans(), st.integers(0, 1)), max_size=40
+)
+
+
+def _trajectories(draws: list[tuple[int, str, bool, int]]) -> list[Trajectory]:
+    return [
+        make_trajectory(
+            index,
+            seat,
+            env_id=env_id,
+            trained_seats=(0, 1) if mirror else (seat,),
+            rewards={0: 1.0 - (index % 3), 1: (index % 3) - 1.0},
+        )
+        for index, env_id, mirror, seat in draws
+    ]
+
+
+@given(deliveries, st.integers(0, 40))
+def test_folding_again_gives_the_same_bytes(draws: list[tuple[int, str, bool, int]], cut: int) -> None:
+    events = _trajectories(draws)
+    live = _processor()
+    live_steps = _steps(live, *events)
+    again = _processor()
+    assert _bytes(_steps(again, *events)) == _bytes(live_steps)
+    assert json.dumps(again.state()) == json.dumps(live.state())
+
+    first = _processor()
+    head = _steps(first, *events[:cut])
+    resumed = _processor()
+    resumed.load_state(json.loads(json.dumps(first.state())))
+    assert _bytes(head + _steps(resumed, *events[cut:])) == _bytes(live_steps)
+    assert json.dumps(resumed.state()) == json.dumps(live.state())
+
+    ids = [s.event_id for s in live_steps]
+    assert len(ids) == len(set(ids))
+
+
+@given(deliveries)
+def test_against_an_obvious_version_that_remembers_everything(
+    draws: list[tuple[int, str, bool, int]],
+) -> None:
+    events = _trajectories([(index, "A", mirror, seat) for index, _, mirror, seat in draws])
+    trained_of: dict[int, tuple[int, ...]] = {}
+    # One game has one set of trained seats: keep what its first trajectory says.
+    events = [e for e in events if trained_of.setdefault(e.game_index, e.trained_seats) == e.trained_seats]
+    baselines: dict[int, float] = {}
+    finals: dict[int, dict[int, float]] = {}
+    seen: set[str] = set()
+    expected = []
+    for event in events:
+        if event.game_index not in finals:
+            finals[event.game_index] = {s: r - baselines.get(s, 0.0) for s, r in event.rewards.items()}
+            for s in event.trained_seats:
+                baselines[s] = 0.5 * baselines.get(s, 0.0) + 0.5 * event.rewards[s]
+        if event.event_id not in seen:
+            seen.add(event.event_id)
+            expected += [(event.event_id, t, finals[event.game_index][event.seat] + 0.25) for t in range(2)]
+    steps = _steps(_processor(), *events)
+    assert [(s.trajectory_id, s.turn_index, s.reward) for s in steps] == expected
+
+
+def test_a_baseline_over_all_environments_is_part_of_the_state() -> None:
+    processor = RewardProcessor(RUN, ComposeFinalRewardTransforms([RoleAdvantageFormatter(tau=1.0)]))
+    _steps(processor, make_trajectory(0, env_id="A"))
+    assert _steps(processor, make_trajectory(1, env_id="B"))[0].final_reward == 0.0
+
+
+@given(st.lists(st.integers(0, 60)))
+def test_the_index_set_against_a_set(indices: list[int]) -> None:
+    ours, theirs = IndexSet(), set[int]()
+    for index in indices:
+        assert ours.add(index) == (index not in theirs)
+        theirs.add(index)
+    assert len(ours) == len(theirs)
+    assert all((index in ours) == (index in theirs) for index in range(62))
+    assert [i for start, stop in ours.ranges() for i in range(start, stop)] == sorted(theirs)
+    assert all(a[1] < b[0] for a, b in pairwise(ours.ranges()))
+    assert IndexSet(ours.ranges()).ranges() == ours.ranges()
+
+
+@pytest.mark.parametrize("ranges", [[(3, 3)], [(0, 2), (2, 4)], [(5, 6), (0, 1)]])
+def test_the_index_set_refuses_ranges_it_would_not_make(ranges: list[tuple[int, int]]) -> None:
+    with pytest.raises(ValueError, match="is empty or not after"):
+        IndexSet(ranges)
