@@ -144,7 +144,7 @@ def warm_up(model: Qwen3ForCausalLM, turns: Sequence[Turn], steps: int, seed: in
     for step in range(steps):
         loss = batch_loss(model, rng.choices(turns, k=128))
         optimizer.zero_grad()
-        loss.backward()
+        torch.autograd.backward(loss)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()
