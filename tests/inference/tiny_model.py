@@ -1,7 +1,7 @@
-"""A tiny random Qwen3, its word-level tokenizer and random LoRA adapters, written as ordinary model directories.
+"""A tiny random Qwen3, its word-level tokenizer and random LoRA adapters, as ordinary model directories.
 
-Small enough for a test on two cores, real enough to load through transformers, PEFT and vLLM: grouped key/value
-heads, head size 32 (the smallest vLLM's CPU attention takes), tied embeddings, a chat template.
+Small enough for a test on two cores, real enough to load through transformers, PEFT and vLLM: grouped
+key/value heads, head size 32 (the smallest vLLM's CPU attention takes), tied embeddings, a chat template.
 """
 
 from pathlib import Path
@@ -18,9 +18,25 @@ __all__ = ["CHAT_TEMPLATE", "EOS_TOKEN_ID", "PAD_TOKEN_ID", "VOCABULARY", "build
 _SPECIALS = ("<pad>", "<eos>", "<unk>", "<user>", "<assistant>")
 _MOVES = tuple(f"[{number}]" for number in range(9))
 _WORDS = (
-    "you are player X O to move the board is game over win lose draw take stones left choose a number "
-    "from up or down turn"
-).split()
+    *(
+        "you",
+        "are",
+        "player",
+        "X",
+        "O",
+        "to",
+        "move",
+        "the",
+        "board",
+        "is",
+        "game",
+        "over",
+        "win",
+        "lose",
+        "draw",
+    ),
+    *("take", "stones", "left", "choose", "a", "number", "from", "up", "or", "down", "turn"),
+)
 VOCABULARY = (*_SPECIALS, *_MOVES, *_WORDS)
 """Every token, at the index that is its id."""
 PAD_TOKEN_ID = 0
@@ -35,15 +51,16 @@ CHAT_TEMPLATE = (
 _LORA_TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 
 
-def build_tiny_model(path: Path, *, seed: int = 0, context: int = 256) -> Path:
-    """Write a random 2-layer Qwen3 (hidden 128) and its tokenizer below ``path``; returns ``path``.
+def build_tiny_model(path: Path, *, seed: int = 0, context: int = 256, hidden_size: int = 128) -> Path:
+    """Write a random 2-layer Qwen3 (hidden 128 unless told) and its tokenizer below ``path``; returns
+    ``path``.
 
     Weights are drawn wide (0.15 instead of 0.02), so that next-token distributions are far from uniform and a
     wrong position, mask or adapter shows.
     """
     config = Qwen3Config(
         vocab_size=len(VOCABULARY),
-        hidden_size=128,
+        hidden_size=hidden_size,
         intermediate_size=256,
         num_hidden_layers=2,
         num_attention_heads=4,
@@ -66,7 +83,7 @@ def build_tiny_model(path: Path, *, seed: int = 0, context: int = 256) -> Path:
 
 
 def build_adapter(model_path: Path, path: Path, seed: int, *, rank: int = 8) -> Adapter:
-    """Write a random LoRA adapter whose effect is plain to see below ``path``; its uid is the directory's name."""
+    """Write a random LoRA adapter of plain effect below ``path``; its uid is the directory's name."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         base = AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32)
@@ -81,7 +98,9 @@ def build_adapter(model_path: Path, path: Path, seed: int, *, rank: int = 8) -> 
 
 
 def _tokenizer() -> PreTrainedTokenizerFast:
-    words = Tokenizer(models.WordLevel({word: index for index, word in enumerate(VOCABULARY)}, unk_token="<unk>"))
+    words = Tokenizer(
+        models.WordLevel({word: index for index, word in enumerate(VOCABULARY)}, unk_token="<unk>")
+    )
     words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     return PreTrainedTokenizerFast(
         tokenizer_object=words,

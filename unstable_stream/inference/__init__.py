@@ -1,6 +1,7 @@
-"""Text generation: the :class:`~unstable_stream.inference.port.Engine` port, its engines and the players built on them.
+"""Text generation: the engine port, its engines and the players built on them.
 
-Import the module you need. This package itself loads nothing, because each engine brings its own heavy library.
+Import the module you need. This package itself loads nothing, because each engine brings its own heavy
+library.
 """
 
 __all__: list[str] = []
