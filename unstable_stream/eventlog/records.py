@@ -4,6 +4,7 @@ The attributes travel as ``ce_*`` headers and the body is plain JSON, so that an
 """
 
 from datetime import UTC, datetime
+from functools import lru_cache
 
 from unstable_stream.errors import EventError
 from unstable_stream.eventlog.port import Record, StoredRecord
@@ -14,7 +15,6 @@ __all__ = ["event_from_record", "record_from_event"]
 
 def record_from_event(event: Event) -> Record:
     """Return the record that carries ``event`` on its topic, under its key."""
-    moment = datetime.fromtimestamp(event.occurred_at_ms / 1000, tz=UTC)
     return Record(
         topic=event.TOPIC,
         key=event.key,
@@ -22,13 +22,30 @@ def record_from_event(event: Event) -> Record:
         headers={
             "ce_specversion": b"1.0",
             "ce_id": event.event_id.encode(),
-            "ce_type": f"unstable_stream.{event_type(event)}.v{event.schema_version}".encode(),
-            "ce_source": f"/unstable_stream/runs/{event.run_id}".encode(),
-            "ce_time": moment.isoformat(timespec="milliseconds").encode(),
+            "ce_type": _type_header(type(event), event.schema_version),
+            "ce_source": _source_header(event.run_id),
+            "ce_time": _time_header(event.occurred_at_ms),
             "content-type": b"application/json",
         },
         timestamp_ms=event.occurred_at_ms,
     )
+
+
+# Events come in runs of one type, run and time: these three are most of a record's cost otherwise.
+@lru_cache(maxsize=64)
+def _type_header(event_class: type[Event], schema_version: int) -> bytes:
+    return f"unstable_stream.{event_type(event_class)}.v{schema_version}".encode()
+
+
+@lru_cache(maxsize=64)
+def _source_header(run_id: str) -> bytes:
+    return f"/unstable_stream/runs/{run_id}".encode()
+
+
+@lru_cache(maxsize=1024)
+def _time_header(occurred_at_ms: int) -> bytes:
+    moment = datetime.fromtimestamp(occurred_at_ms / 1000, tz=UTC)
+    return moment.isoformat(timespec="milliseconds").encode()
 
 
 def event_from_record(record: StoredRecord) -> Event:
