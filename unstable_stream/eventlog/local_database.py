@@ -1,0 +1,263 @@
+"""The file of a local log: SQLite in WAL mode, its schema, and what its errors mean.
+
+Each partition has a table of its own, keyed by offset: appending to it only ever touches its last page,
+which is as fast as one table for everything and keeps the records of a partition side by side on disk.
+"""
+
+import os
+import random
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final, Literal, TypeAlias, TypeVar
+
+from unstable_stream.errors import EventLogError, LogUnavailableError
+
+__all__ = [
+    "SCHEMA_VERSION",
+    "Synchronous",
+    "begin_write",
+    "create_partition_table",
+    "explain",
+    "explaining",
+    "open_database",
+    "reading",
+]
+
+Synchronous: TypeAlias = Literal["FULL", "NORMAL"]
+"""``FULL``: an acknowledged record survives power loss. ``NORMAL``: it survives ``kill -9``, but a power
+loss may take the last moments (never a part of a batch)."""
+
+SCHEMA_VERSION: Final = 1
+_APPLICATION_ID: Final = 0x75736C67  # "uslg"; `file` and SQLite tools show it
+
+_SCHEMA: Final = (
+    """CREATE TABLE topics (
+        topic_id INTEGER PRIMARY KEY,
+        name TEXT NOT NULL UNIQUE,
+        cleanup_policy TEXT NOT NULL,
+        retention_ms INTEGER,
+        max_message_bytes INTEGER NOT NULL
+    )""",
+    """CREATE TABLE partitions (
+        partition_id INTEGER PRIMARY KEY,
+        topic_id INTEGER NOT NULL REFERENCES topics,
+        partition INTEGER NOT NULL,
+        begin_offset INTEGER NOT NULL DEFAULT 0,
+        UNIQUE (topic_id, partition)
+    )""",
+    # Header names and those values that repeat from record to record, stored once.
+    "CREATE TABLE header_layouts (layout_id INTEGER PRIMARY KEY, layout BLOB NOT NULL UNIQUE)",
+    "CREATE TABLE producers (producer_id TEXT PRIMARY KEY, epoch INTEGER NOT NULL) WITHOUT ROWID",
+    """CREATE TABLE consumer_groups (
+        group_id INTEGER PRIMARY KEY,
+        name TEXT NOT NULL UNIQUE,
+        generation INTEGER NOT NULL DEFAULT 0
+    )""",
+    # seen_ms is the monotonic clock, which all processes of one host share and nobody can set back.
+    """CREATE TABLE members (
+        join_order INTEGER PRIMARY KEY AUTOINCREMENT,
+        group_id INTEGER NOT NULL REFERENCES consumer_groups,
+        member_id TEXT NOT NULL UNIQUE,
+        topics TEXT NOT NULL,
+        host TEXT NOT NULL,
+        pid INTEGER NOT NULL,
+        started TEXT NOT NULL,
+        seen_ms INTEGER NOT NULL,
+        session_timeout_ms INTEGER NOT NULL,
+        max_poll_interval_ms INTEGER NOT NULL
+    )""",
+    """CREATE TABLE owners (
+        group_id INTEGER NOT NULL REFERENCES consumer_groups,
+        partition_id INTEGER NOT NULL REFERENCES partitions,
+        member_id TEXT NOT NULL,
+        generation INTEGER NOT NULL,
+        PRIMARY KEY (group_id, partition_id)
+    ) WITHOUT ROWID""",
+    """CREATE TABLE positions (
+        group_id INTEGER NOT NULL REFERENCES consumer_groups,
+        partition_id INTEGER NOT NULL REFERENCES partitions,
+        next_offset INTEGER NOT NULL,
+        PRIMARY KEY (group_id, partition_id)
+    ) WITHOUT ROWID""",
+)
+
+_FIRST_RETRY_S: Final = 0.0002
+_LONGEST_RETRY_S: Final = 0.005
+_jitter = random.Random()  # not the global generator: games depend on its state
+
+T = TypeVar("T")
+
+
+def create_partition_table(connection: sqlite3.Connection, partition_id: int) -> None:
+    """Create the table of one partition.
+
+    ``lag_ms`` is how far the timestamp lies behind the latest one up to here, so ``timestamp_ms + lag_ms``
+    never falls from offset to offset and a time is found by bisection, without an index.
+    """
+    connection.execute(
+        f"""CREATE TABLE records_{partition_id} (
+            "offset" INTEGER PRIMARY KEY,
+            timestamp_ms INTEGER NOT NULL,
+            lag_ms INTEGER NOT NULL,
+            key TEXT NOT NULL,
+            layout_id INTEGER NOT NULL,
+            headers BLOB NOT NULL,
+            value BLOB NOT NULL
+        )"""
+    )
+
+
+def open_database(
+    path: str, synchronous: Synchronous, busy_timeout_s: float, *, writes: bool
+) -> sqlite3.Connection:
+    """Open the log file for the calling thread, creating it if there is none.
+
+    ``writes`` leaves waiting for the write lock to :func:`begin_write`.
+
+    Raises:
+        EventLogError: not a database, a database of something else, a newer schema, or not accessible.
+        LogUnavailableError: stayed locked for ``busy_timeout_s``.
+    """
+    with explaining(path):
+        connection = sqlite3.connect(
+            path,
+            timeout=busy_timeout_s,
+            isolation_level=None,
+            cached_statements=1024,  # a few statements for each partition
+        )
+        try:
+            _retry_while_busy(lambda: _prepare(connection, path, synchronous), busy_timeout_s)
+            if writes:  # SQLite's own back-off sleeps up to 100 ms at a time
+                connection.execute("PRAGMA busy_timeout = 0")
+        except (sqlite3.Error, EventLogError):
+            connection.close()
+            raise
+        return connection
+
+
+def _prepare(connection: sqlite3.Connection, path: str, synchronous: Synchronous) -> None:
+    if not _is_new(connection, path):
+        _set_modes(connection, synchronous)
+        return
+    _set_modes(connection, synchronous)
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        if _is_new(connection, path):  # else another process created it meanwhile
+            for statement in _SCHEMA:
+                connection.execute(statement)
+            connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
+            connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+        connection.execute("COMMIT")
+    finally:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+
+
+def _set_modes(connection: sqlite3.Connection, synchronous: Synchronous) -> None:
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute(f"PRAGMA synchronous = {synchronous}")
+    # macOS: fsync alone leaves data in the drive's cache. Has no effect elsewhere.
+    connection.execute(f"PRAGMA fullfsync = {int(synchronous == 'FULL')}")
+    # A WAL that grew while readers held it open is cut back to this size when it is reused.
+    connection.execute(f"PRAGMA journal_size_limit = {64 * 1024 * 1024}")
+
+
+def _is_new(connection: sqlite3.Connection, path: str) -> bool:
+    (application_id,) = connection.execute("PRAGMA application_id").fetchone()
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    (objects,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+    if application_id == 0 and version == 0 and objects == 0:
+        return True
+    if application_id != _APPLICATION_ID:
+        raise EventLogError(
+            f"{path} is a SQLite database, but not an event log (application id {application_id:#x}, "
+            f"expected {_APPLICATION_ID:#x}): give the path of a log or of a file that does not exist."
+        )
+    if version > SCHEMA_VERSION:
+        raise EventLogError(
+            f"event log {path} has schema version {version}, this version of unstable_stream knows up to "
+            f"{SCHEMA_VERSION}: upgrade unstable_stream."
+        )
+    return False
+
+
+def begin_write(connection: sqlite3.Connection, busy_timeout_s: float) -> None:
+    """Begin a transaction that holds the write lock, waiting for other writers up to the deadline.
+
+    Raises :class:`sqlite3.OperationalError` (busy) after the deadline.
+    """
+    _retry_while_busy(lambda: connection.execute("BEGIN IMMEDIATE"), busy_timeout_s)
+
+
+@contextmanager
+def reading(connection: sqlite3.Connection) -> Iterator[None]:
+    """Give all queries inside one snapshot of the log."""
+    connection.execute("BEGIN")
+    try:
+        yield
+    finally:
+        if connection.in_transaction:
+            connection.execute("COMMIT")
+
+
+def _retry_while_busy(attempt: Callable[[], T], timeout_s: float) -> T:
+    deadline = time.monotonic() + timeout_s
+    pause_s = _FIRST_RETRY_S
+    while True:
+        try:
+            return attempt()
+        except sqlite3.OperationalError as error:
+            if not _is_busy(error) or time.monotonic() >= deadline:
+                raise
+        time.sleep(pause_s * (0.5 + _jitter.random()))
+        pause_s = min(pause_s * 1.5, _LONGEST_RETRY_S)
+
+
+def _primary_code(error: sqlite3.Error) -> int | None:
+    code: int | None = getattr(error, "sqlite_errorcode", None)
+    return None if code is None else code & 0xFF  # the higher bits only refine it
+
+
+def _is_busy(error: sqlite3.Error) -> bool:
+    return _primary_code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
+@contextmanager
+def explaining(path: str) -> Iterator[None]:
+    """Turn SQLite's errors inside into ours."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise explain(error, path) from error
+
+
+def explain(error: sqlite3.Error, path: str) -> EventLogError:
+    """Return our error for one of SQLite's, with the remedy."""
+    code = _primary_code(error)
+    if _is_busy(error):
+        return LogUnavailableError(
+            f"event log {path} stayed locked by another process past the deadline: look for a process that "
+            "is stuck while writing, or open the log with a longer busy_timeout_s."
+        )
+    if code == sqlite3.SQLITE_NOTADB:
+        return EventLogError(
+            f"{path} is not an event log (not a SQLite database): give the path of a log or of a file that "
+            "does not exist."
+        )
+    if code == sqlite3.SQLITE_CORRUPT:
+        return EventLogError(
+            f"event log {path} is corrupt ({error}): restore a copy, or save what is readable with "
+            f"`sqlite3 {os.path.basename(path)} .recover`."
+        )
+    if code == sqlite3.SQLITE_FULL:
+        return EventLogError(
+            f"event log {path}: no space left, nothing was appended: free disk space and go on."
+        )
+    if code in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_READONLY):
+        return EventLogError(
+            f"event log {path} cannot be opened for writing ({error}): check that it is a file in a "
+            "directory this user may write to."
+        )
+    return EventLogError(f"event log {path}: {error}")

@@ -1,0 +1,36 @@
+"""Key to partition: Kafka's default partitioner, so that every adapter puts a key in the same place.
+
+Source: ``org.apache.kafka.common.utils.Utils.murmur2`` and ``BuiltInPartitioner.partitionForKey``.
+"""
+
+from functools import lru_cache
+from typing import Final
+
+__all__ = ["murmur2", "partition_for_key"]
+
+_MULTIPLIER: Final = 0x5BD1E995
+_SEED: Final = 0x9747B28C
+_MASK: Final = 0xFFFFFFFF
+
+
+def murmur2(data: bytes) -> int:
+    """Return the 32-bit MurmurHash2 of ``data`` with Kafka's seed, as an unsigned number."""
+    length = len(data)
+    mixed = (_SEED ^ length) & _MASK
+    whole = length & ~3
+    for start in range(0, whole, 4):
+        word = (int.from_bytes(data[start : start + 4], "little") * _MULTIPLIER) & _MASK
+        word ^= word >> 24
+        mixed = ((mixed * _MULTIPLIER) ^ (word * _MULTIPLIER)) & _MASK
+    if whole < length:
+        mixed ^= int.from_bytes(data[whole:], "little")
+        mixed = (mixed * _MULTIPLIER) & _MASK
+    mixed ^= mixed >> 13
+    mixed = (mixed * _MULTIPLIER) & _MASK
+    return mixed ^ (mixed >> 15)
+
+
+@lru_cache(maxsize=65_536)  # keys repeat (run/env, game), and the hash in Python costs more than the rest
+def partition_for_key(key: str, partitions: int) -> int:
+    """Return the partition, ``0 <= p < partitions``, where records of ``key`` live."""
+    return (murmur2(key.encode()) & 0x7FFFFFFF) % partitions
