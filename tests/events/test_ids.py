@@ -21,7 +21,9 @@ def test_ids_are_stable() -> None:
     # Written down once: these are in every log there is.
     game = game_id("run-a", "train", 7)
     assert game == "4efefed3-41bc-5fd6-8aa8-a54d6bf69128"
-    assert len({game, trajectory_id(game, 0), trajectory_id(game, 1), step_id(trajectory_id(game, 0), 0)}) == 4
+    assert (
+        len({game, trajectory_id(game, 0), trajectory_id(game, 1), step_id(trajectory_id(game, 0), 0)}) == 4
+    )
 
 
 def test_parts_do_not_run_together() -> None:

@@ -177,8 +177,10 @@ class _Host:
             if records:
                 await self._process(records)
             elif stopping:
-                return
+                self._lag_due = 0.0
             await self._measure_lag()
+            if stopping and not records:
+                return
 
     # -- one batch ----------------------------------------------------------------------------
 
