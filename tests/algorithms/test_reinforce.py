@@ -1,0 +1,258 @@
+"""REINFORCE worked out by hand on a bigram table: which tokens count, with what weight."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from tests.algorithms.policies import BigramPolicy
+from unstable_stream.algorithms import Reinforce, TrainingSample
+from unstable_stream.algorithms import scoring as scoring_module
+from unstable_stream.errors import LearnerError
+from unstable_stream.events import Step, pack_floats, pack_tokens
+
+UNIFORM = math.log(1 / 4)
+
+
+def sample(
+    prompt: list[int],
+    completion: list[int],
+    advantage: float = 1.0,
+    logprobs: list[float] | None = None,
+    temperature: float = 1.0,
+    truncated: bool = False,
+    step_id: str = "step",
+) -> TrainingSample:
+    return TrainingSample(
+        step_id=step_id,
+        prompt_token_ids=np.array(prompt, dtype=np.int32),
+        completion_token_ids=np.array(completion, dtype=np.int32),
+        logprobs=np.array([UNIFORM] * len(completion) if logprobs is None else logprobs, dtype=np.float32),
+        advantage=advantage,
+        temperature=temperature,
+        truncated=truncated,
+    )
+
+
+def bound(algorithm: Reinforce, policy: BigramPolicy, max_train_len: int | None = None) -> Reinforce:
+    algorithm.initialize(
+        policy, device=torch.device("cpu"), max_generation_len=10, max_train_len=max_train_len
+    )
+    return algorithm
+
+
+def gradient(
+    algorithm: Reinforce, samples: list[TrainingSample], policy: BigramPolicy | None = None
+) -> tuple[torch.Tensor, dict[str, float]]:
+    """Gradient of the table and the summed statistics, all samples in one micro-batch."""
+    policy = policy or BigramPolicy()
+    bound(algorithm, policy)
+    sums = algorithm.update(algorithm.prepare_batch(samples), scale=1 / len(samples), update=1)
+    assert policy.table.weight.grad is not None
+    return policy.table.weight.grad, {name: value.item() for name, value in sums.items()}
+
+
+def test_two_tokens_by_hand() -> None:
+    """Tokens 2 then 3 after prompt 0, 1, uniform policy: each pushes its row by (one-hot - 1/4) A / L."""
+    grad, sums = gradient(Reinforce(), [sample([0, 1], [2, 3], advantage=2.0)])
+    expected = torch.zeros(4, 4)
+    expected[1] = -2.0 / 10 * (torch.tensor([0.0, 0, 1, 0]) - 0.25)
+    expected[2] = -2.0 / 10 * (torch.tensor([0.0, 0, 0, 1]) - 0.25)
+    torch.testing.assert_close(grad, expected)
+    assert sums["loss"] == pytest.approx(-2.0 * 2 * UNIFORM / 10)
+    assert sums["tokens"] == 2
+    assert sums["entropy"] == pytest.approx(2 * math.log(4))
+    assert sums["kl"] == pytest.approx(0.0)
+
+
+def test_prompt_and_padding_never_count() -> None:
+    """The ancestor's mask included padding; here a shorter row beside a longer one changes neither."""
+    short, long = sample([3], [1]), sample([0, 0, 0, 2], [1, 1, 1, 1, 1, 3], advantage=-1.0)
+    together, sums = gradient(Reinforce(), [short, long])
+    alone = [gradient(Reinforce(), [one])[0] for one in (short, long)]
+    torch.testing.assert_close(together, (alone[0] + alone[1]) / 2)
+    assert sums["tokens"] == 7
+    assert together[0].abs().sum() == 0  # only ever prompt or padding
+
+
+def test_divides_by_the_constant_not_by_the_length() -> None:
+    one, _ = gradient(Reinforce(), [sample([0], [1])])
+    four, _ = gradient(Reinforce(), [sample([0], [1, 0, 1, 0, 1])])
+    torch.testing.assert_close(four[0], 3 * one[0])
+
+
+def test_importance_ratio_is_truncated_and_carries_no_gradient() -> None:
+    plain, _ = gradient(Reinforce(is_clip=None), [sample([0], [1], logprobs=[UNIFORM - math.log(8)])])
+    half, sums = gradient(Reinforce(is_clip=2.0), [sample([0], [1], logprobs=[UNIFORM + math.log(2)])])
+    torch.testing.assert_close(half, plain * 0.5)
+    assert sums["clipped"] == 0
+    capped, sums = gradient(Reinforce(is_clip=2.0), [sample([0], [1], logprobs=[UNIFORM - math.log(8)])])
+    torch.testing.assert_close(capped, plain * 2.0)
+    assert sums["clipped"] == 1
+    assert sums["max_ratio"] == pytest.approx(8.0)
+    assert sums["kl"] == pytest.approx(8 - 1 - math.log(8), rel=1e-5)
+    _, extreme = gradient(Reinforce(is_clip=2.0), [sample([0], [1], logprobs=[-500.0])])
+    assert math.isfinite(extreme["max_ratio"])
+    assert extreme["loss"] == pytest.approx(-2.0 * UNIFORM / 10)
+
+
+def test_the_recorded_temperature_is_applied() -> None:
+    """The ancestor sampled at 0.6 and trained at 1."""
+    policy = BigramPolicy()
+    logits = torch.tensor([1.0, 0.0, -1.0, 0.5])
+    with torch.no_grad():
+        policy.table.weight[0] = logits
+    expected = torch.log_softmax(logits / 0.6, 0)[2].item()
+    on_policy = sample([0], [2], logprobs=[expected], temperature=0.6)
+    grad, sums = gradient(Reinforce(), [on_policy], policy)
+    assert sums["max_ratio"] == pytest.approx(1.0, abs=1e-5)
+    one_hot = torch.tensor([0.0, 0.0, 1.0, 0.0])
+    torch.testing.assert_close(grad[0], -(one_hot - torch.softmax(logits / 0.6, 0)) / 0.6 / 10)
+
+
+def test_entropy_bonus_pulls_towards_uniform_and_decays() -> None:
+    algorithm = Reinforce(entropy_coef=0.1, entropy_decay_updates=4)
+    assert [algorithm.entropy_weight(update) for update in (1, 2, 5, 9)] == pytest.approx(
+        [0.1, 0.075, 0.0, 0.0]
+    )
+    policy = BigramPolicy()
+    with torch.no_grad():
+        policy.table.weight[0] = torch.tensor([2.0, 0.0, 0.0, 0.0])
+    grad, sums = gradient(algorithm, [sample([0], [0], advantage=0.0)], policy)
+    logits = torch.tensor([2.0, 0.0, 0.0, 0.0], requires_grad=True)
+    distribution = torch.log_softmax(logits, 0)
+    entropy = -(distribution.exp() * distribution).sum()
+    (-0.1 * entropy / 10).backward()  # type: ignore[no-untyped-call]
+    torch.testing.assert_close(grad[0], logits.grad)
+    assert grad[0, 0] > 0  # descending lowers the peak
+    assert sums["entropy"] == pytest.approx(entropy.item())
+
+
+def test_equal_advantages_give_no_gradient() -> None:
+    """After normalisation equal rewards are advantages of zero."""
+    grad, _ = gradient(Reinforce(), [sample([0], [1, 2], advantage=0.0), sample([3], [2], advantage=0.0)])
+    assert torch.count_nonzero(grad) == 0
+
+
+def test_max_train_len_cuts_the_completion() -> None:
+    policy, algorithm = BigramPolicy(), Reinforce()
+    bound(algorithm, policy, max_train_len=4)
+    cut = sample([0, 1], [2, 3, 2, 1])
+    batch = algorithm.prepare_batch([cut, sample([1], [0])])
+    assert batch.targets.tolist() == [2, 3, 0]
+    assert batch.input_ids.tolist() == [[0, 1, 2], [1, 0, 0]]
+    assert batch.positions.tolist() == [1, 2, 3]
+    assert batch.rows.tolist() == [0, 0, 1]
+    assert algorithm.admit(sample([0, 1, 2], [3])) == "train"
+    assert algorithm.admit(sample([0, 1, 2, 3], [3])) == "drop"
+    assert algorithm.admit(sample([0, 1], [])) == "mask"
+
+
+@pytest.mark.parametrize("setting", ["train", "mask", "drop"])
+def test_truncated_turns_follow_the_setting(setting: str) -> None:
+    algorithm = bound(Reinforce(truncated_turns=setting), BigramPolicy())  # type: ignore[arg-type]
+    assert algorithm.admit(sample([0], [1], truncated=True)) == setting
+    assert algorithm.admit(sample([0], [1])) == "train"
+
+
+def test_chunks_of_logits_give_the_same_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    rows = [sample([0], rng.integers(0, 4, 9).tolist(), float(rng.normal())) for _ in range(5)]
+    whole, expected = gradient(Reinforce(entropy_coef=0.1), rows)
+    monkeypatch.setattr(scoring_module, "_CHUNK_ELEMENTS", 4 * 7)  # 45 tokens in chunks of 7
+    chunked, found = gradient(Reinforce(entropy_coef=0.1), rows)
+    torch.testing.assert_close(chunked, whole)
+    assert found == pytest.approx(expected, rel=1e-5)
+
+
+def test_capped_logits_are_known_and_unknown_scalings_refused() -> None:
+    policy = BigramPolicy(soft_cap=3.0)
+    with torch.no_grad():
+        policy.table.weight[0] = torch.tensor([9.0, 0.0, 0.0, 0.0])
+    _, sums = gradient(Reinforce(), [sample([0], [0], logprobs=[0.0])], policy)
+    capped = torch.tensor([3 * math.tanh(3.0), 0.0, 0.0, 0.0])
+    assert sums["loss"] == pytest.approx(
+        -torch.log_softmax(capped, 0)[0].item() * sums["max_ratio"] / 10, rel=1e-5
+    )
+    odd = BigramPolicy(hidden_scale=2.0)
+    with torch.no_grad():
+        odd.table.weight.normal_()
+    with pytest.raises(LearnerError, match="changes its logits"):
+        bound(Reinforce(), odd)
+
+
+def test_summaries_are_means() -> None:
+    algorithm = Reinforce()
+    _, sums = gradient(algorithm, [sample([0], [1, 2], advantage=3.0), sample([0], [1], advantage=-1.0)])
+    metrics = algorithm.summarize(sums)
+    assert metrics["completion_tokens"] == 3
+    assert metrics["completion_length"] == 1.5
+    assert metrics["advantage_mean"] == 1.0
+    assert metrics["advantage_std"] == 2.0
+    assert metrics["is_ratio_mean"] == pytest.approx(1.0)
+    assert metrics["entropy"] == pytest.approx(math.log(4))
+    assert algorithm.summarize({}) == {"completion_tokens": 0.0}
+
+
+def test_tokens_come_from_the_step_and_are_never_made_again() -> None:
+    """The ancestor found the prompt's end by tokenising again; the step's bytes are all there is here."""
+    step = Step(
+        event_id="id",
+        run_id="run",
+        occurred_at_ms=0,
+        trajectory_id="t",
+        game_id="g",
+        game_index=0,
+        env_id="env",
+        seat=0,
+        turn_index=0,
+        num_turns=1,
+        model_uid="ckpt-000000",
+        policy_version=0,
+        prompt_token_ids=pack_tokens([3, 1]),
+        completion_token_ids=pack_tokens([2, 0]),
+        logprobs=pack_floats([-0.25, -1.5]),
+        truncated=True,
+        temperature=0.7,
+        raw_reward=1.0,
+        final_reward=1.0,
+        reward=1.0,
+    )
+    found = TrainingSample.from_step(step, advantage=0.5)
+    batch = bound(Reinforce(), BigramPolicy()).prepare_batch([found])
+    assert batch.input_ids.tolist() == [[3, 1, 2]]
+    assert batch.targets.tolist() == [2, 0]
+    assert batch.behaviour_logprobs.tolist() == [-0.25, -1.5]
+    assert batch.temperatures.tolist() == pytest.approx([0.7, 0.7])
+    assert batch.advantages.tolist() == [0.5, 0.5]
+    assert found.truncated
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"prompt": []}, "empty prompt"),
+        ({"logprobs": [0.0]}, "2 completion tokens but 1 log-probabilities"),
+        ({"temperature": 0.0}, "temperature 0.0"),
+        ({"advantage": math.nan}, "advantage nan"),
+        ({"logprobs": [0.0, -math.inf]}, "not finite"),
+    ],
+)
+def test_samples_that_cannot_be_trained_on_are_named(arguments: dict[str, object], message: str) -> None:
+    with pytest.raises(LearnerError, match=rf"step bad .*{message}"):
+        sample(**{"prompt": [0], "completion": [1, 2], "step_id": "bad"} | arguments)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"is_clip": 0.0},
+        {"entropy_coef": -0.1},
+        {"entropy_decay_updates": 0},
+        {"truncated_turns": "keep"},
+    ],
+)
+def test_impossible_settings_are_refused(arguments: dict[str, object]) -> None:
+    with pytest.raises(LearnerError, match=next(iter(arguments))):
+        Reinforce(**arguments)  # type: ignore[arg-type]

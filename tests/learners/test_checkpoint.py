@@ -1,0 +1,215 @@
+"""Checkpoints: resume continues the same curve, damage is found, crashes leave nothing half done."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import peft
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from tests.learners.conftest import Learner, MakeLearner
+from tests.learners.samples import make_samples
+from unstable_stream.algorithms import Reinforce
+from unstable_stream.errors import CheckpointError, LearnerError
+from unstable_stream.learners import StandardLearner, load_checkpoint, prune_optimizer_states
+
+SETTINGS: dict[str, Any] = {
+    "batch_size": 64,
+    "mini_batch_size": 4,
+    "learning_rate": 1e-2,
+    "max_generation_len": 8,
+    "lora_cfg": {"lora_rank": 4, "lora_alpha": 8, "lora_dropout": 0.1},
+    "lr_schedule": {"type": "linear", "final_fraction": 0.1, "total": 6},
+    "optimizer_steps_per_update": 2,
+    "weight_decay": 0.01,
+    "seed": 11,
+}
+
+
+def train(learner: Learner, first: int, last: int) -> None:
+    for number in range(first, last + 1):
+        learner.update(make_samples(10, seed=number), number)
+
+
+def continue_from(model: str, checkpoint: str, root: str) -> None:
+    """Run in a new process: resume at update 3, train to 6, save."""
+    torch.set_num_threads(1)
+    learner = StandardLearner(
+        model, algorithm=Reinforce(entropy_coef=0.01, entropy_decay_updates=6), ckpt_root=root, **SETTINGS
+    )
+    learner.load(checkpoint)
+    train(learner, 4, 6)
+    learner.save()
+
+
+def test_resume_in_a_new_process_continues_the_same_curve_bit_for_bit(
+    tiny_model: Path, tmp_path: Path
+) -> None:
+    algorithm = Reinforce(entropy_coef=0.01, entropy_decay_updates=6)
+    straight = StandardLearner(
+        str(tiny_model), algorithm=algorithm, ckpt_root=tmp_path / "straight", **SETTINGS
+    )
+    train(straight, 1, 3)
+    middle = straight.save(positions={"steps[0]": 7})
+    train(straight, 4, 6)
+    expected = straight.save()
+    arguments = (str(tiny_model), middle.path, str(tmp_path / "resumed"))
+    code = f"from {__name__} import continue_from; continue_from(*{arguments!r})"
+    root = Path(__file__).parents[2]
+    environment = {**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"}
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=root, env=environment, timeout=100)
+    resumed = load_checkpoint(tmp_path / "resumed" / "ckpt-000006", expected.sha256)  # the same bytes
+    assert resumed.state.samples_seen == 60
+    reference = load_checkpoint(expected.path)
+    assert resumed.optimizer is not None
+    assert reference.optimizer is not None
+    for index, state in reference.optimizer["state"].items():
+        for name, tensor in state.items():
+            assert torch.equal(tensor, resumed.optimizer["state"][index][name])
+
+
+def test_state_is_what_was_saved(make_learner: MakeLearner) -> None:
+    learner = make_learner()
+    train(learner, 1, 2)
+    info = learner.save(positions={"steps[0]": 12, "steps[1]": 9})
+    assert Path(info.path).name == "ckpt-000002"
+    assert sorted(path.name for path in Path(info.path).iterdir()) == [
+        "adapter_config.json",
+        "adapter_model.safetensors",
+        "optimizer.pt",
+        "state.json",
+    ]
+    assert info.size_bytes == Path(info.path, "adapter_model.safetensors").stat().st_size
+    state = make_learner().load(info.path, info.sha256)
+    assert (state.update, state.samples_seen) == (2, 20)
+    assert state.positions == {"steps[0]": 12, "steps[1]": 9}
+    assert state.lora["lora_rank"] == 4
+    assert state.base_model == learner.model_name
+
+
+def test_adapter_loads_in_peft_and_as_a_start(make_learner: MakeLearner, tiny_model: Path) -> None:
+    learner = make_learner()
+    train(learner, 1, 2)
+    info = learner.save(full=False)
+    tokens = torch.tensor([[3, 1, 4, 1, 5]])
+    with torch.no_grad():
+        expected = learner.model.eval()(tokens).logits
+        base = AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.float32)
+        plain = base(tokens).logits
+        found = peft.PeftModel.from_pretrained(base, info.path)(tokens).logits
+        started = make_learner(initial_lora_path=info.path).model.eval()(tokens).logits
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(started, expected)
+    assert (expected - plain).abs().max() > 0.01
+
+
+def test_adapter_of_another_shape_is_refused(make_learner: MakeLearner) -> None:
+    learner = make_learner()
+    info = learner.save()
+    with pytest.raises(LearnerError, match="rank and alpha"):
+        make_learner(lora_cfg={"lora_rank": 8, "lora_alpha": 8}, initial_lora_path=info.path)
+    fewer = {"lora_rank": 4, "lora_alpha": 8, "target_modules": ["q_proj"]}
+    with pytest.raises(LearnerError, match=r"differ in name or shape.*target_modules"):
+        make_learner(lora_cfg=fewer, initial_lora_path=info.path)
+    with pytest.raises(LearnerError, match="lora_cfg"):
+        make_learner(lora_cfg=fewer).load(info.path)
+    with pytest.raises(LearnerError, match="seed 11; this learner has 12"):
+        make_learner(seed=12).load(info.path)
+
+
+@pytest.mark.parametrize("name", ["adapter_model.safetensors", "optimizer.pt", "adapter_config.json"])
+def test_damage_is_found_and_named(make_learner: MakeLearner, name: str) -> None:
+    info = make_learner().save()
+    path = Path(info.path, name)
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(CheckpointError, match=f"{name} is damaged.*earlier checkpoint"):
+        load_checkpoint(info.path)
+
+
+def test_missing_pieces_and_mismatches_are_named(make_learner: MakeLearner, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"lacks .*state\.json.*earlier checkpoint"):
+        load_checkpoint(tmp_path / "nothing")
+    info = make_learner().save()
+    with pytest.raises(CheckpointError, match="the log recorded 00ff"):
+        load_checkpoint(info.path, "00ff")
+    Path(info.path, "adapter_model.safetensors").unlink()
+    with pytest.raises(CheckpointError, match=r"lacks .*adapter_model\.safetensors"):
+        load_checkpoint(info.path)
+    state = Path(info.path, "state.json")
+    summary = json.loads(state.read_text())
+    state.write_text(json.dumps(summary | {"format": 99}))
+    with pytest.raises(CheckpointError, match="format 99; this package reads up to 1"):
+        load_checkpoint(info.path)
+    state.write_text("{")
+    with pytest.raises(CheckpointError, match=r"unreadable state\.json"):
+        load_checkpoint(info.path)
+
+
+def test_light_and_pruned_checkpoints_keep_their_adapters(make_learner: MakeLearner, tmp_path: Path) -> None:
+    learner = make_learner()
+    paths = []
+    for number in (1, 2, 3):
+        learner.update(make_samples(3), number)
+        paths.append(learner.save().path)
+    pruned = prune_optimizer_states(tmp_path / "checkpoints", keep_last=1)
+    assert [str(path.parent) for path in pruned] == paths[:2]
+    assert load_checkpoint(paths[0]).optimizer is None
+    with pytest.raises(CheckpointError, match="no optimizer state"):
+        make_learner().load(paths[0])
+    assert make_learner().load(paths[2]).update == 3
+
+
+@pytest.mark.parametrize("crash_at", range(1, 7))
+def test_a_crash_while_saving_leaves_all_or_nothing(
+    make_learner: MakeLearner, monkeypatch: pytest.MonkeyPatch, crash_at: int
+) -> None:
+    """Stop at each durable point: four files, the directory, the parent."""
+    learner = make_learner()
+    first = learner.save()
+    learner.update(make_samples(3), 1)
+    points = 0
+
+    def crash(*_: object) -> None:
+        nonlocal points
+        points += 1
+        if points == crash_at:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "fsync", crash)
+    with pytest.raises(KeyboardInterrupt):
+        learner.save()
+    monkeypatch.undo()
+    directory = Path(first.path).parent
+    destination = directory / "ckpt-000001"
+    assert destination.exists() == (crash_at == 6)  # after the rename it is complete
+    if destination.exists():
+        load_checkpoint(destination)
+    load_checkpoint(first.path, first.sha256)
+    again = learner.save()
+    load_checkpoint(again.path, again.sha256)
+    assert sorted(path.name for path in directory.iterdir()) == ["ckpt-000000", "ckpt-000001"]
+
+
+def test_saving_again_replaces_the_attempt(make_learner: MakeLearner) -> None:
+    learner = make_learner()
+    before = learner.save()
+    other = make_learner()
+    with torch.no_grad():
+        next(p for p in other.model.parameters() if p.requires_grad).add_(1.0)
+    after = other.save()
+    assert after.path == before.path
+    assert after.sha256 != before.sha256
+    load_checkpoint(after.path, after.sha256)
+
+
+def test_an_unwritable_place_is_explained(make_learner: MakeLearner, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(CheckpointError, match="could not be written"):
+        make_learner(ckpt_root=tmp_path / "file").save()

@@ -1,0 +1,175 @@
+"""The packed update against a slow obvious loop: one sample at a time, full logits, plain Python."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.learners.conftest import Learner, MakeLearner
+from tests.learners.samples import make_sample, make_samples
+from unstable_stream.algorithms import Reinforce, TrainingSample
+from unstable_stream.learners.packing import micro_batches, optimizer_chunks
+
+NEVER_CLIP = 1e9
+
+
+def slow_gradients(
+    learner: Learner,
+    samples: list[TrainingSample],
+    *,
+    is_clip: float = 2.0,
+    entropy: float = 0.0,
+    left_padding: int = 0,
+) -> tuple[float, dict[str, Tensor]]:
+    """Loss and gradients of the formula in ``reinforce.py``, one sample and one token at a time."""
+    learner.model.zero_grad()
+    total = 0.0
+    for sample in samples:
+        prompt, completion = sample.prompt_token_ids.tolist(), sample.completion_token_ids.tolist()
+        tokens = torch.tensor([[0] * left_padding + prompt + completion])
+        mask = torch.ones_like(tokens)
+        mask[:, :left_padding] = 0
+        positions = (mask.cumsum(1) - 1).clamp(min=0)
+        logits = learner.model(tokens, attention_mask=mask, position_ids=positions).logits[0]
+        loss = torch.zeros(())
+        for index, token in enumerate(completion):
+            place = left_padding + len(prompt) + index - 1
+            distribution = torch.log_softmax(logits[place] / sample.temperature, dim=-1)
+            ratio = (distribution[token].detach() - float(sample.logprobs[index])).exp().clamp(max=is_clip)
+            token_entropy = -(distribution.exp() * distribution).sum()
+            loss = loss - ratio * sample.advantage * distribution[token] - entropy * token_entropy
+        loss = loss / 8 / len(samples)  # max_generation_len, samples
+        loss.backward()  # type: ignore[no-untyped-call]
+        total += loss.item()
+    return total, gradients(learner)
+
+
+def gradients(learner: Learner) -> dict[str, Tensor]:
+    return {
+        name: parameter.grad.clone()
+        for name, parameter in learner.model.named_parameters()
+        if parameter.grad is not None
+    }
+
+
+def assert_same(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    assert found.keys() == expected.keys()
+    assert any(gradient.abs().max() > 1e-4 for gradient in expected.values())
+    for name in expected:
+        torch.testing.assert_close(found[name], expected[name], rtol=1e-3, atol=1e-6, msg=name)
+
+
+def warmed(make_learner: MakeLearner, **overrides: Any) -> Learner:
+    """A learner whose adapter is not the initial one, so that every LoRA matrix has a gradient."""
+    learner = make_learner(grad_clip=NEVER_CLIP, **overrides)
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for name, parameter in learner.model.named_parameters():
+            if "lora_B" in name:
+                parameter.normal_(std=0.05, generator=generator)
+    return learner
+
+
+@pytest.mark.parametrize("left_padding", [0, 5])
+def test_packed_gradient_equals_the_loop(make_learner: MakeLearner, left_padding: int) -> None:
+    learner = warmed(make_learner, algorithm=Reinforce(entropy_coef=0.05))
+    samples = [*make_samples(17), make_sample("long-prompt", 40, 1), make_sample("long-completion", 1, 8)]
+    loss, expected = slow_gradients(learner, samples, entropy=0.05, left_padding=left_padding)
+    result = learner.update(samples, 1)
+    assert result.loss == pytest.approx(loss, rel=1e-4)
+    assert_same(gradients(learner), expected)
+    assert result.trained_ids == tuple(sample.step_id for sample in samples)
+    assert result.metrics["padding_fraction"] < 0.2
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        {"mini_batch_size": 1},
+        {"mini_batch_size": 64, "max_micro_batch_tokens": 50},
+        {"mini_batch_size": 64, "gradient_checkpointing": True},
+        {"mini_batch_size": 64, "activation_checkpointing": True},
+    ],
+)
+def test_how_the_batch_is_cut_does_not_matter(make_learner: MakeLearner, overrides: dict[str, Any]) -> None:
+    samples = make_samples(12)
+    whole = warmed(make_learner, mini_batch_size=64)
+    expected = whole.update(samples, 1)
+    cut = warmed(make_learner, **overrides)
+    found = cut.update(samples, 1)
+    assert_same(gradients(cut), gradients(whole))
+    assert found.metrics["grad_norm"] == pytest.approx(expected.metrics["grad_norm"], rel=1e-4)
+    assert found.metrics["entropy"] == pytest.approx(expected.metrics["entropy"], rel=1e-4)
+
+
+def test_only_the_adapter_is_trained(make_learner: MakeLearner) -> None:
+    learner = make_learner()
+    before = {name: parameter.detach().clone() for name, parameter in learner.model.named_parameters()}
+    learner.update(make_samples(6), 1)
+    learner.update(make_samples(6), 2)  # A moves only after B has left zero
+    changed = {
+        name
+        for name, parameter in learner.model.named_parameters()
+        if not torch.equal(parameter, before[name])
+    }
+    assert changed == {name for name in before if "lora_" in name}
+
+
+def test_single_sample(make_learner: MakeLearner) -> None:
+    learner = warmed(make_learner)
+    sample = make_sample("only", 5, 3, advantage=-1.0)
+    loss, expected = slow_gradients(learner, [sample])
+    assert learner.update([sample], 1).loss == pytest.approx(loss, rel=1e-4)
+    assert_same(gradients(learner), expected)
+
+
+def test_max_train_len_trains_on_the_first_tokens(make_learner: MakeLearner) -> None:
+    learner = warmed(make_learner, max_train_len=10)
+    whole = make_sample("cut", 6, 8)
+    first = TrainingSample(
+        "first", whole.prompt_token_ids, whole.completion_token_ids[:4], whole.logprobs[:4], whole.advantage
+    )
+    _, expected = slow_gradients(learner, [first])
+    result = learner.update([whole, make_sample("too-long", 10, 2)], 1)
+    assert_same(gradients(learner), expected)  # the mean is over the one sample that was kept
+    assert result.trained_ids == ("cut",)
+    assert [(drop.step_id, drop.reason) for drop in result.dropped] == [("too-long", "truncated")]
+    assert result.metrics["completion_tokens"] == 4
+
+
+def test_masked_turns_count_in_the_mean_and_dropped_ones_do_not(make_learner: MakeLearner) -> None:
+    samples = [*make_samples(3), make_sample("cut-off", 4, 8, truncated=True)]
+    plain = warmed(make_learner)
+    plain.update(samples[:3], 1)
+    masked = warmed(make_learner, algorithm=Reinforce(truncated_turns="mask"))
+    result = masked.update(samples, 1)
+    assert result.trained_ids == ("s0", "s1", "s2", "cut-off")
+    assert result.dropped == ()
+    assert_same(gradients(masked), {name: value * 3 / 4 for name, value in gradients(plain).items()})
+    dropping = warmed(make_learner, algorithm=Reinforce(truncated_turns="drop"))
+    result = dropping.update(samples, 1)
+    assert result.trained_ids == ("s0", "s1", "s2")
+    assert [drop.step_id for drop in result.dropped] == ["cut-off"]
+    assert_same(gradients(dropping), gradients(plain))
+
+
+def test_micro_batches_cover_every_row_within_the_limits() -> None:
+    lengths = [5, 90, 7, 7, 100, 3, 40, 41, 300, 6]
+    batches = micro_batches(lengths, max_rows=4, max_tokens=200)
+    assert sorted(index for batch in batches for index in batch) == list(range(10))
+    assert batches[0] == [8]  # longer than the limit: alone
+    for batch in batches:
+        assert len(batch) <= 4
+        assert len(batch) == 1 or len(batch) * max(lengths[index] for index in batch) <= 200
+    assert micro_batches([2, 2, 2], max_rows=2, max_tokens=99) == [[0, 1], [2]]
+
+
+def test_optimizer_chunks_are_a_seeded_partition() -> None:
+    chunks = optimizer_chunks(11, 3, seed=1, update=4)
+    assert sorted(index for chunk in chunks for index in chunk) == list(range(11))
+    assert sorted(len(chunk) for chunk in chunks) == [3, 4, 4]
+    assert chunks == optimizer_chunks(11, 3, seed=1, update=4)
+    assert chunks != optimizer_chunks(11, 3, seed=1, update=5)
+    assert optimizer_chunks(2, 5, seed=1, update=1) in ([[0], [1]], [[1], [0]])
+    assert optimizer_chunks(3, 1, seed=1, update=1) == [[0, 1, 2]]

@@ -1,0 +1,232 @@
+"""Updates in turn, the learning rate, batches without trainable tokens, and stopping before damage."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from tests.learners.conftest import Learner, MakeLearner
+from tests.learners.samples import make_sample, make_samples
+from unstable_stream.algorithms import BaseAlgo, Reinforce, TokenBatch
+from unstable_stream.errors import LearnerError
+from unstable_stream.learners import LoraSettings, LrSchedule
+from unstable_stream.learners.lora import adapter_weights
+
+
+def weights(learner: Learner) -> dict[str, torch.Tensor]:
+    return {name: tensor.clone() for name, tensor in adapter_weights(learner.model).items()}
+
+
+def unchanged(learner: Learner, before: dict[str, torch.Tensor]) -> bool:
+    return all(torch.equal(tensor, before[name]) for name, tensor in weights(learner).items())
+
+
+def test_n_iterations_are_n_updates(make_learner: MakeLearner) -> None:
+    """The ancestor counted each step twice and stopped an update early."""
+    learner = make_learner()
+    results = [learner.update(make_samples(4, seed=number), number) for number in range(1, 6)]
+    assert [result.update for result in results] == [1, 2, 3, 4, 5]
+    assert learner.step == 5
+    assert learner.samples_seen == 20
+    for wrong in (5, 7):
+        with pytest.raises(LearnerError, match=f"update {wrong} is out of turn; expected 6"):
+            learner.update(make_samples(4), wrong)
+    assert learner.step == 5
+
+
+def test_training_raises_the_probability_of_what_was_good(make_learner: MakeLearner) -> None:
+    learner = make_learner(algorithm=Reinforce(is_clip=None))
+    good = make_sample("good", 6, 2, advantage=1.0)
+    bad = dataclasses.replace(
+        make_sample("bad", 6, 2, advantage=-1.0, seed=9), prompt_token_ids=good.prompt_token_ids
+    )
+
+    def logprobs() -> list[float]:
+        algorithm = learner.algorithm
+        assert isinstance(algorithm, Reinforce)
+        with torch.no_grad():
+            batch = algorithm.prepare_batch([good, bad])
+            scores, _ = algorithm.score(batch)
+        return [scores[:2].sum().item(), scores[2:].sum().item()]
+
+    before = logprobs()
+    for number in range(1, 11):
+        learner.update([good, bad], number)
+    after = logprobs()
+    assert after[0] > before[0] + 1.0
+    assert after[1] < before[1] - 1.0
+
+
+def test_equal_advantages_change_nothing(make_learner: MakeLearner) -> None:
+    learner = make_learner()
+    learner.model.zero_grad()
+    before = weights(learner)
+    samples = [dataclasses.replace(sample, advantage=0.0) for sample in make_samples(6)]
+    result = learner.update(samples, 1)
+    assert result.metrics["grad_norm"] == 0.0
+    assert unchanged(learner, before)
+
+
+@pytest.mark.parametrize("setting", ["mask", "drop"])
+def test_all_truncated_batch_is_an_update_without_a_step(make_learner: MakeLearner, setting: str) -> None:
+    learner = make_learner(algorithm=Reinforce(truncated_turns=setting), weight_decay=0.1)  # type: ignore[arg-type]
+    learner.update(make_samples(4), 1)  # so that momentum would move weights
+    before = weights(learner)
+    samples = [dataclasses.replace(sample, truncated=True) for sample in make_samples(4)]
+    result = learner.update(samples, 2)
+    assert unchanged(learner, before)
+    assert result.loss == 0.0
+    assert result.metrics["optimizer_steps"] == 0
+    assert result.metrics["completion_tokens"] == 0
+    accounted = [*result.trained_ids, *(drop.step_id for drop in result.dropped)]
+    assert accounted == ["s0", "s1", "s2", "s3"]
+    assert learner.step == 2
+    learner.update(make_samples(4), 3)
+
+
+def test_prompts_that_fill_max_train_len_are_dropped(make_learner: MakeLearner) -> None:
+    learner = make_learner(max_train_len=4)
+    result = learner.update([make_sample("long", 4, 2), make_sample("longer", 30, 2)], 1)
+    assert result.trained_ids == ()
+    assert [drop.reason for drop in result.dropped] == ["truncated", "truncated"]
+
+
+def test_same_seed_same_weights_whatever_the_global_generator(make_learner: MakeLearner) -> None:
+    found = []
+    for noise in (1, 2):
+        torch.manual_seed(noise)
+        learner = make_learner(
+            lora_cfg={"lora_rank": 4, "lora_alpha": 8, "lora_dropout": 0.2}, optimizer_steps_per_update=2
+        )
+        state = torch.random.get_rng_state()
+        for number in (1, 2):
+            learner.update(make_samples(8), number)
+        assert torch.equal(torch.random.get_rng_state(), state)
+        found.append(weights(learner))
+    assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])
+    other = make_learner(seed=12)
+    assert not unchanged(other, found[0])
+
+
+def test_optimizer_steps_cover_the_batch(make_learner: MakeLearner) -> None:
+    learner = make_learner(optimizer_steps_per_update=3)
+    result = learner.update(make_samples(8), 1)
+    assert result.metrics["optimizer_steps"] == 3
+    assert result.metrics["samples"] == 8
+    assert result.metrics["completion_tokens"] == sum(len(s.completion_token_ids) for s in make_samples(8))
+    assert result.trained_ids == tuple(f"s{index}" for index in range(8))
+
+
+def test_gradient_is_clipped_by_its_global_norm(make_learner: MakeLearner) -> None:
+    learner = make_learner(grad_clip=1e-3)
+    result = learner.update(make_samples(8), 1)
+    squares = [p.grad.square().sum().item() for p in learner.model.parameters() if p.grad is not None]
+    assert result.metrics["grad_norm"] > 1e-3
+    assert math.sqrt(sum(squares)) == pytest.approx(1e-3, rel=1e-2)
+
+
+class Poisoned(BaseAlgo):
+    """Makes the loss of one sample infinite, in one update."""
+
+    def update(self, batch: TokenBatch, *, scale: float, update: int) -> dict[str, torch.Tensor]:
+        logprobs, _ = self.score(batch)
+        loss = -(batch.advantages * logprobs).sum() * scale
+        if update == 2 and bool((batch.row_advantages == 7.0).any()):
+            loss = loss * math.inf
+        loss.backward()  # type: ignore[no-untyped-call]
+        return {"loss": loss.detach()}
+
+
+def test_a_loss_that_is_not_finite_stops_before_the_step(make_learner: MakeLearner) -> None:
+    learner = make_learner(algorithm=Poisoned(), mini_batch_size=1)
+    samples = [*make_samples(5), make_sample("culprit", 3, 2, advantage=7.0)]
+    learner.update(samples, 1)
+    saved = learner.save()
+    before = weights(learner)
+    with pytest.raises(LearnerError, match=r"update 2: .* among steps culprit\."):
+        learner.update(samples, 2)
+    assert unchanged(learner, before)
+    assert learner.step == 1
+    with pytest.raises(LearnerError, match="needs a checkpoint loaded"):
+        learner.update(make_samples(5), 2)
+    with pytest.raises(LearnerError, match="needs a checkpoint loaded"):
+        learner.save()
+    learner.load(saved.path, saved.sha256)
+    assert learner.update(make_samples(5), 2).update == 2
+
+
+@pytest.mark.parametrize("count", [0, 65])
+def test_batches_of_the_wrong_size_are_refused(make_learner: MakeLearner, count: int) -> None:
+    with pytest.raises(LearnerError, match=f"got {count} samples; expected 1 to batch_size = 64"):
+        make_learner().update([make_sample("x", 2, 2)] * count, 1)
+
+
+def test_learning_rate_schedule() -> None:
+    linear = LrSchedule.from_settings({"type": "linear", "final_fraction": 0.05, "total": 110})
+    assert [linear.factor(update) for update in (1, 110, 500)] == pytest.approx([1.0, 0.05, 0.05])
+    assert linear.factor(55) == pytest.approx(1 - 0.95 * 54 / 109)
+    assert LrSchedule().factor(10**6) == 1.0
+    warm = LrSchedule(warmup=4)
+    assert [warm.factor(update) for update in (1, 2, 4, 5)] == [0.25, 0.5, 1.0, 1.0]
+    for wrong in ({"type": "cosine"}, {"type": "linear"}, {"final_fraction": 2.0}, {"warm": 1}):
+        with pytest.raises(LearnerError, match="lr_schedule"):
+            LrSchedule.from_settings(wrong)
+
+
+def test_schedule_reaches_the_optimizer(make_learner: MakeLearner) -> None:
+    learner = make_learner(lr_schedule={"type": "linear", "final_fraction": 0.5, "total": 3})
+    rates = [learner.update(make_samples(2), number).metrics["learning_rate"] for number in (1, 2, 3)]
+    assert rates == pytest.approx([1e-2, 0.75e-2, 0.5e-2])
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"batch_size": 0}, "batch_size is 0"),
+        ({"grad_clip": 0.0}, "grad_clip is 0.0"),
+        ({"max_train_len": 0}, "max_train_len is 0"),
+        ({"gradient_checkpointing": True, "activation_checkpointing": True}, "choose one"),
+        ({"lora_cfg": {"rank": 4}}, "lora_rank"),
+        ({"lora_cfg": {"target_modules": ["nothing_like_it"]}}, "target_modules"),
+        ({"initial_lora_path": "/nowhere"}, "initial_lora_path"),
+    ],
+)
+def test_impossible_settings_are_refused(
+    make_learner: MakeLearner, overrides: dict[str, object], message: str
+) -> None:
+    with pytest.raises(LearnerError, match=message):
+        make_learner(**overrides)
+
+
+def test_lora_settings_accept_the_documented_mapping() -> None:
+    settings = LoraSettings.from_settings({"lora_rank": 32, "target_modules": ["q_proj"]})
+    assert settings.to_dict() == {
+        "lora_rank": 32,
+        "lora_alpha": 32,
+        "lora_dropout": 0.0,
+        "target_modules": ["q_proj"],
+    }
+    assert len(LoraSettings().target_modules) == 7
+
+
+def test_behaviour_equals_policy_gives_ratio_one(make_learner: MakeLearner) -> None:
+    """On-policy samples, scored by the learner's own policy, need no correction."""
+    learner = make_learner()
+    algorithm = learner.algorithm
+    assert isinstance(algorithm, Reinforce)
+    samples = make_samples(5)
+    with torch.no_grad():
+        batch = algorithm.prepare_batch(samples)
+        scores = algorithm.score(batch)[0].numpy().astype(np.float32)
+    ends = np.cumsum([len(sample.completion_token_ids) for sample in samples])
+    on_policy = [
+        dataclasses.replace(sample, logprobs=part)
+        for sample, part in zip(samples, np.split(scores, ends[:-1]), strict=True)
+    ]
+    metrics = learner.update(on_policy, 1).metrics
+    assert metrics["is_ratio_mean"] == pytest.approx(1.0, abs=1e-4)
+    assert metrics["is_ratio_max"] == pytest.approx(1.0, abs=1e-4)
+    assert metrics["approx_kl"] == pytest.approx(0.0, abs=1e-6)
+    assert metrics["is_clipped_fraction"] == 0.0
