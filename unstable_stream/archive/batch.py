@@ -1,0 +1,245 @@
+"""Records to Arrow tables: decode, recognise what has been seen, build each column in one go.
+
+Pure: no file is touched here. A record that cannot be decoded, or whose values no column can hold, is
+rejected alone; the rest of the batch goes on.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from unstable_stream.archive.tables import TABLES
+from unstable_stream.archive.tables.declare import Column, Table
+from unstable_stream.errors import EventDecodeError, EventError
+from unstable_stream.events import Event, decode_event, event_type
+
+__all__ = ["ARROW_TYPES", "EVENTS", "LATEST_MS", "ArchivedRecord", "Batch", "Rejection", "build_batch"]
+
+
+class ArchivedRecord(Protocol):
+    """What the archive needs of a stored record; the event log's records fit."""
+
+    @property
+    def topic(self) -> str: ...
+    @property
+    def partition(self) -> int: ...
+    @property
+    def offset(self) -> int: ...
+    @property
+    def key(self) -> str: ...
+    @property
+    def value(self) -> bytes: ...
+    @property
+    def headers(self) -> Mapping[str, bytes]: ...
+    @property
+    def timestamp_ms(self) -> int: ...
+
+
+class Rejection(NamedTuple):
+    """A record that went into ``events`` but into no typed table."""
+
+    record: ArchivedRecord
+    error: EventError
+
+
+class _Raw(NamedTuple):
+    record: ArchivedRecord
+    event: Event | None
+
+
+_CLOUD_EVENTS_HEADERS: Final = {"ce_specversion", "ce_id", "ce_type", "ce_source", "ce_time", "content-type"}
+
+
+def _text(raw: _Raw) -> str | None:
+    try:
+        return raw.record.value.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def _bytes_if_not_text(raw: _Raw) -> bytes | None:
+    return raw.record.value if raw.event is None and _text(raw) is None else None
+
+
+def _other_headers(raw: _Raw) -> list[tuple[str, bytes]] | None:
+    headers = raw.record.headers
+    # An event's standard headers repeat its fields; whoever has none has nothing to repeat.
+    standard = _CLOUD_EVENTS_HEADERS if raw.event is not None else set()
+    return [(name, headers[name]) for name in headers if name not in standard] or None
+
+
+def _of_event(read: Callable[[Event], object]) -> Callable[[_Raw], object]:
+    return lambda raw: None if raw.event is None else read(raw.event)
+
+
+EVENTS: Final = Table(
+    "events",
+    "Every record of every topic as it was read, one row per position.",
+    (),
+    (
+        Column("topic", "VARCHAR", "Topic.", "record.topic"),
+        Column("partition", "INTEGER", "Partition of the topic.", "record.partition"),
+        Column(
+            "offset",
+            "BIGINT",
+            "Offset in the partition; reserved in SQL, write it in double quotes.",
+            "record.offset",
+        ),
+        Column("type", "VARCHAR", "Event type; NULL: could not be decoded.", _of_event(event_type)),
+        Column(
+            "event_id",
+            "VARCHAR",
+            "What recognises an event published twice; NULL: could not be decoded.",
+            _of_event(lambda event: event.event_id),
+        ),
+        Column("run_id", "VARCHAR", "The run.", _of_event(lambda event: event.run_id)),
+        Column("key", "VARCHAR", "Record key.", "record.key"),
+        Column("occurred_at", "TIMESTAMP", "UTC.", _of_event(lambda event: event.occurred_at_ms)),
+        Column("timestamp_ms", "BIGINT", "The record's own time, Unix milliseconds.", "record.timestamp_ms"),
+        Column("value", "VARCHAR", "The body, JSON: `value->>'$.field'`; NULL: not text.", _text),
+        Column("value_bytes", "BLOB", "The body if it is not text.", _bytes_if_not_text),
+        Column("headers", "MAP(VARCHAR, BLOB)", "Headers other than CloudEvents' own.", _other_headers),
+    ),
+)
+"""The raw table. It keeps every position; the typed tables count an event published twice once."""
+
+ARROW_TYPES: Final[Mapping[str, pa.DataType]] = {
+    "VARCHAR": pa.string(),
+    "JSON": pa.string(),
+    "BLOB": pa.binary(),
+    "BOOLEAN": pa.bool_(),
+    "INTEGER": pa.int32(),
+    "BIGINT": pa.int64(),
+    "DOUBLE": pa.float64(),
+    "TIMESTAMP": pa.timestamp("ms"),
+    "VARCHAR[]": pa.list_(pa.string()),
+    "DOUBLE[]": pa.list_(pa.float64()),
+    "INTEGER[]": pa.list_(pa.int32()),
+    "FLOAT[]": pa.list_(pa.float32()),
+    "MAP(VARCHAR, DOUBLE)": pa.map_(pa.string(), pa.float64()),
+    "MAP(VARCHAR, BIGINT)": pa.map_(pa.string(), pa.int64()),
+    "MAP(VARCHAR, BLOB)": pa.map_(pa.string(), pa.binary()),
+}
+_ITEM_BYTES: Final = 4
+LATEST_MS: Final = 253_402_300_799_999
+"""The last millisecond of the year 9999, the latest that Python's dates hold."""
+
+_UNSTORABLE: Final = (pa.ArrowInvalid, OverflowError, ValueError)
+
+_TABLES_OF: Final[Mapping[type[Event], tuple[Table, ...]]] = {
+    event: tuple(table for table in TABLES if event in table.events)
+    for event in {event for table in TABLES for event in table.events}
+}
+
+_EventIds: TypeAlias = Sequence[str]
+Unseen: TypeAlias = Callable[[_EventIds], Sequence[bool]]
+"""Given distinct event ids, says of each whether the archive does not hold it yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What one transaction inserts."""
+
+    tables: Mapping[str, pa.Table]
+    """Table name to rows; only tables with rows."""
+    event_ids: Sequence[str] = ()
+    """Events that are new with this batch."""
+    duplicates: int = 0
+    """Events that had been archived before from another position."""
+    rejected: Sequence[Rejection] = field(default_factory=tuple)
+
+
+def build_batch(records: Sequence[ArchivedRecord], unseen: Unseen) -> Batch:
+    """Turn records that are new by position into the rows to insert."""
+    raws: list[_Raw] = []
+    rejected: list[Rejection] = []
+    first: dict[str, Event] = {}
+    decoded = 0
+    for record in records:
+        event: Event | None = None
+        try:
+            event = _storable_head(decode_event(record.value))
+        except EventError as error:
+            rejected.append(Rejection(record, error))
+        else:
+            decoded += 1
+            first.setdefault(event.event_id, event)
+        raws.append(_Raw(record, event))
+    ids = list(first)
+    new = {event_id: first[event_id] for event_id, is_new in zip(ids, unseen(ids), strict=True) if is_new}
+    duplicates = decoded - len(new)
+    try:
+        tables = _typed(list(new.values()))
+    except _UNSTORABLE:
+        # Somewhere a value does not fit its column: find those events, and set only them aside.
+        unstorable = _unstorable(new)
+        rejected += [
+            Rejection(raw.record, unstorable[raw.event.event_id])
+            for raw in raws
+            if raw.event is not None and raw.event.event_id in unstorable
+        ]
+        raws = [
+            _Raw(raw.record, None) if raw.event is not None and raw.event.event_id in unstorable else raw
+            for raw in raws
+        ]
+        new = {event_id: event for event_id, event in new.items() if event_id not in unstorable}
+        tables = _typed(list(new.values()))
+    if raws:
+        tables[EVENTS.name] = _arrow(EVENTS, raws)
+    return Batch(tables, tuple(new), duplicates, tuple(rejected))
+
+
+def _storable_head(event: Event) -> Event:
+    if not 0 <= event.occurred_at_ms <= LATEST_MS:
+        raise EventDecodeError(
+            f"{event.occurred_at_ms} is no time: expected Unix milliseconds from 0 to {LATEST_MS} "
+            "- at `$.occurred_at_ms`"
+        )
+    return event
+
+
+def _typed(events: Sequence[Event]) -> dict[str, pa.Table]:
+    rows: dict[str, list[object]] = {}
+    for event in events:
+        for table in _TABLES_OF.get(type(event), ()):
+            here = rows.setdefault(table.name, [])
+            if table.explode is None:
+                here.append(event)
+            else:
+                here.extend(table.explode(event))
+    return {table.name: _arrow(table, rows[table.name]) for table in TABLES if rows.get(table.name)}
+
+
+def _unstorable(events: Mapping[str, Event]) -> dict[str, EventError]:
+    found: dict[str, EventError] = {}
+    for event_id, event in events.items():
+        try:
+            _typed([event])
+        except _UNSTORABLE as error:
+            found[event_id] = EventDecodeError(f"event {event_type(event)!r} fits no column: {error}")
+    return found
+
+
+def _arrow(table: Table, rows: Sequence[object]) -> pa.Table:
+    return pa.table({column.name: _array(column, rows) for column in table.columns})
+
+
+def _array(column: Column, rows: Sequence[Any]) -> pa.Array:
+    values = list(map(column.getter(), rows))
+    arrow_type = ARROW_TYPES[column.sql_type]
+    return _packed_array(values, arrow_type) if column.packed else pa.array(values, arrow_type)
+
+
+def _packed_array(values: Sequence[Any], arrow_type: pa.DataType) -> pa.Array:
+    """Build ``LIST<int32>`` or ``LIST<float32>`` from packed bytes without a Python object per item."""
+    sizes = np.fromiter(map(len, values), dtype=np.int64, count=len(values))
+    if (sizes % _ITEM_BYTES).any():
+        raise ValueError(f"a packed array's length is not a multiple of {_ITEM_BYTES} bytes")
+    offsets = np.zeros(len(values) + 1, dtype=np.int32)
+    np.cumsum(sizes // _ITEM_BYTES, out=offsets[1:])
+    data = pa.py_buffer(b"".join(values))
+    items = pa.Array.from_buffers(arrow_type.value_type, int(offsets[-1]), [None, data])
+    return pa.ListArray.from_arrays(pa.array(offsets), items)

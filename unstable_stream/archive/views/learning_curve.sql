@@ -1,0 +1,31 @@
+-- The curve that should go up: how each policy version did, over all seats and opponents. In the eval split
+-- the checkpoint under evaluation counts, in the train split the seats trained on; games of a model against
+-- itself are left out, since they are won as often as they are lost.
+-- run_id: The run.
+-- split: `train` or `eval`.
+-- env_id: TextArena environment.
+-- policy_version: Learner update that made the policy; 0 the initial policy.
+-- games: Seats played.
+-- win_rate: Share won, 0 to 1.
+-- win_rate_low: Lower bound of the 95 % Wilson interval.
+-- win_rate_high: Upper bound of the 95 % Wilson interval.
+-- draw_rate: Share drawn, 0 to 1.
+-- mean_reward: Mean final reward.
+-- mean_turns: Mean moves of the seat in a game.
+-- invalid_rate: Share of games this seat ended by an invalid move, 0 to 1.
+SELECT
+    s.run_id, s.split, s.env_id, s.policy_version,
+    count(*) AS games,
+    count(*) FILTER (s.result = 'win') / games AS win_rate,
+    wilson_low(count(*) FILTER (s.result = 'win'), games) AS win_rate_low,
+    wilson_high(count(*) FILTER (s.result = 'win'), games) AS win_rate_high,
+    count(*) FILTER (s.result = 'draw') / games AS draw_rate,
+    avg(s.reward) AS mean_reward,
+    avg(s.turns) AS mean_turns,
+    count(*) FILTER (s.ended_invalid) / games AS invalid_rate
+FROM seats AS s
+JOIN game_outcomes AS o USING (game_id)
+WHERE s.kind = 'checkpoint'
+    AND CASE WHEN s.split = 'eval' THEN s.model_uid = o.evaluated_uid ELSE s.trained END
+    AND s.opponent IS DISTINCT FROM s.model_uid
+GROUP BY s.run_id, s.split, s.env_id, s.policy_version

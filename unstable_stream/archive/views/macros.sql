@@ -1,0 +1,9 @@
+-- Bounds of the Wilson score interval for k successes in n trials at 95 % (z = 1.959963984540054);
+-- Wilson (1927), Journal of the American Statistical Association 22, equation 5. NULL without trials. With
+-- centre (p + z²/2n) / (1 + z²/n) and half width z sqrt(p (1 - p) / n + z²/4n²) / (1 + z²/n); the clamp
+-- only takes off rounding errors at p = 0 and p = 1.
+CREATE OR REPLACE MACRO wilson_centre(k, n) AS (k / n + 1.920729410347062::DOUBLE / n) / (1 + 3.841458820694124::DOUBLE / n);
+CREATE OR REPLACE MACRO wilson_half(k, n) AS
+    1.959963984540054::DOUBLE * sqrt((k / n) * (1 - k / n) / n + 0.960364705173531::DOUBLE / (n * n)) / (1 + 3.841458820694124::DOUBLE / n);
+CREATE OR REPLACE MACRO wilson_low(k, n) AS CASE WHEN n > 0 THEN greatest(0, wilson_centre(k, n) - wilson_half(k, n)) END;
+CREATE OR REPLACE MACRO wilson_high(k, n) AS CASE WHEN n > 0 THEN least(1, wilson_centre(k, n) + wilson_half(k, n)) END;

@@ -1,0 +1,29 @@
+-- How each checkpoint did, by seat and opponent. A draw is neither won nor lost.
+-- run_id: The run.
+-- split: `train` or `eval`.
+-- env_id: TextArena environment.
+-- model_uid: The checkpoint.
+-- policy_version: Learner update that made it; 0 the initial policy.
+-- seat: 0-based player number.
+-- opponent: The other seats' models, sorted.
+-- games: Finished games.
+-- wins: Games won.
+-- draws: Games drawn.
+-- losses: Games lost.
+-- win_rate: wins / games, 0 to 1.
+-- win_rate_low: Lower bound of the 95 % Wilson interval.
+-- win_rate_high: Upper bound of the 95 % Wilson interval.
+-- mean_reward: Mean final reward.
+SELECT
+    run_id, split, env_id, model_uid, policy_version, seat, opponent,
+    count(*) AS games,
+    count(*) FILTER (result = 'win') AS wins,
+    count(*) FILTER (result = 'draw') AS draws,
+    count(*) FILTER (result = 'loss') AS losses,
+    wins / games AS win_rate,
+    wilson_low(wins, games) AS win_rate_low,
+    wilson_high(wins, games) AS win_rate_high,
+    avg(reward) AS mean_reward
+FROM seats
+WHERE kind = 'checkpoint'
+GROUP BY run_id, split, env_id, model_uid, policy_version, seat, opponent

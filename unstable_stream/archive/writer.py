@@ -1,0 +1,195 @@
+"""Write records into the archive, each position and each event once.
+
+One batch is one transaction, in this order:
+
+1. decode the batch and build its columns, without holding the file;
+2. take the write lock and compare the stored positions with those the batch was built on;
+3. insert the raw rows and the typed rows;
+4. store the next position of every partition;
+5. commit, let go of the file.
+
+A kill before 5 leaves the archive as it was, and the same records come again; after 5 they are recognised by
+position. An event published twice, at two positions, is recognised by its id.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import structlog
+from numpy.typing import NDArray
+
+from unstable_stream.archive.batch import ArchivedRecord, Batch, Rejection, build_batch
+from unstable_stream.archive.seen import HashSet
+from unstable_stream.archive.store import open_archive, open_for_writing
+from unstable_stream.errors import ArchiveError
+
+__all__ = ["ArchiveWriter", "Prepared", "Written"]
+
+_log = structlog.get_logger(__name__)
+
+
+class Written(NamedTuple):
+    """What one call of :meth:`ArchiveWriter.write` did."""
+
+    records: int
+    """Raw rows inserted."""
+    redelivered: int
+    """Records skipped because their positions had been archived."""
+    duplicates: int
+    """Events that had been archived from another position; in ``events``, not again in typed tables."""
+    rows: Mapping[str, int]
+    """Rows inserted by table."""
+    rejected: Sequence[Rejection]
+    """Records in ``events`` that could not be decoded or stored as typed rows."""
+
+
+class Prepared(NamedTuple):
+    """A batch ready to be stored."""
+
+    records: Sequence[ArchivedRecord]
+    """All that was given."""
+    new: Sequence[ArchivedRecord]
+    """Those whose positions had not been archived."""
+    batch: Batch
+    based_on: dict[tuple[str, int], int]
+    """The archive's positions when it was built."""
+
+
+class ArchiveWriter:
+    """The one writer of an archive file; use from one thread at a time."""
+
+    def __init__(self, path: Path | str, *, timeout_s: float = 60.0) -> None:
+        """Create or open the archive.
+
+        Args:
+            path: the file; made with its directory if it does not exist.
+            timeout_s: how long to wait for readers to let go of the file.
+
+        Raises:
+            ArchiveBusyError: it was held for longer than that.
+            ArchiveError: it is not an archive, or a newer version of the package wrote it.
+        """
+        self.path = Path(path)
+        self._timeout_s = timeout_s
+        self._positions: dict[tuple[str, int], int] = {}
+        self._seen = HashSet()
+        # Hashes strings the way the file's engine does, without the file.
+        self._hasher = duckdb.connect(config={"threads": 1})
+        with open_for_writing(self.path, timeout_s=timeout_s) as connection:
+            self._load(connection)
+
+    def __enter__(self) -> "ArchiveWriter":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def positions(self) -> Mapping[tuple[str, int], int]:
+        """(topic, partition) to the next offset to archive; a partition never seen is absent."""
+        return dict(self._positions)
+
+    def write(self, records: Sequence[ArchivedRecord]) -> Written:
+        """Archive a batch in one transaction: :meth:`store` of :meth:`prepare`."""
+        return self.store(self.prepare(records))
+
+    def prepare(self, records: Sequence[ArchivedRecord]) -> Prepared:
+        """Decode a batch and build its rows, without holding the file (step 1).
+
+        Args:
+            records: in offset order within each partition.
+        """
+        new = [record for record in records if record.offset >= self._next(record.topic, record.partition)]
+        return Prepared(records, new, build_batch(new, self._unseen), self._positions)
+
+    def store(self, prepared: Prepared) -> Written:
+        """Store a prepared batch in one transaction (steps 2 to 5).
+
+        Raises:
+            ArchiveBusyError: others held the file past the deadline; the same call may be repeated.
+            ArchiveError: DuckDB failed, e.g. the disk is full; nothing of the batch is stored.
+        """
+        while prepared.new:
+            positions = prepared.based_on | {(r.topic, r.partition): r.offset + 1 for r in prepared.new}
+            with open_for_writing(self.path, timeout_s=self._timeout_s) as connection:
+                untouched = _stored_positions(connection) == prepared.based_on
+                if untouched:
+                    self._insert(connection, prepared.batch, positions)
+                else:
+                    self._load(connection)
+            if untouched:
+                self._positions = positions
+                self._seen.add(self._hashes(prepared.batch.event_ids))
+                break
+            _log.warning("the archive was written by another process", path=str(self.path))
+            prepared = self.prepare(prepared.records)
+        return Written(
+            records=len(prepared.new),
+            redelivered=len(prepared.records) - len(prepared.new),
+            duplicates=prepared.batch.duplicates,
+            rows={name: table.num_rows for name, table in prepared.batch.tables.items()},
+            rejected=prepared.batch.rejected,
+        )
+
+    def close(self) -> None:
+        """Fold the write-ahead log into the file, so that it can be copied alone."""
+        self._hasher.close()
+        with open_for_writing(self.path, timeout_s=self._timeout_s) as connection:
+            connection.execute("CHECKPOINT")
+
+    def _next(self, topic: str, partition: int) -> int:
+        return self._positions.get((topic, partition), 0)
+
+    def _load(self, connection: duckdb.DuckDBPyConnection) -> None:
+        self._positions = _stored_positions(connection)
+        stored = connection.execute("SELECT hash(event_id) AS h FROM events WHERE type IS NOT NULL")
+        self._seen = HashSet(stored.fetchnumpy()["h"].astype(np.uint64))
+
+    def _hashes(self, event_ids: Sequence[str]) -> NDArray[np.uint64]:
+        if not event_ids:
+            return np.empty(0, dtype=np.uint64)
+        self._hasher.register("ids", pa.table({"id": pa.array(event_ids, pa.string())}))
+        hashes = self._hasher.execute("SELECT hash(id) AS h FROM ids").fetchnumpy()["h"]
+        return np.asarray(hashes, dtype=np.uint64)
+
+    def _unseen(self, event_ids: Sequence[str]) -> Sequence[bool]:
+        suspects = self._seen.contains(self._hashes(event_ids))
+        if not suspects.any():
+            return [True] * len(event_ids)
+        names = [event_id for event_id, suspect in zip(event_ids, suspects, strict=True) if suspect]
+        with open_archive(self.path, timeout_s=self._timeout_s) as connection:
+            connection.register("suspects", pa.table({"id": pa.array(names, pa.string())}))
+            stored = connection.execute(
+                "SELECT event_id FROM events WHERE type IS NOT NULL AND event_id IN (SELECT id FROM suspects)"
+            )
+            known = {row[0] for row in stored.fetchall()}
+        return [event_id not in known for event_id in event_ids]
+
+    def _insert(
+        self,
+        connection: duckdb.DuckDBPyConnection,
+        batch: Batch,
+        positions: Mapping[tuple[str, int], int],
+    ) -> None:
+        try:
+            connection.execute("BEGIN")
+            for name, table in batch.tables.items():
+                connection.register("batch", table)
+                connection.execute(f'INSERT INTO "{name}" BY NAME SELECT * FROM batch')
+                connection.unregister("batch")
+            connection.executemany(
+                "INSERT OR REPLACE INTO positions VALUES (?, ?, ?)",
+                [(topic, partition, offset) for (topic, partition), offset in positions.items()],
+            )
+            connection.execute("COMMIT")
+        except duckdb.Error as error:
+            raise ArchiveError(f"could not write to the archive {self.path}: {error}") from error
+
+
+def _stored_positions(connection: duckdb.DuckDBPyConnection) -> dict[tuple[str, int], int]:
+    rows = connection.execute('SELECT topic, "partition", next_offset FROM positions').fetchall()
+    return {(topic, partition): offset for topic, partition, offset in rows}

@@ -1,0 +1,216 @@
+"""The archiver: every topic into the archive, in batches, with the archive's own positions.
+
+One flush, in this order:
+
+1. poll: gather what is there, at most a batch, for at most the flush interval;
+2. prepare: decode and build columns, without holding the archive;
+3. publish a dead letter for each record that cannot be decoded;
+4. store rows and positions in one transaction of the archive, holding its write lock;
+5. commit the positions to the group ``archiver``, for whoever watches its lag.
+
+A kill before 4 is complete reads the same records again; dead letters published twice have the same event
+id and count once. Where to go on is what the archive says, never what the group says: an archive that was
+deleted or restored is filled again from the log.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from unstable_stream.archive import LATEST_MS, ArchivedRecord, ArchiveWriter, Prepared, Written
+from unstable_stream.errors import ArchiveBusyError, EventError, FencedError, OffsetOutOfRangeError
+from unstable_stream.eventlog.port import Consumer, EventLog, Positions, StoredRecord, TopicPartition
+from unstable_stream.eventlog.records import record_from_event
+from unstable_stream.events import RecordRejected, event_id
+
+__all__ = ["GROUP", "run_archiver"]
+
+GROUP: Final = "archiver"
+
+_CHUNK_RECORDS: Final = 1000
+_MAX_BATCH_BYTES: Final = 64 * 1024 * 1024
+"""Of record values. A batch takes about four times this in memory while it is built."""
+_DRAIN_S: Final = 0.25
+"""After a stop, a topic whose end cannot be read within this time counts as read: the end may be a marker."""
+_DEAD_LETTER_BYTES: Final = 8 * 1024 * 1024
+"""A longer value is cut in its dead letter: base64 and the topic's limit leave room for no more."""
+
+_log = structlog.get_logger(__name__)
+
+
+async def run_archiver(
+    log: EventLog,
+    archive_path: Path | str,
+    *,
+    topics: Sequence[str] | None = None,
+    stop: asyncio.Event,
+    flush_interval_s: float = 1.0,
+    max_batch: int = 20_000,
+    on_flush: Callable[[Written], None] = lambda written: None,
+) -> None:
+    """Archive until ``stop`` is set, then archive everything up to the ends the topics have by then.
+
+    Args:
+        log: the event log.
+        archive_path: the DuckDB file; created if it does not exist.
+        topics: what to archive; by default every topic the log has now.
+        stop: ends the service.
+        flush_interval_s: how long records may wait before they are stored.
+        max_batch: most records of one transaction.
+        on_flush: told what each transaction stored.
+
+    Raises:
+        ArchiveError: the archive cannot be written; nothing of the batch in hand was stored.
+    """
+    names = sorted(await log.topics()) if topics is None else list(topics)
+    writer = await asyncio.to_thread(ArchiveWriter, archive_path)
+    try:
+        consumer = await log.consumer(names, GROUP)
+        try:
+            archiver = _Archiver(log, consumer, writer, stop, flush_interval_s, max_batch, on_flush)
+            while not stop.is_set():
+                await archiver.flush(flush_interval_s)
+            ends = [await log.end_offsets(name) for name in names]
+            while archiver.is_behind(ends) and await archiver.flush(_DRAIN_S):
+                pass
+        finally:
+            await consumer.close()
+    finally:
+        try:
+            await asyncio.to_thread(writer.close)
+        except ArchiveBusyError as error:
+            # All is stored; only the write-ahead log stays a file of its own until the next opening.
+            _log.warning("archive left with its write-ahead log", reason=str(error))
+
+
+class _Archiver:
+    def __init__(
+        self,
+        log: EventLog,
+        consumer: Consumer,
+        writer: ArchiveWriter,
+        stop: asyncio.Event,
+        flush_interval_s: float,
+        max_batch: int,
+        on_flush: Callable[[Written], None],
+    ) -> None:
+        self._event_log = log
+        self._consumer = consumer
+        self._writer = writer
+        self._stop = stop
+        self._flush_interval_s = flush_interval_s
+        self._max_batch = max_batch
+        self._on_flush = on_flush
+        self._assigned: frozenset[TopicPartition] = frozenset()
+
+    def is_behind(self, ends: Sequence[Positions]) -> bool:
+        """Whether a partition read here has records before its end that have not been polled."""
+        positions = self._consumer.positions()
+        return not self._assigned or any(
+            positions[where] < end
+            for of_topic in ends
+            for where, end in of_topic.items()
+            if where in positions
+        )
+
+    async def flush(self, wait_s: float) -> bool:
+        """Archive what is there, waiting ``wait_s`` for the first record; return whether there was any."""
+        assigned_before = self._assigned
+        records = await self._gather(wait_s)
+        if not records:
+            return self._assigned != assigned_before
+        prepared = await asyncio.to_thread(self._writer.prepare, records)
+        letters = [
+            _dead_letter(reject.record, reject.error)
+            for reject in prepared.batch.rejected
+            # What is on dead-letters already is where it belongs; a letter about it could go round for ever.
+            if reject.record.topic != RecordRejected.TOPIC
+        ]
+        if letters:
+            await self._event_log.append([record_from_event(letter) for letter in letters])
+        self._on_flush(await self._store(prepared))
+        try:
+            await self._consumer.commit()
+        except FencedError as error:
+            # Another archiver has a partition now. The archive has its own positions; nothing is lost.
+            _log.info("positions not committed to the group", reason=str(error))
+        return True
+
+    async def _gather(self, wait_s: float) -> list[StoredRecord]:
+        records = await self._poll(self._max_batch, wait_s)
+        if records and len(records) < min(_CHUNK_RECORDS, self._max_batch) and not self._stop.is_set():
+            # No backlog: let records gather, since a transaction costs some 50 ms however small it is.
+            try:
+                async with asyncio.timeout(self._flush_interval_s):
+                    await self._stop.wait()
+            except TimeoutError:
+                pass
+        size = sum(len(record.value) for record in records)
+        while records and len(records) < self._max_batch and size < _MAX_BATCH_BYTES:
+            more = await self._poll(self._max_batch - len(records), 0.0)
+            if not more:
+                break
+            records += more
+            size += sum(len(record.value) for record in more)
+        return records
+
+    async def _poll(self, max_records: int, timeout_s: float) -> list[StoredRecord]:
+        try:
+            records = await self._consumer.poll(min(max_records, _CHUNK_RECORDS), timeout_s)
+        except OffsetOutOfRangeError as error:
+            _log.error("records were deleted before they could be archived", reason=str(error))
+            self._assigned = frozenset()
+            records = []
+        assigned = self._consumer.assignment()
+        if assigned != self._assigned:
+            gained = assigned - self._assigned
+            await self._consumer.seek(await self._starts(gained))
+            self._assigned = assigned
+            # What came from the gained partitions came from the group's positions: read it again.
+            records = [r for r in records if TopicPartition(r.topic, r.partition) not in gained]
+        return records
+
+    async def _starts(self, partitions: frozenset[TopicPartition]) -> Positions:
+        archived = self._writer.positions
+        starts: dict[TopicPartition, int] = {}
+        for topic in {where.topic for where in partitions}:
+            beginnings = await self._event_log.beginning_offsets(topic)
+            for where, beginning in beginnings.items():
+                if where in partitions:
+                    starts[where] = max(beginning, archived.get(where, 0))
+        return starts
+
+    async def _store(self, prepared: Prepared) -> Written:
+        while True:
+            try:
+                return await asyncio.to_thread(self._writer.store, prepared)
+            except ArchiveBusyError as error:
+                if self._stop.is_set():
+                    raise  # the records stay in the log; the next start archives them
+                _log.warning("archive held by others, trying again", reason=str(error))
+
+
+def _dead_letter(record: ArchivedRecord, error: EventError) -> RecordRejected:
+    where = f"{record.topic}[{record.partition}]@{record.offset}"
+    reason = f"{type(error).__name__}: {where}: {error}"
+    _log.warning("record rejected", record=where, reason=reason)
+    if len(record.value) > _DEAD_LETTER_BYTES:
+        reason += f" (cut from {len(record.value)} to {_DEAD_LETTER_BYTES} bytes; whole in the table events)"
+    return RecordRejected(
+        event_id=event_id("", "record-rejected", GROUP, record.topic, record.partition, record.offset),
+        run_id="",
+        # An absurd time may be what is wrong with the record.
+        occurred_at_ms=record.timestamp_ms if 0 <= record.timestamp_ms <= LATEST_MS else 0,
+        consumer=GROUP,
+        topic=record.topic,
+        partition=record.partition,
+        offset=record.offset,
+        reason=reason,
+        record_key=record.key,
+        record_value=record.value[:_DEAD_LETTER_BYTES],
+        record_headers=dict(record.headers),
+        record_timestamp_ms=record.timestamp_ms,
+    )
