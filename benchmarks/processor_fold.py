@@ -1,21 +1,21 @@
-"""Throughput of the processors' pure path (decode + fold + encode) against bare decoding of the same bytes.
+"""The processors' pure path (decode, fold, encode the results) against bare decoding of the same bytes.
 
-Run as ``python benchmarks/processor_fold.py``; prints one JSON object. Target: at least half of bare decoding
-for the reward processor.
+Run ``python -m benchmarks.processor_fold``. Rates are input events a second. One trajectory makes five or six
+steps here and one outcome four ratings, so the ratio falls with the share of output in the traffic. The
+last rows are rating updates against the ``trueskill`` package.
 """
 
-import gc
-import json
-import platform
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
+import trueskill
 
+from benchmarks.harness import Comparison, compare, parser, report
 from unstable_stream.eventlog.records import record_from_event
 from unstable_stream.events import (
     Action,
-    Event,
     GameOutcome,
     SeatResult,
     Trajectory,
@@ -29,11 +29,10 @@ from unstable_stream.events import (
     pack_tokens,
     trajectory_id,
 )
-from unstable_stream.model_pool import RatingProcessor
+from unstable_stream.model_pool import RatingProcessor, Skill, TrueSkillSettings, rate_pair
 from unstable_stream.reward_transformations import RewardProcessor, build_final, build_step
 
 RUN = "bench"
-REPEATS = 5
 
 SHAPES = {
     # name: turns, prompt tokens, completion tokens, characters a token
@@ -129,53 +128,48 @@ def outcomes(games: int, players: int) -> list[bytes]:
     return encoded
 
 
-def seconds(work: Callable[[], object]) -> float:
-    """Best of several runs, the collector's pauses left out."""
-    best = float("inf")
-    for _ in range(REPEATS):
-        gc.collect()
-        gc.disable()
-        start = time.perf_counter()
-        work()
-        best = min(best, time.perf_counter() - start)
-        gc.enable()
-    return best
+def decode(encoded: Sequence[bytes]) -> float:
+    """The baseline: events decoded a second."""
+    began = time.perf_counter()
+    for data in encoded:
+        decode_event(data)
+    return len(encoded) / (time.perf_counter() - began)
 
 
-def compare(
-    encoded: Sequence[bytes], make: Callable[[], RewardProcessor | RatingProcessor]
-) -> dict[str, float]:
-    """Time bare decoding and the whole path, in events a second."""
+def process(make: Callable[[], RewardProcessor | RatingProcessor], encoded: Sequence[bytes]) -> float:
+    """The whole path, state empty at the start."""
+    processor = make()
+    published = 0
+    began = time.perf_counter()
+    for data in encoded:
+        for output in processor.handle(decode_event(data)):
+            record_from_event(output)
+            published += 1
+    rate = len(encoded) / (time.perf_counter() - began)
+    assert published >= len(encoded)
+    return rate
 
-    def decode() -> None:
-        for data in encoded:
-            decode_event(data)
 
-    def whole() -> int:
-        processor = make()
-        published = 0
-        for data in encoded:
-            outputs: Sequence[Event] = processor.handle(decode_event(data))
-            for output in outputs:
-                record_from_event(output)
-            published += len(outputs)
-        return published
+def closed_form(updates: int) -> float:
+    """Our two-player rating updates a second."""
+    settings, a, b = TrueSkillSettings(), Skill(25.0, 8.0), Skill(30.0, 4.0)
+    began = time.perf_counter()
+    for _ in range(updates):
+        rate_pair(settings, 0.1, a, b, drawn=False)
+    return updates / (time.perf_counter() - began)
 
-    def fold_only() -> None:
-        processor = make()
-        for event in decoded:
-            processor.handle(event)
 
-    decoded = [decode_event(data) for data in encoded]
-    assert whole() > 0
-    bare, path, fold = seconds(decode), seconds(whole), seconds(fold_only)
-    return {
-        "event_bytes": round(sum(map(len, encoded)) / len(encoded)),
-        "bare_decode_per_s": round(len(encoded) / bare),
-        "decode_fold_encode_per_s": round(len(encoded) / path),
-        "fold_only_per_s": round(len(encoded) / fold),
-        "ratio": round(bare / path, 3),
-    }
+def factor_graph(updates: int) -> float:
+    """The package's."""
+    environment, a, b = (
+        trueskill.TrueSkill(draw_probability=0.1),
+        trueskill.Rating(25, 8),
+        trueskill.Rating(30, 4),
+    )
+    began = time.perf_counter()
+    for _ in range(updates):
+        trueskill.rate_1vs1(a, b, env=environment)
+    return updates / (time.perf_counter() - began)
 
 
 def reward_processor() -> RewardProcessor:
@@ -189,16 +183,39 @@ def reward_processor() -> RewardProcessor:
     )
 
 
+def rating_processor() -> RatingProcessor:
+    """Default settings."""
+    return RatingProcessor(RUN)
+
+
 def main() -> None:
-    """Run all and print JSON."""
-    results = {
-        f"rewards, {name}": compare(trajectories(400, *shape), reward_processor)
-        for name, shape in SHAPES.items()
-    }
-    results["ratings, 2 players"] = compare(outcomes(2000, 2), lambda: RatingProcessor(RUN))
-    results["ratings, 4 players"] = compare(outcomes(100, 4), lambda: RatingProcessor(RUN))
-    machine = f"{platform.machine()}, Python {platform.python_version()}"
-    print(json.dumps({"machine": machine, "results": results}, indent=2))
+    """Measure and report."""
+    options = parser(__doc__ or "").parse_args()
+    rows: list[tuple[str, Callable[[], RewardProcessor | RatingProcessor], list[bytes]]] = [
+        (f"rewards, {name}", reward_processor, trajectories(400, *shape)) for name, shape in SHAPES.items()
+    ]
+    rows.append(("ratings, 2 players", rating_processor, outcomes(2000, 2)))
+    rows.append(("ratings, 4 players", rating_processor, outcomes(100, 4)))
+    results: list[Comparison] = [
+        compare(
+            f"{name} ({sum(map(len, encoded)) / len(encoded) / 1024:.1f} KB)",
+            partial(process, make, encoded),
+            partial(decode, encoded),
+            unit="events/s",
+            rounds=options.rounds,
+        )
+        for name, make, encoded in rows
+    ]
+    results.append(
+        compare(
+            "two-player update",
+            partial(closed_form, 5000),
+            partial(factor_graph, 500),
+            unit="updates/s",
+            rounds=options.rounds,
+        )
+    )
+    report("Processors against bare decoding", results, options.json)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterable
 from itertools import pairwise
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -137,6 +138,10 @@ def test_memory_is_bounded_by_the_gaps() -> None:
     [
         (make_trajectory(policy_version=None, turns=[make_turn(0, policy_version=None)]), "version None"),
         (make_trajectory(turns=[make_turn(1)]), "turn_index 1"),
+        (
+            make_trajectory(turns=[msgspec.structs.replace(make_turn(0), logprobs=b"")]),
+            "3 completion tokens and 0 log-probabilities",
+        ),
         (make_trajectory(seat=0, trained_seats=(1,)), r"trained_seats is \[1\]"),
         (make_trajectory(trained_seats=(0, 5)), r"rewards are of seats \[0, 1\]"),
     ],

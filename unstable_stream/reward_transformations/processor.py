@@ -189,8 +189,9 @@ def _policy_versions(event: Trajectory) -> list[int]:
     versions = []
     for index, turn in enumerate(event.turns):
         version = turn.policy_version if turn.policy_version is not None else event.policy_version
-        tokens, logprobs = packed_length(turn.completion_token_ids), packed_length(turn.logprobs)
-        if version is None or turn.turn_index != index or tokens != logprobs:
+        same_length = len(turn.completion_token_ids) == len(turn.logprobs)  # items of both take 4 bytes
+        if version is None or turn.turn_index != index or not same_length:
+            tokens, logprobs = packed_length(turn.completion_token_ids), packed_length(turn.logprobs)
             raise EventError(
                 f"trajectory {event.event_id} of game {event.game_id}, turn {index}: turn_index "
                 f"{turn.turn_index}, policy version {version}, {tokens} completion tokens and {logprobs} "
