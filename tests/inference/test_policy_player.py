@@ -1,0 +1,182 @@
+"""Players on top of engines: what is asked, what is recorded, what happens to a prompt that is too long."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from tests.inference.tiny_model import CHAT_TEMPLATE, VOCABULARY
+from unstable_stream.errors import EngineError
+from unstable_stream.games.players import SampledTokens, TurnContext
+from unstable_stream.games.templates import get_template
+from unstable_stream.inference.policy_player import ChatPlayer, PolicyPlayer
+from unstable_stream.inference.port import (
+    Adapter,
+    ChatReply,
+    Completion,
+    EngineStats,
+    GenerationRequest,
+    SamplingSettings,
+)
+from unstable_stream.inference.tokenizer import FileTokenizer, load_tokenizer
+
+
+@dataclass
+class ScriptedEngine:
+    """Answers every request with one completion and remembers what it was asked."""
+
+    completion: Completion
+    requests: list[GenerationRequest] = field(default_factory=list)
+
+    async def generate(self, request: GenerationRequest) -> Completion:
+        self.requests.append(request)
+        return self.completion
+
+    def stats(self) -> EngineStats:
+        return EngineStats(0, 0, 0.0, 0, 0)
+
+    async def close(self) -> None:
+        pass
+
+
+@dataclass
+class ScriptedChat:
+    """The same for a chat endpoint."""
+
+    text: str
+    asked: list[tuple[str, SamplingSettings]] = field(default_factory=list)
+
+    async def reply(self, prompt: str, sampling: SamplingSettings) -> ChatReply:
+        self.asked.append((prompt, sampling))
+        return ChatReply(self.text, "stop")
+
+    async def close(self) -> None:
+        pass
+
+
+@dataclass(frozen=True)
+class Plain:
+    """The observation between two words; the action is the completion's last word."""
+
+    chat: bool = False
+
+    def format(self, observation: str) -> str:
+        return f"board {observation} move"
+
+    def extract(self, completion: str) -> tuple[str, dict[str, bool]]:
+        words = completion.split()
+        return (
+            (words[-1], {"correct_answer_format": True}) if words else ("", {"correct_answer_format": False})
+        )
+
+
+@pytest.fixture
+def tokenizer(tiny_model: Path) -> FileTokenizer:
+    """The tiny model's."""
+    return load_tokenizer(tiny_model)
+
+
+def _ids(text: str) -> tuple[int, ...]:
+    return tuple(VOCABULARY.index(word) for word in text.split())
+
+
+def _turn(observation: str) -> TurnContext:
+    return TurnContext("TicTacToe-v0", 0, 2, 0, 0, seed=77, observation=observation)
+
+
+def _answer(text: str, reason: str = "stop") -> Completion:
+    ids = list(_ids(text))
+    return Completion(ids, [-0.5 - index for index in range(len(ids))], reason)
+
+
+async def test_records_exactly_what_was_sampled(tokenizer: FileTokenizer) -> None:
+    """Prompt and completion with their ids, log-probabilities as they came, the end token kept."""
+    engine = ScriptedEngine(_answer("take [4] <eos>"))
+    adapter = Adapter("ckpt-000007", "somewhere")
+    sampling = SamplingSettings(max_tokens=5, temperature=0.7, top_p=0.9)
+    player = PolicyPlayer(engine, tokenizer, Plain(), sampling=sampling, adapter=adapter, policy_version=7)
+    move = await player.move(_turn("X O [2]"))
+    assert move.action == "[4]"
+    assert move.format_feedback == {"correct_answer_format": True, "prompt_truncated": False}
+    assert move.sampled == SampledTokens(
+        prompt="board X O [2] move",
+        prompt_token_ids=_ids("board X O [2] move"),
+        completion="take [4]",
+        completion_token_ids=_ids("take [4] <eos>"),
+        logprobs=(-0.5, -1.5, -2.5),
+        finish_reason="stop",
+        policy_version=7,
+        temperature=0.7,
+        top_p=0.9,
+    )
+    (request,) = engine.requests
+    assert tuple(request.prompt_token_ids) == _ids("board X O [2] move")
+    assert (request.sampling, request.adapter, request.seed) == (sampling, adapter, 77)
+
+
+async def test_chat_templates_wrap_the_message(tokenizer: FileTokenizer) -> None:
+    """A template marked ``chat`` is the user's message in the tokenizer's own template."""
+    assert "<user>" in CHAT_TEMPLATE
+    engine = ScriptedEngine(_answer("[4]"))
+    move = await PolicyPlayer(engine, tokenizer, Plain(chat=True)).move(_turn("X"))
+    assert move.sampled is not None
+    assert move.sampled.prompt_token_ids == _ids("<user> board X move <eos> <assistant>")
+
+
+@pytest.mark.parametrize(
+    ("max_tokens", "max_model_len", "room"), [(56, None, 200), (500, None, 128), (4, 64, 60)]
+)
+async def test_long_prompts_keep_their_end(
+    tokenizer: FileTokenizer, max_tokens: int, max_model_len: int | None, room: int
+) -> None:
+    """The context of 256 is shared with the completion, which may not take more than half of it."""
+    engine = ScriptedEngine(_answer("[4]"))
+    player = PolicyPlayer(
+        engine, tokenizer, Plain(), sampling=SamplingSettings(max_tokens), max_model_len=max_model_len
+    )
+    observation = "X " * 300 + "[8]"
+    move = await player.move(_turn(observation))
+    assert move.format_feedback["prompt_truncated"] is True
+    assert move.sampled is not None
+    assert move.sampled.prompt_token_ids == _ids("X " * (room - 2) + "[8] move")
+    assert move.sampled.prompt == "X " * (room - 2) + "[8] move"
+    assert tuple(engine.requests[0].prompt_token_ids) == move.sampled.prompt_token_ids
+    fitting = await player.move(_turn("X " * (room - 2)))
+    assert fitting.format_feedback["prompt_truncated"] is False
+    assert fitting.sampled is not None
+    assert len(fitting.sampled.prompt_token_ids) == room
+
+
+async def test_greedy_moves_record_what_their_logprobs_mean(tokenizer: FileTokenizer) -> None:
+    """A learner divides logits by the recorded temperature: it must be the one the engine reports at."""
+    player = PolicyPlayer(
+        ScriptedEngine(_answer("[4]")),
+        tokenizer,
+        Plain(),
+        sampling=SamplingSettings(5, temperature=0.0, top_p=0.5),
+    )
+    move = await player.move(_turn("X"))
+    assert move.sampled is not None
+    assert (move.sampled.temperature, move.sampled.top_p) == (1.0, 1.0)
+
+
+async def test_engine_errors_reach_the_game(tokenizer: FileTokenizer) -> None:
+    """Nothing is played in place of a move that could not be generated."""
+
+    class Failing(ScriptedEngine):
+        async def generate(self, request: GenerationRequest) -> Completion:
+            raise EngineError("no adapter")
+
+    with pytest.raises(EngineError, match="no adapter"):
+        await PolicyPlayer(Failing(_answer("")), tokenizer, Plain()).move(_turn("X"))
+
+
+async def test_chat_player_records_the_action_alone() -> None:
+    """Text in, text out; the package's own templates fit."""
+    engine = ScriptedChat("I take \\boxed{4}")
+    sampling = SamplingSettings(max_tokens=9)
+    move = await ChatPlayer(engine, get_template("chat"), sampling).move(_turn("the board"))
+    assert (move.action, move.format_feedback, move.sampled) == ("[4]", {"correct_answer_format": True}, None)
+    ((prompt, asked),) = engine.asked
+    assert prompt.endswith("the board")
+    assert asked == sampling

@@ -1,0 +1,121 @@
+"""Players that ask a language model: our own policy, or a fixed one behind a chat endpoint."""
+
+from typing import Protocol
+
+from unstable_stream.games.players import Move, SampledTokens, TurnContext
+from unstable_stream.inference.port import Adapter, ChatEngine, Engine, GenerationRequest, SamplingSettings
+from unstable_stream.inference.tokenizer import Tokenizer
+
+__all__ = ["ChatPlayer", "PolicyPlayer", "Template"]
+
+
+class Template(Protocol):
+    """How observations are worded for a model and its completions read; see :mod:`~.games.templates`."""
+
+    @property
+    def chat(self) -> bool:
+        """Whether :meth:`format` gives a user message for the chat template, not a whole prompt."""
+
+    def format(self, observation: str, /) -> str:
+        """Return the prompt text."""
+
+    def extract(self, completion: str, /) -> tuple[str, dict[str, bool]]:
+        """Return the action and the format feedback."""
+
+
+class PolicyPlayer:
+    """Plays one seat with the base model or an adapter and records what was sampled, token by token."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        tokenizer: Tokenizer,
+        template: Template,
+        *,
+        sampling: SamplingSettings | None = None,
+        adapter: Adapter | None = None,
+        policy_version: int | None = None,
+        max_model_len: int | None = None,
+    ) -> None:
+        """Bind a seat to a policy.
+
+        Args:
+            engine: Generates; shared by all players.
+            tokenizer: The one saved with the engine's model.
+            template: Wording and action extraction.
+            sampling: How to sample; its default where ``None``.
+            adapter: The checkpoint that plays; ``None``: the base model.
+            policy_version: Recorded with every move.
+            max_model_len: The engine's context, if it was set below the model's own.
+        """
+        self._engine = engine
+        self._tokenizer = tokenizer
+        self._template = template
+        self._sampling = sampling or SamplingSettings()
+        self._adapter = adapter
+        self._policy_version = policy_version
+        limits = [limit for limit in (max_model_len, tokenizer.context_tokens) if limit is not None]
+        self._context = min(limits, default=None)
+
+    async def move(self, turn: TurnContext) -> Move:
+        """Sample a completion, seeded by the turn, and read the action from it.
+
+        A prompt that leaves no room for a completion loses its beginning, and the move says so in
+        ``format_feedback["prompt_truncated"]``. Raises what the engine and the template raise.
+        """
+        prompt = self._template.format(turn.observation)
+        encode = self._tokenizer.encode_chat if self._template.chat else self._tokenizer.encode
+        prompt_ids = encode(prompt)
+        room = self._prompt_room()
+        truncated = False
+        if room is not None and len(prompt_ids) > room:
+            truncated = True
+            # The end is kept: there stand the latest events and the place where the answer begins.
+            prompt_ids = prompt_ids[-room:]
+            prompt = self._tokenizer.decode(prompt_ids, skip_special=False)
+        completion = await self._engine.generate(
+            GenerationRequest(prompt_ids, self._sampling, adapter=self._adapter, seed=turn.seed)
+        )
+        text = self._tokenizer.decode(completion.token_ids)
+        action, feedback = self._template.extract(text)
+        # Engines give log-probabilities of greedy moves at temperature 1, without top-p.
+        greedy = self._sampling.temperature == 0
+        return Move(
+            action,
+            {**feedback, "prompt_truncated": truncated},
+            SampledTokens(
+                prompt=prompt,
+                prompt_token_ids=tuple(prompt_ids),
+                completion=text,
+                completion_token_ids=tuple(completion.token_ids),
+                logprobs=tuple(completion.logprobs),
+                finish_reason=completion.finish_reason,
+                policy_version=self._policy_version,
+                temperature=1.0 if greedy else self._sampling.temperature,
+                top_p=1.0 if greedy else self._sampling.top_p,
+            ),
+        )
+
+    def _prompt_room(self) -> int | None:
+        """Tokens a prompt may have: what the completion leaves, but never less than half of the context."""
+        if self._context is None:
+            return None
+        return max(self._context - self._sampling.max_tokens, (self._context + 1) // 2)
+
+
+class ChatPlayer:
+    """Plays one seat through a chat endpoint; nothing is recorded but the action."""
+
+    def __init__(
+        self, engine: ChatEngine, template: Template, sampling: SamplingSettings | None = None
+    ) -> None:
+        """Bind a seat to an endpoint; it applies its own chat template, so choose ours without markup."""
+        self._engine = engine
+        self._template = template
+        self._sampling = sampling or SamplingSettings()
+
+    async def move(self, turn: TurnContext) -> Move:
+        """Ask for a reply and read the action from it. Raises what the engine and the template raise."""
+        reply = await self._engine.reply(self._template.format(turn.observation), self._sampling)
+        action, feedback = self._template.extract(reply.text)
+        return Move(action, feedback)

@@ -1,0 +1,237 @@
+"""Text to token ids and back, without loading torch.
+
+``tokenizer.json`` and the chat template are read directly (``tokenizers`` and ``jinja2`` load in 0.2 s, where
+``transformers.AutoTokenizer`` takes seconds and a few hundred megabytes). Only a model without a
+``tokenizer.json`` on disk, such as a hub name, goes through transformers.
+"""
+
+import datetime
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import jinja2
+import jinja2.ext
+import jinja2.nodes
+import jinja2.parser
+import jinja2.sandbox
+import tokenizers
+
+from unstable_stream.errors import ConfigError
+
+__all__ = ["FileTokenizer", "Tokenizer", "load_tokenizer"]
+
+_SPECIAL_NAMES = ("bos_token", "eos_token", "pad_token", "unk_token")
+
+
+class Tokenizer(Protocol):
+    """What players need of a tokenizer."""
+
+    @property
+    def eos_token_ids(self) -> frozenset[int]:
+        """Ids that end a completion of the model it belongs to."""
+
+    @property
+    def context_tokens(self) -> int | None:
+        """Most tokens the model was built for; ``None`` if its files do not say."""
+
+    def encode(self, text: str) -> list[int]:
+        """Return the ids of a whole prompt, with whatever the model wants in front of one (``<bos>``)."""
+
+    def encode_chat(self, message: str) -> list[int]:
+        """Return the ids of one user message in the chat template, up to where the answer begins.
+
+        Raises:
+            ConfigError: The model has no chat template, or the template failed.
+        """
+
+    def decode(self, token_ids: Sequence[int], *, skip_special: bool = True) -> str:
+        """Return the text; without special tokens unless told otherwise."""
+
+
+class FileTokenizer:
+    """A :class:`Tokenizer` around ``tokenizers.Tokenizer``."""
+
+    def __init__(
+        self,
+        name: str,
+        backend: tokenizers.Tokenizer,
+        *,
+        special_tokens: Mapping[str, str],
+        chat_template: str | None,
+        model_config: Mapping[str, Any],
+        generation_config: Mapping[str, Any],
+    ) -> None:
+        """Wrap ``backend``; ``name`` is for messages, the configs are those saved with the model."""
+        self._name = name
+        self._backend = backend
+        # Files saved after training may cut or pad; a recorded prompt must be all of it and nothing else.
+        backend.no_truncation()
+        backend.no_padding()
+        self._special_tokens = dict(special_tokens)
+        self._chat = None if chat_template is None else _compile(name, chat_template)
+        text_config = model_config.get("text_config") or model_config
+        limit = text_config.get("max_position_embeddings")
+        self.context_tokens: int | None = None if limit is None else int(limit)
+        self.eos_token_ids = frozenset(
+            token
+            for found in (
+                generation_config.get("eos_token_id"),
+                text_config.get("eos_token_id"),
+                backend.token_to_id(special_tokens.get("eos_token", "")),
+            )
+            for token in (found if isinstance(found, list) else [found])
+            if token is not None
+        )
+
+    def encode(self, text: str) -> list[int]:
+        """Return the ids of a whole prompt, with whatever the model wants in front of one (``<bos>``)."""
+        return list(self._backend.encode(text).ids)
+
+    def encode_chat(self, message: str) -> list[int]:
+        """Return the ids of one user message in the chat template, up to where the answer begins."""
+        if self._chat is None:
+            raise ConfigError(
+                f"{self._name} has no chat template; choose a prompt template that writes the markup itself "
+                "(such as qwen3-zs or default), or add chat_template.jinja to the model directory"
+            )
+        try:
+            text = self._chat.render(
+                messages=[{"role": "user", "content": message}],
+                add_generation_prompt=True,
+                **self._special_tokens,
+            )
+        except jinja2.TemplateError as error:
+            raise ConfigError(
+                f"the chat template of {self._name} failed on a user message: {error}"
+            ) from error
+        # The template writes <bos> itself where the model has one.
+        return list(self._backend.encode(text, add_special_tokens=False).ids)
+
+    def decode(self, token_ids: Sequence[int], *, skip_special: bool = True) -> str:
+        """Return the text; without special tokens unless told otherwise."""
+        return self._backend.decode(token_ids, skip_special_tokens=skip_special)
+
+
+def load_tokenizer(model_path: str | Path) -> FileTokenizer:
+    """Read the tokenizer saved with a model.
+
+    Args:
+        model_path: A directory as transformers saves it, or a hub name (this loads transformers).
+
+    Raises:
+        ConfigError: There is none, or its files cannot be read.
+    """
+    directory = Path(model_path)
+    if not (directory / "tokenizer.json").is_file():
+        return _load_with_transformers(str(model_path))
+    try:
+        backend = tokenizers.Tokenizer.from_file(str(directory / "tokenizer.json"))
+    except Exception as error:
+        # The library's Rust side raises bare `Exception` for whatever is wrong with the file.
+        raise ConfigError(f"{directory / 'tokenizer.json'} cannot be read: {error}") from error
+    config = _read_json(directory / "tokenizer_config.json")
+    return FileTokenizer(
+        str(model_path),
+        backend,
+        special_tokens=_special_tokens(config | _read_json(directory / "special_tokens_map.json")),
+        chat_template=_chat_template(directory, config),
+        model_config=_read_json(directory / "config.json"),
+        generation_config=_read_json(directory / "generation_config.json"),
+    )
+
+
+def _load_with_transformers(model_path: str) -> FileTokenizer:
+    if Path(model_path).is_dir() and not any(Path(model_path).glob("*token*")):
+        raise ConfigError(f"{model_path} has no tokenizer files; expected tokenizer.json beside the model")
+    import transformers
+
+    try:
+        loaded = transformers.AutoTokenizer.from_pretrained(model_path)
+        config = transformers.AutoConfig.from_pretrained(model_path).get_text_config().to_dict()
+    except (OSError, ValueError) as error:
+        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise ConfigError(
+            f"the tokenizer of {model_path!r} cannot be loaded: {reason}; expected a model directory, "
+            "or a hub name that is cached or reachable"
+        ) from error
+    return FileTokenizer(
+        model_path,
+        loaded.backend_tokenizer,
+        special_tokens=_special_tokens(loaded.special_tokens_map),
+        chat_template=_pick_template(loaded.chat_template),
+        model_config=config,
+        generation_config={},
+    )
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    """Return the object in the file, or nothing where there is no such file: all of these are optional."""
+    if not path.is_file():
+        return {}
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ConfigError(f"{path} is not JSON: {error}") from error
+    return value if isinstance(value, dict) else {}
+
+
+def _special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
+    """Text by name; files hold either the text or an object around it."""
+    found = {name: config.get(name) for name in _SPECIAL_NAMES}
+    return {
+        name: value["content"] if isinstance(value, dict) else str(value)
+        for name, value in found.items()
+        if value is not None
+    }
+
+
+def _chat_template(directory: Path, config: Mapping[str, Any]) -> str | None:
+    file = directory / "chat_template.jinja"
+    return file.read_text(encoding="utf-8") if file.is_file() else _pick_template(config.get("chat_template"))
+
+
+def _pick_template(found: object) -> str | None:
+    """Return the default one of several: a list of named templates, or a mapping by name."""
+    if isinstance(found, list):
+        found = {entry["name"]: entry["template"] for entry in found}
+    if isinstance(found, dict):
+        found = found.get("default")
+    return found if isinstance(found, str) else None
+
+
+class _Generation(jinja2.ext.Extension):
+    """``{% generation %}`` marks the assistant's words for training; here it marks nothing."""
+
+    tags = {"generation"}  # noqa: RUF012 (declared so by jinja2)
+
+    def parse(self, parser: jinja2.parser.Parser) -> list[jinja2.nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+def _compile(name: str, template: str) -> jinja2.Template:
+    """Compile as transformers does, so that a prompt is what the model was trained on, to the last blank."""
+    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, jinja2.ext.loopcontrols]
+    )
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = _raise_exception
+    environment.globals["strftime_now"] = _strftime_now
+    try:
+        return environment.from_string(template)
+    except jinja2.TemplateError as error:
+        raise ConfigError(f"the chat template of {name} cannot be compiled: {error}") from error
+
+
+def _to_json(value: object, indent: int | None = None) -> str:
+    return json.dumps(value, ensure_ascii=False, indent=indent)
+
+
+def _raise_exception(message: str) -> None:
+    raise jinja2.TemplateError(message)
+
+
+def _strftime_now(form: str) -> str:
+    return datetime.datetime.now().astimezone().strftime(form)
