@@ -32,7 +32,9 @@ def render() -> str:
             brackets = f"[[{name}]]" if "tuple" in str(field.annotation) else f"[{name}]"
             parts.append(_section(f"`{brackets}`{variant}", model))
     opponent = _models(RunConfig.model_fields["evaluation"].annotation)[0].model_fields["opponents"]
-    parts.append(_section("Opponents (`evaluation.opponents`, `model_pool.fixed`)", _models(opponent.annotation)[0]))
+    parts.append(
+        _section("Opponents (`evaluation.opponents`, `model_pool.fixed`)", _models(opponent.annotation)[0])
+    )
     return "\n".join(parts)
 
 
@@ -51,7 +53,11 @@ def _section(title: str, model: type[BaseModel]) -> str:
         if _models(field.annotation):
             default, kind = "", "section"
         else:
-            default = "required" if field.is_required() else f"`{_toml(field.get_default(call_default_factory=True))}`"
+            default = (
+                "required"
+                if field.is_required()
+                else f"`{_toml(field.get_default(call_default_factory=True))}`"
+            )
             kind = _type_name(field.annotation)
         meaning = " ".join((field.description or "").replace("``", "`").split())
         lines.append(f"| `{name}` | {kind} | {default} | {meaning} |")

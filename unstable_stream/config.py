@@ -170,7 +170,7 @@ class ModelPoolConfig(_Section):
     lag_range: tuple[PositiveInt, PositiveInt] = (1, 7)
     """How many checkpoints back ``lagged`` reaches."""
     max_active_lora: PositiveInt = 3
-    """Past checkpoints kept as opponents."""
+    """Checkpoints kept as opponents, the newest included."""
     fixed: tuple[OpponentConfig, ...] = ()
     """Opponents for ``fixed``, ``random`` and the rating-based modes."""
     draw_probability: dict[str, float] = Field(default_factory=dict)

@@ -19,7 +19,7 @@ from unstable_stream.events import (
     event_id,
 )
 from unstable_stream.seeds import derive_seed, eval_game_seed, train_game_seed
-from unstable_stream.services.schedule import GameSchedule, trained_turns
+from unstable_stream.services.schedule import GameSchedule
 
 RUN = "run-test"
 
@@ -247,10 +247,10 @@ def test_every_seat_of_a_many_player_game_is_filled_and_ours_goes_round() -> Non
 
 @pytest.mark.parametrize(("filtered", "expected"), [(False, 6), (True, 3)])
 def test_steps_of_a_game_ended_by_an_invalid_move(filtered: bool, expected: int) -> None:
-    schedule = GameSchedule(RUN, config())
+    schedule = GameSchedule(RUN, config(collector={"filter_opponent_invalid": filtered}))
     schedule.apply(checkpoint(0))
-    mirror = schedule.next_games(0)[0]
-    assert trained_turns(outcome(mirror, invalid_seat=1), filtered) == expected
+    schedule.apply(outcome(schedule.next_games(0)[0], invalid_seat=1))
+    assert schedule.pending_steps == expected
 
 
 def test_other_runs_change_nothing() -> None:

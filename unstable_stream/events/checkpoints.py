@@ -1,4 +1,4 @@
-"""Topic ``checkpoints``: written by the learner; read by the collector, the rating processor and the archive.
+"""Topic ``checkpoints``: written by the learner; read by the collector and the archive.
 
 Weights never ride on a topic: the event says where they are and how to recognise them.
 """

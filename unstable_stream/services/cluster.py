@@ -22,12 +22,12 @@ def start_local() -> str:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
         if address:
-            ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
+            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
             return address
         context = ray.init(
             include_dashboard=False,
             log_to_driver=False,
-            logging_level=logging.WARNING,
+            logging_level=logging.ERROR,
             object_store_memory=_OBJECT_STORE_BYTES,
         )
     except (ConnectionError, RuntimeError, ValueError) as error:
@@ -40,7 +40,7 @@ def connect() -> None:
     address = os.environ.get("RAY_ADDRESS")
     if not address:
         raise ServiceError("RAY_ADDRESS is not set: start Ray (`ray start --head`) and set it to its address")
-    ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
+    ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
 
 
 def resolve_model(name: str) -> str:

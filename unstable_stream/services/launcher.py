@@ -53,10 +53,7 @@ async def launch(
     check_config(config)
     resolve_model(config.model)
     run_id = resume or new_run_id(config.name)
-    stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
     log = open_log(config, data)
     try:
         await log.create_topics(list(load_topics().values()))
@@ -64,7 +61,10 @@ async def launch(
             await resume_run(log, run_id, config)
         else:
             await start_run(log, config, run_id)
-        address = await asyncio.to_thread(start_local)
+        address = start_local()
+        stop = asyncio.Event()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, stop.set)  # after Ray has put its own handlers in place
         supervisor = Supervisor(
             ["--run", run_id, "--data", str(data.root.absolute()), "--log", config.log, "--die-with-parent"],
             data.service_logs(run_id),

@@ -55,34 +55,36 @@ def main() -> int:
 
 
 def _end_with_parent() -> None:
-    sys.stdin.buffer.read()
+    # Not sys.stdin: its lock, held by this thread, would abort the interpreter's shutdown.
+    while os.read(0, 4096):
+        pass
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 async def _serve(service: str, run_id: str, data: DataDir, log_url: str) -> None:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
     log = open_log(RunConfig.model_construct(log=log_url, synchronous="NORMAL"), data)
     try:
         _, config = await find_run(log, run_id)
     finally:
         await log.close()
     # Imported here: each service loads only what it needs.
-    if service == "collector":
+    if service in ("collector", "learner"):
         from unstable_stream.services.cluster import connect, resolve_model
-        from unstable_stream.services.collector import run_collector
 
         connect()
-        await run_collector(config, run_id, data, resolve_model(config.model), stop)
-    elif service == "learner":
-        from unstable_stream.services.cluster import connect, resolve_model
-        from unstable_stream.services.learner import run_learner
+        stop = _stop_on_signals()
+        model_path = resolve_model(config.model)
+        if service == "collector":
+            from unstable_stream.services.collector import run_collector
 
-        connect()
-        await run_learner(config, run_id, data, resolve_model(config.model), stop)
-    elif service == "processors":
+            await run_collector(config, run_id, data, model_path, stop)
+        else:
+            from unstable_stream.services.learner import run_learner
+
+            await run_learner(config, run_id, data, model_path, stop)
+        return
+    stop = _stop_on_signals()
+    if service == "processors":
         from unstable_stream.services.processors import run_processors
 
         await run_processors(config, run_id, data, stop)
@@ -94,6 +96,15 @@ async def _serve(service: str, run_id: str, data: DataDir, log_url: str) -> None
             await run_archiver(log, data.archive, stop=stop)
         finally:
             await log.close()
+
+
+def _stop_on_signals() -> asyncio.Event:
+    """Return an event that SIGTERM and SIGINT set; call it after Ray has put its own handlers in place."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    return stop
 
 
 if __name__ == "__main__":

@@ -24,20 +24,13 @@ from unstable_stream.events import (
     game_id,
 )
 from unstable_stream.model_pool import ModelPool
+from unstable_stream.reward_transformations import expected_steps
 from unstable_stream.seeds import derive_seed, eval_game_seed, train_game_seed
 
-__all__ = ["GameSchedule", "trained_turns"]
+__all__ = ["GameSchedule"]
 
 _GUESSED_STEPS_PER_GAME = 5
 # What a game is taken to yield before any has finished; soon outweighed by the measured mean.
-
-
-def trained_turns(outcome: GameOutcome, filter_opponent_invalid: bool) -> int:
-    """Return how many steps the reward processor makes of a game."""
-    if outcome.split != "train":
-        return 0
-    ended_by = outcome.invalid_seat if filter_opponent_invalid else None
-    return sum(result.turns for result in outcome.seats if result.trained and ended_by in (None, result.seat))
 
 
 class GameSchedule:
@@ -104,7 +97,9 @@ class GameSchedule:
             return
         if event.split == "train":
             self._train_games += 1
-            self._steps_produced += trained_turns(event, self._config.collector.filter_opponent_invalid)
+            self._steps_produced += expected_steps(
+                event, filter_opponent_invalid=self._config.collector.filter_opponent_invalid
+            )
 
     def _apply_checkpoint(self, event: Checkpoint) -> None:
         if event.model_uid in self._checkpoints:
