@@ -3,8 +3,8 @@
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
-import click
 import pytest
 import typer
 from typer.testing import CliRunner
@@ -17,16 +17,23 @@ HEAVY = ("torch", "transformers", "ray", "textarena", "vllm", "duckdb", "peft")
 def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     program = "import sys; sys.argv[0] = 'unstable-stream'; from unstable_stream.cli import main; main()"
     return subprocess.run(
-        [sys.executable, "-c", program, *arguments], capture_output=True, text=True, cwd=cwd, timeout=60, check=False
+        [sys.executable, "-c", program, *arguments],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        timeout=60,
+        check=False,
     )
 
 
-def all_commands() -> dict[str, click.Command]:
-    def walk(command: click.Command, path: str) -> dict[str, click.Command]:
+def all_commands() -> dict[str, Any]:
+    def walk(command: Any, path: str) -> dict[str, Any]:
         children = getattr(command, "commands", None)
         if children is None:
             return {path: command}
-        return {k: v for name, child in children.items() for k, v in walk(child, f"{path} {name}".strip()).items()}
+        return {
+            k: v for name, child in children.items() for k, v in walk(child, f"{path} {name}".strip()).items()
+        }
 
     return walk(typer.main.get_command(app), "")
 
@@ -49,7 +56,9 @@ def test_the_commands_of_the_readme_exist() -> None:
 @pytest.mark.parametrize("statement", ["import unstable_stream.cli", "import unstable_stream.events"])
 def test_asking_for_help_loads_nothing_heavy(statement: str) -> None:
     program = f"{statement}; import sys; print([m for m in {HEAVY!r} if m in sys.modules])"
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    result = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
+    )
     assert result.stdout.strip() == "[]"
 
 

@@ -132,6 +132,6 @@ def _print_summary(view: "RunView", data: Path) -> None:
         'unstable-stream sql "SELECT * FROM win_rates"',
         'unstable-stream sql "SELECT * FROM completion_lengths"',
         'unstable-stream sql "SELECT * FROM longest_games LIMIT 10"',
-        'unstable-stream sql "SELECT * FROM update_provenance WHERE update_number = 5 LIMIT 10"',
+        'unstable-stream sql "SELECT * FROM update_provenance WHERE update = 5 LIMIT 10"',
     ):
         console.print(f"  {command}{where}", highlight=False, soft_wrap=True)

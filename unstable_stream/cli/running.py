@@ -4,11 +4,15 @@ import asyncio
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
 from unstable_stream.config import RunConfig, parse_config
 from unstable_stream.errors import RunError
+
+if TYPE_CHECKING:
+    from unstable_stream.services.data_dir import DataDir
 
 __all__ = ["run_config"]
 
@@ -23,25 +27,16 @@ def run_config(
     dry_run: bool = False,
 ) -> str:
     """Launch a run, or resume one, and return its id. Exits with status 130 if it was interrupted."""
-    from unstable_stream.services.data_dir import DataDir, open_log
+    from unstable_stream.services.data_dir import DataDir
     from unstable_stream.services.launcher import launch
     from unstable_stream.services.preflight import check_config
-    from unstable_stream.services.runs import find_run
     from unstable_stream.services.terminal_interface import watch_run
 
     directory = DataDir(data)
     if resume is not None:
         if not directory.log.is_file():
             raise RunError(f"no event log at {directory.log}: nothing to resume")
-
-        async def find() -> tuple[str, RunConfig]:
-            log = open_log(RunConfig.model_construct(log="local", synchronous="NORMAL"), directory)
-            try:
-                return await find_run(log, resume)
-            finally:
-                await log.close()
-
-        resume, found = asyncio.run(find())
+        resume, found = asyncio.run(_find(resume, directory))
         config = parse_config(found.model_dump(mode="json"), overrides, origin=f"run {resume}")
     assert config is not None
     if dry_run:
@@ -57,3 +52,14 @@ def run_config(
         )
         raise typer.Exit(130)
     return done.run_id
+
+
+async def _find(run_id: str, directory: "DataDir") -> tuple[str, RunConfig]:
+    from unstable_stream.services.data_dir import open_log_at
+    from unstable_stream.services.runs import find_run
+
+    log = open_log_at("local", directory)
+    try:
+        return await find_run(log, run_id)
+    finally:
+        await log.close()

@@ -23,9 +23,8 @@ def _watch(
 
     Example: unstable-stream watch quickstart-2026
     """
-    from unstable_stream.config import RunConfig
     from unstable_stream.errors import RunError
-    from unstable_stream.services.data_dir import DataDir, open_log
+    from unstable_stream.services.data_dir import DataDir, open_log_at
     from unstable_stream.services.runs import find_run
     from unstable_stream.services.terminal_interface import watch_run
 
@@ -36,7 +35,7 @@ def _watch(
         )
 
     async def follow() -> None:
-        log = open_log(RunConfig.model_construct(log="local", synchronous="NORMAL"), directory)
+        log = open_log_at("local", directory)
         try:
             run_id, config = await find_run(log, run)
             await watch_run(log, run_id, config)

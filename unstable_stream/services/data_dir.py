@@ -2,13 +2,14 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from unstable_stream.config import RunConfig
 from unstable_stream.errors import ConfigError
 from unstable_stream.eventlog.local import LocalLog
 from unstable_stream.eventlog.port import EventLog
 
-__all__ = ["DEFAULT_DATA_DIR", "DataDir", "open_log"]
+__all__ = ["DEFAULT_DATA_DIR", "DataDir", "open_log", "open_log_at"]
 
 DEFAULT_DATA_DIR = Path("unstable-data")
 
@@ -39,12 +40,17 @@ class DataDir:
 
 
 def open_log(config: RunConfig, data: DataDir) -> EventLog:
-    """Open the event log a run is configured for.
+    """Open the event log a run is configured for; see :func:`open_log_at`."""
+    return open_log_at(config.log, data, config.synchronous)
+
+
+def open_log_at(location: str, data: DataDir, synchronous: Literal["FULL", "NORMAL"] = "NORMAL") -> EventLog:
+    """Open the event log at ``location``: ``local`` is the file in the data directory, made if need be.
 
     Raises:
-        ConfigError: ``log`` names no known kind of log.
+        ConfigError: the location names no known kind of log.
     """
-    if config.log == "local":
+    if location == "local":
         data.root.mkdir(parents=True, exist_ok=True)
-        return LocalLog.open(data.log, synchronous=config.synchronous)
-    raise ConfigError(f"log = {config.log!r}: expected 'local'")
+        return LocalLog.open(data.log, synchronous=synchronous)
+    raise ConfigError(f"log = {location!r}: expected 'local'")

@@ -56,10 +56,9 @@ class EngineActor:
     ) -> AsyncIterator[list[tuple[int, Completion | UnstableStreamError]]]:
         """Yield ``(index, completion or error)`` in groups, as they finish."""
         tasks = {
-            asyncio.ensure_future(self._engine.generate(request)): index
-            for index, request in enumerate(requests)
+            asyncio.create_task(self._generate(request)): index for index, request in enumerate(requests)
         }
-        waiting: set[asyncio.Future[Completion]] = set(tasks)
+        waiting = set(tasks)
         try:
             while waiting:
                 done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
@@ -67,6 +66,9 @@ class EngineActor:
         finally:
             for task in waiting:
                 task.cancel()
+
+    async def _generate(self, request: GenerationRequest) -> Completion:
+        return await self._engine.generate(request)
 
     async def stats(self) -> EngineStats:
         """Return the engine's counters; also tells that it has started."""
@@ -76,7 +78,7 @@ class EngineActor:
         await self._engine.close()
 
 
-def _result_of(task: "asyncio.Future[Completion]") -> Completion | UnstableStreamError:
+def _result_of(task: "asyncio.Task[Completion]") -> Completion | UnstableStreamError:
     error = task.exception()
     if error is None:
         return task.result()

@@ -158,7 +158,7 @@ class LearnerService:
             if lost:
                 raise LearnerError(
                     f"run {self._run_id}: update {update.update} cannot be made again: {len(lost)} of "
-                    f"its steps are no longer in the log (first: {lost[0]}); start anew with initial_lora_path"
+                    f"its steps are gone from the log (first: {lost[0]}); start anew with initial_lora_path"
                 )
             batch = [steps[step_id] for step_id in update.step_ids]
             await asyncio.to_thread(self._learner.update, self._samples(batch), update.update)

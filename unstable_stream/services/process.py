@@ -14,9 +14,8 @@ from pathlib import Path
 
 import structlog
 
-from unstable_stream.config import RunConfig
 from unstable_stream.errors import UnstableStreamError
-from unstable_stream.services.data_dir import DataDir, open_log
+from unstable_stream.services.data_dir import DataDir, open_log, open_log_at
 from unstable_stream.services.runs import find_run
 
 __all__ = ["SERVICES", "main"]
@@ -62,7 +61,7 @@ def _end_with_parent() -> None:
 
 
 async def _serve(service: str, run_id: str, data: DataDir, log_url: str) -> None:
-    log = open_log(RunConfig.model_construct(log=log_url, synchronous="NORMAL"), data)
+    log = open_log_at(log_url, data)
     try:
         _, config = await find_run(log, run_id)
     finally:
