@@ -33,6 +33,9 @@ class SampledTokens:
     logprobs: tuple[float, ...]
     finish_reason: str
     policy_version: int | None = None
+    temperature: float = 1.0
+    """What ``logprobs`` were sampled at."""
+    top_p: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

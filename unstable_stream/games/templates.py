@@ -1,1 +1,167 @@
-"""Prompt templates, each paired with the extraction of the action from the completion."""
+r"""Prompt templates, each paired with the extraction of the action from the completion.
+
+A template turns an observation into the text a model is given, and a completion back into what the
+environment understands: the last ``\boxed{4}`` becomes ``[4]``. To add one, write a function from
+observation to text and register it in :data:`TEMPLATES`. No wording assumes a number of players.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from unstable_stream.errors import ConfigError
+from unstable_stream.games.board_templates import BOARD_TEMPLATES
+
+__all__ = ["TEMPLATES", "PromptTemplate", "extract_boxed", "extract_bracketed", "get_template"]
+
+
+@dataclass(frozen=True, slots=True)
+class PromptTemplate:
+    """How observations are worded for a model, and how its completions are read."""
+
+    name: str
+    format: Callable[[str], str]
+    """Observation to prompt text."""
+    extract: Callable[[str], tuple[str, dict[str, bool]]]
+    """Completion to action and format feedback (``correct_answer_format``)."""
+    chat: bool = False
+    """The text is the user's message: the player wraps it in the tokenizer's own chat template. Otherwise
+    it is the whole prompt, markup included."""
+
+
+def extract_boxed(completion: str) -> tuple[str, dict[str, bool]]:
+    r"""Return the content of the last ``\boxed{…}`` in brackets, and whether there was one.
+
+    Braces may nest; a box that is never closed does not count. A content that already holds a bracketed
+    action is left as it is, so ``\boxed{[4]}`` and ``\boxed{4}`` both give ``[4]``. Without a box (or with an
+    empty one) the whole completion goes to the environment, which finds an action in it or calls it invalid.
+    """
+    content = _last_boxed(completion)
+    if content is None or not content.strip():
+        return completion.strip(), {"correct_answer_format": False}
+    return _bracketed(content.strip()), {"correct_answer_format": True}
+
+
+def extract_bracketed(completion: str) -> tuple[str, dict[str, bool]]:
+    """Return the last ``[…]`` of the completion, and whether there was one; else the whole completion."""
+    found = _BRACKETS.findall(completion)
+    if not found:
+        return completion.strip(), {"correct_answer_format": False}
+    return found[-1], {"correct_answer_format": True}
+
+
+_BOXED: Final = "\\boxed{"
+_BRACKETS: Final = re.compile(r"\[[^\[\]\n]+\]")
+
+
+def _last_boxed(text: str) -> str | None:
+    start = text.rfind(_BOXED)
+    while start != -1:
+        depth = 1
+        begin = start + len(_BOXED)
+        for end in range(begin, len(text)):
+            depth += {"{": 1, "}": -1}.get(text[end], 0)
+            if depth == 0:
+                return text[begin:end]
+        start = text.rfind(_BOXED, 0, start)
+    return None
+
+
+def _bracketed(content: str) -> str:
+    return content if "[" in content and "]" in content else f"[{content}]"
+
+
+_TASK: Final = (
+    "You are a player in the game described below. Choose a valid action that helps you win. "
+    "Think it through step by step, then write your final action inside \\boxed{}."
+)
+_ZERO_SUM: Final = (
+    "You are a player in a zero-sum game: what one side wins, the others lose. Choose a valid action that "
+    "leads to your win. Think it through step by step, then write your final action inside \\boxed{}."
+)
+_SOLO: Final = (
+    "Solve the task described below on your own. Choose a valid next action. "
+    "Think it through step by step, then write your final action inside \\boxed{}."
+)
+_REASONING: Final = (
+    "You are playing a game. First reason about the position between <think> and </think>: what each action "
+    "leads to and how the others may answer. Then give one valid action inside \\boxed{}."
+)
+
+
+def _default(observation: str) -> str:
+    return f"{_TASK}\n\n{observation.strip()}\n\nAnswer:\n"
+
+
+def _qwen3(task: str) -> Callable[[str], str]:
+    # The thinking tag is opened for the model, as Qwen3's own template does for its reasoning models.
+    def format_observation(observation: str) -> str:
+        return (
+            f"<|im_start|>user\n{task}\n\nObservation:\n{observation.strip()}\n<|im_end|>\n"
+            "<|im_start|>assistant\n"
+        )
+
+    return format_observation
+
+
+def _qwen3_reasoning(observation: str) -> str:
+    return (
+        f"<|im_start|>system\n{_REASONING}<|im_end|>\n"
+        f"<|im_start|>user\n{observation.strip()}<|im_end|>\n"
+        "<|im_start|>assistant\n<think>\n"
+    )
+
+
+def _gemma3(observation: str) -> str:
+    # Gemma has no system role; the tokenizer adds the leading <bos>.
+    return f"<start_of_turn>user\n{_ZERO_SUM}\n\n{observation.strip()}<end_of_turn>\n<start_of_turn>model\n"
+
+
+def _llama_instruct(observation: str) -> str:
+    return (
+        f"<|start_header_id|>system<|end_header_id|>\n\n{_ZERO_SUM}<|eot_id|>"
+        f"<|start_header_id|>user<|end_header_id|>\n\n{observation.strip()}<|eot_id|>"
+        "<|start_header_id|>assistant<|end_header_id|>\n\n"
+    )
+
+
+def _chat(observation: str) -> str:
+    return f"{_TASK}\n\n{observation.strip()}"
+
+
+def _verbatim(observation: str) -> str:
+    return observation
+
+
+TEMPLATES: Final[Mapping[str, PromptTemplate]] = {
+    template.name: template
+    for template in (
+        # Plain text, for base models.
+        PromptTemplate("default", _default, extract_boxed),
+        # ChatML of the Qwen family: games between players, tasks for one, and opened thinking.
+        PromptTemplate("qwen3-zs", _qwen3(_ZERO_SUM), extract_boxed),
+        PromptTemplate("qwen3-sp", _qwen3(_SOLO), extract_boxed),
+        PromptTemplate("qwen3-reasoning", _qwen3_reasoning, extract_boxed),
+        PromptTemplate("gemma3-zs", _gemma3, extract_boxed),
+        PromptTemplate("llama-instruct-zs", _llama_instruct, extract_boxed),
+        # The tokenizer's own chat template, for any instruction-tuned model.
+        PromptTemplate("chat", _chat, extract_boxed, chat=True),
+        # The observation and nothing else.
+        PromptTemplate("observation", _verbatim, extract_bracketed),
+        *(PromptTemplate(name, *functions) for name, functions in BOARD_TEMPLATES.items()),
+    )
+}
+"""Template name to template."""
+
+
+def get_template(name: str) -> PromptTemplate:
+    """Return the template of that name.
+
+    Raises:
+        ConfigError: there is none; lists those there are.
+    """
+    template = TEMPLATES.get(name)
+    if template is None:
+        raise ConfigError(f"unknown prompt template {name!r}; expected one of {', '.join(sorted(TEMPLATES))}")
+    return template

@@ -1,0 +1,317 @@
+"""The one door to TextArena: fresh environment objects, private randomness, typed results.
+
+Facts about TextArena 0.7.4 that this module hides:
+
+- Environments use the global generators (:mod:`~unstable_stream.games.isolation`), some shuffle their deck in
+  place: an object is used for one game only.
+- ``state.error_allowance`` says how many invalid moves in a row a player may make; environments set it in
+  ``reset`` (mostly 1), so it is set afterwards.
+- Whether a move was invalid is not returned by ``step``; every environment reports it by calling
+  ``state.set_invalid_move``, which is watched.
+- Stepping after the end is accepted without a word; here it is an error.
+- Modules are imported when an environment is first made, some have invalid escape sequences (a
+  ``DeprecationWarning`` when they are compiled), and importing TextArena changes the global warning filters.
+"""
+
+import difflib
+import importlib
+import importlib.util
+import inspect
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache, lru_cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from unstable_stream.errors import EnvironmentUnavailableError, GameError
+from unstable_stream.games.diagnosis import Diagnosis, diagnose
+from unstable_stream.games.isolation import PrivateRandomness
+
+__all__ = [
+    "Environment",
+    "EnvironmentResult",
+    "Observation",
+    "StepResult",
+    "check_environment",
+    "environment_status",
+    "list_environments",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What the seat to move is shown."""
+
+    seat: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What came of one action."""
+
+    done: bool
+    valid: bool
+    """``False`` if the environment called the move invalid, whether or not that ended the game."""
+    invalid_reason: str | None = None
+    """The environment's words; the board-style ``-train`` observations do not repeat them."""
+    info: dict[str, Any] = field(default_factory=dict)
+    """The environment's info for this step, JSON values only."""
+
+
+@dataclass(frozen=True, slots=True)
+class EnvironmentResult:
+    """How a game stands when it is closed."""
+
+    rewards: dict[int, float] | None
+    """Final reward of every seat, 0.0 for one the environment left out; ``None`` if unfinished."""
+    reason: str
+    """What the environment said about the end; may be empty."""
+    roles: dict[int, str]
+    """Seats that have a name of their own (``White``, ``Mafia``); ``Player 0`` is no name."""
+    invalid_seats: frozenset[int]
+    """Seats that used up their invalid moves."""
+
+
+class Environment:
+    """One game of one environment."""
+
+    def __init__(self, env_id: str, *, invalid_moves_allowed: int = 0, label: str = ""):
+        """Remember what to play; :meth:`reset` makes the TextArena object.
+
+        ``invalid_moves_allowed`` is per player and in a row; 0: the first invalid move loses.
+        ``label`` names the game in error messages.
+        """
+        self.env_id = env_id
+        self.turn = 0
+        """Actions taken so far."""
+        self.done = False
+        self._invalid_moves_allowed = invalid_moves_allowed
+        self._label = f"{label}: {env_id}" if label else env_id
+        self.num_players = 0
+        """Set by :meth:`reset`."""
+        self._env: Any = None
+        self._randomness: PrivateRandomness | None = None
+        self._observation: Observation | None = None
+        self._invalid_reason: str | None = None
+
+    def reset(self, num_players: int, seed: int) -> None:
+        """Begin the game. Once only: an environment object is never used for a second game.
+
+        Raises:
+            GameError: this object has been reset before.
+            EnvironmentUnavailableError: unknown environment or player count, or it cannot run here.
+        """
+        if self._env is not None:
+            raise GameError(f"{self._label}: already used for a game; make a new Environment for each")
+        spec = _spec(self.env_id)
+        self.num_players = num_players
+        try:
+            _prepare_module(spec.entry_point)
+            self._randomness = PrivateRandomness(seed, with_numpy=_uses_numpy(spec.entry_point))
+            with self._randomness:
+                self._env = _textarena().make(self.env_id)
+                self._env.reset(num_players=num_players, seed=seed)
+                self._env.state.error_allowance = self._invalid_moves_allowed
+                self._watch_invalid_moves()
+                self._observation = self._read_observation()
+        except Exception as error:
+            raise _unavailable(self.env_id, num_players, diagnose(self.env_id, error)) from error
+
+    def observe(self) -> Observation:
+        """Return whose turn it is and what that seat sees; the same until the next :meth:`step`."""
+        if self._observation is None:
+            raise GameError(f"{self._label}: nothing to observe, the game has not begun or is over")
+        return self._observation
+
+    def step(self, action: str) -> StepResult:
+        """Make a move for the seat that :meth:`observe` names.
+
+        Raises:
+            GameError: the game is over, has not begun, or the environment failed.
+        """
+        if self._observation is None or self._randomness is None:
+            raise GameError(f"{self._label}: no move is possible, the game has not begun or is over")
+        self._invalid_reason = None
+        try:
+            with self._randomness:
+                done, info = self._env.step(action=action)
+                # The next observation is read at once: one exchange of generators per move, not two.
+                self._observation = None if done else self._read_observation()
+        except Exception as error:
+            raise GameError(
+                f"{self._label}: failed at turn {self.turn} on action {action[:200]!r}: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+        self.turn += 1
+        self.done = bool(done)
+        reason = self._invalid_reason
+        return StepResult(self.done, reason is None, reason, _json_values(info))
+
+    def close(self) -> EnvironmentResult:
+        """End the game, finished or not, and return the result."""
+        if self._env is None or self._randomness is None:
+            raise GameError(f"{self._label}: closed before it was reset")
+        self._observation = None
+        try:
+            with self._randomness:
+                rewards, game_info = self._env.close()
+        except Exception as error:
+            raise GameError(f"{self._label}: close failed: {type(error).__name__}: {error}") from error
+        seats = range(self.num_players)
+        facts = [game_info.get(seat, {}) for seat in seats]
+        reasons = dict.fromkeys(str(fact["reason"]) for fact in facts if fact.get("reason"))
+        finished = self.done and rewards is not None
+        return EnvironmentResult(
+            rewards={seat: float(rewards.get(seat, 0.0)) for seat in seats} if finished else None,
+            reason="; ".join(reasons),
+            roles=_roles(self._env.state.role_mapping, facts),
+            invalid_seats=frozenset(seat for seat in seats if facts[seat].get("invalid_move")),
+        )
+
+    def _read_observation(self) -> Observation:
+        seat, observed = self._env.get_observation()
+        if not 0 <= int(seat) < self.num_players:
+            raise ValueError(f"it is the turn of seat {seat}, but there are {self.num_players} players")
+        if isinstance(observed, str):
+            return Observation(int(seat), observed)
+        # A raw environment gives the new messages only, as (sender, text, kind).
+        names: Mapping[int, str] = self._env.state.role_mapping
+        lines = [f"[{names.get(sender, f'Player {sender}')}] {text}" for sender, text, _ in observed]
+        return Observation(int(seat), "\n".join(lines))
+
+    def _watch_invalid_moves(self) -> None:
+        state = self._env.state
+        original = state.set_invalid_move
+
+        def watched(reason: Any = None, *args: Any, **kwargs: Any) -> Any:
+            if args and isinstance(args[0], str):
+                # Countdown and Cryptarithm pass reward and reason the wrong way round.
+                reason, args = args[0], (reason, *args[1:])
+            self._invalid_reason = str(reason or "invalid move")
+            lost = original(reason, *args, **kwargs)
+            if len(getattr(state, "elimination_order", ())) >= self.num_players and not state.done:
+                # With nobody left, the state would look for the next player forever (PublicGoodsGame).
+                state.set_game_outcome(dict.fromkeys(range(self.num_players), -1.0), "every player is out")
+            return lost
+
+        state.set_invalid_move = watched
+
+
+def list_environments() -> list[str]:
+    """Return the ids of all training variants (``…-train``), sorted, whether or not they can run here."""
+    return sorted(env_id for env_id in _registry() if env_id.endswith("-train"))
+
+
+def check_environment(env_id: str, num_players: int) -> None:
+    """Make sure a game of ``env_id`` can begin here, by beginning one and trying a move, sensible or not.
+
+    A positive answer is remembered. Most take milliseconds; Sokoban searches for a solvable level and takes
+    seconds.
+
+    Raises:
+        EnvironmentUnavailableError: names environment, reason and remedy.
+    """
+    if (env_id, num_players) in _known_good:
+        return
+    environment = Environment(env_id, invalid_moves_allowed=1)
+    environment.reset(num_players, seed=0)
+    try:
+        environment.step("[0]")
+    except GameError as error:
+        raise _unavailable(env_id, num_players, diagnose(env_id, error)) from error
+    _known_good.add((env_id, num_players))
+
+
+def environment_status(env_id: str, num_players: int) -> Diagnosis | None:
+    """Return why ``env_id`` cannot run here, or ``None`` if it can; for lists of environments."""
+    try:
+        check_environment(env_id, num_players)
+    except EnvironmentUnavailableError as error:
+        if error.__cause__ is None:
+            return Diagnosis("unknown", str(error), "")
+        return diagnose(env_id, error.__cause__)
+    return None
+
+
+_known_good: set[tuple[str, int]] = set()
+
+
+def _unavailable(env_id: str, num_players: int, found: Diagnosis) -> EnvironmentUnavailableError:
+    return EnvironmentUnavailableError(
+        f"environment {env_id!r} cannot run here with {num_players} player(s): {found.reason}. "
+        f"Remedy: {found.remedy}."
+    )
+
+
+@lru_cache(maxsize=1)
+def _textarena() -> ModuleType:
+    if importlib.util.find_spec("textarena") is None:
+        raise EnvironmentUnavailableError(
+            "TextArena is not installed; it plays the games. Run: pip install 'unstable_stream[train]'"
+        )
+    # It installs a global filter for urllib3's warnings: leaving the context undoes that.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        warnings.simplefilter("ignore", SyntaxWarning)
+        return importlib.import_module("textarena")
+
+
+@cache
+def _registry() -> dict[str, Any]:
+    _textarena()
+    registry: dict[str, Any] = importlib.import_module("textarena.envs.registration").ENV_REGISTRY
+    return registry
+
+
+def _spec(env_id: str) -> Any:
+    registry = _registry()
+    spec = registry.get(env_id)
+    if spec is None:
+        close = difflib.get_close_matches(env_id, registry, n=4, cutoff=0.6)
+        hint = f"did you mean {', '.join(close)}?" if close else "list_environments() names them all."
+        raise EnvironmentUnavailableError(f"unknown environment {env_id!r}; {hint}")
+    return spec
+
+
+@cache
+def _prepare_module(entry_point: str) -> None:
+    """Import an environment's module, ignoring only what its compilation warns of."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        warnings.simplefilter("ignore", SyntaxWarning)
+        importlib.import_module(entry_point.partition(":")[0])
+
+
+@cache
+def _uses_numpy(entry_point: str) -> bool:
+    """Whether any module beside the environment mentions numpy: then its generator is isolated too."""
+    module = importlib.import_module(entry_point.partition(":")[0])
+    folder = Path(inspect.getfile(module)).parent
+    return any("numpy" in path.read_text(encoding="utf-8") for path in sorted(folder.rglob("*.py")))
+
+
+def _roles(role_mapping: Mapping[int, str], facts: list[dict[str, Any]]) -> dict[int, str]:
+    roles = {}
+    for seat, fact in enumerate(facts):
+        # Secret roles are in the game's info; the mapping has the names everyone sees.
+        for name in (fact.get("role"), role_mapping.get(seat)):
+            if name and name not in {"Player", f"Player {seat}"}:
+                roles[seat] = str(name)
+                break
+    return roles
+
+
+def _json_values(info: Mapping[Any, Any] | None) -> dict[str, Any]:
+    """Keep what JSON can hold; anything else has no stable form and is left out."""
+    return {str(key): value for key, value in (info or {}).items() if _is_json(value)}
+
+
+def _is_json(value: Any) -> bool:
+    if isinstance(value, dict):
+        return all(isinstance(key, str) and _is_json(item) for key, item in value.items())
+    if isinstance(value, (list, tuple)):
+        return all(_is_json(item) for item in value)
+    return value is None or isinstance(value, (str, int, float))

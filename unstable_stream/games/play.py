@@ -1,0 +1,275 @@
+"""Plays one game and says what happened, as events.
+
+The environment, the players' seeds and the ids are functions of the ``game-started`` event. What the players
+answer and how long they take is recorded; :func:`replay_game` plays the same game again from seed and
+recorded actions.
+
+Rules for the result:
+
+- The environment's rewards count if it finished the game within ``max_turns`` moves. Otherwise the reason is
+  ``truncated`` and every seat's reward is 0: an unfinished game says nothing about who was better.
+- ``invalid-move``: the last move was invalid and used up that seat's allowance. ``draw``: all seats got the
+  same reward and it is not positive. ``win``: anything else, also a puzzle solved or a cooperative game won.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from unstable_stream.errors import GameError
+from unstable_stream.events import (
+    Action,
+    GameOutcome,
+    GameStarted,
+    Seat,
+    SeatResult,
+    Trajectory,
+    Turn,
+    event_id,
+    pack_floats,
+    pack_tokens,
+    trajectory_id,
+)
+from unstable_stream.games.environments import Environment, EnvironmentResult, Observation, StepResult
+from unstable_stream.games.players import Move, Player, SampledTokens, TurnContext
+from unstable_stream.seeds import derive_seed
+
+__all__ = ["PlayedGame", "play_game", "replay_game", "turn_seed"]
+
+
+@dataclass(frozen=True, slots=True)
+class PlayedGame:
+    """What one game adds to the log, in one transaction."""
+
+    trajectories: list[Trajectory]
+    """One per seat that a language model with recorded tokens played, by seat."""
+    outcome: GameOutcome
+
+
+def turn_seed(game_seed: int, seat: int, turn_index: int) -> int:
+    """Return the seed of whatever a seat decides by chance in its ``turn_index``-th turn."""
+    return derive_seed(game_seed, "turn", seat, turn_index)
+
+
+async def play_game(
+    started: GameStarted,
+    players: Mapping[int, Player],
+    *,
+    max_turns: int,
+    now_ms: Callable[[], int],
+    invalid_moves_allowed: int = 0,
+) -> PlayedGame:
+    """Play the game that was decided on to its end, or for ``max_turns`` moves of all seats together.
+
+    ``now_ms`` is the clock (Unix time in milliseconds), read before and after every decision.
+    ``invalid_moves_allowed`` is per seat and in a row; 0: the first one loses.
+
+    Raises:
+        EnvironmentUnavailableError: the environment cannot run on this machine.
+        GameError: no player for a seat, or the environment failed; names game, environment and turn.
+    """
+    missing = [seat.seat for seat in started.seats if seat.seat not in players]
+    if missing:
+        raise GameError(f"game {started.game_id}: no player for seat(s) {missing} of {started.env_id}")
+    environment = Environment(
+        started.env_id, invalid_moves_allowed=invalid_moves_allowed, label=f"game {started.game_id}"
+    )
+    begin_ms = now_ms()
+    environment.reset(len(started.seats), started.seed)
+    log = _GameLog(len(started.seats))
+    while not environment.done and environment.turn < max_turns:
+        seen = environment.observe()
+        turn = TurnContext(
+            env_id=started.env_id,
+            seat=seen.seat,
+            num_players=len(started.seats),
+            turn_index=log.turns[seen.seat],
+            game_turn=environment.turn,
+            seed=turn_seed(started.seed, seen.seat, log.turns[seen.seat]),
+            observation=seen.text,
+        )
+        asked_ms = now_ms()
+        move = await players[seen.seat].move(turn)
+        latency_ms = float(now_ms() - asked_ms)
+        log.add(turn, move, environment.step(move.action), latency_ms)
+    end_ms = now_ms()
+    return _events(started, _judge(environment, log.actions), log, end_ms, float(end_ms - begin_ms))
+
+
+def replay_game(outcome: GameOutcome, *, invalid_moves_allowed: int = 0) -> list[Observation]:
+    """Play a recorded game again from its seed and actions; return what the seat to move saw each time.
+
+    ``invalid_moves_allowed`` must be as it was when the game was played.
+
+    Raises:
+        GameError: another seat was to move, a move was judged otherwise, or the result differs.
+    """
+    label = f"replay of game {outcome.game_id}"
+    environment = Environment(outcome.env_id, invalid_moves_allowed=invalid_moves_allowed, label=label)
+    environment.reset(len(outcome.seats), outcome.seed)
+    observations = []
+    for action in outcome.actions:
+        seen = environment.observe()
+        observations.append(seen)
+        if seen.seat != action.seat:
+            raise GameError(
+                f"{label}: seat {action.seat} made move {environment.turn}, but it is seat {seen.seat}'s turn"
+            )
+        result = environment.step(action.action)
+        if result.valid != action.valid:
+            raise GameError(
+                f"{label}: turn {environment.turn - 1}, action {action.action!r} was "
+                f"{'valid' if action.valid else 'invalid'} and now is not ({result.invalid_reason})"
+            )
+    verdict = _judge(environment, outcome.actions)
+    found = (verdict.reason, verdict.invalid_seat, verdict.rewards)
+    recorded = (outcome.reason, outcome.invalid_seat, {seat.seat: seat.reward for seat in outcome.seats})
+    if found != recorded:
+        raise GameError(f"{label}: ended as {recorded}, now as {found}")
+    return observations
+
+
+class _GameLog:
+    """What has happened so far in one game."""
+
+    def __init__(self, num_players: int) -> None:
+        self.actions: list[Action] = []
+        self.turns = [0] * num_players
+        """Moves made by each seat."""
+        self.sampled: list[list[Turn]] = [[] for _ in range(num_players)]
+        self.settings: list[SampledTokens | None] = [None] * num_players
+        """How each seat's first recorded turn was sampled."""
+
+    def add(self, turn: TurnContext, move: Move, result: StepResult, latency_ms: float) -> None:
+        self.actions.append(Action(turn.seat, move.action, result.valid))
+        self.turns[turn.seat] += 1
+        sampled = move.sampled
+        if sampled is None:
+            return
+        self.settings[turn.seat] = self.settings[turn.seat] or sampled
+        self.sampled[turn.seat].append(
+            Turn(
+                turn_index=turn.turn_index,
+                game_turn=turn.game_turn,
+                observation=turn.observation,
+                prompt=sampled.prompt,
+                prompt_token_ids=pack_tokens(sampled.prompt_token_ids),
+                completion=sampled.completion,
+                completion_token_ids=pack_tokens(sampled.completion_token_ids),
+                logprobs=pack_floats(sampled.logprobs),
+                finish_reason=sampled.finish_reason,
+                action=move.action,
+                valid=result.valid,
+                format_feedback=move.format_feedback,
+                step_info=result.info,
+                policy_version=sampled.policy_version,
+                latency_ms=latency_ms,
+            )
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Verdict:
+    """How the game ended, by this module's rules."""
+
+    reason: str
+    text: str
+    rewards: dict[int, float]
+    invalid_seat: int | None
+    roles: dict[int, str]
+
+
+def _judge(environment: Environment, actions: Sequence[Action]) -> _Verdict:
+    num_players = environment.num_players
+    result: EnvironmentResult = environment.close()
+    if result.rewards is None:
+        text = result.reason or f"not finished after {environment.turn} moves"
+        return _Verdict("truncated", text, dict.fromkeys(range(num_players), 0.0), None, result.roles)
+    last = actions[-1]
+    if not last.valid and last.seat in result.invalid_seats:
+        return _Verdict("invalid-move", result.reason, result.rewards, last.seat, result.roles)
+    rewards = set(result.rewards.values())
+    drawn = len(rewards) == 1 and max(rewards) <= 0
+    return _Verdict("draw" if drawn else "win", result.reason, result.rewards, None, result.roles)
+
+
+def _events(
+    started: GameStarted, verdict: _Verdict, log: _GameLog, end_ms: int, duration_ms: float
+) -> PlayedGame:
+    # A trained seat that was never asked has no trajectory: naming it would have consumers wait for one.
+    trained = tuple(seat.seat for seat in started.seats if seat.trained and log.sampled[seat.seat])
+    trajectories = [
+        _trajectory(started, seat, verdict, log, trained, end_ms)
+        for seat in sorted(started.seats, key=lambda seat: seat.seat)
+        if log.sampled[seat.seat]
+    ]
+    outcome = GameOutcome(
+        event_id=event_id(started.run_id, "game-outcome", started.game_id),
+        run_id=started.run_id,
+        occurred_at_ms=end_ms,
+        game_id=started.game_id,
+        game_index=started.game_index,
+        split=started.split,
+        env_id=started.env_id,
+        seed=started.seed,
+        seats=tuple(
+            _seat_result(seat, verdict, log) for seat in sorted(started.seats, key=lambda seat: seat.seat)
+        ),
+        reason=verdict.reason,
+        reason_text=verdict.text,
+        invalid_seat=verdict.invalid_seat,
+        actions=tuple(log.actions),
+        num_turns=len(log.actions),
+        duration_ms=duration_ms,
+        evaluated_uid=started.evaluated_uid,
+    )
+    return PlayedGame(trajectories, outcome)
+
+
+def _trajectory(
+    started: GameStarted, seat: Seat, verdict: _Verdict, log: _GameLog, trained: tuple[int, ...], end_ms: int
+) -> Trajectory:
+    settings = log.settings[seat.seat]
+    assert settings is not None
+    return Trajectory(
+        event_id=trajectory_id(started.game_id, seat.seat),
+        run_id=started.run_id,
+        occurred_at_ms=end_ms,
+        game_id=started.game_id,
+        game_index=started.game_index,
+        split=started.split,
+        env_id=started.env_id,
+        seed=started.seed,
+        seat=seat.seat,
+        model_uid=seat.model_uid,
+        policy_version=seat.policy_version,
+        role=verdict.roles.get(seat.seat),
+        template=seat.template,
+        trained=seat.trained,
+        trained_seats=trained,
+        opponents=tuple(other.model_uid for other in started.seats if other.seat != seat.seat),
+        turns=tuple(log.sampled[seat.seat]),
+        rewards=verdict.rewards,
+        reward=verdict.rewards[seat.seat],
+        reason=verdict.reason,
+        invalid_move=verdict.invalid_seat == seat.seat,
+        opponent_invalid=verdict.invalid_seat not in {None, seat.seat},
+        temperature=settings.temperature,
+        top_p=settings.top_p,
+    )
+
+
+def _seat_result(seat: Seat, verdict: _Verdict, log: _GameLog) -> SeatResult:
+    reward = verdict.rewards[seat.seat]
+    return SeatResult(
+        seat=seat.seat,
+        model_uid=seat.model_uid,
+        kind=seat.kind,
+        reward=reward,
+        rank=sum(other > reward for other in verdict.rewards.values()),
+        policy_version=seat.policy_version,
+        parent_uid=seat.parent_uid,
+        role=verdict.roles.get(seat.seat),
+        trained=seat.trained,
+        invalid_moves=sum(1 for action in log.actions if action.seat == seat.seat and not action.valid),
+        turns=log.turns[seat.seat],
+    )
