@@ -5,8 +5,10 @@ keeps the number and its own values. What is read back is equal to what was appe
 """
 
 import sqlite3
-from collections.abc import Mapping
-from typing import Final, NamedTuple, TypeAlias
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Final, TypeAlias
 
 import msgspec
 
@@ -24,9 +26,14 @@ _Layout: TypeAlias = tuple[tuple[str, bytes | None], ...]
 """Names with shared values, in order; ``None`` marks a value that each record keeps itself."""
 
 
-class _Split(NamedTuple):
-    shared: tuple[str, ...]
-    own: tuple[str, ...]
+@dataclass(slots=True)
+class _Names:
+    """How headers with these names, in this order, are taken apart."""
+
+    shared: Callable[[Mapping[str, bytes]], tuple[bytes, ...]]
+    own: Callable[[Mapping[str, bytes]], tuple[bytes, ...]]
+    layouts: dict[tuple[bytes, ...], tuple[int, int]]
+    """Shared values to the layout's number and its size in bytes."""
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -34,31 +41,42 @@ _decode_own = msgspec.msgpack.Decoder(list[bytes]).decode
 _decode_layout = msgspec.json.Decoder(tuple[tuple[str, bytes | None], ...]).decode
 
 
+def _values_of(names: list[str]) -> Callable[[Mapping[str, bytes]], tuple[bytes, ...]]:
+    if len(names) > 1:
+        return itemgetter(*names)  # in C; of a single name it would return no tuple
+    return lambda headers: tuple([headers[name] for name in names])
+
+
 class HeaderStore:
     """Headers to ``(layout id, own values)`` and back. Each thread has its own: it caches, without a lock."""
 
     def __init__(self, busy_timeout_s: float) -> None:
         self._busy_timeout_s = busy_timeout_s
-        self._splits: dict[tuple[str, ...], _Split] = {}
-        self._ids: dict[tuple[tuple[str, ...], tuple[bytes, ...]], int] = {}
+        self._names: dict[tuple[str, ...], _Names] = {}
         self._layouts: dict[int, tuple[dict[str, bytes | None], tuple[str, ...]]] = {}
 
-    def pack(self, connection: sqlite3.Connection, headers: Mapping[str, bytes]) -> tuple[int, bytes]:
-        """Return the layout's number and the record's own values; stores a new layout at once."""
+    def pack(self, connection: sqlite3.Connection, headers: Mapping[str, bytes]) -> tuple[int, bytes, int]:
+        """Return the layout's number, the record's own values and the bytes that the layout spared.
+
+        Stores a new layout at once.
+        """
         if not headers:
-            return NO_HEADERS, b""
-        names = tuple(headers)
-        split = self._splits.get(names)
-        if split is None:
-            split = _Split(tuple(n for n in names if n in SHARED), tuple(n for n in names if n not in SHARED))
-            self._splits[names] = split
-        shared = tuple([headers[name] for name in split.shared])
-        layout_id = self._ids.get((names, shared))
-        if layout_id is None:
-            layout = tuple((name, headers[name] if name in SHARED else None) for name in names)
-            layout_id = self._register(connection, layout)
-            self._ids[names, shared] = layout_id
-        return layout_id, _encode([headers[name] for name in split.own])
+            return NO_HEADERS, b"", 0
+        key = tuple(headers)
+        names = self._names.get(key)
+        if names is None:
+            names = self._names[key] = _Names(
+                _values_of([name for name in key if name in SHARED]),
+                _values_of([name for name in key if name not in SHARED]),
+                {},
+            )
+        shared = names.shared(headers)
+        known = names.layouts.get(shared)
+        if known is None:
+            layout = tuple((name, headers[name] if name in SHARED else None) for name in key)
+            size = sum(len(name.encode()) + len(value or b"") for name, value in layout)
+            known = names.layouts[shared] = self._register(connection, layout), size
+        return known[0], _encode(names.own(headers)), known[1]
 
     def unpack(self, connection: sqlite3.Connection, layout_id: int, own: bytes) -> dict[str, bytes]:
         """Return the headers as they were appended."""

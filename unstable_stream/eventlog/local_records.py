@@ -1,8 +1,10 @@
 """Appending to and reading from the partition tables of a local log."""
 
+import itertools
 import sqlite3
-from collections.abc import Sequence
-from typing import Final, TypeAlias
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
 
 from unstable_stream.errors import OffsetOutOfRangeError, RecordTooLargeError
 from unstable_stream.eventlog.local_headers import HeaderStore
@@ -20,11 +22,19 @@ __all__ = [
     "read_fairly",
 ]
 
-_Row: TypeAlias = tuple[int, str, int, bytes, bytes]
-"""timestamp, key, layout id, own header values, value"""
-
 _MOST_BYTES_AT_ONCE: Final = 64 * 1024 * 1024  # a poll of 500 records of 16 MB would not fit in memory
 _DELETED_AT_ONCE: Final = 5_000  # rows; keeps the write lock short
+
+
+@dataclass(slots=True)
+class _Columns:
+    """What one partition gets, column by column: SQLite takes its rows from a ``zip``, for free."""
+
+    timestamps_ms: list[int] = field(default_factory=list)
+    keys: list[str] = field(default_factory=list)
+    layout_ids: list[int] = field(default_factory=list)
+    headers: list[bytes] = field(default_factory=list)
+    values: list[bytes] = field(default_factory=list)
 
 
 class AppendBatch:
@@ -34,8 +44,8 @@ class AppendBatch:
         self._records = tuple(records)  # the caller may go on using its list
         self._topics = topics
         self._headers = headers
-        self._rows: dict[int, list[_Row]] = {}  # by partition id
-        self._places: list[tuple[Partition, int]] = []
+        self._columns: dict[int, _Columns] = {}  # by partition id
+        self._places: list[Partition] = []
 
     def prepare(self, connection: sqlite3.Connection) -> None:
         """Find each record's partition and turn it into a row.
@@ -43,57 +53,80 @@ class AppendBatch:
         Raises :class:`UnknownTopicError`, :class:`RecordTooLargeError`.
         """
         pack = self._headers.pack
-        topic: Topic | None = None
+        topic = self._topics.find(connection, self._records[0].topic) if self._records else None
         for record in self._records:
             if topic is None or topic.name != record.topic:
                 topic = self._topics.find(connection, record.topic)
             partitions = topic.partitions
-            if record.partition is not None:
-                partition = partition_of(topic, record.partition)
+            key, value = record.key, record.value
+            if record.partition is None:
+                partition = partitions[partition_for_key(key, len(partitions))]
             else:
-                partition = partitions[partition_for_key(record.key, len(partitions))]
-            headers = record.headers
-            size = len(record.value) + len(record.key.encode())
-            for name, header in headers.items():
-                size += len(name) + len(header)
-            if size > topic.max_message_bytes:
-                raise RecordTooLargeError(
-                    f"record with key {record.key!r} for topic {topic.name!r} has {size} bytes, the topic's "
-                    f"limit is {topic.max_message_bytes}: raise its max_message_bytes, or keep the value in "
-                    "a file and append a reference to it."
-                )
-            layout_id, own = pack(connection, headers)
-            rows = self._rows.get(partition.partition_id)
-            if rows is None:
-                rows = self._rows[partition.partition_id] = []
-            self._places.append((partition, len(rows)))
-            rows.append((record.timestamp_ms, record.key, layout_id, own, record.value))
+                partition = partition_of(topic, record.partition)
+            layout_id, own, shared_bytes = pack(connection, record.headers)
+            # An upper bound (UTF-8 has at most 4 bytes a character) spares most records the exact sum.
+            if len(value) + 4 * len(key) + shared_bytes + len(own) > topic.max_message_bytes:
+                _check_size(record, topic)
+            columns = self._columns.get(partition.partition_id)
+            if columns is None:
+                columns = self._columns[partition.partition_id] = _Columns()
+            columns.timestamps_ms.append(record.timestamp_ms)
+            columns.keys.append(key)
+            columns.layout_ids.append(layout_id)
+            columns.headers.append(own)
+            columns.values.append(value)
+            self._places.append(partition)
         self._records = ()
 
     def write(self, connection: sqlite3.Connection) -> list[tuple[TopicPartition, int]]:
         """Insert the rows at the end of their partitions; return partition and offset of each record."""
-        first = {
-            partition_id: _insert(connection, partition_id, rows) for partition_id, rows in self._rows.items()
+        offsets = {
+            partition_id: itertools.count(_insert(connection, partition_id, columns))
+            for partition_id, columns in self._columns.items()
         }
-        return [(partition.at, first[partition.partition_id] + index) for partition, index in self._places]
+        return [(partition.at, next(offsets[partition.partition_id])) for partition in self._places]
 
 
-def _insert(connection: sqlite3.Connection, partition_id: int, rows: list[_Row]) -> int:
+def _check_size(record: Record, topic: Topic) -> None:
+    size = len(record.value) + len(record.key.encode())
+    size += sum(len(name.encode()) + len(header) for name, header in record.headers.items())
+    if size > topic.max_message_bytes:
+        raise RecordTooLargeError(
+            f"record with key {record.key!r} for topic {topic.name!r} has {size} bytes, the topic's limit is "
+            f"{topic.max_message_bytes}: raise its max_message_bytes, or keep the value in a file and append "
+            "a reference to it."
+        )
+
+
+def _insert(connection: sqlite3.Connection, partition_id: int, columns: _Columns) -> int:
+    """Append rows to a partition and return the offset of the first."""
     last = connection.execute(
         f'SELECT "offset", timestamp_ms + lag_ms FROM records_{partition_id} ORDER BY "offset" DESC LIMIT 1'
     ).fetchone()
+    times_ms = columns.timestamps_ms
     if last is None:
-        first, latest_ms = begin_offset(connection, partition_id), rows[0][0]
+        first, latest_ms = begin_offset(connection, partition_id), times_ms[0]
     else:
         first, latest_ms = last[0] + 1, last[1]
-    numbered = []
-    offset = first
-    for timestamp_ms, key, layout_id, own, value in rows:
-        if timestamp_ms > latest_ms:
-            latest_ms = timestamp_ms
-        numbered.append((offset, timestamp_ms, latest_ms - timestamp_ms, key, layout_id, own, value))
-        offset += 1
-    connection.executemany(f"INSERT INTO records_{partition_id} VALUES (?, ?, ?, ?, ?, ?, ?)", numbered)
+    lags_ms: Iterable[int] = itertools.repeat(0)
+    if times_ms[0] < latest_ms or times_ms != sorted(times_ms):
+        latest = itertools.accumulate(times_ms, max, initial=latest_ms)
+        lags_ms = [
+            reached - own for reached, own in zip(itertools.islice(latest, 1, None), times_ms, strict=True)
+        ]
+    connection.executemany(
+        f"INSERT INTO records_{partition_id} VALUES (?, ?, ?, ?, ?, ?, ?)",
+        # Not strict: the offsets and the zeros have no end.
+        zip(
+            itertools.count(first),
+            times_ms,
+            lags_ms,
+            columns.keys,
+            columns.layout_ids,
+            columns.headers,
+            columns.values,
+        ),
+    )
     return first
 
 

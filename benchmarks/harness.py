@@ -1,0 +1,123 @@
+"""Compare two ways of doing the same thing, fairly: both sides in turn, several times, after a warm-up.
+
+The machine's mood (a busy neighbour, a slow disk) then falls on both sides alike, so the ratio of the
+medians says more than either rate. A benchmark is run from the repository root, for example
+``python -m benchmarks.log_append --rounds 7 --json results.json``.
+"""
+
+import argparse
+import json
+import os
+import platform
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+__all__ = ["Comparison", "compare", "machine", "parser", "report"]
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The rates both sides reached, in the order measured."""
+
+    name: str
+    unit: str
+    """What is counted each second, e.g. ``records/s``; higher is better."""
+    ours: tuple[float, ...]
+    baseline: tuple[float, ...]
+
+    @property
+    def ratio(self) -> float:
+        """Median of ours over median of the baseline."""
+        return statistics.median(self.ours) / statistics.median(self.baseline)
+
+    @property
+    def spread(self) -> tuple[float, float]:
+        """Lowest and highest ratio of a single round."""
+        ratios = [ours / base for ours, base in zip(self.ours, self.baseline, strict=True)]
+        return min(ratios), max(ratios)
+
+
+def compare(
+    name: str,
+    ours: Callable[[], float],
+    baseline: Callable[[], float],
+    *,
+    unit: str,
+    rounds: int = 5,
+    warmup: int = 1,
+) -> Comparison:
+    """Measure both sides alternately.
+
+    Args:
+        name: what is compared.
+        ours: sets up, does the work once and returns its rate, timing only the part that counts.
+        baseline: the same for what we are compared with.
+        unit: of the rates; higher is better.
+        rounds: measured rounds.
+        warmup: rounds before, thrown away.
+    """
+    measured: list[tuple[float, float]] = []
+    for turn in range(warmup + rounds):
+        # Who goes first changes, so that neither side always inherits the other's dirty caches.
+        if turn % 2:
+            theirs = baseline()
+            own = ours()
+        else:
+            own = ours()
+            theirs = baseline()
+        if turn >= warmup:
+            measured.append((own, theirs))
+    return Comparison(name, unit, tuple(own for own, _ in measured), tuple(base for _, base in measured))
+
+
+def parser(description: str) -> argparse.ArgumentParser:
+    """Return the command line every benchmark has; add to it what the benchmark needs."""
+    arguments = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter
+    )
+    arguments.add_argument("--rounds", type=int, default=5, help="measured rounds of each side")
+    arguments.add_argument("--json", type=Path, default=None, help="also write the results to this file")
+    return arguments
+
+
+def machine() -> dict[str, str | int]:
+    """Return what a rate depends on."""
+    return {
+        "system": platform.platform(),
+        "processor": platform.machine(),
+        "cpus": os.cpu_count() or 0,
+        "python": platform.python_version(),
+    }
+
+
+def report(
+    title: str,
+    comparisons: Sequence[Comparison],
+    json_path: Path | None = None,
+    *,
+    versions: Mapping[str, str] | None = None,
+) -> None:
+    """Print a table of medians and ratios; write everything measured to ``json_path``."""
+    table = Table(title=title, title_justify="left")
+    for heading in ("what", "ours", "baseline", "unit", "ratio", "lowest … highest"):
+        table.add_column(heading, justify="left" if heading in ("what", "unit") else "right", no_wrap=True)
+    for one in comparisons:
+        low, high = one.spread
+        table.add_row(
+            one.name,
+            f"{statistics.median(one.ours):,.0f}",
+            f"{statistics.median(one.baseline):,.0f}",
+            one.unit,
+            f"{one.ratio:.2f}",
+            f"{low:.2f} … {high:.2f}",
+        )
+    Console(width=None if Console().is_terminal else 120).print(table)
+    if json_path is not None:
+        results = [asdict(one) | {"ratio": round(one.ratio, 3)} for one in comparisons]
+        content = {"title": title, "machine": machine() | dict(versions or {}), "results": results}
+        json_path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

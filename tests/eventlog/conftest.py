@@ -1,0 +1,30 @@
+"""Adapters under contract: ``event_log`` is opened on each of them in turn."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.eventlog.harness import LogHarness
+from unstable_stream.eventlog.local import LocalLog
+from unstable_stream.eventlog.port import EventLog
+
+
+@pytest.fixture(params=["local"])
+async def harness(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[LogHarness]:
+    """A store with one open handle."""
+
+    async def open_local() -> EventLog:
+        return LocalLog.open(tmp_path / "log.sqlite", synchronous="NORMAL", busy_timeout_s=20)
+
+    adapters = {"local": open_local}
+    harness = LogHarness(adapters[request.param])
+    await harness.open()
+    yield harness
+    await harness.close()
+
+
+@pytest.fixture
+def event_log(harness: LogHarness) -> EventLog:
+    """The first handle on the store."""
+    return harness.opened[0]
