@@ -1,0 +1,92 @@
+"""``unstable-stream audit``: proves that a run lost nothing and did nothing twice."""
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from unstable_stream.cli.options import DataOption
+
+if TYPE_CHECKING:
+    from unstable_stream.services.audit_fold import AuditReport
+
+__all__ = ["register"]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("audit", help=_audit.__doc__)(_audit)
+
+
+def _audit(
+    run: str = typer.Argument(..., help="Run id, or an unambiguous prefix."),
+    data: DataOption = Path("unstable-data"),
+) -> None:
+    """Prove from the log that a run's games and steps add up; status 1 and what is wrong if they do not.
+
+    Works at any time, also while the run goes on or after it was killed.
+
+    Example: unstable-stream audit quickstart-2026
+    """
+    from unstable_stream.errors import RunError
+    from unstable_stream.services.audit import audit_run
+    from unstable_stream.services.data_dir import DataDir, open_log_at
+    from unstable_stream.services.runs import find_run
+
+    directory = DataDir(data)
+    if not directory.log.is_file():
+        raise RunError(
+            f"no event log at {directory.log}: start a run first, or name its directory with --data"
+        )
+
+    async def read() -> "AuditReport":
+        log = open_log_at("local", directory)
+        try:
+            run_id, _ = await find_run(log, run)
+            return await audit_run(log, run_id)
+        finally:
+            await log.close()
+
+    report = asyncio.run(read())
+    _print_report(report)
+    if not report.balanced:
+        for problem in report.problems:
+            typer.echo(problem, err=True)
+        raise typer.Exit(1)
+
+
+def _print_report(report: "AuditReport") -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    table = Table(box=None, show_header=False, padding=(0, 1), title=f"{report.run_id} ({report.state})")
+    table.title_justify = "left"
+    table.add_column(style="bold")
+    table.add_column(justify="right")
+    table.add_column(style="dim")
+    for split, games in report.games.items():
+        table.add_row(
+            f"{split} games started",
+            f"{games.started:,}",
+            f"= {games.finished:,} finished + {games.abandoned:,} abandoned + {games.in_flight:,} in flight",
+        )
+    steps = report.steps
+    table.add_row(
+        "steps expected",
+        f"{steps.expected:,}",
+        f"= {steps.produced:,} produced + {steps.set_aside:,} set aside + {steps.unshaped:,} to be shaped",
+    )
+    dropped = "".join(f" + {count:,} {reason}" for reason, count in steps.dropped.items())
+    table.add_row(
+        "steps produced",
+        f"{steps.produced:,}",
+        f"= {steps.trained:,} trained{dropped or ' + 0 dropped'} + {steps.pending:,} pending",
+    )
+    table.add_row("updates", f"{report.updates:,}", f"{report.checkpoints:,} checkpoints")
+    table.add_row("redelivered", f"{report.redelivered:,}", f"counted once; {report.replayed:,} played again")
+    table.add_row("dead letters", f"{report.rejected:,}", "")
+    console.print(table, highlight=False)
+    verdict = "[green]balanced[/]" if report.balanced else f"[red]{len(report.problems)} problems[/]"
+    console.print(f" {verdict}", highlight=False)
