@@ -51,7 +51,8 @@ format: $(VENV)/.dev ## Format the code and fix what can be fixed
 	$(BIN)/ruff format .
 
 bench: $(VENV)/.dev ## Run all benchmarks; each prints ratios measured in one run
-	for script in benchmarks/bench_*.py; do $(BIN)/python $$script; done
+	for script in $$(ls benchmarks/*.py | grep -v -e __init__ -e harness); do \
+	  $(BIN)/python -m benchmarks.$$(basename $$script .py); done
 
 constraints: $(BIN)/uv ## Resolve constraints.txt anew
 	$(BIN)/uv pip compile --quiet --python $(BIN)/python --override overrides.txt --upgrade \
