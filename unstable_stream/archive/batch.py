@@ -53,15 +53,22 @@ class _Raw(NamedTuple):
 _CLOUD_EVENTS_HEADERS: Final = {"ce_specversion", "ce_id", "ce_type", "ce_source", "ce_time", "content-type"}
 
 
-def _text(raw: _Raw) -> str | None:
+def _is_text(value: bytes) -> bool:
+    if value.isascii():
+        return True
     try:
-        return raw.record.value.decode()
+        value.decode()
     except UnicodeDecodeError:
-        return None
+        return False  # also of an event: the decoder passes over fields it does not know
+    return True
+
+
+def _text(raw: _Raw) -> bytes | None:
+    return raw.record.value if _is_text(raw.record.value) else None
 
 
 def _bytes_if_not_text(raw: _Raw) -> bytes | None:
-    return raw.record.value if raw.event is None and _text(raw) is None else None
+    return None if _is_text(raw.record.value) else raw.record.value
 
 
 def _other_headers(raw: _Raw) -> list[tuple[str, bytes]] | None:
@@ -99,7 +106,7 @@ EVENTS: Final = Table(
         Column("key", "VARCHAR", "Record key.", "record.key"),
         Column("occurred_at", "TIMESTAMP", "UTC.", _of_event(lambda event: event.occurred_at_ms)),
         Column("timestamp_ms", "BIGINT", "The record's own time, Unix milliseconds.", "record.timestamp_ms"),
-        Column("value", "VARCHAR", "The body, JSON: `value->>'$.field'`; NULL: not text.", _text),
+        Column("value", "VARCHAR", "The body, JSON: `value->>'$.field'`; NULL: not text.", _text, True),
         Column("value_bytes", "BLOB", "The body if it is not text.", _bytes_if_not_text),
         Column("headers", "MAP(VARCHAR, BLOB)", "Headers other than CloudEvents' own.", _other_headers),
     ),
@@ -228,9 +235,17 @@ def _arrow(table: Table, rows: Sequence[object]) -> pa.Table:
 
 
 def _array(column: Column, rows: Sequence[Any]) -> pa.Array:
-    values = list(map(column.getter(), rows))
+    values: list[Any] = list(map(column.getter(), rows))
     arrow_type = ARROW_TYPES[column.sql_type]
-    return _packed_array(values, arrow_type) if column.packed else pa.array(values, arrow_type)
+    if not column.packed:
+        return pa.array(values, arrow_type)
+    return _text_array(values) if column.sql_type == "VARCHAR" else _packed_array(values, arrow_type)
+
+
+def _text_array(values: Sequence[bytes | None]) -> pa.Array:
+    """Build strings from bytes known to be UTF-8: a third of the time of making a ``str`` of each."""
+    array = pa.array(values, pa.large_binary())
+    return pa.Array.from_buffers(pa.large_string(), len(array), array.buffers(), array.null_count)
 
 
 def _packed_array(values: Sequence[Any], arrow_type: pa.DataType) -> pa.Array:

@@ -168,13 +168,13 @@ def _retry_while_held(
 def _check_version(connection: duckdb.DuckDBPyConnection, path: Path) -> str:
     """Return the digest of the views in the file."""
     try:
-        row = connection.execute(
+        # All rows, not one: an unfinished result would block the connection.
+        rows = connection.execute(
             "SELECT version, package_version, views_digest FROM schema_version"
-        ).fetchone()
+        ).fetchall()
     except duckdb.CatalogException as error:
         raise ArchiveError(f"{path} is a DuckDB file but not an archive of unstable_stream") from error
-    assert row is not None
-    version, package_version, views_digest = row
+    ((version, package_version, views_digest),) = rows
     if version > SCHEMA_VERSION:
         raise ArchiveError(
             f"the archive {path} has schema version {version}, written by unstable_stream {package_version}; "
@@ -185,11 +185,11 @@ def _check_version(connection: duckdb.DuckDBPyConnection, path: Path) -> str:
 
 def _ensure_schema(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
     tables = connection.execute("SELECT count(*) FROM duckdb_tables() WHERE database_name = ?", [_NAME])
-    count = tables.fetchone()
+    count = tables.fetchall()
     views = load_views()
     macros = _sql_text("macros")
     digest = hashlib.sha256("".join((macros, *(view.query for view in views))).encode()).hexdigest()
-    if count == (0,):
+    if count == [(0,)]:
         connection.execute("BEGIN")
         for table in (EVENTS, *TABLES):
             connection.execute(table.create_sql())

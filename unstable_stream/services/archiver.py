@@ -16,17 +16,19 @@ deleted or restored is filled again from the log.
 import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import structlog
 
-from unstable_stream.archive import LATEST_MS, ArchivedRecord, ArchiveWriter, Prepared, Written
+from unstable_stream.archive import LATEST_MS, ArchivedRecord, ArchiveWriter, Written
 from unstable_stream.errors import ArchiveBusyError, EventError, FencedError, OffsetOutOfRangeError
 from unstable_stream.eventlog.port import Consumer, EventLog, Positions, StoredRecord, TopicPartition
 from unstable_stream.eventlog.records import record_from_event
 from unstable_stream.events import RecordRejected, event_id
 
 __all__ = ["GROUP", "run_archiver"]
+
+T = TypeVar("T")
 
 GROUP: Final = "archiver"
 
@@ -66,7 +68,7 @@ async def run_archiver(
         ArchiveError: the archive cannot be written; nothing of the batch in hand was stored.
     """
     names = sorted(await log.topics()) if topics is None else list(topics)
-    writer = await asyncio.to_thread(ArchiveWriter, archive_path)
+    writer = await _when_free(lambda: ArchiveWriter(archive_path), stop)
     try:
         consumer = await log.consumer(names, GROUP)
         try:
@@ -131,7 +133,7 @@ class _Archiver:
         ]
         if letters:
             await self._event_log.append([record_from_event(letter) for letter in letters])
-        self._on_flush(await self._store(prepared))
+        self._on_flush(await _when_free(lambda: self._writer.store(prepared), self._stop))
         try:
             await self._consumer.commit()
         except FencedError as error:
@@ -183,14 +185,16 @@ class _Archiver:
                     starts[where] = max(beginning, archived.get(where, 0))
         return starts
 
-    async def _store(self, prepared: Prepared) -> Written:
-        while True:
-            try:
-                return await asyncio.to_thread(self._writer.store, prepared)
-            except ArchiveBusyError as error:
-                if self._stop.is_set():
-                    raise  # the records stay in the log; the next start archives them
-                _log.warning("archive held by others, trying again", reason=str(error))
+
+async def _when_free(work: Callable[[], T], stop: asyncio.Event) -> T:
+    """Do ``work`` on the archive in a thread, again and again while others hold the archive."""
+    while True:
+        try:
+            return await asyncio.to_thread(work)
+        except ArchiveBusyError as error:
+            if stop.is_set():
+                raise  # the records stay in the log; the next start archives them
+            _log.warning("archive held by others, trying again", reason=str(error))
 
 
 def _dead_letter(record: ArchivedRecord, error: EventError) -> RecordRejected:

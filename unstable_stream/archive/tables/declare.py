@@ -54,7 +54,7 @@ class Column:
     source: Source = ""
     """Where the value comes from; by default the attribute of the column's name."""
     packed: bool = False
-    """The source is a packed array (:mod:`unstable_stream.events.arrays`)."""
+    """The source gives bytes: a packed array (:mod:`unstable_stream.events.arrays`), or UTF-8 for text."""
 
     def getter(self) -> Callable[[Any], object]:
         """Return the function that takes the column's value from a row's object."""

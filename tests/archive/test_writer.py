@@ -1,0 +1,280 @@
+"""The writer: each position once, each event once, whatever comes again and whenever it is killed."""
+
+import dataclasses
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import duckdb
+import msgspec
+import pytest
+
+from tests.archive.history import made_up_run, stored
+from unstable_stream.archive import ArchivedRecord, ArchiveWriter, open_archive, query
+from unstable_stream.archive.batch import EVENTS
+from unstable_stream.archive.store import open_for_writing
+from unstable_stream.archive.tables import TABLES
+from unstable_stream.errors import ArchiveBusyError, ArchiveError
+from unstable_stream.eventlog.port import StoredRecord
+
+_TABLES = [EVENTS.name, *(table.name for table in TABLES), "positions"]
+
+
+def _content(path: Path) -> dict[str, list[str]]:
+    """Every row of every table as text, sorted: what two archives must have in common to be the same."""
+    with open_archive(path) as connection:
+        return {
+            name: sorted(str(row) for row in connection.execute(f'SELECT * FROM "{name}"').fetchall())
+            for name in _TABLES
+        }
+
+
+def _archive(path: Path, batches: Sequence[Sequence[ArchivedRecord]]) -> dict[str, list[str]]:
+    with ArchiveWriter(path) as writer:
+        for batch in batches:
+            writer.write(batch)
+    return _content(path)
+
+
+def _bad(value: bytes, offset: int = 0, timestamp_ms: int = 5) -> StoredRecord:
+    return StoredRecord("metrics", 3, offset, "plug-in", value, {"trace": b"\x01"}, timestamp_ms)
+
+
+def test_batching_does_not_change_the_content(tmp_path: Path) -> None:
+    records = stored(made_up_run())
+    whole = _archive(tmp_path / "whole.duckdb", [records])
+    parts = _archive(tmp_path / "parts.duckdb", [records[:50], records[50:51], [], records[51:]])
+    assert whole == parts
+    assert len(whole["events"]) == len(records)
+
+
+def test_redelivered_positions_are_skipped_also_after_reopening(tmp_path: Path) -> None:
+    records = stored(made_up_run())
+    once = _archive(tmp_path / "once.duckdb", [records])
+    path = tmp_path / "again.duckdb"
+    _archive(path, [records[:80], records[40:120]])
+    with ArchiveWriter(path) as writer:
+        written = writer.write(records)
+    assert (written.records, written.redelivered) == (len(records) - 120, 120)
+    assert _content(path) == once
+
+
+@pytest.mark.parametrize("same_batch", [True, False])
+def test_an_event_published_twice_counts_once(tmp_path: Path, same_batch: bool) -> None:
+    records = stored(made_up_run())
+    ends = {(record.topic, record.partition): record.offset + 1 for record in records}
+    again = [dataclasses.replace(r, offset=r.offset + ends[r.topic, r.partition]) for r in records]
+    once = _archive(tmp_path / "once.duckdb", [records])
+    path = tmp_path / "twice.duckdb"
+    twice = _archive(path, [records + again] if same_batch else [records, again[:30], again[30:]])
+    assert len(twice["events"]) == 2 * len(records)
+    for table in TABLES:
+        assert twice[table.name] == once[table.name], table.name
+
+
+def test_what_cannot_be_decoded_is_kept_raw(tmp_path: Path) -> None:
+    path = tmp_path / "archive.duckdb"
+    good = stored(made_up_run())[:3]
+    with ArchiveWriter(path) as writer:
+        written = writer.write([_bad(b"\xff\xfe", 0), *good, _bad(b'{"type":"nonsense"}', 1)])
+    assert written.records == 5
+    assert [reject.record.offset for reject in written.rejected] == [0, 1]
+    assert "nonsense" in str(written.rejected[1].error)
+    found = query(
+        path,
+        "SELECT \"offset\", type, value, value_bytes, headers FROM events WHERE topic = 'metrics' ORDER BY 1",
+    )
+    assert found.rows == [
+        (0, None, None, b"\xff\xfe", {"trace": b"\x01"}),
+        (1, None, '{"type":"nonsense"}', None, {"trace": b"\x01"}),
+    ]
+    assert query(path, "SELECT count(*) FROM events WHERE type IS NOT NULL").rows == [(3,)]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("occurred_at_ms", 10**18),
+        ("occurred_at_ms", -1),
+        ("seat", 2**40),
+        ("logprobs", "AAA="),
+        ("seed", 2**63),
+    ],
+)
+def test_one_event_that_fits_no_column_does_not_stop_the_batch(
+    tmp_path: Path, field: str, value: object
+) -> None:
+    records = stored(made_up_run())
+    place = next(i for i, r in enumerate(records) if r.topic == "trajectories")
+    body = msgspec.json.decode(records[place].value)
+    target = body["turns"][0] if field == "logprobs" else body
+    target[field] = value
+    records[place] = dataclasses.replace(records[place], value=msgspec.json.encode(body))
+    path = tmp_path / "archive.duckdb"
+    with ArchiveWriter(path) as writer:
+        written = writer.write(records)
+    assert [reject.record for reject in written.rejected] == [records[place]]
+    assert query(path, "SELECT count(*) FROM trajectories").rows == [(37,)]
+    assert query(path, "SELECT count(*) FROM events").rows == [(len(records),)]
+    assert query(path, "SELECT count(*) FROM events WHERE type IS NULL").rows == [(1,)]
+
+
+def test_text_that_is_not_utf8_in_an_unknown_field_stays_bytes(tmp_path: Path) -> None:
+    value = b'{"type":"metrics","event_id":"e","run_id":"r","occurred_at_ms":1,"source":"s","new":"\xff"}'
+    path = tmp_path / "archive.duckdb"
+    with ArchiveWriter(path) as writer:
+        assert writer.write([_bad(value)]).rejected == ()
+    assert query(path, "SELECT event_id, value, value_bytes FROM events").rows == [("e", None, value)]
+
+
+_KILLED = """
+import sys
+from pathlib import Path
+from tests.archive.history import made_up_run, stored
+from unstable_stream.archive import writer as module
+from unstable_stream.archive import ArchiveWriter
+import duckdb, os, signal
+
+records, left = stored(made_up_run()), int(sys.argv[2])
+inserts = module.ArchiveWriter._insert
+
+class Dying:
+    def __init__(self, connection): self.connection = connection
+    def __getattr__(self, name): return getattr(self.connection, name)
+    def execute(self, sql, *args):
+        global left
+        left -= 1
+        if left < 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return self.connection.execute(sql, *args)
+
+module.ArchiveWriter._insert = lambda self, connection, *rest: inserts(self, Dying(connection), *rest)
+with ArchiveWriter(Path(sys.argv[1])) as writer:
+    for start in range(0, len(records), 100):
+        writer.write(records[start:start + 100])
+"""
+
+
+# A batch of 100 takes some dozen statements, from BEGIN to COMMIT: die before the first insert, between two,
+# and in later batches.
+@pytest.mark.parametrize("statements", [0, 1, 7, 20, 31])
+def test_killed_in_mid_batch_and_restarted_equals_uninterrupted(tmp_path: Path, statements: int) -> None:
+    path = tmp_path / "killed.duckdb"
+    done = subprocess.run(
+        [sys.executable, "-c", _KILLED, str(path), str(statements)],
+        cwd=Path(__file__).resolve().parents[2],
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == -signal.SIGKILL
+    records = stored(made_up_run())
+    uninterrupted = _archive(tmp_path / "whole.duckdb", [records])
+    with ArchiveWriter(path) as writer:
+        resumed_from = sum(writer.positions.values())
+        written = writer.write(records)
+    assert written.redelivered == resumed_from
+    assert _content(path) == uninterrupted
+
+
+def test_two_writers_take_turns(tmp_path: Path) -> None:
+    records = stored(made_up_run())
+    path = tmp_path / "archive.duckdb"
+    first, second = ArchiveWriter(path), ArchiveWriter(path)
+    assert first.write(records[:100]).records == 100
+    # The second one does not know; it must notice, not store the same positions again.
+    assert second.write(records[:150]).records == 50
+    assert first.write(records).records == len(records) - 150
+    assert _content(path) == _archive(tmp_path / "one.duckdb", [records])
+
+
+def test_reader_waits_for_the_writer(tmp_path: Path) -> None:
+    path = tmp_path / "archive.duckdb"
+    _archive(path, [stored(made_up_run())])
+    held, release = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with open_for_writing(path, timeout_s=5):
+            held.set()
+            release.wait(30)
+
+    writer = threading.Thread(target=hold)
+    writer.start()
+    try:
+        assert held.wait(10)
+        with pytest.raises(ArchiveBusyError, match=r"held by another process for 0\.05 s"):
+            query(path, "SELECT 1", timeout_s=0.05)
+        threading.Timer(0.1, release.set).start()
+        assert query(path, "SELECT count(*) FROM runs", timeout_s=20).rows == [(1,)]
+    finally:
+        release.set()
+        writer.join()
+
+
+def test_writer_waits_for_the_reader_and_can_be_asked_again(tmp_path: Path) -> None:
+    path = tmp_path / "archive.duckdb"
+    records = stored(made_up_run())
+    writer = ArchiveWriter(path, timeout_s=0.05)
+    prepared = writer.prepare(records)
+    with open_archive(path), pytest.raises(ArchiveBusyError):
+        writer.store(prepared)
+    assert writer.store(prepared).records == len(records)
+
+
+def test_newer_schema_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "archive.duckdb"
+    ArchiveWriter(path).close()
+    query(path, "UPDATE schema_version SET version = 99, package_version = '9.0'", write=True)
+    with pytest.raises(ArchiveError, match=r"schema version 99, written by unstable_stream 9\.0"):
+        query(path, "SELECT 1")
+    with pytest.raises(ArchiveError, match="Upgrade unstable_stream"):
+        ArchiveWriter(path)
+
+
+def test_outdated_views_are_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "archive.duckdb"
+    _archive(path, [stored(made_up_run())])
+    query(
+        path,
+        "CREATE OR REPLACE VIEW runs AS SELECT 1 AS x; UPDATE schema_version SET views_digest = 'old'",
+        write=True,
+    )
+    ArchiveWriter(path).close()
+    assert query(path, "SELECT run_id FROM runs").rows == [("run-a",)]
+
+
+def test_what_is_no_archive_is_named(tmp_path: Path) -> None:
+    missing = tmp_path / "nothing.duckdb"
+    with pytest.raises(ArchiveError, match=r"no archive at .*start a run first"):
+        query(missing, "SELECT 1")
+    text = tmp_path / "text.duckdb"
+    text.write_text("hello " * 1000)
+    with pytest.raises(ArchiveError, match="not a valid DuckDB database file"):
+        query(text, "SELECT 1")
+    foreign = tmp_path / "foreign.duckdb"
+    with duckdb.connect(str(foreign)) as connection:
+        connection.execute("CREATE TABLE mine (x INTEGER)")
+    with pytest.raises(ArchiveError, match="not an archive of unstable_stream"):
+        query(foreign, "SELECT 1")
+    with pytest.raises(ArchiveError, match="not an archive of unstable_stream"):
+        ArchiveWriter(foreign)
+
+
+@pytest.mark.parametrize(
+    ("sql", "message"),
+    [
+        ("SELECT * FROM nope", "Table with name nope does not exist! Tables and views: actions, "),
+        ("SELECT nope FROM turns", "See the columns with: unstable-stream sql --tables"),
+        ("DELETE FROM turns", "Add --write to change the archive"),
+        ("SELEC 1", 'syntax error at or near "SELEC"'),
+    ],
+)
+def test_wrong_sql_is_explained_in_one_line(tmp_path: Path, sql: str, message: str) -> None:
+    path = tmp_path / "archive.duckdb"
+    ArchiveWriter(path).close()
+    with pytest.raises(ArchiveError) as caught:
+        query(path, sql)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)

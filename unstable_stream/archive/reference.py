@@ -1,0 +1,94 @@
+"""The page ``docs/archive.md``, from the declarations: ``python -m unstable_stream.archive.reference``."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from unstable_stream.archive.batch import EVENTS
+from unstable_stream.archive.examples import EXAMPLES
+from unstable_stream.archive.store import SCHEMA_VERSION, load_views
+from unstable_stream.archive.tables import TABLES
+
+__all__ = ["Relation", "archive_reference", "relations"]
+
+_INTRO: Final = """# The archive
+
+Every record of every topic, in one DuckDB file: `archive.duckdb` in the data directory. Read it with
+`unstable-stream sql "SELECT …"`, or with any DuckDB client of the same version or newer, opened read-only.
+DuckDB lets one process write or many read: the archiver holds the file only while it stores a batch, and
+`unstable-stream` waits its turn; another client that finds it locked tries again.
+
+The table `events` keeps each record as it was read. The typed tables hold the same history unpacked; an
+event that was published twice is in them once. Times are UTC. Deleting the file loses nothing that the log
+still holds: the archiver fills a new one.
+
+Two macros help with rates: `wilson_low(k, n)` and `wilson_high(k, n)` bound the 95 % Wilson interval of k
+successes in n trials.
+
+## Questions
+"""
+_POSITIONS: Final = {
+    "topic": "Topic.",
+    "partition": "Partition of the topic.",
+    "next_offset": "Offset of the next record to archive.",
+}
+_VERSION: Final = {
+    "version": f"Of the tables; {SCHEMA_VERSION} now.",
+    "package_version": "The unstable_stream that last changed the views.",
+    "views_digest": "Tells whether the views are those of the package.",
+}
+
+
+class Relation(NamedTuple):
+    """A table or view, as documented."""
+
+    name: str
+    kind: str
+    """``table`` or ``view``."""
+    doc: str
+    columns: dict[str, str]
+    """Column name to meaning and unit."""
+
+
+def relations() -> tuple[Relation, ...]:
+    """Return everything a query can read, views first: they answer most questions."""
+    views = [Relation(view.name, "view", view.doc, view.columns) for view in load_views()]
+    tables = [
+        Relation(table.name, "table", table.doc, {column.name: column.doc for column in table.columns})
+        for table in (EVENTS, *TABLES)
+    ]
+    own = [
+        Relation("positions", "table", "How far the archive has read, one row per partition.", _POSITIONS),
+        Relation("schema_version", "table", "What wrote this file, one row.", _VERSION),
+    ]
+    return (*views, *tables, *own)
+
+
+def archive_reference() -> str:
+    """Return the page as Markdown."""
+    lines = [
+        _INTRO,
+        *_lines_of_examples(),
+    ]
+    for kind, heading in (("view", "## Views"), ("table", "## Tables")):
+        lines += [heading, ""]
+        for relation in relations():
+            if relation.kind == kind:
+                lines += _lines_of_relation(relation)
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _lines_of_examples() -> Iterable[str]:
+    for example in EXAMPLES:
+        yield from (example.question, "", "```sql", example.sql, "```", "")
+
+
+def _lines_of_relation(relation: Relation) -> Iterable[str]:
+    yield from (f"### {relation.name}", "", relation.doc, "", "| column | meaning |", "|---|---|")
+    for name, meaning in relation.columns.items():
+        yield f"| `{name}` | {meaning.replace('|', chr(92) + '|')} |"
+    yield ""
+
+
+if __name__ == "__main__":
+    Path("docs/archive.md").write_text(archive_reference(), encoding="utf-8")
