@@ -11,7 +11,7 @@ from transformers import AutoTokenizer
 
 from tests.inference.tiny_model import EOS_TOKEN_ID, VOCABULARY
 from unstable_stream.errors import ConfigError
-from unstable_stream.inference.tokenizer import load_tokenizer
+from unstable_stream.inference.tokenizer import _load_with_transformers, load_tokenizer
 
 TEXT = "you are player X [4] the board is up <eos>"
 
@@ -50,6 +50,10 @@ def test_agrees_with_transformers(tiny_model: Path) -> None:
     assert ours.encode_chat("you are player O") == chat
     assert ours.eos_token_ids == {EOS_TOKEN_ID}
     assert ours.context_tokens == 256
+    # What a hub name gets, whose files are not at hand.
+    slow = _load_with_transformers(str(tiny_model))
+    assert (slow.encode(TEXT), slow.encode_chat("you are player O")) == (ids, chat)
+    assert (slow.eos_token_ids, slow.context_tokens) == (ours.eos_token_ids, 256)
 
 
 def _write_bos_model(path: Path, template: object) -> Path:

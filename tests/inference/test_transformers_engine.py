@@ -3,7 +3,7 @@
 import asyncio
 import math
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import peft
 import pytest
 import safetensors.torch as safetensors_torch
 import torch
+import transformers
 from transformers import AutoModelForCausalLM
 
 from tests.inference.tiny_model import EOS_TOKEN_ID, VOCABULARY, build_adapter, build_tiny_model
@@ -374,14 +375,24 @@ async def test_diverged_adapter_fails_only_its_own_requests(
     safetensors_torch.save_file(tensors, path / "adapter_model.safetensors")
     settings = SamplingSettings(max_tokens=4)
     bad, good = await asyncio.gather(
-        engine.generate(GenerationRequest([5, 6], settings, Adapter("diverged", str(path)), seed=1)),
+        engine.generate(GenerationRequest(_prompt(1, 30), settings, Adapter("diverged", str(path)), seed=1)),
         engine.generate(GenerationRequest([5, 6], settings, adapters[0], seed=1)),
         return_exceptions=True,
     )
     assert isinstance(bad, EngineError)
     assert "'diverged'" in str(bad)
     assert isinstance(good, Completion)
-    assert all(math.isfinite(logprob) for logprob in good.logprobs)
+    # Nor does what the diverged row left behind reach a short row that takes its place beside a longer one.
+    later: list[Completion] = []
+    for seed in range(6):
+        later += await asyncio.gather(
+            *(
+                engine.generate(GenerationRequest(_prompt(seed, length), settings, seed=seed))
+                for length in (2, 25)
+            )
+        )
+    for completion in (good, *later):
+        assert all(math.isfinite(logprob) for logprob in completion.logprobs)
 
 
 async def test_close_fails_what_is_left_and_may_be_repeated(engine: TransformersEngine) -> None:
@@ -420,3 +431,58 @@ def test_uniforms_are_uniform_and_unrelated() -> None:
     assert abs(float(np.corrcoef(grid[1:].ravel(), grid[:-1].ravel())[0, 1])) < 0.01
     assert abs(float(np.corrcoef(grid[:, 1:].ravel(), grid[:, :-1].ravel())[0, 1])) < 0.01
     assert abs(float(np.corrcoef(grid.ravel(), grid.T.ravel())[0, 1])) < 0.01
+
+
+def _architecture(name: str) -> Any:
+    """A random 2-layer model of another family; ``sliding`` sees 8 tokens back in its first layer."""
+    shape: dict[str, Any] = {
+        "vocab_size": len(VOCABULARY),
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 1,
+        "head_dim": 16,
+        "max_position_embeddings": 128,
+        "initializer_range": 0.2,
+        "eos_token_id": EOS_TOKEN_ID,
+        "pad_token_id": 0,
+        "bos_token_id": None,
+    }
+    layers = ["sliding_attention", "full_attention"]
+    configs: dict[str, Callable[[], Any]] = {
+        "llama": lambda: transformers.LlamaConfig(**shape),
+        "sliding": lambda: transformers.Gemma3TextConfig(**shape, sliding_window=8, layer_types=layers),
+        "softcap": lambda: transformers.Gemma2Config(**shape, layer_types=layers),
+    }
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return AutoModelForCausalLM.from_config(configs[name]())
+
+
+@pytest.mark.parametrize("name", ["llama", "sliding"])
+async def test_other_families_of_models(name: str, tmp_path: Path) -> None:
+    """Multi-query heads, and layers that look back 8 tokens only, in prompts and while decoding."""
+    _architecture(name).save_pretrained(tmp_path)
+    engine = TransformersEngine(str(tmp_path), device="cpu", num_threads=1)
+    settings = SamplingSettings(max_tokens=14)
+    prompts = [_prompt(index, length) for index, length in enumerate([2, 7, 8, 9, 30])]
+    completions = await asyncio.gather(
+        *(
+            engine.generate(GenerationRequest(prompt, settings, seed=index))
+            for index, prompt in enumerate(prompts)
+        )
+    )
+    await engine.close()
+    assert max(len(completion.token_ids) for completion in completions) > 8
+    for prompt, completion in zip(prompts, completions, strict=True):
+        assert completion.logprobs == pytest.approx(
+            _reference(tmp_path, None, prompt, completion, settings), abs=1e-4
+        )
+
+
+def test_models_it_would_get_wrong_are_refused(tmp_path: Path) -> None:
+    """Capped attention scores are not among what this engine computes."""
+    _architecture("softcap").save_pretrained(tmp_path)
+    with pytest.raises(ConfigError, match=r"softcap.*use the vLLM engine"):
+        TransformersEngine(str(tmp_path), device="cpu")

@@ -12,7 +12,7 @@ import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -39,7 +39,7 @@ _RATE_WINDOW_S: Final = 5.0
 class _Row:
     """One request on its way."""
 
-    prompt: Sequence[int]
+    prompt: list[int]
     sampling: SamplingSettings
     adapter: Adapter | None
     seed: int
@@ -178,7 +178,7 @@ class TransformersEngine:
 
     def _new_row(self, request: GenerationRequest) -> _Row:
         check_sampling(request.sampling)
-        prompt = request.prompt_token_ids
+        prompt = list(request.prompt_token_ids)
         room = self.max_model_len - len(prompt)
         if room < 1:
             raise EngineError(
@@ -286,24 +286,26 @@ class TransformersEngine:
             chances.tolist(),
         )
         gone: list[int] = []
+        diverged: list[int] = []
         results: list[tuple[_Row, Completion | EngineError]] = []
         for slot, (row, token, logprob) in enumerate(zip(rows, drawn, logprobs, strict=True)):
             row.token_ids.append(token)
             row.logprobs.append(logprob)
-            if row.cancelled:
+            if math.isnan(logprob):
                 gone.append(slot)
-            elif math.isnan(logprob):
-                gone.append(slot)
+                diverged.append(slot)
                 results.append((row, EngineError(_diverged(row.adapter))))
+            elif row.cancelled:
+                gone.append(slot)
             elif token in row.stops or len(row.token_ids) >= row.max_tokens:
                 gone.append(slot)
                 reason = "stop" if token in row.stops else "length"
                 results.append((row, Completion(row.token_ids, row.logprobs, reason)))
         if gone:
-            for source, target in self._decoder.drop(gone):
+            for source, target in self._decoder.drop(gone, diverged):
                 rows[target] = rows[source]
             del rows[len(rows) - len(gone) :]
-        self._count(len(drawn), len(results))
+        self._count(len(drawn), len(results) - len(diverged))
         self._deliver(results)
 
     def _count(self, tokens: int, completions: int) -> None:

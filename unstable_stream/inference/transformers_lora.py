@@ -113,7 +113,7 @@ class AdapterTable:
             if found != expected:
                 raise EngineError(
                     f"adapter {adapter.uid!r} at {adapter.path} maps {found[0]} to {found[1]} features "
-                    f"at {name!r}, the model {expected[0]} to {expected[1]}; train the adapter on this base model"
+                    f"at {name!r}, the model {expected[0]} to {expected[1]}; train it on this base model"
                 )
         adapted = []
         for name, (down, up) in deltas.items():

@@ -52,7 +52,7 @@ class _Batch:
         new_lengths: list[int],
         total: int,
     ) -> None:
-        """Index the flat batch; ``*_at``: each row's first token in it; ``old_lengths``: without the new one."""
+        """Index the flat batch; ``*_at``: each row's first token; ``old_lengths``: without the new token."""
         device = store.device
         self._store = store
         self._old = len(old_at)
@@ -237,8 +237,15 @@ class RowDecoder:
         return logits
 
     @torch.inference_mode()
-    def drop(self, finished: Sequence[int]) -> list[tuple[int, int]]:
-        """Remove rows; returns the (from, to) moves by which the rest stays packed at the front."""
+    def drop(self, finished: Sequence[int], diverged: Sequence[int] = ()) -> list[tuple[int, int]]:
+        """Remove rows; returns the (from, to) moves by which the rest stays packed at the front.
+
+        ``diverged``: those of them whose values are not finite.
+        """
+        if diverged:
+            # Attention gives what lies beyond a row's end weight zero, but zero times NaN is NaN: left in the
+            # store it would reach whoever gets the place next.
+            self._store[:, :, list(diverged)] = 0
         gone = set(finished)
         kept = len(self._lengths) - len(gone)
         sources = [slot for slot in range(kept, len(self._lengths)) if slot not in gone]
