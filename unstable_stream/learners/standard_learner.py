@@ -144,7 +144,7 @@ class StandardLearner(Generic[SampleT, BatchT]):
         lr_schedule: Mapping[str, Any] | LrSchedule | None = None,
         optimizer_steps_per_update: int = 1,
         max_train_len: int | None = None,
-        max_micro_batch_tokens: int = 8192,
+        max_micro_batch_tokens: int = 4096,
         initial_lora_path: Path | str | None = None,
         gradient_checkpointing: bool = False,
         activation_checkpointing: bool = False,

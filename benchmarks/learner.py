@@ -1,0 +1,225 @@
+"""The learner against a straightforward training loop: trained tokens per second and peak memory.
+
+The straightforward loop cuts the batch in order into micro-batches, pads all of them to the batch's
+longest sample, lets the model compute logits for every position, and masks. Loss, LoRA and optimizer are
+the same, and so is the gradient. Sizes make the output head a quarter of the model, as in a 1.7B Qwen3.
+Every measurement is a fresh process, so that one side's memory does not hide in the other's.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import peft
+import torch
+import torch.nn.functional as F  # noqa: N812  # as everywhere in the field
+import transformers
+
+from benchmarks.harness import Comparison, compare, parser, report
+from unstable_stream.algorithms import Reinforce, TokenBatch, TrainingSample
+from unstable_stream.learners import StandardLearner
+from unstable_stream.learners.lora import ALL_PROJECTIONS
+
+_RANK = 16
+
+# name: layers, hidden, vocabulary, samples of a batch, rows of a micro-batch
+_SHAPES = {
+    "mixed": (4, 256, 4096, 24, 8),
+    "quickstart": (2, 128, 39, 512, 256),
+}
+
+
+def _build_model(shape: str, path: Path) -> None:
+    layers, hidden, vocabulary, _, _ = _SHAPES[shape]
+    config = transformers.Qwen3Config(
+        vocab_size=vocabulary,
+        hidden_size=hidden,
+        intermediate_size=2 * hidden,
+        num_hidden_layers=layers,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=hidden // 4,
+        max_position_embeddings=4096,
+        tie_word_embeddings=False,
+        pad_token_id=0,
+        dtype="float32",
+    )
+    torch.manual_seed(0)
+    transformers.Qwen3ForCausalLM(config).save_pretrained(path)
+
+
+def _batch(shape: str) -> list[TrainingSample]:
+    _, _, vocabulary, count, _ = _SHAPES[shape]
+    rng = np.random.default_rng(0)
+
+    def tokens(length: int) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
+        return rng.integers(0, vocabulary, length).astype(np.int32)
+
+    samples = []
+    for index in range(count):
+        prompt, completion = 20, 2
+        if shape == "mixed":  # most turns are short, a few are several times as long
+            prompt = int(np.clip(rng.lognormal(5.0, 0.5), 30, 600))
+            completion = int(np.clip(rng.lognormal(4.3, 0.9), 5, 600))
+        behaviour = np.full(completion, -np.log(vocabulary), dtype=np.float32)
+        samples.append(
+            TrainingSample(str(index), tokens(prompt), tokens(completion), behaviour, float(rng.normal()))
+        )
+    return samples
+
+
+class StraightforwardLoop:
+    """What one writes first."""
+
+    def __init__(self, model_path: str, rows: int, longest_completion: int) -> None:
+        base = transformers.AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32)
+        lora = peft.LoraConfig(r=_RANK, lora_alpha=2 * _RANK, target_modules=list(ALL_PROJECTIONS))
+        self.model = peft.get_peft_model(base, lora)
+        self.rows = rows
+        self.longest_completion = longest_completion
+        self.parameters = [p for p in self.model.parameters() if p.requires_grad]
+        self.optimizer = torch.optim.AdamW(self.parameters, lr=1e-4)
+
+    def update(self, samples: list[TrainingSample]) -> float:
+        width = max(len(s.prompt_token_ids) + len(s.completion_token_ids) for s in samples)
+        self.optimizer.zero_grad()
+        total = 0.0
+        for start in range(0, len(samples), self.rows):
+            part = samples[start : start + self.rows]
+            tokens = torch.zeros(len(part), width, dtype=torch.long)
+            attention = torch.zeros(len(part), width, dtype=torch.long)
+            trained = torch.zeros(len(part), width)
+            behaviour = torch.zeros(len(part), width)
+            for row, sample in enumerate(part):
+                prompt, completion = len(sample.prompt_token_ids), len(sample.completion_token_ids)
+                text = np.concatenate([sample.prompt_token_ids, sample.completion_token_ids])
+                tokens[row, : len(text)] = torch.from_numpy(text)
+                attention[row, : len(text)] = 1
+                trained[row, prompt : prompt + completion] = 1
+                behaviour[row, prompt : prompt + completion] = torch.tensor(sample.logprobs)
+            logits = self.model(input_ids=tokens, attention_mask=attention).logits[:, :-1]
+            logprobs = F.log_softmax(logits, dim=-1).gather(-1, tokens[:, 1:, None]).squeeze(-1)
+            ratio = (logprobs.detach() - behaviour[:, 1:]).exp().clamp(max=2.0)
+            advantages = torch.tensor([sample.advantage for sample in part])[:, None]
+            per_token = -ratio * advantages * logprobs * trained[:, 1:]
+            loss = per_token.sum() / self.longest_completion / len(samples)
+            loss.backward()  # type: ignore[no-untyped-call]
+            total += loss.item()
+        torch.nn.utils.clip_grad_norm_(self.parameters, 1.0)
+        self.optimizer.step()
+        return total
+
+
+def _measure(side: str, shape: str, model_path: str, updates: int) -> dict[str, float]:
+    """In a fresh process: seconds per update and how far memory grew beyond the loaded model."""
+    torch.set_num_threads(1)
+    samples = _batch(shape)
+    rows = _SHAPES[shape][4]
+    longest = max(len(sample.completion_token_ids) for sample in samples)
+    loop = ours = None
+    if side == "ours":
+        ours = StandardLearner[TrainingSample, TokenBatch](
+            model_path,
+            algorithm=Reinforce(),
+            batch_size=len(samples),
+            mini_batch_size=rows,
+            learning_rate=1e-4,
+            max_generation_len=longest,
+            lora_cfg={"lora_rank": _RANK, "lora_alpha": 2 * _RANK},
+            ckpt_root=Path(model_path) / "checkpoints",
+            device="cpu",
+        )
+    else:
+        loop = StraightforwardLoop(model_path, rows, longest)
+    Path("/proc/self/clear_refs").write_text("5")  # reset the peak (proc(5))
+    before = _status_mb("VmHWM")
+    seconds = []
+    loss = 0.0
+    for number in range(1, updates + 2):
+        start = time.perf_counter()
+        value = ours.update(samples, number).loss if ours else loop.update(samples) if loop else 0.0
+        if number == 1:
+            loss = value
+        else:  # the first is the warm-up
+            seconds.append(time.perf_counter() - start)
+    tokens = sum(len(sample.completion_token_ids) for sample in samples)
+    return {
+        "tokens_per_s": tokens / float(np.median(seconds)),
+        "seconds": float(np.median(seconds)),
+        "peak_mb": _status_mb("VmHWM") - before,
+        "first_loss": loss,
+    }
+
+
+def _status_mb(field: str) -> float:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(field):
+            return int(line.split()[1]) / 1024
+    raise KeyError(field)
+
+
+def _in_fresh_process(side: str, shape: str, model_path: str, updates: int) -> dict[str, float]:
+    command = [sys.executable, "-m", "benchmarks.learner", "--side", side, "--shape", shape]
+    command += ["--model", model_path, "--updates", str(updates)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
+    result: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return result
+
+
+def _compare_shape(shape: str, rounds: int, updates: int) -> list[Comparison]:
+    with tempfile.TemporaryDirectory() as directory:
+        _build_model(shape, Path(directory))
+        peaks: dict[str, list[float]] = {"ours": [], "loop": []}
+        losses: dict[str, float] = {}
+
+        def rate(side: str) -> float:
+            result = _in_fresh_process(side, shape, directory, updates)
+            peaks[side].append(102_400 / result["peak_mb"])
+            losses[side] = result["first_loss"]
+            print(f"{shape}, {side}: {result}", file=sys.stderr)
+            return result["tokens_per_s"]
+
+        speed = compare(
+            f"{shape}: speed",
+            lambda: rate("ours"),
+            lambda: rate("loop"),
+            unit="trained tokens/s",
+            rounds=rounds,
+            warmup=0,
+        )
+    if abs(losses["ours"] - losses["loop"]) > 1e-3 * abs(losses["loop"]):
+        raise SystemExit(f"the two sides computed different losses: {losses}")
+    memory = Comparison(f"{shape}: memory", "updates in 100 GB", tuple(peaks["ours"]), tuple(peaks["loop"]))
+    return [speed, memory]
+
+
+def main() -> None:
+    """Compare both sides on both shapes; with ``--side``, measure one side here."""
+    arguments = parser("the learner against a straightforward padded loop")
+    arguments.add_argument("--updates", type=int, default=3, help="measured updates per process")
+    arguments.add_argument("--shape", choices=sorted(_SHAPES), default=None, help="only this shape")
+    arguments.add_argument("--side", choices=["ours", "loop"], default=None, help=argparse.SUPPRESS)
+    arguments.add_argument("--model", default=None, help=argparse.SUPPRESS)
+    options = arguments.parse_args()
+    if options.side is not None:
+        print(json.dumps(_measure(options.side, options.shape, options.model, options.updates)))
+        return
+    shapes = [options.shape] if options.shape else list(_SHAPES)
+    results = [one for shape in shapes for one in _compare_shape(shape, options.rounds, options.updates)]
+    versions = {
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "peft": peft.__version__,
+    }
+    report("learner, one thread", results, options.json, versions=versions)
+
+
+if __name__ == "__main__":
+    main()
