@@ -109,8 +109,8 @@ def open_archive(
     path = Path(path)
     if not path.is_file():
         raise ArchiveError(
-            f"no archive at {path}: start a run first (unstable-stream quickstart), or name the run's data "
-            "directory with --data"
+            f"no archive at {path}: start a run first, or make one of an existing log with "
+            "unstable-stream archive, or name the data directory with --data"
         )
     connection = _retry_while_held(path, timeout_s, lambda: duckdb.connect(str(path), read_only=read_only))
     try:

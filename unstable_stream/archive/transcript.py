@@ -1,0 +1,136 @@
+"""One game as it was played, put together from the archive's tables."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from unstable_stream.archive.read import query
+from unstable_stream.errors import ArchiveError
+
+__all__ = ["Move", "SeatLine", "Transcript", "load_transcript", "new_part"]
+
+_SHOWN_MATCHES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class SeatLine:
+    """Who played a seat, and how it went if the game finished."""
+
+    seat: int
+    model_uid: str
+    kind: str
+    template: str | None
+    trained: bool
+    role: str | None
+    reward: float | None
+    result: str | None
+    """``win``, ``draw`` or ``loss``; ``None``: not finished."""
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One move. What a scripted player saw and thought was never recorded."""
+
+    game_turn: int
+    seat: int
+    action: str
+    valid: bool
+    observation: str | None
+    """Only what the seat had not been shown at its previous move."""
+    completion: str | None
+    completion_tokens: int | None
+    finish_reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Transcript:
+    """A game."""
+
+    game_id: str
+    run_id: str
+    state: str
+    split: str
+    game_index: int
+    env_id: str | None
+    seed: int | None
+    reason: str | None
+    reason_text: str | None
+    winner: str | None
+    invalid_seat: int | None
+    started_at: datetime | None
+    ended_at: datetime | None
+    seats: Sequence[SeatLine]
+    moves: Sequence[Move]
+
+
+def load_transcript(path: Path | str, game_id_prefix: str) -> Transcript:
+    """Return the one game whose id starts with ``game_id_prefix``.
+
+    Raises:
+        ArchiveError: no game or several games match; names some.
+    """
+    games = query(
+        path,
+        "SELECT game_id, run_id, state, split, game_index, env_id, seed, reason, reason_text, winner, "
+        "invalid_seat, started_at, ended_at "
+        "FROM games WHERE starts_with(game_id, ?) ORDER BY game_id LIMIT ?",
+        [game_id_prefix, _SHOWN_MATCHES + 1],
+    ).dicts()
+    if not games:
+        raise ArchiveError(f"no game's id starts with {game_id_prefix!r}. List games: unstable-stream games")
+    if len(games) > 1:
+        names = ", ".join(game["game_id"] for game in games[:_SHOWN_MATCHES])
+        more = ", …" if len(games) > _SHOWN_MATCHES else ""
+        raise ArchiveError(
+            f"several games' ids start with {game_id_prefix!r}: {names}{more}. Give more of it."
+        )
+    (game,) = games
+    seats = query(
+        path,
+        "SELECT seat, coalesce(s.model_uid, p.model_uid) AS model_uid, coalesce(s.kind, p.kind) AS kind, "
+        "p.template, coalesce(s.trained, p.trained) AS trained, s.role, s.reward, s.result "
+        "FROM (FROM planned_seats WHERE game_id = $1) AS p "
+        "FULL JOIN (FROM seats WHERE game_id = $1) AS s USING (seat) ORDER BY seat",
+        [game["game_id"]],
+    ).dicts()
+    moves = query(
+        path,
+        "SELECT game_turn, seat, a.action, a.valid, t.observation, t.completion, t.completion_tokens, "
+        "t.finish_reason FROM (FROM actions WHERE game_id = $1) AS a "
+        "LEFT JOIN (FROM turns WHERE game_id = $1) AS t USING (game_turn, seat) ORDER BY game_turn",
+        [game["game_id"]],
+    ).dicts()
+    return Transcript(
+        **game, seats=[SeatLine(**seat) for seat in seats], moves=[Move(**move) for move in _only_new(moves)]
+    )
+
+
+def _only_new(moves: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    shown: dict[int, str] = {}
+    cut = []
+    for move in moves:
+        observation = move["observation"]
+        if observation is not None:
+            move = move | {"observation": new_part(shown.get(move["seat"], ""), observation)}
+            shown[move["seat"]] = observation
+        cut.append(move)
+    return cut
+
+
+def new_part(before: str, now: str) -> str:
+    """Return what ``now`` shows that ``before`` did not.
+
+    An observation that goes on where the last one ended is cut there. One that shows a changed board is cut
+    at the first blank line before the change, so that a board stays whole. The same again is shown whole.
+    """
+    if now == before:
+        return now
+    if now.startswith(before):
+        return now[len(before) :].lstrip("\n")
+    old, new = before.split("\n\n"), now.split("\n\n")
+    same = 0
+    while same < min(len(old), len(new)) and old[same] == new[same]:
+        same += 1
+    return "\n\n".join(new[same:]).lstrip("\n") or now

@@ -1,0 +1,164 @@
+"""How rows are printed: a table for people, CSV or JSON for programs. Data to stdout, talk to stderr."""
+
+import csv
+import json
+import os
+import sys
+from collections.abc import Sequence
+from datetime import datetime
+from enum import Enum
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = ["CsvOption", "Format", "JsonOption", "TableOption", "pick_format", "plain", "print_rows"]
+
+_TABLE_ROWS = 1000
+_LONGEST_CELL = 200
+_FOLD_AT = 24
+
+CsvOption: TypeAlias = Annotated[bool, typer.Option("--csv", help="Print CSV (the default into a pipe).")]
+JsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="Print a JSON array of objects.")]
+TableOption: TypeAlias = Annotated[
+    bool, typer.Option("--table", help="Print a table (the default on a terminal).")
+]
+
+# Models write what they like, and a terminal obeys control characters: show them as what they are, unknown.
+_CONTROL = dict.fromkeys([c for c in (*range(32), *range(127, 160)) if chr(c) not in "\n\t"], "\ufffd")
+
+
+class Format(Enum):
+    """What to print rows as."""
+
+    TABLE = "table"
+    CSV = "csv"
+    JSON = "json"
+
+
+def pick_format(as_csv: bool, as_json: bool, as_table: bool) -> Format:
+    """Return the format asked for; without a wish a table on a terminal and CSV elsewhere."""
+    wishes = [
+        wish
+        for wish, asked in ((Format.CSV, as_csv), (Format.JSON, as_json), (Format.TABLE, as_table))
+        if asked
+    ]
+    if len(wishes) > 1:
+        raise typer.BadParameter(f"choose one of {', '.join('--' + wish.value for wish in wishes)}")
+    if wishes:
+        return wishes[0]
+    return Format.TABLE if sys.stdout.isatty() else Format.CSV
+
+
+def plain(text: str) -> str:
+    """Return text that is safe to print on a terminal."""
+    return text.translate(_CONTROL)
+
+
+def print_rows(columns: Sequence[str], rows: Sequence[Sequence[Any]], form: Format) -> None:
+    """Print a query's rows. ``Any``: what DuckDB makes of the columns' types."""
+    if form is Format.JSON:
+        _print_json(columns, rows)
+    elif form is Format.CSV:
+        writer = csv.writer(sys.stdout, lineterminator="\n")
+        writer.writerow(columns)
+        writer.writerows([_csv_cell(value) for value in row] for row in rows)
+    else:
+        _print_table(columns, rows)
+
+
+def _print_json(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    import msgspec
+
+    print("[")
+    for number, row in enumerate(rows):
+        body = msgspec.json.encode(dict(zip(columns, row, strict=True)), enc_hook=str).decode()
+        print(body + ("," if number < len(rows) - 1 else ""))
+    print("]")
+
+
+def _print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    from rich.console import Console
+
+    cells = [[_table_cell(value) for value in row] for row in rows[:_TABLE_ROWS]]
+    numeric = [
+        any(isinstance(row[n], int | float) for row in rows[:_TABLE_ROWS]) for n in range(len(columns))
+    ]
+    longest = [max(map(len, (name, *(row[n] for row in cells)))) for n, name in enumerate(columns)]
+    # Text may be folded, numbers and names may not.
+    narrowest = [
+        width if number else max(len(name), min(width, _FOLD_AT))
+        for width, number, name in zip(longest, numeric, columns, strict=True)
+    ]
+    gaps = 2 * len(columns)
+    console = Console()
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = sum(longest) + gaps
+    if sum(narrowest) + gaps <= console.width:
+        _print_rows_as_lines(console, columns, cells, numeric, narrowest)
+    else:
+        _print_rows_as_blocks(console, columns, cells)
+    talk = Console(stderr=True, highlight=False)
+    if len(rows) > _TABLE_ROWS:
+        talk.print(f"{_TABLE_ROWS:,} of {len(rows):,} rows shown; --csv or --json prints all.", style="dim")
+    elif not rows:
+        talk.print("no rows", style="dim")
+
+
+def _print_rows_as_lines(
+    console: "Console",
+    columns: Sequence[str],
+    cells: Sequence[Sequence[str]],
+    numeric: Sequence[bool],
+    narrowest: Sequence[int],
+) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(header_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for name, number, width in zip(columns, numeric, narrowest, strict=True):
+        table.add_column(Text(name), justify="right" if number else "left", overflow="fold", min_width=width)
+    for row in cells:
+        table.add_row(*map(Text, row))
+    console.print(table)
+
+
+def _print_rows_as_blocks(console: "Console", columns: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
+    """Print a row that is wider than the terminal as one line per column."""
+    from rich.rule import Rule
+    from rich.table import Table
+    from rich.text import Text
+
+    for number, row in enumerate(cells, 1):
+        block = Table.grid(padding=(0, 2))
+        block.add_column(style="bold", no_wrap=True)
+        block.add_column(overflow="fold")
+        for name, cell in zip(columns, row, strict=True):
+            block.add_row(Text(name), Text(cell))
+        console.print(Rule(Text(f"row {number}"), align="left", style="dim"))
+        console.print(block)
+
+
+def _table_cell(value: Any) -> str:
+    if value is None:
+        return "–"
+    if isinstance(value, float):
+        return f"{value:.4g}" if abs(value) < 10_000 else f"{value:.0f}"
+    text = plain(_csv_cell(value))
+    return text if len(text) <= _LONGEST_CELL else text[: _LONGEST_CELL - 1] + "…"
+
+
+def _csv_cell(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, datetime):
+        return value.isoformat(sep=" ", timespec="milliseconds" if value.microsecond else "seconds")
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, list | dict):
+        return json.dumps(value, default=str, ensure_ascii=False)
+    return str(value)
