@@ -116,19 +116,11 @@ class AdapterSlots:
             return await future
         except asyncio.CancelledError:
             if future.cancelled():
-                self._forget(adapter.uid, future)
+                self._arrange()
             else:
                 # Granted in the same turn of the loop in which the caller was cancelled.
                 self._release(future.result())
             raise
-
-    def _forget(self, uid: str, future: "asyncio.Future[_Resident]") -> None:
-        left = [entry for entry in self._waiting[uid] if entry[1] is not future]
-        if left:
-            self._waiting[uid] = left
-        else:
-            del self._waiting[uid]
-        self._arrange()
 
     def _release(self, resident: _Resident) -> None:
         resident.in_flight -= 1
@@ -136,6 +128,10 @@ class AdapterSlots:
 
     def _arrange(self) -> None:
         """Fill free and idle slots from the queue, then choose who drains for those still waiting."""
+        for uid, entries in list(self._waiting.items()):
+            entries[:] = [entry for entry in entries if not entry[1].cancelled()]
+            if not entries:
+                del self._waiting[uid]
         for uid in list(self._waiting):
             if uid not in self._residents and not self._make_room():
                 break
@@ -169,10 +165,8 @@ class AdapterSlots:
             loading.add_done_callback(lambda task: self._loading_done(uid, task))
         resident.draining = False
         for _, future in entries:
-            # A waiter cancelled in this turn of the loop has yet to leave the queue.
-            if not future.cancelled():
-                resident.in_flight += 1
-                future.set_result(resident)
+            resident.in_flight += 1
+            future.set_result(resident)
 
     def _loading_done(self, uid: str, loading: "asyncio.Task[None]") -> None:
         if loading.cancelled() or loading.exception() is not None:

@@ -8,6 +8,7 @@ import asyncio
 import itertools
 import logging
 import math
+import multiprocessing
 import os
 import time
 from collections import deque
@@ -27,8 +28,13 @@ __all__ = ["LORA_RANKS", "VllmEngine"]
 LORA_RANKS: Final = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """Rank limits vLLM has kernels for."""
 
+_OURS: Final = frozenset(
+    {"enable_lora", "logprobs_mode", "max_cpu_loras", "max_lora_rank", "max_loras", "model"}
+)
 _RATE_WINDOW_S: Final = 5.0
 _HEALTH_CHECK_S: Final = 1.0
+_SHUTDOWN_S: Final = 15.0
+"""Unloading torch takes seconds on a busy machine; what is left after this is killed."""
 
 
 class VllmEngine:
@@ -62,7 +68,7 @@ class VllmEngine:
             max_model_len: Most tokens of prompt and completion together; default: the model's own limit.
             max_loras: Most adapters with requests under way at once; 0 for the base model alone.
             lora_rank: Highest rank of an adapter.
-            max_cpu_loras: Adapters kept in host memory; default: twice ``max_loras``.
+            max_cpu_loras: Adapters kept in host memory beside the GPU's; default: twice ``max_loras``.
             dtype: ``float32``, ``bfloat16``, ``float16``; ``auto`` is what the model was saved in.
             gpu_memory_utilization: Share of the GPU's memory for weights and key/value cache.
             kv_cache_gb: Key/value cache without a GPU, in GiB. ``VLLM_CPU_KVCACHE_SPACE`` overrides it.
@@ -80,7 +86,10 @@ class VllmEngine:
         set_defaults(offline=local)
         self._vllm = _Vllm()
         on_cpu = bool(self._vllm.platform.is_cpu())
-        max_cpu_loras = max(max_loras, 2 * max_loras if max_cpu_loras is None else max_cpu_loras)
+        # Without a GPU vLLM gives the base model's tokens the adapter in the last slot (vLLM #48421).
+        # Adapters take the first free slot: with one slot more than adapters loaded the last stays all zeros.
+        spare = 1 if on_cpu else 0
+        loaded = max_loras if on_cpu else max(max_loras, max_cpu_loras or 2 * max_loras)
         arguments: dict[str, Any] = {
             "model": model_path,
             "max_num_seqs": max_parallel_seq,
@@ -98,14 +107,14 @@ class VllmEngine:
         if max_loras:
             arguments |= {
                 "enable_lora": True,
-                "max_loras": max_loras,
-                "max_cpu_loras": max_cpu_loras,
+                "max_loras": max_loras + spare,
+                "max_cpu_loras": loaded + spare,
                 "max_lora_rank": next(rank for rank in LORA_RANKS if rank >= lora_rank),
             }
         # After temperature and top-p: the distribution sampled from, which vLLM's default is not.
         arguments |= {**extra, "logprobs_mode": "processed_logprobs"}
         # With adapters vLLM compiles nothing on a CPU but one helper, for 2 to 17 s and with a C++ compiler.
-        with child_environment(compiled=not (on_cpu and (max_loras or enforce_eager))):
+        with child_environment(on_cpu=on_cpu, compiled=not (on_cpu and (max_loras or enforce_eager))):
             try:
                 self._llm = self._vllm.AsyncLLM.from_engine_args(self._vllm.AsyncEngineArgs(**arguments))
             # Our own check against vLLM's: a wrong argument is a TypeError, a bad model anything below.
@@ -122,7 +131,7 @@ class VllmEngine:
         self._lora_rank = lora_rank
         self._base_shapes = weight_shapes(Path(model_path)) if local and max_loras else {}
         self._slots = AdapterSlots(
-            max_live=max_loras, max_loaded=max_cpu_loras, load=self._load_adapter, unload=self._unload_adapter
+            max_live=max_loras, max_loaded=loaded, load=self._load_adapter, unload=self._unload_adapter
         )
         self._has_slots = max_loras > 0
         self._request_ids = itertools.count()
@@ -136,7 +145,7 @@ class VllmEngine:
     async def generate(self, request: GenerationRequest) -> Completion:
         """Return one completion; see :meth:`.port.Engine.generate`.
 
-        Temperatures below 0.01 are raised to 0.01 by vLLM; 0 is greedy.
+        vLLM raises temperatures below 0.01 to 0.01, except 0, which is greedy, and takes none above 2.
 
         Raises:
             EngineError: The prompt is empty, has ids beyond the vocabulary or fills the context; the settings
@@ -176,7 +185,14 @@ class VllmEngine:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._slots.close()
-        await asyncio.to_thread(self._llm.shutdown)
+        if self._llm.output_handler is not None:
+            # Else it takes the end of the engine process for a failure and says so at length.
+            self._llm.output_handler.cancel()
+        await asyncio.to_thread(self._llm.shutdown, timeout=_SHUTDOWN_S)
+        # What vLLM leaves behind: its message context, and as zombies the children it had to kill, which
+        # looking at them reaps.
+        await asyncio.to_thread(self._llm.engine_core.resources.ctx.destroy, 0)
+        multiprocessing.active_children()
 
     def _check(self, request: GenerationRequest) -> None:
         if self._closed:
@@ -205,24 +221,11 @@ class VllmEngine:
             return await self._submit(request, self._lora_request(request.adapter, number))
 
     async def _submit(self, request: GenerationRequest, lora_request: object | None) -> Completion:
-        sampling = request.sampling
-        parameters = self._vllm.SamplingParams(
-            temperature=sampling.temperature,
-            top_p=sampling.top_p,
-            max_tokens=sampling.max_tokens,
-            stop_token_ids=list(sampling.stop_token_ids),
-            # vLLM takes non-negative int64; -1 would mean no seed.
-            seed=None if request.seed is None else request.seed % 2**63,
-            # 0 besides the sampled token itself.
-            logprobs=0,
-            flat_logprobs=True,
-            detokenize=False,
-            output_kind=self._vllm.RequestOutputKind.FINAL_ONLY,
-        )
         prompt = self._vllm.tokens_input(list(request.prompt_token_ids))
         request_id = f"unstable-stream-{next(self._request_ids)}"
         self._submitted += 1
         try:
+            parameters = self._parameters(request)
             async for result in self._llm.generate(prompt, parameters, request_id, lora_request=lora_request):
                 output = result.outputs[0]
         except self._vllm.EngineDeadError as error:
@@ -232,6 +235,21 @@ class VllmEngine:
         finally:
             self._submitted -= 1
         return _completion(output, request.adapter)
+
+    def _parameters(self, request: GenerationRequest) -> object:
+        return self._vllm.SamplingParams(
+            temperature=request.sampling.temperature,
+            top_p=request.sampling.top_p,
+            max_tokens=request.sampling.max_tokens,
+            stop_token_ids=list(request.sampling.stop_token_ids),
+            # vLLM takes int64, and -1 would mean no seed.
+            seed=None if request.seed is None else request.seed % 2**63,
+            # None besides that of the sampled token.
+            logprobs=0,
+            flat_logprobs=True,
+            detokenize=False,
+            output_kind=self._vllm.RequestOutputKind.FINAL_ONLY,
+        )
 
     def _lora_request(self, adapter: Adapter, number: int) -> object:
         return self._vllm.LoRARequest(lora_name=adapter.uid, lora_int_id=number, lora_path=adapter.path)
@@ -323,10 +341,10 @@ def _check_limits(extra: Mapping[str, Any], *, max_parallel_seq: int, max_loras:
         raise ConfigError(f"max_loras is {max_loras}; expected 0 (base model alone) or more")
     if not 1 <= lora_rank <= LORA_RANKS[-1]:
         raise ConfigError(f"lora_rank is {lora_rank}; vLLM takes 1 to {LORA_RANKS[-1]}")
-    if extra.get("logprobs_mode", "processed_logprobs") != "processed_logprobs":
+    if taken := sorted(_OURS & extra.keys()):
         raise ConfigError(
-            f"extra_engine_args sets logprobs_mode={extra['logprobs_mode']!r}; training needs those of the "
-            "distribution sampled from (processed_logprobs); remove the key"
+            f"extra_engine_args sets {', '.join(taken)}, which this engine decides; remove it (adapters: "
+            "max_loras, max_cpu_loras, lora_rank; log-probabilities: of the distribution sampled from)"
         )
 
 

@@ -37,10 +37,11 @@ def set_defaults(*, offline: bool) -> None:
 
 
 @contextlib.contextmanager
-def child_environment(*, compiled: bool) -> Iterator[None]:
+def child_environment(*, on_cpu: bool, compiled: bool) -> Iterator[None]:
     """Variables for vLLM's processes alone, which inherit them when they are started in this context.
 
     Args:
+        on_cpu: Whether the model runs on the CPU.
         compiled: Whether ``torch.compile`` may run in them.
     """
     wanted = {
@@ -50,6 +51,10 @@ def child_environment(*, compiled: bool) -> Iterator[None]:
         # Never the user's to set: inherited from an outer engine it would name the wrong process.
         OWNER_VARIABLE: str(os.getpid()),
     }
+    if on_cpu:
+        # One core is left to those who play and learn: a compute thread that waits for a core stops all
+        # others at every layer. Measured on 2 busy cores: 27 s instead of 0.25 s for 64 short completions.
+        wanted["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS", str(max(1, _cores() - 1)))
     if not compiled:
         wanted["TORCH_COMPILE_DISABLE"] = os.environ.get("TORCH_COMPILE_DISABLE", "1")
     before = {name: os.environ.get(name) for name in wanted}
@@ -62,3 +67,10 @@ def child_environment(*, compiled: bool) -> Iterator[None]:
                 del os.environ[name]
             else:
                 os.environ[name] = value
+
+
+def _cores() -> int:
+    """Cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

