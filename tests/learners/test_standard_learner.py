@@ -80,6 +80,7 @@ def test_all_truncated_batch_is_an_update_without_a_step(make_learner: MakeLearn
     assert result.loss == 0.0
     assert result.metrics["optimizer_steps"] == 0
     assert result.metrics["completion_tokens"] == 0
+    assert result.metrics["padding_fraction"] == 0
     accounted = [*result.trained_ids, *(drop.step_id for drop in result.dropped)]
     assert accounted == ["s0", "s1", "s2", "s3"]
     assert learner.step == 2
@@ -117,6 +118,15 @@ def test_optimizer_steps_cover_the_batch(make_learner: MakeLearner) -> None:
     assert result.metrics["samples"] == 8
     assert result.metrics["completion_tokens"] == sum(len(s.completion_token_ids) for s in make_samples(8))
     assert result.trained_ids == tuple(f"s{index}" for index in range(8))
+
+
+def test_padding_is_counted_over_all_micro_batches(make_learner: MakeLearner) -> None:
+    learner = make_learner(mini_batch_size=2, optimizer_steps_per_update=2)
+    samples = [make_sample(f"s{prompt}", prompt, 2) for prompt in (8, 8, 8, 8)]
+    assert learner.update(samples, 1).metrics["padding_fraction"] == 0.0
+    learner = make_learner(mini_batch_size=2)
+    samples = [make_sample(f"s{prompt}", prompt, 2) for prompt in (8, 4, 1, 1)]
+    assert learner.update(samples, 1).metrics["padding_fraction"] == pytest.approx(4 / 26)
 
 
 def test_gradient_is_clipped_by_its_global_norm(make_learner: MakeLearner) -> None:

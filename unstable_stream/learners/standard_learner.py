@@ -9,7 +9,7 @@ import contextlib
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Literal, Protocol, Self, TypeVar
 
@@ -280,7 +280,7 @@ class StandardLearner(Generic[SampleT, BatchT]):
             "optimizer_steps": float(len(norms)),
             "learning_rate": learning_rate,
             "grad_norm": sum(norms) / len(norms) if norms else 0.0,
-            "padding_fraction": 1.0 - totals.pop("_input_tokens", 0.0) / totals.pop("_padded_tokens", 1.0),
+            "padding_fraction": totals.pop("_padding", 0.0) / totals.pop("_padded_tokens", 1.0),
             **self.algorithm.summarize(totals),
         }
         return UpdateResult(
@@ -347,7 +347,7 @@ class StandardLearner(Generic[SampleT, BatchT]):
         self._step = loaded.state.update
         self._samples_seen = loaded.state.samples_seen
         self._broken = None
-        return replace(loaded.state)
+        return loaded.state
 
     def _optimizer_step(
         self, samples: list[SampleT], count: int, share: float, update: int, totals: dict[str, float]
@@ -369,8 +369,9 @@ class StandardLearner(Generic[SampleT, BatchT]):
             batch = self.algorithm.prepare_batch([samples[index] for index in indices])
             with self._autocast():
                 sums.append(self.algorithm.update(batch, scale=1.0 / count, update=update))
-            totals["_padded_tokens"] += len(indices) * lengths[indices[0]]
-        totals["_input_tokens"] += sum(lengths)
+            padded = len(indices) * lengths[indices[0]]  # longest first
+            totals["_padded_tokens"] += padded
+            totals["_padding"] += padded - sum(lengths[index] for index in indices)
         norm = nn.utils.clip_grad_norm_(self._parameters, self.grad_clip).item()
         # One transfer for all micro-batches: reading each would wait for the device each time.
         names = list(sums[0])

@@ -1,0 +1,50 @@
+"""Engine and learner agree: what an engine samples with a checkpoint is on-policy for its learner."""
+
+import asyncio
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.learners.conftest import MakeLearner
+from tests.learners.samples import make_samples
+from unstable_stream.algorithms import TrainingSample
+from unstable_stream.inference.port import Adapter, GenerationRequest, SamplingSettings
+from unstable_stream.inference.transformers_engine import TransformersEngine
+
+
+async def test_samples_of_the_engine_have_ratio_one(make_learner: MakeLearner, tiny_model: Path) -> None:
+    learner = make_learner()
+    for number in (1, 2, 3):
+        learner.update(make_samples(8, seed=number), number)
+    info = learner.save()
+    engine = TransformersEngine(str(tiny_model), device="cpu", num_threads=1)
+    prompts = [sample.prompt_token_ids.tolist() for sample in make_samples(12, seed=9)]
+    settings = SamplingSettings(max_tokens=8, temperature=0.7)
+    adapter = Adapter("ckpt-000003", info.path)
+    try:
+        completions = await asyncio.gather(
+            *(
+                engine.generate(GenerationRequest(prompt, settings, adapter, seed=index))
+                for index, prompt in enumerate(prompts)
+            )
+        )
+    finally:
+        await engine.close()
+    samples = [
+        TrainingSample(
+            f"s{index}",
+            np.array(prompt, dtype=np.int32),
+            np.array(completion.token_ids, dtype=np.int32),
+            np.array(completion.logprobs, dtype=np.float32),
+            advantage=1.0,
+            temperature=0.7,
+            truncated=completion.finish_reason == "length",
+        )
+        for index, (prompt, completion) in enumerate(zip(prompts, completions, strict=True))
+    ]
+    metrics = learner.update(samples, 4).metrics
+    assert metrics["completion_tokens"] > 12
+    assert metrics["is_ratio_mean"] == pytest.approx(1.0, abs=1e-3)
+    assert metrics["is_ratio_max"] == pytest.approx(1.0, abs=1e-2)
+    assert metrics["approx_kl"] == pytest.approx(0.0, abs=1e-4)
