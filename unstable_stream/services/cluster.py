@@ -2,37 +2,59 @@
 
 import logging
 import os
+import threading
 from pathlib import Path
 
 import ray
 
 from unstable_stream.errors import ConfigError, ServiceError
 
-__all__ = ["connect", "resolve_model", "start_local"]
+__all__ = ["connect", "resolve_model", "start_local", "stop_local"]
 
+_ATTEMPTS = 3
+# Ray gives its node 30 s to come up, however busy the machine is.
 _OBJECT_STORE_BYTES = 256 * 1024 * 1024
 # Only short lists of tokens pass through Ray; the default would take a third of the machine's memory.
+
+_starting = threading.Lock()
 
 
 def start_local() -> str:
     """Start Ray in the background unless ``RAY_ADDRESS`` names a cluster; return the address to pass on."""
+    with _starting:
+        return _start()
+
+
+def _start() -> str:
     address = os.environ.get("RAY_ADDRESS")
     # Ray hides GPUs from actors that ask for none; the variable keeps that and silences its notice.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    try:
-        if address:
-            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
-            return address
-        context = ray.init(
-            include_dashboard=False,
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-            object_store_memory=_OBJECT_STORE_BYTES,
-        )
-    except (ConnectionError, RuntimeError, ValueError) as error:
-        raise ServiceError(f"Ray did not start: {error}") from error
-    return str(context.address_info["gcs_address"])
+    # Set before it starts, since off the main thread Ray warns that it leaves SIGTERM alone, as it should.
+    logging.getLogger("ray").setLevel(logging.ERROR)
+    for attempt in range(1, _ATTEMPTS + 1):
+        try:
+            if address:
+                ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+                return address
+            context = ray.init(
+                include_dashboard=False,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                object_store_memory=_OBJECT_STORE_BYTES,
+            )
+            return str(context.address_info["gcs_address"])
+        except Exception as error:  # Ray raises bare ones, e.g. when a busy machine is slow
+            ray.shutdown()
+            if attempt == _ATTEMPTS or isinstance(error, ConnectionError | ValueError):
+                raise ServiceError(f"Ray did not start: {error}") from error
+    raise AssertionError("unreachable")
+
+
+def stop_local() -> None:
+    """Disconnect from Ray and end the instance that :func:`start_local` started, once it has started."""
+    with _starting:
+        ray.shutdown()
 
 
 def connect() -> None:

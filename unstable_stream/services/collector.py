@@ -22,11 +22,12 @@ import structlog
 from unstable_stream.config import RunConfig, VllmEngineConfig
 from unstable_stream.errors import ServiceError
 from unstable_stream.eventlog.port import Consumer, EventLog, TopicPartition
-from unstable_stream.eventlog.records import event_from_record, record_from_event
+from unstable_stream.eventlog.records import record_from_event
 from unstable_stream.events import Event, GameAbandoned, GameStarted, Metrics, encode_event, event_id
 from unstable_stream.services.data_dir import DataDir, open_log
 from unstable_stream.services.engine_actor import EngineActor
 from unstable_stream.services.rollout import RolloutWorker
+from unstable_stream.services.runs import readable_events
 from unstable_stream.services.schedule import GameSchedule
 
 __all__ = ["Collector", "run_collector"]
@@ -68,7 +69,8 @@ class Collector:
         Raises:
             ServiceError: an engine or a worker died, or game after game had to be abandoned.
         """
-        await asyncio.gather(*(engine.stats.remote() for engine in self._engines))
+        if not await self._engines_ready(stop):
+            return
         _logger.info("engines ready", engines=len(self._engines), workers=len(self._workers))
         consumer = await log.consumer(_TOPICS)
         stats = asyncio.ensure_future(self._report_stats(log))
@@ -84,6 +86,22 @@ class Collector:
             stats.cancel()
             await consumer.close()
 
+    async def _engines_ready(self, stop: asyncio.Event) -> bool:
+        """Wait for the engines to load their model; ``False`` if stopped first."""
+        ready = asyncio.ensure_future(_wait_for_all([engine.stats.remote() for engine in self._engines]))
+        stopping = asyncio.ensure_future(stop.wait())
+        try:
+            await asyncio.wait((ready, stopping), return_when=asyncio.FIRST_COMPLETED)
+            if not ready.done():
+                return False
+            ready.result()
+            return True
+        except ray.exceptions.RayError as error:
+            raise ServiceError(f"an inference engine did not start: {error}") from error
+        finally:
+            ready.cancel()
+            stopping.cancel()
+
     async def _restore(self, log: EventLog, consumer: Consumer) -> None:
         ends: dict[TopicPartition, int] = {}
         for topic in _TOPICS:
@@ -98,7 +116,7 @@ class Collector:
 
     async def _next_events(self, consumer: Consumer, timeout_s: float) -> list[Event]:
         records = await consumer.poll(max_records=2000, timeout_s=timeout_s)
-        return [event_from_record(record) for record in records]
+        return list(readable_events(records))
 
     def _apply(self, events: Sequence[Event]) -> None:
         for event in events:
@@ -184,6 +202,10 @@ class Collector:
 
 async def _wait_for(reference: Any) -> Any:
     return await reference
+
+
+async def _wait_for_all(references: Sequence[Any]) -> None:
+    await asyncio.gather(*references)
 
 
 async def run_collector(

@@ -12,7 +12,7 @@ from typing import Any
 import ray
 
 from unstable_stream.config import RunConfig, VllmEngineConfig
-from unstable_stream.errors import EngineError, UnstableStreamError
+from unstable_stream.errors import ServiceError, UnstableStreamError
 from unstable_stream.inference.port import Completion, Engine, EngineStats, GenerationRequest
 
 __all__ = ["EngineActor", "RemoteEngine", "build_engine"]
@@ -134,7 +134,8 @@ class RemoteEngine:
                     self._outstanding[actor] -= 1
                     _settle(batch[index][1], result)
         except ray.exceptions.RayError as error:
-            failure = EngineError(f"inference engine {actor} failed: {error}")
+            # No EngineError: no game is to blame, and none can be played until the engine is started anew.
+            failure = ServiceError(f"inference engine {actor} failed: {error}")
             for _, future in batch:
                 _settle(future, failure)
         finally:

@@ -2,7 +2,7 @@
 
 1. check the whole configuration; nothing has been started or written yet;
 2. record the run (or its resumption) in the log;
-3. start Ray and the services;
+3. start the services, and Ray before those that need it;
 4. wait until the learner has made its updates and the collector has evaluated the last checkpoint;
 5. record the end, stop the processors, then the archiver, each after it has drained its topics.
 """
@@ -17,7 +17,7 @@ from unstable_stream.config import RunConfig
 from unstable_stream.errors import ServiceError
 from unstable_stream.eventlog.port import EventLog
 from unstable_stream.eventlog.topics import load_topics
-from unstable_stream.services.cluster import resolve_model, start_local
+from unstable_stream.services.cluster import resolve_model, start_local, stop_local
 from unstable_stream.services.data_dir import DataDir, open_log
 from unstable_stream.services.preflight import check_config
 from unstable_stream.services.runs import finish_run, new_run_id, resume_run, start_run
@@ -54,6 +54,9 @@ async def launch(
     resolve_model(config.model)
     run_id = resume or new_run_id(config.name)
     loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
     log = open_log(config, data)
     try:
         await log.create_topics(list(load_topics().values()))
@@ -61,15 +64,11 @@ async def launch(
             await resume_run(log, run_id, config)
         else:
             await start_run(log, config, run_id)
-        address = start_local()
-        stop = asyncio.Event()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, stop.set)  # after Ray has put its own handlers in place
         supervisor = Supervisor(
             ["--run", run_id, "--data", str(data.root.absolute()), "--log", config.log, "--die-with-parent"],
             data.service_logs(run_id),
             max_restarts=config.max_restarts,
-            environment={"RAY_ADDRESS": address, "PYTHONUNBUFFERED": "1", "TOKENIZERS_PARALLELISM": "false"},
+            environment={"PYTHONUNBUFFERED": "1", "TOKENIZERS_PARALLELISM": "false"},
         )
         viewer = asyncio.ensure_future(watch(log, run_id, config, supervisor)) if watch else None
         try:
@@ -80,6 +79,7 @@ async def launch(
                 with contextlib.suppress(asyncio.CancelledError):
                     await viewer
     finally:
+        await asyncio.to_thread(stop_local)
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(number)
         await log.close()
@@ -88,9 +88,7 @@ async def launch(
 async def _supervise(
     log: EventLog, run_id: str, config: RunConfig, supervisor: Supervisor, stop: asyncio.Event
 ) -> Launch:
-    for name in ("learner", "collector", "processors", "archiver"):
-        supervisor.start(name)
-    work = asyncio.ensure_future(supervisor.wait(("learner", "collector")))
+    work = asyncio.ensure_future(_work(supervisor))
     stopping = asyncio.ensure_future(stop.wait())
     outcome, reason = "failed", "the launcher was interrupted"
     try:
@@ -108,9 +106,20 @@ async def _supervise(
     finally:
         work.cancel()
         stopping.cancel()
+        await asyncio.wait((work, stopping))
         await asyncio.gather(supervisor.stop("collector"), supervisor.stop("learner"))
-        updates = config.learner.iterations if outcome == "completed" else 0
         await supervisor.stop("processors")
-        await finish_run(log, run_id, outcome, reason, updates)
+        await finish_run(log, run_id, outcome, reason)
         await supervisor.stop("archiver")
     return Launch(run_id, outcome)
+
+
+async def _work(supervisor: Supervisor) -> None:
+    """Start everything and return when learner and collector are done."""
+    for name in ("processors", "archiver"):
+        supervisor.start(name)
+    # In a thread, so that these two start meanwhile and Ctrl-C is heard.
+    supervisor.environment["RAY_ADDRESS"] = await asyncio.to_thread(start_local)
+    for name in ("learner", "collector"):
+        supervisor.start(name)
+    await supervisor.wait(("learner", "collector"))

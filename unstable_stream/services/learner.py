@@ -18,22 +18,21 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import ray
 import structlog
 
 from unstable_stream.algorithms import BaseAlgo, Reinforce, TokenBatch, TrainingSample
 from unstable_stream.buffer import StepBuffer
 from unstable_stream.config import RunConfig
-from unstable_stream.errors import LearnerError, ServiceError
+from unstable_stream.errors import LearnerError
 from unstable_stream.eventlog.port import Consumer, EventLog, Positions
-from unstable_stream.eventlog.records import event_from_record, record_from_event
+from unstable_stream.eventlog.records import record_from_event
 from unstable_stream.events import Checkpoint, LearnerUpdate, Step, checkpoint_uid, event_id
 from unstable_stream.learners import StandardLearner
 from unstable_stream.reward_transformations import Sample, build_sampling
-from unstable_stream.services.data_dir import DataDir, open_log
-from unstable_stream.services.runs import read_to_end
+from unstable_stream.services.data_dir import DataDir
+from unstable_stream.services.runs import read_to_end, readable_events
 
-__all__ = ["LearnerActor", "LearnerService", "run_learner"]
+__all__ = ["LearnerService"]
 
 _POLL_S = 1.0
 _logger = structlog.get_logger(__name__)
@@ -110,13 +109,13 @@ class LearnerService:
         updates: dict[int, LearnerUpdate] = {}
         newest: Checkpoint | None = None
         async for record in read_to_end(log, ("learner-updates", "checkpoints")):
-            event = event_from_record(record)
-            if event.run_id != self._run_id:
-                continue
-            if isinstance(event, LearnerUpdate):
-                updates.setdefault(event.update, event)
-            elif isinstance(event, Checkpoint) and (newest is None or event.iteration > newest.iteration):
-                newest = event
+            for event in readable_events([record]):
+                if event.run_id != self._run_id:
+                    continue
+                if isinstance(event, LearnerUpdate):
+                    updates.setdefault(event.update, event)
+                elif isinstance(event, Checkpoint) and (newest is None or event.iteration > newest.iteration):
+                    newest = event
         if newest is None:
             await self._publish_initial_policy(log)
         else:
@@ -150,9 +149,9 @@ class LearnerService:
         wanted = {step_id for update in updates for step_id in update.step_ids}
         steps: dict[str, Step] = {}
         async for record in read_to_end(log, ("steps",)):
-            step = event_from_record(record)
-            if isinstance(step, Step) and step.event_id in wanted:
-                steps.setdefault(step.event_id, step)
+            for step in readable_events([record]):
+                if isinstance(step, Step) and step.event_id in wanted:
+                    steps.setdefault(step.event_id, step)
         for update in updates:
             lost = [step_id for step_id in update.step_ids if step_id not in steps]
             if lost:
@@ -181,9 +180,10 @@ class LearnerService:
                     f"buffer.max_staleness = {self._config.buffer.max_staleness}; raise it"
                 )
             records = await consumer.poll(max_records=5000, timeout_s=_POLL_S)
-            events = [event_from_record(record) for record in records]
             self._buffer.extend(
-                event for event in events if isinstance(event, Step) and event.run_id == self._run_id
+                event
+                for event in readable_events(records)
+                if isinstance(event, Step) and event.run_id == self._run_id
             )
         return False
 
@@ -239,56 +239,6 @@ class LearnerService:
     def _samples(self, steps: Sequence[Step]) -> list[TrainingSample]:
         shaped = self._transform([Sample.from_step(step) for step in steps])
         return [TrainingSample.from_step(sample.step, sample.reward) for sample in shaped]
-
-
-class LearnerActor:
-    """The Ray actor: placed where a GPU is free, if there is one."""
-
-    def __init__(self, config: RunConfig, run_id: str, data_root: str, model_path: str) -> None:
-        self._config = config
-        self._data = DataDir(Path(data_root))
-        self._service = LearnerService(config, run_id, self._data, model_path)
-        self._stop = asyncio.Event()
-
-    async def train(self) -> int:
-        """Train to the end; see :meth:`LearnerService.train`."""
-        log = open_log(self._config, self._data)
-        try:
-            return await self._service.train(log, self._stop)
-        finally:
-            await log.close()
-
-    async def stop(self) -> None:
-        """Finish the update under way and return from :meth:`train`."""
-        self._stop.set()
-
-
-async def run_learner(
-    config: RunConfig, run_id: str, data: DataDir, model_path: str, stop: asyncio.Event
-) -> None:
-    """Host a learner actor until its updates are done; Ray must be initialised."""
-    num_gpus = 1 if ray.cluster_resources().get("GPU", 0) >= 1 else 0
-    actor_class = ray.remote(LearnerActor).options(num_cpus=0, num_gpus=num_gpus, max_concurrency=4)
-    actor = actor_class.remote(config, run_id, str(data.root.absolute()), model_path)
-    training = asyncio.ensure_future(_wait_for(actor))
-    stopping = asyncio.ensure_future(stop.wait())
-    try:
-        await asyncio.wait((training, stopping), return_when=asyncio.FIRST_COMPLETED)
-        if not training.done():
-            await actor.stop.remote()
-        await training
-    except ray.exceptions.RayTaskError as error:
-        cause = error.cause
-        raise (cause if isinstance(cause, Exception) else ServiceError(str(error))) from None
-    except ray.exceptions.RayActorError as error:
-        raise ServiceError(f"the learner died: {error}") from error
-    finally:
-        stopping.cancel()
-
-
-async def _wait_for(actor: "ray.actor.ActorHandle") -> int:
-    updates: int = await actor.train.remote()
-    return updates
 
 
 def _algorithm(config: RunConfig) -> BaseAlgo:

@@ -78,7 +78,7 @@ async def _serve(service: str, run_id: str, data: DataDir, log_url: str) -> None
 
             await run_collector(config, run_id, data, model_path, stop)
         else:
-            from unstable_stream.services.learner import run_learner
+            from unstable_stream.services.learner_actor import run_learner
 
             await run_learner(config, run_id, data, model_path, stop)
         return

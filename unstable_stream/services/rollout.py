@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from unstable_stream.config import OpponentConfig, RunConfig
-from unstable_stream.errors import GameError
+from unstable_stream.errors import EngineError, GameError
 from unstable_stream.eventlog.port import Record
 from unstable_stream.eventlog.records import record_from_event
 from unstable_stream.events import Event, GameAbandoned, GameStarted, Seat, decode_event, event_id
-from unstable_stream.games.play import play_game
+from unstable_stream.games.play import PlayedGame, play_game
 from unstable_stream.games.players import Player
 from unstable_stream.games.scripted import scripted_player
 from unstable_stream.games.templates import get_template
@@ -41,7 +41,9 @@ class RolloutWorker:
         self._tokenizer = load_tokenizer(model_path)
         self._log = open_log(config, DataDir(Path(data_root)))
         self._chat_engines: dict[str, OpenAIEngine] = {}
-        self._games: dict[str, asyncio.Task[None]] = {}
+        self._games: dict[str, asyncio.Task[PlayedGame]] = {}
+        self._reasons: dict[str, str] = {}
+        """Why games were given up, until that has been published."""
         self._publisher = _Publisher(self._log.append)
         self._sampling = SamplingSettings(
             max_tokens=config.sampling.max_tokens,
@@ -53,50 +55,57 @@ class RolloutWorker:
     async def play(self, games: Sequence[bytes], adapter_paths: Mapping[str, str | None]) -> int:
         """Play encoded ``game-started`` events to their ends; return how many were published as finished.
 
-        Raises the first failure that no later game would be spared (an engine that is gone, a bug).
+        A game that its environment or an engine refuses is given up and said so in the log. Raises the first
+        failure that no later game would be spared (an engine that is gone, a bug): those games are neither
+        finished nor given up, and are played again once the cause has been dealt with.
         """
-        tasks = []
-        for data in games:
-            game = decode_event(data)
-            assert isinstance(game, GameStarted)
-            task = asyncio.ensure_future(self._play_one(game, adapter_paths))
-            self._games[game.game_id] = task
-            tasks.append(task)
-        try:
-            results = await asyncio.gather(*tasks, return_exceptions=True)
-        finally:
-            for data in games:
-                self._games.pop(decode_event(data).game_id, None)  # type: ignore[attr-defined]
+        started = [_decode_started(data) for data in games]
+        results = await asyncio.gather(
+            *(self._play_one(game, adapter_paths) for game in started), return_exceptions=True
+        )
         for result in results:
-            if isinstance(result, BaseException) and not isinstance(result, asyncio.CancelledError):
+            if isinstance(result, BaseException):
                 raise result
-        return sum(1 for result in results if result is None)
+        return sum(result is True for result in results)
 
     async def cancel(self, game_ids: Sequence[str], reason: str) -> None:
         """Give up games that are still being played, and say so in the log."""
         for game_id in game_ids:
-            task = self._games.get(game_id)
-            if task is not None:
-                task.cancel(reason)
+            playing = self._games.get(game_id)
+            if playing is not None and playing.cancel():
+                self._reasons.setdefault(game_id, reason)
 
-    async def _play_one(self, game: GameStarted, adapter_paths: Mapping[str, str | None]) -> None:
-        settings = self._config.collector
+    async def _play_one(self, game: GameStarted, adapter_paths: Mapping[str, str | None]) -> bool:
+        """Play one game and publish what came of it; return whether it was finished."""
+        # A task of its own: cancelling it, also before its first step, leaves this one to say so in the log.
+        playing = asyncio.ensure_future(self._play(game, adapter_paths))
+        self._games[game.game_id] = playing
         try:
-            players = {seat.seat: self._player(seat, game.env_id, adapter_paths) for seat in game.seats}
-            played = await play_game(
-                game,
-                players,
-                max_turns=settings.max_turns,
-                now_ms=_now_ms,
-                invalid_moves_allowed=settings.invalid_moves_allowed,
-            )
-        except asyncio.CancelledError as stop:
-            await self._publisher.publish([_abandoned(game, str(stop) or "cancelled")])
-            raise
-        except GameError as error:
+            played = await playing
+        except asyncio.CancelledError:
+            reason = self._reasons.pop(game.game_id, None)
+            if reason is None:
+                raise  # not this game is being given up, but this worker
+            await self._publisher.publish([_abandoned(game, reason)])
+            return False
+        except (EngineError, GameError) as error:
             await self._publisher.publish([_abandoned(game, str(error))])
-            return
+            return False
+        finally:
+            del self._games[game.game_id]
         await self._publisher.publish([*played.trajectories, played.outcome])
+        return True
+
+    async def _play(self, game: GameStarted, adapter_paths: Mapping[str, str | None]) -> PlayedGame:
+        settings = self._config.collector
+        players = {seat.seat: self._player(seat, game.env_id, adapter_paths) for seat in game.seats}
+        return await play_game(
+            game,
+            players,
+            max_turns=settings.max_turns,
+            now_ms=_now_ms,
+            invalid_moves_allowed=settings.invalid_moves_allowed,
+        )
 
     def _player(self, seat: Seat, env_id: str, adapter_paths: Mapping[str, str | None]) -> Player:
         if seat.kind == "scripted":
@@ -114,6 +123,7 @@ class RolloutWorker:
             sampling=self._sampling,
             adapter=Adapter(seat.model_uid, path) if path else None,
             policy_version=seat.policy_version,
+            max_model_len=self._config.engine.max_model_len,
         )
 
     def _chat_engine(self, opponent: OpponentConfig) -> OpenAIEngine:
@@ -146,6 +156,12 @@ class _Publisher:
         await asyncio.sleep(0)  # let games that finish in the same turn of the loop join
         records, self._waiting, self._flushed = self._waiting, [], None
         await self._append(records)
+
+
+def _decode_started(data: bytes) -> GameStarted:
+    event = decode_event(data)
+    assert isinstance(event, GameStarted), "the collector sends nothing else"
+    return event
 
 
 def _abandoned(game: GameStarted, reason: str) -> GameAbandoned:

@@ -15,6 +15,7 @@ from unstable_stream.events import (
     Metrics,
     Rating,
     RunFinished,
+    RunResumed,
     Trajectory,
 )
 
@@ -117,6 +118,8 @@ class RunView:
             self.engine.update({k: v for k, v in event.values.items() if k.startswith("inference/")})
         elif isinstance(event, RunFinished):
             self.finished = event
+        elif isinstance(event, RunResumed):
+            self.finished = None
 
     def _end(self, game_id: str) -> None:
         self._ended.add(game_id)

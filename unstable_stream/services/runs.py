@@ -3,20 +3,29 @@
 import re
 import secrets
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from datetime import UTC, datetime
-from typing import TypeVar
+
+import structlog
 
 from unstable_stream import __version__
 from unstable_stream.config import RunConfig, parse_config
-from unstable_stream.errors import RunError
+from unstable_stream.errors import EventError, RunError
 from unstable_stream.eventlog.port import EventLog, StoredRecord, TopicPartition
 from unstable_stream.eventlog.records import event_from_record, record_from_event
-from unstable_stream.events import Event, RunFinished, RunResumed, RunStarted, event_id
+from unstable_stream.events import Event, LearnerUpdate, RunFinished, RunResumed, RunStarted, event_id
 
-__all__ = ["find_run", "finish_run", "new_run_id", "read_to_end", "resume_run", "start_run"]
+__all__ = [
+    "find_run",
+    "finish_run",
+    "new_run_id",
+    "read_to_end",
+    "readable_events",
+    "resume_run",
+    "start_run",
+]
 
-EventT = TypeVar("EventT", bound=Event)
+_logger = structlog.get_logger(__name__)
 
 
 def new_run_id(name: str) -> str:
@@ -55,18 +64,24 @@ async def resume_run(log: EventLog, run_id: str, config: RunConfig) -> RunResume
     return event
 
 
-async def finish_run(log: EventLog, run_id: str, outcome: str, reason: str, updates: int) -> None:
+async def finish_run(log: EventLog, run_id: str, outcome: str, reason: str) -> None:
     """Record how a run ended; ``outcome`` is ``completed``, ``stopped`` or ``failed``."""
     resumptions = sum(1 for event in await _run_events(log, run_id) if isinstance(event, RunResumed))
-    event = RunFinished(
+    updates = {
+        event.update
+        async for record in read_to_end(log, (LearnerUpdate.TOPIC,))
+        for event in readable_events([record])
+        if isinstance(event, LearnerUpdate) and event.run_id == run_id
+    }
+    finished = RunFinished(
         event_id=event_id(run_id, "run-finished", resumptions),
         run_id=run_id,
         occurred_at_ms=_now_ms(),
         outcome=outcome,
         reason=reason,
-        updates=updates,
+        updates=len(updates),
     )
-    await log.append([record_from_event(event)])
+    await log.append([record_from_event(finished)])
 
 
 async def find_run(log: EventLog, run_id: str) -> tuple[str, RunConfig]:
@@ -103,8 +118,19 @@ async def read_to_end(log: EventLog, topics: tuple[str, ...]) -> AsyncIterator[S
         await consumer.close()
 
 
+def readable_events(records: Iterable[StoredRecord]) -> Iterator[Event]:
+    """Yield the events in ``records``; what is no event is left to the archiver, which sets it aside."""
+    for record in records:
+        try:
+            event = event_from_record(record)
+        except EventError as error:
+            _logger.warning("record left out", reason=str(error))
+            continue
+        yield event
+
+
 async def _run_events(log: EventLog, run_id: str, *, prefix: bool = False) -> list[Event]:
-    events = [event_from_record(record) async for record in read_to_end(log, ("runs",))]
+    events = [event async for record in read_to_end(log, ("runs",)) for event in readable_events([record])]
     return [e for e in events if (e.run_id.startswith(run_id) if prefix else e.run_id == run_id)]
 
 

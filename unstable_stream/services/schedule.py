@@ -48,6 +48,7 @@ class GameSchedule:
         self._fixed = {o.name: o for o in (*config.evaluation.opponents, *config.model_pool.fixed)}
         self.in_flight: dict[str, GameStarted] = {}
         self._ended: set[str] = set()
+        self._abandoned: set[str] = set()
         self._next_index = {"train": 0, "eval": 0}
         self._checkpoints: dict[str, Checkpoint] = {}
         self._last_planned: int | None = None
@@ -85,16 +86,19 @@ class GameSchedule:
             self._evals_started.add(_eval_key(event))
             self._evals_started_of[event.evaluated_uid] += 1
             self._close_full_evals()
-        if event.game_id not in self._ended:
+        if event.game_id not in self._ended and event.game_id not in self._abandoned:
             self.in_flight[event.game_id] = event
 
     def _apply_ended(self, event: GameOutcome | GameAbandoned) -> None:
         if event.game_id in self._ended:
             return
-        self._ended.add(event.game_id)
         self.in_flight.pop(event.game_id, None)
         if isinstance(event, GameAbandoned):
+            # Not ended for good: the worker of a collector that died may still finish the game, and then it
+            # counts, as it does for everyone who reads outcomes.
+            self._abandoned.add(event.game_id)
             return
+        self._ended.add(event.game_id)
         if event.split == "train":
             self._train_games += 1
             self._steps_produced += expected_steps(
@@ -129,8 +133,16 @@ class GameSchedule:
 
     @property
     def finished(self) -> bool:
-        """Whether no game is left to play: training is over and the last checkpoint evaluated."""
-        return self.training_finished and not self.in_flight and next(self._eval_games(0), None) is None
+        """Whether no game is left to play: training is over and the last checkpoint evaluated.
+
+        The last update may become known before its checkpoint does: they are on different topics.
+        """
+        return (
+            self.training_finished
+            and any(c.iteration >= self._config.learner.iterations for c in self._checkpoints.values())
+            and not self.in_flight
+            and next(self._eval_games(0), None) is None
+        )
 
     @property
     def pending_steps(self) -> int:

@@ -10,10 +10,9 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import BinaryIO
-
-import structlog
 
 from unstable_stream.errors import ServiceError
 
@@ -23,8 +22,6 @@ _FIRST_DELAY_S = 0.5
 _LONGEST_DELAY_S = 10.0
 _STOP_DEADLINE_S = 60.0
 # A service gets this long to drain and commit after SIGTERM before it is killed.
-
-_logger = structlog.get_logger(__name__)
 
 
 @dataclass
@@ -55,7 +52,8 @@ class Supervisor:
         self._arguments = list(arguments)
         self._log_dir = log_dir
         self._max_restarts = max_restarts
-        self._environment = {**os.environ, **environment}
+        self.environment = dict(environment)
+        """What processes started from now on get beside this one's own, as it is then: Ray adds to it."""
         self.services: dict[str, ServiceProcess] = {}
         self.failure: ServiceError | None = None
         self._changed = asyncio.Event()
@@ -89,7 +87,9 @@ class Supervisor:
             try:
                 await asyncio.wait_for(process.wait(), _STOP_DEADLINE_S)
             except TimeoutError:
-                _logger.error("service did not stop in time, killing it", service=name, pid=process.pid)
+                self._note(
+                    f"{name} (pid {process.pid}) did not stop within {_STOP_DEADLINE_S:g} s: killing it"
+                )
                 process.kill()
                 await process.wait()
         if service.watcher is not None:
@@ -115,8 +115,14 @@ class Supervisor:
                 return
             delay = min(_LONGEST_DELAY_S, _FIRST_DELAY_S * 2**service.restarts)
             service.restarts += 1
-            _logger.warning("service died, restarting", service=service.name, status=status, delay_s=delay)
+            self._note(f"{service.name} ended with status {status}: starting it again in {delay:g} s")
             await asyncio.sleep(delay)
+
+    def _note(self, message: str) -> None:
+        # Beside what the services print, not on the terminal: that shows the live view.
+        now = datetime.now(tz=UTC).isoformat(timespec="milliseconds")
+        with (self._log_dir / "launcher.log").open("a", encoding="utf-8") as notes:
+            notes.write(f"{now} {message}\n")
 
     async def _run_once(self, service: ServiceProcess, output: BinaryIO) -> int:
         service.process = await asyncio.create_subprocess_exec(
@@ -128,7 +134,7 @@ class Supervisor:
             stdin=asyncio.subprocess.PIPE,
             stdout=output,
             stderr=output,
-            env=self._environment,
+            env={**os.environ, **self.environment},
             # Ctrl-C reaches the launcher alone, which then stops its children in order.
             start_new_session=True,
         )

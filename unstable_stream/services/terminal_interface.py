@@ -54,7 +54,7 @@ async def watch_run(
             await _read(consumer, view, _REFRESH_S)
             if time.monotonic() - started - printed >= _PLAIN_EVERY_S:
                 printed = time.monotonic() - started
-                console.print(_plain(view, printed, supervisor), highlight=False)
+                console.print(_plain(view, printed, supervisor), highlight=False, soft_wrap=True)
     finally:
         await consumer.close()
 
