@@ -146,21 +146,23 @@ class LearnerService:
         await log.append([record_from_event(event)])
 
     async def _train_again(self, log: EventLog, updates: Sequence[LearnerUpdate]) -> None:
-        wanted = {step_id for update in updates for step_id in update.step_ids}
+        batches = {update.update: _batch_of(update) for update in updates}
+        wanted = {step_id for batch in batches.values() for step_id in batch}
         steps: dict[str, Step] = {}
         async for record in read_to_end(log, ("steps",)):
             for step in readable_events([record]):
                 if isinstance(step, Step) and step.event_id in wanted:
                     steps.setdefault(step.event_id, step)
         for update in updates:
-            lost = [step_id for step_id in update.step_ids if step_id not in steps]
+            batch = batches[update.update]
+            lost = [step_id for step_id in batch if step_id not in steps]
             if lost:
                 raise LearnerError(
                     f"run {self._run_id}: update {update.update} cannot be made again: {len(lost)} of "
                     f"its steps are gone from the log (first: {lost[0]}); start anew with initial_lora_path"
                 )
-            batch = [steps[step_id] for step_id in update.step_ids]
-            await asyncio.to_thread(self._learner.update, self._samples(batch), update.update)
+            samples = self._samples([steps[step_id] for step_id in batch])
+            await asyncio.to_thread(self._learner.update, samples, update.update)
 
     # -- one update ---------------------------------------------------------------------------
 
@@ -239,6 +241,14 @@ class LearnerService:
     def _samples(self, steps: Sequence[Step]) -> list[TrainingSample]:
         shaped = self._transform([Sample.from_step(step) for step in steps])
         return [TrainingSample.from_step(sample.step, sample.reward) for sample in shaped]
+
+
+def _batch_of(update: LearnerUpdate) -> list[str]:
+    """The step ids that were drawn: those trained on, and those the algorithm then left out as truncated.
+
+    The sampling transformations saw them all, so the advantages depend on them all.
+    """
+    return [*update.step_ids, *(drop.step_id for drop in update.dropped if drop.reason == "truncated")]
 
 
 def _algorithm(config: RunConfig) -> BaseAlgo:
