@@ -51,21 +51,22 @@ def extract_bracketed(completion: str) -> tuple[str, dict[str, bool]]:
     return found[-1], {"correct_answer_format": True}
 
 
-_BOXED: Final = "\\boxed{"
+_BRACE: Final = re.compile(r"\\boxed\{|\{|\}")
 _BRACKETS: Final = re.compile(r"\[[^\[\]\n]+\]")
 
 
 def _last_boxed(text: str) -> str | None:
-    start = text.rfind(_BOXED)
-    while start != -1:
-        depth = 1
-        begin = start + len(_BOXED)
-        for end in range(begin, len(text)):
-            depth += {"{": 1, "}": -1}.get(text[end], 0)
-            if depth == 0:
-                return text[begin:end]
-        start = text.rfind(_BOXED, 0, start)
-    return None
+    """Return the content of the closed box that begins last. One pass: completions can be degenerate."""
+    found: slice | None = None
+    open_braces: list[int | None] = []
+    for brace in _BRACE.finditer(text):
+        if brace.group() != "}":
+            open_braces.append(brace.end() if len(brace.group()) > 1 else None)
+        elif open_braces:
+            begin = open_braces.pop()
+            if begin is not None and (found is None or begin > found.start):
+                found = slice(begin, brace.start())
+    return None if found is None else text[found]
 
 
 def _bracketed(content: str) -> str:

@@ -1,0 +1,81 @@
+"""Every training environment either plays a game offline that can be replayed, or says why it cannot."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.games.builders import GuessingPlayer, make_started, play
+from unstable_stream.games.environments import list_environments
+from unstable_stream.games.overview import probe
+from unstable_stream.games.play import replay_game
+from unstable_stream.games.players import Player
+from unstable_stream.games.scripted import scripted_names, scripted_player
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)  # some search for a solvable level
+async def test_every_environment_plays_or_says_why_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENROUTER_API_KEY", raising=False)
+    reasons = set()
+    played = 0
+    for env_id in list_environments():
+        num_players, found = probe(env_id)
+        if num_players is None:
+            assert found is not None
+            assert found.reason, env_id
+            assert found.remedy, env_id
+            continue
+        guessing = GuessingPlayer()
+        player: Player = scripted_player("random-legal", env_id) if scripted_names(env_id) else guessing
+        allowed = 2 * (played % 2)
+        started = make_started(env_id, num_players, seed=0)
+        players = dict.fromkeys(range(num_players), player)
+        outcome = (await play(started, players, max_turns=60, invalid_moves_allowed=allowed)).outcome
+        reasons.add(outcome.reason)
+        assert 0 < outcome.num_turns <= 60, env_id
+        assert len(outcome.seats) == num_players
+        assert (outcome.invalid_seat is not None) == (outcome.reason == "invalid-move"), env_id
+        if player is not guessing:
+            assert all(action.valid for action in outcome.actions), env_id
+        seen = [observation.text for observation in replay_game(outcome, invalid_moves_allowed=allowed)]
+        assert player is not guessing or seen == guessing.shown, env_id
+        played += 1
+    assert reasons == {"win", "draw", "invalid-move", "truncated"}
+    assert played >= 180
+
+
+@pytest.mark.slow
+def test_another_process_plays_the_same_games() -> None:
+    code = (
+        "import asyncio, hashlib\n"
+        "from tests.games.test_interleaving import ENVIRONMENTS, one\n"
+        "for index, (env_id, players) in enumerate(ENVIRONMENTS):\n"
+        "    outcome, shown = asyncio.run(one(env_id, players, index))\n"
+        "    print(env_id, hashlib.sha256(repr((outcome, shown)).encode()).hexdigest())\n"
+    )
+    outputs = [
+        subprocess.run(
+            [sys.executable, "-c", code],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for hash_seed in ("1", "2")
+    ]
+    assert len(outputs[0].splitlines()) >= 10
+    assert outputs[0] == outputs[1]
+
+
+def test_the_committed_page_names_every_environment_once() -> None:
+    page = (ROOT / "docs" / "environments.md").read_text(encoding="utf-8")
+    assert sorted(re.findall(r"`([^`\s]+-train)`", page)) == list_environments()
+    for env_id in ("SimpleTak-v0-train", "TicTacToe-v0-train"):
+        assert f"| `{env_id}` | 2 | {', '.join(scripted_names(env_id))} |" in page

@@ -1,0 +1,253 @@
+"""One game: what it puts into the log, who wins, and that it can be played again."""
+
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.games.builders import GuessingPlayer, ListPlayer, make_seat, make_started, play, ticking_clock
+from unstable_stream.errors import EnvironmentUnavailableError, GameError
+from unstable_stream.events import (
+    Action,
+    decode_event,
+    encode_event,
+    event_id,
+    trajectory_id,
+    unpack_floats,
+    unpack_tokens,
+)
+from unstable_stream.games.play import PlayedGame, replay_game, turn_seed
+
+TICTACTOE = "TicTacToe-v0-train"
+
+
+async def play_cells(
+    cells: list[int], *, trained: tuple[int, ...] = (0, 1), max_turns: int = 50
+) -> PlayedGame:
+    """Play TicTacToe with the cells taken in turn by seats 0 and 1; trained seats record tokens."""
+    seats = [make_seat(seat, trained=seat in trained) for seat in range(2)]
+    players = {
+        seat: ListPlayer([f"[{cell}]" for cell in cells[seat::2]], sampled=seat in trained)
+        for seat in range(2)
+    }
+    return await play(make_started(TICTACTOE, seats), players, max_turns=max_turns)
+
+
+async def test_a_won_game_by_hand() -> None:
+    played = await play_cells([0, 3, 1, 4, 2])
+    outcome = played.outcome
+    started = make_started(TICTACTOE, 2)
+    assert outcome.event_id == event_id("run-test", "game-outcome", started.game_id)
+    assert (outcome.game_id, outcome.run_id, outcome.seed) == (started.game_id, "run-test", 7)
+    assert (outcome.split, outcome.game_index, outcome.env_id) == ("train", 0, TICTACTOE)
+    assert (outcome.reason, outcome.reason_text) == ("win", "Player 0 has won!")
+    assert outcome.invalid_seat is None
+    assert outcome.actions == tuple(Action(i % 2, f"[{cell}]") for i, cell in enumerate([0, 3, 1, 4, 2]))
+    assert outcome.num_turns == 5
+    # The clock is read once at the start, twice per move, once at the end.
+    assert outcome.occurred_at_ms == 10_000 + 11 * 5
+    assert outcome.duration_ms == 55.0
+    assert [(s.seat, s.reward, s.rank, s.turns, s.invalid_moves, s.trained) for s in outcome.seats] == [
+        (0, 1.0, 0, 3, 0, True),
+        (1, -1.0, 1, 2, 0, True),
+    ]
+    assert outcome.seats[0].model_uid == "ckpt-000003"
+    assert outcome.seats[0].policy_version == 3
+
+
+async def test_trajectories_hold_what_training_needs() -> None:
+    first, second = (await play_cells([0, 3, 1, 4, 2])).trajectories
+    game = make_started(TICTACTOE, 2).game_id
+    assert first.event_id == trajectory_id(game, 0)
+    assert second.event_id == trajectory_id(game, 1)
+    assert first.rewards == second.rewards == {0: 1.0, 1: -1.0}
+    assert (first.reward, second.reward) == (1.0, -1.0)
+    assert first.trained_seats == second.trained_seats == (0, 1)
+    assert first.opponents == ("ckpt-000003",)
+    assert first.occurred_at_ms == second.occurred_at_ms == 10_055
+    assert (first.temperature, first.top_p) == (0.7, 0.9)
+    assert (first.template, first.policy_version, first.role) == ("default", 3, None)
+    assert [turn.turn_index for turn in first.turns] == [0, 1, 2]
+    assert [turn.game_turn for turn in first.turns] == [0, 2, 4]
+    assert [turn.game_turn for turn in second.turns] == [1, 3]
+    turn = first.turns[1]
+    assert "Player 1 placed their symbol (X) in cell 3." in turn.observation
+    assert turn.prompt == f"prompt of {turn.observation}"
+    assert turn.completion == r"I play \boxed{[1]}"
+    assert turn.action == "[1]"
+    assert turn.valid
+    assert turn.finish_reason == "stop"
+    assert unpack_tokens(turn.prompt_token_ids).tolist() == [1, 2, 3]
+    assert unpack_tokens(turn.completion_token_ids).tolist() == [41, 2]
+    assert np.array_equal(unpack_floats(turn.logprobs), np.array([-0.5, -0.25], dtype=np.float32))
+    assert turn.format_feedback == {"correct_answer_format": True}
+    assert turn.latency_ms == 5.0
+
+
+async def test_events_survive_the_log() -> None:
+    played = await play_cells([0, 3, 1, 4, 2])
+    for event in (*played.trajectories, played.outcome):
+        assert decode_event(encode_event(event)) == event
+
+
+async def test_the_same_game_gives_the_same_bytes() -> None:
+    once, again = await play_cells([4, 0, 8, 2, 6, 1]), await play_cells([4, 0, 8, 2, 6, 1])
+    assert [encode_event(e) for e in (*once.trajectories, once.outcome)] == [
+        encode_event(e) for e in (*again.trajectories, again.outcome)
+    ]
+
+
+async def test_a_draw_is_a_draw() -> None:
+    # O X O / O X X / X O O
+    outcome = (await play_cells([0, 1, 2, 4, 3, 5, 7, 6, 8])).outcome
+    assert outcome.reason == "draw"
+    assert [(seat.reward, seat.rank) for seat in outcome.seats] == [(0.0, 0), (0.0, 0)]
+
+
+async def test_an_invalid_move_is_told_apart_for_both_seats() -> None:
+    played = await play_cells([4, 4])
+    outcome = played.outcome
+    assert (outcome.reason, outcome.invalid_seat) == ("invalid-move", 1)
+    assert outcome.reason_text == "cell 4 is already occupied."
+    assert outcome.actions == (Action(0, "[4]"), Action(1, "[4]", False))
+    assert [seat.invalid_moves for seat in outcome.seats] == [0, 1]
+    first, second = played.trajectories
+    assert (first.invalid_move, first.opponent_invalid) == (False, True)
+    assert (second.invalid_move, second.opponent_invalid) == (True, False)
+    assert [turn.valid for turn in second.turns] == [False]
+    assert first.rewards == {0: 1.0, 1: -1.0}
+
+
+async def test_an_allowed_invalid_move_is_recorded_and_play_goes_on() -> None:
+    started = make_started(TICTACTOE, 2)
+    players = {0: ListPlayer(["[0]", "[1]", "[2]"]), 1: ListPlayer(["[0]", "[3]", "[4]"])}
+    outcome = (await play(started, players, invalid_moves_allowed=1)).outcome
+    assert (outcome.reason, outcome.invalid_seat) == ("win", None)
+    assert [(a.seat, a.action, a.valid) for a in outcome.actions] == [
+        (0, "[0]", True),
+        (1, "[0]", False),
+        (1, "[3]", True),
+        (0, "[1]", True),
+        (1, "[4]", True),
+        (0, "[2]", True),
+    ]
+    assert outcome.seats[1].invalid_moves == 1
+    # Two turns of one seat have different seeds.
+    assert len({turn.seed for player in players.values() for turn in player.turns}) == 6
+    assert len(replay_game(outcome, invalid_moves_allowed=1)) == 6
+    with pytest.raises(GameError, match="replay of game"):
+        replay_game(outcome, invalid_moves_allowed=0)
+
+
+async def test_a_trained_seat_that_never_moved_is_not_waited_for() -> None:
+    played = await play_cells([9])
+    assert [trajectory.seat for trajectory in played.trajectories] == [0]
+    assert played.trajectories[0].trained_seats == (0,)
+    assert played.outcome.seats[1].turns == 0
+    assert played.outcome.seats[1].trained
+
+
+async def test_an_unfinished_game_rewards_nobody() -> None:
+    played = await play_cells([0, 3, 1, 4, 2], max_turns=4)
+    outcome = played.outcome
+    assert (outcome.reason, outcome.reason_text) == ("truncated", "not finished after 4 moves")
+    assert [(seat.reward, seat.rank) for seat in outcome.seats] == [(0.0, 0), (0.0, 0)]
+    assert outcome.num_turns == 4
+    assert [trajectory.reason for trajectory in played.trajectories] == ["truncated", "truncated"]
+    assert len(replay_game(outcome)) == 4
+
+
+async def test_seats_without_recorded_tokens_have_no_trajectory() -> None:
+    played = await play_cells([0, 3, 1, 4, 2], trained=(1,))
+    assert [trajectory.seat for trajectory in played.trajectories] == [1]
+    assert played.trajectories[0].opponents == ("scripted-0",)
+    assert played.trajectories[0].trained_seats == (1,)
+
+
+async def test_one_player() -> None:
+    started = make_started("GuessTheNumber-v0-train", [make_seat(0, trained=True)], seed=1)
+    player = ListPlayer([f"[{number}]" for number in range(1, 21)], sampled=True)
+    played = await play(started, {0: player})
+    outcome = played.outcome
+    (trajectory,) = played.trajectories
+    assert outcome.reason in {"win", "draw"}
+    assert outcome.seats[0].rank == 0
+    assert trajectory.rewards == {0: outcome.seats[0].reward}
+    assert trajectory.opponents == ()
+    assert len(trajectory.turns) == outcome.num_turns <= 10
+
+
+async def test_three_players_rank_by_reward() -> None:
+    started = make_started("ThreePlayerTicTacToe-v0-train", 3)
+    # Seat 1 fills the second row's first four cells (5 to 8) of the 5x5 board.
+    players = {
+        0: ListPlayer(["[0]", "[10]", "[20]", "[24]"]),
+        1: ListPlayer(["[5]", "[6]", "[7]", "[8]"]),
+        2: ListPlayer(["[1]", "[12]", "[21]"]),
+    }
+    outcome = (await play(started, players)).outcome
+    assert [(seat.reward, seat.rank) for seat in outcome.seats] == [(-1.0, 1), (1.0, 0), (-1.0, 1)]
+    assert outcome.reason == "win"
+    assert [action.seat for action in outcome.actions] == [0, 1, 2] * 3 + [0, 1]
+    assert [turn.num_players for turn in players[2].turns] == [3, 3, 3]
+
+
+async def test_roles_reach_outcome_and_trajectory() -> None:
+    started = make_started("Othello-v0-tiny-train", [make_seat(0, trained=True), make_seat(1)])
+    played = await play(started, {0: ListPlayer(["[9, 9]"], sampled=True), 1: ListPlayer([])})
+    assert [seat.role for seat in played.outcome.seats] == ["Black", "White"]
+    assert played.trajectories[0].role == "Black"
+
+
+async def test_replay_sees_what_the_players_saw() -> None:
+    for env_id in ("KuhnPoker-v0-train", "LiarsDice-v0-train", "TicTacToe-v0"):
+        player = GuessingPlayer()
+        outcome = (await play(make_started(env_id, 2), {0: player, 1: player})).outcome
+        assert [seen.text for seen in replay_game(outcome)] == player.shown
+
+
+async def test_replay_notices_a_forged_record() -> None:
+    outcome = (await play_cells([0, 3, 1, 4, 2])).outcome
+    replay_game(outcome)
+    forged: dict[str, dict[str, Any]] = {
+        "ended as": {"seats": tuple(msgspec.structs.replace(s, reward=-s.reward) for s in outcome.seats)},
+        "but it is seat 0's turn": {"actions": (Action(1, "[0]"), *outcome.actions[1:])},
+        "was invalid and now is not": {"actions": (Action(0, "[0]", False), *outcome.actions[1:])},
+        "is over": {"actions": (*outcome.actions, Action(1, "[8]"))},
+        "now as": {"reason": "draw"},
+    }
+    for message, change in forged.items():
+        with pytest.raises(GameError, match=message):
+            replay_game(msgspec.structs.replace(outcome, **change))
+
+
+async def test_errors_name_the_game() -> None:
+    started = make_started("CharacterConclave-v0-train", 3)
+    player = ListPlayer(["[x]"])
+    with pytest.raises(
+        GameError, match=f"game {started.game_id}: CharacterConclave-v0-train: failed at turn 0"
+    ):
+        await play(started, {0: player, 1: player, 2: player})
+    with pytest.raises(GameError, match=r"no player for seat\(s\) \[1\] of TicTacToe"):
+        await play(make_started(TICTACTOE, 2), {0: player})
+    with pytest.raises(EnvironmentUnavailableError, match="did you mean"):
+        await play(make_started("TicTacTo-v0-train", 2), {0: player, 1: player})
+
+
+async def test_the_context_names_seat_and_turn() -> None:
+    players = {0: ListPlayer(["[0]", "[1]", "[2]"]), 1: ListPlayer(["[3]", "[4]"])}
+    started = make_started(TICTACTOE, 2, seed=99)
+    await play(started, players, now_ms=ticking_clock())
+    assert [(t.seat, t.turn_index, t.game_turn) for t in players[1].turns] == [(1, 0, 1), (1, 1, 3)]
+    assert [t.seed for t in players[1].turns] == [turn_seed(99, 1, 0), turn_seed(99, 1, 1)]
+    assert players[0].turns[0].env_id == TICTACTOE
+
+
+@given(st.integers(0, 2**31 - 1))
+def test_turn_seeds_are_stable_and_distinct(game_seed: int) -> None:
+    seeds = [turn_seed(game_seed, seat, turn) for seat in range(4) for turn in range(20)]
+    assert seeds == [turn_seed(game_seed, seat, turn) for seat in range(4) for turn in range(20)]
+    assert len(set(seeds)) > 75  # 80 draws from 2**31 hardly ever meet
