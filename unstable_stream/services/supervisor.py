@@ -18,10 +18,7 @@ from unstable_stream.errors import ServiceError
 
 __all__ = ["ServiceProcess", "Supervisor"]
 
-_FIRST_DELAY_S = 0.5
 _LONGEST_DELAY_S = 10.0
-_STOP_DEADLINE_S = 60.0
-# A service gets this long to drain and commit after SIGTERM before it is killed.
 
 
 @dataclass
@@ -44,12 +41,33 @@ class ServiceProcess:
 
 
 class Supervisor:
-    """Keeps services alive: each may be restarted ``max_restarts`` times, with growing pauses."""
+    """Keeps services alive: each may be restarted ``max_restarts`` times, with growing pauses.
+
+    Args:
+        arguments: what every service is given after its name.
+        log_dir: for what services print, and ``launcher.log`` for what happened to them.
+        max_restarts: of one service; after that, the run cannot go on.
+        environment: see :attr:`environment`.
+        program: what is started with the service's name.
+        first_delay_s: before the first restart; doubles with each, up to ten seconds.
+        stop_deadline_s: how long a service may drain and commit after SIGTERM before it is killed.
+    """
 
     def __init__(
-        self, arguments: Sequence[str], log_dir: Path, *, max_restarts: int, environment: Mapping[str, str]
+        self,
+        arguments: Sequence[str],
+        log_dir: Path,
+        *,
+        max_restarts: int,
+        environment: Mapping[str, str],
+        program: Sequence[str] = (sys.executable, "-m", "unstable_stream.services.process"),
+        first_delay_s: float = 0.5,
+        stop_deadline_s: float = 60.0,
     ) -> None:
         self._arguments = list(arguments)
+        self._program = list(program)
+        self._first_delay_s = first_delay_s
+        self._stop_deadline_s = stop_deadline_s
         self._log_dir = log_dir
         self._max_restarts = max_restarts
         self.environment = dict(environment)
@@ -59,7 +77,7 @@ class Supervisor:
         self._changed = asyncio.Event()
 
     def start(self, name: str) -> None:
-        """Start the service ``python -m unstable_stream.services.process NAME …``."""
+        """Start the service, and start it again when it dies."""
         self._log_dir.mkdir(parents=True, exist_ok=True)
         service = ServiceProcess(name, self._log_dir / f"{name}.log")
         self.services[name] = service
@@ -85,10 +103,10 @@ class Supervisor:
         if process is not None and process.returncode is None:
             process.send_signal(signal.SIGTERM)
             try:
-                await asyncio.wait_for(process.wait(), _STOP_DEADLINE_S)
+                await asyncio.wait_for(process.wait(), self._stop_deadline_s)
             except TimeoutError:
                 self._note(
-                    f"{name} (pid {process.pid}) did not stop within {_STOP_DEADLINE_S:g} s: killing it"
+                    f"{name} (pid {process.pid}) did not stop within {self._stop_deadline_s:g} s: killing it"
                 )
                 process.kill()
                 await process.wait()
@@ -113,7 +131,7 @@ class Supervisor:
                 )
                 self._changed.set()
                 return
-            delay = min(_LONGEST_DELAY_S, _FIRST_DELAY_S * 2**service.restarts)
+            delay = min(_LONGEST_DELAY_S, self._first_delay_s * 2**service.restarts)
             service.restarts += 1
             self._note(f"{service.name} ended with status {status}: starting it again in {delay:g} s")
             await asyncio.sleep(delay)
@@ -126,9 +144,7 @@ class Supervisor:
 
     async def _run_once(self, service: ServiceProcess, output: BinaryIO) -> int:
         service.process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "unstable_stream.services.process",
+            *self._program,
             service.name,
             *self._arguments,
             stdin=asyncio.subprocess.PIPE,

@@ -1,0 +1,37 @@
+"""A process for the supervisor to look after: ``python pretend_service.py BEHAVIOUR DIRECTORY``."""
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+
+def main(behaviour: str, directory: Path) -> int:
+    """Behave as told; every start adds a line to the file ``starts``."""
+    starts = directory / f"{behaviour}.starts"
+    with starts.open("a") as file:
+        file.write(f"{os.getpid()}\n")
+    number = len(starts.read_text().splitlines())
+    if behaviour == "done":
+        return 0
+    if behaviour == "dies":
+        print(f"LearnerError: start {number} went wrong", file=sys.stderr)
+        return 3
+    if behaviour == "recovers":
+        return 0 if number > 2 else 1
+    if behaviour == "stubborn":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if behaviour == "drains":
+        signal.signal(signal.SIGTERM, lambda *_: None)
+    (directory / f"{behaviour}.ready").touch()
+    if behaviour == "drains":
+        signal.pause()
+        (directory / "drained").touch()
+        return 0
+    while os.read(0, 1):  # until the parent is gone
+        pass
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], Path(sys.argv[2])))

@@ -1,0 +1,222 @@
+"""A run in processes of its own, as a person starts it, and what a test sees of it: its log and its pids."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self, TypeVar
+
+import psutil
+
+from unstable_stream.eventlog.local import LocalLog
+from unstable_stream.eventlog.port import Consumer, TopicPartition
+from unstable_stream.eventlog.records import event_from_record
+from unstable_stream.eventlog.topics import load_topics
+from unstable_stream.events import Event
+
+__all__ = ["CONFIG", "History", "LaunchedRun", "command_line", "run_command"]
+
+CONFIG = Path(__file__).resolve().parents[2] / "unstable_stream" / "cli" / "quickstart.toml"
+_SMALL = (
+    "name=small",
+    "seed=7",
+    "learner.batch_size=96",
+    "learner.mini_batch_size=96",
+    "collector.num_workers=24",
+    "collector.num_eval_workers=8",
+    "evaluation.every=2",
+    "evaluation.max_eval_games_per_ckpt=4",
+    "evaluation.first_last_games=6",
+)
+# Generous: the machine may be busy with other work. A healthy idle one needs a tenth.
+DEADLINE_S = 300.0
+
+EventT = TypeVar("EventT", bound=Event)
+
+
+def command_line(*arguments: str) -> list[str]:
+    """The command ``unstable-stream`` of this checkout."""
+    return [sys.executable, "-c", "from unstable_stream.cli import main; main()", *arguments]
+
+
+def run_command(data: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    """Run an ``unstable-stream`` command on a data directory to its end."""
+    return subprocess.run(
+        command_line(*arguments, "--data", str(data)),
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+
+
+class History:
+    """The events of the one run in a data directory, read as they are written."""
+
+    def __init__(self, data: Path) -> None:
+        self._path = data / "log.sqlite"
+        self._log: LocalLog | None = None
+        self._consumer: Consumer | None = None
+        self.events: list[Event] = []
+
+    def of(self, kind: type[EventT]) -> list[EventT]:
+        """Events of one type, in the order read; records seen twice appear twice."""
+        return [event for event in self.events if isinstance(event, kind)]
+
+    async def read(self, timeout_s: float = 0.0) -> None:
+        """Take in what has been written."""
+        if self._consumer is None:
+            self._log = LocalLog.open(self._path, synchronous="NORMAL")
+            await self._log.create_topics(list(load_topics().values()))
+            self._consumer = await self._log.consumer(list(load_topics()))
+        while records := await self._consumer.poll(max_records=5000, timeout_s=timeout_s):
+            self.events += [event_from_record(record) for record in records]
+            timeout_s = 0.0
+
+    async def read_all(self) -> None:
+        """Take in everything up to the present ends."""
+        await self.read()
+        assert self._log is not None
+        assert self._consumer is not None
+        ends: dict[TopicPartition, int] = {}
+        for topic in load_topics():
+            ends.update(await self._log.end_offsets(topic))
+        while any(self._consumer.positions()[where] < end for where, end in ends.items()):
+            await self.read(timeout_s=0.2)
+
+    async def close(self) -> None:
+        """Close the log."""
+        if self._log is not None:
+            await self._log.close()
+
+
+class LaunchedRun:
+    """``unstable-stream train`` in its own process; every process it starts is kept track of.
+
+    Use as ``async with``: on leaving, whatever of it still runs is killed.
+    """
+
+    def __init__(self, data: Path, arguments: Sequence[str], history: History | None = None) -> None:
+        data.mkdir(parents=True, exist_ok=True)
+        self.data = data
+        self.history = history or History(data)
+        self._owns_history = history is None
+        self.stdout = data / "stdout.txt"
+        self.stderr = data / "stderr.txt"
+        self._arguments = list(arguments)
+        self.seen: dict[int, psutil.Process] = {}
+
+    @classmethod
+    def train(cls, data: Path, *overrides: str) -> "LaunchedRun":
+        """A small run from its beginning."""
+        flags = [f"--set={override}" for override in (*_SMALL, *overrides)]
+        return cls(data, ["train", str(CONFIG), *flags, "--data", str(data)])
+
+    @classmethod
+    def resume(cls, earlier: "LaunchedRun", run_id: str) -> "LaunchedRun":
+        """The same run, gone on with."""
+        return cls(earlier.data, ["train", "--resume", run_id, "--data", str(earlier.data)], earlier.history)
+
+    async def __aenter__(self) -> Self:
+        with self.stdout.open("ab") as stdout, self.stderr.open("ab") as stderr:
+            self.popen = subprocess.Popen(
+                command_line(*self._arguments),
+                stdin=subprocess.DEVNULL,
+                stdout=stdout,
+                stderr=stderr,
+                env={**os.environ, "OMP_NUM_THREADS": "1"},
+                start_new_session=True,
+            )
+        self.launcher = psutil.Process(self.popen.pid)
+        self.seen = {self.popen.pid: self.launcher}
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.look()
+        for process in self.seen.values():
+            if process.is_running():
+                process.kill()
+        self.popen.wait()
+        if self._owns_history:
+            await self.history.close()
+
+    def look(self) -> list[psutil.Process]:
+        """Return the processes below the launcher now, and remember them."""
+        try:
+            found = self.launcher.children(recursive=True)
+        except psutil.NoSuchProcess:
+            return []
+        self.seen.update((process.pid, process) for process in found)
+        return found
+
+    def find(self, *words: str) -> psutil.Process:
+        """Return the one process below the launcher whose command line has all the words."""
+        matching = [process for process in self.look() if _mentions(process, words)]
+        assert len(matching) == 1, f"{len(matching)} processes match {words}"
+        return matching[0]
+
+    def kill(self, *words: str) -> int:
+        """kill -9 the process :meth:`find` returns; return its pid."""
+        process = self.find(*words)
+        process.kill()
+        return process.pid
+
+    async def until(self, what: str, condition: Callable[[History], bool]) -> None:
+        """Read the log until ``condition`` holds. Fails at the deadline, or if the launcher ends before."""
+        deadline = time.monotonic() + DEADLINE_S
+        while True:
+            ended = self.popen.poll() is not None
+            await self.history.read(timeout_s=0.2)
+            self.look()
+            if condition(self.history):
+                return
+            assert not ended, f"the run ended with {self.popen.returncode} before {what}:\n{self.told()}"
+            assert time.monotonic() < deadline, f"{what}: not within {DEADLINE_S:g} s\n{self.told()}"
+
+    async def end(self) -> int:
+        """Wait for the launcher; return its exit status, once all it wrote has been read."""
+        deadline = time.monotonic() + DEADLINE_S
+        while self.popen.poll() is None:
+            assert time.monotonic() < deadline, f"still running after {DEADLINE_S:g} s\n{self.told()}"
+            self.look()
+            await self.history.read(timeout_s=0.2)
+        await self.history.read_all()
+        return self.popen.returncode
+
+    def left_behind(self) -> list[str]:
+        """What of all processes ever seen is still there, given some seconds to go."""
+        _, alive = psutil.wait_procs(list(self.seen.values()), timeout=30)
+        return [f"{process.pid} {_command(process)}" for process in alive]
+
+    def told(self) -> str:
+        """What the run printed, and the ends of its services' logs."""
+        parts = [f"--- {path.name}\n{path.read_text()[-2000:]}" for path in (self.stdout, self.stderr)]
+        parts += [f"--- {path.name}\n{path.read_text()[-1500:]}" for path in self.data.glob("logs/*/*.log")]
+        return "\n".join(parts)
+
+    def interrupt(self) -> None:
+        """Ctrl-C."""
+        self.popen.send_signal(signal.SIGINT)
+
+    async def command(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        """Run another ``unstable-stream`` command on the same data directory."""
+        return await asyncio.to_thread(run_command, self.data, *arguments)
+
+
+def _mentions(process: psutil.Process, words: Sequence[str]) -> bool:
+    command = _command(process)
+    return all(word in command for word in words)
+
+
+def _command(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.NoSuchProcess:
+        return ""

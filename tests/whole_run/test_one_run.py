@@ -1,0 +1,97 @@
+"""A whole run, started as a person would: it does what it says and everything adds up."""
+
+import json
+import re
+from collections import Counter, defaultdict
+
+import pytest
+
+from tests.whole_run.conftest import UPDATES, FinishedRun
+from tests.whole_run.processes import run_command
+from unstable_stream.events import (
+    Checkpoint,
+    GameOutcome,
+    GameStarted,
+    LearnerUpdate,
+    RecordRejected,
+    RunFinished,
+    RunStarted,
+    Step,
+    Trajectory,
+    checkpoint_uid,
+)
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+def test_it_ends_well_and_leaves_no_process_behind(finished_run: FinishedRun) -> None:
+    assert finished_run.status == 0
+    assert finished_run.left_behind == []
+    ends = finished_run.of(RunFinished)
+    assert [(end.outcome, end.updates) for end in ends] == [("completed", UPDATES)]
+    assert len(finished_run.of(RunStarted)) == 1
+
+
+def test_it_says_nothing_on_stdout_and_only_progress_on_stderr(finished_run: FinishedRun) -> None:
+    assert finished_run.stdout == ""
+    lines = finished_run.stderr.splitlines()
+    assert lines
+    assert [
+        line for line in lines if not re.match(r"\[ *\d+ s\] update \d/4  games \d+ train \d+ eval", line)
+    ] == []
+
+
+def test_n_iterations_make_n_updates_and_n_plus_one_checkpoints(finished_run: FinishedRun) -> None:
+    assert [update.update for update in finished_run.of(LearnerUpdate)] == list(range(1, UPDATES + 1))
+    uids = [checkpoint.model_uid for checkpoint in finished_run.of(Checkpoint)]
+    assert uids == [checkpoint_uid(iteration) for iteration in range(UPDATES + 1)]
+    assert [len(update.step_ids) for update in finished_run.of(LearnerUpdate)] == [96] * UPDATES
+
+
+def test_the_audit_is_balanced(finished_run: FinishedRun) -> None:
+    done = run_command(finished_run.data, "audit", finished_run.run_id)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "balanced" in done.stdout
+    assert finished_run.of(RecordRejected) == []
+
+
+def test_every_turn_says_which_policy_made_it(finished_run: FinishedRun) -> None:
+    trajectories = finished_run.of(Trajectory)
+    assert trajectories
+    for trajectory in trajectories:
+        assert trajectory.policy_version is not None
+        assert [turn.policy_version for turn in trajectory.turns] == [trajectory.policy_version] * len(
+            trajectory.turns
+        )
+    trained = {step.policy_version for step in finished_run.of(Step)}
+    assert len(trained) > 1, "games go on with newer checkpoints as they come"
+
+
+def test_evaluation_games_are_fixed_balanced_and_never_trained_on(finished_run: FinishedRun) -> None:
+    games = finished_run.of(GameStarted)
+    train_seeds = {game.seed for game in games if game.split == "train"}
+    plans: dict[tuple[str | None, str], list[tuple[int, int]]] = defaultdict(list)
+    for game in games:
+        if game.split == "eval":
+            mine = next(seat.seat for seat in game.seats if seat.model_uid == game.evaluated_uid)
+            opponent = game.seats[1 - mine].model_uid
+            plans[game.evaluated_uid, opponent].append((game.seed, mine))
+            assert not any(seat.trained for seat in game.seats)
+    assert not train_seeds & {seed for plan in plans.values() for seed, _ in plan}
+    evaluated = [checkpoint_uid(iteration) for iteration in (0, 2, UPDATES)]
+    assert set(plans) == {(uid, name) for uid in evaluated for name in ("random-legal", "first-legal")}
+    for (uid, _), plan in plans.items():
+        assert len({seed for seed, _ in plan}) == len(plan) == (4 if uid == checkpoint_uid(2) else 6)
+        seats = Counter(seat for _, seat in plan)
+        assert seats[0] == seats[1]
+    assert plans[checkpoint_uid(0), "random-legal"] == plans[checkpoint_uid(0), "first-legal"]
+    assert plans[checkpoint_uid(0), "random-legal"] == plans[checkpoint_uid(UPDATES), "random-legal"]
+
+
+def test_the_archive_answers_during_the_run_and_holds_all_of_it(finished_run: FinishedRun) -> None:
+    assert finished_run.rows_while_running > 0
+    query = "SELECT split, count(*) AS games FROM game_outcomes GROUP BY split ORDER BY split"
+    done = run_command(finished_run.data, "sql", query, "--json")
+    assert done.returncode == 0, done.stderr
+    counted = Counter(outcome.split for outcome in finished_run.of(GameOutcome))
+    assert {row["split"]: row["games"] for row in json.loads(done.stdout)} == counted
