@@ -233,6 +233,10 @@ async def test_errors_name_the_game() -> None:
         await play(started, {0: player, 1: player, 2: player})
     with pytest.raises(GameError, match=r"no player for seat\(s\) \[1\] of TicTacToe"):
         await play(make_started(TICTACTOE, 2), {0: player})
+    with pytest.raises(
+        EnvironmentUnavailableError, match=f"game {started.game_id}: CharacterConclave-v0-train cannot"
+    ):
+        await play(make_started("CharacterConclave-v0-train", 2), {0: player, 1: player})
     with pytest.raises(EnvironmentUnavailableError, match="did you mean"):
         await play(make_started("TicTacTo-v0-train", 2), {0: player, 1: player})
 

@@ -90,6 +90,7 @@ class Environment:
         self.done = False
         self._invalid_moves_allowed = invalid_moves_allowed
         self._label = f"{label}: {env_id}" if label else env_id
+        """Begins every message about this game."""
         self.num_players = 0
         """Set by :meth:`reset`."""
         self._env: Any = None
@@ -118,7 +119,8 @@ class Environment:
                 self._watch_invalid_moves()
                 self._observation = self._read_observation()
         except Exception as error:
-            raise _unavailable(self.env_id, num_players, diagnose(self.env_id, error)) from error
+            found = diagnose(self.env_id, error)
+            raise _unavailable(num_players, found, self._label) from error
 
     def observe(self) -> Observation:
         """Return whose turn it is and what that seat sees; the same until the next :meth:`step`."""
@@ -155,17 +157,19 @@ class Environment:
         if self._env is None or self._randomness is None:
             raise GameError(f"{self._label}: closed before it was reset")
         self._observation = None
+        seats = range(self.num_players)
         try:
             with self._randomness:
-                rewards, game_info = self._env.close()
+                given, game_info = self._env.close()
+            rewards = None
+            if self.done and given is not None:
+                rewards = {seat: float(given.get(seat, 0.0)) for seat in seats}
         except Exception as error:
             raise GameError(f"{self._label}: close failed: {type(error).__name__}: {error}") from error
-        seats = range(self.num_players)
         facts = [game_info.get(seat, {}) for seat in seats]
         reasons = dict.fromkeys(str(fact["reason"]) for fact in facts if fact.get("reason"))
-        finished = self.done and rewards is not None
         return EnvironmentResult(
-            rewards={seat: float(rewards.get(seat, 0.0)) for seat in seats} if finished else None,
+            rewards=rewards,
             reason="; ".join(reasons),
             roles=_roles(self._env.state.role_mapping, facts),
             invalid_seats=frozenset(seat for seat in seats if facts[seat].get("invalid_move")),
@@ -221,7 +225,7 @@ def check_environment(env_id: str, num_players: int) -> None:
     try:
         environment.step("[0]")
     except GameError as error:
-        raise _unavailable(env_id, num_players, diagnose(env_id, error)) from error
+        raise _unavailable(num_players, diagnose(env_id, error), env_id) from error
     _known_good.add((env_id, num_players))
 
 
@@ -239,10 +243,9 @@ def environment_status(env_id: str, num_players: int) -> Diagnosis | None:
 _known_good: set[tuple[str, int]] = set()
 
 
-def _unavailable(env_id: str, num_players: int, found: Diagnosis) -> EnvironmentUnavailableError:
+def _unavailable(num_players: int, found: Diagnosis, label: str) -> EnvironmentUnavailableError:
     return EnvironmentUnavailableError(
-        f"environment {env_id!r} cannot run here with {num_players} player(s): {found.reason}. "
-        f"Remedy: {found.remedy}."
+        f"{label} cannot run here with {num_players} player(s): {found.reason}. Remedy: {found.remedy}."
     )
 
 
