@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.eventlog.harness import LogHarness
+from unstable_stream.eventlog import local_consumer
 from unstable_stream.eventlog.local import LocalLog
 from unstable_stream.eventlog.port import EventLog
 
@@ -22,6 +23,12 @@ async def harness(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
     await harness.open()
     yield harness
     await harness.close()
+
+
+@pytest.fixture
+def no_recheck(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave a waiting consumer of a local log nothing but its wake-ups."""
+    monkeypatch.setattr(local_consumer, "_RECHECK_S", 1000.0)
 
 
 @pytest.fixture
