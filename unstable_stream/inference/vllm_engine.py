@@ -117,7 +117,7 @@ class VllmEngine:
         with child_environment(on_cpu=on_cpu, compiled=not (on_cpu and (max_loras or enforce_eager))):
             try:
                 self._llm = self._vllm.AsyncLLM.from_engine_args(self._vllm.AsyncEngineArgs(**arguments))
-            # Our own check against vLLM's: a wrong argument is a TypeError, a bad model anything below.
+            # TypeError for an unknown argument; the others for a model or a machine that will not do.
             except (RuntimeError, ValueError, TypeError, OSError, self._vllm.VLLMError) as error:
                 raise EngineError(
                     f"vLLM could not start with model {model_path}: {error}; "
