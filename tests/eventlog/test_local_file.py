@@ -17,7 +17,7 @@ from unstable_stream.errors import (
     RecordTooLargeError,
     UnknownTopicError,
 )
-from unstable_stream.eventlog import local_records
+from unstable_stream.eventlog import local_database, local_records
 from unstable_stream.eventlog.local import LocalLog
 from unstable_stream.eventlog.local_producer import LocalProducer
 from unstable_stream.eventlog.port import Record, TopicPartition, TopicSpec
@@ -183,6 +183,30 @@ async def test_a_cancelled_append_is_settled_when_the_cancellation_arrives(log: 
     with pytest.raises(asyncio.CancelledError):
         await appending
     assert await log.end_offsets("t") == {AT: 1}
+
+
+def test_a_wal_that_readers_kept_growing_is_started_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_database, "_WAL_BYTES", 100_000)
+    path = str(tmp_path / "log.sqlite")
+    connection = local_database.open_database(path, "NORMAL", 1.0, writes=True)
+    wal = Path(f"{path}-wal")
+    connection.execute("CREATE TABLE grown (x)")
+    assert not local_database.bound_wal(connection, path)
+    reader = sqlite3.connect(path, isolation_level=None)
+    reader.execute("BEGIN")
+    reader.execute("SELECT * FROM grown").fetchall()
+    connection.executemany("INSERT INTO grown VALUES (?)", [(b"x" * 10_000,)] * 100)
+    assert local_database.bound_wal(connection, path)  # tried in vain, and gave up soon
+    connection.execute("INSERT INTO grown VALUES (1)")
+    assert wal.stat().st_size > 1_000_000
+    reader.execute("COMMIT")
+    assert local_database.bound_wal(connection, path)
+    connection.execute("INSERT INTO grown VALUES (2)")
+    assert wal.stat().st_size <= 100_000
+    reader.close()
+    connection.close()
 
 
 async def test_a_full_disk_appends_nothing_and_is_survived(log: LocalLog) -> None:

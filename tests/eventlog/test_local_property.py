@@ -109,7 +109,7 @@ async def _find_times(batches: list[list[int]], deleted: int, path: Path) -> Non
             assert (await log.offsets_for_time("t", wanted))[at] == next(late, len(moments))
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=20, deadline=None, derandomize=True)
 @given(batches=st.lists(st.lists(st.integers(0, 20), max_size=12), max_size=6), deleted=st.integers(0, 8))
 def test_times_are_found_as_a_scan_would(batches: list[list[int]], deleted: int) -> None:
     with tempfile.TemporaryDirectory() as directory:

@@ -18,11 +18,11 @@ __all__ = [
     "SCHEMA_VERSION",
     "Synchronous",
     "begin_write",
+    "bound_wal",
     "create_partition_table",
     "explain",
     "explaining",
     "open_database",
-    "reading",
 ]
 
 Synchronous: TypeAlias = Literal["FULL", "NORMAL"]
@@ -82,6 +82,9 @@ _SCHEMA: Final = (
         PRIMARY KEY (group_id, partition_id)
     ) WITHOUT ROWID""",
 )
+
+_WAL_BYTES: Final = 64 * 1024 * 1024
+_WAL_PATIENCE_MS: Final = 200
 
 _FIRST_RETRY_S: Final = 0.0002
 _LONGEST_RETRY_S: Final = 0.005
@@ -160,8 +163,8 @@ def _set_modes(connection: sqlite3.Connection, synchronous: Synchronous) -> None
     connection.execute(f"PRAGMA synchronous = {synchronous}")
     # macOS: fsync alone leaves data in the drive's cache. Has no effect elsewhere.
     connection.execute(f"PRAGMA fullfsync = {int(synchronous == 'FULL')}")
-    # A WAL that grew while readers held it open is cut back to this size when it is reused.
-    connection.execute(f"PRAGMA journal_size_limit = {64 * 1024 * 1024}")
+    # A WAL that grew while readers held it open is cut back to this size when it is started over.
+    connection.execute(f"PRAGMA journal_size_limit = {_WAL_BYTES}")
 
 
 def _is_new(connection: sqlite3.Connection, path: str) -> bool:
@@ -191,15 +194,22 @@ def begin_write(connection: sqlite3.Connection, busy_timeout_s: float) -> None:
     _retry_while_busy(lambda: connection.execute("BEGIN IMMEDIATE"), busy_timeout_s)
 
 
-@contextmanager
-def reading(connection: sqlite3.Connection) -> Iterator[None]:
-    """Give all queries inside one snapshot of the log."""
-    connection.execute("BEGIN")
+def bound_wal(connection: sqlite3.Connection, path: str) -> bool:
+    """Make the next writer start the WAL over if it has grown far; return whether it had.
+
+    SQLite does so by itself only in a moment without readers, which may never come while consumers are
+    busy: 3 writers and 6 readers going flat out left a WAL larger than the log within seconds.
+    """
     try:
-        yield
-    finally:
-        if connection.in_transaction:
-            connection.execute("COMMIT")
+        grown = os.stat(f"{path}-wal").st_size > 2 * _WAL_BYTES
+    except FileNotFoundError:
+        return False
+    if grown:
+        # Waits for those who read from the WAL; who comes later reads from the file. Failing is no harm.
+        connection.execute(f"PRAGMA busy_timeout = {_WAL_PATIENCE_MS}")
+        connection.execute("PRAGMA wal_checkpoint(RESTART)").fetchone()
+        connection.execute("PRAGMA busy_timeout = 0")
+    return grown
 
 
 def _retry_while_busy(attempt: Callable[[], T], timeout_s: float) -> T:

@@ -8,6 +8,7 @@ import asyncio
 import queue
 import sqlite3
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
@@ -16,7 +17,7 @@ from functools import partial
 from typing import Any, Final, TypeAlias, TypeVar
 
 from unstable_stream.errors import EventLogError
-from unstable_stream.eventlog.local_database import begin_write, explain
+from unstable_stream.eventlog.local_database import begin_write, bound_wal, explain
 
 __all__ = ["ReadThread", "WriteThread", "settled"]
 
@@ -25,6 +26,7 @@ T = TypeVar("T")
 _Outcome: TypeAlias = "tuple[asyncio.Future[Any], Any, BaseException | None]"
 
 _MOST_JOBS_IN_A_COMMIT: Final = 256
+_WAL_CHECK_S: Final = 0.5
 
 
 async def settled(future: "asyncio.Future[T]") -> T:
@@ -175,6 +177,7 @@ class WriteThread(_Thread):
         super().__init__(name, path, connect)
         self._busy_timeout_s = busy_timeout_s
         self._wake_readers = wake_readers
+        self._wal_check_at = 0.0
 
     async def run(
         self,
@@ -220,6 +223,9 @@ class WriteThread(_Thread):
             for future, result, error in outcomes
         ):
             self._wake_readers()
+        if time.monotonic() >= self._wal_check_at:
+            self._attempt(lambda c: bound_wal(c, self._path), connection)
+            self._wal_check_at = time.monotonic() + _WAL_CHECK_S
 
     def _transact(self, connection: sqlite3.Connection, jobs: list[_Job]) -> list[_Outcome]:
         _, error = self._attempt(lambda c: begin_write(c, self._busy_timeout_s), connection)
