@@ -233,7 +233,7 @@ async def test_a_reader_that_never_leaves_delays_but_does_not_stop_it(
     loop = asyncio.get_running_loop()
 
     def impatient(self: ArchiveWriter, prepared: object) -> Written:
-        self._timeout_s = 0.05
+        self._archive._timeout_s = 0.05
         try:
             return whole(self, prepared)  # type: ignore[arg-type]
         except ArchiveBusyError:

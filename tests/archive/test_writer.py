@@ -15,7 +15,7 @@ import pytest
 from tests.archive.history import made_up_run, stored
 from unstable_stream.archive import ArchivedRecord, ArchiveWriter, open_archive, query
 from unstable_stream.archive.batch import EVENTS
-from unstable_stream.archive.store import open_for_writing
+from unstable_stream.archive.store import WritableArchive
 from unstable_stream.archive.tables import TABLES
 from unstable_stream.errors import ArchiveBusyError, ArchiveError
 from unstable_stream.eventlog.port import StoredRecord
@@ -196,7 +196,7 @@ def test_reader_waits_for_the_writer(tmp_path: Path) -> None:
     held, release = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with open_for_writing(path, timeout_s=5):
+        with WritableArchive(path, timeout_s=5).held():
             held.set()
             release.wait(30)
 

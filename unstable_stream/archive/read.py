@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 import duckdb
 
 from unstable_stream.archive.batch import EVENTS
-from unstable_stream.archive.store import load_views, open_archive
+from unstable_stream.archive.store import open_archive
 from unstable_stream.archive.tables import TABLES
+from unstable_stream.archive.view_files import load_views
 from unstable_stream.errors import ArchiveError
 
 __all__ = ["QueryResult", "query"]

@@ -6,8 +6,9 @@ from typing import Final, NamedTuple
 
 from unstable_stream.archive.batch import EVENTS
 from unstable_stream.archive.examples import EXAMPLES
-from unstable_stream.archive.store import SCHEMA_VERSION, load_views
+from unstable_stream.archive.store import SCHEMA_VERSION
 from unstable_stream.archive.tables import TABLES
+from unstable_stream.archive.view_files import load_views
 
 __all__ = ["Relation", "archive_reference", "relations"]
 

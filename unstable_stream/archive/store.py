@@ -5,22 +5,20 @@ finds it held tries again until a deadline, so SQL works while a run writes.
 """
 
 import contextlib
-import functools
-import hashlib
 import time
 from collections.abc import Callable, Iterator
-from importlib import resources
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 import duckdb
 
 from unstable_stream import __version__
 from unstable_stream.archive.batch import EVENTS
 from unstable_stream.archive.tables import TABLES
+from unstable_stream.archive.view_files import load_views, macros, views_digest
 from unstable_stream.errors import ArchiveBusyError, ArchiveError
 
-__all__ = ["SCHEMA_VERSION", "View", "load_views", "open_archive", "open_for_writing"]
+__all__ = ["SCHEMA_VERSION", "WritableArchive", "open_archive"]
 
 SCHEMA_VERSION: Final = 1
 """Raised when a table changes so that an older package could not read it; views are simply replaced."""
@@ -38,63 +36,6 @@ _CHECKPOINT_THRESHOLD: Final = "64MB"
 _WRITER_THREADS: Final = 2
 _WRITER_MEMORY: Final = "2GB"
 _NAME: Final = "archive"
-_VIEW_ORDER: Final = (
-    "runs",
-    "games",
-    "win_rates",
-    "learning_curve",
-    "rating_ladder",
-    "completion_lengths",
-    "longest_games",
-    "update_provenance",
-    "invalid_move_rates",
-    "throughput",
-    "staleness",
-    "ledger",
-)
-
-
-class View(NamedTuple):
-    """A view, from ``views/<name>.sql``: comments ``-- text``, then ``-- column: meaning``, then a query."""
-
-    name: str
-    doc: str
-    columns: dict[str, str]
-    """Column name to meaning and unit."""
-    query: str
-
-    def create_sql(self) -> str:
-        """Return the statement that creates or replaces the view."""
-        return f'CREATE OR REPLACE VIEW "{self.name}" AS {self.query}'
-
-
-@functools.cache
-def load_views() -> tuple[View, ...]:
-    """Return all views; each may use those before it."""
-    return tuple(_parse_view(name, _sql_text(name)) for name in _VIEW_ORDER)
-
-
-@functools.cache
-def _sql_text(name: str) -> str:
-    return resources.files("unstable_stream.archive").joinpath("views", f"{name}.sql").read_text("utf-8")
-
-
-def _parse_view(name: str, text: str) -> View:
-    lines = text.splitlines()
-    head = [line.removeprefix("--").strip() for line in lines if line.startswith("--")]
-    query = "\n".join(line for line in lines if not line.startswith("--")).strip().rstrip(";")
-    doc: list[str] = []
-    columns: dict[str, str] = {}
-    for line in head:
-        column, colon, meaning = line.partition(": ")
-        if colon and column.isidentifier() and column.islower():
-            columns[column] = meaning
-        elif columns:
-            last = next(reversed(columns))
-            columns[last] += " " + line
-        else:
-            doc.append(line)
-    return View(name, " ".join(doc), columns, query)
 
 
 def open_archive(
@@ -121,29 +62,56 @@ def open_archive(
     return connection
 
 
-@contextlib.contextmanager
-def open_for_writing(path: Path, *, timeout_s: float) -> Iterator[duckdb.DuckDBPyConnection]:
-    """Hold the archive's write lock, creating file and schema if need be; does not commit for the caller.
+class WritableArchive:
+    """Takes and gives back the write lock of one archive, as often as asked.
 
-    Raises:
-        ArchiveBusyError: other processes held it for ``timeout_s`` seconds.
-        ArchiveError: it is not an archive, or a newer version of the package wrote it.
+    The engine lives on between two times; starting it costs ten times as much as opening the file.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    name = str(path).replace("'", "''")
-    # The row group size can only be given when attaching.
-    attach = f"ATTACH '{name}' AS {_NAME} (ROW_GROUP_SIZE {_ROW_GROUP_ROWS})"
-    settings: dict[str, str | bool | int | float | list[str]] = {
-        "threads": _WRITER_THREADS,
-        "memory_limit": _WRITER_MEMORY,
-    }
-    with duckdb.connect(config=settings) as connection:
-        connection.execute(f"SET checkpoint_threshold = '{_CHECKPOINT_THRESHOLD}'")
-        connection.execute("PRAGMA disable_checkpoint_on_shutdown")
-        _retry_while_held(path, timeout_s, lambda: connection.execute(attach))
-        connection.execute(f"USE {_NAME}")
-        _ensure_schema(connection, path)
-        yield connection
+
+    def __init__(self, path: Path, *, timeout_s: float) -> None:
+        """``timeout_s``: how long :meth:`held` waits for others to let go of the file."""
+        self.path = path
+        self._timeout_s = timeout_s
+        self._engine = self._start()
+
+    def close(self) -> None:
+        """Stop the engine."""
+        self._engine.close()
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[duckdb.DuckDBPyConnection]:
+        """Hold the write lock, creating file and schema if need be. The caller begins and commits.
+
+        Raises:
+            ArchiveBusyError: others held it past the deadline.
+            ArchiveError: it is not an archive, or a newer version of the package wrote it.
+        """
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        name = str(self.path).replace("'", "''")
+        # The row group size can only be given when attaching.
+        attach = f"ATTACH '{name}' AS {_NAME} (ROW_GROUP_SIZE {_ROW_GROUP_ROWS})"
+        _retry_while_held(self.path, self._timeout_s, lambda: self._engine.execute(attach))
+        try:
+            self._engine.execute(f"USE {_NAME}")
+            _ensure_schema(self._engine, self.path)
+            yield self._engine
+            self._engine.execute("USE memory")
+            self._engine.execute(f"DETACH {_NAME}")
+        except BaseException:
+            # Whatever is half done goes with the engine, and so does the lock.
+            self._engine.close()
+            self._engine = self._start()
+            raise
+
+    def _start(self) -> duckdb.DuckDBPyConnection:
+        settings: dict[str, str | bool | int | float | list[str]] = {
+            "threads": _WRITER_THREADS,
+            "memory_limit": _WRITER_MEMORY,
+        }
+        engine = duckdb.connect(config=settings)
+        engine.execute(f"SET checkpoint_threshold = '{_CHECKPOINT_THRESHOLD}'")
+        engine.execute("PRAGMA disable_checkpoint_on_shutdown")
+        return engine
 
 
 def _retry_while_held(
@@ -174,22 +142,17 @@ def _check_version(connection: duckdb.DuckDBPyConnection, path: Path) -> str:
         ).fetchall()
     except duckdb.CatalogException as error:
         raise ArchiveError(f"{path} is a DuckDB file but not an archive of unstable_stream") from error
-    ((version, package_version, views_digest),) = rows
+    ((version, package_version, digest),) = rows
     if version > SCHEMA_VERSION:
         raise ArchiveError(
             f"the archive {path} has schema version {version}, written by unstable_stream {package_version}; "
             f"this is {__version__} and knows up to {SCHEMA_VERSION}. Upgrade unstable_stream."
         )
-    return str(views_digest)
+    return str(digest)
 
 
 def _ensure_schema(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
-    tables = connection.execute("SELECT count(*) FROM duckdb_tables() WHERE database_name = ?", [_NAME])
-    count = tables.fetchall()
-    views = load_views()
-    macros = _sql_text("macros")
-    digest = hashlib.sha256("".join((macros, *(view.query for view in views))).encode()).hexdigest()
-    if count == [(0,)]:
+    if connection.execute("SHOW TABLES").fetchall() == []:
         connection.execute("BEGIN")
         for table in (EVENTS, *TABLES):
             connection.execute(table.create_sql())
@@ -202,12 +165,12 @@ def _ensure_schema(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
         )
         connection.execute("INSERT INTO schema_version VALUES (?, ?, '')", [SCHEMA_VERSION, __version__])
         connection.execute("COMMIT")
-    if _check_version(connection, path) != digest:
+    if _check_version(connection, path) != views_digest():
         connection.execute("BEGIN")
-        connection.execute(macros)
-        for view in views:
+        connection.execute(macros())
+        for view in load_views():
             connection.execute(view.create_sql())
         connection.execute(
-            "UPDATE schema_version SET views_digest = ?, package_version = ?", [digest, __version__]
+            "UPDATE schema_version SET views_digest = ?, package_version = ?", [views_digest(), __version__]
         )
         connection.execute("COMMIT")

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from unstable_stream.archive.batch import ArchivedRecord, Batch, Rejection, build_batch
 from unstable_stream.archive.seen import HashSet
-from unstable_stream.archive.store import open_archive, open_for_writing
+from unstable_stream.archive.store import WritableArchive, open_archive
 from unstable_stream.errors import ArchiveError
 
 __all__ = ["ArchiveWriter", "Prepared", "Written"]
@@ -77,9 +77,10 @@ class ArchiveWriter:
         self._timeout_s = timeout_s
         self._positions: dict[tuple[str, int], int] = {}
         self._seen = HashSet()
+        self._archive = WritableArchive(self.path, timeout_s=timeout_s)
         # Hashes strings the way the file's engine does, without the file.
         self._hasher = duckdb.connect(config={"threads": 1})
-        with open_for_writing(self.path, timeout_s=timeout_s) as connection:
+        with self._archive.held() as connection:
             self._load(connection)
 
     def __enter__(self) -> "ArchiveWriter":
@@ -115,7 +116,7 @@ class ArchiveWriter:
         """
         while prepared.new:
             positions = prepared.based_on | {(r.topic, r.partition): r.offset + 1 for r in prepared.new}
-            with open_for_writing(self.path, timeout_s=self._timeout_s) as connection:
+            with self._archive.held() as connection:
                 untouched = _stored_positions(connection) == prepared.based_on
                 if untouched:
                     self._insert(connection, prepared.batch, positions)
@@ -137,9 +138,12 @@ class ArchiveWriter:
 
     def close(self) -> None:
         """Fold the write-ahead log into the file, so that it can be copied alone."""
-        self._hasher.close()
-        with open_for_writing(self.path, timeout_s=self._timeout_s) as connection:
-            connection.execute("CHECKPOINT")
+        try:
+            with self._archive.held() as connection:
+                connection.execute("CHECKPOINT")
+        finally:
+            self._hasher.close()
+            self._archive.close()
 
     def _next(self, topic: str, partition: int) -> int:
         return self._positions.get((topic, partition), 0)

@@ -1,0 +1,77 @@
+"""The views: one commented query a file in ``views/``, and the macros they share."""
+
+import functools
+import hashlib
+from importlib import resources
+from typing import Final, NamedTuple
+
+__all__ = ["View", "load_views", "macros", "views_digest"]
+
+_VIEW_ORDER: Final = (
+    "runs",
+    "games",
+    "win_rates",
+    "learning_curve",
+    "rating_ladder",
+    "completion_lengths",
+    "longest_games",
+    "update_provenance",
+    "invalid_move_rates",
+    "throughput",
+    "staleness",
+    "ledger",
+)
+
+
+class View(NamedTuple):
+    """A view, from ``views/<name>.sql``: comments ``-- text``, then ``-- column: meaning``, then a query."""
+
+    name: str
+    doc: str
+    columns: dict[str, str]
+    """Column name to meaning and unit."""
+    query: str
+
+    def create_sql(self) -> str:
+        """Return the statement that creates or replaces the view."""
+        return f'CREATE OR REPLACE VIEW "{self.name}" AS {self.query}'
+
+
+@functools.cache
+def load_views() -> tuple[View, ...]:
+    """Return all views; each may use those before it."""
+    return tuple(_parse_view(name, _text(name)) for name in _VIEW_ORDER)
+
+
+@functools.cache
+def _text(name: str) -> str:
+    return resources.files("unstable_stream.archive").joinpath("views", f"{name}.sql").read_text("utf-8")
+
+
+def _parse_view(name: str, text: str) -> View:
+    lines = text.splitlines()
+    head = [line.removeprefix("--").strip() for line in lines if line.startswith("--")]
+    query = "\n".join(line for line in lines if not line.startswith("--")).strip().rstrip(";")
+    doc: list[str] = []
+    columns: dict[str, str] = {}
+    for line in head:
+        column, colon, meaning = line.partition(": ")
+        if colon and column.isidentifier() and column.islower():
+            columns[column] = meaning
+        elif columns:
+            last = next(reversed(columns))
+            columns[last] += " " + line
+        else:
+            doc.append(line)
+    return View(name, " ".join(doc), columns, query)
+
+
+def macros() -> str:
+    """Return the statements that create or replace the macros."""
+    return _text("macros")
+
+
+@functools.cache
+def views_digest() -> str:
+    """Return what tells these views from those of another version of the package."""
+    return hashlib.sha256("".join((macros(), *(view.query for view in load_views()))).encode()).hexdigest()
