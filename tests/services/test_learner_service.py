@@ -241,7 +241,7 @@ def stopping_after_one(learner: LearnerService, stop: asyncio.Event) -> LearnerS
         stop.set()
         return await make(*arguments)
 
-    learner._update = make_one  # type: ignore[method-assign]
+    learner._update = make_one  # type: ignore[method-assign, assignment]
     return learner
 
 
@@ -265,7 +265,7 @@ def collecting(learner: LearnerService) -> asyncio.Event:
         event.set()
         return await collect(*arguments)
 
-    learner._collect = tell  # type: ignore[method-assign]
+    learner._collect = tell  # type: ignore[method-assign, assignment]
     return event
 
 

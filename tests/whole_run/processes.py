@@ -150,23 +150,24 @@ class LaunchedRun:
     def look(self) -> list[psutil.Process]:
         """Return the processes below the launcher now, and remember them."""
         try:
-            found = self.launcher.children(recursive=True)
+            found: list[psutil.Process] = self.launcher.children(recursive=True)
         except psutil.NoSuchProcess:
             return []
         self.seen.update((process.pid, process) for process in found)
         return found
 
-    def find(self, *words: str) -> psutil.Process:
-        """Return the one process below the launcher whose command line has all the words."""
-        matching = [process for process in self.look() if _mentions(process, words)]
-        assert len(matching) == 1, f"{len(matching)} processes match {words}"
-        return matching[0]
+    async def kill(self, words: str) -> int:
+        """kill -9 the one process below the launcher whose command line has ``words``; return its pid."""
+        matching: list[psutil.Process] = []
 
-    def kill(self, *words: str) -> int:
-        """kill -9 the process :meth:`find` returns; return its pid."""
-        process = self.find(*words)
-        process.kill()
-        return process.pid
+        def is_there(_: History) -> bool:
+            matching[:] = [process for process in self.look() if words in _command(process)]
+            return len(matching) == 1
+
+        await self.until(f"a process {words!r}", is_there)
+        pid: int = matching[0].pid
+        matching[0].kill()
+        return pid
 
     async def until(self, what: str, condition: Callable[[History], bool]) -> None:
         """Read the log until ``condition`` holds. Fails at the deadline, or if the launcher ends before."""
@@ -208,11 +209,6 @@ class LaunchedRun:
     async def command(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
         """Run another ``unstable-stream`` command on the same data directory."""
         return await asyncio.to_thread(run_command, self.data, *arguments)
-
-
-def _mentions(process: psutil.Process, words: Sequence[str]) -> bool:
-    command = _command(process)
-    return all(word in command for word in words)
 
 
 def _command(process: psutil.Process) -> str:

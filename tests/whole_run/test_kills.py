@@ -21,23 +21,27 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 UPDATES = 16
 
 
-def more_updates(history: History, than: int) -> Callable[[History], bool]:
-    return lambda seen: len(seen.of(LearnerUpdate)) > than
+VICTIMS = (
+    ("process learner", "process archiver"),
+    ("process collector", "process processors"),
+    ("ray::EngineActor",),
+    ("ray::RolloutWorker",),
+    ("ray::LearnerActor",),
+)
+
+
+def progress_beyond(history: History) -> Callable[[History], bool]:
+    """Whether a game was finished and an update made since now."""
+    games, updates = len(history.of(GameOutcome)), len(history.of(LearnerUpdate))
+    return lambda seen: len(seen.of(GameOutcome)) > games and len(seen.of(LearnerUpdate)) > updates
 
 
 async def test_a_run_outlives_the_death_of_each_of_its_processes(tmp_path: Path) -> None:
     async with LaunchedRun.train(tmp_path, f"learner.iterations={UPDATES}", "learner.save_every=2") as run:
-        killed = []
-        for victims in (
-            [("process learner",), ("process archiver",)],
-            [("process collector",), ("process processors",)],
-            [("ray::EngineActor",)],
-            [("ray::RolloutWorker",)],
-            [("ray::LearnerActor",)],
-        ):
-            done = len(run.history.of(LearnerUpdate))
-            await run.until(f"an update after {killed}", more_updates(run.history, done))
-            killed += [run.kill(*victim) for victim in victims]
+        killed: list[int] = []
+        for victims in VICTIMS:
+            await run.until(f"progress before killing {victims}", progress_beyond(run.history))
+            killed += [await run.kill(victim) for victim in victims]
         assert await run.end() == 0, run.told()
         assert len(set(killed)) == 7
         assert run.left_behind() == []

@@ -25,7 +25,7 @@ from unstable_stream.eventlog.port import Consumer, EventLog, TopicPartition
 from unstable_stream.eventlog.records import record_from_event
 from unstable_stream.events import Event, GameAbandoned, GameStarted, Metrics, encode_event, event_id
 from unstable_stream.services.data_dir import DataDir, open_log
-from unstable_stream.services.engine_actor import EngineActor
+from unstable_stream.services.engine_actor import EngineActor, RemoteEngine
 from unstable_stream.services.rollout import RolloutWorker
 from unstable_stream.services.runs import readable_events
 from unstable_stream.services.schedule import GameSchedule
@@ -41,26 +41,21 @@ _logger = structlog.get_logger(__name__)
 
 
 class Collector:
-    """Owns the engines and rollout workers of a run; Ray must be initialised."""
+    """Keeps the games of a run going over the engines and workers it is given.
 
-    def __init__(self, config: RunConfig, run_id: str, data: DataDir, model_path: str) -> None:
+    Both are Ray actor handles, or anything else whose methods have a ``remote`` that returns an awaitable.
+    """
+
+    def __init__(
+        self, config: RunConfig, run_id: str, engines: Sequence[Any], workers: Sequence[Any]
+    ) -> None:
         self._config = config
         self._run_id = run_id
+        self._engines = engines
+        self._workers = workers
         self._schedule = GameSchedule(run_id, config)
         self._calls: dict[asyncio.Task[Any], list[str]] = {}
         self._abandoned_in_a_row = 0
-        settings = config.collector
-        wants_gpu = isinstance(config.engine, VllmEngineConfig) and ray.cluster_resources().get("GPU", 0) > 0
-        num_gpus = config.engine.num_gpus if wants_gpu and isinstance(config.engine, VllmEngineConfig) else 0
-        engine_class = ray.remote(EngineActor).options(
-            num_cpus=0, num_gpus=num_gpus, max_concurrency=4096, name=None
-        )
-        worker_class = ray.remote(RolloutWorker).options(num_cpus=0, max_concurrency=1024)
-        self._engines = [engine_class.remote(config, model_path) for _ in range(settings.num_actors)]
-        self._workers = [
-            worker_class.remote(config, run_id, str(data.root.absolute()), model_path, self._engines)
-            for _ in range(settings.num_rollout_workers)
-        ]
         self._next_worker = 0
 
     async def collect(self, log: EventLog, stop: asyncio.Event) -> None:
@@ -212,11 +207,25 @@ async def run_collector(
     config: RunConfig, run_id: str, data: DataDir, model_path: str, stop: asyncio.Event
 ) -> None:
     """Host a collector until its run has no game left; Ray must be initialised."""
+    engines = _start_engines(config, model_path)
+    worker_class = ray.remote(RolloutWorker).options(num_cpus=0, max_concurrency=1024)
+    workers = [
+        worker_class.remote(config, run_id, str(data.root.absolute()), model_path, RemoteEngine(engines))
+        for _ in range(config.collector.num_rollout_workers)
+    ]
     log = open_log(config, data)
     try:
-        await Collector(config, run_id, data, model_path).collect(log, stop)
+        await Collector(config, run_id, engines, workers).collect(log, stop)
     finally:
         await log.close()
+
+
+def _start_engines(config: RunConfig, model_path: str) -> list[Any]:
+    engine = config.engine
+    wants_gpu = isinstance(engine, VllmEngineConfig) and ray.cluster_resources().get("GPU", 0) > 0
+    num_gpus = engine.num_gpus if wants_gpu and isinstance(engine, VllmEngineConfig) else 0
+    engine_class = ray.remote(EngineActor).options(num_cpus=0, num_gpus=num_gpus, max_concurrency=4096)
+    return [engine_class.remote(config, model_path) for _ in range(config.collector.num_actors)]
 
 
 def _now_ms() -> int:

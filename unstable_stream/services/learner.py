@@ -24,7 +24,7 @@ from unstable_stream.algorithms import BaseAlgo, Reinforce, TokenBatch, Training
 from unstable_stream.buffer import StepBuffer
 from unstable_stream.config import RunConfig
 from unstable_stream.errors import LearnerError
-from unstable_stream.eventlog.port import Consumer, EventLog, Positions
+from unstable_stream.eventlog.port import Consumer, EventLog, Positions, Producer
 from unstable_stream.eventlog.records import record_from_event
 from unstable_stream.events import Checkpoint, LearnerUpdate, Step, checkpoint_uid, event_id
 from unstable_stream.learners import StandardLearner
@@ -88,7 +88,7 @@ class LearnerService:
         producer = await log.producer(f"learner/{self._run_id}")
         consumer = await log.consumer(["steps"])
         try:
-            await self._restore(log)
+            await self._restore(log, producer)
             settings = self._config.learner
             needed = int(settings.batch_size * settings.batch_delay_buffer)
             while self._learner.step < settings.iterations:
@@ -105,7 +105,7 @@ class LearnerService:
 
     # -- restoring ----------------------------------------------------------------------------
 
-    async def _restore(self, log: EventLog) -> None:
+    async def _restore(self, log: EventLog, producer: Producer) -> None:
         updates: dict[int, LearnerUpdate] = {}
         newest: Checkpoint | None = None
         async for record in read_to_end(log, ("learner-updates", "checkpoints")):
@@ -117,7 +117,7 @@ class LearnerService:
                 elif isinstance(event, Checkpoint) and (newest is None or event.iteration > newest.iteration):
                     newest = event
         if newest is None:
-            await self._publish_initial_policy(log)
+            await self._publish_initial_policy(producer)
         else:
             self._parent = newest.model_uid
             if newest.iteration > 0:
@@ -131,7 +131,7 @@ class LearnerService:
         if updates:
             _logger.info("restored", update=self._learner.step, trained_again=len(missing))
 
-    async def _publish_initial_policy(self, log: EventLog) -> None:
+    async def _publish_initial_policy(self, producer: Producer) -> None:
         path = self._config.learner.initial_lora_path
         event = Checkpoint(
             event_id=event_id(self._run_id, "checkpoint", 0),
@@ -143,7 +143,8 @@ class LearnerService:
             base_model=self._config.model,
             lora=self._config.lora.model_dump(mode="json"),
         )
-        await log.append([record_from_event(event)])
+        async with producer.transaction() as transaction:
+            await transaction.append([record_from_event(event)])
 
     async def _train_again(self, log: EventLog, updates: Sequence[LearnerUpdate]) -> None:
         batches = {update.update: _batch_of(update) for update in updates}

@@ -21,10 +21,9 @@ from unstable_stream.games.scripted import scripted_player
 from unstable_stream.games.templates import get_template
 from unstable_stream.inference.openai_engine import OpenAIEngine
 from unstable_stream.inference.policy_player import ChatPlayer, PolicyPlayer
-from unstable_stream.inference.port import Adapter, SamplingSettings
+from unstable_stream.inference.port import Adapter, Engine, SamplingSettings
 from unstable_stream.inference.tokenizer import load_tokenizer
 from unstable_stream.services.data_dir import DataDir, open_log
-from unstable_stream.services.engine_actor import RemoteEngine
 
 __all__ = ["RolloutWorker"]
 
@@ -33,11 +32,11 @@ class RolloutWorker:
     """The Ray actor. One per few hundred games; engines are shared among workers."""
 
     def __init__(
-        self, config: RunConfig, run_id: str, data_root: str, model_path: str, engines: Sequence[Any]
-    ):
+        self, config: RunConfig, run_id: str, data_root: str, model_path: str, engine: Engine
+    ) -> None:
         self._config = config
         self._run_id = run_id
-        self._engine = RemoteEngine(engines)
+        self._engine = engine
         self._tokenizer = load_tokenizer(model_path)
         self._log = open_log(config, DataDir(Path(data_root)))
         self._chat_engines: dict[str, OpenAIEngine] = {}
