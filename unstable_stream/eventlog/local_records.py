@@ -44,8 +44,8 @@ class AppendBatch:
         self._records = tuple(records)  # the caller may go on using its list
         self._topics = topics
         self._headers = headers
-        self._columns: dict[int, _Columns] = {}  # by partition id
-        self._places: list[Partition] = []
+        self._columns: dict[Partition, _Columns] = {}
+        self._partition_ids: list[int] = []  # of each record
 
     def prepare(self, connection: sqlite3.Connection) -> None:
         """Find each record's partition and turn it into a row.
@@ -53,7 +53,8 @@ class AppendBatch:
         Raises :class:`UnknownTopicError`, :class:`RecordTooLargeError`.
         """
         pack = self._headers.pack
-        topic = self._topics.find(connection, self._records[0].topic) if self._records else None
+        topic: Topic | None = None
+        known: dict[int, _Columns] = {}
         for record in self._records:
             if topic is None or topic.name != record.topic:
                 topic = self._topics.find(connection, record.topic)
@@ -67,24 +68,29 @@ class AppendBatch:
             # An upper bound (UTF-8 has at most 4 bytes a character) spares most records the exact sum.
             if len(value) + 4 * len(key) + shared_bytes + len(own) > topic.max_message_bytes:
                 _check_size(record, topic)
-            columns = self._columns.get(partition.partition_id)
+            partition_id = partition.partition_id
+            columns = known.get(partition_id)
             if columns is None:
-                columns = self._columns[partition.partition_id] = _Columns()
+                columns = known[partition_id] = self._columns[partition] = _Columns()
             columns.timestamps_ms.append(record.timestamp_ms)
             columns.keys.append(key)
             columns.layout_ids.append(layout_id)
             columns.headers.append(own)
             columns.values.append(value)
-            self._places.append(partition)
+            self._partition_ids.append(partition_id)
         self._records = ()
 
     def write(self, connection: sqlite3.Connection) -> list[tuple[TopicPartition, int]]:
         """Insert the rows at the end of their partitions; return partition and offset of each record."""
-        offsets = {
-            partition_id: itertools.count(_insert(connection, partition_id, columns))
-            for partition_id, columns in self._columns.items()
+        places = {
+            partition.partition_id: zip(
+                itertools.repeat(partition.at),
+                itertools.count(_insert(connection, partition.partition_id, columns)),
+                strict=False,  # neither ends
+            )
+            for partition, columns in self._columns.items()
         }
-        return [(partition.at, next(offsets[partition.partition_id])) for partition in self._places]
+        return [next(places[partition_id]) for partition_id in self._partition_ids]
 
 
 def _check_size(record: Record, topic: Topic) -> None:
