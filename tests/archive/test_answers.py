@@ -19,7 +19,7 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with ArchiveWriter(path) as writer:
         written = writer.write(stored(made_up_run()))
     assert written.records == written.rows["events"]
-    assert written.rejected == ()
+    assert not written.rejected
     return path
 
 

@@ -126,7 +126,7 @@ def test_text_that_is_not_utf8_in_an_unknown_field_stays_bytes(tmp_path: Path) -
     value = b'{"type":"metrics","event_id":"e","run_id":"r","occurred_at_ms":1,"source":"s","new":"\xff"}'
     path = tmp_path / "archive.duckdb"
     with ArchiveWriter(path) as writer:
-        assert writer.write([_bad(value)]).rejected == ()
+        assert not writer.write([_bad(value)]).rejected
     assert query(path, "SELECT event_id, value, value_bytes FROM events").rows == [("e", None, value)]
 
 
@@ -151,7 +151,7 @@ class Dying:
             os.kill(os.getpid(), signal.SIGKILL)
         return self.connection.execute(sql, *args)
 
-module.ArchiveWriter._insert = lambda self, connection, *rest: inserts(self, Dying(connection), *rest)
+module.ArchiveWriter._insert = lambda self, connection, prepared: inserts(self, Dying(connection), prepared)
 with ArchiveWriter(Path(sys.argv[1])) as writer:
     for start in range(0, len(records), 100):
         writer.write(records[start:start + 100])
@@ -177,6 +177,41 @@ def test_killed_in_mid_batch_and_restarted_equals_uninterrupted(tmp_path: Path, 
         written = writer.write(records)
     assert written.redelivered == resumed_from
     assert _content(path) == uninterrupted
+
+
+def test_the_same_record_twice_in_a_batch_is_one(tmp_path: Path) -> None:
+    records = stored(made_up_run())
+    with ArchiveWriter(tmp_path / "twice.duckdb") as writer:
+        written = writer.write(records + records[10:20])
+    assert (written.records, written.redelivered, written.duplicates) == (len(records), 10, 0)
+
+
+def test_batches_prepared_ahead_know_of_each_other(tmp_path: Path) -> None:
+    records = stored(made_up_run())
+    ends = {(record.topic, record.partition): record.offset + 1 for record in records}
+    again = [dataclasses.replace(r, offset=r.offset + ends[r.topic, r.partition]) for r in records]
+    once = _archive(tmp_path / "once.duckdb", [records])
+    path = tmp_path / "ahead.duckdb"
+    with ArchiveWriter(path) as writer:
+        first = writer.prepare(records)
+        second = writer.prepare(records[-20:] + again)
+        assert writer.store(first).records == len(records)
+        written = writer.store(second)
+    assert (written.records, written.redelivered, written.duplicates) == (len(records), 20, len(records))
+    assert {name: _content(path)[name] for name in ("steps", "turns")} == {
+        n: once[n] for n in ("steps", "turns")
+    }
+
+
+def test_an_archive_deleted_under_the_writer_is_noticed(tmp_path: Path) -> None:
+    records = stored(made_up_run())
+    path = tmp_path / "archive.duckdb"
+    writer = ArchiveWriter(path)
+    writer.write(records[:100])
+    for file in tmp_path.iterdir():
+        file.unlink()
+    with pytest.raises(ArchiveError, match="lacks records that were stored in it"):
+        writer.write(records[100:])
 
 
 def test_two_writers_take_turns(tmp_path: Path) -> None:

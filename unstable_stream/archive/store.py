@@ -152,20 +152,13 @@ def _check_version(connection: duckdb.DuckDBPyConnection, path: Path) -> str:
 
 
 def _ensure_schema(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
-    if connection.execute("SHOW TABLES").fetchall() == []:
-        connection.execute("BEGIN")
-        for table in (EVENTS, *TABLES):
-            connection.execute(table.create_sql())
-        connection.execute(
-            'CREATE TABLE positions (topic VARCHAR, "partition" INTEGER, next_offset BIGINT, '
-            'PRIMARY KEY (topic, "partition"))'
-        )
-        connection.execute(
-            "CREATE TABLE schema_version (version INTEGER, package_version VARCHAR, views_digest VARCHAR)"
-        )
-        connection.execute("INSERT INTO schema_version VALUES (?, ?, '')", [SCHEMA_VERSION, __version__])
-        connection.execute("COMMIT")
-    if _check_version(connection, path) != views_digest():
+    try:
+        digest = _check_version(connection, path)
+    except ArchiveError:
+        if connection.execute("SHOW TABLES").fetchall():
+            raise
+        digest = _create_tables(connection)
+    if digest != views_digest():
         connection.execute("BEGIN")
         connection.execute(macros())
         for view in load_views():
@@ -174,3 +167,20 @@ def _ensure_schema(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
             "UPDATE schema_version SET views_digest = ?, package_version = ?", [views_digest(), __version__]
         )
         connection.execute("COMMIT")
+
+
+def _create_tables(connection: duckdb.DuckDBPyConnection) -> str:
+    """Create everything but the views; return the digest of no views."""
+    connection.execute("BEGIN")
+    for table in (EVENTS, *TABLES):
+        connection.execute(table.create_sql())
+    connection.execute(
+        'CREATE TABLE positions (topic VARCHAR, "partition" INTEGER, next_offset BIGINT, '
+        'PRIMARY KEY (topic, "partition"))'
+    )
+    connection.execute(
+        "CREATE TABLE schema_version (version INTEGER, package_version VARCHAR, views_digest VARCHAR)"
+    )
+    connection.execute("INSERT INTO schema_version VALUES (?, ?, '')", [SCHEMA_VERSION, __version__])
+    connection.execute("COMMIT")
+    return ""

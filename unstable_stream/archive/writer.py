@@ -9,9 +9,11 @@ One batch is one transaction, in this order:
 5. commit, let go of the file.
 
 A kill before 5 leaves the archive as it was, and the same records come again; after 5 they are recognised by
-position. An event published twice, at two positions, is recognised by its id.
+position. An event published twice, at two positions, is recognised by its id. One thread may prepare a batch
+while another stores the one before.
 """
 
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -56,11 +58,13 @@ class Prepared(NamedTuple):
     """Those whose positions had not been archived."""
     batch: Batch
     based_on: dict[tuple[str, int], int]
-    """The archive's positions when it was built."""
+    """The positions the archive must have when it is stored."""
+    positions: dict[tuple[str, int], int]
+    """The positions it will have then."""
 
 
 class ArchiveWriter:
-    """The one writer of an archive file; use from one thread at a time."""
+    """The writer of an archive file. Batches are stored in the order they were prepared."""
 
     def __init__(self, path: Path | str, *, timeout_s: float = 60.0) -> None:
         """Create or open the archive.
@@ -75,13 +79,15 @@ class ArchiveWriter:
         """
         self.path = Path(path)
         self._timeout_s = timeout_s
-        self._positions: dict[tuple[str, int], int] = {}
-        self._seen = HashSet()
         self._archive = WritableArchive(self.path, timeout_s=timeout_s)
         # Hashes strings the way the file's engine does, without the file.
         self._hasher = duckdb.connect(config={"threads": 1})
+        # Guards what follows, which is ahead of the file by the batches that are prepared and not yet stored.
+        self._lock = threading.Lock()
+        self._unstored: set[str] = set()
         with self._archive.held() as connection:
-            self._load(connection)
+            self._positions = _stored_positions(connection)
+            self._seen = _stored_ids(connection)
 
     def __enter__(self) -> "ArchiveWriter":
         return self
@@ -91,8 +97,9 @@ class ArchiveWriter:
 
     @property
     def positions(self) -> Mapping[tuple[str, int], int]:
-        """(topic, partition) to the next offset to archive; a partition never seen is absent."""
-        return dict(self._positions)
+        """(topic, partition) to the next offset to prepare; a partition never seen is absent."""
+        with self._lock:
+            return dict(self._positions)
 
     def write(self, records: Sequence[ArchivedRecord]) -> Written:
         """Archive a batch in one transaction: :meth:`store` of :meth:`prepare`."""
@@ -102,32 +109,54 @@ class ArchiveWriter:
         """Decode a batch and build its rows, without holding the file (step 1).
 
         Args:
-            records: in offset order within each partition.
+            records: in offset order within each partition; each may come any number of times.
+
+        Raises:
+            ArchiveBusyError: an event looked familiar, and others held the file past the deadline.
         """
-        new = [record for record in records if record.offset >= self._next(record.topic, record.partition)]
-        return Prepared(records, new, build_batch(new, self._unseen), self._positions)
+        with self._lock:
+            positions = dict(self._positions)
+            new = []
+            for record in records:
+                where = (record.topic, record.partition)
+                if record.offset >= positions.get(where, 0):
+                    new.append(record)
+                    positions[where] = record.offset + 1
+            batch = build_batch(new, self._unseen)
+            prepared = Prepared(records, new, batch, self._positions, positions)
+            self._positions = positions
+            self._seen.add(self._hashes(batch.event_ids))
+            self._unstored.update(batch.event_ids)
+        return prepared
 
     def store(self, prepared: Prepared) -> Written:
         """Store a prepared batch in one transaction (steps 2 to 5).
 
         Raises:
             ArchiveBusyError: others held the file past the deadline; the same call may be repeated.
-            ArchiveError: DuckDB failed, e.g. the disk is full; nothing of the batch is stored.
+            ArchiveError: DuckDB failed, e.g. the disk is full; nothing of the batch is stored. Or the file is
+                behind what this writer stored: somebody deleted or replaced it. Open a new writer.
         """
         while prepared.new:
-            positions = prepared.based_on | {(r.topic, r.partition): r.offset + 1 for r in prepared.new}
             with self._archive.held() as connection:
-                untouched = _stored_positions(connection) == prepared.based_on
-                if untouched:
-                    self._insert(connection, prepared.batch, positions)
-                else:
-                    self._load(connection)
-            if untouched:
-                self._positions = positions
-                self._seen.add(self._hashes(prepared.batch.event_ids))
-                break
+                stored = _stored_positions(connection)
+                if stored == prepared.based_on:
+                    self._insert(connection, prepared)
+                    break
+                if any(stored.get(where, 0) < offset for where, offset in prepared.based_on.items()):
+                    raise ArchiveError(
+                        f"the archive {self.path} lacks records that were stored in it: it was deleted, "
+                        "replaced, or an earlier batch failed. Start the archiver again: it fills it from "
+                        "the log."
+                    )
+                ids = _stored_ids(connection)
             _log.warning("the archive was written by another process", path=str(self.path))
+            with self._lock:
+                self._positions, self._seen = stored, ids
+                self._unstored.clear()
             prepared = self.prepare(prepared.records)
+        with self._lock:
+            self._unstored.difference_update(prepared.batch.event_ids)
         return Written(
             records=len(prepared.new),
             redelivered=len(prepared.records) - len(prepared.new),
@@ -145,14 +174,6 @@ class ArchiveWriter:
             self._hasher.close()
             self._archive.close()
 
-    def _next(self, topic: str, partition: int) -> int:
-        return self._positions.get((topic, partition), 0)
-
-    def _load(self, connection: duckdb.DuckDBPyConnection) -> None:
-        self._positions = _stored_positions(connection)
-        stored = connection.execute("SELECT hash(event_id) AS h FROM events WHERE type IS NOT NULL")
-        self._seen = HashSet(stored.fetchnumpy()["h"].astype(np.uint64))
-
     def _hashes(self, event_ids: Sequence[str]) -> NDArray[np.uint64]:
         if not event_ids:
             return np.empty(0, dtype=np.uint64)
@@ -165,29 +186,25 @@ class ArchiveWriter:
         if not suspects.any():
             return [True] * len(event_ids)
         names = [event_id for event_id, suspect in zip(event_ids, suspects, strict=True) if suspect]
+        known = self._unstored.intersection(names)
         with open_archive(self.path, timeout_s=self._timeout_s) as connection:
             connection.register("suspects", pa.table({"id": pa.array(names, pa.string())}))
             stored = connection.execute(
                 "SELECT event_id FROM events WHERE type IS NOT NULL AND event_id IN (SELECT id FROM suspects)"
             )
-            known = {row[0] for row in stored.fetchall()}
+            known.update(row[0] for row in stored.fetchall())
         return [event_id not in known for event_id in event_ids]
 
-    def _insert(
-        self,
-        connection: duckdb.DuckDBPyConnection,
-        batch: Batch,
-        positions: Mapping[tuple[str, int], int],
-    ) -> None:
+    def _insert(self, connection: duckdb.DuckDBPyConnection, prepared: Prepared) -> None:
         try:
             connection.execute("BEGIN")
-            for name, table in batch.tables.items():
+            for name, table in prepared.batch.tables.items():
                 connection.register("batch", table)
                 connection.execute(f'INSERT INTO "{name}" BY NAME SELECT * FROM batch')
                 connection.unregister("batch")
             connection.executemany(
                 "INSERT OR REPLACE INTO positions VALUES (?, ?, ?)",
-                [(topic, partition, offset) for (topic, partition), offset in positions.items()],
+                [(*where, offset) for where, offset in prepared.positions.items()],
             )
             connection.execute("COMMIT")
         except duckdb.Error as error:
@@ -197,3 +214,8 @@ class ArchiveWriter:
 def _stored_positions(connection: duckdb.DuckDBPyConnection) -> dict[tuple[str, int], int]:
     rows = connection.execute('SELECT topic, "partition", next_offset FROM positions').fetchall()
     return {(topic, partition): offset for topic, partition, offset in rows}
+
+
+def _stored_ids(connection: duckdb.DuckDBPyConnection) -> HashSet:
+    stored = connection.execute("SELECT hash(event_id) AS h FROM events WHERE type IS NOT NULL")
+    return HashSet(stored.fetchnumpy()["h"].astype(np.uint64))

@@ -1,12 +1,14 @@
 """The archiver: every topic into the archive, in batches, with the archive's own positions.
 
-One flush, in this order:
+One batch, in this order:
 
 1. poll: gather what is there, at most a batch, for at most the flush interval;
 2. prepare: decode and build columns, without holding the archive;
 3. publish a dead letter for each record that cannot be decoded;
 4. store rows and positions in one transaction of the archive, holding its write lock;
 5. commit the positions to the group ``archiver``, for whoever watches its lag.
+
+With a backlog, 1 to 3 of the next batch go on while 4 of this one is under way.
 
 A kill before 4 is complete reads the same records again; dead letters published twice have the same event
 id and count once. Where to go on is what the archive says, never what the group says: an archive that was
@@ -37,6 +39,7 @@ _MAX_BATCH_BYTES: Final = 64 * 1024 * 1024
 """Of record values. A batch takes about four times this in memory while it is built."""
 _DRAIN_S: Final = 0.25
 """After a stop, a topic whose end cannot be read within this time counts as read: the end may be a marker."""
+_READERS_TURN_S: Final = 0.03
 _DEAD_LETTER_BYTES: Final = 8 * 1024 * 1024
 """A longer value is cut in its dead letter: base64 and the topic's limit leave room for no more."""
 
@@ -71,14 +74,16 @@ async def run_archiver(
     writer = await _when_free(lambda: ArchiveWriter(archive_path), stop)
     try:
         consumer = await log.consumer(names, GROUP)
+        archiver = _Archiver(log, consumer, writer, stop, flush_interval_s, max_batch, on_flush)
         try:
-            archiver = _Archiver(log, consumer, writer, stop, flush_interval_s, max_batch, on_flush)
             while not stop.is_set():
                 await archiver.flush(flush_interval_s)
             ends = [await log.end_offsets(name) for name in names]
             while archiver.is_behind(ends) and await archiver.flush(_DRAIN_S):
                 pass
+            await archiver.settle()
         finally:
+            await archiver.abandon()
             await consumer.close()
     finally:
         try:
@@ -107,6 +112,8 @@ class _Archiver:
         self._max_batch = max_batch
         self._on_flush = on_flush
         self._assigned: frozenset[TopicPartition] = frozenset()
+        self._storing: asyncio.Task[Written] | None = None
+        self._storing_up_to: Positions = {}
 
     def is_behind(self, ends: Sequence[Positions]) -> bool:
         """Whether a partition read here has records before its end that have not been polled."""
@@ -121,10 +128,12 @@ class _Archiver:
     async def flush(self, wait_s: float) -> bool:
         """Archive what is there, waiting ``wait_s`` for the first record; return whether there was any."""
         assigned_before = self._assigned
-        records = await self._gather(wait_s)
+        records, backlog = await self._gather(wait_s)
         if not records:
+            await self.settle()
             return self._assigned != assigned_before
-        prepared = await asyncio.to_thread(self._writer.prepare, records)
+        up_to = dict(self._consumer.positions())
+        prepared = await _when_free(lambda: self._writer.prepare(records), self._stop)
         letters = [
             _dead_letter(reject.record, reject.error)
             for reject in prepared.batch.rejected
@@ -133,15 +142,37 @@ class _Archiver:
         ]
         if letters:
             await self._event_log.append([record_from_event(letter) for letter in letters])
-        self._on_flush(await _when_free(lambda: self._writer.store(prepared), self._stop))
+        if await self.settle():
+            # Batch after batch: let readers, who look every 10 ms, have their turn.
+            await asyncio.sleep(_READERS_TURN_S)
+        store = _when_free(lambda: self._writer.store(prepared), self._stop)
+        self._storing, self._storing_up_to = asyncio.create_task(store), up_to
+        if not backlog:
+            await self.settle()
+        return True
+
+    async def settle(self) -> bool:
+        """Wait for the batch that is being stored, if there is one, and tell of it (step 5)."""
+        if self._storing is None:
+            return False
+        # Shielded: a cancelled wait must not leave a thread at work that abandon() knows nothing of.
+        written = await asyncio.shield(self._storing)
+        self._storing = None
+        self._on_flush(written)
         try:
-            await self._consumer.commit()
+            await self._consumer.commit(self._storing_up_to)
         except FencedError as error:
             # Another archiver has a partition now. The archive has its own positions; nothing is lost.
             _log.info("positions not committed to the group", reason=str(error))
         return True
 
-    async def _gather(self, wait_s: float) -> list[StoredRecord]:
+    async def abandon(self) -> None:
+        """Wait until no thread is at work on the archive any more."""
+        if self._storing is not None:
+            await asyncio.wait([self._storing])
+
+    async def _gather(self, wait_s: float) -> tuple[list[StoredRecord], bool]:
+        """Return at most a batch of records, and whether there are probably more."""
         records = await self._poll(self._max_batch, wait_s)
         if records and len(records) < min(_CHUNK_RECORDS, self._max_batch) and not self._stop.is_set():
             # No backlog: let records gather, since a transaction costs some 50 ms however small it is.
@@ -154,10 +185,10 @@ class _Archiver:
         while records and len(records) < self._max_batch and size < _MAX_BATCH_BYTES:
             more = await self._poll(self._max_batch - len(records), 0.0)
             if not more:
-                break
+                return records, False
             records += more
             size += sum(len(record.value) for record in more)
-        return records
+        return records, bool(records)
 
     async def _poll(self, max_records: int, timeout_s: float) -> list[StoredRecord]:
         try:
