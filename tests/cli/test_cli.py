@@ -103,3 +103,16 @@ def test_the_quickstart_configuration_can_be_printed_and_used(tmp_path: Path) ->
     assert checked.returncode == 0, checked.stderr
     assert '"iterations": 3' in checked.stdout
     assert not (tmp_path / "unstable-data").exists()
+
+
+def test_a_light_installation_is_told_what_is_missing(tmp_path: Path) -> None:
+    program = (
+        "import sys; sys.modules['ray'] = None; sys.argv = ['unstable-stream', 'quickstart']\n"
+        "from unstable_stream.cli import main; main()"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path, timeout=60, check=False
+    )
+    assert result.returncode == 1
+    assert result.stderr.startswith("error: this command plays games or trains")
+    assert "unstable_stream[train]" in result.stderr

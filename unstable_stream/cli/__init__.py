@@ -38,10 +38,32 @@ def _root(
     pass
 
 
+_TRAIN_EXTRA = {
+    "huggingface_hub",
+    "jinja2",
+    "openai",
+    "peft",
+    "ray",
+    "textarena",
+    "tokenizers",
+    "torch",
+    "transformers",
+}
+
+
 def main() -> None:
     """Run the command line; a user's mistake ends as one line on stderr and status 1."""
     try:
         app()
     except UnstableStreamError as error:
         print(f"error: {error}", file=sys.stderr)
+        sys.exit(1)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in _TRAIN_EXTRA:
+            raise
+        print(
+            f"error: this command plays games or trains, which needs {error.name}: "
+            "pip install 'unstable_stream[train]'",
+            file=sys.stderr,
+        )
         sys.exit(1)
