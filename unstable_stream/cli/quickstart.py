@@ -9,11 +9,14 @@ import typer
 from unstable_stream.cli.options import DataOption, SetOption
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from unstable_stream.config import RunConfig
     from unstable_stream.services.run_view import RunView
 
 __all__ = ["register"]
 
+_BEST_SHOWN = 5
 _CONFIG = Path(__file__).with_name("quickstart.toml")
 
 
@@ -88,43 +91,12 @@ async def _summarise(config: "RunConfig", run_id: str, data: Path) -> None:
 
 def _print_summary(view: "RunView", data: Path) -> None:
     from rich.console import Console
-    from rich.table import Table
 
     console = Console()
-    table = Table(
-        "against", "checkpoint", box=None, header_style="bold", title="Before and after", title_justify="left"
-    )
-    for name in ("games", "won", "95 % interval", "drawn", "lost", "of these by invalid move"):
-        table.add_column(name, justify="right")
-    for env_id, opponent in dict.fromkeys((env, name) for _, env, name in view.evaluations):
-        iterations = sorted(i for i, env, name in view.evaluations if (env, name) == (env_id, opponent))
-        for iteration in dict.fromkeys((iterations[0], iterations[-1])):
-            key = (iteration, env_id, opponent)
-            score = view.evaluations[key]
-            low, high = score.interval()
-            table.add_row(
-                opponent,
-                f"before (update {iteration})"
-                if iteration == iterations[0]
-                else f"after (update {iteration})",
-                str(score.games),
-                f"{score.win_rate:.1%}",
-                f"{low:.1%} to {high:.1%}",
-                f"{score.draws / score.games:.1%}",
-                f"{score.losses / score.games:.1%}",
-                f"{view.eval_invalid[key] / score.games:.1%}",
-            )
-    console.print()
-    console.print(table)
-    ladder = Table(
-        "model", box=None, header_style="bold", title="Rating ladder (TrueSkill)", title_justify="left"
-    )
-    for name in ("mu", "sigma", "games"):
-        ladder.add_column(name, justify="right")
-    for rating in view.ladder()[:10]:
-        ladder.add_row(rating.model_uid, f"{rating.mu:.1f}", f"{rating.sigma:.1f}", f"{rating.games:,}")
-    console.print()
-    console.print(ladder)
+    console.print("\n[bold]Before and after[/]: evaluation games, the same for both, seats taken in turn")
+    console.print(_before_and_after(view))
+    console.print("\n[bold]Rating ladder[/]: TrueSkill over all rated games, by mu - 3 sigma")
+    console.print(_ladder(view))
     where = "" if data == Path("unstable-data") else f" --data {data}"
     console.print(f"\nEverything that happened is in [bold]{data}[/]: run {view.run_id}. Ask it:\n")
     for command in (
@@ -135,3 +107,47 @@ def _print_summary(view: "RunView", data: Path) -> None:
         'unstable-stream sql "SELECT * FROM update_provenance WHERE update = 5 LIMIT 10"',
     ):
         console.print(f"  {command}{where}", highlight=False, soft_wrap=True)
+
+
+def _before_and_after(view: "RunView") -> "Table":
+    from rich.table import Table
+
+    table = Table(box=None, header_style="dim")
+    table.add_column("against", no_wrap=True)
+    table.add_column("update", justify="right")
+    for name in ("games", "won", "95 % interval", "drawn", "lost", "invalid"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for env_id, opponent in dict.fromkeys((env, name) for _, env, name in view.evaluations):
+        iterations = sorted(i for i, env, name in view.evaluations if (env, name) == (env_id, opponent))
+        for iteration in dict.fromkeys((iterations[0], iterations[-1])):
+            key = (iteration, env_id, opponent)
+            score = view.evaluations[key]
+            low, high = score.interval()
+            table.add_row(
+                opponent if iteration == iterations[0] else "",
+                str(iteration),
+                str(score.games),
+                f"[bold]{score.win_rate:.1%}[/]",
+                f"{low:.1%} to {high:.1%}",
+                f"{score.draws / score.games:.1%}",
+                f"{score.losses / score.games:.1%}",
+                f"{view.eval_invalid[key] / score.games:.1%}",
+            )
+    return table
+
+
+def _ladder(view: "RunView") -> "Table":
+    from rich.table import Table
+
+    table = Table(box=None, header_style="dim")
+    for name in ("rank", "model", "mu", "sigma", "games"):
+        table.add_column(name, justify="left" if name == "model" else "right")
+    iterations = {rating.model_uid: view.iteration_of(rating.model_uid) for rating in view.ratings.values()}
+    newest = max((i for i in iterations.values() if i is not None), default=0)
+    for rank, rating in enumerate(view.ladder(), start=1):
+        # The best, and those a reader looks for: fixed opponents, the start and the end.
+        if rank <= _BEST_SHOWN or iterations[rating.model_uid] in (None, 0, newest):
+            table.add_row(
+                str(rank), rating.model_uid, f"{rating.mu:.1f}", f"{rating.sigma:.1f}", f"{rating.games:,}"
+            )
+    return table

@@ -40,8 +40,9 @@ class TrueSkillSettings:
     """Standard deviation of a model never seen."""
     beta: float = 25.0 / 6.0
     """Standard deviation of one game's performance around the skill."""
-    tau: float = 25.0 / 300.0
-    """Standard deviation of the skill's drift between games."""
+    tau: float = 0.0
+    """Standard deviation of the skill's drift between games. A model here never changes (each checkpoint is
+    a model of its own), so there is none; the package's default of 25/300 is for people, who learn."""
     draw_probability: Mapping[str, float] = field(default_factory=dict)
     """How often two equal models draw, by environment."""
     default_draw_probability: float = 0.1
