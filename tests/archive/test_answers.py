@@ -2,13 +2,14 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.archive.history import ENV, START_MS, made_up_run, stored
 from unstable_stream.archive import ArchiveWriter, query
 from unstable_stream.archive.examples import EXAMPLES, Example
 from unstable_stream.archive.reference import Relation, archive_reference, relations
-from unstable_stream.events import game_id
+from unstable_stream.events import DroppedStep, Event, GameOutcome, LearnerUpdate, game_id
 
 _ROOT = Path(__file__).resolve().parents[2]
 
@@ -195,3 +196,70 @@ def test_reference_page_is_current() -> None:
 
 def test_environment_is_kept_with_each_seat(archive: Path) -> None:
     assert query(archive, "SELECT DISTINCT env_id FROM seats").rows == [(ENV,)]
+
+
+def test_throughput_by_minute(archive: Path) -> None:
+    # 38 games of a second each, from 22:13:20: all in one minute. Moves: 14 evaluation games of 5; 24 train
+    # games of 2, 3, 4, 5, 6 over and over: 4 rounds of 20, and 2 + 3 + 4 + 5.
+    (row,) = query(archive, "SELECT * FROM throughput").dicts()
+    assert (row["games"], row["turns"], row["updates"], row["trained_steps"]) == (38, 70 + 94, 6, 40)
+    assert row["tokens_per_second"] == pytest.approx(row["completion_tokens"] / 60)
+
+
+def test_learning_curve_takes_the_evaluated_checkpoint(archive: Path) -> None:
+    found = query(
+        archive,
+        "SELECT policy_version, games, win_rate, mean_reward, mean_turns FROM learning_curve "
+        "WHERE split = 'eval' AND policy_version < 2 ORDER BY 1",
+    )
+    # Five moves: three by seat 0, two by seat 1.
+    assert found.rows == [(0, 2, 0.0, -1.0, 2.5), (1, 2, 0.5, 0.0, 2.5)]
+
+
+def test_mirror_games_invalid_moves_and_stale_steps(tmp_path: Path) -> None:
+    events: list[Event] = []
+    for event in made_up_run(updates=2):
+        if isinstance(event, GameOutcome) and event.game_index == 1 and event.split == "train":
+            # Game 1 becomes self-play that seat 1 ends by the second of two invalid moves.
+            seats = tuple(
+                msgspec.structs.replace(
+                    seat,
+                    model_uid="ckpt-000000",
+                    kind="checkpoint",
+                    policy_version=0,
+                    trained=True,
+                    invalid_moves=2 * seat.seat,
+                    turns=2 + seat.seat,
+                )
+                for seat in event.seats
+            )
+            event = msgspec.structs.replace(event, seats=seats, invalid_seat=1, reason="invalid-move")
+        if isinstance(event, LearnerUpdate) and event.update == 2:
+            step = event.step_ids[0]
+            event = msgspec.structs.replace(
+                event,
+                update=3,
+                step_ids=event.step_ids[1:],
+                dropped=(*event.dropped, DroppedStep(step, "stale")),
+            )
+        events.append(event)
+    path = tmp_path / "archive.duckdb"
+    with ArchiveWriter(path) as writer:
+        writer.write(stored(events))
+    curve = query(
+        path, "SELECT games, invalid_rate FROM learning_curve WHERE split = 'train' AND policy_version = 0"
+    )
+    assert curve.rows == [(3, 0.0)]
+    invalid = query(
+        path,
+        "SELECT games, invalid_moves, games_ended_invalid, invalid_game_rate FROM invalid_move_rates "
+        "WHERE split = 'train' AND policy_version = 0",
+    )
+    # Games 0, 2, 3 and both seats of game 1.
+    assert invalid.rows == [(5, 2, 1, 0.2)]
+    # Policy 1's steps, trained on by update 3 instead of 2, are one update old.
+    stale = query(
+        path,
+        "SELECT mean_staleness, max_staleness, dropped_stale, dropped_other FROM staleness WHERE update = 3",
+    )
+    assert stale.rows == [(1.0, 1, 1, 1)]
