@@ -13,7 +13,7 @@ __all__ = ["Checkpoint", "checkpoint_uid"]
 
 
 def checkpoint_uid(iteration: int) -> str:
-    """Return the model uid of the checkpoint made by learner update ``iteration``; 0 is the initial policy."""
+    """Return the uid of the checkpoint made by learner update ``iteration``; 0 is the initial policy."""
     return f"ckpt-{iteration:06d}"
 
 

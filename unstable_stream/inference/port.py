@@ -81,8 +81,8 @@ class Engine(Protocol):
     async def generate(self, request: GenerationRequest) -> Completion:
         """Return one completion. Cancelling the caller cancels the request.
 
-        Raises :class:`~unstable_stream.errors.EngineError`: prompt longer than the context, adapter missing or
-        of the wrong shape.
+        Raises :class:`~unstable_stream.errors.EngineError`: prompt longer than the context, adapter
+        missing or of the wrong shape.
         """
 
     def stats(self) -> EngineStats: ...
