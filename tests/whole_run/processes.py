@@ -122,6 +122,10 @@ class LaunchedRun:
         """The same run, gone on with."""
         return cls(earlier.data, ["train", "--resume", run_id, "--data", str(earlier.data)], earlier.history)
 
+    def add(self, *arguments: str) -> None:
+        """Give the command further arguments, before it is started."""
+        self._arguments += arguments
+
     async def __aenter__(self) -> Self:
         with self.stdout.open("ab") as stdout, self.stderr.open("ab") as stderr:
             self.popen = subprocess.Popen(
@@ -191,9 +195,10 @@ class LaunchedRun:
         await self.history.read_all()
         return self.popen.returncode
 
-    def left_behind(self) -> list[str]:
-        """What of all processes ever seen is still there, given some seconds to go."""
-        _, alive = psutil.wait_procs(list(self.seen.values()), timeout=30)
+    def left_behind(self, *exempt: str) -> list[str]:
+        """What of all processes ever seen is still there, given time to go, but for ``exempt`` commands."""
+        watched = [process for process in self.seen.values() if not _command(process).startswith(exempt)]
+        _, alive = psutil.wait_procs(watched, timeout=60)
         return [f"{process.pid} {_command(process)}" for process in alive]
 
     def told(self) -> str:

@@ -42,7 +42,8 @@ async def test_ctrl_c_and_a_killed_launcher_then_the_same_evaluation_games(
             await second.until("another update", lambda seen: len(seen.of(LearnerUpdate)) > end.updates)
             second.popen.send_signal(signal.SIGKILL)
             assert await second.end() == -signal.SIGKILL
-            assert second.left_behind() == []
+            # Ray's own agents report the raylet's death for a minute, to a server that is dead too.
+            assert second.left_behind("ray::DashboardAgent", "ray::RuntimeEnvAgent") == []
             report = await second.command("audit", run_id)
             assert (report.returncode, report.stderr) == (0, ""), report.stdout
 
