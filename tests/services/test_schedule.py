@@ -259,3 +259,33 @@ def test_other_runs_change_nothing() -> None:
     schedule.apply(update(1, trained=3))
     assert schedule.next_games(0) == []
     assert schedule.updates == 0
+
+
+def test_a_game_given_up_that_finishes_after_all_counts_its_steps() -> None:
+    schedule = GameSchedule(RUN, config())
+    schedule.apply(checkpoint(0))
+    game = schedule.next_games(0)[0]
+    schedule.apply(game)
+    given_up = GameAbandoned(
+        event_id=event_id(RUN, "game-abandoned", game.game_id),
+        run_id=RUN,
+        occurred_at_ms=0,
+        game_id=game.game_id,
+        game_index=game.game_index,
+        split=game.split,
+        reason="test",
+    )
+    for event in (given_up, outcome(game), given_up, outcome(game)):
+        schedule.apply(event)
+    assert not schedule.in_flight
+    assert schedule.pending_steps == 6
+
+
+def test_the_run_is_not_over_before_the_last_checkpoint_is_known() -> None:
+    schedule = GameSchedule(RUN, config(evaluation={"opponents": []}))
+    for event in (checkpoint(0), *(update(number, trained=0) for number in range(1, 6))):
+        schedule.apply(event)
+    assert schedule.training_finished
+    assert not schedule.finished
+    schedule.apply(checkpoint(5))
+    assert schedule.finished
