@@ -2,7 +2,7 @@
 
 ``games`` is written by the collector; read by the collector itself after a restart and by the archive.
 ``game-outcomes`` is written by rollout workers, in one transaction with the game's trajectories; read
-by the rating processor, the collector, the archive and plug-ins.
+by the rating processor, the collector, the archive and the live view.
 """
 
 import msgspec

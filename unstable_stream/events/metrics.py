@@ -1,4 +1,4 @@
-"""Topic ``metrics``: written by any service or plug-in, read by the archive and the tracker."""
+"""Topic ``metrics``: written by any service, read by the archive and the live view."""
 
 import msgspec
 
@@ -13,7 +13,7 @@ class Metrics(Event, frozen=True, kw_only=True, tag="metrics"):
     TOPIC = "metrics"
 
     source: str
-    """Which service or plug-in, e.g. ``tracker``, ``engine-0``."""
+    """Which service, e.g. ``engine-0``."""
     values: dict[str, float] = msgspec.field(default_factory=dict)
     """Metric name to value, e.g. ``collection-SimpleTak-v0-train/win-rate``."""
     update: int | None = None

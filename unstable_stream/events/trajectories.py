@@ -1,7 +1,7 @@
 """Topic ``trajectories``: one seat's view of one game.
 
 Written by rollout workers for every seat a language model played; read by the reward processor, the
-archive, the tracker and plug-ins. Key ``run/env``: reward baselines per environment see them in order.
+archive and the live view. Key ``run/env``: reward baselines per environment see them in order.
 """
 
 from typing import Any

@@ -1,4 +1,4 @@
-"""Topic ``learner-updates``: written by the learner; read by the archive, the tracker and the collector."""
+"""Topic ``learner-updates``: written by the learner; read by the archive, the live view and the collector."""
 
 import msgspec
 
