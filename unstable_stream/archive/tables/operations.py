@@ -82,7 +82,7 @@ TABLES = (
         (Metrics,),
         (
             Column("run_id", "VARCHAR", "The run.", "event.run_id"),
-            Column("source", "VARCHAR", "The service or plug-in.", "event.source"),
+            Column("source", "VARCHAR", "The service.", "event.source"),
             Column("update", "INTEGER", "The learner update it belongs to, if any.", "event.update"),
             Column("name", "VARCHAR", "E.g. `collection-SimpleTak-v0-train/win-rate`.", lambda r: r.item[0]),
             Column("value", "DOUBLE", "In the unit of docs/metrics.md.", lambda r: r.item[1]),
