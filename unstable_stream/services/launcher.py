@@ -73,6 +73,11 @@ async def launch(
         viewer = asyncio.ensure_future(watch(log, run_id, config, supervisor)) if watch else None
         try:
             return await _supervise(log, run_id, config, supervisor, stop)
+        except ServiceError as error:
+            raise ServiceError(
+                f"run {run_id} stopped: {error}\n"
+                f"resume it with: unstable-stream train --resume {run_id} --data {data.root}"
+            ) from error
         finally:
             if viewer is not None:
                 viewer.cancel()
@@ -100,9 +105,7 @@ async def _supervise(
             outcome, reason = "stopped", "interrupted"
     except ServiceError as error:
         reason = str(error)
-        raise ServiceError(
-            f"run {run_id} stopped: {error}\nresume it with: unstable-stream train --resume {run_id}"
-        ) from error
+        raise
     finally:
         work.cancel()
         stopping.cancel()
