@@ -67,6 +67,10 @@ def test_several_mistakes_are_reported_together() -> None:
         ("learner.learning_rate=3e-4", lambda config: config.learner.learning_rate == 3e-4),
         ("name=demo", lambda config: config.name == "demo"),
         ('name="a b"', lambda config: config.name == "a b"),
+        (
+            "engine.max_loras=3",
+            lambda config: (config.engine.type, config.engine.max_loras) == ("transformers", 3),
+        ),
         ("engine.type=vllm", lambda config: config.engine.type == "vllm"),
         ("collector.filter_opponent_invalid=true", lambda config: config.collector.filter_opponent_invalid),
         (

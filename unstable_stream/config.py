@@ -282,6 +282,12 @@ class RunConfig(_Section):
         """The evaluation environments in force."""
         return self.eval_envs or self.train_envs
 
+    @pydantic.field_validator("engine", mode="before")
+    @classmethod
+    def _default_engine(cls, value: Any) -> Any:
+        # So that `--set engine.max_loras=4` alone changes the default engine.
+        return {"type": "transformers", **value} if isinstance(value, dict) else value
+
     @pydantic.model_validator(mode="after")
     def _check_combinations(self) -> Self:
         needed = int(self.learner.batch_size * self.learner.batch_delay_buffer)

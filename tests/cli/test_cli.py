@@ -73,6 +73,11 @@ def test_asking_for_help_loads_nothing_heavy(statement: str) -> None:
         (["topics", "nope"], "no topic 'nope'; topics: checkpoints"),
         (["quickstart", "--set", "learner.steps=3"], "unknown key 'learner.steps'"),
         (["quickstart", "--model", "./nowhere"], "no such directory"),
+        (["quickstart", "--data", "/proc/nowhere"], "cannot make the data directory"),
+        (
+            ["quickstart", "--set", "model_pool.sample_mode=lagged", "--set", "model_pool.max_active_lora=1"],
+            "needs at least 2",
+        ),
         (["quickstart", "--set", 'train_envs=[{env_id="TicTacTow-v0-train"}]'], "TicTacToe-v0-train"),
     ],
 )

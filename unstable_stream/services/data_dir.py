@@ -48,9 +48,14 @@ def open_log_at(location: str, data: DataDir, synchronous: Literal["FULL", "NORM
     """Open the event log at ``location``: ``local`` is the file in the data directory, made if need be.
 
     Raises:
-        ConfigError: the location names no known kind of log.
+        ConfigError: the location names no known kind of log, or the data directory cannot be made.
     """
     if location == "local":
-        data.root.mkdir(parents=True, exist_ok=True)
+        try:
+            data.root.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(
+                f"cannot make the data directory {data.root}: {error.strerror}; name another with --data"
+            ) from error
         return LocalLog.open(data.log, synchronous=synchronous)
     raise ConfigError(f"log = {location!r}: expected 'local'")

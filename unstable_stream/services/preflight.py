@@ -8,6 +8,7 @@ from unstable_stream.games.environments import check_environment
 from unstable_stream.games.scripted import check_scripted
 from unstable_stream.games.templates import get_template
 from unstable_stream.reward_transformations import build_final, build_sampling, build_step
+from unstable_stream.services.schedule import build_pool
 
 __all__ = ["check_config"]
 
@@ -28,6 +29,7 @@ def check_config(config: RunConfig) -> None:
     for opponent in (*config.model_pool.fixed, *config.evaluation.opponents):
         if opponent.kind == "openai":
             _check_endpoint(opponent)
+    build_pool(config).validate()
     build_final(list(config.rewards.final))
     build_step(list(config.rewards.step))
     build_sampling(list(config.rewards.sampling))

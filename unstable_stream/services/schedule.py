@@ -23,14 +23,26 @@ from unstable_stream.events import (
     event_id,
     game_id,
 )
-from unstable_stream.model_pool import ModelPool
+from unstable_stream.model_pool import ModelPool, TrueSkillSettings
 from unstable_stream.reward_transformations import expected_steps
 from unstable_stream.seeds import derive_seed, eval_game_seed, train_game_seed
 
-__all__ = ["GameSchedule"]
+__all__ = ["GameSchedule", "build_pool"]
 
 _GUESSED_STEPS_PER_GAME = 5
 # What a game is taken to yield before any has finished; soon outweighed by the measured mean.
+
+
+def build_pool(config: RunConfig) -> ModelPool:
+    """Return an empty model pool; raises :class:`ConfigError` for settings that leave nobody to draw."""
+    settings = config.model_pool
+    return ModelPool(
+        sample_mode=settings.sample_mode,
+        max_active_lora=settings.max_active_lora,
+        lag_range=settings.lag_range,
+        fixed=tuple(opponent.name for opponent in settings.fixed),
+        settings=TrueSkillSettings(draw_probability=settings.draw_probability),
+    )
 
 
 class GameSchedule:
@@ -39,12 +51,7 @@ class GameSchedule:
     def __init__(self, run_id: str, config: RunConfig) -> None:
         self._run_id = run_id
         self._config = config
-        self.pool = ModelPool(
-            sample_mode=config.model_pool.sample_mode,
-            max_active_lora=config.model_pool.max_active_lora,
-            lag_range=config.model_pool.lag_range,
-            fixed=tuple(opponent.name for opponent in config.model_pool.fixed),
-        )
+        self.pool = build_pool(config)
         self._fixed = {o.name: o for o in (*config.evaluation.opponents, *config.model_pool.fixed)}
         self.in_flight: dict[str, GameStarted] = {}
         self._ended: set[str] = set()
