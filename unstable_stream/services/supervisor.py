@@ -6,6 +6,7 @@ the parent died.
 
 import asyncio
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Mapping, Sequence
@@ -18,6 +19,7 @@ from unstable_stream.errors import ServiceError
 
 __all__ = ["ServiceProcess", "Supervisor"]
 
+_FULL_DISK_BYTES = 1024 * 1024
 _LONGEST_DELAY_S = 10.0
 
 
@@ -159,4 +161,10 @@ class Supervisor:
 
 def _last_line(path: Path) -> str:
     lines = [line.strip() for line in path.read_text(errors="replace").splitlines() if line.strip()]
-    return lines[-1] if lines else "it printed nothing"
+    return lines[-1] if lines else _silence(path)
+
+
+def _silence(path: Path) -> str:
+    # On a full disk a service cannot even write down why it died.
+    full = shutil.disk_usage(path.parent).free < _FULL_DISK_BYTES
+    return "the disk is full" if full else "it printed nothing"
