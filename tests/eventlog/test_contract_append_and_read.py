@@ -1,6 +1,7 @@
 """Contract of every event log: appending, reading, positions. Offsets may have gaps, so none is assumed."""
 
 import asyncio
+import secrets
 import time
 from collections import defaultdict
 
@@ -99,6 +100,26 @@ async def test_creating_topics_is_idempotent_but_partitions_stay(event_log: Even
     assert len(await read(await event_log.consumer(["created-once"]), 1)) == 1
     with pytest.raises(EventLogError, match=r"created-once.*2 partitions"):
         await event_log.create_topics([TopicSpec("created-once", 3)])
+
+
+async def test_settings_stay_until_they_are_altered(event_log: EventLog) -> None:
+    name = f"topic-{secrets.token_hex(6)}"
+    first = TopicSpec(name, 2, retention_ms=86_400_000, max_message_bytes=2_000_000)
+    second = TopicSpec(name, 2, cleanup_policy="compact", max_message_bytes=3_000_000)
+    await event_log.create_topics([first])
+    assert (await event_log.topic_settings())[name] == first
+    await event_log.create_topics([second])
+    assert (await event_log.topic_settings())[name] == first
+    await event_log.alter_topics([second])
+    assert (await event_log.topic_settings())[name] == second
+    with pytest.raises(UnknownTopicError, match="no-such-topic"):
+        await event_log.alter_topics([TopicSpec("no-such-topic", 1)])
+
+
+async def test_a_log_knows_itself_from_others(harness: LogHarness, event_log: EventLog) -> None:
+    log_id = await event_log.log_id()
+    assert log_id
+    assert await (await harness.open()).log_id() == log_id
 
 
 async def test_a_topic_created_by_another_handle_is_found(harness: LogHarness, event_log: EventLog) -> None:

@@ -217,5 +217,26 @@ async def test_a_later_producer_fences_the_earlier_one(harness: LogHarness, even
         await tx.append(records(topic, ["other"]))
 
 
+async def test_a_transaction_may_name_the_group_itself(harness: LogHarness, event_log: EventLog) -> None:
+    source, results, group = await harness.topic(2), await harness.topic(), harness.group()
+    await event_log.append(records(source, ["a", "b"], partition=1))
+    producer = await event_log.producer(f"{group}/1")
+    async with producer.transaction() as tx:
+        await tx.append(records(results, ["out"]))
+        await tx.commit_positions(group, {TopicPartition(source, 1): 1})
+    assert await event_log.committed_positions(group) == {TopicPartition(source, 1): 1}
+    assert group in await event_log.groups()
+    later = await event_log.producer(f"{group}/1")
+    with pytest.raises(FencedError):
+        async with producer.transaction() as tx:
+            await tx.commit_positions(group, {TopicPartition(source, 1): 2})
+    async with later.transaction() as tx:
+        await tx.commit_positions(group, {TopicPartition(source, 0): 0, TopicPartition(source, 1): 2})
+    assert await event_log.committed_positions(group) == {
+        TopicPartition(source, 0): 0,
+        TopicPartition(source, 1): 2,
+    }
+
+
 async def test_positions_of_an_unknown_group_are_empty(harness: LogHarness, event_log: EventLog) -> None:
     assert await event_log.committed_positions(harness.group()) == {}

@@ -256,7 +256,7 @@ async def test_repeated_headers_are_stored_once(log: LocalLog, path: Path) -> No
 
 
 async def test_retention_deletes_the_oldest_and_offsets_stay(log: LocalLog) -> None:
-    await log.create_topics([TopicSpec("t", 1, retention_ms=100)])
+    await log.alter_topics([TopicSpec("t", 1, retention_ms=100)])
     await log.append([Record("t", "k", b"%d" % n, timestamp_ms=n) for n in (10, 20, 15, 30, 25)])
     lagging = await log.consumer(["t"])
     behind = await log.consumer(["t"], group="g")
@@ -312,6 +312,22 @@ def _other_database(path: Path) -> None:
     connection = sqlite3.connect(path)
     connection.execute("CREATE TABLE mine (x)")
     connection.close()
+
+
+async def test_a_log_of_the_first_schema_is_brought_up_to_date(tmp_path: Path) -> None:
+    path = tmp_path / "log.sqlite"
+    async with LocalLog.open(path) as log:
+        await log.create_topics([TopicSpec("t", 1)])
+        await log.append([Record("t", "k", b"kept")])
+    connection = sqlite3.connect(path)
+    connection.execute("DROP TABLE identity")
+    connection.execute("PRAGMA user_version = 1")
+    connection.close()
+    async with LocalLog.open(path) as log:
+        log_id = await log.log_id()
+        assert [r.value for r in await (await log.consumer(["t"])).poll()] == [b"kept"]
+    async with LocalLog.open(path) as log:
+        assert await log.log_id() == log_id
 
 
 def _newer(path: Path) -> None:

@@ -18,13 +18,19 @@ from typing import Self
 from unstable_stream.eventlog import local_records
 from unstable_stream.eventlog.local_consumer import LocalConsumer, LogParts, start_offset
 from unstable_stream.eventlog.local_database import Synchronous, open_database
-from unstable_stream.eventlog.local_groups import Member, committed_positions
+from unstable_stream.eventlog.local_groups import Member, committed_positions, groups
 from unstable_stream.eventlog.local_headers import HeaderStore
 from unstable_stream.eventlog.local_processes import current_process
 from unstable_stream.eventlog.local_producer import LocalProducer, next_epoch
 from unstable_stream.eventlog.local_records import AppendBatch
 from unstable_stream.eventlog.local_threads import ReadThread, WriteThread
-from unstable_stream.eventlog.local_topics import Partition, TopicCatalogue, create_topics
+from unstable_stream.eventlog.local_topics import (
+    Partition,
+    TopicCatalogue,
+    alter_topics,
+    create_topics,
+    topic_settings,
+)
 from unstable_stream.eventlog.local_wakeups import Doorbell, Ringer, wakeup_directory
 from unstable_stream.eventlog.port import Positions, Record, Start, TopicPartition, TopicSpec
 
@@ -103,8 +109,12 @@ class LocalLog:
         )
         return cls(parts, ringer, session_timeout_s, max_poll_interval_s)
 
+    async def log_id(self) -> str:
+        """Return what tells this log from any other; a copy of the file keeps it."""
+        return await self._log.reader.run(_log_id)
+
     async def create_topics(self, specs: Sequence[TopicSpec]) -> None:
-        """Create those that do not exist; the settings of existing ones follow their spec.
+        """Create those that do not exist; existing ones keep their settings.
 
         Raises :class:`EventLogError` if an existing one has another number of partitions.
         """
@@ -114,6 +124,14 @@ class LocalLog:
         """Topic name to number of partitions."""
         found = await self._log.reader.run(self._log.topics.reload)
         return {name: len(topic.partitions) for name, topic in found.items()}
+
+    async def topic_settings(self) -> Mapping[str, TopicSpec]:
+        """Return the topics with the settings they have now."""
+        return await self._log.reader.run(topic_settings)
+
+    async def alter_topics(self, specs: Sequence[TopicSpec]) -> None:
+        """Give existing topics the settings of their spec; raises :class:`UnknownTopicError`."""
+        await self._log.writer.run(lambda connection: alter_topics(connection, specs))
 
     async def append(self, records: Sequence[Record]) -> list[tuple[TopicPartition, int]]:
         """Append a batch atomically and durably; return partition and offset of each, in order.
@@ -189,6 +207,10 @@ class LocalLog:
 
         return await self._log.reader.run(look)
 
+    async def groups(self) -> Sequence[str]:
+        """Return the names of all groups that have committed positions, sorted."""
+        return await self._log.reader.run(groups)
+
     async def committed_positions(self, group: str) -> Positions:
         """All positions a group has committed."""
         return await self._log.reader.run(lambda connection: committed_positions(connection, group))
@@ -244,3 +266,8 @@ class LocalLog:
 
     async def __aexit__(self, *error: object) -> None:
         await self.close()
+
+
+def _log_id(connection: sqlite3.Connection) -> str:
+    (log_id,) = connection.execute("SELECT log_id FROM identity").fetchone()
+    return str(log_id)

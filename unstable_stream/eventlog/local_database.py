@@ -29,10 +29,17 @@ Synchronous: TypeAlias = Literal["FULL", "NORMAL"]
 """``FULL``: an acknowledged record survives power loss. ``NORMAL``: it survives ``kill -9``, but a power
 loss may take the last moments (never a part of a batch)."""
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 _APPLICATION_ID: Final = 0x75736C67  # "uslg"; `file` and SQLite tools show it
 
+# Offsets mean something only in the log they come from: who keeps them elsewhere keeps this beside them.
+_IDENTITY: Final = (
+    "CREATE TABLE identity (log_id TEXT NOT NULL)",
+    "INSERT INTO identity (log_id) VALUES (lower(hex(randomblob(16))))",
+)
+
 _SCHEMA: Final = (
+    *_IDENTITY,
     """CREATE TABLE topics (
         topic_id INTEGER PRIMARY KEY,
         name TEXT NOT NULL UNIQUE,
@@ -141,17 +148,17 @@ def open_database(
 
 
 def _prepare(connection: sqlite3.Connection, path: str, synchronous: Synchronous) -> None:
-    if not _is_new(connection, path):
-        _set_modes(connection, synchronous)
-        return
+    missing = _missing(connection, path)
     _set_modes(connection, synchronous)
+    if not missing:
+        return
     connection.execute("BEGIN IMMEDIATE")
     try:
-        if _is_new(connection, path):  # else another process created it meanwhile
-            for statement in _SCHEMA:
-                connection.execute(statement)
-            connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
-            connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+        # Asked again: another process may have done it meanwhile.
+        for statement in _missing(connection, path):
+            connection.execute(statement)
+        connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
+        connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
         connection.execute("COMMIT")
     finally:
         if connection.in_transaction:
@@ -167,12 +174,13 @@ def _set_modes(connection: sqlite3.Connection, synchronous: Synchronous) -> None
     connection.execute(f"PRAGMA journal_size_limit = {_WAL_BYTES}")
 
 
-def _is_new(connection: sqlite3.Connection, path: str) -> bool:
+def _missing(connection: sqlite3.Connection, path: str) -> tuple[str, ...]:
+    """Return the statements that make this file a log of the present schema."""
     (application_id,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     (objects,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
     if application_id == 0 and version == 0 and objects == 0:
-        return True
+        return _SCHEMA
     if application_id != _APPLICATION_ID:
         raise EventLogError(
             f"{path} is a SQLite database, but not an event log (application id {application_id:#x}, "
@@ -183,7 +191,7 @@ def _is_new(connection: sqlite3.Connection, path: str) -> bool:
             f"event log {path} has schema version {version}, this version of unstable_stream knows up to "
             f"{SCHEMA_VERSION}: upgrade unstable_stream."
         )
-    return False
+    return _IDENTITY if version < 2 else ()
 
 
 def begin_write(connection: sqlite3.Connection, busy_timeout_s: float) -> None:

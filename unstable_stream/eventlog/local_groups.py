@@ -21,10 +21,12 @@ from unstable_stream.eventlog.port import TopicPartition
 __all__ = [
     "Member",
     "Owned",
+    "commit_for_group",
     "commit_positions",
     "committed_positions",
     "generation_of",
     "group_id",
+    "groups",
     "leave",
     "share_out",
     "synchronise",
@@ -249,11 +251,33 @@ def commit_positions(
                 f"{owned.generation}, but {now}: nothing was committed. Drop what was read and poll again; "
                 "reading resumes at the committed positions."
             )
+    _store_positions(
+        connection, group, [(owned.partition.partition_id, offset) for owned, offset in positions]
+    )
+
+
+def commit_for_group(
+    connection: sqlite3.Connection, group: str, positions: Sequence[tuple[int, int]]
+) -> None:
+    """Store the next offset of partitions, by number of their table, whoever owns them."""
+    connection.execute("INSERT OR IGNORE INTO consumer_groups (name) VALUES (?)", (group,))
+    _store_positions(connection, group_id(connection, group), positions)
+
+
+def _store_positions(
+    connection: sqlite3.Connection, group: int | None, positions: Sequence[tuple[int, int]]
+) -> None:
     connection.executemany(
         """INSERT INTO positions (group_id, partition_id, next_offset) VALUES (?, ?, ?)
            ON CONFLICT DO UPDATE SET next_offset = excluded.next_offset""",
-        [(group, owned.partition.partition_id, offset) for owned, offset in positions],
+        [(group, partition_id, offset) for partition_id, offset in positions],
     )
+
+
+def groups(connection: sqlite3.Connection) -> list[str]:
+    """Names of all groups with committed positions, sorted."""
+    query = "SELECT DISTINCT name FROM consumer_groups JOIN positions USING (group_id) ORDER BY name"
+    return [name for (name,) in connection.execute(query)]
 
 
 def committed_positions(connection: sqlite3.Connection, group: str) -> dict[TopicPartition, int]:

@@ -11,7 +11,7 @@ from typing import Self
 
 from unstable_stream.errors import EventLogError, FencedError
 from unstable_stream.eventlog.local_consumer import LocalConsumer, LogParts
-from unstable_stream.eventlog.local_groups import Member, Owned, commit_positions
+from unstable_stream.eventlog.local_groups import Member, Owned, commit_for_group, commit_positions
 from unstable_stream.eventlog.local_records import AppendBatch
 from unstable_stream.eventlog.port import Consumer, Positions, Record
 
@@ -84,6 +84,7 @@ class LocalTransaction:
         self._producer = producer
         self._batches: list[AppendBatch] = []
         self._positions: list[tuple[LocalConsumer, Positions, Member, list[tuple[Owned, int]]]] = []
+        self._group_positions: list[tuple[str, Positions]] = []
         self._open = False
 
     async def __aenter__(self) -> Self:
@@ -103,9 +104,12 @@ class LocalTransaction:
         await self._log.writer.run_outside(batch.prepare)
         self._batches.append(batch)
 
-    async def commit_positions(self, consumer: Consumer, positions: Positions) -> None:
-        """Commit positions of the consumer's group together with the records."""
+    async def commit_positions(self, consumer: Consumer | str, positions: Positions) -> None:
+        """Commit positions of the consumer's group, or of a named one, together with the records."""
         self._check_open()
+        if isinstance(consumer, str):
+            self._group_positions.append((consumer, dict(positions)))
+            return
         if not isinstance(consumer, LocalConsumer) or consumer.path != self._log.path:
             raise EventLogError(
                 f"positions can be committed in a transaction of {self._log.path} only for a consumer of the "
@@ -130,6 +134,10 @@ class LocalTransaction:
         self._producer.check_epoch(connection)
         for _, _, member, claims in self._positions:
             commit_positions(connection, member, claims)
+        for group, positions in self._group_positions:
+            find = self._log.topics.find_partition
+            numbered = [(find(connection, at).partition_id, offset) for at, offset in positions.items()]
+            commit_for_group(connection, group, numbered)
         for batch in self._batches:
             batch.write(connection)
 

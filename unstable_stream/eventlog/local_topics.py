@@ -8,7 +8,15 @@ from unstable_stream.errors import EventLogError, UnknownTopicError
 from unstable_stream.eventlog.local_database import create_partition_table
 from unstable_stream.eventlog.port import TopicPartition, TopicSpec
 
-__all__ = ["Partition", "Topic", "TopicCatalogue", "create_topics", "partition_of"]
+__all__ = [
+    "Partition",
+    "Topic",
+    "TopicCatalogue",
+    "alter_topics",
+    "create_topics",
+    "partition_of",
+    "topic_settings",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,14 +90,13 @@ def partition_of(topic: Topic, number: int) -> Partition:
 
 
 def create_topics(connection: sqlite3.Connection, specs: Sequence[TopicSpec]) -> None:
-    """Create the topics that do not exist; the settings of those that do follow their spec.
+    """Create the topics that do not exist.
 
     Raises :class:`EventLogError` if an existing one has another number of partitions.
     """
     for spec in specs:
         if spec.partitions < 1:
             raise EventLogError(f"topic {spec.name!r}: {spec.partitions} partitions, expected at least 1.")
-        settings = (spec.cleanup_policy, spec.retention_ms, spec.max_message_bytes, spec.name)
         query = "SELECT count(*) FROM partitions JOIN topics USING (topic_id) WHERE name = ?"
         (existing,) = connection.execute(query, (spec.name,)).fetchone()
         if existing and existing != spec.partitions:
@@ -98,15 +105,10 @@ def create_topics(connection: sqlite3.Connection, specs: Sequence[TopicSpec]) ->
                 f"set partitions = {existing}, or use another log; keys would change their partition."
             )
         if existing:
-            connection.execute(
-                """UPDATE topics SET cleanup_policy = ?, retention_ms = ?, max_message_bytes = ?
-                   WHERE name = ?""",
-                settings,
-            )
             continue
         topic_id = connection.execute(
             "INSERT INTO topics (cleanup_policy, retention_ms, max_message_bytes, name) VALUES (?, ?, ?, ?)",
-            settings,
+            _settings(spec),
         ).lastrowid
         for number in range(spec.partitions):
             partition_id = connection.execute(
@@ -114,3 +116,25 @@ def create_topics(connection: sqlite3.Connection, specs: Sequence[TopicSpec]) ->
             ).lastrowid
             assert partition_id is not None
             create_partition_table(connection, partition_id)
+
+
+def alter_topics(connection: sqlite3.Connection, specs: Sequence[TopicSpec]) -> None:
+    """Give existing topics the settings of their spec; raises :class:`UnknownTopicError`."""
+    for spec in specs:
+        changed = connection.execute(
+            "UPDATE topics SET cleanup_policy = ?, retention_ms = ?, max_message_bytes = ? WHERE name = ?",
+            _settings(spec),
+        ).rowcount
+        if not changed:
+            raise UnknownTopicError(f"unknown topic {spec.name!r}: create it with create_topics first.")
+
+
+def _settings(spec: TopicSpec) -> tuple[str, int | None, int, str]:
+    return spec.cleanup_policy, spec.retention_ms, spec.max_message_bytes, spec.name
+
+
+def topic_settings(connection: sqlite3.Connection) -> dict[str, TopicSpec]:
+    """Return the topics as they are declared here."""
+    query = """SELECT name, count(*), cleanup_policy, retention_ms, max_message_bytes
+               FROM topics JOIN partitions USING (topic_id) GROUP BY topic_id ORDER BY name"""
+    return {row[0]: TopicSpec(*row) for row in connection.execute(query)}

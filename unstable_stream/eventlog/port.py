@@ -99,8 +99,11 @@ class Transaction(Protocol):
     async def append(self, records: Sequence[Record]) -> None:
         """Add records. Raises :class:`UnknownTopicError`, :class:`RecordTooLargeError`."""
 
-    async def commit_positions(self, consumer: "Consumer", positions: Positions) -> None:
+    async def commit_positions(self, consumer: "Consumer | str", positions: Positions) -> None:
         """Commit positions of the consumer's group with the records.
+
+        With the name of a group instead of a consumer, nobody's ownership is checked: for whoever fences
+        by producer id and shares the partitions out in another way.
 
         Raises :class:`FencedError` if the consumer no longer owns a partition named here.
         """
@@ -131,7 +134,10 @@ class Consumer(Protocol):
         """The partitions this member reads now; changes only inside :meth:`poll`."""
 
     def positions(self) -> Positions:
-        """Next offset of every assigned partition: what has been returned by :meth:`poll` so far."""
+        """Next offset of every assigned partition: what has been returned by :meth:`poll` so far.
+
+        Who polls on to the end arrives at :meth:`EventLog.end_offsets`, whatever lies between the records.
+        """
 
     async def committed(self) -> Positions:
         """The group's committed positions of the assigned partitions that have one."""
@@ -148,11 +154,20 @@ class Consumer(Protocol):
 class EventLog(Protocol):
     """A durable, partitioned, append-only log."""
 
+    async def log_id(self) -> str:
+        """Return what tells this log from any other: offsets mean something only together with it."""
+
     async def create_topics(self, specs: Sequence[TopicSpec]) -> None:
         """Create those that do not exist; an existing one with other partitions is an error."""
 
     async def topics(self) -> Mapping[str, int]:
         """Topic name to number of partitions."""
+
+    async def topic_settings(self) -> Mapping[str, TopicSpec]:
+        """Return the topics as they are set now; fields that no log keeps stay at their defaults."""
+
+    async def alter_topics(self, specs: Sequence[TopicSpec]) -> None:
+        """Give existing topics the clean-up policy, retention and size limit of their spec."""
 
     async def append(self, records: Sequence[Record]) -> list[tuple[TopicPartition, int]]:
         """Append a batch atomically and durably; return partition and offset of each, in order."""
@@ -176,6 +191,9 @@ class EventLog(Protocol):
 
     async def offsets_for_time(self, topic: str, timestamp_ms: int) -> Positions:
         """First offset of each partition with a timestamp at or after the given one; the end if none."""
+
+    async def groups(self) -> Sequence[str]:
+        """Return the names of all groups that have committed positions, sorted."""
 
     async def committed_positions(self, group: str) -> Positions:
         """All positions a group has committed."""

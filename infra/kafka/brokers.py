@@ -1,0 +1,292 @@
+"""A real Apache Kafka on this machine without Docker: one broker, or three with replication, on loopback.
+
+Usage: python infra/kafka/brokers.py up|down|status [--brokers 3] [--directory DIR] [--port 9092]
+
+Maven resolves the jars named in ``pom.xml`` into ``.lib/`` beside it; the brokers run in KRaft mode from
+``server.properties``. All they write is under the directory: for each its data, its log and its pid file.
+Only the standard library is needed here; Java 17 and Maven are needed on the machine.
+"""
+
+import argparse
+import base64
+import contextlib
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+__all__ = ["KafkaCluster", "KafkaUnavailableError", "why_unavailable"]
+
+_HERE: Final = Path(__file__).resolve().parent
+DEFAULT_DIRECTORY: Final = _HERE / ".cluster"
+_LIBRARY: Final = _HERE / ".lib"
+_START_TIMEOUT_S: Final = 120.0
+_STOP_TIMEOUT_S: Final = 30.0
+_HEAP: Final = "-Xmx512m"
+
+
+class KafkaUnavailableError(RuntimeError):
+    """Kafka cannot run here, or did not start; the message says what to do."""
+
+
+def why_unavailable() -> str | None:
+    """Return what is missing to run Kafka here, with the command that mends it; ``None`` if nothing is."""
+    missing = [
+        f"{program} (e.g. `apt-get install {package}`)"
+        for program, package in (("java", "openjdk-17-jre-headless"), ("mvn", "maven"))
+        if shutil.which(program) is None
+    ]
+    return f"a Kafka broker needs {' and '.join(missing)}" if missing else None
+
+
+@dataclass
+class KafkaCluster:
+    """Brokers on loopback. Not started by making the object: use :meth:`up`, or ``with``."""
+
+    directory: Path = DEFAULT_DIRECTORY
+    brokers: int = 1
+    port: int = 9092
+    """Of the first broker; each further one takes two more (its own and its controller's)."""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """Added to every broker's properties; ``{port}`` stands for the broker's port."""
+
+    @property
+    def bootstrap(self) -> str:
+        """``host:port`` of every broker, separated by commas."""
+        return ",".join(f"127.0.0.1:{self._port(node)}" for node in self._nodes)
+
+    @property
+    def _identity(self) -> Path:
+        """Holds the cluster id and the number of brokers its storage was formatted for."""
+        return self.directory / "cluster-id"
+
+    @property
+    def _nodes(self) -> range:
+        return range(1, self.brokers + 1)
+
+    def _port(self, node: int) -> int:
+        return self.port + 2 * (node - 1)
+
+    def _home(self, node: int) -> Path:
+        return self.directory / f"broker-{node}"
+
+    def _pid_file(self, node: int) -> Path:
+        return self._home(node) / "pid"
+
+    def up(self) -> None:
+        """Start the brokers that are not running and wait until all answer.
+
+        Raises:
+            KafkaUnavailableError: Java or Maven is missing, the port is taken, or a broker did not start.
+        """
+        reason = why_unavailable()
+        if reason is not None:
+            raise KafkaUnavailableError(reason)
+        _resolve_jars()
+        self.directory.mkdir(parents=True, exist_ok=True)
+        if not self._identity.is_file():
+            cluster_id = base64.urlsafe_b64encode(secrets.token_bytes(16)).decode().rstrip("=")
+            self._identity.write_text(f"{cluster_id} {self.brokers}")
+        formatted_for = int(self._identity.read_text().split()[1])
+        if formatted_for != self.brokers:
+            raise KafkaUnavailableError(
+                f"{self.directory} holds a cluster of {formatted_for}, {self.brokers} asked for: "
+                f"delete it with 'down --delete', or give another --directory"
+            )
+        started = [node for node in self._nodes if self.pid(node) is None]
+        for node in started:
+            self.start(node, wait=False)
+        for node in started:
+            self.wait(node)
+
+    def start(self, node: int, *, wait: bool = True) -> None:
+        """Start one broker (numbered from 1) on the data it has."""
+        home = self._home(node)
+        home.mkdir(parents=True, exist_ok=True)
+        if _answers(self._port(node)):
+            raise KafkaUnavailableError(
+                f"port {self._port(node)} is taken by another program: choose another with --port"
+            )
+        properties = home / "server.properties"
+        properties.write_text(self._properties(node))
+        if not (home / "data" / "meta.properties").is_file():
+            cluster_id = self._identity.read_text().split()[0]
+            formatted = subprocess.run(
+                [*_java("-Xmx256m"), "kafka.tools.StorageTool", "format", "--cluster-id", cluster_id,
+                 "--config", str(properties), "--ignore-formatted"],
+                capture_output=True, text=True, check=False,
+            )  # fmt: skip
+            if formatted.returncode:
+                raise KafkaUnavailableError(
+                    f"formatting broker {node} failed: {formatted.stdout}{formatted.stderr}"
+                )
+        with (home / "broker.log").open("ab") as output:
+            process = subprocess.Popen(
+                [*_java(_HEAP), "kafka.Kafka", str(properties)],
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        self._pid_file(node).write_text(f"{process.pid} {_started_at(process.pid)}")
+        if wait:
+            self.wait(node)
+
+    def wait(self, node: int) -> None:
+        """Wait until a broker that was started answers."""
+        deadline = time.monotonic() + _START_TIMEOUT_S
+        while not _answers(self._port(node)):
+            if self.pid(node) is None or time.monotonic() > deadline:
+                log = self._home(node) / "broker.log"
+                last = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
+                raise KafkaUnavailableError(f"broker {node} did not start; its log {log} ends with:\n{last}")
+            time.sleep(0.1)
+
+    def stop(self, node: int, number: int = signal.SIGTERM) -> None:
+        """End one broker and wait until it has gone; ``SIGKILL`` is a crash."""
+        pid = self.pid(node)
+        if pid is not None:
+            os.kill(pid, number)
+            deadline = time.monotonic() + _STOP_TIMEOUT_S
+            while self.pid(node) is not None:
+                if time.monotonic() > deadline:
+                    # With a majority of controllers gone, the last ones wait for them for minutes.
+                    os.kill(pid, signal.SIGKILL)
+                    deadline += _STOP_TIMEOUT_S
+                time.sleep(0.05)
+        self._pid_file(node).unlink(missing_ok=True)
+
+    def down(self, *, delete: bool = False) -> None:
+        """Stop all brokers; ``delete`` removes what they stored, the jars stay."""
+        nodes = [int(home.name.removeprefix("broker-")) for home in self.directory.glob("broker-*")]
+        pids = {node: self.pid(node) for node in nodes}
+        for pid in pids.values():  # all at once: none can stop cleanly after the majority has gone
+            if pid is not None:
+                os.kill(pid, signal.SIGTERM)
+        for node in nodes:
+            self.stop(node)
+            if delete:
+                shutil.rmtree(self._home(node))
+        if delete:
+            self._identity.unlink(missing_ok=True)
+
+    def pid(self, node: int) -> int | None:
+        """Return the process id of a running broker that was started from this directory."""
+        try:
+            pid, _, started = self._pid_file(node).read_text().partition(" ")
+        except FileNotFoundError:
+            return None
+        _reap(int(pid))
+        # The start time tells the broker from a later process with the same number.
+        return int(pid) if started and _started_at(int(pid)) == started else None
+
+    def __enter__(self) -> "KafkaCluster":
+        self.up()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.down()
+
+    def _properties(self, node: int) -> str:
+        copies = min(self.brokers, 3)
+        port = self._port(node)
+        own = {
+            "node.id": node,
+            "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{port + 1}",
+            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}",
+            "controller.quorum.voters": ",".join(
+                f"{other}@127.0.0.1:{self._port(other) + 1}" for other in self._nodes
+            ),
+            "log.dirs": self._home(node) / "data",
+            "default.replication.factor": copies,
+            "min.insync.replicas": max(1, copies - 1),
+            "offsets.topic.replication.factor": copies,
+            "transaction.state.log.replication.factor": copies,
+            "transaction.state.log.min.isr": max(1, copies - 1),
+            **{key: value.replace("{port}", str(port)) for key, value in self.settings.items()},
+        }
+        shared = (_HERE / "server.properties").read_text()
+        return shared + "\n" + "".join(f"{key}={value}\n" for key, value in own.items())
+
+
+def _resolve_jars() -> None:
+    resolved = _LIBRARY / ".pom.xml"
+    pom = (_HERE / "pom.xml").read_text()
+    if resolved.is_file() and resolved.read_text() == pom:
+        return
+    print("resolving the jars of Apache Kafka with Maven (about 45 MB the first time)", file=sys.stderr)
+    shutil.rmtree(_LIBRARY, ignore_errors=True)
+    maven = subprocess.run(
+        ["mvn", "-q", "-B", "-f", str(_HERE / "pom.xml"), "dependency:copy-dependencies",
+         f"-DoutputDirectory={_LIBRARY}"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if maven.returncode:
+        raise KafkaUnavailableError(f"Maven could not resolve Kafka's jars:\n{maven.stdout}{maven.stderr}")
+    resolved.write_text(pom)
+
+
+def _java(heap: str) -> list[str]:
+    return ["java", heap, "-XX:+UseSerialGC", f"-Dlog4j2.configurationFile={_HERE / 'log4j2.yaml'}",
+            "-cp", str(_LIBRARY / "*")]  # fmt: skip
+
+
+def _started_at(pid: int) -> str:
+    """Return when a process started, in the words of ``ps``; empty if there is none, or only a zombie."""
+    shown = subprocess.run(
+        ["ps", "-o", "stat=,lstart=", "-p", str(pid)], capture_output=True, text=True, check=False
+    )
+    state, _, started = shown.stdout.strip().partition(" ")
+    return "" if state.startswith("Z") else " ".join(started.split())
+
+
+def _reap(pid: int) -> None:
+    with contextlib.suppress(ChildProcessError):  # it was started by another process
+        os.waitpid(pid, os.WNOHANG)
+
+
+def _answers(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.settimeout(1)
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; see the module's description."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("command", choices=("up", "down", "status"))
+    parser.add_argument(
+        "--brokers", type=int, choices=(1, 3), default=int(os.environ.get("KAFKA_BROKERS", "1"))
+    )
+    parser.add_argument("--port", type=int, default=int(os.environ.get("KAFKA_PORT", "9092")))
+    parser.add_argument("--directory", type=Path, default=DEFAULT_DIRECTORY)
+    parser.add_argument("--delete", action="store_true", help="down: remove what the brokers stored")
+    options = parser.parse_args(arguments)
+    cluster = KafkaCluster(options.directory.resolve(), options.brokers, options.port)
+    try:
+        if options.command == "up":
+            cluster.up()
+            print(f"Kafka is up: --log kafka://{cluster.bootstrap}")
+        elif options.command == "down":
+            cluster.down(delete=options.delete)
+            print("Kafka is down" + ("; what it stored is gone" if options.delete else "; its data is kept"))
+        else:
+            for node in range(1, options.brokers + 1):
+                pid = cluster.pid(node)
+                print(f"broker {node}: " + ("not running" if pid is None else f"running, process {pid}"))
+    except KafkaUnavailableError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,50 @@
+"""What tests of several areas share: a real Kafka broker."""
+
+import os
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from infra.kafka.brokers import KafkaCluster, why_unavailable
+
+EXISTING_BROKER = "UNSTABLE_STREAM_TEST_KAFKA"
+"""Environment variable: ``host:port`` of a broker to use instead of starting one."""
+
+
+@pytest.fixture(scope="session")
+def kafka_bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """``host:port`` of a real broker for the whole session: use unique topics and groups."""
+    existing = os.environ.get(EXISTING_BROKER)
+    if existing:
+        yield existing
+        return
+    skip_without_kafka()
+    with KafkaCluster(tmp_path_factory.mktemp("kafka"), port=free_port_pair()) as cluster:
+        yield cluster.bootstrap
+
+
+def skip_without_kafka() -> None:
+    """Skip the test, saying what to install, if no broker can run here."""
+    reason = why_unavailable()
+    if reason is not None:
+        pytest.skip(reason)
+
+
+def free_port_pair(brokers: int = 1) -> int:
+    """Return a port such that it and those after it, two for each broker, are free now."""
+    while True:
+        with socket.socket() as first:
+            first.bind(("127.0.0.1", 0))
+            port: int = first.getsockname()[1]
+        if all(_is_free(other) for other in range(port, port + 2 * brokers)):
+            return port
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True
