@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Literal
 
 from unstable_stream.config import RunConfig
-from unstable_stream.errors import ConfigError
+from unstable_stream.errors import ConfigError, EventLogError
 from unstable_stream.eventlog.local import LocalLog
 from unstable_stream.eventlog.port import EventLog
 
-__all__ = ["DEFAULT_DATA_DIR", "DataDir", "open_log", "open_log_at"]
+__all__ = ["DEFAULT_DATA_DIR", "DataDir", "open_existing_log", "open_log", "open_log_at"]
 
 DEFAULT_DATA_DIR = Path("unstable-data")
 
@@ -42,6 +42,20 @@ class DataDir:
 def open_log(config: RunConfig, data: DataDir) -> EventLog:
     """Open the event log a run is configured for; see :func:`open_log_at`."""
     return open_log_at(config.log, data, config.synchronous)
+
+
+def open_existing_log(location: str, data: DataDir) -> EventLog:
+    """Open a log to look at what is there; see :func:`open_log_at`.
+
+    Raises:
+        EventLogError: ``local``, and the data directory has no event log.
+    """
+    if location == "local" and not data.log.is_file():
+        raise EventLogError(
+            f"no event log at {data.log}: start a run first, name its directory with --data, or its log "
+            "with --log"
+        )
+    return open_log_at(location, data)
 
 
 def open_log_at(location: str, data: DataDir, synchronous: Literal["FULL", "NORMAL"] = "NORMAL") -> EventLog:
