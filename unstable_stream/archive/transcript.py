@@ -13,6 +13,26 @@ __all__ = ["Move", "SeatLine", "Transcript", "load_transcript", "new_part"]
 
 _SHOWN_MATCHES = 5
 
+_MOVES = """
+WITH moves AS (FROM actions WHERE game_id = $1),
+    said AS (FROM turns WHERE game_id = $1),
+    shaped AS (FROM steps WHERE game_id = $1),
+    used AS (FROM update_steps WHERE step_id IN (SELECT step_id FROM shaped))
+SELECT
+    a.game_turn, a.seat, a.action, a.valid,
+    t.observation, t.completion, t.completion_tokens, t.finish_reason, t.prompt, t.prompt_tokens,
+    t.policy_version, t.latency_ms,
+    coalesce(t.completion_token_ids, []) AS token_ids, coalesce(t.logprobs, []) AS logprobs,
+    s.step_id, s.raw_reward, s.final_reward, s.reward AS step_reward,
+    CASE WHEN s.step_id IS NOT NULL THEN coalesce(u.fate, 'pending') END AS fate,
+    u.update, u.reason AS drop_reason
+FROM moves AS a
+LEFT JOIN said AS t USING (game_turn, seat)
+LEFT JOIN shaped AS s USING (trajectory_id, turn_index)
+LEFT JOIN used AS u USING (step_id)
+ORDER BY a.game_turn
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class SeatLine:
@@ -42,6 +62,29 @@ class Move:
     completion: str | None
     completion_tokens: int | None
     finish_reason: str | None
+    prompt: str | None = None
+    """The whole observation in the model's template: what the engine was given."""
+    prompt_tokens: int | None = None
+    policy_version: int | None = None
+    """Update whose weights sampled it; ``None``: a fixed opponent."""
+    latency_ms: float | None = None
+    token_ids: Sequence[int] = ()
+    """What the engine sampled; as long as ``logprobs``."""
+    logprobs: Sequence[float] = ()
+    """Nats, one per sampled token."""
+    step_id: str | None = None
+    """The training step made of it; ``None``: none was, and the next four are ``None`` too."""
+    raw_reward: float | None = None
+    """The environment's final reward for the seat."""
+    final_reward: float | None = None
+    """After the final reward transformations."""
+    step_reward: float | None = None
+    """After the step reward transformations: what the learner saw."""
+    fate: str | None = None
+    """``trained``, ``dropped`` or ``pending``."""
+    update: int | None = None
+    """The update that trained on the step or dropped it."""
+    drop_reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,13 +138,7 @@ def load_transcript(path: Path | str, game_id_prefix: str) -> Transcript:
         "FULL JOIN (FROM seats WHERE game_id = $1) AS s USING (seat) ORDER BY seat",
         [game["game_id"]],
     ).dicts()
-    moves = query(
-        path,
-        "SELECT game_turn, seat, a.action, a.valid, t.observation, t.completion, t.completion_tokens, "
-        "t.finish_reason FROM (FROM actions WHERE game_id = $1) AS a "
-        "LEFT JOIN (FROM turns WHERE game_id = $1) AS t USING (game_turn, seat) ORDER BY game_turn",
-        [game["game_id"]],
-    ).dicts()
+    moves = query(path, _MOVES, [game["game_id"]]).dicts()
     return Transcript(
         **game, seats=[SeatLine(**seat) for seat in seats], moves=[Move(**move) for move in _only_new(moves)]
     )

@@ -1,6 +1,6 @@
 """A game's transcript on a terminal. All text of games and models is shown literally, markup included."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
@@ -16,9 +16,17 @@ __all__ = ["render"]
 _SEAT_COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "red")
 
 
-def render(transcript: Transcript) -> RenderableType:
-    """Return the whole transcript, ready to print."""
-    return Group(*_header(transcript), *_moves(transcript), *_ending(transcript))
+def render(
+    transcript: Transcript, *, texts: Mapping[int, Sequence[str]] | None = None, prompts: bool = False
+) -> RenderableType:
+    """Return the whole transcript, ready to print.
+
+    Args:
+        transcript: the game.
+        texts: show each token with its log-probability; what the tokens of a game turn say, where known.
+        prompts: show the prompts too.
+    """
+    return Group(*_header(transcript), *_moves(transcript, texts, prompts), *_ending(transcript))
 
 
 def _colour(seat: int) -> str:
@@ -50,25 +58,56 @@ def _header(transcript: Transcript) -> Iterator[RenderableType]:
     yield seats
 
 
-def _moves(transcript: Transcript) -> Iterator[RenderableType]:
+def _moves(
+    transcript: Transcript, texts: Mapping[int, Sequence[str]] | None, prompts: bool
+) -> Iterator[RenderableType]:
     names = {line.seat: line.model_uid for line in transcript.seats}
     for move in transcript.moves:
         colour = _colour(move.seat)
         title = Text(f"move {move.game_turn} · seat {move.seat} · {names.get(move.seat, '?')}", style=colour)
         yield Rule(title, align="left", style=colour)
         if move.observation is not None:
-            yield _block("sees", move.observation, "dim")
+            yield _block("sees", Text(plain(move.observation.strip("\n")), style="dim"))
+        if prompts and move.prompt is not None:
+            yield _block("prompt", Text(plain(move.prompt.strip("\n")), style="dim"))
         if move.completion is not None:
-            yield _block("writes", move.completion, "")
+            yield _block("writes", Text(plain(move.completion.strip("\n"))))
+        if texts is not None and move.token_ids:
+            yield _block("tokens", _tokens(move, texts.get(move.game_turn)))
         yield _action(move)
+        if move.step_id is not None:
+            yield _block("reward", _rewards(move))
 
 
-def _block(label: str, text: str, style: str) -> RenderableType:
+def _block(label: str, text: Text) -> RenderableType:
     grid = Table.grid(padding=(0, 1))
     grid.add_column(width=6, style="bold dim", no_wrap=True)
     grid.add_column(overflow="fold")
-    grid.add_row(label, Text(plain(text.strip("\n")), style=style))
+    grid.add_row(label, text)
     return Padding(grid, (0, 0, 0, 1))
+
+
+def _tokens(move: Move, texts: Sequence[str] | None) -> Text:
+    """Return each token with its log-probability in nats, the surprising ones brighter."""
+    known = texts or [f"#{token}" for token in move.token_ids]
+    shown = Text()
+    for text, logprob in zip(known, move.logprobs, strict=True):
+        style = "bold red" if logprob < -3 else "yellow" if logprob < -1 else "green"
+        shown.append(plain(text.replace("\n", "⏎")).strip() or "␣", style=style)
+        shown.append(f" {logprob:.2f}  ", style="dim")
+    return shown
+
+
+def _rewards(move: Move) -> Text:
+    stages = (("game", move.raw_reward), ("final", move.final_reward), ("step", move.step_reward))
+    text = Text("  ".join(f"{name} {value:+.4g}" for name, value in stages if value is not None))
+    if move.fate == "pending":
+        text.append("  not trained on yet", style="dim")
+    elif move.fate == "dropped":
+        text.append(f"  dropped at update {move.update}: {move.drop_reason}", style="yellow")
+    else:
+        text.append(f"  trained on in update {move.update}", style="dim")
+    return text
 
 
 def _action(move: Move) -> RenderableType:
@@ -80,11 +119,7 @@ def _action(move: Move) -> RenderableType:
         text.append(f"  cut at {move.completion_tokens} tokens", style="yellow")
     elif move.completion_tokens is not None:
         text.append(f"  {move.completion_tokens} tokens", style="dim")
-    grid = Table.grid(padding=(0, 1))
-    grid.add_column(width=6, style="bold dim", no_wrap=True)
-    grid.add_column(overflow="fold")
-    grid.add_row("plays", text)
-    return Padding(grid, (0, 0, 0, 1))
+    return _block("plays", text)
 
 
 def _ending(transcript: Transcript) -> Iterator[RenderableType]:
