@@ -47,12 +47,15 @@ def golden(name: str) -> bytes:
 
 
 @pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
-def test_golden_events_decode_and_encode_to_the_same_bytes(path: Path) -> None:
+def test_golden_events_decode_and_encode_to_the_same_fields(path: Path) -> None:
     data = path.read_bytes().rstrip(b"\n")
     event = decode_event(data)
     assert event_type(event) == path.name.split(".")[0]
     if event.schema_version == type(event).SCHEMA_VERSION:
-        assert encode_event(event) == data
+        recorded, written = json.loads(data), json.loads(encode_event(event))
+        # Fields that were added since have their defaults and come after those recorded.
+        assert list(written.items())[: len(recorded)] == list(recorded.items())
+        assert decode_event(encode_event(event)) == event
 
 
 def test_every_event_type_has_a_golden_event_a_schema_and_one_topic() -> None:

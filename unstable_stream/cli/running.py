@@ -13,6 +13,7 @@ from unstable_stream.errors import RunError
 
 if TYPE_CHECKING:
     from unstable_stream.services.data_dir import DataDir
+    from unstable_stream.services.fork import Fork
 
 __all__ = ["run_config"]
 
@@ -22,11 +23,12 @@ def run_config(
     data: Path,
     *,
     resume: str | None = None,
+    fork: "Fork | None" = None,
     overrides: Sequence[str] = (),
     quiet: bool = False,
     dry_run: bool = False,
 ) -> str:
-    """Launch a run, or resume one, and return its id. Exits with status 130 if it was interrupted."""
+    """Launch, resume or fork a run and return its id. Exits with status 130 if it was interrupted."""
     from unstable_stream.services.data_dir import DataDir
     from unstable_stream.services.launcher import launch
     from unstable_stream.services.preflight import check_config
@@ -43,7 +45,9 @@ def run_config(
         check_config(config)
         typer.echo(config.model_dump_json(indent=2))
         raise typer.Exit
-    done = asyncio.run(launch(config, directory, resume=resume, watch=None if quiet else watch_run))
+    done = asyncio.run(
+        launch(config, directory, resume=resume, fork=fork, watch=None if quiet else watch_run)
+    )
     if done.outcome != "completed":
         print(
             f"run {done.run_id} {done.outcome}; go on with: unstable-stream train --resume {done.run_id}"

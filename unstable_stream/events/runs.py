@@ -24,7 +24,9 @@ class RunStarted(Event, frozen=True, kw_only=True, tag="run-started"):
     parent_run_id: str | None = None
     """The run this one was forked from."""
     parent_update: int | None = None
-    """The update of the parent at which it was forked."""
+    """The update of the parent at which it was forked; updates are numbered on from it."""
+    parent_games: int = 0
+    """Training games the parent had started by then; games are numbered on from there, so seeds are new."""
 
 
 class RunResumed(Event, frozen=True, kw_only=True, tag="run-resumed"):

@@ -156,6 +156,10 @@ class RunAudit:
     _replayed: int = 0
     _configs: dict[int, RunConfig] = field(default_factory=dict)
     _ends: dict[str, str] = field(default_factory=dict)
+    _first_update: int = 0
+    """Where the run began: 0, or the update of the parent it was forked at."""
+    _first_game: int = 0
+    """The number of its first training game; a fork numbers on from its parent's."""
 
     # -- fold ---------------------------------------------------------------------------------
 
@@ -194,6 +198,7 @@ class RunAudit:
     def _apply_run(self, event: Event, where: str) -> None:
         if isinstance(event, RunStarted):
             self._configs[0] = RunConfig.model_validate(event.config)
+            self._first_update, self._first_game = event.parent_update or 0, event.parent_games
         elif isinstance(event, RunResumed):
             self._configs[event.resumption] = RunConfig.model_validate(event.config)
 
@@ -307,7 +312,8 @@ class RunAudit:
                     yield "game never started", f"{game.where}: game {game_id} ended, but never started"
         for split, counts in games.items():
             indices = {game.game_index for game in self._started.values() if game.split == split}
-            for missing in sorted(set(range(max(indices, default=-1) + 1)) - indices):
+            first = self._first_game if split == "train" else 0
+            for missing in sorted(set(range(first, max(indices, default=-1) + 1)) - indices):
                 yield "game index left out", f"{split} game {missing} was never started, later ones were"
             if counts.started != counts.finished + counts.abandoned + counts.in_flight:
                 yield (
@@ -404,7 +410,8 @@ class RunAudit:
                     yield "trajectory missing", f"{game.where}: seat {seat} of game {game_id} has none"
 
     def _update_problems(self) -> Iterable[tuple[str, str]]:
-        for missing in sorted(set(range(1, max(self._updates, default=0) + 1)) - self._updates.keys()):
+        expected = range(self._first_update + 1, max(self._updates, default=0) + 1)
+        for missing in sorted(set(expected) - self._updates.keys()):
             yield "update left out", f"there is no update {missing}, but later ones"
         for number, update in self._updates.items():
             if update.model_uid not in (None, checkpoint_uid(number)):
@@ -418,17 +425,19 @@ class RunAudit:
         config = self._configs[max(self._configs)] if self._configs else None
         if config is None:
             yield "run never started", f"there is no run-started event of {self.run_id}"
-        elif self.state == "completed" and len(self._updates) < config.learner.iterations:
-            yield (
-                "updates missing",
-                f"the run is completed with {len(self._updates)} of {config.learner.iterations} updates",
-            )
+        elif self.state == "completed":
+            needed = config.learner.iterations - self._first_update
+            if len(self._updates) < needed:
+                yield (
+                    "updates missing",
+                    f"the run is completed with {len(self._updates)} of {needed} updates",
+                )
 
     def _checkpoint_problems(self) -> Iterable[tuple[str, str]]:
         for iteration, checkpoint in self._checkpoints.items():
-            if iteration > 0 and iteration not in self._updates:
+            if iteration > self._first_update and iteration not in self._updates:
                 yield "checkpoint without update", f"no update made checkpoint {checkpoint.model_uid}"
-        if self._updates and 0 not in self._checkpoints:
+        if self._updates and self._first_update not in self._checkpoints:
             yield "checkpoint missing", "the initial policy was never published"
 
 

@@ -23,11 +23,19 @@ from unstable_stream.config import RunConfig, VllmEngineConfig
 from unstable_stream.errors import ServiceError
 from unstable_stream.eventlog.port import Consumer, EventLog, TopicPartition
 from unstable_stream.eventlog.records import record_from_event
-from unstable_stream.events import Event, GameAbandoned, GameStarted, Metrics, encode_event, event_id
+from unstable_stream.events import (
+    Event,
+    GameAbandoned,
+    GameStarted,
+    Metrics,
+    RunStarted,
+    encode_event,
+    event_id,
+)
 from unstable_stream.services.data_dir import DataDir, open_log
 from unstable_stream.services.engine_actor import EngineActor, RemoteEngine
 from unstable_stream.services.rollout import RolloutWorker
-from unstable_stream.services.runs import readable_events
+from unstable_stream.services.runs import readable_events, run_started
 from unstable_stream.services.schedule import GameSchedule
 
 __all__ = ["Collector", "run_collector"]
@@ -47,13 +55,18 @@ class Collector:
     """
 
     def __init__(
-        self, config: RunConfig, run_id: str, engines: Sequence[Any], workers: Sequence[Any]
+        self,
+        config: RunConfig,
+        run_id: str,
+        engines: Sequence[Any],
+        workers: Sequence[Any],
+        started: RunStarted | None = None,
     ) -> None:
         self._config = config
         self._run_id = run_id
         self._engines = engines
         self._workers = workers
-        self._schedule = GameSchedule(run_id, config)
+        self._schedule = GameSchedule(run_id, config, started)
         self._calls: dict[asyncio.Task[Any], list[str]] = {}
         self._abandoned_in_a_row = 0
         self._next_worker = 0
@@ -215,7 +228,8 @@ async def run_collector(
     ]
     log = open_log(config, data)
     try:
-        await Collector(config, run_id, engines, workers).collect(log, stop)
+        started = await run_started(log, run_id)
+        await Collector(config, run_id, engines, workers, started).collect(log, stop)
     finally:
         await log.close()
 

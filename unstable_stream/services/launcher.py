@@ -19,6 +19,7 @@ from unstable_stream.eventlog.port import EventLog
 from unstable_stream.eventlog.topics import load_topics
 from unstable_stream.services.cluster import resolve_model, start_local, stop_local
 from unstable_stream.services.data_dir import DataDir, open_log
+from unstable_stream.services.fork import Fork
 from unstable_stream.services.preflight import check_config
 from unstable_stream.services.runs import finish_run, new_run_id, resume_run, start_run
 from unstable_stream.services.supervisor import Supervisor
@@ -40,10 +41,12 @@ async def launch(
     data: DataDir,
     *,
     resume: str | None = None,
+    fork: Fork | None = None,
     watch: Callable[[EventLog, str, RunConfig, Supervisor], Awaitable[None]] | None = None,
 ) -> Launch:
     """Run a configuration to its end, or until SIGINT or SIGTERM.
 
+    ``resume`` is the id of a run to go on with, ``fork`` where in another run's history to begin.
     ``watch`` is run beside it as a live view and cancelled at the end.
 
     Raises:
@@ -63,7 +66,7 @@ async def launch(
         if resume:
             await resume_run(log, run_id, config)
         else:
-            await start_run(log, config, run_id)
+            await start_run(log, config, run_id, fork)
         supervisor = Supervisor(
             ["--run", run_id, "--data", str(data.root.absolute()), "--log", config.log, "--die-with-parent"],
             data.service_logs(run_id),

@@ -16,6 +16,7 @@ from unstable_stream.events import (
     Rating,
     RunFinished,
     RunResumed,
+    RunStarted,
     Trajectory,
 )
 
@@ -73,6 +74,8 @@ class RunView:
     games: dict[str, int] = field(default_factory=lambda: {"train": 0, "eval": 0})
     in_flight: set[str] = field(default_factory=set)
     abandoned: int = 0
+    first_update: int = 0
+    """Where the run began: 0, or the update of the parent it was forked at."""
     update: int = 0
     last_update: LearnerUpdate | None = None
     recent: deque[tuple[bool, bool]] = field(default_factory=lambda: deque(maxlen=_RECENT_GAMES))
@@ -94,7 +97,10 @@ class RunView:
         """Take one event in; other runs' events change nothing."""
         if event.run_id != self.run_id:
             return
-        if isinstance(event, GameStarted):
+        if isinstance(event, RunStarted):
+            self.first_update = event.parent_update or 0
+            self.update = max(self.update, self.first_update)
+        elif isinstance(event, GameStarted):
             if event.game_id not in self._ended:
                 self.in_flight.add(event.game_id)
         elif isinstance(event, GameOutcome):

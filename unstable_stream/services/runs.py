@@ -5,6 +5,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -15,6 +16,9 @@ from unstable_stream.eventlog.port import EventLog, StoredRecord, TopicPartition
 from unstable_stream.eventlog.records import event_from_record, record_from_event
 from unstable_stream.events import Event, LearnerUpdate, RunFinished, RunResumed, RunStarted, event_id
 
+if TYPE_CHECKING:
+    from unstable_stream.services.fork import Fork
+
 __all__ = [
     "find_run",
     "finish_run",
@@ -22,6 +26,7 @@ __all__ = [
     "read_to_end",
     "readable_events",
     "resume_run",
+    "run_started",
     "start_run",
 ]
 
@@ -34,8 +39,8 @@ def new_run_id(name: str) -> str:
     return f"{slug}-{datetime.now(tz=UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
 
 
-async def start_run(log: EventLog, config: RunConfig, run_id: str) -> RunStarted:
-    """Record that a run exists."""
+async def start_run(log: EventLog, config: RunConfig, run_id: str, fork: "Fork | None" = None) -> RunStarted:
+    """Record that a run exists and, if it is a fork, the checkpoints it takes over from its parent."""
     event = RunStarted(
         event_id=event_id(run_id, "run-started"),
         run_id=run_id,
@@ -44,9 +49,21 @@ async def start_run(log: EventLog, config: RunConfig, run_id: str) -> RunStarted
         seed=config.seed,
         config=config.model_dump(mode="json"),
         package_version=__version__,
+        parent_run_id=fork.parent_run_id if fork else None,
+        parent_update=fork.update if fork else None,
+        parent_games=fork.games if fork else 0,
     )
-    await log.append([record_from_event(event)])
+    taken_over = fork.checkpoints_of(run_id, event.occurred_at_ms) if fork else []
+    await log.append([record_from_event(each) for each in (event, *taken_over)])
     return event
+
+
+async def run_started(log: EventLog, run_id: str) -> RunStarted:
+    """Return how a run began; raises :class:`RunError` if there is no such run."""
+    for event in await _run_events(log, run_id):
+        if isinstance(event, RunStarted):
+            return event
+    raise RunError(f"no run {run_id!r} in this log")
 
 
 async def resume_run(log: EventLog, run_id: str, config: RunConfig) -> RunResumed:

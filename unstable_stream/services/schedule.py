@@ -48,15 +48,17 @@ def build_pool(config: RunConfig) -> ModelPool:
 class GameSchedule:
     """The collector's state. Feed it every event of the run with :meth:`apply`, in any topic order."""
 
-    def __init__(self, run_id: str, config: RunConfig) -> None:
+    def __init__(self, run_id: str, config: RunConfig, started: RunStarted | None = None) -> None:
+        """``started`` matters for a forked run: it begins where its parent was."""
         self._run_id = run_id
         self._config = config
+        self._first_update = started.parent_update or 0 if started else 0
         self.pool = build_pool(config)
         self._fixed = {o.name: o for o in (*config.evaluation.opponents, *config.model_pool.fixed)}
         self.in_flight: dict[str, GameStarted] = {}
         self._ended: set[str] = set()
         self._abandoned: set[str] = set()
-        self._next_index = {"train": 0, "eval": 0}
+        self._next_index = {"train": started.parent_games if started else 0, "eval": 0}
         self._checkpoints: dict[str, Checkpoint] = {}
         self._last_planned: int | None = None
         self._open_evals: list[Checkpoint] = []
@@ -116,6 +118,8 @@ class GameSchedule:
         if event.model_uid in self._checkpoints:
             return
         self._checkpoints[event.model_uid] = event
+        if event.iteration < self._first_update:
+            return  # the parent has evaluated it
         every = self._config.evaluation.every
         last = self._last_planned
         is_last = event.iteration >= self._config.learner.iterations
@@ -168,7 +172,7 @@ class GameSchedule:
 
     def next_games(self, now_ms: int, at_most: int = 64) -> list[GameStarted]:
         """Return the games to start now. The caller publishes them and then feeds them to :meth:`apply`."""
-        if not self._checkpoints:
+        if all(checkpoint.iteration < self._first_update for checkpoint in self._checkpoints.values()):
             return []
         settings = self._config.collector
         games: list[GameStarted] = []
@@ -232,7 +236,8 @@ class GameSchedule:
 
     def _games_per_checkpoint(self, checkpoint: Checkpoint) -> int:
         evaluation = self._config.evaluation
-        if evaluation.first_last_games and checkpoint.iteration in (0, self._config.learner.iterations):
+        ends = (self._first_update, self._config.learner.iterations)
+        if evaluation.first_last_games and checkpoint.iteration in ends:
             return evaluation.first_last_games
         return evaluation.max_eval_games_per_ckpt
 

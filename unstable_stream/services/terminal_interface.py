@@ -161,9 +161,10 @@ def _remaining(view: RunView, elapsed_s: float) -> str:
     elapsed = f"{int(elapsed_s // 60)}:{int(elapsed_s % 60):02d}"
     if view.update >= view.config.learner.iterations:
         return f"{elapsed}, last evaluation"
-    if view.update == 0:
+    done = view.update - view.first_update
+    if done == 0:
         return f"{elapsed}, starting" if not view.in_flight else f"{elapsed}, playing the first games"
-    left = elapsed_s / view.update * (view.config.learner.iterations - view.update)
+    left = elapsed_s / done * (view.config.learner.iterations - view.update)
     return f"{elapsed}, about {int(left // 60)}:{int(left % 60):02d} left"
 
 

@@ -1,0 +1,64 @@
+"""``unstable-stream fork``: a new run from a point of another's history."""
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from unstable_stream.cli.options import DataOption, LogOption, SetOption
+
+if TYPE_CHECKING:
+    from unstable_stream.config import RunConfig
+    from unstable_stream.services.fork import Fork
+
+__all__ = ["register"]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("fork", help=_fork.__doc__)(_fork)
+
+
+def _fork(
+    run: str = typer.Argument(..., help="Run to fork: id, or an unambiguous prefix."),
+    at: int | None = typer.Option(
+        None,
+        "--at",
+        min=0,
+        metavar="UPDATE",
+        help="Fork after this update.  [default: the newest checkpoint]",
+    ),
+    overrides: SetOption = None,
+    dry_run: bool = typer.Option(
+        False, "--dry-run", help="Check everything and print the resolved configuration."
+    ),
+    quiet: bool = typer.Option(False, "--quiet", "-q", help="No live view."),
+    data: DataOption = Path("unstable-data"),
+    log: LogOption = "local",
+) -> None:
+    """Start a new run from a checkpoint of another, with other settings.
+
+    It goes on with the weights, optimizer state and update number of that checkpoint, new games, and the
+    earlier checkpoints as opponents.
+
+    Example: unstable-stream fork quickstart-2026 --at 10 --set learner.learning_rate=1e-4
+    """
+    from unstable_stream.cli.running import run_config
+
+    fork, config = asyncio.run(_find(run, at, overrides or [], data, log))
+    run_config(config, data, fork=fork, quiet=quiet, dry_run=dry_run)
+
+
+async def _find(
+    run: str, at: int | None, overrides: list[str], data: Path, location: str
+) -> "tuple[Fork, RunConfig]":
+    from unstable_stream.services.data_dir import DataDir, open_log_at
+    from unstable_stream.services.fork import find_fork, fork_config
+
+    log = open_log_at(location, DataDir(data))
+    try:
+        fork, config = await find_fork(log, run, at)
+    finally:
+        await log.close()
+    return fork, fork_config(fork, config, overrides)
