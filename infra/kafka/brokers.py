@@ -128,15 +128,20 @@ class KafkaCluster:
                 raise KafkaUnavailableError(
                     f"formatting broker {node} failed: {formatted.stdout}{formatted.stderr}"
                 )
-        with (home / "broker.log").open("ab") as output:
-            process = subprocess.Popen(
-                [*_java(_HEAP), "kafka.Kafka", str(properties)],
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,
-            )
-        self._pid_file(node).write_text(f"{process.pid} {_started_at(process.pid)}")
+        command = [*_java(_HEAP), "kafka.Kafka", str(properties)]
+        # Not subprocess.Popen: it watches over its children, and the broker outlives whoever started it.
+        pid = os.posix_spawnp(
+            command[0],
+            command,
+            os.environ,
+            file_actions=[
+                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                (os.POSIX_SPAWN_OPEN, 1, home / "broker.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644),
+                (os.POSIX_SPAWN_DUP2, 1, 2),
+            ],
+            setsid=True,
+        )
+        self._pid_file(node).write_text(f"{pid} {_started_at(pid)}")
         if wait:
             self.wait(node)
 
@@ -184,6 +189,8 @@ class KafkaCluster:
             pid, _, started = self._pid_file(node).read_text().partition(" ")
         except FileNotFoundError:
             return None
+        if not pid.isdigit():
+            return None  # cut short, by a full disk or a power cut
         _reap(int(pid))
         # The start time tells the broker from a later process with the same number.
         return int(pid) if started and _started_at(int(pid)) == started else None

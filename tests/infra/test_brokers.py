@@ -1,0 +1,149 @@
+"""The real Kafka without Docker: it starts, says what it is, ends cleanly, and says what is in its way."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from infra.kafka.brokers import KafkaCluster, KafkaUnavailableError, why_unavailable
+from tests.conftest import free_port_pair, skip_without_kafka
+
+SCRIPT = Path(__file__).parents[2] / "infra" / "kafka" / "brokers.py"
+
+
+def brokers(*arguments: str, path: str | None = None) -> "subprocess.CompletedProcess[str]":
+    """Run the script as ``make`` does: with any Python, from anywhere."""
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("KAFKA_")}
+    return subprocess.run(
+        [sys.executable, str(SCRIPT), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+        env=environment if path is None else {**environment, "PATH": path},
+    )
+
+
+@pytest.fixture
+def cluster_of(tmp_path: Path) -> Iterator["list[KafkaCluster]"]:
+    """Clusters a test made; all are stopped."""
+    skip_without_kafka()
+    made: list[KafkaCluster] = []
+    yield made
+    for cluster in made:
+        cluster.down(delete=True)
+
+
+def test_up_status_down_up_again_and_delete(tmp_path: Path, cluster_of: list[KafkaCluster]) -> None:
+    port = free_port_pair()
+    where = ("--directory", str(tmp_path / "kafka"), "--port", str(port))
+    cluster = KafkaCluster(tmp_path / "kafka", port=port)
+    cluster_of.append(cluster)
+
+    up = brokers("up", *where)
+    assert (up.returncode, up.stdout) == (0, f"Kafka is up: --log kafka://127.0.0.1:{port}\n"), up.stderr
+    pid = cluster.pid(1)
+    assert pid is not None
+    again = brokers("up", *where)
+    assert (again.returncode, cluster.pid(1)) == (0, pid), "up twice starts nothing twice"
+    status = brokers("status", *where)
+    assert status.stdout == f"broker 1: running, process {pid}\n"
+
+    down = brokers("down", *where)
+    assert (down.returncode, down.stdout) == (0, "Kafka is down; its data is kept\n")
+    assert not is_running(pid)
+    assert brokers("status", *where).stdout == "broker 1: not running\n"
+    identity = (tmp_path / "kafka" / "cluster-id").read_text()
+
+    cluster.up()
+    assert (tmp_path / "kafka" / "cluster-id").read_text() == identity, "the same cluster on the same data"
+    gone = brokers("down", "--delete", *where)
+    assert gone.stdout == "Kafka is down; what it stored is gone\n"
+    assert list((tmp_path / "kafka").iterdir()) == []
+    assert brokers("down", *where).returncode == 0, "down without anything is fine"
+
+
+def test_three_brokers_one_is_killed_and_comes_back(tmp_path: Path, cluster_of: list[KafkaCluster]) -> None:
+    cluster = KafkaCluster(tmp_path / "kafka", brokers=3, port=free_port_pair(3))
+    cluster_of.append(cluster)
+    cluster.up()
+    assert len(cluster.bootstrap.split(",")) == 3
+    pids = [cluster.pid(node) for node in (1, 2, 3)]
+    assert None not in pids
+    assert len(set(pids)) == 3
+
+    cluster.stop(2, signal.SIGKILL)
+    assert [cluster.pid(node) for node in (1, 2, 3)] == [pids[0], None, pids[2]]
+    cluster.up()
+    revived = cluster.pid(2)
+    assert revived not in (None, pids[1])
+    assert [cluster.pid(1), cluster.pid(3)] == [pids[0], pids[2]], "only the missing one is started"
+
+    with pytest.raises(KafkaUnavailableError, match="holds a cluster of 3, 1 asked for"):
+        KafkaCluster(tmp_path / "kafka", brokers=1, port=cluster.port).up()
+
+
+def test_a_taken_port_is_named(tmp_path: Path, cluster_of: list[KafkaCluster]) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        refused = brokers("up", "--directory", str(tmp_path / "kafka"), "--port", str(port))
+    assert refused.returncode == 1
+    assert refused.stderr == (f"error: port {port} is taken by another program: choose another with --port\n")
+
+
+def test_without_java_it_says_what_to_install(tmp_path: Path) -> None:
+    refused = brokers("up", "--directory", str(tmp_path / "kafka"), path=str(tmp_path))
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert "`apt-get install openjdk-17-jre-headless`" in refused.stderr
+    assert "`apt-get install maven`" in refused.stderr
+    assert "Traceback" not in refused.stderr
+    assert not (tmp_path / "kafka").exists(), "nothing was made"
+
+
+def test_tests_skip_with_the_same_words(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    reason = why_unavailable()
+    assert reason is not None
+    with pytest.raises(pytest.skip.Exception, match="apt-get install maven"):
+        skip_without_kafka()
+
+
+def test_a_process_that_got_the_brokers_number_is_left_alone(tmp_path: Path) -> None:
+    """After a reboot, say: the pid file is there, the broker is not, and the number belongs to another."""
+    innocent = subprocess.Popen(["sleep", "60"])
+    try:
+        home = tmp_path / "kafka" / "broker-1"
+        home.mkdir(parents=True)
+        (home / "pid").write_text(f"{innocent.pid} Mon Jan 1 00:00:00 2024")
+        cluster = KafkaCluster(tmp_path / "kafka")
+        assert cluster.pid(1) is None
+        cluster.down()
+        assert innocent.poll() is None
+        assert not (home / "pid").exists()
+    finally:
+        innocent.kill()
+        innocent.wait()
+
+
+@pytest.mark.parametrize("content", ["", "not a number", "123456789"])
+def test_a_pid_file_that_says_nothing_is_no_running_broker(tmp_path: Path, content: str) -> None:
+    """The machine lost power while it was being written, or it is of an older version."""
+    home = tmp_path / "kafka" / "broker-1"
+    home.mkdir(parents=True)
+    (home / "pid").write_text(content)
+    assert KafkaCluster(tmp_path / "kafka").pid(1) is None
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
