@@ -228,6 +228,9 @@ class LearnerConfig(_Section):
     """Wait until this many batches are there."""
     save_every: PositiveInt = 1
     """Save and publish a checkpoint every so many updates; the last always."""
+    keep_optimizer_states: PositiveInt | None = None
+    """Keep the optimizer state, two thirds of a checkpoint, of only so many newest ones; by default of all,
+    so that a run can be forked anywhere."""
     max_train_len: PositiveInt | None = None
     """Only the first so many tokens of prompt and completion are trained on."""
     initial_lora_path: str | None = None

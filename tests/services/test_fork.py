@@ -59,6 +59,7 @@ async def _parent(log: LocalLog, tmp_path: Path) -> None:
         if iteration:
             path = tmp_path / "checkpoints" / str(iteration)
             path.mkdir(parents=True)
+            (path / "optimizer.pt").touch()
             made = Checkpoint(**{**{f: getattr(made, f) for f in made.__struct_fields__}, "path": str(path)})
         events.append(made)
     events += [started_game(index, index // 2) for index in range(8)]
@@ -95,6 +96,9 @@ async def test_what_cannot_be_forked_is_said(log: LocalLog, tmp_path: Path) -> N
     await _parent(log, tmp_path)
     with pytest.raises(RunError, match=r"no checkpoint of update 9; it has those of 0, 1, 2, 3$"):
         await find_fork(log, PARENT, 9)
+    (tmp_path / "checkpoints" / "2" / "optimizer.pt").unlink()
+    with pytest.raises(RunError, match=r"optimizer state.*learner\.initial_lora_path="):
+        await find_fork(log, PARENT, 2)
     (tmp_path / "checkpoints" / "2").rmdir()
     with pytest.raises(RunError, match="files of ckpt-000002"):
         await find_fork(log, PARENT, 2)

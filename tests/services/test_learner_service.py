@@ -164,6 +164,18 @@ async def test_n_iterations_make_n_updates_and_n_plus_one_checkpoints(
     assert len(set(digests)) == UPDATES + 1
 
 
+async def test_old_optimizer_states_go_and_the_run_still_resumes(log: LocalLog, tmp_path: Path) -> None:
+    settings = config(keep_optimizer_states=2)
+    short = settings.model_copy(update={"learner": settings.learner.model_copy(update={"iterations": 3})})
+    await service(tmp_path, short).train(log, asyncio.Event())
+    states = tmp_path.glob("checkpoints/*/*/optimizer.pt")
+    assert sorted(path.parent.name for path in states) == [checkpoint_uid(2), checkpoint_uid(3)]
+    await service(tmp_path, settings).train(log, asyncio.Event())
+    numbers = [number for number, *_ in (await curve(log))[0]]
+    assert numbers == [1, 2, 3, 4]
+    assert len(list(tmp_path.glob("checkpoints/*/*/adapter_model.safetensors"))) == UPDATES
+
+
 KillAt = Callable[[LearnerService, pytest.MonkeyPatch], None]
 
 

@@ -22,6 +22,7 @@ __all__ = ["Fork", "find_fork", "fork_config"]
 
 _KEPT_KEYS = ("model", "seed", "lora", "learner.initial_lora_path")
 """What a checkpoint is bound to."""
+_OPTIMIZER_STATE = "optimizer.pt"  # as the learner names it, which cannot be imported without torch
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +80,12 @@ async def find_fork(log: EventLog, run_id: str, update: int | None = None) -> tu
         raise RunError(
             f"the files of {chosen.model_uid} of run {run_id} are not at {chosen.path}: put them back, "
             "or fork at another update"
+        )
+    if chosen.path is not None and not Path(chosen.path, _OPTIMIZER_STATE).is_file():
+        raise RunError(
+            f"the optimizer state of {chosen.model_uid} of run {run_id} was deleted (see "
+            "learner.keep_optimizer_states): fork at a newer update, or start a run with "
+            f"learner.initial_lora_path={chosen.path}"
         )
     # The last checkpoint's moment is recorded; of the games before it the highest number counts.
     started = [game.game_index + 1 for game in games if game.occurred_at_ms <= chosen.occurred_at_ms]

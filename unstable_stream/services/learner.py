@@ -27,7 +27,7 @@ from unstable_stream.errors import LearnerError
 from unstable_stream.eventlog.port import Consumer, EventLog, Positions, Producer
 from unstable_stream.eventlog.records import record_from_event
 from unstable_stream.events import Checkpoint, LearnerUpdate, Step, checkpoint_uid, event_id
-from unstable_stream.learners import StandardLearner
+from unstable_stream.learners import StandardLearner, prune_optimizer_states
 from unstable_stream.reward_transformations import Sample, build_sampling
 from unstable_stream.services.data_dir import DataDir
 from unstable_stream.services.runs import read_to_end, readable_events
@@ -98,6 +98,9 @@ class LearnerService:
                 async with producer.transaction() as transaction:
                     events = [update] if checkpoint is None else [update, checkpoint]
                     await transaction.append([record_from_event(event) for event in events])
+                if checkpoint is not None and settings.keep_optimizer_states is not None:
+                    # Only now: a checkpoint that was not published is none to resume from.
+                    prune_optimizer_states(self._learner.ckpt_root, keep_last=settings.keep_optimizer_states)
             return self._learner.step
         finally:
             await consumer.close()
