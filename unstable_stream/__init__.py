@@ -1,5 +1,19 @@
 """Event-sourced self-play reinforcement learning for language models on text games."""
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from unstable_stream.plugins import Context, consumer
+
 __version__ = "0.1.0"
 
-__all__ = ["__version__"]
+__all__ = ["Context", "__version__", "consumer"]
+
+
+def __getattr__(name: str) -> object:
+    # Looked up when asked for: whoever only wants the version should not pay for the events' codecs.
+    if name in ("Context", "consumer"):
+        from unstable_stream import plugins
+
+        return getattr(plugins, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -23,7 +23,9 @@ __all__ = [
     "LearnerError",
     "LogUnavailableError",
     "OffsetOutOfRangeError",
+    "PluginError",
     "RecordTooLargeError",
+    "ReportError",
     "RunError",
     "ServiceError",
     "UnknownEventError",
@@ -50,6 +52,10 @@ class RunError(UnstableStreamError):
 
 class ServiceError(UnstableStreamError):
     """A service that could not be started or kept dying."""
+
+
+class PluginError(UnstableStreamError):
+    """A plug-in consumer that cannot be loaded, is declared wrongly, or keeps what cannot be saved."""
 
 
 # -- events ---------------------------------------------------------------------------------------
@@ -134,6 +140,10 @@ class CheckpointError(LearnerError):
 
 class ArchiveError(UnstableStreamError):
     """A failed operation on the archive."""
+
+
+class ReportError(UnstableStreamError):
+    """A report that cannot be made: no such run, plots not installed, or nowhere to write it."""
 
 
 class ArchiveBusyError(ArchiveError):

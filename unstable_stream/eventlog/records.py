@@ -8,9 +8,9 @@ from functools import lru_cache
 
 from unstable_stream.errors import EventError
 from unstable_stream.eventlog.port import Record, StoredRecord
-from unstable_stream.events import Event, decode_event, encode_event, event_type
+from unstable_stream.events import EVENT_TYPES, Event, decode_event, encode_event, event_type
 
-__all__ = ["event_from_record", "record_from_event"]
+__all__ = ["event_from_record", "event_headers", "record_from_event"]
 
 
 def record_from_event(event: Event) -> Record:
@@ -29,6 +29,20 @@ def record_from_event(event: Event) -> Record:
         },
         timestamp_ms=event.occurred_at_ms,
     )
+
+
+def event_headers(
+    type_name: str, schema_version: int, event_id: str, run_id: str, occurred_at_ms: int
+) -> dict[str, bytes]:
+    """Return the headers of an event of which the head is known; :class:`KeyError` for an unknown type."""
+    return {
+        "ce_specversion": b"1.0",
+        "ce_id": event_id.encode(),
+        "ce_type": _type_header(EVENT_TYPES[type_name], schema_version),
+        "ce_source": _source_header(run_id),
+        "ce_time": _time_header(occurred_at_ms),
+        "content-type": b"application/json",
+    }
 
 
 # Events come in runs of one type, run and time: these three are most of a record's cost otherwise.
