@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 from tests.archive.history import made_up_run, stored
 from unstable_stream.archive import ArchiveWriter
 from unstable_stream.archive.transcript import new_part
-from unstable_stream.cli import games, runs, sql
+from unstable_stream.cli import archive, games, runs, sql
 from unstable_stream.errors import ArchiveError, EventLogError, UnstableStreamError
 from unstable_stream.eventlog.local import LocalLog
 from unstable_stream.eventlog.records import record_from_event
@@ -24,7 +24,7 @@ from unstable_stream.events import Event, GameOutcome, GameStarted, Trajectory, 
 from unstable_stream.events.games import Action
 
 _APP = typer.Typer(rich_markup_mode="rich", pretty_exceptions_enable=False)
-for _module in (games, runs, sql):
+for _module in (archive, games, runs, sql):
     _module.register(_APP)
 
 _TAUNT = "[bold]I win[/bold] \x1b[31m now [/nonsense] " + "and on " * 40 + "end"

@@ -48,6 +48,7 @@ class Rejection(NamedTuple):
 class _Raw(NamedTuple):
     record: ArchivedRecord
     event: Event | None
+    log_id: str
 
 
 _CLOUD_EVENTS_HEADERS: Final = {"ce_specversion", "ce_id", "ce_type", "ce_source", "ce_time", "content-type"}
@@ -84,7 +85,7 @@ def _of_event(read: Callable[[Event], object]) -> Callable[[_Raw], object]:
 
 EVENTS: Final = Table(
     "events",
-    "Every record of every topic as it was read, one row per position.",
+    "Every record of every topic as it was read, one row per log and position.",
     (),
     (
         Column("topic", "VARCHAR", "Topic.", "record.topic"),
@@ -109,6 +110,11 @@ EVENTS: Final = Table(
         Column("value", "VARCHAR", "The body, JSON: `value->>'$.field'`; NULL: not text.", _text, True),
         Column("value_bytes", "BLOB", "The body if it is not text.", _bytes_if_not_text),
         Column("headers", "MAP(VARCHAR, BLOB)", "Headers other than CloudEvents' own.", _other_headers),
+        Column(
+            "log_id",
+            "VARCHAR",
+            "The log it was read from: id of the Kafka cluster or of the local file; empty: not known.",
+        ),
     ),
 )
 """The raw table. It keeps every position; the typed tables count an event published twice once."""
@@ -162,8 +168,8 @@ class Batch:
     rejected: Sequence[Rejection]
 
 
-def build_batch(records: Sequence[ArchivedRecord], unseen: Unseen) -> Batch:
-    """Turn records that are new by position into the rows to insert."""
+def build_batch(records: Sequence[ArchivedRecord], unseen: Unseen, log_id: str = "") -> Batch:
+    """Turn records that are new by position in the log ``log_id`` into the rows to insert."""
     within: set[str] = set()
 
     def unseen_here_too(event_ids: _EventIds) -> Sequence[bool]:
@@ -173,7 +179,7 @@ def build_batch(records: Sequence[ArchivedRecord], unseen: Unseen) -> Batch:
 
     parts = []
     for start in range(0, len(records), _CHUNK_RECORDS):
-        parts.append(_build_chunk(records[start : start + _CHUNK_RECORDS], unseen_here_too))
+        parts.append(_build_chunk(records[start : start + _CHUNK_RECORDS], unseen_here_too, log_id))
         within.update(parts[-1].event_ids)
     tables = {
         table.name: [part.tables[table.name] for part in parts if table.name in part.tables]
@@ -187,7 +193,7 @@ def build_batch(records: Sequence[ArchivedRecord], unseen: Unseen) -> Batch:
     )
 
 
-def _build_chunk(records: Sequence[ArchivedRecord], unseen: Unseen) -> Batch:
+def _build_chunk(records: Sequence[ArchivedRecord], unseen: Unseen, log_id: str) -> Batch:
     raws: list[_Raw] = []
     rejected: list[Rejection] = []
     first: dict[str, Event] = {}
@@ -201,7 +207,7 @@ def _build_chunk(records: Sequence[ArchivedRecord], unseen: Unseen) -> Batch:
         else:
             decoded += 1
             first.setdefault(event.event_id, event)
-        raws.append(_Raw(record, event))
+        raws.append(_Raw(record, event, log_id))
     ids = list(first)
     new = {event_id: first[event_id] for event_id, is_new in zip(ids, unseen(ids), strict=True) if is_new}
     duplicates = decoded - len(new)
@@ -216,7 +222,7 @@ def _build_chunk(records: Sequence[ArchivedRecord], unseen: Unseen) -> Batch:
             if raw.event is not None and raw.event.event_id in unstorable
         ]
         raws = [
-            _Raw(raw.record, None) if raw.event is not None and raw.event.event_id in unstorable else raw
+            raw._replace(event=None) if raw.event is not None and raw.event.event_id in unstorable else raw
             for raw in raws
         ]
         new = {event_id: event for event_id, event in new.items() if event_id not in unstorable}

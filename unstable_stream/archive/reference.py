@@ -19,6 +19,11 @@ Every record of every topic, in one DuckDB file: `archive.duckdb` in the data di
 DuckDB lets one process write or many read: the archiver holds the file only while it stores a batch, and
 `unstable-stream` waits its turn; another client that finds it locked tries again.
 
+One archive may hold several logs, e.g. first the local file and then a Kafka cluster: records and positions
+are kept by `log_id`, so a new cluster, or one that was wiped, is archived from its beginning. An archive of
+an older version of the package is upgraded when it is next written to, at the latest by
+`unstable-stream archive`.
+
 The table `events` keeps each record as it was read. The typed tables hold the same history unpacked; an
 event that was published twice is in them once. Times are UTC. Deleting the file loses nothing that the log
 still holds: the archiver fills a new one.
@@ -29,6 +34,7 @@ successes in n trials.
 ## Questions
 """
 _POSITIONS: Final = {
+    "log_id": "The log.",
     "topic": "Topic.",
     "partition": "Partition of the topic.",
     "next_offset": "Offset of the next record to archive.",
@@ -59,7 +65,9 @@ def relations() -> tuple[Relation, ...]:
         for table in (EVENTS, *TABLES)
     ]
     own = [
-        Relation("positions", "table", "How far the archive has read, one row per partition.", _POSITIONS),
+        Relation(
+            "positions", "table", "How far the archive has read each partition of each log.", _POSITIONS
+        ),
         Relation("schema_version", "table", "What wrote this file, one row.", _VERSION),
     ]
     return (*views, *tables, *own)

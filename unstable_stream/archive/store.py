@@ -20,8 +20,11 @@ from unstable_stream.errors import ArchiveBusyError, ArchiveError
 
 __all__ = ["SCHEMA_VERSION", "WritableArchive", "open_archive"]
 
-SCHEMA_VERSION: Final = 1
-"""Raised when a table changes so that an older package could not read it; views are simply replaced."""
+SCHEMA_VERSION: Final = 2
+"""Raised when a table changes so that an older package could not use it; views are simply replaced.
+
+1: one log an archive. 2: ``events`` and ``positions`` say which log they are of.
+"""
 
 _RETRY_S: Final = 0.01
 _BUSY_MESSAGES: Final = ("Could not set lock", "already attached", "different configuration")
@@ -36,6 +39,10 @@ _CHECKPOINT_THRESHOLD: Final = "64MB"
 _WRITER_THREADS: Final = 2
 _WRITER_MEMORY: Final = "2GB"
 _NAME: Final = "archive"
+_POSITIONS: Final = (
+    'CREATE TABLE positions (log_id VARCHAR, topic VARCHAR, "partition" INTEGER, next_offset BIGINT, '
+    'PRIMARY KEY (log_id, topic, "partition"))'
+)
 
 
 def open_archive(
@@ -55,7 +62,10 @@ def open_archive(
         )
     connection = _retry_while_held(path, timeout_s, lambda: duckdb.connect(str(path), read_only=read_only))
     try:
-        _check_version(connection, path)
+        _, digest = _check_version(connection, path)
+        if read_only and digest != views_digest():
+            # Nobody has written to it since another version of the package made its views.
+            _create_views(connection, "TEMP")
     except ArchiveError:
         connection.close()
         raise
@@ -133,8 +143,8 @@ def _retry_while_held(
         time.sleep(_RETRY_S)
 
 
-def _check_version(connection: duckdb.DuckDBPyConnection, path: Path) -> str:
-    """Return the digest of the views in the file."""
+def _check_version(connection: duckdb.DuckDBPyConnection, path: Path) -> tuple[int, str]:
+    """Return the schema version and the digest of the views in the file."""
     try:
         # All rows, not one: an unfinished result would block the connection.
         rows = connection.execute(
@@ -148,39 +158,55 @@ def _check_version(connection: duckdb.DuckDBPyConnection, path: Path) -> str:
             f"the archive {path} has schema version {version}, written by unstable_stream {package_version}; "
             f"this is {__version__} and knows up to {SCHEMA_VERSION}. Upgrade unstable_stream."
         )
-    return str(digest)
+    return version, str(digest)
 
 
 def _ensure_schema(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
     try:
-        digest = _check_version(connection, path)
+        version, digest = _check_version(connection, path)
     except ArchiveError:
         if connection.execute("SHOW TABLES").fetchall():
             raise
-        digest = _create_tables(connection)
+        version, digest = _create_tables(connection)
+    if version < SCHEMA_VERSION:
+        _upgrade(connection)
     if digest != views_digest():
         connection.execute("BEGIN")
-        connection.execute(macros())
-        for view in load_views():
-            connection.execute(view.create_sql())
+        _create_views(connection)
         connection.execute(
             "UPDATE schema_version SET views_digest = ?, package_version = ?", [views_digest(), __version__]
         )
         connection.execute("COMMIT")
 
 
-def _create_tables(connection: duckdb.DuckDBPyConnection) -> str:
-    """Create everything but the views; return the digest of no views."""
+def _create_views(connection: duckdb.DuckDBPyConnection, temporary: str = "") -> None:
+    connection.execute(macros(temporary))
+    for view in load_views():
+        connection.execute(view.create_sql(temporary))
+
+
+def _create_tables(connection: duckdb.DuckDBPyConnection) -> tuple[int, str]:
+    """Create everything but the views; return the version and the digest of no views."""
     connection.execute("BEGIN")
     for table in (EVENTS, *TABLES):
         connection.execute(table.create_sql())
-    connection.execute(
-        'CREATE TABLE positions (topic VARCHAR, "partition" INTEGER, next_offset BIGINT, '
-        'PRIMARY KEY (topic, "partition"))'
-    )
+    connection.execute(_POSITIONS)
     connection.execute(
         "CREATE TABLE schema_version (version INTEGER, package_version VARCHAR, views_digest VARCHAR)"
     )
     connection.execute("INSERT INTO schema_version VALUES (?, ?, '')", [SCHEMA_VERSION, __version__])
     connection.execute("COMMIT")
-    return ""
+    return SCHEMA_VERSION, ""
+
+
+def _upgrade(connection: duckdb.DuckDBPyConnection) -> None:
+    """Make version 2 of version 1, which did not keep the log: an empty ``log_id`` says that."""
+    connection.execute("BEGIN")
+    connection.execute("ALTER TABLE events ADD COLUMN log_id VARCHAR DEFAULT ''")
+    rows = connection.execute('SELECT topic, "partition", next_offset FROM positions').fetchall()
+    connection.execute("DROP TABLE positions")
+    connection.execute(_POSITIONS)
+    if rows:
+        connection.executemany("INSERT INTO positions VALUES ('', ?, ?, ?)", rows)
+    connection.execute("UPDATE schema_version SET version = ?", [SCHEMA_VERSION])
+    connection.execute("COMMIT")

@@ -1,4 +1,4 @@
-"""Write records into the archive, each position and each event once.
+"""Write records into the archive, each position of each log and each event once.
 
 One batch is one transaction, in this order:
 
@@ -9,14 +9,14 @@ One batch is one transaction, in this order:
 5. commit, let go of the file.
 
 A kill before 5 leaves the archive as it was, and the same records come again; after 5 they are recognised by
-position. An event published twice, at two positions, is recognised by its id. One thread may prepare a batch
-while another stores the one before.
+position. An event published twice, at two positions or on two logs, is recognised by its id. One thread may
+prepare a batch while another stores the one before.
 """
 
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import duckdb
 import numpy as np
@@ -32,6 +32,9 @@ from unstable_stream.errors import ArchiveError
 __all__ = ["ArchiveWriter", "Prepared", "Written"]
 
 _log = structlog.get_logger(__name__)
+
+_Positions: TypeAlias = dict[tuple[str, str, int], int]
+"""(log id, topic, partition) to the next offset, of every log the archive knows."""
 
 
 class Written(NamedTuple):
@@ -57,20 +60,21 @@ class Prepared(NamedTuple):
     new: Sequence[ArchivedRecord]
     """Those whose positions had not been archived."""
     batch: Batch
-    based_on: dict[tuple[str, int], int]
+    based_on: _Positions
     """The positions the archive must have when it is stored."""
-    positions: dict[tuple[str, int], int]
+    positions: _Positions
     """The positions it will have then."""
 
 
 class ArchiveWriter:
-    """The writer of an archive file. Batches are stored in the order they were prepared."""
+    """Writes one log into an archive file. Batches are stored in the order they were prepared."""
 
-    def __init__(self, path: Path | str, *, timeout_s: float = 60.0) -> None:
-        """Create or open the archive.
+    def __init__(self, path: Path | str, log_id: str = "", *, timeout_s: float = 60.0) -> None:
+        """Create or open the archive; one that an older version of the package wrote is upgraded in place.
 
         Args:
             path: the file; made with its directory if it does not exist.
+            log_id: what tells the log from any other: positions mean something only together with it.
             timeout_s: how long to wait for readers to let go of the file.
 
         Raises:
@@ -78,6 +82,7 @@ class ArchiveWriter:
             ArchiveError: it is not an archive, or a newer version of the package wrote it.
         """
         self.path = Path(path)
+        self.log_id = log_id
         self._timeout_s = timeout_s
         self._archive = WritableArchive(self.path, timeout_s=timeout_s)
         # Hashes strings the way the file's engine does, without the file.
@@ -97,9 +102,48 @@ class ArchiveWriter:
 
     @property
     def positions(self) -> Mapping[tuple[str, int], int]:
-        """(topic, partition) to the next offset to prepare; a partition never seen is absent."""
+        """(topic, partition) of this log to the next offset to prepare; a partition never seen is absent."""
+        return self._positions_of(self.log_id)
+
+    @property
+    def unattributed(self) -> bool:
+        """Whether the archive holds records of a log that is not known: schema version 1 did not keep it."""
+        return self.log_id != "" and bool(self._positions_of(""))
+
+    def adopt(self, records: Sequence[ArchivedRecord]) -> bool:
+        """Attribute to this log what is unattributed, if the archive holds ``records`` at their positions.
+
+        Args:
+            records: some of this log's first ones; those the archive had not come to prove nothing.
+
+        Returns:
+            Whether they are there, byte for byte. If not, nothing is changed.
+
+        Raises:
+            ArchiveBusyError: others held the file past the deadline.
+        """
+        archived = self._positions_of("")
+        sample = [r for r in records if r.offset < archived.get((r.topic, r.partition), 0)]
+        columns = {
+            "topic": pa.array([r.topic for r in sample], pa.string()),
+            "partition": pa.array([r.partition for r in sample], pa.int32()),
+            "offset": pa.array([r.offset for r in sample], pa.int64()),
+            "body": pa.array([r.value for r in sample], pa.binary()),
+        }
+        with self._archive.held() as connection:
+            connection.register("sample", pa.table(columns))
+            ((found,),) = connection.execute(_COUNT_HELD).fetchall()
+            connection.unregister("sample")
+            if not sample or found < len(sample):
+                return False
+            connection.execute("BEGIN")
+            for table in ("events", "positions"):
+                connection.execute(f"UPDATE {table} SET log_id = ? WHERE log_id = ''", [self.log_id])
+            connection.execute("COMMIT")
+            positions = _stored_positions(connection)
         with self._lock:
-            return dict(self._positions)
+            self._positions = positions
+        return True
 
     def write(self, records: Sequence[ArchivedRecord]) -> Written:
         """Archive a batch in one transaction: :meth:`store` of :meth:`prepare`."""
@@ -118,11 +162,11 @@ class ArchiveWriter:
             positions = dict(self._positions)
             new = []
             for record in records:
-                where = (record.topic, record.partition)
+                where = (self.log_id, record.topic, record.partition)
                 if record.offset >= positions.get(where, 0):
                     new.append(record)
                     positions[where] = record.offset + 1
-            batch = build_batch(new, self._unseen)
+            batch = build_batch(new, self._unseen, self.log_id)
             prepared = Prepared(records, new, batch, self._positions, positions)
             self._positions = positions
             self._seen.add(self._hashes(batch.event_ids))
@@ -174,6 +218,14 @@ class ArchiveWriter:
             self._hasher.close()
             self._archive.close()
 
+    def _positions_of(self, log_id: str) -> dict[tuple[str, int], int]:
+        with self._lock:
+            return {
+                (topic, partition): offset
+                for (of_log, topic, partition), offset in self._positions.items()
+                if of_log == log_id
+            }
+
     def _hashes(self, event_ids: Sequence[str]) -> NDArray[np.uint64]:
         if not event_ids:
             return np.empty(0, dtype=np.uint64)
@@ -203,17 +255,27 @@ class ArchiveWriter:
                 connection.execute(f'INSERT INTO "{name}" BY NAME SELECT * FROM batch')
                 connection.unregister("batch")
             connection.executemany(
-                "INSERT OR REPLACE INTO positions VALUES (?, ?, ?)",
-                [(*where, offset) for where, offset in prepared.positions.items()],
+                "INSERT OR REPLACE INTO positions VALUES (?, ?, ?, ?)",
+                [
+                    (*where, offset)
+                    for where, offset in prepared.positions.items()
+                    if offset != prepared.based_on.get(where)
+                ],
             )
             connection.execute("COMMIT")
         except duckdb.Error as error:
             raise ArchiveError(f"could not write to the archive {self.path}: {error}") from error
 
 
-def _stored_positions(connection: duckdb.DuckDBPyConnection) -> dict[tuple[str, int], int]:
-    rows = connection.execute('SELECT topic, "partition", next_offset FROM positions').fetchall()
-    return {(topic, partition): offset for topic, partition, offset in rows}
+_COUNT_HELD = """
+SELECT count(*) FROM sample AS s JOIN events AS e USING (topic, "partition", "offset")
+WHERE e.log_id = '' AND coalesce(encode(e.value), e.value_bytes) = s.body
+"""
+
+
+def _stored_positions(connection: duckdb.DuckDBPyConnection) -> _Positions:
+    rows = connection.execute('SELECT log_id, topic, "partition", next_offset FROM positions').fetchall()
+    return {(log_id, topic, partition): offset for log_id, topic, partition, offset in rows}
 
 
 def _stored_ids(connection: duckdb.DuckDBPyConnection) -> HashSet:

@@ -1,6 +1,5 @@
-"""``unstable-stream sql``: ask the archive; ``unstable-stream archive``: bring it up to date with the log."""
+"""``unstable-stream sql``: ask the archive."""
 
-import asyncio
 import sys
 from pathlib import Path
 
@@ -13,9 +12,8 @@ __all__ = ["register"]
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands."""
+    """Add the command."""
     app.command("sql", help=_sql.__doc__)(_sql)
-    app.command("archive", help=_archive.__doc__)(_archive)
 
 
 def _sql(
@@ -79,44 +77,3 @@ def _print_examples() -> None:
 
     for example in EXAMPLES:
         print(f"-- {example.question}\n{example.sql};\n")
-
-
-def _archive(data: DataOption = Path("unstable-data")) -> None:
-    """Archive what the log holds and the archive does not. A run does this by itself while it trains.
-
-    Example: unstable-stream archive --data unstable-data
-    """
-    from rich.console import Console
-
-    from unstable_stream.archive import Written
-    from unstable_stream.errors import EventLogError
-    from unstable_stream.eventlog.local import LocalLog
-    from unstable_stream.services.archiver import run_archiver
-
-    log_path = data / "log.sqlite"
-    if not log_path.is_file():
-        raise EventLogError(
-            f"no event log at {log_path}: start a run first, or name its directory with --data"
-        )
-    records = rejected = 0
-
-    async def catch_up() -> None:
-        log = LocalLog.open(log_path)
-        stop = asyncio.Event()
-        stop.set()
-        try:
-            await run_archiver(log, data / "archive.duckdb", stop=stop, on_flush=count)
-        finally:
-            await log.close()
-
-    def count(written: Written) -> None:
-        nonlocal records, rejected
-        records += written.records
-        rejected += len(written.rejected)
-
-    console = Console(stderr=True, highlight=False)
-    with console.status("archiving"):
-        asyncio.run(catch_up())
-    console.print(
-        f"{records:,} records archived, {rejected:,} of them could not be decoded (see dead_letters)"
-    )

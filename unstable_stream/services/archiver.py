@@ -11,8 +11,8 @@ One batch, in this order:
 With a backlog, 1 to 3 of the next batch go on while 4 of this one is under way.
 
 A kill before 4 is complete reads the same records again; dead letters published twice have the same event
-id and count once. Where to go on is what the archive says, never what the group says: an archive that was
-deleted or restored is filled again from the log.
+id and count once. Where to go on is what the archive says of this very log, never what the group says: an
+archive that was deleted or restored is filled again from the log, and a log that is new to it from its start.
 """
 
 import asyncio
@@ -23,7 +23,14 @@ from typing import Final, TypeVar
 import structlog
 
 from unstable_stream.archive import LATEST_MS, ArchivedRecord, ArchiveWriter, Written
-from unstable_stream.errors import ArchiveBusyError, EventError, FencedError, OffsetOutOfRangeError
+from unstable_stream.errors import (
+    ArchiveBusyError,
+    ArchiveError,
+    EventError,
+    FencedError,
+    LogUnavailableError,
+    OffsetOutOfRangeError,
+)
 from unstable_stream.eventlog.port import Consumer, EventLog, Positions, StoredRecord, TopicPartition
 from unstable_stream.eventlog.records import record_from_event
 from unstable_stream.events import RecordRejected, event_id
@@ -38,7 +45,9 @@ _CHUNK_RECORDS: Final = 1000
 _MAX_BATCH_BYTES: Final = 64 * 1024 * 1024
 """Of record values. A batch takes about four times this in memory while it is built."""
 _DRAIN_S: Final = 0.25
-"""After a stop, a topic whose end cannot be read within this time counts as read: the end may be a marker."""
+_PATIENCE_S: Final = 30.0
+"""After a stop, how long nothing may come before the end: a group or a cluster may be finding itself anew."""
+_ATTRIBUTE_S: Final = 5.0
 _READERS_TURN_S: Final = 0.03
 _DEAD_LETTER_BYTES: Final = 8 * 1024 * 1024
 """A longer value is cut in its dead letter: base64 and the topic's limit leave room for no more."""
@@ -68,19 +77,25 @@ async def run_archiver(
         on_flush: told what each transaction stored.
 
     Raises:
-        ArchiveError: the archive cannot be written; nothing of the batch in hand was stored.
+        ArchiveError: the archive cannot be written; nothing of the batch in hand was stored. Or it is ahead
+            of the log: a topic was deleted and made again.
+        LogUnavailableError: after ``stop`` the log did not give what it holds.
     """
     names = sorted(await log.topics()) if topics is None else list(topics)
-    writer = await _when_free(lambda: ArchiveWriter(archive_path), stop)
+    log_id = await log.log_id()
+    writer = await _when_free(lambda: ArchiveWriter(archive_path, log_id), stop)
     try:
+        if writer.unattributed:
+            await _attribute(log, names, writer, stop)
         consumer = await log.consumer(names, GROUP)
         archiver = _Archiver(log, consumer, writer, stop, flush_interval_s, max_batch, on_flush)
         try:
             while not stop.is_set():
                 await archiver.flush(flush_interval_s)
-            ends = [await log.end_offsets(name) for name in names]
-            while archiver.is_behind(ends) and await archiver.flush(_DRAIN_S):
-                pass
+            ends: dict[TopicPartition, int] = {}
+            for name in names:
+                ends.update(await log.end_offsets(name))
+            await archiver.drain(ends)
             await archiver.settle()
         finally:
             await archiver.abandon()
@@ -115,15 +130,24 @@ class _Archiver:
         self._storing: asyncio.Task[Written] | None = None
         self._storing_up_to: Positions = {}
 
-    def is_behind(self, ends: Sequence[Positions]) -> bool:
-        """Whether a partition read here has records before its end that have not been polled."""
-        positions = self._consumer.positions()
-        return not self._assigned or any(
-            positions[where] < end
-            for of_topic in ends
-            for where, end in of_topic.items()
-            if where in positions
-        )
+    async def drain(self, ends: Positions) -> None:
+        """Archive the partitions read here up to ``ends``."""
+        clock = asyncio.get_running_loop().time
+        progress = clock()
+        while behind := self._behind(ends):
+            if await self.flush(_DRAIN_S):
+                progress = clock()
+            elif clock() - progress > _PATIENCE_S:
+                where, position = next(iter(behind.items()))
+                raise LogUnavailableError(
+                    f"{where} was archived up to {position} of {ends[where]}, and nothing came for "
+                    f"{_PATIENCE_S:g} s. Nothing is lost: archive the rest with unstable-stream archive"
+                )
+
+    def _behind(self, ends: Positions) -> Positions:
+        """Return the positions short of their ends; without an assignment, all."""
+        positions = self._consumer.positions() if self._assigned else dict.fromkeys(ends, 0)
+        return {where: position for where, position in positions.items() if position < ends.get(where, 0)}
 
     async def flush(self, wait_s: float) -> bool:
         """Archive what is there, waiting ``wait_s`` for the first record; return whether there was any."""
@@ -135,7 +159,7 @@ class _Archiver:
         up_to = dict(self._consumer.positions())
         prepared = await _when_free(lambda: self._writer.prepare(records), self._stop)
         letters = [
-            _dead_letter(reject.record, reject.error)
+            _dead_letter(self._writer.log_id, reject.record, reject.error)
             for reject in prepared.batch.rejected
             # What is on dead-letters already is where it belongs; a letter about it could go round for ever.
             if reject.record.topic != RecordRejected.TOPIC
@@ -211,10 +235,27 @@ class _Archiver:
         starts: dict[TopicPartition, int] = {}
         for topic in {where.topic for where in partitions}:
             beginnings = await self._event_log.beginning_offsets(topic)
-            for where, beginning in beginnings.items():
-                if where in partitions:
-                    starts[where] = max(beginning, archived.get(where, 0))
+            ends = await self._event_log.end_offsets(topic)
+            for where in partitions.intersection(beginnings):
+                starts[where] = max(beginnings[where], archived.get(where, 0))
+                if starts[where] > ends[where]:
+                    raise ArchiveError(
+                        f"the archive {self._writer.path} holds {where} up to {starts[where]}, but the log "
+                        f"{self._writer.log_id} ends at {ends[where]}: the topic was deleted and made again, "
+                        "or the log put back from a copy. Archive it anew: unstable-stream archive --rebuild"
+                    )
         return starts
+
+
+async def _attribute(log: EventLog, names: Sequence[str], writer: ArchiveWriter, stop: asyncio.Event) -> None:
+    """Find out whether the archive, upgraded from version 1, was made of this log."""
+    consumer = await log.consumer(names)
+    try:
+        sample = await consumer.poll(_CHUNK_RECORDS, _ATTRIBUTE_S)
+    finally:
+        await consumer.close()
+    if not await _when_free(lambda: writer.adopt(sample), stop):
+        _log.warning("the archive holds records of another log, which it does not name", log_id=writer.log_id)
 
 
 async def _when_free(work: Callable[[], T], stop: asyncio.Event) -> T:
@@ -228,14 +269,17 @@ async def _when_free(work: Callable[[], T], stop: asyncio.Event) -> T:
             _log.warning("archive held by others, trying again", reason=str(error))
 
 
-def _dead_letter(record: ArchivedRecord, error: EventError) -> RecordRejected:
+def _dead_letter(log_id: str, record: ArchivedRecord, error: EventError) -> RecordRejected:
     where = f"{record.topic}[{record.partition}]@{record.offset}"
     reason = f"{type(error).__name__}: {where}: {error}"
     _log.warning("record rejected", record=where, reason=reason)
     if len(record.value) > _DEAD_LETTER_BYTES:
         reason += f" (cut from {len(record.value)} to {_DEAD_LETTER_BYTES} bytes; whole in the table events)"
     return RecordRejected(
-        event_id=event_id("", "record-rejected", GROUP, record.topic, record.partition, record.offset),
+        # With the log: the same position of another one is another record.
+        event_id=event_id(
+            "", "record-rejected", GROUP, log_id, record.topic, record.partition, record.offset
+        ),
         run_id="",
         # An absurd time may be what is wrong with the record.
         occurred_at_ms=record.timestamp_ms if 0 <= record.timestamp_ms <= LATEST_MS else 0,
