@@ -1,0 +1,161 @@
+"""One archive, several logs; an archive of the version that knew only one; a log that is not what it was."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from tests.archive.history import made_up_run, stored
+from unstable_stream.archive import ArchiveWriter, Written, open_archive, query
+from unstable_stream.archive.tables import TABLES
+from unstable_stream.errors import ArchiveError
+from unstable_stream.eventlog.local import LocalLog
+from unstable_stream.eventlog.port import EventLog, Record
+from unstable_stream.eventlog.records import record_from_event
+from unstable_stream.eventlog.topics import load_topics
+from unstable_stream.events import Event
+from unstable_stream.services.archiver import run_archiver
+
+
+async def _new_log(path: Path, events: Sequence[Event] = ()) -> LocalLog:
+    log = LocalLog.open(path, synchronous="NORMAL")
+    await log.create_topics(list(load_topics().values()))
+    if events:
+        await log.append([record_from_event(event) for event in events])
+    return log
+
+
+@pytest.fixture
+async def log(tmp_path: Path) -> AsyncIterator[LocalLog]:
+    log = await _new_log(tmp_path / "log.sqlite", made_up_run())
+    yield log
+    await log.close()
+
+
+async def _archive_all(log: EventLog, path: Path) -> int:
+    stop = asyncio.Event()
+    stop.set()
+    flushes: list[Written] = []
+    await run_archiver(log, path, stop=stop, flush_interval_s=0.02, on_flush=flushes.append)
+    return sum(flush.records for flush in flushes)
+
+
+def _typed(path: Path) -> dict[str, list[str]]:
+    with open_archive(path) as connection:
+        return {
+            table.name: sorted(map(str, connection.execute(f"SELECT * FROM {table.name}").fetchall()))
+            for table in TABLES
+        }
+
+
+def _positions(path: Path) -> dict[str, int]:
+    return dict(query(path, "SELECT log_id, sum(next_offset) FROM positions GROUP BY log_id").rows)
+
+
+async def test_two_logs_into_one_archive(log: LocalLog, tmp_path: Path) -> None:
+    path = tmp_path / "both.duckdb"
+    # The same topics, partitions and offsets, and other events.
+    other = await _new_log(tmp_path / "other.sqlite", made_up_run("run-b", updates=2))
+    await log.append([Record("metrics", "plug-in", b"bad in one", {}, 1_000)])
+    await other.append([Record("metrics", "plug-in", b"bad in the other", {}, 1_000)])
+    ids = await log.log_id(), await other.log_id()
+    counts = [await _archive_all(each, path) for each in (log, other, log, other)]
+    assert counts[:2] == [len(made_up_run()) + 1, len(made_up_run("run-b", updates=2)) + 1]
+    # The second time only the dead letter that the first time published.
+    assert counts[2:] == [1, 1]
+    assert _positions(path) == {ids[0]: counts[0] + 1, ids[1]: counts[1] + 1}
+    assert query(
+        path, "SELECT log_id, run_id, count(*) FROM events WHERE run_id <> '' GROUP BY ALL ORDER BY run_id"
+    ).rows == [(ids[0], "run-a", counts[0] - 1), (ids[1], "run-b", counts[1] - 1)]
+    assert sorted(query(path, "SELECT record_value FROM dead_letters").rows) == [
+        (b"bad in one",),
+        (b"bad in the other",),
+    ]
+    again = tmp_path / "rebuilt.duckdb"
+    await _archive_all(other, again)
+    await _archive_all(log, again)
+    await other.close()
+    assert _typed(again) == _typed(path)
+
+
+async def test_a_copied_history_counts_once(log: LocalLog, tmp_path: Path) -> None:
+    path = tmp_path / "a.duckdb"
+    await _archive_all(log, path)
+    before = _typed(path)
+    copy = await _new_log(tmp_path / "copy.sqlite", made_up_run())
+    assert await _archive_all(copy, path) == len(made_up_run())
+    await copy.close()
+    assert _typed(path) == before
+    assert query(path, "SELECT count(*), count(DISTINCT event_id) FROM events").rows == [
+        (2 * len(made_up_run()), len(made_up_run()))
+    ]
+
+
+def test_two_writers_of_two_logs_take_turns(tmp_path: Path) -> None:
+    records = stored(made_up_run())
+    path = tmp_path / "archive.duckdb"
+    with ArchiveWriter(path, "one") as first, ArchiveWriter(path, "two") as second:
+        assert first.write(records[:100]).records == 100
+        # The second one finds the same events at the same positions of its own log.
+        written = second.write(records[:150])
+        assert (written.records, written.duplicates) == (150, 100)
+        written = first.write(records)
+        assert (written.records, written.duplicates) == (len(records) - 100, 50)
+    with ArchiveWriter(tmp_path / "alone.duckdb") as writer:
+        writer.write(records)
+    assert _typed(path) == _typed(tmp_path / "alone.duckdb")
+
+
+def _make_version_1(path: Path) -> None:
+    """Take away what version 2 added."""
+    with duckdb.connect(str(path)) as connection:
+        connection.execute("ALTER TABLE events DROP COLUMN log_id")
+        connection.execute('CREATE TABLE old AS SELECT topic, "partition", next_offset FROM positions')
+        connection.execute("DROP TABLE positions")
+        connection.execute("ALTER TABLE old RENAME TO positions")
+        connection.execute("UPDATE schema_version SET version = 1, views_digest = 'old'")
+
+
+async def test_an_archive_of_version_1_is_upgraded_in_place(log: LocalLog, tmp_path: Path) -> None:
+    path = tmp_path / "a.duckdb"
+    await _archive_all(log, path)
+    before = _typed(path)
+    _make_version_1(path)
+    # It can be read as it is, with the views of today.
+    assert query(path, "SELECT count(*) FROM ledger").rows == [(1,)]
+    await log.append([record_from_event(event) for event in made_up_run("run-b", updates=1)])
+    # It was made of this log: nothing is archived twice.
+    assert await _archive_all(log, path) == len(made_up_run("run-b", updates=1))
+    log_id = await log.log_id()
+    assert set(_positions(path)) == {log_id}
+    assert query(path, "SELECT DISTINCT log_id FROM events").rows == [(log_id,)]
+    assert query(path, "SELECT version FROM schema_version").rows == [(2,)]
+    for name, rows in before.items():
+        assert set(rows) <= set(_typed(path)[name])
+
+
+async def test_an_archive_of_version_1_made_of_another_log_keeps_what_it_has(
+    log: LocalLog, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.duckdb"
+    await _archive_all(log, path)
+    _make_version_1(path)
+    other = await _new_log(tmp_path / "other.sqlite", made_up_run("run-b", updates=2))
+    assert await _archive_all(other, path) == len(made_up_run("run-b", updates=2))
+    assert set(_positions(path)) == {"", await other.log_id()}
+    await other.close()
+    runs = query(path, "SELECT log_id = '', run_id FROM events GROUP BY ALL ORDER BY ALL").rows
+    assert runs == [(False, "run-b"), (True, "run-a")]
+    # Its own log is still recognised.
+    assert await _archive_all(log, path) == 0
+    assert "" not in _positions(path)
+
+
+async def test_a_log_that_is_behind_its_archive_is_refused(log: LocalLog, tmp_path: Path) -> None:
+    path = tmp_path / "a.duckdb"
+    await _archive_all(log, path)
+    query(path, "UPDATE positions SET next_offset = 1000 WHERE topic = 'learner-updates'", write=True)
+    with pytest.raises(ArchiveError, match=r"learner-updates\[0\] up to 1000, but .* ends at 6.*--rebuild"):
+        await _archive_all(log, path)
