@@ -25,6 +25,7 @@ __all__ = [
     "LoraConfig",
     "ModelPoolConfig",
     "OpponentConfig",
+    "ProcessorsConfig",
     "RewardConfig",
     "RunConfig",
     "SamplingConfig",
@@ -185,6 +186,13 @@ class RewardConfig(_Section):
     sampling: tuple[Transform, ...] = ({"type": "NormalizeRewardsByEnv", "z_score": True},)
 
 
+class ProcessorsConfig(_Section):
+    """The stream processors: reward shaping and ratings."""
+
+    runtime: Literal["generic", "faust"] = "generic"
+    """What hosts them: ``generic`` runs on any log, ``faust`` (faust-streaming) on Kafka."""
+
+
 class BufferConfig(_Section):
     """The step buffer."""
 
@@ -264,9 +272,14 @@ class RunConfig(_Section):
     evaluation: EvaluationConfig = EvaluationConfig()
     model_pool: ModelPoolConfig = ModelPoolConfig()
     rewards: RewardConfig = RewardConfig()
+    processors: ProcessorsConfig = ProcessorsConfig()
     buffer: BufferConfig = BufferConfig()
     algorithm: AlgorithmConfig = AlgorithmConfig()
     learner: LearnerConfig = LearnerConfig()
+    metrics_port: int | None = Field(None, ge=1, le=65535)
+    """Serve Prometheus metrics of the log on this port of 127.0.0.1; ``None``: not at all."""
+    external: tuple[Literal["processors", "archiver"], ...] = ()
+    """Services that run elsewhere, for all runs of the log, and are therefore not started with the run."""
     max_restarts: int = Field(5, ge=0)
     """How often a dead service is started again before the run stops."""
 
@@ -308,6 +321,11 @@ class RunConfig(_Section):
             raise ValueError(
                 'model_pool.sample_mode="fixed" needs at least one entry in model_pool.fixed, '
                 'e.g. fixed = [{ name = "random-legal" }]'
+            )
+        if self.processors.runtime == "faust" and self.log == "local":
+            raise ValueError(
+                'processors.runtime="faust" needs a Kafka log, found log="local": set log = '
+                '"kafka://HOST:PORT", or use processors.runtime="generic"'
             )
         low, high = self.model_pool.lag_range
         if low > high:

@@ -70,7 +70,7 @@ def test_asking_for_help_loads_nothing_heavy(statement: str) -> None:
         (["train", "--resume", "x"], "no event log at"),
         (["watch", "x"], "no event log at"),
         (["log", "tail", "runs"], "no event log at"),
-        (["topics", "nope"], "no topic 'nope'; topics: checkpoints"),
+        (["topics", "describe", "nope"], "no topic 'nope'; topics: checkpoints"),
         (["quickstart", "--set", "learner.steps=3"], "unknown key 'learner.steps'"),
         (["quickstart", "--model", "./nowhere"], "no such directory"),
         (["quickstart", "--data", "/proc/nowhere"], "cannot make the data directory"),
@@ -96,7 +96,9 @@ def test_topics_lists_all_and_shows_one(tmp_path: Path) -> None:
     assert listed.exit_code == 0
     for name in ("trajectories", "game-outcomes", "steps", "dead-letters"):
         assert name in listed.output
-    shown = CliRunner().invoke(app, ["topics", "steps", "--data", str(tmp_path)], env={"COLUMNS": "200"})
+    shown = CliRunner().invoke(
+        app, ["topics", "describe", "steps", "--data", str(tmp_path)], env={"COLUMNS": "200"}
+    )
     assert "prompt_token_ids" in shown.output
 
 

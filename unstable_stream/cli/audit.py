@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from unstable_stream.cli.options import DataOption
+from unstable_stream.cli.options import DataOption, LogOption
 
 if TYPE_CHECKING:
     from unstable_stream.services.audit_fold import AuditReport
@@ -22,6 +22,7 @@ def register(app: typer.Typer) -> None:
 def _audit(
     run: str = typer.Argument(..., help="Run id, or an unambiguous prefix."),
     data: DataOption = Path("unstable-data"),
+    log: LogOption = "local",
 ) -> None:
     """Prove from the log that a run's games and steps add up; status 1 and what is wrong if they do not.
 
@@ -29,24 +30,17 @@ def _audit(
 
     Example: unstable-stream audit quickstart-2026
     """
-    from unstable_stream.errors import RunError
     from unstable_stream.services.audit import audit_run
-    from unstable_stream.services.data_dir import DataDir, open_log_at
+    from unstable_stream.services.data_dir import DataDir, open_existing_log
     from unstable_stream.services.runs import find_run
 
-    directory = DataDir(data)
-    if not directory.log.is_file():
-        raise RunError(
-            f"no event log at {directory.log}: start a run first, or name its directory with --data"
-        )
-
     async def read() -> "AuditReport":
-        log = open_log_at("local", directory)
+        opened = open_existing_log(log, DataDir(data))
         try:
-            run_id, _ = await find_run(log, run)
-            return await audit_run(log, run_id)
+            run_id, _ = await find_run(opened, run)
+            return await audit_run(opened, run_id)
         finally:
-            await log.close()
+            await opened.close()
 
     report = asyncio.run(read())
     _print_report(report)

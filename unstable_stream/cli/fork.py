@@ -53,12 +53,12 @@ def _fork(
 async def _find(
     run: str, at: int | None, overrides: list[str], data: Path, location: str
 ) -> "tuple[Fork, RunConfig]":
-    from unstable_stream.services.data_dir import DataDir, open_log_at
+    from unstable_stream.services.data_dir import DataDir, open_existing_log
     from unstable_stream.services.fork import find_fork, fork_config
 
-    log = open_log_at(location, DataDir(data))
+    log = open_existing_log(location, DataDir(data))
     try:
         fork, config = await find_fork(log, run, at)
     finally:
         await log.close()
-    return fork, fork_config(fork, config, overrides)
+    return fork, fork_config(fork, config, [*overrides, f"log={location}"])

@@ -5,14 +5,20 @@ import json
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
-from unstable_stream.cli.options import DataOption
+from unstable_stream.cli.options import DataOption, LogOption
+from unstable_stream.cli.query_output import plain
+
+if TYPE_CHECKING:
+    from unstable_stream.eventlog.port import StoredRecord
 
 __all__ = ["register"]
 
 _LONGEST_FIELD = 60
+_LATEST_MS = 253_402_300_799_000  # the end of the year 9999, the last that can be shown
 
 
 def register(app: typer.Typer) -> None:
@@ -29,68 +35,69 @@ def _tail(
     run: str | None = typer.Option(None, "--run", help="Only records of this run (id or prefix)."),
     as_json: bool = typer.Option(False, "--json", help="Whole records, one JSON object a line."),
     data: DataOption = Path("unstable-data"),
+    log: LogOption = "local",
 ) -> None:
     """Show the last records of a topic, one a line.
 
     Example: unstable-stream log tail game-outcomes -n 5 --follow
     """
     try:
-        asyncio.run(_print_tail(topic, lines, follow, run, as_json, data))
+        asyncio.run(_print_tail(topic, lines, follow, run, as_json, data, log))
     except KeyboardInterrupt:
         return
 
 
 async def _print_tail(
-    topic: str, lines: int, follow: bool, run: str | None, as_json: bool, data: Path
+    topic: str, lines: int, follow: bool, run: str | None, as_json: bool, data: Path, location: str
 ) -> None:
-    from unstable_stream.errors import EventLogError
-    from unstable_stream.eventlog.local import LocalLog
-    from unstable_stream.eventlog.port import StoredRecord
+    from unstable_stream.services.data_dir import DataDir, open_existing_log
+    from unstable_stream.services.tail import read_tail
 
-    path = data / "log.sqlite"
-    if not path.is_file():
-        raise EventLogError(f"no event log at {path}: start a run first, or name its directory with --data")
-    log = LocalLog.open(path)
+    def is_wanted(record: "StoredRecord") -> bool:
+        return not run or str(_body(record).get("run_id", "")).startswith(run)
 
-    def show(record: StoredRecord) -> None:
-        body = json.loads(record.value)
-        if run and not str(body.get("run_id", "")).startswith(run):
-            return
+    def show(record: "StoredRecord") -> None:
+        body = _body(record)
         print(json.dumps(_position(record) | body) if as_json else _line(record, body), flush=True)
 
+    log = open_existing_log(location, DataDir(data))
     try:
-        consumer = await log.consumer([topic], start="beginning")
-        ends = await log.end_offsets(topic)
-        # Each partition may hold any share of the last records: read the tails of all, keep the newest.
-        await consumer.seek({partition: max(0, end - lines) for partition, end in ends.items()})
-        tail: list[StoredRecord] = []
-        while any(consumer.positions().get(partition, 0) < end for partition, end in ends.items()):
-            tail.extend(await consumer.poll(timeout_s=0.2))
-        tail.sort(key=lambda record: (record.timestamp_ms, record.partition, record.offset))
-        for record in tail[-lines:] if lines else []:
-            show(record)
-        while follow:
-            for record in await consumer.poll(timeout_s=1.0):
+        tail, consumer = await read_tail(log, topic, lines, is_wanted)
+        try:
+            for record in tail:
                 show(record)
+            while follow:
+                for record in filter(is_wanted, await consumer.poll(timeout_s=1.0)):
+                    show(record)
+        finally:
+            await consumer.close()
     except BrokenPipeError:
         sys.stderr.close()  # the reader of our output has gone; there is nobody to tell
     finally:
         await log.close()
 
 
-def _position(record: object) -> dict[str, object]:
-    return {name: getattr(record, name) for name in ("topic", "partition", "offset")}
+def _body(record: "StoredRecord") -> dict[str, object]:
+    """Return the record's JSON object; anything else under a name that says so, since tailing must go on."""
+    try:
+        body = json.loads(record.value)
+    except ValueError:
+        return {"unreadable": record.value.decode(errors="replace")}
+    return body if isinstance(body, dict) else {"unreadable": body}
 
 
-def _line(record: object, body: dict[str, object]) -> str:
-    moment = datetime.fromtimestamp(int(str(body.get("occurred_at_ms", 0))) / 1000, tz=UTC)
+def _position(record: "StoredRecord") -> dict[str, object]:
+    return {"topic": record.topic, "partition": record.partition, "offset": record.offset}
+
+
+def _line(record: "StoredRecord", body: dict[str, object]) -> str:
+    moment = datetime.fromtimestamp(min(max(0, record.timestamp_ms), _LATEST_MS) / 1000, tz=UTC)
     hidden = {"type", "event_id", "run_id", "occurred_at_ms", "schema_version"}
     fields = " ".join(f"{name}={_short(value)}" for name, value in body.items() if name not in hidden)
-    position = _position(record)
-    return f"{moment:%H:%M:%S} [{position['partition']}]@{position['offset']} {body.get('type')} {fields}"
+    return f"{moment:%H:%M:%S} [{record.partition}]@{record.offset} {body.get('type', '?')} {fields}"
 
 
 def _short(value: object) -> str:
     text = value if isinstance(value, str) else json.dumps(value)
-    text = " ".join(text.split())
+    text = plain(" ".join(text.split()))
     return text if len(text) <= _LONGEST_FIELD else text[: _LONGEST_FIELD - 1] + "…"

@@ -5,9 +5,8 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-__all__ = ["DataOption", "LogOption", "OptionalLogOption", "SetOption", "place"]
+__all__ = ["DataOption", "LogOption", "MetricsPortOption", "OptionalLogOption", "SetOption"]
 
-_DEFAULT_DATA = Path("unstable-data")
 _LOG_VARIABLE = "UNSTABLE_STREAM_LOG"
 
 DataOption: TypeAlias = Annotated[
@@ -35,15 +34,16 @@ OptionalLogOption: TypeAlias = Annotated[
     ),
 ]
 
+MetricsPortOption: TypeAlias = Annotated[
+    int | None,
+    typer.Option(
+        "--metrics-port", min=1, max=65535, metavar="PORT", help="Serve Prometheus metrics of the run here."
+    ),
+]
+
 SetOption: TypeAlias = Annotated[
     list[str] | None,
     typer.Option(
         "--set", metavar="KEY=VALUE", help="Override a configuration key, e.g. learner.iterations=50."
     ),
 ]
-
-
-def place(data: Path, log: str = "local") -> str:
-    """Return the options that lead another command to the same place, with a space before each."""
-    parts = [f" --data {data}"] if data != _DEFAULT_DATA else []
-    return "".join([*parts, f" --log {log}"] if log != "local" else parts)

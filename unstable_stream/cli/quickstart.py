@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from unstable_stream.cli.options import DataOption, SetOption
+from unstable_stream.cli.options import DataOption, MetricsPortOption, OptionalLogOption, SetOption
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -36,6 +36,8 @@ def _quickstart(
     print_config: bool = typer.Option(False, "--print-config", help="Print the configuration file and exit."),
     quiet: bool = typer.Option(False, "--quiet", "-q", help="No live view."),
     data: DataOption = Path("unstable-data"),
+    log: OptionalLogOption = None,
+    metrics_port: MetricsPortOption = None,
 ) -> None:
     """Train a tiny player on SimpleTak, live, and show how much it learned.
 
@@ -54,6 +56,10 @@ def _quickstart(
         changes.append(f"learner.iterations={updates}")
     if engine is not None:
         changes.append(f"engine.type={engine}")
+    if log is not None:
+        changes.append(f"log={log}")
+    if metrics_port is not None:
+        changes.append(f"metrics_port={metrics_port}")
     config = load_config(_CONFIG, [*changes, *(overrides or [])])
     run_id = run_config(config, data, quiet=quiet)
     asyncio.run(_summarise(config, run_id, data))

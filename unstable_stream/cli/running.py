@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import typer
 
 from unstable_stream.config import RunConfig, parse_config
-from unstable_stream.errors import RunError
 
 if TYPE_CHECKING:
     from unstable_stream.services.data_dir import DataDir
@@ -23,12 +22,16 @@ def run_config(
     data: Path,
     *,
     resume: str | None = None,
+    log: str = "local",
     fork: "Fork | None" = None,
     overrides: Sequence[str] = (),
     quiet: bool = False,
     dry_run: bool = False,
 ) -> str:
-    """Launch, resume or fork a run and return its id. Exits with status 130 if it was interrupted."""
+    """Launch, resume or fork a run and return its id. Exits with status 130 if it was interrupted.
+
+    ``log`` is where the run to resume is found, and goes on.
+    """
     from unstable_stream.services.data_dir import DataDir
     from unstable_stream.services.launcher import launch
     from unstable_stream.services.preflight import check_config
@@ -36,10 +39,9 @@ def run_config(
 
     directory = DataDir(data)
     if resume is not None:
-        if not directory.log.is_file():
-            raise RunError(f"no event log at {directory.log}: nothing to resume")
-        resume, found = asyncio.run(_find(resume, directory))
-        config = parse_config(found.model_dump(mode="json"), overrides, origin=f"run {resume}")
+        resume, found = asyncio.run(_find(resume, log, directory))
+        changes = [*overrides, f"log={log}"]
+        config = parse_config(found.model_dump(mode="json"), changes, origin=f"run {resume}")
     assert config is not None
     if dry_run:
         check_config(config)
@@ -51,18 +53,18 @@ def run_config(
     if done.outcome != "completed":
         print(
             f"run {done.run_id} {done.outcome}; go on with: unstable-stream train --resume {done.run_id}"
-            + (f" --data {data}" if data != Path("unstable-data") else ""),
+            f"{directory.options(config.log)}",
             file=sys.stderr,
         )
         raise typer.Exit(130)
     return done.run_id
 
 
-async def _find(run_id: str, directory: "DataDir") -> tuple[str, RunConfig]:
-    from unstable_stream.services.data_dir import open_log_at
+async def _find(run_id: str, location: str, directory: "DataDir") -> tuple[str, RunConfig]:
+    from unstable_stream.services.data_dir import open_existing_log
     from unstable_stream.services.runs import find_run
 
-    log = open_log_at("local", directory)
+    log = open_existing_log(location, directory)
     try:
         return await find_run(log, run_id)
     finally:

@@ -1,10 +1,12 @@
 """``unstable-stream runs``: what has been run here."""
 
+import asyncio
+from datetime import UTC, datetime
 from pathlib import Path
 
 import typer
 
-from unstable_stream.cli.options import DataOption
+from unstable_stream.cli.options import DataOption, OptionalLogOption
 from unstable_stream.cli.query_output import CsvOption, JsonOption, TableOption, pick_format, print_rows
 
 __all__ = ["register"]
@@ -33,17 +35,44 @@ def register(app: typer.Typer) -> None:
 
 
 def _runs(
+    context: typer.Context,
     data: DataOption = Path("unstable-data"),
+    log: OptionalLogOption = None,
     as_csv: CsvOption = False,
     as_json: JsonOption = False,
     as_table: TableOption = False,
 ) -> None:
     """List the runs, newest first, with the evaluated win rate of each one's latest checkpoint.
 
+    Asks the archive; with --log, or where there is no archive, the log, which knows no games and win rates.
+
     Example: unstable-stream runs --data unstable-data
     """
+    form = pick_format(as_csv, as_json, as_table)
+    source = context.get_parameter_source("log")
+    asked_for = source is not None and source.name == "COMMANDLINE"
+    archive, file = data / "archive.duckdb", data / "log.sqlite"
+    if asked_for or (not archive.is_file() and (log is not None or file.is_file())):
+        rows = asyncio.run(_runs_of_log(log or "local", data))
+        print_rows(("run", "name", "started", "state", "updates"), rows, form)
+        return
     from unstable_stream.archive import query
 
-    form = pick_format(as_csv, as_json, as_table)
-    result = query(data / "archive.duckdb", _RUNS)
+    result = query(archive, _RUNS)
     print_rows(result.columns, result.rows, form)
+
+
+async def _runs_of_log(location: str, data: Path) -> list[tuple[object, ...]]:
+    from unstable_stream.services.data_dir import DataDir, open_existing_log
+    from unstable_stream.services.run_list import list_runs
+
+    log = open_existing_log(location, DataDir(data))
+    try:
+        found = await list_runs(log)
+    finally:
+        await log.close()
+    return [(run.run_id, run.name, _utc(run.started_at_ms), run.state, run.updates) for run in found]
+
+
+def _utc(unix_ms: int) -> datetime:
+    return datetime.fromtimestamp(unix_ms / 1000, tz=UTC).replace(tzinfo=None)  # as the archive has it

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import typer
 
-from unstable_stream.cli.options import DataOption, SetOption
+from unstable_stream.cli.options import DataOption, MetricsPortOption, OptionalLogOption, SetOption
 
 __all__ = ["register"]
 
@@ -24,6 +24,8 @@ def _train(
     ),
     quiet: bool = typer.Option(False, "--quiet", "-q", help="No live view."),
     data: DataOption = Path("unstable-data"),
+    log: OptionalLogOption = None,
+    metrics_port: MetricsPortOption = None,
 ) -> None:
     """Train a model by self-play until its updates are done; Ctrl-C stops it, --resume goes on.
 
@@ -36,13 +38,25 @@ def _train(
     changes = list(overrides or [])
     if engine:
         changes.append(f"engine.type={engine}")
+    if metrics_port is not None:
+        changes.append(f"metrics_port={metrics_port}")
     if resume:
         if config is not None:
             raise ConfigError(
                 "give either a configuration file or --resume RUN: a run keeps its configuration"
             )
-        run_config(None, data, resume=resume, overrides=changes, quiet=quiet, dry_run=dry_run)
+        run_config(
+            None,
+            data,
+            resume=resume,
+            log=log or "local",
+            overrides=changes,
+            quiet=quiet,
+            dry_run=dry_run,
+        )
         return
+    if log is not None:
+        changes.append(f"log={log}")
     if config is None:
         raise ConfigError("give a configuration file, e.g. unstable-stream train examples/simpletak.toml")
     run_config(load_config(config, changes), data, quiet=quiet, dry_run=dry_run)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import typer
 
-from unstable_stream.cli.options import DataOption
+from unstable_stream.cli.options import DataOption, LogOption
 
 __all__ = ["register"]
 
@@ -18,29 +18,23 @@ def register(app: typer.Typer) -> None:
 def _watch(
     run: str = typer.Argument(..., help="Run id, or an unambiguous prefix."),
     data: DataOption = Path("unstable-data"),
+    log: LogOption = "local",
 ) -> None:
     """Follow a run live: progress, throughput, win rates, ratings. Ctrl-C closes the view, not the run.
 
     Example: unstable-stream watch quickstart-2026
     """
-    from unstable_stream.errors import RunError
-    from unstable_stream.services.data_dir import DataDir, open_log_at
+    from unstable_stream.services.data_dir import DataDir, open_existing_log
     from unstable_stream.services.runs import find_run
     from unstable_stream.services.terminal_interface import watch_run
 
-    directory = DataDir(data)
-    if not directory.log.is_file():
-        raise RunError(
-            f"no event log at {directory.log}: start a run first, or name its directory with --data"
-        )
-
     async def follow() -> None:
-        log = open_log_at("local", directory)
+        opened = open_existing_log(log, DataDir(data))
         try:
-            run_id, config = await find_run(log, run)
-            await watch_run(log, run_id, config)
+            run_id, config = await find_run(opened, run)
+            await watch_run(opened, run_id, config)
         finally:
-            await log.close()
+            await opened.close()
 
     try:
         asyncio.run(follow())

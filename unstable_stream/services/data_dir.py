@@ -1,5 +1,6 @@
 """Where a run keeps what it makes on one machine."""
 
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -37,6 +38,13 @@ class DataDir:
     def service_logs(self, run_id: str) -> Path:
         """Directory of what a run's processes print."""
         return self.root / "logs" / run_id
+
+    def options(self, log: str = "local") -> str:
+        """Options that lead a command to this directory and ``log``, each after a space; none by default."""
+        options = (("--data", self.root, DEFAULT_DATA_DIR), ("--log", log, "local"))
+        return "".join(
+            f" {name} {shlex.quote(str(value))}" for name, value, usual in options if value != usual
+        )
 
 
 def open_log(config: RunConfig, data: DataDir) -> EventLog:
