@@ -9,6 +9,7 @@ from tests.archive.history import ENV, START_MS, made_up_run, stored
 from unstable_stream.archive import ArchiveWriter, query
 from unstable_stream.archive.examples import EXAMPLES, Example
 from unstable_stream.archive.reference import Relation, archive_reference, relations
+from unstable_stream.archive.view_files import View, load_views
 from unstable_stream.events import DroppedStep, Event, GameOutcome, LearnerUpdate, game_id
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -174,6 +175,13 @@ def test_every_example_has_an_answer(archive: Path, example: Example) -> None:
     rows = query(archive, example.sql).rows
     # Nobody makes an invalid move in the made-up history.
     assert bool(rows) == ("NOT valid" not in example.sql)
+
+
+@pytest.mark.parametrize("view", load_views(), ids=lambda view: view.name)
+def test_every_view_has_an_example_with_an_answer(archive: Path, view: View) -> None:
+    assert view.name in view.example
+    # Nothing was rejected in the made-up history.
+    assert bool(query(archive, view.example).rows) == (view.name != "dead_letter_counts")
 
 
 @pytest.mark.parametrize("relation", relations(), ids=lambda relation: relation.name)

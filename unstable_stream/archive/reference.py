@@ -55,11 +55,13 @@ class Relation(NamedTuple):
     doc: str
     columns: dict[str, str]
     """Column name to meaning and unit."""
+    example: str = ""
+    """A query of it."""
 
 
 def relations() -> tuple[Relation, ...]:
     """Return everything a query can read, views first: they answer most questions."""
-    views = [Relation(view.name, "view", view.doc, view.columns) for view in load_views()]
+    views = [Relation(view.name, "view", view.doc, view.columns, view.example) for view in load_views()]
     tables = [
         Relation(table.name, "table", table.doc, {column.name: column.doc for column in table.columns})
         for table in (EVENTS, *TABLES)
@@ -97,6 +99,8 @@ def _lines_of_relation(relation: Relation) -> Iterable[str]:
     for name, meaning in relation.columns.items():
         yield f"| `{name}` | {meaning.replace('|', chr(92) + '|')} |"
     yield ""
+    if relation.example:
+        yield from ("```sql", relation.example, "```", "")
 
 
 if __name__ == "__main__":

@@ -12,24 +12,37 @@ _VIEW_ORDER: Final = (
     "games",
     "win_rates",
     "learning_curve",
+    "payoff_matrix",
     "rating_ladder",
+    "rating_ladder_history",
     "completion_lengths",
+    "game_lengths",
     "longest_games",
-    "update_provenance",
     "invalid_move_rates",
-    "throughput",
+    "truncation_rates",
     "staleness",
+    "importance_ratios",
+    "update_provenance",
+    "throughput",
     "ledger",
+    "dead_letter_counts",
+    "run_lineage",
 )
 
 
 class View(NamedTuple):
-    """A view, from ``views/<name>.sql``: comments ``-- text``, then ``-- column: meaning``, then a query."""
+    """A view, from ``views/<name>.sql``.
+
+    The file begins with comments: ``-- text``, then ``-- column: meaning``, then ``-- Example: SQL``. The
+    query follows.
+    """
 
     name: str
     doc: str
     columns: dict[str, str]
     """Column name to meaning and unit."""
+    example: str
+    """A query of it."""
     query: str
 
     def create_sql(self, temporary: str = "") -> str:
@@ -50,11 +63,12 @@ def _text(name: str) -> str:
 
 def _parse_view(name: str, text: str) -> View:
     lines = text.splitlines()
-    head = [line.removeprefix("--").strip() for line in lines if line.startswith("--")]
+    comments = [line.removeprefix("--").strip() for line in lines if line.startswith("--")]
+    head, _, example = "\n".join(comments).partition("Example: ")
     query = "\n".join(line for line in lines if not line.startswith("--")).strip().rstrip(";")
     doc: list[str] = []
     columns: dict[str, str] = {}
-    for line in head:
+    for line in head.splitlines():
         column, colon, meaning = line.partition(": ")
         if colon and column.isidentifier() and column.islower():
             columns[column] = meaning
@@ -63,7 +77,7 @@ def _parse_view(name: str, text: str) -> View:
             columns[last] += " " + line
         else:
             doc.append(line)
-    return View(name, " ".join(doc), columns, query)
+    return View(name, " ".join(doc), columns, example, query)
 
 
 def macros(temporary: str = "") -> str:

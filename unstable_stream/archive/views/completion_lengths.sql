@@ -7,6 +7,7 @@
 -- max_completion_tokens: Longest, tokens.
 -- mean_prompt_tokens: Mean prompt tokens per step.
 -- truncated_rate: Share cut at the token limit, 0 to 1.
+-- Example: SELECT update, steps, mean_completion_tokens, truncated_rate FROM completion_lengths ORDER BY update
 SELECT
     u.run_id, u.update,
     count(*) AS steps,

@@ -17,6 +17,7 @@
 -- invalid_seat: Whose invalid move ended the game; NULL: nobody's.
 -- num_turns: Moves of all seats.
 -- duration_ms: Milliseconds from reset to end.
+-- Example: SELECT state, split, count(*) AS games FROM games GROUP BY state, split ORDER BY state, split
 SELECT
     game_id,
     coalesce(o.run_id, s.run_id, a.run_id) AS run_id,

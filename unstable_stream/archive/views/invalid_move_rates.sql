@@ -10,6 +10,8 @@
 -- invalid_move_rate: invalid_moves / moves, 0 to 1; NULL without moves.
 -- games_ended_invalid: Games its invalid move ended.
 -- invalid_game_rate: games_ended_invalid / games, 0 to 1.
+-- Example: SELECT policy_version, games, invalid_move_rate, invalid_game_rate FROM invalid_move_rates
+-- WHERE policy_version IS NOT NULL AND split = 'train' ORDER BY policy_version
 SELECT
     run_id, split, env_id, model_uid, policy_version,
     count(*) AS games,

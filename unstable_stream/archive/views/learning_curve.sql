@@ -13,6 +13,8 @@
 -- mean_reward: Mean final reward.
 -- mean_turns: Mean moves of the seat in a game.
 -- invalid_rate: Share of games this seat ended by an invalid move, 0 to 1.
+-- Example: SELECT policy_version, games, win_rate, win_rate_low, win_rate_high, mean_reward FROM learning_curve
+-- WHERE split = 'eval' ORDER BY policy_version
 SELECT
     s.run_id, s.split, s.env_id, s.policy_version,
     count(*) AS games,

@@ -9,6 +9,7 @@
 -- steps_trained: Steps an update trained on.
 -- steps_dropped: Steps an update dropped, with a reason.
 -- steps_pending: Neither trained on nor dropped yet.
+-- Example: SELECT * FROM ledger
 WITH played AS (
     SELECT
         run_id,

@@ -7,6 +7,8 @@
 -- conservative: mu - 3 sigma: the skill it almost surely has.
 -- games: Rated games.
 -- rated_at: UTC, of the last rated game.
+-- Example: SELECT model_uid, conservative, mu, sigma, games FROM rating_ladder
+-- WHERE env_id <> '*' ORDER BY conservative DESC
 SELECT
     run_id, env_id, model_uid,
     arg_max(mu, games) AS mu,

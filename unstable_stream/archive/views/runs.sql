@@ -11,6 +11,7 @@
 -- parent_update: At which update it was forked.
 -- package_version: Of unstable_stream, when it started.
 -- config: Resolved configuration, JSON, of the last start or resumption.
+-- Example: SELECT run_id, name, state, started_at, finished_at, reason FROM runs ORDER BY started_at DESC
 WITH last_end AS (
     SELECT run_id, max(occurred_at) AS at, arg_max(outcome, occurred_at) AS outcome, arg_max(reason, occurred_at) AS reason
     FROM run_events WHERE type = 'run-finished' GROUP BY run_id

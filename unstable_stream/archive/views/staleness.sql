@@ -7,6 +7,7 @@
 -- max_staleness: Oldest step trained on, updates.
 -- dropped_stale: Steps dropped as too old.
 -- dropped_other: Steps dropped for other reasons.
+-- Example: SELECT update, mean_staleness, max_staleness, dropped_stale FROM staleness ORDER BY update
 SELECT
     u.run_id, u.update,
     count(*) FILTER (u.fate = 'trained') AS trained_steps,

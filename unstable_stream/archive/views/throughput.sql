@@ -7,6 +7,7 @@
 -- tokens_per_second: completion_tokens / 60.
 -- updates: Learner updates.
 -- trained_steps: Steps trained on.
+-- Example: SELECT minute, games, turns, tokens_per_second, updates, trained_steps FROM throughput ORDER BY minute
 WITH done AS (
     SELECT run_id, date_trunc('minute', finished_at) AS minute, 1 AS games, num_turns AS turns, 0 AS tokens, 0 AS updates, 0 AS trained
     FROM game_outcomes

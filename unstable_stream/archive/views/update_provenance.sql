@@ -19,6 +19,8 @@
 -- raw_reward: The environment's final reward for the seat.
 -- final_reward: After the final reward transformations.
 -- reward: After the step reward transformations.
+-- Example: SELECT batch_position, game_id, seat, turn_index, staleness, reward FROM update_provenance
+-- WHERE update = 5 AND fate = 'trained' ORDER BY batch_position
 SELECT
     u.run_id, u.update, u.fate, u.reason, u.batch_position, u.step_id,
     s.trajectory_id, s.game_id, s.game_index, s.env_id, s.seat, s.turn_index, s.model_uid, s.policy_version,

@@ -14,6 +14,8 @@
 -- win_rate_low: Lower bound of the 95 % Wilson interval.
 -- win_rate_high: Upper bound of the 95 % Wilson interval.
 -- mean_reward: Mean final reward.
+-- Example: SELECT env_id, policy_version, seat, opponent, games, win_rate, win_rate_low, win_rate_high
+-- FROM win_rates WHERE split = 'eval' ORDER BY env_id, policy_version, seat, opponent
 SELECT
     run_id, split, env_id, model_uid, policy_version, seat, opponent,
     count(*) AS games,

@@ -1,0 +1,32 @@
+-- Who beats whom: one row per model and opponent that met. Ranks decide, so in games of three and more each
+-- pair of seats counts. A model against itself is left out: it wins as often as it loses. Mirrored rows are
+-- both there: (A, B) and (B, A).
+-- run_id: The run.
+-- split: `train` or `eval`.
+-- env_id: TextArena environment.
+-- model_uid: The row: checkpoint or fixed opponent.
+-- opponent_uid: The column: whom it met.
+-- games: Finished games; of three and more seats, pairs of seats.
+-- wins: The row model ranked better.
+-- draws: Both ranked the same.
+-- losses: The row model ranked worse.
+-- mean_reward: The row model's mean final reward.
+-- win_rate: wins / games, 0 to 1.
+-- win_rate_low: Lower bound of the 95 % Wilson interval.
+-- win_rate_high: Upper bound of the 95 % Wilson interval.
+-- Example: PIVOT (SELECT model_uid, opponent_uid, win_rate FROM payoff_matrix WHERE split = 'train')
+-- ON opponent_uid USING any_value(win_rate) ORDER BY model_uid
+SELECT
+    a.run_id, a.split, a.env_id, a.model_uid,
+    b.model_uid AS opponent_uid,
+    count(*) AS games,
+    count(*) FILTER (a."rank" < b."rank") AS wins,
+    count(*) FILTER (a."rank" = b."rank") AS draws,
+    count(*) FILTER (a."rank" > b."rank") AS losses,
+    avg(a.reward) AS mean_reward,
+    wins / games AS win_rate,
+    wilson_low(wins, games) AS win_rate_low,
+    wilson_high(wins, games) AS win_rate_high
+FROM seats AS a
+JOIN seats AS b ON a.game_id = b.game_id AND a.model_uid <> b.model_uid
+GROUP BY a.run_id, a.split, a.env_id, a.model_uid, b.model_uid
