@@ -13,11 +13,11 @@ from typing import Self, TypeVar
 
 import psutil
 
-from unstable_stream.eventlog.local import LocalLog
-from unstable_stream.eventlog.port import Consumer, TopicPartition
+from unstable_stream.eventlog.port import Consumer, EventLog, TopicPartition
 from unstable_stream.eventlog.records import event_from_record
 from unstable_stream.eventlog.topics import load_topics
 from unstable_stream.events import Event
+from unstable_stream.services.data_dir import DataDir, open_log_at
 
 __all__ = ["CONFIG", "History", "LaunchedRun", "command_line", "run_command"]
 
@@ -44,23 +44,30 @@ def command_line(*arguments: str) -> list[str]:
     return [sys.executable, "-c", "from unstable_stream.cli import main; main()", *arguments]
 
 
-def run_command(data: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    """Run an ``unstable-stream`` command on a data directory to its end."""
+def run_command(data: Path, *arguments: str, log: str = "local") -> "subprocess.CompletedProcess[str]":
+    """Run an ``unstable-stream`` command on a data directory and a log to its end."""
     return subprocess.run(
         command_line(*arguments, "--data", str(data)),
         capture_output=True,
         text=True,
         timeout=DEADLINE_S,
         check=False,
+        env=environment(log),
     )
 
 
-class History:
-    """The events of the one run in a data directory, read as they are written."""
+def environment(log: str) -> dict[str, str]:
+    """The environment of a command that is to find the log by itself."""
+    return {**os.environ, "OMP_NUM_THREADS": "1", "UNSTABLE_STREAM_LOG": log}
 
-    def __init__(self, data: Path) -> None:
-        self._path = data / "log.sqlite"
-        self._log: LocalLog | None = None
+
+class History:
+    """The events of the one run on a log, read as they are written."""
+
+    def __init__(self, data: Path, log: str = "local") -> None:
+        self._data = DataDir(data)
+        self.location = log
+        self._log: EventLog | None = None
         self._consumer: Consumer | None = None
         self.events: list[Event] = []
 
@@ -71,7 +78,7 @@ class History:
     async def read(self, timeout_s: float = 0.0) -> None:
         """Take in what has been written."""
         if self._consumer is None:
-            self._log = LocalLog.open(self._path, synchronous="NORMAL")
+            self._log = open_log_at(self.location, self._data)
             await self._log.create_topics(list(load_topics().values()))
             self._consumer = await self._log.consumer(list(load_topics()))
         while records := await self._consumer.poll(max_records=5000, timeout_s=timeout_s):
@@ -101,10 +108,13 @@ class LaunchedRun:
     Use as ``async with``: on leaving, whatever of it still runs is killed.
     """
 
-    def __init__(self, data: Path, arguments: Sequence[str], history: History | None = None) -> None:
+    def __init__(
+        self, data: Path, arguments: Sequence[str], log: str = "local", history: History | None = None
+    ) -> None:
         data.mkdir(parents=True, exist_ok=True)
         self.data = data
-        self.history = history or History(data)
+        self.log = log
+        self.history = history or History(data, log)
         self._owns_history = history is None
         self.stdout = data / "stdout.txt"
         self.stderr = data / "stderr.txt"
@@ -112,15 +122,16 @@ class LaunchedRun:
         self.seen: dict[int, psutil.Process] = {}
 
     @classmethod
-    def train(cls, data: Path, *overrides: str) -> "LaunchedRun":
+    def train(cls, data: Path, *overrides: str, log: str = "local") -> "LaunchedRun":
         """A small run from its beginning."""
         flags = [f"--set={override}" for override in (*_SMALL, *overrides)]
-        return cls(data, ["train", str(CONFIG), *flags, "--data", str(data)])
+        return cls(data, ["train", str(CONFIG), *flags, "--data", str(data)], log)
 
     @classmethod
     def resume(cls, earlier: "LaunchedRun", run_id: str) -> "LaunchedRun":
         """The same run, gone on with."""
-        return cls(earlier.data, ["train", "--resume", run_id, "--data", str(earlier.data)], earlier.history)
+        arguments = ["train", "--resume", run_id, "--data", str(earlier.data)]
+        return cls(earlier.data, arguments, earlier.log, earlier.history)
 
     def add(self, *arguments: str) -> None:
         """Give the command further arguments, before it is started."""
@@ -133,7 +144,7 @@ class LaunchedRun:
                 stdin=subprocess.DEVNULL,
                 stdout=stdout,
                 stderr=stderr,
-                env={**os.environ, "OMP_NUM_THREADS": "1"},
+                env=environment(self.log),
                 start_new_session=True,
             )
         self.launcher = psutil.Process(self.popen.pid)
@@ -212,8 +223,8 @@ class LaunchedRun:
         self.popen.send_signal(signal.SIGINT)
 
     async def command(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
-        """Run another ``unstable-stream`` command on the same data directory."""
-        return await asyncio.to_thread(run_command, self.data, *arguments)
+        """Run another ``unstable-stream`` command on the same data directory and log."""
+        return await asyncio.to_thread(run_command, self.data, *arguments, log=self.log)
 
 
 def _command(process: psutil.Process) -> str:
