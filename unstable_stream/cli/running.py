@@ -35,6 +35,7 @@ def run_config(
     from unstable_stream.services.data_dir import DataDir
     from unstable_stream.services.launcher import launch
     from unstable_stream.services.preflight import check_config
+    from unstable_stream.services.resumable import check_resumable
     from unstable_stream.services.terminal_interface import watch_run
 
     directory = DataDir(data)
@@ -42,6 +43,7 @@ def run_config(
         resume, found = asyncio.run(_find(resume, log, directory))
         changes = [*overrides, f"log={log}"]
         config = parse_config(found.model_dump(mode="json"), changes, origin=f"run {resume}")
+        check_resumable(found, config)
     assert config is not None
     if dry_run:
         check_config(config)
