@@ -1,0 +1,208 @@
+"""Plays recorded games again from seed and actions and says what each record of them should be.
+
+Only what sampling decided is taken from the log: the actions, and which seats a trained model played. The
+rest (observations, what was a valid move, infos, rewards, ranks, roles, the reason) is the environment's.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Coroutine, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from multiprocessing import get_context
+from typing import Any, Final, Generic, NamedTuple, TypeVar
+
+import msgspec
+
+from unstable_stream.errors import EnvironmentUnavailableError, GameError
+from unstable_stream.events import GameOutcome, GameStarted, Seat, Trajectory, decode_event, encode_event
+from unstable_stream.games.play import PlayedGame, play_game
+from unstable_stream.games.players import Move, SampledTokens, TurnContext
+
+__all__ = ["Replay", "ReplayRules", "Replayer", "replay", "started_view", "trajectory_view"]
+
+TagT = TypeVar("TagT")
+
+_BATCH: Final = 32
+_UNSAMPLED: Final = SampledTokens("", (), "", (), (), "")
+_TRAJECTORY_FIELDS: Final = (
+    "game_id",
+    "game_index",
+    "split",
+    "env_id",
+    "seed",
+    "seat",
+    "model_uid",
+    "policy_version",
+    "role",
+    "trained",
+    "trained_seats",
+    "opponents",
+    "rewards",
+    "reward",
+    "reason",
+    "invalid_move",
+    "opponent_invalid",
+)
+_TURN_FIELDS: Final = ("turn_index", "game_turn", "observation", "action", "valid", "step_info")
+_GAME_FIELDS: Final = ("game_id", "game_index", "split", "env_id", "seed", "evaluated_uid")
+_SEAT_FIELDS: Final = ("seat", "model_uid", "kind", "policy_version", "parent_uid", "trained")
+
+
+class ReplayRules(NamedTuple):
+    """How the games of a run were played."""
+
+    max_turns: int
+    invalid_moves_allowed: int
+
+
+class Replay(NamedTuple):
+    """What playing a game again gave."""
+
+    outcome: bytes | None
+    """The outcome as it should be, encoded; ``None`` if it is as recorded, or there is none."""
+    views: Sequence[tuple[str, bytes]]
+    """Id and view, as JSON, of each trajectory there should be."""
+    problem: str | None = None
+    """Why the game could not be played again to its end."""
+
+
+def trajectory_view(event: Trajectory) -> bytes:
+    """Return, as JSON, what of a trajectory is the environment's or the schedule's: all but the sampling."""
+    return msgspec.json.encode(
+        {
+            **{name: getattr(event, name) for name in _TRAJECTORY_FIELDS},
+            "turns": [{name: getattr(turn, name) for name in _TURN_FIELDS} for turn in event.turns],
+        }
+    )
+
+
+def started_view(event: GameStarted | GameOutcome) -> bytes:
+    """Return, as JSON, what a game's start and its outcome have in common."""
+    return msgspec.json.encode(
+        {
+            **{name: getattr(event, name) for name in _GAME_FIELDS},
+            "seats": [{name: getattr(seat, name) for name in _SEAT_FIELDS} for seat in event.seats],
+        }
+    )
+
+
+def replay(outcome: GameOutcome, rules: ReplayRules) -> Replay:
+    """Play a recorded game again; only its actions and who made them are taken from the record."""
+    started = GameStarted(
+        event_id="",
+        run_id=outcome.run_id,
+        occurred_at_ms=outcome.occurred_at_ms,
+        game_id=outcome.game_id,
+        game_index=outcome.game_index,
+        split=outcome.split,
+        env_id=outcome.env_id,
+        seed=outcome.seed,
+        seats=tuple(Seat(**{name: getattr(seat, name) for name in _SEAT_FIELDS}) for seat in outcome.seats),
+        evaluated_uid=outcome.evaluated_uid,
+    )
+    players = {seat.seat: _RecordedPlayer(outcome, seat.seat) for seat in outcome.seats}
+    try:
+        played = _finish(
+            play_game(
+                started,
+                players,
+                max_turns=rules.max_turns,
+                now_ms=lambda: outcome.occurred_at_ms,
+                invalid_moves_allowed=rules.invalid_moves_allowed,
+            )
+        )
+    except EnvironmentUnavailableError as error:
+        raise EnvironmentUnavailableError(f"{error} Or leave the games out: --no-games") from error
+    except GameError as error:
+        return Replay(None, (), str(error))
+    again = msgspec.structs.replace(played.outcome, duration_ms=outcome.duration_ms)
+    body = encode_event(again)
+    return Replay(
+        None if body == encode_event(outcome) else body,
+        [(event.event_id, trajectory_view(event)) for event in played.trajectories],
+    )
+
+
+class _RecordedPlayer:
+    """Makes the moves that a seat made."""
+
+    def __init__(self, outcome: GameOutcome, seat: int) -> None:
+        self._actions = [action.action for action in outcome.actions if action.seat == seat]
+        sampled = next(each.kind for each in outcome.seats if each.seat == seat) == "checkpoint"
+        self._sampled = _UNSAMPLED if sampled else None
+
+    async def move(self, turn: TurnContext) -> Move:
+        if turn.turn_index >= len(self._actions):
+            raise GameError(
+                f"played again, seat {turn.seat} is asked for its move {turn.turn_index}, move "
+                f"{turn.game_turn} of the game, but it made only {len(self._actions)}"
+            )
+        return Move(self._actions[turn.turn_index], sampled=self._sampled)
+
+
+def _finish(playing: Coroutine[Any, Any, PlayedGame]) -> PlayedGame:
+    """Run a game whose players never wait, also inside a running event loop."""
+    try:
+        playing.send(None)
+    except StopIteration as done:
+        played: PlayedGame = done.value
+        return played
+    raise AssertionError("recorded players do not wait")
+
+
+class Replayer(Generic[TagT]):
+    """Plays games again, in this process or in several others, and gives the results back in order.
+
+    ``TagT`` is whatever the caller wants to get back with a game's result.
+    """
+
+    def __init__(self, rules: ReplayRules, jobs: int) -> None:
+        """``jobs``: processes; 1 is this one."""
+        self._rules = rules
+        self._most_waiting = 2 * jobs
+        # Spawned, not forked: this process has threads.
+        self._pool = ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) if jobs > 1 else None
+        self._batch: list[tuple[TagT, GameOutcome]] = []
+        self._waiting: deque[tuple[list[tuple[TagT, GameOutcome]], Future[list[Replay]]]] = deque()
+
+    def close(self) -> None:
+        """Stop the processes."""
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+
+    async def add(self, tag: TagT, outcome: GameOutcome) -> list[tuple[TagT, GameOutcome, Replay]]:
+        """Hand in a game; return the results that are due."""
+        if self._pool is None:
+            return [(tag, outcome, replay(outcome, self._rules))]
+        self._batch.append((tag, outcome))
+        if len(self._batch) >= _BATCH:
+            self._submit(self._pool)
+        return await self._results(self._most_waiting)
+
+    async def rest(self) -> list[tuple[TagT, GameOutcome, Replay]]:
+        """Wait for what is still being played."""
+        if self._pool is not None and self._batch:
+            self._submit(self._pool)
+        return await self._results(0)
+
+    def _submit(self, pool: ProcessPoolExecutor) -> None:
+        bodies = [encode_event(outcome) for _, outcome in self._batch]
+        self._waiting.append((self._batch, pool.submit(_replay_encoded, bodies, self._rules)))
+        self._batch = []
+
+    async def _results(self, may_wait: int) -> list[tuple[TagT, GameOutcome, Replay]]:
+        done: list[tuple[TagT, GameOutcome, Replay]] = []
+        while len(self._waiting) > may_wait:
+            games, future = self._waiting.popleft()
+            replays = await asyncio.wrap_future(future)
+            done += [(tag, outcome, each) for (tag, outcome), each in zip(games, replays, strict=True)]
+        return done
+
+
+def _replay_encoded(bodies: Sequence[bytes], rules: ReplayRules) -> list[Replay]:
+    replays = []
+    for body in bodies:
+        outcome = decode_event(body)
+        assert isinstance(outcome, GameOutcome)
+        replays.append(replay(outcome, rules))
+    return replays
