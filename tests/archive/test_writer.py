@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from tests.archive.history import made_up_run, stored
-from unstable_stream.archive import ArchivedRecord, ArchiveWriter, open_archive, query
+from unstable_stream.archive import ArchivedRecord, ArchiveWriter, open_archive, query, stream
 from unstable_stream.archive.batch import EVENTS
 from unstable_stream.archive.store import WritableArchive
 from unstable_stream.archive.tables import TABLES
@@ -280,6 +280,17 @@ def test_outdated_views_are_replaced(tmp_path: Path) -> None:
     assert query(path, "SELECT run_id FROM runs").rows == [("run-a",)]
 
 
+def test_rows_are_read_as_they_are_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "archive.duckdb"
+    ArchiveWriter(path).close()
+    endless = "SELECT i, repeat('x', 1000) FROM range(1_000_000_000_000) AS t(i)"
+    with stream(path, endless) as result:
+        assert result.columns == ["i", "repeat('x', 1000)"]
+        assert [next(result.rows)[0] for _ in range(5000)] == list(range(5000))
+    for nothing in ("", "-- only a comment"):
+        assert query(path, nothing).rows == []
+
+
 def test_what_is_no_archive_is_named(tmp_path: Path) -> None:
     missing = tmp_path / "nothing.duckdb"
     with pytest.raises(ArchiveError, match=r"no archive at .*start a run first"):
@@ -301,9 +312,21 @@ def test_what_is_no_archive_is_named(tmp_path: Path) -> None:
     ("sql", "message"),
     [
         ("SELECT * FROM nope", "Table with name nope does not exist! Tables and views: actions, "),
+        (
+            "SELECT *\n  FROM game",
+            "line 2, column 8: Table with name game does not exist! Did you mean",
+        ),
+        ("SELECT 'é', policy FROM seats", 'line 1, column 13: Referenced column "policy" not found'),
+        ("SELECT policy_versio FROM seats", "Did you mean policy_version?"),
+        ("SELECT seat FROM games", "It is a column of actions, planned_seats, seats, "),
         ("SELECT nope FROM turns", "See the columns with: unstable-stream sql --tables"),
+        ("SELECT wilson(1, 2)", "Did you mean wilson_low or wilson_high?"),
+        ("SELECT offset FROM events", 'near "FROM". Write the column "offset" in double quotes.'),
+        ("SELECT 1 + true_or_false()", "Scalar Function with name true_or_false does not exist!"),
         ("DELETE FROM turns", "Add --write to change the archive"),
-        ("SELEC 1", 'syntax error at or near "SELEC"'),
+        ("SELEC 1", 'line 1, column 1: syntax error at or near "SELEC"'),
+        # Found while rows are read.
+        ("SELECT CASE WHEN i = 9999 THEN error('late') END FROM range(10000) AS t(i)", "late"),
     ],
 )
 def test_wrong_sql_is_explained_in_one_line(tmp_path: Path, sql: str, message: str) -> None:

@@ -6,6 +6,7 @@ import io
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import IO
 
 import msgspec
 import pytest
@@ -135,8 +136,37 @@ def test_sql_changes_nothing_unless_told(data: Path, tmp_path: Path) -> None:
     assert _output("sql", "SELECT count(*) AS n FROM metrics", "--data", str(tmp_path)) == "n\n0\n"
 
 
+def test_large_results_are_printed_whole_but_not_as_a_table(data: Path) -> None:
+    many = "SELECT i, repeat('y', 100) AS y FROM range(200_000) AS t(i)"
+    lines = _output("sql", many, "--data", str(data)).splitlines()
+    assert (len(lines), lines[0], lines[-1][:7]) == (200_001, "i,y", "199999,")
+    rows = json.loads(_output("sql", many, "--data", str(data), "--json"))
+    assert [row["i"] for row in rows] == list(range(200_000))
+    assert json.loads(_output("sql", "SELECT 1 WHERE false", "--data", str(data), "--json")) == []
+    table = _call("sql", many, "--data", str(data), "--table")
+    assert len(table.stdout.splitlines()) == 1001
+    assert "1,000 of 200,000 rows shown; --csv or --json prints all." in table.stderr
+
+
+def test_the_archive_is_free_while_the_answer_is_printed(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "archive.duckdb"
+    path.write_bytes((data / "archive.duckdb").read_bytes())
+    written = []
+
+    def slow_reader(source: IO[str], target: object) -> None:
+        with ArchiveWriter(path, "another log", timeout_s=0.0) as writer:
+            written.append(writer.write(stored(made_up_run("run-c", updates=1))).records)
+
+    monkeypatch.setattr("unstable_stream.cli.query_output.shutil.copyfileobj", slow_reader)
+    _output("sql", "SELECT * FROM events", "--data", str(tmp_path))
+    assert written == [len(made_up_run("run-c", updates=1))]
+
+
 def test_sql_lists_what_there_is(data: Path) -> None:
     tables = _output("sql", "--tables")
+    assert _output("sql") == tables
     assert "win_rates (view): How each checkpoint did" in tables
     assert "update_steps (table): " in tables
     for statement in _output("sql", "--examples").split(";\n\n"):
@@ -146,11 +176,13 @@ def test_sql_lists_what_there_is(data: Path) -> None:
 
 
 def test_sql_errors_say_what_to_do(data: Path, tmp_path: Path) -> None:
-    assert "Tables and views: actions" in str(_error("sql", "SELECT * FROM game", "--data", str(data)))
+    mistake = str(_error("sql", "SELECT * FROM game", "--data", str(data)))
+    assert mistake == "line 1, column 15: Table with name game does not exist! Did you mean games?"
     missing = _error("sql", "SELECT 1", "--data", str(tmp_path))
     assert isinstance(missing, ArchiveError)
     assert "unstable-stream archive" in str(missing)
-    assert "give one query" in _call("sql").output
+    assert "give one query" in _call("sql", "SELECT 1", "--file", "question.sql").output
+    assert "cannot read" in _call("sql", "--file", str(tmp_path / "none.sql")).output
     assert "choose one of --csv, --json" in _call("sql", "SELECT 1", "--csv", "--json").output
 
 

@@ -1,7 +1,7 @@
 """The archive: every topic in one DuckDB file, raw and as typed tables, readable while a run writes it."""
 
 from unstable_stream.archive.batch import LATEST_MS, ArchivedRecord
-from unstable_stream.archive.read import QueryResult, query
+from unstable_stream.archive.read import QueryResult, StreamedResult, query, stream
 from unstable_stream.archive.store import SCHEMA_VERSION, open_archive
 from unstable_stream.archive.writer import ArchiveWriter, Prepared, Written
 
@@ -12,7 +12,9 @@ __all__ = [
     "ArchivedRecord",
     "Prepared",
     "QueryResult",
+    "StreamedResult",
     "Written",
     "open_archive",
     "query",
+    "stream",
 ]

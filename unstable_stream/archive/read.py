@@ -1,18 +1,19 @@
 """Ask the archive a question and get rows, with errors a person can act on."""
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import duckdb
 
-from unstable_stream.archive.batch import EVENTS
+from unstable_stream.archive.sql_errors import JSON_ERRORS, explain
 from unstable_stream.archive.store import open_archive
-from unstable_stream.archive.tables import TABLES
-from unstable_stream.archive.view_files import load_views
 from unstable_stream.errors import ArchiveError
 
-__all__ = ["QueryResult", "query"]
+__all__ = ["QueryResult", "StreamedResult", "query", "stream"]
+
+_FETCH_ROWS: Final = 2048
 
 
 class QueryResult(NamedTuple):
@@ -27,6 +28,15 @@ class QueryResult(NamedTuple):
     def dicts(self) -> list[dict[str, Any]]:
         """Return each row as column name to value."""
         return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
+
+
+class StreamedResult(NamedTuple):
+    """Columns of a query, and its rows as they are read."""
+
+    columns: Sequence[str]
+    types: Sequence[str]
+    rows: Iterator[tuple[Any, ...]]
+    """Raises :class:`ArchiveError` if the query fails on the way."""
 
 
 def query(
@@ -50,27 +60,46 @@ def query(
         ArchiveBusyError: another process held the archive past the deadline.
         ArchiveError: there is no archive, or the SQL is wrong; names what would be right.
     """
+    with stream(path, sql, parameters, write=write, timeout_s=timeout_s) as result:
+        return QueryResult(result.columns, result.types, list(result.rows))
+
+
+@contextlib.contextmanager
+def stream(
+    path: Path | str,
+    sql: str,
+    parameters: Sequence[object] | Mapping[str, object] | None = None,
+    *,
+    write: bool = False,
+    timeout_s: float = 30.0,
+) -> Iterator[StreamedResult]:
+    """Run ``sql`` as :func:`query` does, and read its rows one by one: they may be more than memory holds.
+
+    The archive is held until the context is left, and a writer waits for that long: read on without a pause.
+    """
     with open_archive(path, read_only=not write, timeout_s=timeout_s) as connection:
-        try:
-            cursor = connection.execute(sql, parameters)
+        connection.execute(JSON_ERRORS)
+        with _explained(sql):
+            # Without a statement there is nothing to return.
+            cursor = connection.execute(sql, parameters) or connection
             description = cursor.description or []
-            rows = cursor.fetchall() if description else []
-        except duckdb.Error as error:
-            raise ArchiveError(_explain(error)) from error
-    return QueryResult(
-        [column[0] for column in description], [str(column[1]) for column in description], rows
-    )
+        columns = [column[0] for column in description]
+        types = [str(column[1]) for column in description]
+        yield StreamedResult(columns, types, _rows(cursor, sql) if description else iter(()))
 
 
-def _explain(error: duckdb.Error) -> str:
-    """Return one line: what DuckDB found wrong, and what to do."""
-    lines = [line.strip() for line in str(error).splitlines()]
-    text = " ".join(line for line in lines if line and not line.startswith(("LINE ", "^")))
-    if isinstance(error, duckdb.CatalogException) and "Table with name" in text:
-        names = [EVENTS.name, *(table.name for table in TABLES), *(view.name for view in load_views())]
-        return f"{lines[0]} Tables and views: {', '.join(sorted(names))}."
-    if "read-only" in text:
-        return f"{text} Add --write to change the archive."
-    if isinstance(error, duckdb.BinderException):
-        return f"{text}. See the columns with: unstable-stream sql --tables"
-    return text
+def _rows(cursor: duckdb.DuckDBPyConnection, sql: str) -> Iterator[tuple[Any, ...]]:
+    while True:
+        with _explained(sql):
+            rows = cursor.fetchmany(_FETCH_ROWS)
+        if not rows:
+            return
+        yield from rows
+
+
+@contextlib.contextmanager
+def _explained(sql: str) -> Iterator[None]:
+    try:
+        yield
+    except duckdb.Error as error:
+        raise ArchiveError(explain(error, sql)) from error

@@ -3,20 +3,32 @@
 import csv
 import json
 import os
+import shutil
 import sys
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from enum import Enum
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import IO, TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["CsvOption", "Format", "JsonOption", "TableOption", "pick_format", "plain", "print_rows"]
+__all__ = [
+    "CsvOption",
+    "Format",
+    "JsonOption",
+    "TableOption",
+    "pick_format",
+    "plain",
+    "print_rows",
+    "take_rows",
+]
 
 _TABLE_ROWS = 1000
+_IN_MEMORY_BYTES = 16 * 1024 * 1024
 _LONGEST_CELL = 200
 _FOLD_AT = 24
 
@@ -57,35 +69,56 @@ def plain(text: str) -> str:
     return text.translate(_CONTROL)
 
 
-def print_rows(columns: Sequence[str], rows: Sequence[Sequence[Any]], form: Format) -> None:
+def print_rows(columns: Sequence[str], rows: Iterable[Sequence[Any]], form: Format) -> None:
     """Print a query's rows. ``Any``: what DuckDB makes of the columns' types."""
+    take_rows(columns, rows, form)()
+
+
+def take_rows(columns: Sequence[str], rows: Iterable[Sequence[Any]], form: Format) -> Callable[[], None]:
+    """Read all rows, and return the function that prints them.
+
+    Between the two, let go of the archive: whoever reads the output may take all day, and a run wants to
+    write. However many rows, memory stays bounded.
+    """
+    if form is Format.TABLE:
+        shown: list[Sequence[Any]] = []
+        count = 0
+        for count, row in enumerate(rows, 1):
+            if count <= _TABLE_ROWS:
+                shown.append(row)
+        return lambda: _print_table(columns, shown, count)
+    spool = tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES, "w+", encoding="utf-8", newline="")  # noqa: SIM115
     if form is Format.JSON:
-        _print_json(columns, rows)
-    elif form is Format.CSV:
-        writer = csv.writer(sys.stdout, lineterminator="\n")
+        _write_json(spool, columns, rows)
+    else:
+        writer = csv.writer(spool, lineterminator="\n")
         writer.writerow(columns)
         writer.writerows([_csv_cell(value) for value in row] for row in rows)
-    else:
-        _print_table(columns, rows)
+
+    def print_spool() -> None:
+        with spool:
+            spool.seek(0)
+            shutil.copyfileobj(spool, sys.stdout)
+
+    return print_spool
 
 
-def _print_json(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+def _write_json(file: IO[str], columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     import msgspec
 
-    print("[")
-    for number, row in enumerate(rows):
+    between = "[\n"
+    for row in rows:
         body = msgspec.json.encode(dict(zip(columns, row, strict=True)), enc_hook=str).decode()
-        print(body + ("," if number < len(rows) - 1 else ""))
-    print("]")
+        file.write(between + body)
+        between = ",\n"
+    file.write("[\n]\n" if between == "[\n" else "\n]\n")
 
 
-def _print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+def _print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], count: int) -> None:
     from rich.console import Console
 
-    cells = [[_table_cell(value) for value in row] for row in rows[:_TABLE_ROWS]]
-    numeric = [
-        any(isinstance(row[n], int | float) for row in rows[:_TABLE_ROWS]) for n in range(len(columns))
-    ]
+    cells = [[_table_cell(value) for value in row] for row in rows]
+    numeric = [any(isinstance(row[n], int | float) for row in rows) for n in range(len(columns))]
     longest = [max(map(len, (name, *(row[n] for row in cells)))) for n, name in enumerate(columns)]
     # Text may be folded, numbers and names may not.
     narrowest = [
@@ -101,8 +134,8 @@ def _print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     else:
         _print_rows_as_blocks(console, columns, cells)
     talk = Console(stderr=True, highlight=False)
-    if len(rows) > _TABLE_ROWS:
-        talk.print(f"{_TABLE_ROWS:,} of {len(rows):,} rows shown; --csv or --json prints all.", style="dim")
+    if count > len(rows):
+        talk.print(f"{len(rows):,} of {count:,} rows shown; --csv or --json prints all.", style="dim")
     elif not rows:
         talk.print("no rows", style="dim")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import typer
 
 from unstable_stream.cli.options import DataOption
-from unstable_stream.cli.query_output import CsvOption, JsonOption, TableOption, pick_format, print_rows
+from unstable_stream.cli.query_output import CsvOption, JsonOption, TableOption, pick_format, take_rows
 
 __all__ = ["register"]
 
@@ -27,35 +27,36 @@ def _sql(
     examples: bool = typer.Option(False, "--examples", help="Print useful queries."),
     write: bool = typer.Option(False, "--write", help="Allow changes to the archive."),
 ) -> None:
-    """Query every game, turn, step, rating and update, also while a run trains.
+    """Query every game, turn, step, rating and update, also while a run trains. Without a query, list tables.
 
     Example: unstable-stream sql "SELECT policy_version, win_rate FROM learning_curve ORDER BY 1"
+
+    Example: unstable-stream sql --file question.sql --csv > answer.csv
     """
-    if tables:
+    if tables or (statement is None and file is None and not examples):
         _print_relations()
     elif examples:
         _print_examples()
     else:
-        from unstable_stream.archive import query
+        from unstable_stream.archive import stream
 
         form = pick_format(as_csv, as_json, as_table)
-        result = query(data / "archive.duckdb", _statement(statement, file), write=write)
-        if result.columns:
-            print_rows(result.columns, result.rows, form)
+        with stream(data / "archive.duckdb", _statement(statement, file), write=write) as result:
+            print_them = take_rows(result.columns, result.rows, form)
+            columns = result.columns
+        if columns:
+            print_them()
 
 
 def _statement(statement: str | None, file: Path | None) -> str:
-    if (statement is None) == (file is None):
-        raise typer.BadParameter(
-            'give one query, e.g. unstable-stream sql "SELECT * FROM runs"; or --file, --tables, --examples'
-        )
+    if statement is not None and file is not None:
+        raise typer.BadParameter("give one query: as an argument, or with --file")
     if file is not None:
         try:
             return file.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise typer.BadParameter(f"cannot read {file}: {error}") from error
-    assert statement is not None
-    return sys.stdin.read() if statement == "-" else statement
+    return sys.stdin.read() if statement == "-" else statement or ""
 
 
 def _print_relations() -> None:
@@ -69,7 +70,10 @@ def _print_relations() -> None:
     for relation in relations():
         console.print(Text.assemble((relation.name, "bold"), f" ({relation.kind}): ", relation.doc))
         console.print(Padding(Text(", ".join(relation.columns), style="dim"), (0, 0, 0, 4)))
-    print("What each column means: docs/archive.md", file=sys.stderr)
+    print(
+        'What each column means: docs/archive.md. Ask with: unstable-stream sql "SELECT * FROM runs"',
+        file=sys.stderr,
+    )
 
 
 def _print_examples() -> None:

@@ -1,0 +1,85 @@
+"""What is wrong with a query, in one line a person can act on: where it is, and which names come close."""
+
+import difflib
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import duckdb
+
+from unstable_stream.archive.batch import EVENTS
+from unstable_stream.archive.tables import TABLES
+from unstable_stream.archive.view_files import load_views
+
+__all__ = ["JSON_ERRORS", "explain"]
+
+JSON_ERRORS: Final = "SET errors_as_json = true"
+"""To be executed first, so that errors say where they are."""
+
+_NO_CLOSE_NAME: Final = 0.6
+_SHOWN_NAMES: Final = 3
+_ENDS_WITH_OFFSET: Final = re.compile(r"\boffset\W*$", re.IGNORECASE)
+
+
+def explain(error: duckdb.Error, sql: str) -> str:
+    """Return one line: where in ``sql`` DuckDB found what wrong, and what to do about it."""
+    details = _details(error)
+    message = " ".join(line.strip() for line in _lines(details["exception_message"]))
+    before = ""
+    if "position" in details:
+        before = sql.encode()[: int(details["position"])].decode(errors="replace")  # DuckDB counts bytes
+        message = f"line {before.count(chr(10)) + 1}, column {len(before) - before.rfind(chr(10))}: {message}"
+    advice = " ".join(part for part in _advice(details, before) if part)
+    return f"{message if message.endswith(('.', '!')) or not advice else message + '.'} {advice}".rstrip()
+
+
+def _details(error: duckdb.Error) -> Mapping[str, Any]:
+    text = str(error)
+    _, brace, body = text.partition("{")
+    try:
+        details = json.loads(brace + body)
+    except json.JSONDecodeError:
+        details = {}
+    return details if "exception_message" in details else {"exception_message": text}
+
+
+def _lines(message: str) -> Iterable[str]:
+    """Leave out DuckDB's own proposals, of which many are not alike at all, and its lists of overloads."""
+    for line in message.splitlines():
+        if line.startswith(("Did you mean", "Candidate bindings", "LINE ")):
+            continue
+        if line.strip().startswith("Candidate functions"):
+            return
+        yield line
+
+
+def _advice(details: Mapping[str, Any], before: str) -> Iterable[str]:
+    name, kind, message = details.get("name"), details.get("type"), details["exception_message"]
+    candidates = str(details.get("candidates") or "").split(",")
+    if "attached in read-only mode" in message:
+        yield "Add --write to change the archive."
+    elif details.get("error_subtype") == "SYNTAX_ERROR":
+        if _ENDS_WITH_OFFSET.search(before):
+            yield 'Write the column "offset" in double quotes.'
+    elif name is None:
+        return
+    elif kind == "Table":
+        names = _columns_of()
+        yield _did_you_mean(name, [*names, *candidates]) or f"Tables and views: {', '.join(sorted(names))}."
+    elif kind is not None:
+        yield _did_you_mean(name, [*candidates, "wilson_low", "wilson_high"])
+    else:
+        holders = sorted(relation for relation, columns in _columns_of().items() if name in columns)
+        yield f"It is a column of {', '.join(holders)}." if holders else _did_you_mean(name, candidates)
+        yield "See the columns with: unstable-stream sql --tables"
+
+
+def _did_you_mean(name: str, names: Iterable[str]) -> str:
+    close = difflib.get_close_matches(name.lower(), dict.fromkeys(names), _SHOWN_NAMES, _NO_CLOSE_NAME)
+    return f"Did you mean {' or '.join(close)}?" if close else ""
+
+
+def _columns_of() -> Mapping[str, Iterable[str]]:
+    tables = {table.name: [column.name for column in table.columns] for table in (EVENTS, *TABLES)}
+    return {**tables, **{view.name: list(view.columns) for view in load_views()}}
