@@ -81,8 +81,10 @@ def _toml(value: Any) -> str:
 def _type_name(annotation: Any) -> str:
     text = str(annotation)
     if "Literal" in text:
-        choices = [argument for argument in get_args(annotation) if isinstance(argument, str)]
-        return "one of " + ", ".join(f"`{choice}`" for choice in choices)
+        listed = "tuple" in text
+        choices = get_args(get_args(annotation)[0] if listed else annotation)
+        named = ", ".join(f"`{choice}`" for choice in choices if isinstance(choice, str))
+        return f"{'list' if listed else 'one'} of {named}"
     for name, shown in (("dict", "table"), ("tuple", "list"), ("bool", "boolean"), ("float", "number")):
         if name in text:
             return shown

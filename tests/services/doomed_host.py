@@ -10,7 +10,9 @@ from pathlib import Path
 
 from tests.model_pool.outcomes import RUN
 from unstable_stream.eventlog.local import LocalLog
-from unstable_stream.services.processor_host import Processor, run_processor
+from unstable_stream.eventlog.port import TopicPartition
+from unstable_stream.services.partition_fold import Hosting, Processor
+from unstable_stream.services.processor_host import run_processor
 from unstable_stream.services.processors import rating_processor, reward_processor
 
 BATCH = 7
@@ -26,14 +28,16 @@ def make_ratings() -> Processor:
     return rating_processor(RUN)
 
 
-async def host_both(path: Path, on_step: Callable[[str], None] = lambda step: None) -> None:
+async def host_both(
+    path: Path, on_step: Callable[[str, TopicPartition], None] = lambda step, at: None
+) -> None:
     """Host both until their topics are drained."""
     stop = asyncio.Event()
     stop.set()
     async with LocalLog.open(path) as log:
         await asyncio.gather(
             *(
-                run_processor(log, make, run_id=RUN, stop=stop, max_records=BATCH, on_step=on_step)
+                run_processor(Hosting(log, make, run_id=RUN, on_step=on_step), stop=stop, max_records=BATCH)
                 for make in (make_rewards, make_ratings)
             )
         )
@@ -43,7 +47,7 @@ def main() -> None:
     path, fatal_step, occurrence = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
     reached = Counter[str]()
 
-    def die(step: str) -> None:
+    def die(step: str, at: TopicPartition) -> None:
         reached[step] += 1
         if step == fatal_step and reached[step] == occurrence:
             os.kill(os.getpid(), signal.SIGKILL)

@@ -1,22 +1,22 @@
-"""The processor host on a real local log: effectively once, restart, rejection, fencing, kill -9."""
+"""The generic processor host on a real local log: effectively once, restart, rejection, sharing, kill -9."""
 
 import asyncio
 import signal
 import sys
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from tests.model_pool.outcomes import make_outcome
 from tests.reward_transformations.trajectories import RUN, make_trajectory
 from tests.services.doomed_host import host_both, make_ratings, make_rewards
-from unstable_stream.config import parse_config
-from unstable_stream.errors import ConfigError, FencedError, ServiceError
+from tests.services.hosted_games import assert_exactly_once, events, games, garbage, read
+from unstable_stream.errors import FencedError, ServiceError
 from unstable_stream.eventlog.local import LocalLog
-from unstable_stream.eventlog.port import Record, StoredRecord, TopicPartition
-from unstable_stream.eventlog.records import event_from_record, record_from_event
+from unstable_stream.eventlog.port import Record, TopicPartition
+from unstable_stream.eventlog.records import record_from_event
 from unstable_stream.eventlog.topics import load_topics
 from unstable_stream.events import (
     Event,
@@ -26,16 +26,10 @@ from unstable_stream.events import (
     Step,
     Trajectory,
     decode_event,
-    encode_event,
 )
-from unstable_stream.services.data_dir import DataDir, open_log
-from unstable_stream.services.processor_host import (
-    HostCounters,
-    Processor,
-    group_of,
-    run_processor,
-)
-from unstable_stream.services.processors import host_processors, run_processors
+from unstable_stream.services.partition_fold import HostCounters, Hosting, Processor
+from unstable_stream.services.processor_host import run_processor
+from unstable_stream.services.processors import host_processors
 
 STEPS = (
     "polled",
@@ -46,6 +40,8 @@ STEPS = (
     "positions-added",
     "committed",
 )
+MAKERS = (make_rewards, make_ratings)
+GARBAGE = garbage()
 
 
 @pytest.fixture
@@ -60,145 +56,84 @@ async def log(path: Path) -> AsyncIterator[LocalLog]:
         yield opened
 
 
-def _games(first: int, count: int) -> list[Record]:
-    """Mirror games and games against a fixed opponent, over four environments, another run in between."""
-    events: list[Event] = []
-    for index in range(first, first + count):
-        env_id = f"Env-{index % 4}"
-        rewards = {0: 1.0 - index % 3, 1: index % 3 - 1.0}
-        trained = (0, 1) if index % 2 else (index % 4 // 2,)
-        events += [
-            make_trajectory(index, seat, env_id=env_id, rewards=rewards, trained_seats=trained)
-            for seat in trained
-        ]
-        opponent = "ckpt-000002" if index % 2 else "fixed"
-        events.append(
-            make_outcome(index, {0: ("ckpt-000003", rewards[0]), 1: (opponent, rewards[1])}, env_id=env_id)
-        )
-        events.append(make_trajectory(index, run_id="run-b", env_id=env_id))
-    return [record_from_event(event) for event in events]
-
-
-_GARBAGE = Record(topic="trajectories", key=f"{RUN}/Env-1", value=b'{"type": "trajectory"', timestamp_ms=17)
-
-
-async def _read(log: LocalLog, topic: str) -> list[StoredRecord]:
-    reader = await log.consumer([topic])
-    try:
-        records: list[StoredRecord] = []
-        while batch := await reader.poll(timeout_s=0.0):
-            records += batch
-        return records
-    finally:
-        await reader.close()
-
-
-async def _events(log: LocalLog, topic: str) -> list[Event]:
-    return [event_from_record(record) for record in await _read(log, topic)]
-
-
-async def _from_scratch(log: LocalLog, make: Callable[[], Processor]) -> dict[str, bytes]:
-    """Every output of folding each input partition on its own, by event id."""
-    processors: dict[TopicPartition, Processor] = defaultdict(make)
-    expected: dict[str, bytes] = {}
-    for topic in make().inputs:
-        for record in await _read(log, topic):
-            if record.value == _GARBAGE.value:
-                continue
-            processor = processors[TopicPartition(topic, record.partition)]
-            for event in processor.handle(decode_event(record.value)):
-                assert event.event_id not in expected
-                expected[event.event_id] = encode_event(event)
-    return expected
-
-
 async def _drain(
     log: LocalLog,
     make: Callable[[], Processor] = make_rewards,
     *,
     run_id: str | None = RUN,
-    on_step: Callable[[str], None] = lambda step: None,
+    on_step: Callable[[str, TopicPartition], None] = lambda step, at: None,
 ) -> HostCounters:
-    stop, counters = asyncio.Event(), HostCounters()
+    stop = asyncio.Event()
     stop.set()
-    await run_processor(log, make, run_id=run_id, stop=stop, counters=counters, on_step=on_step)
-    return counters
-
-
-async def _assert_exactly_once(log: LocalLog) -> None:
-    for topic, make in (("steps", make_rewards), ("ratings", make_ratings)):
-        published = [(event.event_id, encode_event(event)) for event in await _events(log, topic)]
-        assert len(published) == len({identity for identity, _ in published})
-        assert dict(published) == await _from_scratch(log, make)
-        for input_topic in make().inputs:
-            ends = {at: end for at, end in (await log.end_offsets(input_topic)).items() if end > 0}
-            assert await log.committed_positions(group_of(make().name, RUN)) == ends
+    hosting = Hosting(log, make, run_id=run_id, on_step=on_step)
+    await run_processor(hosting, stop=stop)
+    return hosting.counters
 
 
 async def test_it_publishes_what_the_fold_gives_and_commits_what_it_read(log: LocalLog) -> None:
-    await log.append(_games(0, 30))
+    await log.append(games(0, 30))
     counters = await _drain(log)
     await _drain(log, make_ratings)
-    await _assert_exactly_once(log)
-    trajectories = await _events(log, "trajectories")
+    await assert_exactly_once(log, MAKERS)
+    trajectories = await events(log, "trajectories")
     ours = sum(event.run_id == RUN for event in trajectories)
-    steps = await _events(log, "steps")
+    steps = await events(log, "steps")
     assert counters == HostCounters(
         processed=ours, produced=len(steps), rejected=0, skipped=len(trajectories) - ours, lag=0
     )
     assert len(steps) == 2 * ours > 0
     assert {type(event) for event in steps} == {Step}
     assert {event.run_id for event in steps} == {RUN}
-    assert {type(event) for event in await _events(log, "ratings")} == {Rating}
+    assert {type(event) for event in await events(log, "ratings")} == {Rating}
 
 
 async def test_a_restart_goes_on_with_the_state_of_what_was_committed(log: LocalLog) -> None:
     for first in (0, 10, 20):
-        await log.append(_games(first, 10))
+        await log.append(games(first, 10))
         await _drain(log)
         await _drain(log, make_ratings)
-    await _assert_exactly_once(log)
+    await assert_exactly_once(log, MAKERS)
 
 
 async def test_games_delivered_again_change_nothing(log: LocalLog) -> None:
-    await log.append(_games(0, 8))
+    await log.append(games(0, 8))
     await _drain(log)
-    before = await _events(log, "steps")
-    await log.append(_games(0, 8))
+    before = await events(log, "steps")
+    await log.append(games(0, 8))
     counters = await _drain(log)
     assert counters.processed > 0
     assert counters.produced == 0
-    assert await _events(log, "steps") == before
+    assert await events(log, "steps") == before
 
 
 async def test_records_that_are_no_events_are_set_aside_whole(log: LocalLog) -> None:
     impossible = make_trajectory(100, env_id="Env-1", trained_seats=(7,))
-    await log.append([*_games(0, 4), _GARBAGE, record_from_event(impossible), *_games(4, 4)])
+    await log.append([*games(0, 4), GARBAGE, record_from_event(impossible), *games(4, 4)])
     counters = await _drain(log)
     assert counters.rejected == 2
-    garbage, refused = await _events(log, "dead-letters")
+    garbage, refused = await events(log, "dead-letters")
     assert isinstance(garbage, RecordRejected)
     assert isinstance(refused, RecordRejected)
-    assert garbage.record_value == _GARBAGE.value
+    assert garbage.record_value == GARBAGE.value
     assert (garbage.consumer, garbage.topic, garbage.record_key) == (
         f"reward-processor/{RUN}",
         "trajectories",
         f"{RUN}/Env-1",
     )
     assert garbage.occurred_at_ms == 17
-    stored = await _read(log, "trajectories")
-    assert [(r.partition, r.offset) for r in stored if r.value == _GARBAGE.value] == [
+    stored = await read(log, "trajectories")
+    assert [(r.partition, r.offset) for r in stored if r.value == GARBAGE.value] == [
         (garbage.partition, garbage.offset)
     ]
     assert garbage.reason.startswith("EventDecodeError: trajectories[")
     assert "trained_seats is [7]" in refused.reason
     assert refused.record_headers["ce_id"] == impossible.event_id.encode()
     # The games around them were folded as if they were not there, also after a restart.
-    steps = {event.event_id for event in await _events(log, "steps")}
+    steps = {event.event_id for event in await events(log, "steps")}
     assert len(steps) == 2 * sum(
         isinstance(e, Trajectory) and e.run_id == RUN and e.game_index < 100
         for r in stored
-        if r.value != _GARBAGE.value
+        if r.value != GARBAGE.value
         for e in [decode_event(r.value)]
     )
     assert (await _drain(log)).rejected == 0
@@ -207,7 +142,7 @@ async def test_records_that_are_no_events_are_set_aside_whole(log: LocalLog) -> 
 async def test_a_bad_record_too_large_for_its_dead_letter_is_cut(log: LocalLog) -> None:
     await log.append([Record(topic="trajectories", key=f"{RUN}/E", value=b"x" * (13 * 1024 * 1024))])
     await _drain(log)
-    (rejected,) = await _events(log, "dead-letters")
+    (rejected,) = await events(log, "dead-letters")
     assert isinstance(rejected, RecordRejected)
     assert rejected.record_value == b"x" * (8 * 1024 * 1024)
     assert "value cut from 13631488 to 8388608 bytes; whole at trajectories[" in rejected.reason
@@ -226,17 +161,18 @@ class _Fails:
 
 
 async def test_a_bug_in_the_fold_stops_the_host_before_anything_is_committed(log: LocalLog) -> None:
-    await log.append(_games(0, 8))
+    await log.append(games(0, 8))
     with pytest.raises(ServiceError, match=r"fails/run-a: folding game-outcomes\[0\]@5 .*ZeroDivisionError"):
         await _drain(log, _Fails)
     assert await log.committed_positions("fails/run-a") == {}
-    assert await _events(log, "dead-letters") == []
+    assert await events(log, "dead-letters") == []
 
 
 async def test_one_that_fails_ends_the_others(log: LocalLog) -> None:
-    await log.append(_games(0, 8))
+    await log.append(games(0, 8))
+    hosted = [Hosting(log, make, run_id=RUN) for make in (make_rewards, _Fails)]
     with pytest.raises(ServiceError, match="a bug"):
-        await host_processors(log, [make_rewards, _Fails], run_id=RUN, stop=asyncio.Event())
+        await host_processors(hosted, stop=asyncio.Event(), drain=True)
 
 
 async def _until(condition: Callable[[], bool], deadline_s: float = 30.0) -> None:
@@ -246,48 +182,107 @@ async def _until(condition: Callable[[], bool], deadline_s: float = 30.0) -> Non
 
 
 async def test_a_running_host_picks_up_what_arrives_and_measures_its_lag(log: LocalLog) -> None:
-    stop, counters = asyncio.Event(), HostCounters()
-    host = asyncio.ensure_future(
-        run_processor(log, make_ratings, run_id=RUN, stop=stop, counters=counters, max_records=3)
-    )
+    stop, hosting = asyncio.Event(), Hosting(log, make_ratings, run_id=RUN)
+    counters = hosting.counters
+    host = asyncio.ensure_future(run_processor(hosting, stop=stop, max_records=3))
     for first in (0, 5):
-        await log.append(_games(first, 5))
+        await log.append(games(first, 5))
         await _until(lambda reached=first + 5: counters.processed == reached)  # type: ignore[misc]
     stop.set()
     await host
     assert counters.lag == 0
-    assert counters.produced == len(await _events(log, "ratings")) == 40
+    assert counters.produced == len(await events(log, "ratings")) == 40
 
 
-async def test_a_second_host_fences_the_first(log: LocalLog) -> None:
-    await log.append(_games(0, 4))
-    first_counters = HostCounters()
-    first = asyncio.ensure_future(
-        run_processor(log, make_ratings, run_id=RUN, stop=asyncio.Event(), counters=first_counters)
-    )
-    await _until(lambda: first_counters.processed == 4)
-    stop, second_counters = asyncio.Event(), HostCounters()
-    second = asyncio.ensure_future(
-        run_processor(log, make_ratings, run_id=RUN, stop=stop, counters=second_counters)
-    )
-    index = 4
+@dataclass
+class _Member:
+    """A running host."""
+
+    hosting: Hosting
+    stop: asyncio.Event
+    task: "asyncio.Task[None]"
+    held: set[TopicPartition]
+    """Partitions it has processed records of."""
+
+    async def end(self) -> None:
+        self.stop.set()
+        await self.task
+
+
+def _start(log: LocalLog, make: Callable[[], Processor]) -> _Member:
+    stop, held = asyncio.Event(), set[TopicPartition]()
+    hosting = Hosting(log, make, run_id=RUN, on_step=lambda step, at: held.add(at), settle_s=0.1)
+    return _Member(hosting, stop, asyncio.ensure_future(run_processor(hosting, stop=stop, drain=False)), held)
+
+
+async def _all_partitions(log: LocalLog) -> set[TopicPartition]:
+    return {TopicPartition(record.topic, record.partition) for record in await read(log, "trajectories")}
+
+
+async def test_two_hosts_share_the_partitions_and_hand_them_over(path: Path, log: LocalLog) -> None:
+    await log.append(games(0, 8))
+    whole = await _all_partitions(log)
+    first = _start(log, make_rewards)
+    await _until(lambda: first.held == whole)
+    async with LocalLog.open(path) as other_log:
+        second = _start(other_log, make_rewards)
+        shared, index = False, 8
+        async with asyncio.timeout(30):
+            while not shared:  # games come in while the partitions move
+                first.held.clear()
+                second.held.clear()
+                await log.append(games(index, 4))
+                index += 4
+                await _until(lambda: first.held | second.held == whole)
+                shared = bool(second.held) and not first.held & second.held
+        assert first.held
+        await first.end()
+        second.held.clear()
+        await log.append(games(index, 4))
+        await _until(lambda: second.held == whole)
+        await second.end()
+    await _drain(log)
+    await _drain(log, make_ratings)
+    await assert_exactly_once(log, MAKERS)
+
+
+async def test_a_host_that_was_fenced_on_one_partition_goes_on_with_all(log: LocalLog) -> None:
+    await log.append(games(0, 8))
+    whole = await _all_partitions(log)
+    host = _start(log, make_rewards)
+    await _until(lambda: host.held == whole and host.hosting.counters.lag == 0)
+    taken = min(whole)
+    await log.producer(host.hosting.producer_id(taken))
+    await log.append(games(8, 8))
+    expected = sum(record.key.startswith(f"{RUN}/") for record in games(0, 16))
+    await _until(lambda: host.hosting.counters.processed == expected)
+    await host.end()
+    await _drain(log)
+    await _drain(log, make_ratings)
+    await assert_exactly_once(log, MAKERS)
+
+
+async def test_a_host_whose_partition_is_taken_over_and_over_stops(log: LocalLog) -> None:
+    await log.append(games(0, 8))
+    host = _start(log, make_ratings)
+    at = TopicPartition(GameOutcome.TOPIC, 0)
+    await _until(lambda: host.held == {at})
+    index = 8
     async with asyncio.timeout(30):
-        while not first.done():  # until the second has opened its producer the first is in its rights
-            await log.append(_games(index, 1))
+        while not host.task.done():
+            await log.producer(host.hosting.producer_id(at))
+            await log.append(games(index, 1))
             index += 1
-            await asyncio.wait([first], timeout=0.05)
-    error = first.exception()
-    assert isinstance(error, FencedError)
-    assert "rating-processor/run-a: another host has taken over" in str(error)
-    await _until(lambda: first_counters.processed + second_counters.processed == index)
-    stop.set()
-    await second
-    published = [event.event_id for event in await _events(log, "ratings")]
-    assert len(published) == len(set(published)) == 4 * index
+            await asyncio.wait([host.task], timeout=0.05)
+    with pytest.raises(FencedError, match=r"^rating-processor/run-a: game-outcomes\[0\] is assigned"):
+        await host.task
+    await _drain(log)
+    await _drain(log, make_ratings)
+    await assert_exactly_once(log, MAKERS)
 
 
 async def test_state_that_cannot_be_restored_is_an_error(log: LocalLog) -> None:
-    await log.append(_games(0, 8))
+    await log.append(games(0, 8))
     await _drain(log, make_ratings)
     await log.delete_before({TopicPartition("game-outcomes", 0): 3})
     with pytest.raises(ServiceError, match=r"game-outcomes\[0\] holds offsets 3 to 8, but the state up to 8"):
@@ -307,7 +302,7 @@ class _Counts:
 
 
 async def test_without_a_run_it_serves_all(log: LocalLog) -> None:
-    await log.append(_games(0, 4))
+    await log.append(games(0, 4))
     counters = await _drain(log, _Counts, run_id=None)
     assert _Counts.runs == {RUN, "run-b"}
     assert counters.skipped == 0
@@ -318,59 +313,23 @@ async def test_without_a_run_it_serves_all(log: LocalLog) -> None:
 
 
 async def test_the_commit_steps_come_in_order(log: LocalLog) -> None:
-    await log.append(_games(0, 4))
-    seen: list[str] = []
-    await _drain(log, on_step=seen.append)
-    assert seen == list(STEPS)
+    await log.append(games(0, 4))
+    seen: dict[TopicPartition, list[str]] = defaultdict(list)
+    await _drain(log, on_step=lambda step, at: seen[at].append(step))
+    written = {TopicPartition(r.topic, r.partition) for r in await read(log, "trajectories")}
+    assert len(written) > 1
+    assert seen == {at: list(STEPS) for at in written}
 
 
 @pytest.mark.parametrize("step", STEPS)
 async def test_kill_between_commit_steps(path: Path, log: LocalLog, step: str) -> None:
-    await log.append([*_games(0, 12), _GARBAGE, *_games(12, 12)])
+    await log.append([*games(0, 12), GARBAGE, *games(12, 12)])
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "tests.services.doomed_host", str(path), step, "3"
     )
     assert await process.wait() == -signal.SIGKILL
     await host_both(path)
-    await _assert_exactly_once(log)
-    assert [e.record_value for e in await _events(log, "dead-letters") if isinstance(e, RecordRejected)] == [
-        _GARBAGE.value
+    await assert_exactly_once(log, MAKERS)
+    assert [e.record_value for e in await events(log, "dead-letters") if isinstance(e, RecordRejected)] == [
+        GARBAGE.value
     ]
-
-
-_CONFIG: Mapping[str, object] = {
-    "model": "tiny-player",
-    "train_envs": [{"env_id": "Env-0"}],
-    "rewards": {"final": [{"type": "WinDrawLossFormatter"}], "step": [{"type": "RewardForFormat"}]},
-    "model_pool": {"draw_probability": {"Env-0": 0.5}},
-}
-
-
-async def test_a_run_is_served_from_its_configuration(tmp_path: Path) -> None:
-    config, data = parse_config(_CONFIG), DataDir(tmp_path)
-    log = open_log(config, data)
-    try:
-        await log.create_topics(list(load_topics().values()))
-        await log.append(_games(0, 4))
-        stop = asyncio.Event()
-        stop.set()
-        await run_processors(config, RUN, data, stop)
-        assert isinstance(log, LocalLog)
-        steps = [event for event in await _events(log, "steps") if isinstance(event, Step)]
-        assert {(s.game_index, s.seat): s.reward for s in steps}[0, 0] == 1.0
-        ratings = [event for event in await _events(log, "ratings") if isinstance(event, Rating)]
-        assert ratings
-    finally:
-        await log.close()
-
-
-async def test_a_bad_transformation_is_known_before_anything_is_read(tmp_path: Path) -> None:
-    config = parse_config({**_CONFIG, "rewards": {"step": [{"type": "Nope"}]}})
-    data = DataDir(tmp_path)
-    log = open_log(config, data)
-    try:
-        await log.create_topics(list(load_topics().values()))
-    finally:
-        await log.close()
-    with pytest.raises(ConfigError, match="unknown type 'Nope'"):
-        await run_processors(config, RUN, data, asyncio.Event())

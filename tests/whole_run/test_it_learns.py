@@ -65,7 +65,7 @@ async def test_the_reward_rises_against_a_player_that_can_be_beaten(tmp_path: Pa
         engine = TransformersEngine(model, num_threads=1)
         worker = RolloutWorker(settings, RUN, str(tmp_path), model, engine)
         stop = asyncio.Event()
-        processing = asyncio.ensure_future(run_processors(settings, RUN, data, stop))
+        processing = asyncio.ensure_future(run_processors(log, RUN, stop))
         learning = LearnerService(settings, RUN, data, model).train(log, stop)
         collecting = Collector(settings, RUN, [Handle(engine)], [Handle(worker)]).collect(log, stop)
         assert (await asyncio.gather(learning, collecting))[0] == UPDATES

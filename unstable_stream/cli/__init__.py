@@ -5,7 +5,20 @@ import sys
 import typer
 
 from unstable_stream import __version__
-from unstable_stream.cli import archive, audit, fork, games, log, quickstart, runs, sql, topics, train, watch
+from unstable_stream.cli import (
+    archive,
+    audit,
+    fork,
+    games,
+    log,
+    processors,
+    quickstart,
+    runs,
+    sql,
+    topics,
+    train,
+    watch,
+)
 from unstable_stream.errors import UnstableStreamError
 
 __all__ = ["app", "main"]
@@ -19,7 +32,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in (quickstart, train, watch, fork, runs, games, sql, archive, audit, topics, log):
+for module in (quickstart, train, watch, fork, processors, runs, games, sql, archive, audit, topics, log):
     module.register(app)
 
 

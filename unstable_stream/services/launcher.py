@@ -2,7 +2,7 @@
 
 1. check the whole configuration; nothing has been started or written yet;
 2. record the run (or its resumption) in the log;
-3. start the services, and Ray before those that need it;
+3. start the services that do not run elsewhere, and Ray before those that need it;
 4. wait until the learner has made its updates and the collector has evaluated the last checkpoint;
 5. record the end, stop the processors, then the archiver, each after it has drained its topics.
 """
@@ -13,16 +13,18 @@ import signal
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from unstable_stream.config import RunConfig
+from unstable_stream.config import RunConfig, parse_config
 from unstable_stream.errors import ServiceError
 from unstable_stream.eventlog.port import EventLog
-from unstable_stream.eventlog.topics import load_topics
 from unstable_stream.services.cluster import resolve_model, start_local, stop_local
 from unstable_stream.services.data_dir import DataDir, open_log
 from unstable_stream.services.fork import Fork
 from unstable_stream.services.preflight import check_config
-from unstable_stream.services.runs import finish_run, new_run_id, resume_run, start_run
+from unstable_stream.services.processors import check_same_processors
+from unstable_stream.services.runs import finish_run, new_run_id, resume_run, run_started, start_run
+from unstable_stream.services.service_reports import LAUNCHER, Reporter, service_values
 from unstable_stream.services.supervisor import Supervisor
+from unstable_stream.services.topic_drift import prepare_topics
 
 __all__ = ["Launch", "launch"]
 
@@ -62,8 +64,10 @@ async def launch(
         loop.add_signal_handler(number, stop.set)
     log = open_log(config, data)
     try:
-        await log.create_topics(list(load_topics().values()))
+        await prepare_topics(log, config.log, data.options(config.log))
         if resume:
+            begun = await run_started(log, run_id)
+            check_same_processors(parse_config(begun.config, origin=f"run {run_id}"), config)
             await resume_run(log, run_id, config)
         else:
             await start_run(log, config, run_id, fork)
@@ -79,7 +83,7 @@ async def launch(
         except ServiceError as error:
             raise ServiceError(
                 f"run {run_id} stopped: {error}\n"
-                f"resume it with: unstable-stream train --resume {run_id} --data {data.root}"
+                f"resume it with: unstable-stream train --resume {run_id}{data.options(config.log)}"
             ) from error
         finally:
             if viewer is not None:
@@ -96,7 +100,9 @@ async def launch(
 async def _supervise(
     log: EventLog, run_id: str, config: RunConfig, supervisor: Supervisor, stop: asyncio.Event
 ) -> Launch:
-    work = asyncio.ensure_future(_work(supervisor))
+    reporter = Reporter(log, run_id, LAUNCHER, lambda: service_values(supervisor.services))
+    reporting = asyncio.ensure_future(reporter.run())
+    work = asyncio.ensure_future(_work(supervisor, config))
     stopping = asyncio.ensure_future(stop.wait())
     outcome, reason = "failed", "the launcher was interrupted"
     try:
@@ -115,15 +121,20 @@ async def _supervise(
         await asyncio.wait((work, stopping))
         await asyncio.gather(supervisor.stop("collector"), supervisor.stop("learner"))
         await supervisor.stop("processors")
+        reporting.cancel()
+        await asyncio.wait([reporting])
         await finish_run(log, run_id, outcome, reason)
-        await supervisor.stop("archiver")
+        await asyncio.gather(supervisor.stop("archiver"), supervisor.stop("monitor"))
     return Launch(run_id, outcome)
 
 
-async def _work(supervisor: Supervisor) -> None:
-    """Start everything and return when learner and collector are done."""
+async def _work(supervisor: Supervisor, config: RunConfig) -> None:
+    """Start everything that is not external and return when learner and collector are done."""
     for name in ("processors", "archiver"):
-        supervisor.start(name)
+        if name not in config.external:
+            supervisor.start(name)
+    if config.metrics_port is not None:
+        supervisor.start("monitor", essential=False)
     # In a thread, so that these two start meanwhile and Ctrl-C is heard.
     supervisor.environment["RAY_ADDRESS"] = await asyncio.to_thread(start_local)
     for name in ("learner", "collector"):

@@ -5,7 +5,6 @@ The configuration comes from the run's events in the log, so every service of a 
 
 import argparse
 import asyncio
-import logging
 import os
 import signal
 import sys
@@ -15,12 +14,17 @@ from pathlib import Path
 import structlog
 
 from unstable_stream.errors import UnstableStreamError
+from unstable_stream.eventlog.port import EventLog
 from unstable_stream.services.data_dir import DataDir, open_log, open_log_at
-from unstable_stream.services.runs import find_run
+from unstable_stream.services.runs import find_run, run_started
+from unstable_stream.services.service_output import configure_output, log_format
+from unstable_stream.services.service_reports import ARCHIVER, Reporter, archived_values, reporting
 
 __all__ = ["SERVICES", "main"]
 
-SERVICES = ("collector", "learner", "processors", "archiver")
+_ARCHIVER_REPORTS_S = 60.0
+
+SERVICES = ("collector", "learner", "processors", "archiver", "monitor")
 
 
 def main() -> int:
@@ -32,23 +36,17 @@ def main() -> int:
     parser.add_argument("--log", default="local", help="where the event log is")
     parser.add_argument("--die-with-parent", action="store_true", help="end when standard input closes")
     arguments = parser.parse_args()
-    structlog.configure(
-        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-        processors=[
-            structlog.contextvars.merge_contextvars,
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso"),
-            structlog.dev.ConsoleRenderer(colors=False),
-        ],
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-    )
-    structlog.contextvars.bind_contextvars(service=arguments.service, run=arguments.run)
     if arguments.die_with_parent:
         threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
+        configure_output(arguments.service, arguments.run)
         asyncio.run(_serve(arguments.service, arguments.run, DataDir(arguments.data), arguments.log))
     except UnstableStreamError as error:
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        # The last line of a service's log is what its supervisor tells of it.
+        if log_format() == "json":
+            structlog.get_logger(__name__).error("service failed", error=f"{type(error).__name__}: {error}")
+        else:
+            print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return 1
     return 0
 
@@ -66,6 +64,8 @@ async def _serve(service: str, run_id: str, data: DataDir, log_url: str) -> None
         _, config = await find_run(log, run_id)
     finally:
         await log.close()
+    # Where this process finds the log may not be where the launcher did: other host, other listener.
+    config = config.model_copy(update={"log": log_url})
     # Imported here: each service loads only what it needs.
     if service in ("collector", "learner"):
         from unstable_stream.services.cluster import connect, resolve_model
@@ -83,18 +83,38 @@ async def _serve(service: str, run_id: str, data: DataDir, log_url: str) -> None
             await run_learner(config, run_id, data, model_path, stop)
         return
     stop = _stop_on_signals()
-    if service == "processors":
-        from unstable_stream.services.processors import run_processors
+    log = open_log(config, data)
+    try:
+        if service == "processors":
+            from unstable_stream.services.processors import run_processors
 
-        await run_processors(config, run_id, data, stop)
-    else:
-        from unstable_stream.services.archiver import run_archiver
+            await run_processors(log, run_id, stop, runtime=config.processors.runtime, location=config.log)
+        elif service == "archiver":
+            await _archive(log, run_id, data, stop)
+        else:
+            from unstable_stream.services.monitoring import run_monitor
 
-        log = open_log(config, data)
-        try:
-            await run_archiver(log, data.archive, stop=stop)
-        finally:
-            await log.close()
+            began_ms = (await run_started(log, run_id)).occurred_at_ms
+            port = config.metrics_port or 0
+            await run_monitor(log, port=port, start=began_ms, stop=stop)
+    finally:
+        await log.close()
+
+
+async def _archive(log: EventLog, run_id: str, data: DataDir, stop: asyncio.Event) -> None:
+    from unstable_stream.archive import Written
+    from unstable_stream.services.archiver import run_archiver
+
+    stored = 0
+
+    def count(written: Written) -> None:
+        nonlocal stored
+        stored += written.records
+
+    # Seldom: every report is a record to be archived too.
+    reporter = Reporter(log, run_id, ARCHIVER, lambda: archived_values(stored), every_s=_ARCHIVER_REPORTS_S)
+    async with reporting(reporter, stop) as silent:
+        await run_archiver(log, data.archive, stop=silent, on_flush=count)
 
 
 def _stop_on_signals() -> asyncio.Event:

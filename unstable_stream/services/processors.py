@@ -1,17 +1,27 @@
-"""The processors of a run: rewards and ratings, each with its own group, in one event loop."""
+"""The stream processors, rewards and ratings, each with a group of its own, in one event loop."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, Final, Literal
 
 from unstable_stream.config import RunConfig
+from unstable_stream.errors import ConfigError
 from unstable_stream.eventlog.port import EventLog
 from unstable_stream.model_pool import RatingProcessor, TrueSkillSettings
 from unstable_stream.reward_transformations import RewardProcessor, build_final, build_step
-from unstable_stream.services.data_dir import DataDir, open_log
-from unstable_stream.services.processor_host import HostCounters, Processor, run_processor
+from unstable_stream.services.partition_fold import HostCounters, Hosting, Processor
+from unstable_stream.services.processor_host import run_processor
+from unstable_stream.services.processors_by_run import ProcessorByRun, RunDirectory
 
-__all__ = ["host_processors", "rating_processor", "reward_processor", "run_processors"]
+__all__ = [
+    "check_same_processors",
+    "host_processors",
+    "hostings",
+    "rating_processor",
+    "reward_processor",
+    "run_processors",
+]
 
 
 def reward_processor(
@@ -36,23 +46,75 @@ def rating_processor(run_id: str, draw_probability: Mapping[str, float] | None =
     return RatingProcessor(run_id, TrueSkillSettings(draw_probability=draw_probability or {}))
 
 
+def _rewards_of(run_id: str, config: RunConfig) -> Processor:
+    return reward_processor(
+        run_id,
+        config.rewards.final,
+        config.rewards.step,
+        filter_opponent_invalid=config.collector.filter_opponent_invalid,
+    )
+
+
+def _ratings_of(run_id: str, config: RunConfig) -> Processor:
+    return rating_processor(run_id, config.model_pool.draw_probability)
+
+
+_PROCESSORS: Final = ((RewardProcessor, _rewards_of), (RatingProcessor, _ratings_of))
+
+
+async def hostings(
+    log: EventLog, runs: RunDirectory, run_id: str | None, counters: Mapping[str, HostCounters] | None = None
+) -> list[Hosting]:
+    """Return the processors of one run, or of all, ready to be hosted.
+
+    Args:
+        log: the event log.
+        runs: its runs.
+        run_id: full id of the run; ``None``: all, each with the configuration it began with.
+        counters: by processor name, to be kept up to date.
+
+    Raises:
+        EventError: no such run.
+        ConfigError: an unknown transformation, or arguments it does not take.
+    """
+    if run_id is not None:
+        await runs.learn([run_id])
+        for _, make in _PROCESSORS:
+            make(run_id, runs.config(run_id))  # a mistake in it is to be known before anything is read
+    return [
+        Hosting(
+            log,
+            partial(ProcessorByRun, kind.name, kind.inputs, runs, make),
+            run_id=run_id,
+            learn_runs=runs.learn,
+            counters=(counters or {}).get(kind.name) or HostCounters(),
+        )
+        for kind, make in _PROCESSORS
+    ]
+
+
 async def host_processors(
-    log: EventLog,
-    makers: Sequence[Callable[[], Processor]],
+    hosted: Sequence[Hosting],
     *,
-    run_id: str | None,
     stop: asyncio.Event,
-    counters: Mapping[str, HostCounters] | None = None,
+    drain: bool,
+    on_ready: Callable[[], None] = lambda: None,
 ) -> None:
     """Host several processors until ``stop``; the first that fails ends all and is raised.
 
-    ``counters`` are by processor name.
+    ``drain`` and ``on_ready`` are as for :func:`run_processor`; ready is when all are.
     """
+    waiting = len(hosted)
+
+    def one_is_ready() -> None:
+        nonlocal waiting
+        waiting -= 1
+        if waiting == 0:
+            on_ready()
+
     hosts = [
-        asyncio.ensure_future(
-            run_processor(log, make, run_id=run_id, stop=stop, counters=(counters or {}).get(make().name))
-        )
-        for make in makers
+        asyncio.ensure_future(run_processor(one, stop=stop, drain=drain, on_ready=one_is_ready))
+        for one in hosted
     ]
     try:
         await asyncio.gather(*hosts)
@@ -62,24 +124,61 @@ async def host_processors(
         await asyncio.gather(*hosts, return_exceptions=True)
 
 
-async def run_processors(config: RunConfig, run_id: str, data: DataDir, stop: asyncio.Event) -> None:
-    """Serve a run's reward and rating processors until ``stop`` is set and their topics are drained."""
-    rewards, pool = config.rewards, config.model_pool
-    log = open_log(config, data)
-    try:
-        await host_processors(
-            log,
-            [
-                lambda: reward_processor(
-                    run_id,
-                    rewards.final,
-                    rewards.step,
-                    filter_opponent_invalid=config.collector.filter_opponent_invalid,
-                ),
-                lambda: rating_processor(run_id, pool.draw_probability),
-            ],
-            run_id=run_id,
-            stop=stop,
+async def run_processors(
+    log: EventLog,
+    run_id: str | None,
+    stop: asyncio.Event,
+    *,
+    runtime: Literal["generic", "faust"] = "generic",
+    location: str = "local",
+    drain: bool = True,
+    on_ready: Callable[[], None] = lambda: None,
+) -> None:
+    """Serve the processors of one run, or of all, until ``stop``.
+
+    Args:
+        log: the event log.
+        run_id: see :func:`hostings`.
+        stop: ends them.
+        runtime: what hosts them.
+        location: where ``log`` is, for a runtime that makes connections of its own.
+        drain: whether they first process what is there by then.
+        on_ready: called when they have joined their groups and restored their state.
+
+    Raises:
+        EventError: no such run.
+        ConfigError: settings that make no processor, or a runtime that cannot host them on this log.
+        ServiceError: a fold failed; nothing of its batch was committed.
+        FencedError: somebody else takes the partitions over.
+    """
+    async with RunDirectory(log) as runs:
+        hosted = await hostings(log, runs, run_id)
+        if runtime == "faust":
+            from unstable_stream.services.faust_host import run_on_faust  # loads Faust
+
+            await run_on_faust(hosted, location, stop=stop, drain=drain, on_ready=on_ready)
+        else:
+            await host_processors(hosted, stop=stop, drain=drain, on_ready=on_ready)
+
+
+_SETTINGS: Final[Mapping[str, Callable[[RunConfig], object]]] = {
+    "rewards.final": lambda config: config.rewards.final,
+    "rewards.step": lambda config: config.rewards.step,
+    "collector.filter_opponent_invalid": lambda config: config.collector.filter_opponent_invalid,
+    "model_pool.draw_probability": lambda config: config.model_pool.draw_probability,
+}
+"""What the processors depend on."""
+
+
+def check_same_processors(begun: RunConfig, config: RunConfig) -> None:
+    """Hold a run that goes on to what its rewards and ratings began with.
+
+    Raises:
+        ConfigError: a setting that the processors depend on has changed.
+    """
+    changed = [name for name, setting in _SETTINGS.items() if setting(begun) != setting(config)]
+    if changed:
+        raise ConfigError(
+            f"{', '.join(changed)} cannot change when a run goes on: its rewards and ratings are one fold "
+            "over all its games. Start a new run with the new settings, or fork this one"
         )
-    finally:
-        await log.close()

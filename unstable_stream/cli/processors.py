@@ -1,0 +1,87 @@
+"""``unstable-stream processors``: serve stream processors until they are stopped."""
+
+import asyncio
+import logging
+import signal
+import sys
+from pathlib import Path
+
+import typer
+
+from unstable_stream.cli.options import DataOption, LogOption
+
+__all__ = ["register"]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("processors", help=_processors.__doc__)(_processors)
+
+
+def _processors(
+    log: LogOption = "local",
+    run: str | None = typer.Option(None, "--run", help="Only this run (id or prefix); by default all runs."),
+    runtime: str = typer.Option(
+        "generic", "--runtime", help="'generic', or 'faust' (faust-streaming) on a Kafka log."
+    ),
+    data: DataOption = Path("unstable-data"),
+) -> None:
+    """Shape rewards and rate models of all runs, until SIGTERM or Ctrl-C.
+
+    Start as many as you like: they share the partitions. Runs that leave the work to them have
+    external = ["processors"].
+
+    Example: unstable-stream processors --log kafka://127.0.0.1:9092
+    """
+    from unstable_stream.errors import ConfigError
+
+    if runtime not in ("generic", "faust"):
+        raise ConfigError(f"--runtime {runtime!r}: expected generic or faust")
+    _log_as_json()
+    asyncio.run(_serve(log, run, runtime, data))
+
+
+async def _serve(location: str, run: str | None, runtime: str, data: Path) -> None:
+    from unstable_stream.services.data_dir import DataDir, open_existing_log
+    from unstable_stream.services.processors import run_processors
+    from unstable_stream.services.runs import find_run
+
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    log = open_existing_log(location, DataDir(data))
+    try:
+        run_id = None if run is None else (await find_run(log, run))[0]
+        whose = "all runs" if run_id is None else f"run {run_id}"
+
+        def say_ready() -> None:
+            print(f"processors ready: {whose}, {runtime} runtime, log {location}", flush=True)
+
+        await run_processors(
+            log,
+            run_id,
+            stop,
+            runtime="faust" if runtime == "faust" else "generic",
+            location=location,
+            drain=False,
+            on_ready=say_ready,
+        )
+    finally:
+        await log.close()
+
+
+def _log_as_json() -> None:
+    import structlog
+
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso"),
+            structlog.processors.JSONRenderer(),
+        ],
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+    structlog.contextvars.bind_contextvars(service="processors")
