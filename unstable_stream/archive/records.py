@@ -1,0 +1,147 @@
+"""Read the archive's raw records back in offset order, in pieces, without standing in the writer's way."""
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import duckdb
+
+from unstable_stream.archive.store import open_archive
+from unstable_stream.errors import ArchiveError
+
+__all__ = ["ArchivedRow", "RecordReader"]
+
+# Reading and writing exclude each other in DuckDB, and opening costs about 50 ms. So a reader keeps the file
+# for several pieces, lets go after this long, and stays away for as long as a writer needs to notice.
+_LONGEST_HOLD_S: Final = 1.0
+_WRITERS_TURN_S: Final = 0.03
+
+
+class ArchivedRow(NamedTuple):
+    """A record as the archive keeps it."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: str
+    value: bytes
+    headers: Mapping[str, bytes]
+    """Without the standard headers of an event, which repeat its fields."""
+    timestamp_ms: int
+    is_event: bool
+    """Whether it could be decoded when it was archived."""
+
+
+class RecordReader:
+    """Reads the records of one log; blocking, for one thread at a time."""
+
+    def __init__(self, path: Path | str, log_id: str | None = None, *, timeout_s: float = 60.0) -> None:
+        """Look into the archive.
+
+        Args:
+            path: the file.
+            log_id: the log; one the archive does not know has no records. ``None``: the only one there is.
+            timeout_s: how long to wait while another process writes.
+
+        Raises:
+            ArchiveBusyError: another process held it past the deadline.
+            ArchiveError: there is no archive, or it holds several logs and none was named.
+        """
+        self.path = Path(path)
+        self._timeout_s = timeout_s
+        self._connection: duckdb.DuckDBPyConnection | None = None
+        self._opened_at = 0.0
+        self._closed_at = 0.0
+        try:
+            connection = self._hold()
+            ((version,),) = connection.execute("SELECT version FROM schema_version").fetchall()
+            # Version 1 knew a single log, and not which: it cannot be asked for by name.
+            known = [""] if version < 2 else self._log_ids(connection)
+            self.log_id = self._choose(known, log_id)
+            self._of_log = "log_id = $log AND " if version >= 2 else "$log = '' AND "
+        finally:
+            self.release()
+
+    @staticmethod
+    def _log_ids(connection: duckdb.DuckDBPyConnection) -> list[str]:
+        return [row[0] for row in connection.execute("SELECT DISTINCT log_id FROM positions").fetchall()]
+
+    def _choose(self, known: Sequence[str], log_id: str | None) -> str:
+        if log_id is not None:
+            return log_id
+        if len(known) > 1:
+            raise ArchiveError(
+                f"the archive {self.path} holds the records of {len(known)} logs, choose one with --log-id: "
+                + ", ".join(sorted(known))
+            )
+        return known[0] if known else ""
+
+    def partitions(self) -> dict[tuple[str, int], tuple[int, int]]:
+        """(topic, partition) to the first archived offset and the one after the last archived."""
+        rows = self._query(
+            f"""SELECT p.topic, p."partition", coalesce(e.first, p.next_offset), p.next_offset
+                FROM positions AS p LEFT JOIN (
+                    SELECT topic, "partition", min("offset") AS first FROM events
+                    WHERE {self._of_log}true GROUP BY ALL
+                ) AS e USING (topic, "partition")
+                WHERE {self._of_log.replace("log_id", "p.log_id")}true
+                ORDER BY ALL""",
+            {},
+        )
+        return {(topic, partition): (first, end) for topic, partition, first, end in rows}
+
+    def ends(self) -> dict[tuple[str, int], int]:
+        """(topic, partition) to the offset after the last archived."""
+        rows = self._query(
+            f"""SELECT topic, "partition", next_offset FROM positions WHERE {self._of_log}true""", {}
+        )
+        return {(topic, partition): end for topic, partition, end in rows}
+
+    def first_at(self, topic: str, partition: int, timestamp_ms: int) -> int | None:
+        """Return the first offset with a time at or after this one; ``None`` if no archived record has."""
+        rows = self._query(
+            f"""SELECT min("offset") FROM events
+                WHERE {self._of_log}topic = $topic AND "partition" = $partition AND timestamp_ms >= $time""",
+            {"topic": topic, "partition": partition, "time": timestamp_ms},
+        )
+        found: int | None = rows[0][0]
+        return found
+
+    def read(self, topic: str, partition: int, start: int, end: int, limit: int = 2000) -> list[ArchivedRow]:
+        """Return the records with offsets from ``start`` to before ``end``, at most ``limit``, in order."""
+        rows = self._query(
+            f"""SELECT "offset", key, coalesce(encode(value), value_bytes), headers, timestamp_ms, type
+                FROM events
+                WHERE {self._of_log}topic = $topic AND "partition" = $partition
+                    AND "offset" >= $start AND "offset" < $end
+                ORDER BY "offset" LIMIT $limit""",
+            {"topic": topic, "partition": partition, "start": start, "end": end, "limit": limit},
+        )
+        return [
+            ArchivedRow(topic, partition, offset, key, value, headers or {}, timestamp_ms, kind is not None)
+            for offset, key, value, headers, timestamp_ms, kind in rows
+        ]
+
+    def release(self) -> None:
+        """Let go of the file; the next call takes it again."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+            self._closed_at = time.monotonic()
+
+    def _hold(self) -> duckdb.DuckDBPyConnection:
+        if self._connection is None:
+            time.sleep(max(0.0, self._closed_at + _WRITERS_TURN_S - time.monotonic()))
+            self._connection = open_archive(self.path, timeout_s=self._timeout_s)
+            self._opened_at = time.monotonic()
+        return self._connection
+
+    def _query(self, sql: str, parameters: dict[str, object]) -> list[Any]:
+        try:
+            rows: list[Any] = self._hold().execute(sql, parameters | {"log": self.log_id}).fetchall()
+        except duckdb.Error as error:
+            raise ArchiveError(f"cannot read the archive {self.path}: {error}") from error
+        if time.monotonic() - self._opened_at > _LONGEST_HOLD_S:
+            self.release()
+        return rows
