@@ -1,4 +1,4 @@
-"""``sql``, ``archive``, ``runs`` and ``games`` on the made-up history, as a user calls them."""
+"""``sql``, ``archive``, ``export``, ``runs`` and ``games`` on the made-up history, as a user calls them."""
 
 import asyncio
 import csv
@@ -14,9 +14,9 @@ import typer
 from typer.testing import CliRunner, Result
 
 from tests.archive.history import made_up_run, stored
-from unstable_stream.archive import ArchiveWriter
+from unstable_stream.archive import ArchiveWriter, query
 from unstable_stream.archive.transcript import new_part
-from unstable_stream.cli import archive, games, runs, sql
+from unstable_stream.cli import archive, export, games, runs, sql
 from unstable_stream.errors import ArchiveError, EventLogError, UnstableStreamError
 from unstable_stream.eventlog.local import LocalLog
 from unstable_stream.eventlog.records import record_from_event
@@ -25,7 +25,7 @@ from unstable_stream.events import Event, GameOutcome, GameStarted, Trajectory, 
 from unstable_stream.events.games import Action
 
 _APP = typer.Typer(rich_markup_mode="rich", pretty_exceptions_enable=False)
-for _module in (archive, games, runs, sql):
+for _module in (archive, export, games, runs, sql):
     _module.register(_APP)
 
 _TAUNT = "[bold]I win[/bold] \x1b[31m now [/nonsense] " + "and on " * 40 + "end"
@@ -317,7 +317,37 @@ def test_only_what_is_new_is_shown(before: str, now: str, new: str) -> None:
     assert new_part(before, now) == new
 
 
-@pytest.mark.parametrize("command", [["sql"], ["archive"], ["runs"], ["games"], ["games", "show"]])
+def test_export_tells_what_it_wrote(data: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    call = ["export", "run-b", "-o", str(out), "--data", str(data), "--tables", "seats, steps"]
+    result = _call(*call)
+    # 14 games of two seats; 4 + 4 games of policies 0 and 1, with 1, 1, 2, 2 and 3, 1, 2, 2 turns.
+    assert result.stderr.startswith("run run-b: 42 rows of 2 tables, 0.0 MB, in "), result.output
+    assert "--force" in str(_error(*call))
+    assert "in this archive" in str(_error("export", "run-z", "-o", str(out / "z"), "--data", str(data)))
+
+
+def test_a_rebuilt_archive_keeps_the_old_one(tmp_path: Path) -> None:
+    async def publish() -> None:
+        log = LocalLog.open(tmp_path / "log.sqlite", synchronous="NORMAL")
+        await log.create_topics(list(load_topics().values()))
+        await log.append([record_from_event(event) for event in made_up_run(updates=1)])
+        await log.close()
+
+    asyncio.run(publish())
+    _call("archive", "--data", str(tmp_path))
+    _output("sql", "DELETE FROM steps", "--data", str(tmp_path), "--write")
+    count = len(made_up_run(updates=1))
+    result = _call("archive", "--data", str(tmp_path), "--rebuild")
+    assert f"{count} records archived" in result.stderr
+    assert _output("sql", "SELECT count(*) AS n FROM steps", "--data", str(tmp_path)) == "n\n6\n"
+    assert query(tmp_path / "archive.duckdb.old", "SELECT count(*) FROM steps").rows == [(0,)]
+    assert "move it away" in str(_error("archive", "--data", str(tmp_path), "--rebuild"))
+
+
+@pytest.mark.parametrize(
+    "command", [["sql"], ["archive"], ["export"], ["runs"], ["games"], ["games", "show"]]
+)
 def test_help_has_an_example(command: list[str]) -> None:
     assert f"Example: unstable-stream {' '.join(command)}" in _output(*command, "--help")
 

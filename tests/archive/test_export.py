@@ -1,0 +1,139 @@
+"""A run as Parquet files: every row and value, readable by others, and never half an export."""
+
+import json
+from pathlib import Path
+
+import duckdb
+import pyarrow.parquet as pq
+import pytest
+
+from tests.archive.history import made_up_run, stored
+from unstable_stream.archive import SCHEMA_VERSION, ArchiveWriter, open_archive, query
+from unstable_stream.archive.export import MANIFEST, default_tables, export_run
+from unstable_stream.errors import ArchiveError
+
+
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("export") / "archive.duckdb"
+    with ArchiveWriter(path, "log-1") as writer:
+        writer.write(stored(made_up_run() + made_up_run("run-b", updates=2)))
+    return path
+
+
+def test_every_table_is_read_back_by_arrow_and_duckdb(archive: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    manifest = export_run(archive, "run-a", out)
+    assert sorted(path.name for path in out.iterdir()) == sorted(
+        [MANIFEST, *(f"{name}.parquet" for name in default_tables())]
+    )
+    written = json.loads((out / MANIFEST).read_bytes())
+    assert (written["run_id"], written["run_name"]) == ("run-a", "made up run-a")
+    assert (written["schema_version"], written["log_ids"]) == (SCHEMA_VERSION, ["log-1"])
+    assert list(written["tables"]) == default_tables()
+    with duckdb.connect() as connection:
+        for name, table in written["tables"].items():
+            path = out / table["file"]
+            expected = query(archive, f"SELECT * FROM {name} WHERE run_id = 'run-a'")
+            assert table["rows"] == len(expected.rows) == manifest.tables[name].rows
+            assert table["bytes"] == path.stat().st_size
+            arrow = pq.read_table(path)
+            assert (arrow.num_rows, arrow.column_names) == (len(expected.rows), list(expected.columns))
+            there = connection.execute(f"SELECT * FROM '{path}'").fetchall()
+            assert sorted(map(str, there)) == sorted(map(str, expected.rows)), name
+            if arrow.num_rows:
+                assert pq.ParquetFile(path).metadata.row_group(0).column(0).compression == "ZSTD"
+    assert manifest.tables["events"].rows == len(made_up_run())
+    assert manifest.tables["game_outcomes"].rows == 38
+
+
+def test_values_as_arrow_sees_them(archive: Path, tmp_path: Path) -> None:
+    export_run(archive, "run-a", tmp_path, tables=["turns", "updates", "run_events", "events"])
+    turns = {
+        (row["game_id"], row["turn_index"]): row
+        for row in pq.read_table(tmp_path / "turns.parquet").to_pylist()
+    }
+    for row in query(archive, "SELECT * FROM turns WHERE run_id = 'run-a'").dicts():
+        assert turns[row["game_id"], row["turn_index"]] == row
+    (update,) = pq.read_table(tmp_path / "updates.parquet", filters=[("update", "=", 2)]).to_pylist()
+    assert dict(update["metrics"])["grad_norm"] == 1.0
+    assert dict(update["positions"]) == {"steps[0]": 2}
+    started = pq.read_table(tmp_path / "run_events.parquet").to_pylist()[0]
+    assert json.loads(started["config"]) == {"learner": {"iterations": 6}}
+    bodies = [json.loads(row["value"]) for row in pq.read_table(tmp_path / "events.parquet").to_pylist()]
+    assert {body["run_id"] for body in bodies} == {"run-a"}
+
+
+def test_views_can_be_exported_too(archive: Path, tmp_path: Path) -> None:
+    manifest = export_run(archive, "run-b", tmp_path / "out", tables=["learning_curve", "seats", "seats"])
+    assert list(manifest.tables) == ["learning_curve", "seats"]
+    rows = pq.read_table(tmp_path / "out" / "learning_curve.parquet").num_rows
+    assert rows == len(query(archive, "SELECT * FROM learning_curve WHERE run_id = 'run-b'").rows) > 0
+
+
+def test_nothing_is_overwritten_unless_told(archive: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    export_run(archive, "run-a", out)
+    (out / "notes.txt").write_text("mine")
+    with pytest.raises(ArchiveError, match="holds an export of run run-a; replace it with --force"):
+        export_run(archive, "run-b", out)
+    export_run(archive, "run-b", out, tables=["seats", "steps"], force=True)
+    assert sorted(path.name for path in out.iterdir()) == [
+        MANIFEST,
+        "notes.txt",
+        "seats.parquet",
+        "steps.parquet",
+    ]
+    assert json.loads((out / MANIFEST).read_bytes())["run_id"] == "run-b"
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    (foreign / "thesis.tex").write_text("years of work")
+    for force in (False, True):
+        with pytest.raises(ArchiveError, match="is there already and is no export"):
+            export_run(archive, "run-a", foreign, force=force)
+    assert [path.name for path in foreign.iterdir()] == ["thesis.tex"]
+
+
+def test_a_manifest_cannot_name_files_elsewhere(archive: Path, tmp_path: Path) -> None:
+    out, precious = tmp_path / "out", tmp_path / "precious.txt"
+    precious.write_text("keep")
+    export_run(archive, "run-a", out, tables=["seats"])
+    manifest = json.loads((out / MANIFEST).read_bytes())
+    manifest["tables"]["seats"]["file"] = "../precious.txt"
+    (out / MANIFEST).write_text(json.dumps(manifest))
+    export_run(archive, "run-a", out, tables=["steps"], force=True)
+    assert precious.read_text() == "keep"
+
+
+@pytest.mark.parametrize("existing", [False, True])
+def test_a_failure_leaves_what_was_there(archive: Path, tmp_path: Path, existing: bool) -> None:
+    out = tmp_path / "out"
+    if existing:
+        export_run(archive, "run-a", out, tables=["seats"])
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(ArchiveError, match="no run 'run-x' in this archive; the latest runs: run-a, run-b"):
+        export_run(archive, "run-x", out, force=True)
+    with pytest.raises(ArchiveError, match="'run-' is the beginning of several runs: run-a, run-b"):
+        export_run(archive, "run-", out, force=True)
+    with pytest.raises(ArchiveError, match="no table nonsense to export; there are: actions, "):
+        export_run(archive, "run-a", out, tables=["nonsense"], force=True)
+    with pytest.raises(ArchiveError, match="no archive at"):
+        export_run(tmp_path / "none.duckdb", "run-a", out, force=True)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_directory_that_cannot_be_made(archive: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ArchiveError, match=r"could not export to .*/file/out: "):
+        export_run(archive, "run-a", tmp_path / "file" / "out")
+
+
+def test_the_archive_of_an_older_version(archive: Path, tmp_path: Path) -> None:
+    old = tmp_path / "old.duckdb"
+    old.write_bytes(archive.read_bytes())
+    with open_archive(old, read_only=False) as connection:
+        connection.execute("ALTER TABLE events DROP COLUMN log_id")
+        connection.execute("UPDATE schema_version SET version = 1")
+    manifest = export_run(old, "run-a", tmp_path / "out")
+    assert (manifest.schema_version, manifest.log_ids) == (1, [])
+    assert manifest.tables["events"].rows == len(made_up_run())

@@ -1,0 +1,175 @@
+"""A run as Parquet files: one per table, and a manifest that says what is in them.
+
+The files are written beside the target and moved there once all are whole: a target with a manifest holds a
+complete export. All come from one moment: while they are written, the archive is held and a writer waits.
+"""
+
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+import duckdb
+import msgspec
+
+from unstable_stream import __version__
+from unstable_stream.archive.batch import EVENTS
+from unstable_stream.archive.store import open_archive
+from unstable_stream.archive.tables import TABLES
+from unstable_stream.archive.view_files import load_views
+from unstable_stream.errors import ArchiveError
+
+__all__ = ["MANIFEST", "ExportedTable", "Manifest", "default_tables", "export_run"]
+
+MANIFEST: Final = "manifest.json"
+_FORMAT: Final = "unstable-stream export"
+_FORMAT_VERSION: Final = 1
+# Rows of `events` and `turns` are kilobytes; whoever reads a file has a group of them in memory at a time.
+_ROW_GROUP_ROWS: Final = 20_480
+
+
+class ExportedTable(msgspec.Struct, frozen=True):
+    """One file of an export."""
+
+    file: str
+    rows: int
+    bytes: int
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """What an export holds: the file ``manifest.json``."""
+
+    format: str = _FORMAT
+    format_version: int = _FORMAT_VERSION
+    run_id: str
+    run_name: str | None
+    exported_at: str
+    """UTC, ISO 8601."""
+    package_version: str
+    schema_version: int
+    """Of the archive: what the columns mean is in its reference."""
+    log_ids: list[str]
+    """The logs that the run's records were read from."""
+    tables: dict[str, ExportedTable]
+
+
+def default_tables() -> list[str]:
+    """Return the names of the tables that are exported unless others are asked for: all that know runs."""
+    return [table.name for table in (EVENTS, *TABLES)]
+
+
+def export_run(
+    archive: Path | str,
+    run: str,
+    directory: Path | str,
+    *,
+    tables: Sequence[str] = (),
+    force: bool = False,
+    timeout_s: float = 30.0,
+) -> Manifest:
+    """Write the rows of one run to Parquet files (zstd).
+
+    Args:
+        archive: the DuckDB file.
+        run: the run's id, or an unambiguous beginning of it.
+        directory: where the files go; made if it does not exist.
+        tables: names of tables or views; by default :func:`default_tables`.
+        force: replace an export that is there already.
+        timeout_s: how long to wait while another process writes to the archive.
+
+    Raises:
+        ArchiveError: no such run or table, the directory is in use, or it cannot be written.
+        ArchiveBusyError: another process held the archive past the deadline.
+    """
+    target = Path(directory).absolute()
+    names = _known(tables or default_tables())
+    replaced = _replaced(target, force)
+    with _written_beside(target) as partial:
+        with open_archive(archive, timeout_s=timeout_s) as connection:
+            manifest = _write(connection, run, names, partial)
+        for name in replaced:
+            (target / name).unlink(missing_ok=True)
+        target.mkdir(exist_ok=True)
+        # The manifest comes last: with it the export is whole.
+        for file in [*(table.file for table in manifest.tables.values()), MANIFEST]:
+            (partial / file).rename(target / file)
+    return manifest
+
+
+def _known(tables: Sequence[str]) -> list[str]:
+    known = [*default_tables(), *(view.name for view in load_views() if "run_id" in view.columns)]
+    if unknown := [name for name in tables if name not in known]:
+        raise ArchiveError(f"no table {', '.join(unknown)} to export; there are: {', '.join(sorted(known))}")
+    return list(dict.fromkeys(tables))
+
+
+def _replaced(target: Path, force: bool) -> list[str]:
+    """Return the files of an earlier export in ``target``; raise if anything else must not be there."""
+    if not target.exists() or (target.is_dir() and not any(target.iterdir())):
+        return []
+    try:
+        old = msgspec.json.decode((target / MANIFEST).read_bytes(), type=Manifest)
+    except (OSError, msgspec.DecodeError) as error:
+        raise ArchiveError(f"{target} is there already and is no export; choose another with -o") from error
+    if not force:
+        raise ArchiveError(f"{target} holds an export of run {old.run_id}; replace it with --force")
+    # The manifest goes first: without it what is left is no export. Names only: nothing outside is touched.
+    return [MANIFEST, *(Path(table.file).name for table in old.tables.values())]
+
+
+@contextmanager
+def _written_beside(target: Path) -> Iterator[Path]:
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        partial = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+        try:
+            yield partial
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+    except (OSError, duckdb.Error) as error:
+        raise ArchiveError(f"could not export to {target}: {error}") from error
+
+
+def _write(
+    connection: duckdb.DuckDBPyConnection, run: str, names: Sequence[str], directory: Path
+) -> Manifest:
+    run_id, run_name = _find(connection, run)
+    connection.execute("SET VARIABLE run = ?", [run_id])
+    exported = {}
+    for name in names:
+        path = directory / f"{name}.parquet"
+        quoted = str(path).replace("'", "''")
+        copied = connection.execute(
+            f"COPY (SELECT * FROM \"{name}\" WHERE run_id = getvariable('run')) TO '{quoted}' "
+            f"(FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE {_ROW_GROUP_ROWS})"
+        )
+        ((rows,),) = copied.fetchall()
+        exported[name] = ExportedTable(path.name, rows, path.stat().st_size)
+    ((version,),) = connection.execute("SELECT version FROM schema_version").fetchall()
+    # Version 1 did not keep the log.
+    logs = "SELECT DISTINCT log_id FROM events WHERE run_id = getvariable('run') ORDER BY 1"
+    manifest = Manifest(
+        run_id=run_id,
+        run_name=run_name,
+        exported_at=datetime.now(tz=UTC).isoformat(timespec="seconds"),
+        package_version=__version__,
+        schema_version=version,
+        log_ids=[row[0] for row in connection.execute(logs).fetchall()] if version > 1 else [],
+        tables=exported,
+    )
+    (directory / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(manifest)) + b"\n")
+    return manifest
+
+
+def _find(connection: duckdb.DuckDBPyConnection, run: str) -> tuple[str, str | None]:
+    runs = connection.execute("SELECT run_id, name FROM runs ORDER BY started_at DESC, run_id").fetchall()
+    found = [row for row in runs if row[0] == run] or [row for row in runs if row[0].startswith(run)]
+    if not found:
+        known = ", ".join(row[0] for row in runs[:10]) or "none"
+        raise ArchiveError(f"no run {run!r} in this archive; the latest runs: {known}")
+    if len(found) > 1:
+        raise ArchiveError(f"{run!r} is the beginning of several runs: {', '.join(row[0] for row in found)}")
+    return found[0][0], found[0][1]

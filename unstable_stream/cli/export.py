@@ -1,0 +1,43 @@
+"""``unstable-stream export``: take a run along as Parquet files."""
+
+from pathlib import Path
+
+import typer
+
+from unstable_stream.cli.options import DataOption
+
+__all__ = ["register"]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("export", help=_export.__doc__)(_export)
+
+
+def _export(
+    run: str = typer.Argument(..., help="Run id, or its beginning."),
+    out: Path = typer.Option(..., "--out", "-o", help="Directory for the files."),
+    tables: str = typer.Option(
+        "", "--tables", metavar="NAMES", help="Tables or views, comma between; all tables by default."
+    ),
+    force: bool = typer.Option(False, "--force", help="Replace an export that is there already."),
+    data: DataOption = Path("unstable-data"),
+) -> None:
+    """Write a run to Parquet files, one per table and one of its raw events, with a manifest of row counts.
+
+    Example: unstable-stream export RUN -o run-parquet
+
+    Example: unstable-stream export RUN -o curves --tables learning_curve,payoff_matrix
+    """
+    from rich.console import Console
+
+    from unstable_stream.archive.export import export_run
+
+    console = Console(stderr=True, highlight=False)
+    names = [name.strip() for name in tables.split(",") if name.strip()]
+    with console.status("exporting"):
+        manifest = export_run(data / "archive.duckdb", run, out, tables=names, force=force)
+    files = manifest.tables.values()
+    rows, size = sum(file.rows for file in files), sum(file.bytes for file in files) / 1e6
+    told = f"run {manifest.run_id}: {rows:,} rows of {len(files)} tables, {size:,.1f} MB, in {out}"
+    console.print(told, soft_wrap=True, markup=False)
