@@ -8,9 +8,11 @@ from unstable_stream import __version__
 from unstable_stream.cli import (
     archive,
     audit,
+    export,
     fork,
     games,
     log,
+    monitor,
     processors,
     quickstart,
     runs,
@@ -32,7 +34,22 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in (quickstart, train, watch, fork, processors, runs, games, sql, archive, audit, topics, log):
+for module in (
+    quickstart,
+    train,
+    watch,
+    fork,
+    processors,
+    runs,
+    games,
+    sql,
+    export,
+    archive,
+    audit,
+    topics,
+    log,
+    monitor,
+):
     module.register(app)
 
 
@@ -62,6 +79,11 @@ _TRAIN_EXTRA = {
     "torch",
     "transformers",
 }
+_EXTRAS = (
+    ("train", "this command plays games or trains, which needs", _TRAIN_EXTRA),
+    ("kafka", "a log on Kafka needs", {"aiokafka", "cramjam", "faust", "mode"}),
+    ("analytics", "this command needs", {"openskill", "plotly"}),
+)
 
 
 def main() -> None:
@@ -72,11 +94,16 @@ def main() -> None:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(1)
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in _TRAIN_EXTRA:
+        hint = _missing(error.name or "")
+        if hint is None:
             raise
-        print(
-            f"error: this command plays games or trains, which needs {error.name}: "
-            "pip install 'unstable_stream[train]'",
-            file=sys.stderr,
-        )
+        print(f"error: {hint}", file=sys.stderr)
         sys.exit(1)
+
+
+def _missing(module: str) -> str | None:
+    """Return what to install for a module, if an extra has it."""
+    for extra, purpose, modules in _EXTRAS:
+        if module.partition(".")[0] in modules:
+            return f"{purpose} {module}: pip install 'unstable_stream[{extra}]'"
+    return None

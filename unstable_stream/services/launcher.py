@@ -13,15 +13,14 @@ import signal
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from unstable_stream.config import RunConfig, parse_config
+from unstable_stream.config import RunConfig
 from unstable_stream.errors import ServiceError
 from unstable_stream.eventlog.port import EventLog
 from unstable_stream.services.cluster import resolve_model, start_local, stop_local
 from unstable_stream.services.data_dir import DataDir, open_log
 from unstable_stream.services.fork import Fork
 from unstable_stream.services.preflight import check_config
-from unstable_stream.services.processors import check_same_processors
-from unstable_stream.services.runs import finish_run, new_run_id, resume_run, run_started, start_run
+from unstable_stream.services.runs import finish_run, new_run_id, resume_run, start_run
 from unstable_stream.services.service_reports import LAUNCHER, Reporter, service_values
 from unstable_stream.services.supervisor import Supervisor
 from unstable_stream.services.topic_drift import prepare_topics
@@ -66,8 +65,6 @@ async def launch(
     try:
         await prepare_topics(log, config.log, data.options(config.log))
         if resume:
-            begun = await run_started(log, run_id)
-            check_same_processors(parse_config(begun.config, origin=f"run {run_id}"), config)
             await resume_run(log, run_id, config)
         else:
             await start_run(log, config, run_id, fork)

@@ -1,6 +1,7 @@
 """Everything that can be known to fail before a process starts."""
 
 import os
+import socket
 
 from unstable_stream.config import OpponentConfig, RunConfig
 from unstable_stream.errors import ConfigError
@@ -29,6 +30,8 @@ def check_config(config: RunConfig) -> None:
     for opponent in (*config.model_pool.fixed, *config.evaluation.opponents):
         if opponent.kind == "openai":
             _check_endpoint(opponent)
+    if config.metrics_port is not None:
+        _check_port(config.metrics_port)
     build_pool(config).validate()
     build_final(list(config.rewards.final))
     build_step(list(config.rewards.step))
@@ -42,3 +45,14 @@ def _check_endpoint(opponent: OpponentConfig) -> None:
             f"opponent {opponent.name!r} needs a key: set the environment variable {opponent.api_key_env} "
             "(any text for an endpoint that asks for none)"
         )
+
+
+def _check_port(port: int) -> None:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the server does
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise ConfigError(
+                f"metrics_port={port}: {error.strerror}; choose another with --metrics-port"
+            ) from error

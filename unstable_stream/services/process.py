@@ -17,7 +17,7 @@ from unstable_stream.errors import UnstableStreamError
 from unstable_stream.eventlog.port import EventLog
 from unstable_stream.services.data_dir import DataDir, open_log, open_log_at
 from unstable_stream.services.runs import find_run, run_started
-from unstable_stream.services.service_output import configure_output, log_format
+from unstable_stream.services.service_output import LogFormat, configure_output
 from unstable_stream.services.service_reports import ARCHIVER, Reporter, archived_values, reporting
 
 __all__ = ["SERVICES", "main"]
@@ -38,12 +38,13 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.die_with_parent:
         threading.Thread(target=_end_with_parent, daemon=True).start()
+    output: LogFormat = "console"
     try:
-        configure_output(arguments.service, arguments.run)
+        output = configure_output(arguments.service, arguments.run)
         asyncio.run(_serve(arguments.service, arguments.run, DataDir(arguments.data), arguments.log))
     except UnstableStreamError as error:
         # The last line of a service's log is what its supervisor tells of it.
-        if log_format() == "json":
+        if output == "json":
             structlog.get_logger(__name__).error("service failed", error=f"{type(error).__name__}: {error}")
         else:
             print(f"{type(error).__name__}: {error}", file=sys.stderr)

@@ -5,6 +5,7 @@ the parent died.
 """
 
 import asyncio
+import json
 import os
 import shutil
 import signal
@@ -33,6 +34,8 @@ class ServiceProcess:
     restarts: int = 0
     finished: bool = False
     """Whether it ended by itself with status 0."""
+    essential: bool = True
+    """Whether the run ends with it when it keeps dying."""
     stopping: bool = False
     watcher: asyncio.Task[None] | None = field(default=None, repr=False)
 
@@ -78,10 +81,10 @@ class Supervisor:
         self.failure: ServiceError | None = None
         self._changed = asyncio.Event()
 
-    def start(self, name: str) -> None:
-        """Start the service, and start it again when it dies."""
+    def start(self, name: str, *, essential: bool = True) -> None:
+        """Start the service, and start it again when it dies; one that is not essential is then given up."""
         self._log_dir.mkdir(parents=True, exist_ok=True)
-        service = ServiceProcess(name, self._log_dir / f"{name}.log")
+        service = ServiceProcess(name, self._log_dir / f"{name}.log", essential=essential)
         self.services[name] = service
         service.watcher = asyncio.ensure_future(self._watch(service))
 
@@ -126,6 +129,9 @@ class Supervisor:
                 service.finished = True
                 self._changed.set()
                 return
+            if service.restarts >= self._max_restarts and not service.essential:
+                self._note(f"{service.name} ended with status {status} again: going on without it")
+                return
             if service.restarts >= self._max_restarts:
                 self.failure = ServiceError(
                     f"{service.name} ended with status {status} after {service.restarts} restarts: "
@@ -161,7 +167,16 @@ class Supervisor:
 
 def _last_line(path: Path) -> str:
     lines = [line.strip() for line in path.read_text(errors="replace").splitlines() if line.strip()]
-    return lines[-1] if lines else _silence(path)
+    return _error_of(lines[-1]) if lines else _silence(path)
+
+
+def _error_of(line: str) -> str:
+    """Return what a log line says, which is one JSON object where logs are for machines."""
+    try:
+        fields = json.loads(line)
+    except ValueError:
+        return line
+    return str(fields.get("error") or fields.get("event") or line) if isinstance(fields, dict) else line
 
 
 def _silence(path: Path) -> str:

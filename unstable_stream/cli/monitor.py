@@ -1,0 +1,61 @@
+"""``unstable-stream monitor``: what is going on, for Prometheus."""
+
+import asyncio
+import signal
+import sys
+from enum import StrEnum
+from pathlib import Path
+
+import typer
+
+from unstable_stream.cli.options import DataOption, LogOption
+
+__all__ = ["register"]
+
+
+class From(StrEnum):
+    """Where counting begins."""
+
+    BEGINNING = "beginning"
+    END = "end"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("monitor", help=_monitor.__doc__)(_monitor)
+
+
+def _monitor(
+    port: int = typer.Option(9108, "--port", min=0, max=65535, help="Port to serve on; 0 takes a free one."),
+    host: str = typer.Option("127.0.0.1", "--host", help="Address to serve on; 0.0.0.0 for all."),
+    start: From = typer.Option(
+        From.BEGINNING, "--from", help="Count all the log holds, or only what comes from now on."
+    ),
+    data: DataOption = Path("unstable-data"),
+    log: LogOption = "local",
+) -> None:
+    """Serve Prometheus metrics of a log: lag, throughput, dead letters, learner updates, services. See
+    docs/monitoring.md.
+
+    Example: unstable-stream monitor --port 9108 --log kafka://127.0.0.1:9092
+    """
+    from unstable_stream.services.data_dir import DataDir, open_existing_log
+    from unstable_stream.services.monitoring import run_monitor
+    from unstable_stream.services.service_output import configure_output
+
+    configure_output("monitor")
+
+    def say(listening_on: int) -> None:
+        print(f"serving http://{host}:{listening_on}/metrics", file=sys.stderr, flush=True)
+
+    async def serve() -> None:
+        opened = open_existing_log(log, DataDir(data))
+        stop = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        try:
+            await run_monitor(opened, port=port, host=host, start=start.value, stop=stop, on_ready=say)
+        finally:
+            await opened.close()
+
+    asyncio.run(serve())

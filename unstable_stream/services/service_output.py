@@ -1,0 +1,82 @@
+"""How a service's log lines look: for people, or one JSON object a line for a log collector."""
+
+import logging
+import os
+import sys
+from types import TracebackType
+from typing import Final, Literal, TypeAlias
+
+import structlog
+
+from unstable_stream.errors import ConfigError
+
+__all__ = ["FORMAT_VARIABLE", "LogFormat", "configure_output", "log_format"]
+
+FORMAT_VARIABLE: Final = "UNSTABLE_STREAM_LOG_FORMAT"
+
+LogFormat: TypeAlias = Literal["console", "json"]
+
+_NOISY: Final = ("aiokafka", "kafka", "faust", "mode")
+"""Libraries whose INFO lines tell of nothing an operator could act on."""
+
+
+def log_format() -> LogFormat:
+    """Return the format the environment asks for; raises :class:`ConfigError` for one that does not exist."""
+    wanted = os.environ.get(FORMAT_VARIABLE) or "console"
+    if wanted == "json":
+        return "json"
+    if wanted == "console":
+        return "console"
+    raise ConfigError(f"{FORMAT_VARIABLE}={wanted!r}: expected console or json")
+
+
+def configure_output(service: str, run: str | None = None) -> LogFormat:
+    """Send our log lines and those of libraries to stderr, each with time, level, service and run.
+
+    Returns the format they have.
+
+    Raises:
+        ConfigError: the environment asks for a format that does not exist.
+    """
+    wanted = log_format()
+    shared: list[structlog.typing.Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    renderers: list[structlog.typing.Processor] = (
+        [structlog.processors.dict_tracebacks, structlog.processors.JSONRenderer()]
+        if wanted == "json"
+        else [structlog.dev.ConsoleRenderer(colors=False)]
+    )
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        processors=[*shared, *renderers],
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[*shared, structlog.stdlib.add_logger_name],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *renderers],
+        )
+    )
+    root = logging.getLogger()
+    root.handlers = [handler]
+    root.setLevel(logging.INFO)
+    for name in _NOISY:
+        logging.getLogger(name).setLevel(logging.WARNING)
+    structlog.contextvars.clear_contextvars()
+    structlog.contextvars.bind_contextvars(service=service, **({"run": run} if run else {}))
+    if wanted == "json":
+        sys.excepthook = _log_uncaught
+    return wanted
+
+
+def _log_uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    if issubclass(kind, KeyboardInterrupt):
+        sys.__excepthook__(kind, error, trace)
+        return
+    structlog.get_logger(__name__).critical(
+        "ended by a bug", error=f"{kind.__name__}: {error}", exc_info=(kind, error, trace)
+    )
