@@ -15,7 +15,6 @@ from unstable_stream.eventlog.local import LocalLog
 from unstable_stream.eventlog.topics import load_topics
 from unstable_stream.events import Rating, RecordRejected, Step, encode_event
 from unstable_stream.services.processors import (
-    check_same_processors,
     rating_processor,
     reward_processor,
     run_processors,
@@ -102,19 +101,3 @@ async def test_a_bad_transformation_is_known_before_anything_is_read(log: LocalL
     with pytest.raises(ConfigError, match="unknown type 'Nope'"):
         await run_processors(log, RUN, asyncio.Event())
     assert await log.groups() == []
-
-
-@pytest.mark.parametrize(
-    ("changes", "named"),
-    [
-        ({"rewards": {"step": []}}, "rewards.final, rewards.step"),
-        ({"collector": {"filter_opponent_invalid": True}}, "collector.filter_opponent_invalid"),
-        ({"model_pool": {}}, "model_pool.draw_probability"),
-    ],
-)
-def test_a_run_that_goes_on_keeps_what_its_processors_depend_on(
-    changes: dict[str, object], named: str
-) -> None:
-    check_same_processors(_config(), _config(seed=5))
-    with pytest.raises(ConfigError, match=f"^{named} cannot change when a run goes on"):
-        check_same_processors(_config(), _config(**changes))

@@ -1,9 +1,7 @@
 """``unstable-stream processors``: serve stream processors until they are stopped."""
 
 import asyncio
-import logging
 import signal
-import sys
 from pathlib import Path
 
 import typer
@@ -34,10 +32,11 @@ def _processors(
     Example: unstable-stream processors --log kafka://127.0.0.1:9092
     """
     from unstable_stream.errors import ConfigError
+    from unstable_stream.services.service_output import configure_output
 
     if runtime not in ("generic", "faust"):
         raise ConfigError(f"--runtime {runtime!r}: expected generic or faust")
-    _log_as_json()
+    configure_output("processors")
     asyncio.run(_serve(log, run, runtime, data))
 
 
@@ -69,19 +68,3 @@ async def _serve(location: str, run: str | None, runtime: str, data: Path) -> No
         )
     finally:
         await log.close()
-
-
-def _log_as_json() -> None:
-    import structlog
-
-    structlog.configure(
-        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-        processors=[
-            structlog.contextvars.merge_contextvars,
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso"),
-            structlog.processors.JSONRenderer(),
-        ],
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-    )
-    structlog.contextvars.bind_contextvars(service="processors")

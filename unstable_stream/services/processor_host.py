@@ -6,10 +6,12 @@ positions are committed are listed in :mod:`unstable_stream.services.partition_f
 """
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from typing import Final
 
-from unstable_stream.eventlog.port import Consumer, TopicPartition
+from unstable_stream.errors import EventLogError
+from unstable_stream.eventlog.port import Consumer, Positions, TopicPartition
 from unstable_stream.services.held_partitions import HeldPartitions
 from unstable_stream.services.partition_fold import Hosting
 
@@ -60,9 +62,7 @@ async def run_processor(
             if records and len(records) < max_records and linger_s > 0:
                 records += await consumer.poll(max_records - len(records), linger_s)
             opened = await held.follow(consumer.assignment())
-            if opened:
-                # The former holder may have committed more since this consumer was told where to begin.
-                await consumer.seek(opened)
+            await _go_to(consumer, opened)
             await held.process(r for r in records if TopicPartition(r.topic, r.partition) not in opened)
             joined = bool(consumer.assignment()) or now() >= joined_by
             if joined and not ready:
@@ -75,6 +75,15 @@ async def run_processor(
     finally:
         await held.close()
         await consumer.close()
+
+
+async def _go_to(consumer: Consumer, positions: Positions) -> None:
+    """Read these partitions on from there, and not from where the consumer was before they were opened."""
+    for at, offset in positions.items():
+        # One by one: a partition that went to another member meanwhile must not keep the rest from it. That
+        # one is closed after the next poll, or begins at its committed position again.
+        with contextlib.suppress(EventLogError):
+            await consumer.seek({at: offset})
 
 
 async def _drained(hosting: Hosting, consumer: Consumer, held: HeldPartitions) -> bool:

@@ -6,7 +6,6 @@ from functools import partial
 from typing import Any, Final, Literal
 
 from unstable_stream.config import RunConfig
-from unstable_stream.errors import ConfigError
 from unstable_stream.eventlog.port import EventLog
 from unstable_stream.model_pool import RatingProcessor, TrueSkillSettings
 from unstable_stream.reward_transformations import RewardProcessor, build_final, build_step
@@ -15,7 +14,6 @@ from unstable_stream.services.processor_host import run_processor
 from unstable_stream.services.processors_by_run import ProcessorByRun, RunDirectory
 
 __all__ = [
-    "check_same_processors",
     "host_processors",
     "hostings",
     "rating_processor",
@@ -159,26 +157,3 @@ async def run_processors(
             await run_on_faust(hosted, location, stop=stop, drain=drain, on_ready=on_ready)
         else:
             await host_processors(hosted, stop=stop, drain=drain, on_ready=on_ready)
-
-
-_SETTINGS: Final[Mapping[str, Callable[[RunConfig], object]]] = {
-    "rewards.final": lambda config: config.rewards.final,
-    "rewards.step": lambda config: config.rewards.step,
-    "collector.filter_opponent_invalid": lambda config: config.collector.filter_opponent_invalid,
-    "model_pool.draw_probability": lambda config: config.model_pool.draw_probability,
-}
-"""What the processors depend on."""
-
-
-def check_same_processors(begun: RunConfig, config: RunConfig) -> None:
-    """Hold a run that goes on to what its rewards and ratings began with.
-
-    Raises:
-        ConfigError: a setting that the processors depend on has changed.
-    """
-    changed = [name for name, setting in _SETTINGS.items() if setting(begun) != setting(config)]
-    if changed:
-        raise ConfigError(
-            f"{', '.join(changed)} cannot change when a run goes on: its rewards and ratings are one fold "
-            "over all its games. Start a new run with the new settings, or fork this one"
-        )
