@@ -1,0 +1,47 @@
+"""An archive of two made-up runs, one of whose models tries to write itself into the page."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tests.archive.history import made_up_run, stored
+from unstable_stream.archive import ArchiveWriter
+from unstable_stream.events import Event, GameOutcome, RecordRejected, Trajectory, event_id, game_id
+
+ATTACK = (
+    "</script></pre><img src=x onerror=\"document.title='hacked'\"><script>document.title='hacked'</script>"
+)
+
+
+def _with_attack(event: Event) -> Event:
+    """Let the player write an attack in an evaluation game that is shown, as the last checkpoint's win."""
+    if getattr(event, "game_id", None) != game_id("run-a", "eval", 12):
+        return event
+    if isinstance(event, Trajectory):
+        turn = msgspec.structs.replace(
+            event.turns[0], completion=ATTACK, action=ATTACK, observation=ATTACK, prompt=ATTACK, valid=False
+        )
+        return msgspec.structs.replace(event, turns=(turn, *event.turns[1:]))
+    if isinstance(event, GameOutcome):
+        return msgspec.structs.replace(event, reason_text=ATTACK)
+    return event
+
+
+@pytest.fixture(scope="session")
+def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("report") / "archive.duckdb"
+    events = [_with_attack(event) for event in made_up_run()]
+    rejected = RecordRejected(
+        event_id=event_id("run-a", "record-rejected", "learner", "steps", 1, 5),
+        run_id="run-a",
+        occurred_at_ms=1_700_000_000_000,
+        consumer="learner",
+        topic="steps",
+        partition=1,
+        offset=5,
+        reason="EventDecodeError: malformed <b>JSON</b>",
+    )
+    with ArchiveWriter(path) as writer:
+        writer.write(stored([*events, rejected, *made_up_run("run-b", updates=2, finished=False)]))
+    return path

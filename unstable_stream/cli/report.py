@@ -1,0 +1,48 @@
+"""``unstable-stream report``: a run, or several, as one page to look at and send around."""
+
+from pathlib import Path
+
+import typer
+
+from unstable_stream.cli.options import DataOption
+
+__all__ = ["register"]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("report", help=_report.__doc__)(_report)
+
+
+def _report(
+    runs: list[str] | None = typer.Argument(
+        None, metavar="[RUN]...", help="Run ids, beginnings of them, or names; none: the newest run."
+    ),
+    output: Path = typer.Option(Path("report.html"), "--output", "-o", help="The HTML file to write."),
+    data: DataOption = Path("unstable-data"),
+    samples: int = typer.Option(6, "--samples", min=0, help="Most games to show of each run."),
+    tokenizer: str | None = typer.Option(
+        None,
+        "--tokenizer",
+        help="Directory of the model's tokenizer, to show tokens as text; by default where the run found it.",
+    ),
+) -> None:
+    """Write one HTML page about a run: results, curves, ratings and games to read; opens without a network.
+
+    Several runs are compared in the same plots.
+
+    Example: unstable-stream report quickstart -o report.html
+
+    Example: unstable-stream report RUN OTHER_RUN -o comparison.html
+    """
+    from rich.console import Console
+
+    from unstable_stream.report import find_runs, write_report
+
+    archive = data / "archive.duckdb"
+    console = Console(stderr=True, highlight=False)
+    with console.status("writing the report"):
+        size = write_report(
+            archive, find_runs(archive, runs or []), output, samples=samples, tokenizer=tokenizer
+        )
+    console.print(f"{output} written, {size / 1e6:.1f} MB: open it in a browser")

@@ -1,0 +1,259 @@
+"""What a report needs to know of a run, asked of the archive."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from unstable_stream.archive import query
+from unstable_stream.errors import ReportError
+
+__all__ = ["Change", "Row", "RunFacts", "before_and_after", "find_runs", "read_run"]
+
+Row: TypeAlias = dict[str, Any]
+"""One row, by column. ``Any``: whatever Python value DuckDB makes of the column's type."""
+
+_TIME_BINS = 40
+_NAMED_RUNS = 5
+
+# Seats whose results say something about a policy: the checkpoint under evaluation, or a seat trained on; not
+# games of a model against itself, which are won as often as they are lost.
+_JUDGED = """
+    FROM seats AS s JOIN game_outcomes AS o USING (game_id)
+    WHERE s.run_id = $run AND s.kind = 'checkpoint'
+        AND CASE WHEN s.split = 'eval' THEN s.model_uid = o.evaluated_uid ELSE s.trained END
+        AND s.opponent IS DISTINCT FROM s.model_uid
+"""
+_SCORES = """
+    count(*) AS games,
+    count(*) FILTER (s.result = 'win') AS wins,
+    count(*) FILTER (s.result = 'draw') AS draws,
+    wins / games AS win_rate, wilson_low(wins, games) AS low, wilson_high(wins, games) AS high
+"""
+_QUERIES: Mapping[str, str] = {
+    "opponents": f"""
+        SELECT s.env_id, s.opponent, s.policy_version AS version, {_SCORES} {_JUDGED} AND s.split = 'eval'
+        GROUP BY ALL ORDER BY s.env_id, s.opponent, version
+    """,
+    "curve": f"""
+        SELECT s.split, s.env_id, s.policy_version AS version, {_SCORES},
+            avg(s.reward) AS reward, avg(s.turns) AS turns,
+            count(*) FILTER (s.ended_invalid) AS invalid, invalid / games AS invalid_rate,
+            wilson_low(invalid, games) AS invalid_low, wilson_high(invalid, games) AS invalid_high,
+            count(*) FILTER (o.reason = 'truncated') / games AS truncated_rate
+        {_JUDGED} GROUP BY ALL ORDER BY s.split, s.env_id, version
+    """,
+    "updates": """
+        SELECT update, loss, metrics, trained_steps, dropped_steps, duration_ms
+        FROM updates WHERE run_id = $run ORDER BY update
+    """,
+    "rewards": """
+        SELECT u.update, avg(s.raw_reward) AS raw, avg(s.final_reward) AS final, avg(s.reward) AS step
+        FROM update_steps AS u JOIN steps AS s USING (step_id)
+        WHERE u.run_id = $run AND u.fate = 'trained' GROUP BY u.update ORDER BY u.update
+    """,
+    "lengths": "FROM completion_lengths WHERE run_id = $run ORDER BY update",
+    "staleness": "FROM staleness WHERE run_id = $run ORDER BY update",
+    "drops": """
+        SELECT reason, count(*) AS steps FROM update_steps WHERE run_id = $run AND fate = 'dropped'
+        GROUP BY reason ORDER BY steps DESC
+    """,
+    "ladder": "FROM rating_ladder WHERE run_id = $run ORDER BY env_id, conservative DESC",
+    "ratios": "FROM importance_ratios WHERE run_id = $run ORDER BY update",
+    "payoff": """
+        SELECT model_uid, opponent_uid AS opponent, sum(games)::BIGINT AS games,
+            (sum(wins) + sum(draws) / 2) / sum(games) AS score
+        FROM payoff_matrix WHERE run_id = $run GROUP BY ALL ORDER BY model_uid, opponent
+    """,
+    "models": """
+        SELECT model_uid, any_value(kind) AS kind, max(policy_version) AS version
+        FROM seats WHERE run_id = $run GROUP BY model_uid ORDER BY version NULLS LAST, model_uid
+    """,
+    "dead_letters": """
+        SELECT consumer, topic, "partition", "offset", reason, occurred_at
+        FROM dead_letters WHERE run_id IN ($run, '')
+        ORDER BY occurred_at, topic, "partition", "offset" LIMIT 20
+    """,
+}
+_THROUGHPUT = """
+    WITH done AS (
+        SELECT finished_at AS moment, 1 AS games, 0 AS tokens, 0 AS steps
+        FROM game_outcomes WHERE run_id = $run
+        UNION ALL
+        SELECT finished_at, 0, completion_tokens, 0 FROM trajectories WHERE run_id = $run
+        UNION ALL
+        SELECT occurred_at, 0, 0, trained_steps FROM updates WHERE run_id = $run
+    )
+    , binned AS (
+        SELECT floor((epoch(moment) - epoch($start::TIMESTAMP)) / $bin)::BIGINT AS bin,
+            sum(games) AS games, sum(tokens) AS tokens, sum(steps) AS steps
+        FROM done GROUP BY bin
+    ), every AS (SELECT unnest(generate_series(min(bin), max(bin))) AS bin FROM binned)
+    SELECT bin * $bin AS second, coalesce(games, 0) / $bin AS games, coalesce(tokens, 0) / $bin AS tokens,
+        coalesce(steps, 0) / $bin AS steps
+    FROM every LEFT JOIN binned USING (bin) ORDER BY bin
+"""
+_LADDER_OVER_TIME = """
+    SELECT model_uid, floor((epoch(occurred_at) - epoch($start::TIMESTAMP)) / $bin) * $bin AS second,
+        arg_max(mu, games) AS mu, arg_max(sigma, games) AS sigma
+    FROM ratings WHERE run_id = $run AND env_id = $env GROUP BY model_uid, second ORDER BY model_uid, second
+"""
+_TOTALS = """
+    SELECT l.*,
+        (SELECT count(*) FROM game_outcomes WHERE run_id = $run AND split = 'train') AS train_games,
+        (SELECT count(*) FROM game_outcomes WHERE run_id = $run AND split = 'eval') AS eval_games,
+        (SELECT sum(num_turns)::BIGINT FROM game_outcomes WHERE run_id = $run) AS turns,
+        (SELECT sum(completion_tokens)::BIGINT FROM trajectories WHERE run_id = $run) AS tokens,
+        (SELECT count(*) FROM updates WHERE run_id = $run) AS updates,
+        (SELECT count(*) FROM checkpoints WHERE run_id = $run) AS checkpoints,
+        (SELECT any_value(base_model) FROM checkpoints WHERE run_id = $run) AS base_model,
+        (SELECT count(*) FROM dead_letters WHERE run_id IN ($run, '')) AS dead_letters,
+        (SELECT list_sort(list(DISTINCT env_id)) FROM game_starts WHERE run_id = $run) AS env_ids,
+        (SELECT min(finished_at) FROM game_outcomes WHERE run_id = $run) AS first_game_at,
+        greatest(
+            (SELECT max(finished_at) FROM game_outcomes WHERE run_id = $run),
+            (SELECT max(occurred_at) FROM updates WHERE run_id = $run)
+        ) AS last_at
+    FROM (SELECT 1) LEFT JOIN (FROM ledger WHERE run_id = $run) AS l ON true
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """All a report shows of a run but its games. What each list of rows holds: see the query of its name."""
+
+    run_id: str
+    label: str
+    """Short name, unique within the report."""
+    about: Row
+    """The run's row of the view ``runs``."""
+    totals: Row
+    config: Mapping[str, Any]
+    """Resolved configuration. ``Any``: JSON."""
+    started_at: datetime
+    duration_s: float
+    """To its end, or to the last that was heard of it."""
+    bin_s: float
+    """Width of a bar of what is shown over time, seconds."""
+    rated_env: str
+    """Whose ratings are shown: ``*`` where there are any over all environments."""
+    opponents: Sequence[Row]
+    curve: Sequence[Row]
+    updates: Sequence[Row]
+    rewards: Sequence[Row]
+    lengths: Sequence[Row]
+    staleness: Sequence[Row]
+    ratios: Sequence[Row]
+    drops: Sequence[Row]
+    ladder: Sequence[Row]
+    ladder_over_time: Sequence[Row]
+    payoff: Sequence[Row]
+    models: Sequence[Row]
+    throughput: Sequence[Row]
+    dead_letters: Sequence[Row]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Win rate of the first and of the last policy that met an opponent in the evaluation."""
+
+    env_id: str
+    opponent: str
+    before: Row
+    after: Row
+    low: float
+    """Lower bound of the 95 % interval of the difference of the two win rates."""
+    high: float
+
+    @property
+    def difference(self) -> float:
+        """Win rate after minus before, -1 to 1."""
+        return float(self.after["win_rate"] - self.before["win_rate"])
+
+
+def find_runs(archive: Path, wanted: Sequence[str]) -> list[str]:
+    """Return the run ids that ``wanted`` means: each an id, its beginning, or a name; none: the newest.
+
+    Raises:
+        ReportError: one means no run, or several; names those there are.
+    """
+    known = query(archive, "SELECT run_id, name FROM runs ORDER BY started_at DESC, run_id").rows
+    if not known:
+        raise ReportError(f"{archive} holds no run: start one with unstable-stream quickstart")
+    found = [_find_run(archive, word, known) for word in wanted] or [known[0][0]]
+    return list(dict.fromkeys(found))
+
+
+def _find_run(archive: Path, wanted: str, known: Sequence[tuple[str, str]]) -> str:
+    exact = [run for run, _ in known if run == wanted]
+    matches = exact or [run for run, name in known if run.startswith(wanted) or name == wanted]
+    if len(matches) == 1:
+        return matches[0]
+    names = ", ".join(matches[:_NAMED_RUNS] or [run for run, _ in known[:_NAMED_RUNS]])
+    more = ", …" if len(matches or known) > _NAMED_RUNS else ""
+    if matches:
+        raise ReportError(f"several runs are called {wanted!r}: {names}{more}. Give more of the id.")
+    raise ReportError(f"no run is called {wanted!r}; {archive} has: {names}{more}")
+
+
+def read_run(archive: Path, run_id: str, label: str) -> RunFacts:
+    """Ask the archive for everything a report shows of one run."""
+    run = {"run": run_id}
+    (about,) = query(archive, "FROM runs WHERE run_id = $run", run).dicts()
+    (totals,) = query(archive, _TOTALS, run).dicts()
+    last = about["finished_at"] or totals["last_at"] or about["started_at"]
+    duration_s = max(0.0, (last - about["started_at"]).total_seconds())
+    bin_s = _bin_width(duration_s)
+    rows = {name: query(archive, sql, run).dicts() for name, sql in _QUERIES.items()}
+    environments = {row["env_id"] for row in rows["ladder"]}
+    rated_env = "*" if "*" in environments else min(environments, default="*")
+    over_time = {"start": about["started_at"], "bin": bin_s} | run
+    return RunFacts(
+        run_id=run_id,
+        label=label,
+        about=about,
+        totals=totals,
+        config=json.loads(about["config"] or "{}"),
+        started_at=about["started_at"],
+        duration_s=duration_s,
+        bin_s=bin_s,
+        rated_env=rated_env,
+        ladder_over_time=query(archive, _LADDER_OVER_TIME, over_time | {"env": rated_env}).dicts(),
+        throughput=query(archive, _THROUGHPUT, over_time).dicts(),
+        **rows,
+    )
+
+
+def _bin_width(duration_s: float) -> float:
+    """Return a round number of seconds that makes at most ``_TIME_BINS`` bins."""
+    at_least = max(duration_s / _TIME_BINS, 1.0)
+    for width in (1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600):
+        if width >= at_least:
+            return float(width)
+    return math.ceil(at_least / 3600) * 3600.0
+
+
+def before_and_after(facts: RunFacts) -> list[Change]:
+    """Compare the first with the last evaluated policy, opponent by opponent."""
+    pairs: dict[tuple[str, str], list[Row]] = {}
+    for row in facts.opponents:
+        pairs.setdefault((row["env_id"], row["opponent"]), []).append(row)
+    return [
+        Change(env_id, opponent, rows[0], rows[-1], *_difference(rows[0], rows[-1]))
+        for (env_id, opponent), rows in pairs.items()
+        if len(rows) > 1
+    ]
+
+
+def _difference(before: Row, after: Row) -> tuple[float, float]:
+    """Return the 95 % interval of the difference of two independent proportions.
+
+    From their Wilson intervals: Newcombe (1998), Statistics in Medicine 17, 873-890, method 10.
+    """
+    difference = after["win_rate"] - before["win_rate"]
+    down = math.hypot(after["win_rate"] - after["low"], before["high"] - before["win_rate"])
+    up = math.hypot(after["high"] - after["win_rate"], before["win_rate"] - before["low"])
+    return difference - down, difference + up
