@@ -22,11 +22,17 @@ class RunStarted(Event, frozen=True, kw_only=True, tag="run-started"):
     """The resolved configuration, defaults filled in."""
     package_version: str = ""
     parent_run_id: str | None = None
-    """The run this one was forked from."""
+    """The run this one was forked from, or whose steps it trains on."""
     parent_update: int | None = None
-    """The update of the parent at which it was forked; updates are numbered on from it."""
+    """The update of the parent at which it was forked; updates are numbered on from it. ``None`` with a
+    parent: it begins anew, and trains on the parent's replayed steps instead of games of its own."""
     parent_games: int = 0
     """Training games the parent had started by then; games are numbered on from there, so seeds are new."""
+
+    @property
+    def replays(self) -> bool:
+        """Whether it trains on the replayed steps of its parent and plays no games."""
+        return self.parent_run_id is not None and self.parent_update is None
 
 
 class RunResumed(Event, frozen=True, kw_only=True, tag="run-resumed"):

@@ -160,12 +160,16 @@ class RunAudit:
     """Where the run began: 0, or the update of the parent it was forked at."""
     _first_game: int = 0
     """The number of its first training game; a fork numbers on from its parent's."""
+    _replays: bool = False
+    """Whether its steps are replayed ones of its parent: their trajectories are the parent's too."""
 
     # -- fold ---------------------------------------------------------------------------------
 
     def apply(self, event: Event, where: str) -> None:
         """Take one event in; ``where`` is its ``topic[partition]@offset``. Other runs' change nothing."""
         if isinstance(event, RecordRejected):
+            if event.consumer.startswith("plugin/"):
+                return  # what a plug-in failed at, the run's own consumers may have used
             self._rejected[f"{event.topic}[{event.partition}]@{event.offset}"] = event.run_id
         elif event.run_id == self.run_id and self._is_new(event, where):
             handler = _HANDLERS.get(type(event))
@@ -199,6 +203,7 @@ class RunAudit:
         if isinstance(event, RunStarted):
             self._configs[0] = RunConfig.model_validate(event.config)
             self._first_update, self._first_game = event.parent_update or 0, event.parent_games
+            self._replays = event.replays
         elif isinstance(event, RunResumed):
             self._configs[event.resumption] = RunConfig.model_validate(event.config)
 
@@ -329,7 +334,7 @@ class RunAudit:
         filtering = bool(configs) and configs[max(configs)].collector.filter_opponent_invalid
         problems: list[tuple[str, str]] = []
         found: dict[str, list[int]] = {}
-        for trajectory, turn_index in self._steps.values():
+        for trajectory, turn_index in () if self._replays else self._steps.values():
             found.setdefault(trajectory, []).append(turn_index)
         problems += self._view_problems()
         unshaped = set_aside = 0
@@ -367,6 +372,8 @@ class RunAudit:
                 if step_id not in self._steps
             ]
         expected = sum(played.steps[filtering] for played in self._played.values())
+        if self._replays:
+            expected = len(self._steps)  # no game of its own promises any
         produced = len(self._steps) if self.steps_kept else expected
         dropped = sum(self._dropped.values())
         counts = StepCounts(

@@ -8,7 +8,7 @@ steps). The order is a function of the records alone: the same slice always stre
 import asyncio
 import heapq
 from collections import deque
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
@@ -45,7 +45,9 @@ class History(Protocol):
     async def partitions(self) -> Mapping[TopicPartition, tuple[int, int]]:
         """Every partition with records: the first offset, and the one after the last."""
 
-    def read(self, where: TopicPartition, start: int, end: int) -> AsyncIterator[Sequence[StoredRecord]]:
+    def read(
+        self, where: TopicPartition, start: int, end: int
+    ) -> AsyncGenerator[Sequence[StoredRecord], None]:
         """Yield the records with offsets from ``start`` to before ``end``, in order, in pieces."""
 
     async def close(self) -> None: ...
@@ -108,7 +110,7 @@ class LogHistory:
 
     async def read(
         self, where: TopicPartition, start: int, end: int
-    ) -> AsyncIterator[Sequence[StoredRecord]]:
+    ) -> AsyncGenerator[Sequence[StoredRecord], None]:
         # A consumer of its own: in bounded memory no partition may be read faster than it is used.
         consumer = await self._event_log.consumer([where.topic])
         try:
@@ -126,7 +128,7 @@ class LogHistory:
 
 async def _pieces(
     consumer: Consumer, where: TopicPartition, end: int
-) -> AsyncIterator[Sequence[StoredRecord]]:
+) -> AsyncGenerator[Sequence[StoredRecord], None]:
     while consumer.positions()[where] < end:
         records = await consumer.poll(_PIECE_RECORDS, 0.5)
         # New records of the other partitions come too; they are not asked for here.
@@ -150,7 +152,7 @@ class ArchiveHistory:
 
     async def read(
         self, where: TopicPartition, start: int, end: int
-    ) -> AsyncIterator[Sequence[StoredRecord]]:
+    ) -> AsyncGenerator[Sequence[StoredRecord], None]:
         while True:
             rows = await asyncio.to_thread(self._reader.read, *where, start, end, _PIECE_RECORDS)
             if not rows:
@@ -201,7 +203,10 @@ class _Cursor:
     """Reads on in one partition, a piece at a time."""
 
     def __init__(
-        self, where: TopicPartition, pieces: AsyncIterator[Sequence[StoredRecord]], wanted: RecordFilter
+        self,
+        where: TopicPartition,
+        pieces: AsyncGenerator[Sequence[StoredRecord], None],
+        wanted: RecordFilter,
     ) -> None:
         self._where = where
         self._rank = _CAUSES_FIRST.index(where.topic) if where.topic in _CAUSES_FIRST else len(_CAUSES_FIRST)
@@ -245,7 +250,7 @@ class Merged(NamedTuple):
     """Records read of all partitions so far, those the filter left out among them."""
 
 
-async def merged(history: History, wanted: Slice) -> AsyncIterator[Merged]:
+async def merged(history: History, wanted: Slice) -> AsyncGenerator[Merged, None]:
     """Stream a slice of history in original order.
 
     Memory: two pieces of 1,000 records for each partition at most.
@@ -271,4 +276,4 @@ async def merged(history: History, wanted: Slice) -> AsyncIterator[Merged]:
         yield Merged(batch, sum(each.read for each in cursors))
     finally:
         for iterator in iterators.values():
-            await iterator.aclose()  # type: ignore[attr-defined]  # every one is a generator
+            await iterator.aclose()

@@ -39,8 +39,18 @@ def new_run_id(name: str) -> str:
     return f"{slug}-{datetime.now(tz=UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
 
 
-async def start_run(log: EventLog, config: RunConfig, run_id: str, fork: "Fork | None" = None) -> RunStarted:
-    """Record that a run exists and, if it is a fork, the checkpoints it takes over from its parent."""
+async def start_run(
+    log: EventLog,
+    config: RunConfig,
+    run_id: str,
+    fork: "Fork | None" = None,
+    *,
+    replayed_run_id: str | None = None,
+) -> RunStarted:
+    """Record that a run exists and, if it is a fork, the checkpoints it takes over from its parent.
+
+    ``replayed_run_id`` is the run whose steps it trains on instead of playing games.
+    """
     event = RunStarted(
         event_id=event_id(run_id, "run-started"),
         run_id=run_id,
@@ -49,7 +59,7 @@ async def start_run(log: EventLog, config: RunConfig, run_id: str, fork: "Fork |
         seed=config.seed,
         config=config.model_dump(mode="json"),
         package_version=__version__,
-        parent_run_id=fork.parent_run_id if fork else None,
+        parent_run_id=fork.parent_run_id if fork else replayed_run_id,
         parent_update=fork.update if fork else None,
         parent_games=fork.games if fork else 0,
     )
