@@ -16,10 +16,12 @@ from unstable_stream.cli import (
     processors,
     quickstart,
     report,
+    rerate,
     runs,
     sql,
     topics,
     train,
+    verify,
     watch,
 )
 from unstable_stream.errors import UnstableStreamError
@@ -48,6 +50,8 @@ for module in (
     export,
     archive,
     audit,
+    verify,
+    rerate,
     topics,
     log,
     monitor,

@@ -16,7 +16,15 @@ import trueskill
 
 from unstable_stream.errors import ConfigError
 
-__all__ = ["Skill", "TrueSkillSettings", "match_quality", "rate_game", "rate_pair"]
+__all__ = [
+    "Skill",
+    "TrueSkillSettings",
+    "draw_margin",
+    "match_quality",
+    "rate_game",
+    "rate_pair",
+    "update_pair",
+]
 
 _NORMAL = NormalDist()
 _SQRT_2 = math.sqrt(2.0)
@@ -109,17 +117,49 @@ def rate_pair(
     settings: TrueSkillSettings, draw_probability: float, winner: Skill, loser: Skill, *, drawn: bool
 ) -> tuple[Skill, Skill]:
     """Return both beliefs after a game of two; of a draw, ``winner`` and ``loser`` are just names."""
-    tau_squared = settings.tau * settings.tau
-    variance_w = winner.sigma * winner.sigma + tau_squared
-    variance_l = loser.sigma * loser.sigma + tau_squared
-    c_squared = (variance_w + variance_l) + 2.0 * settings.beta * settings.beta
+    mu_w, sigma_w, mu_l, sigma_l = update_pair(
+        2.0 * settings.beta * settings.beta,
+        settings.tau * settings.tau,
+        draw_margin(settings, draw_probability),
+        winner.mu,
+        winner.sigma,
+        loser.mu,
+        loser.sigma,
+        drawn,
+    )
+    return Skill(mu_w, sigma_w), Skill(mu_l, sigma_l)
+
+
+def draw_margin(settings: TrueSkillSettings, draw_probability: float) -> float:
+    """Return the draw margin of two players, in points."""
+    return _margin_in_beta(draw_probability) * settings.beta
+
+
+def update_pair(
+    noise: float,
+    tau_squared: float,
+    margin: float,
+    mu_w: float,
+    sigma_w: float,
+    mu_l: float,
+    sigma_l: float,
+    drawn: bool,
+) -> tuple[float, float, float, float]:
+    """Return both beliefs after a game of two, as plain numbers for whoever rates millions of games.
+
+    ``noise`` is the variance of a game, ``2 beta**2``; ``margin`` the draw margin in points.
+    """
+    variance_w = sigma_w * sigma_w + tau_squared
+    variance_l = sigma_l * sigma_l + tau_squared
+    c_squared = (variance_w + variance_l) + noise
     c = math.sqrt(c_squared)
-    margin = _margin_in_beta(draw_probability) * settings.beta / c
-    difference = (winner.mu - loser.mu) / c
-    v, w = _draw_correction(difference, margin) if drawn else _win_correction(difference - margin)
+    difference = (mu_w - mu_l) / c
+    v, w = _draw_correction(difference, margin / c) if drawn else _win_correction(difference - margin / c)
     return (
-        Skill(winner.mu + variance_w / c * v, math.sqrt(variance_w * (1.0 - variance_w / c_squared * w))),
-        Skill(loser.mu - variance_l / c * v, math.sqrt(variance_l * (1.0 - variance_l / c_squared * w))),
+        mu_w + variance_w / c * v,
+        math.sqrt(variance_w * (1.0 - variance_w / c_squared * w)),
+        mu_l - variance_l / c * v,
+        math.sqrt(variance_l * (1.0 - variance_l / c_squared * w)),
     )
 
 

@@ -1,0 +1,132 @@
+"""Labelled sets: what ratings or steps would have been, stored beside what they were.
+
+A set is a directory ``what-if/RUN/LABEL`` of the data directory: Parquet files, one per table, and
+``about.json``, which says how it was made. Files beside the archive, not tables in it: they are made while a
+run holds the archive for writing, any tool reads them, and deleting one is ``rm -r``. DuckDB queries them
+where they lie, also beside the archive's own tables::
+
+    SELECT * FROM 'unstable-data/what-if/RUN/LABEL/ratings.parquet'
+"""
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from unstable_stream.archive.batch import ARROW_TYPES
+from unstable_stream.archive.game_columns import Coded
+from unstable_stream.archive.read import QueryResult
+from unstable_stream.errors import ArchiveError, ConfigError
+
+__all__ = ["LabelledSet", "TableSchema", "open_set", "set_directory"]
+
+TableSchema = Mapping[str, str]
+"""Column to DuckDB type, one of the archive's."""
+
+_LABEL: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.=,+-]*")
+_COMPRESSION: Final = "zstd"
+
+
+def set_directory(data: Path, run_id: str, label: str) -> Path:
+    """Return where the set with this label is kept.
+
+    Raises:
+        ConfigError: a label that cannot be a file name everywhere.
+    """
+    if not _LABEL.fullmatch(label):
+        raise ConfigError(
+            f"label {label!r}: expected letters, digits and any of _ . = , + - with a letter or digit first"
+        )
+    return data / "what-if" / run_id / label
+
+
+class LabelledSet:
+    """A set being written; made by :func:`open_set`."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._writers: dict[str, pq.ParquetWriter] = {}
+        self.about: dict[str, Any] = {}
+        """Goes into ``about.json``."""
+
+    def write(self, table: str, schema: TableSchema, columns: Mapping[str, Sequence[Any] | Coded]) -> None:
+        """Append rows, given as columns of equal length; ``Any``: values of the column's type."""
+        types = pa.schema([(name, ARROW_TYPES[sql_type]) for name, sql_type in schema.items()])
+        writer = self._writers.get(table)
+        if writer is None:
+            writer = self._writers[table] = pq.ParquetWriter(
+                self._directory / f"{table}.parquet", types, compression=_COMPRESSION
+            )
+        arrays = [_array(columns[name], types.field(name).type) for name in schema]
+        writer.write_table(pa.Table.from_arrays(arrays, schema=types))
+
+    def finish_tables(self) -> None:
+        """Close all tables: nothing more can be written, and :meth:`query` sees everything."""
+        for writer in self._writers.values():
+            writer.close()
+
+    def query(self, sql: str) -> QueryResult:
+        """Ask the finished tables, by name."""
+        with duckdb.connect() as connection:
+            for table in self._writers:
+                path = str(self._directory / f"{table}.parquet").replace("'", "''")
+                connection.execute(f"CREATE VIEW \"{table}\" AS FROM '{path}'")
+            cursor = connection.execute(sql)
+            description = cursor.description or []
+            return QueryResult(
+                [column[0] for column in description],
+                [str(column[1]) for column in description],
+                cursor.fetchall(),
+            )
+
+
+def _array(values: Sequence[Any] | Coded, kind: pa.DataType) -> pa.Array:
+    if isinstance(values, Coded):
+        return _array(values.values, kind).take(pa.array(values.codes))
+    return values if isinstance(values, pa.Array) else pa.array(values, type=kind)
+
+
+@contextlib.contextmanager
+def open_set(directory: Path | None, *, replace: bool = False) -> Iterator[LabelledSet]:
+    """Write a set; it appears whole when the block ends, or not at all. ``None``: it is thrown away then.
+
+    Raises:
+        ArchiveError: there is one with this label, and it is not to be replaced; or the disk refuses.
+    """
+    if directory is None:
+        with tempfile.TemporaryDirectory() as scratch:
+            made = LabelledSet(Path(scratch))
+            try:
+                yield made
+            finally:
+                made.finish_tables()
+        return
+    if directory.exists() and not replace:
+        raise ArchiveError(
+            f"there is a set at {directory} already: give this one another --label, or --replace that one"
+        )
+    unfinished = directory.parent / f".{directory.name}.{os.getpid()}"
+    try:
+        unfinished.mkdir(parents=True)
+        made = LabelledSet(unfinished)
+        try:
+            yield made
+        finally:
+            made.finish_tables()
+        (unfinished / "about.json").write_text(json.dumps(made.about, indent=2) + "\n", encoding="utf-8")
+        if directory.exists():
+            shutil.rmtree(directory)
+        unfinished.rename(directory)
+    except OSError as error:
+        raise ArchiveError(f"cannot write {directory}: {error.strerror or error}") from error
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)

@@ -1,0 +1,276 @@
+"""Rates recorded games anew, a million of them in seconds: the rating processor's rules over columns.
+
+The rules are :class:`~unstable_stream.model_pool.ratings.RatingProcessor`'s, and with TrueSkill and the same
+settings so are the numbers, to the last bit. What differs is that a game is a few integers in columns
+instead of an event, that models are numbers, and that any rating system will do.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from unstable_stream.events import OVERALL
+from unstable_stream.model_pool.systems import PairUpdate, RatingSystem
+
+__all__ = ["GameColumns", "Names", "RatedModel", "RatingHistory", "Rerating"]
+
+_UNRATED: Final = None
+
+
+@dataclass(slots=True)
+class Names:
+    """What the integers in :class:`GameColumns` stand for. Models are numbered by first appearance."""
+
+    envs: list[str] = field(default_factory=list)
+    models: list[str] = field(default_factory=list)
+    versions: list[int | None] = field(default_factory=list)
+    """Of each model: the update that made it; ``None`` for a fixed opponent."""
+    parents: list[str | None] = field(default_factory=list)
+    """Of each model: the uid of the checkpoint it was trained from."""
+    env_of: dict[str, int] = field(default_factory=dict)
+    model_of: dict[str, int] = field(default_factory=dict)
+
+    def env(self, env_id: str) -> int:
+        """Return the number of an environment, a new one if need be."""
+        number = self.env_of.setdefault(env_id, len(self.envs))
+        if number == len(self.envs):
+            self.envs.append(env_id)
+        return number
+
+    def model(self, uid: str, version: int | None, parent: str | None) -> int:
+        """Return the number of a model, a new one if need be."""
+        number = self.model_of.setdefault(uid, len(self.models))
+        if number == len(self.models):
+            self.models.append(uid)
+            self.versions.append(version)
+            self.parents.append(parent)
+        return number
+
+
+@dataclass(frozen=True, slots=True)
+class GameColumns:
+    """Consecutive games. ``starts`` has one entry more than there are games."""
+
+    envs: Sequence[int]
+    """Of each game."""
+    starts: Sequence[int]
+    """Of each game: its first place in the columns of seats; then the number of seats of all games."""
+    models: Sequence[int]
+    """Of each seat, the seats of a game together."""
+    ranks: Sequence[int]
+    """Of each seat; lower is better, and equal ranks draw."""
+
+
+@dataclass(slots=True)
+class RatingHistory:
+    """Every rating given in a stretch of games, as columns."""
+
+    game: list[int] = field(default_factory=list)
+    """Place of the game in its :class:`GameColumns`."""
+    scope: list[int] = field(default_factory=list)
+    """Number of the environment, -1 for all together."""
+    model: list[int] = field(default_factory=list)
+    mu: list[float] = field(default_factory=list)
+    sigma: list[float] = field(default_factory=list)
+    games: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class RatedModel:
+    """Where a model stands in the end."""
+
+    env_id: str
+    model_uid: str
+    mu: float
+    sigma: float
+    games: int
+    rank: int
+    """1 is best; by the system's score, then by name."""
+
+
+class _Scope:
+    """Ratings of all models in one environment, or overall."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.mu: list[float | None] = []
+        self.sigma: list[float] = []
+        self.games: list[int] = []
+
+    def grow(self, models: int) -> None:
+        missing = models - len(self.mu)
+        self.mu += [_UNRATED] * missing
+        self.sigma += [0.0] * missing
+        self.games += [0] * missing
+
+
+class Rerating:
+    """The fold. Its memory grows with models and environments, not with games."""
+
+    def __init__(
+        self, names: Names, system: RatingSystem, *, per_env: bool = True, overall: bool = True
+    ) -> None:
+        """``per_env`` and ``overall`` say what is rated; ``names`` may still grow."""
+        self._names = names
+        self._system = system
+        self._per_env = per_env
+        self._overall = _Scope(-1) if overall else None
+        self._by_env: list[tuple[_Scope, ...]] = []
+        self._scopes = [self._overall] if self._overall is not None else []
+        self._pairs: list[PairUpdate] = []
+        self._known = -1
+        """Models up to this number have appeared in a game."""
+        self.games = 0
+        """Games so far."""
+        self.rated = 0
+        """Those among different models."""
+
+    def apply(self, games: GameColumns, history: RatingHistory | None = None) -> None:
+        """Rate the next games; every new rating is added to ``history``."""
+        self._make_room()
+        names, pairs, by_env, known = self._names.models, self._pairs, self._by_env, self._known
+        models, ranks = games.models, games.ranks
+        for place, env in enumerate(games.envs):
+            first, stop = games.starts[place], games.starts[place + 1]
+            if stop - first != 2:
+                self._known = known = max(known, *models[first:stop])
+                self._rate_many(place, env, models[first:stop], ranks[first:stop], history)
+                continue
+            a, b = models[first], models[first + 1]
+            if a > known or b > known:
+                self._known = known = max(a, b)
+            if a == b:
+                continue
+            self.rated += 1
+            rank_a, rank_b = ranks[first], ranks[first + 1]
+            drawn = rank_a == rank_b
+            if rank_b < rank_a or (drawn and names[b] < names[a]):
+                a, b = b, a
+            update = pairs[env]
+            for scope in by_env[env]:
+                mu, sigma = scope.mu, scope.sigma
+                mu_a, mu_b = mu[a], mu[b]
+                sigma_a, sigma_b = sigma[a], sigma[b]
+                # All starting points are read before any is written: a model may play its own parent.
+                if mu_a is None:
+                    mu_a, sigma_a = self._first(scope, a)
+                if mu_b is None:
+                    mu_b, sigma_b = self._first(scope, b)
+                mu_a, sigma_a, mu_b, sigma_b = update(mu_a, sigma_a, mu_b, sigma_b, drawn)
+                mu[a], sigma[a], mu[b], sigma[b] = mu_a, sigma_a, mu_b, sigma_b
+                counts = scope.games
+                counts[a] += 1
+                counts[b] += 1
+                if history is not None:
+                    history.game += (place, place)
+                    history.scope += (scope.number, scope.number)
+                    history.model += (a, b)
+                    history.mu += (mu_a, mu_b)
+                    history.sigma += (sigma_a, sigma_b)
+                    history.games += (counts[a], counts[b])
+        self.games += len(games.envs)
+
+    def _make_room(self) -> None:
+        for number in range(len(self._by_env), len(self._names.envs)):
+            own = [_Scope(number)] if self._per_env else []
+            self._scopes += own
+            self._by_env.append((*own, *([self._overall] if self._overall is not None else [])))
+            self._pairs.append(self._system.pair(self._names.envs[number]))
+        for scope in self._scopes:
+            scope.grow(len(self._names.models))
+
+    def _rate_many(
+        self,
+        place: int,
+        env: int,
+        models: Sequence[int],
+        ranks: Sequence[int],
+        history: RatingHistory | None,
+    ) -> None:
+        """Rate a game that is not of two seats; a model in several of them takes part at their mean rank."""
+        seats: dict[int, list[int]] = {}
+        for model, rank in zip(models, ranks, strict=True):
+            seats.setdefault(model, []).append(rank)
+        if len(seats) < 2:
+            return
+        self.rated += 1
+        names = self._names.models
+        mean_ranks = {model: sum(each) / len(each) for model, each in seats.items()}
+        for scope in self._by_env[env]:
+            before = {model: self._belief(scope, model) for model in seats}
+            if len(seats) == 2:
+                winner, loser = sorted(seats, key=lambda model: (mean_ranks[model], names[model]))
+                drawn = mean_ranks[winner] == mean_ranks[loser]
+                numbers = self._pairs[env](*before[winner], *before[loser], drawn)
+                after = {winner: numbers[:2], loser: numbers[2:]}
+            else:
+                rated = self._system.many(
+                    self._names.envs[env],
+                    {names[model]: belief for model, belief in before.items()},
+                    {names[model]: rank for model, rank in mean_ranks.items()},
+                )
+                after = {model: (rated[names[model]][0], rated[names[model]][1]) for model in seats}
+            for model, (mu, sigma) in after.items():
+                scope.mu[model], scope.sigma[model] = mu, sigma
+                scope.games[model] += 1
+                if history is not None:
+                    history.game.append(place)
+                    history.scope.append(scope.number)
+                    history.model.append(model)
+                    history.mu.append(mu)
+                    history.sigma.append(sigma)
+                    history.games.append(scope.games[model])
+
+    def _belief(self, scope: _Scope, model: int) -> tuple[float, float]:
+        mu = scope.mu[model]
+        return self._first(scope, model) if mu is None else (mu, scope.sigma[model])
+
+    def _first(self, scope: _Scope, model: int) -> tuple[float, float]:
+        """Where a model never rated starts, as ``RatingProcessor`` has it."""
+        names = self._names
+        visited = {names.models[model]}
+        parent = self._parent(model)
+        while parent is not None and parent not in visited:
+            number = names.model_of.get(parent)
+            if number is None or number > self._known:
+                break
+            mu = scope.mu[number]
+            if mu is not None:
+                return self._system.inherited(mu, scope.sigma[number])
+            visited.add(parent)
+            parent = self._parent(number)
+        version = names.versions[model]
+        if version is None:
+            return self._system.start
+        newest: tuple[int, str] | None = None
+        for number in range(self._known + 1):
+            other = names.versions[number]
+            if other is not None and other < version and scope.mu[number] is not None:
+                newest = max(newest or (other, names.models[number]), (other, names.models[number]))
+        if newest is None:
+            return self._system.start
+        number = names.model_of[newest[1]]
+        mu = scope.mu[number]
+        assert mu is not None
+        return self._system.inherited(mu, scope.sigma[number])
+
+    def _parent(self, model: int) -> str | None:
+        # Only of a checkpoint is the parent known.
+        return self._names.parents[model] if self._names.versions[model] is not None else None
+
+    def ladder(self) -> list[RatedModel]:
+        """Return everybody rated, by environment (overall first) and rank."""
+        rows: list[RatedModel] = []
+        for scope in sorted(self._scopes, key=lambda scope: scope.number):
+            env_id = OVERALL if scope.number < 0 else self._names.envs[scope.number]
+            standing = [
+                (self._system.score(mu, scope.sigma[model]), self._names.models[model], model, mu)
+                for model, mu in enumerate(scope.mu)
+                if mu is not None
+            ]
+            standing.sort(key=lambda entry: (-entry[0], entry[1]))
+            rows += [
+                RatedModel(env_id, uid, mu, scope.sigma[model], scope.games[model], rank)
+                for rank, (_, uid, model, mu) in enumerate(standing, 1)
+            ]
+        return rows

@@ -1,0 +1,230 @@
+"""Rating systems to choose from when games are rated anew: TrueSkill, Elo and OpenSkill.
+
+A belief is two numbers, ``mu`` and ``sigma``, in the system's own points; ``sigma`` is 0 where a system has
+no uncertainty. The order in which players are listed does not matter to any of them.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property, partial
+from importlib.util import find_spec
+from typing import Any, ClassVar, Final, Protocol, TypeAlias
+
+from unstable_stream.errors import ConfigError
+from unstable_stream.model_pool.skill import Skill, TrueSkillSettings, draw_margin, rate_game, update_pair
+
+__all__ = ["Elo", "OpenSkill", "PairUpdate", "RatingSystem", "TrueSkill"]
+
+PairUpdate: TypeAlias = Callable[[float, float, float, float, bool], tuple[float, float, float, float]]
+"""``(mu, sigma of the winner, mu, sigma of the loser, drawn)`` to the four numbers after the game."""
+
+_NEVER_SEEN_MU: Final = 25.0
+_NEVER_SEEN_SIGMA: Final = 25.0 / 3.0
+
+
+class RatingSystem(Protocol):
+    """How beliefs change by a game."""
+
+    name: ClassVar[str]
+
+    @property
+    def start(self) -> tuple[float, float]:
+        """The belief about a model never seen."""
+
+    def inherited(self, mu: float, sigma: float) -> tuple[float, float]:
+        """The belief about a new checkpoint whose parent is at ``mu`` and ``sigma``."""
+
+    def pair(self, env_id: str) -> PairUpdate:
+        """Return the update for games of two in an environment."""
+
+    def many(
+        self, env_id: str, players: Mapping[str, tuple[float, float]], ranks: Mapping[str, float]
+    ) -> Mapping[str, tuple[float, float]]:
+        """Return everybody's belief after a game of three or more; lower ranks are better."""
+
+    def score(self, mu: float, sigma: float) -> float:
+        """What a ladder is ordered by."""
+
+    def parameters(self) -> dict[str, Any]:
+        """Return all settings, as JSON values."""
+
+
+class TrueSkill:
+    """As the rating processor does it; see :mod:`unstable_stream.model_pool.skill`."""
+
+    name: ClassVar[str] = "trueskill"
+
+    def __init__(self, settings: TrueSkillSettings | None = None) -> None:
+        self.settings = settings if settings is not None else TrueSkillSettings()
+
+    @property
+    def start(self) -> tuple[float, float]:
+        return self.settings.default
+
+    def inherited(self, mu: float, sigma: float) -> tuple[float, float]:
+        return self.settings.inherited(Skill(mu, sigma))
+
+    def pair(self, env_id: str) -> PairUpdate:
+        settings = self.settings
+        return partial(
+            update_pair,
+            2.0 * settings.beta * settings.beta,
+            settings.tau * settings.tau,
+            draw_margin(settings, settings.draw_probability_of(env_id)),
+        )
+
+    def many(
+        self, env_id: str, players: Mapping[str, tuple[float, float]], ranks: Mapping[str, float]
+    ) -> Mapping[str, tuple[float, float]]:
+        return rate_game(
+            self.settings, env_id, {uid: Skill(*belief) for uid, belief in players.items()}, ranks
+        )
+
+    def score(self, mu: float, sigma: float) -> float:
+        return mu - 3.0 * sigma
+
+    def parameters(self) -> dict[str, Any]:
+        return asdict(self.settings)
+
+
+@dataclass(frozen=True)
+class Elo:
+    """Elo's rating with a constant ``k`` (A. Elo, "The Rating of Chessplayers", 1978, section 1.6).
+
+    A draw is half a win. Among more than two, everybody has played everybody, each such game moving the
+    rating by ``k / (players - 1)``. A new checkpoint starts where its parent stands.
+    """
+
+    name: ClassVar[str] = "elo"
+
+    k: float = 32.0
+    """The most that one game of two can move a rating, in points."""
+    mu: float = 1500.0
+    """Where a model never seen starts."""
+    scale: float = 400.0
+    """A lead of so many points wins ten games for each one lost."""
+
+    def __post_init__(self) -> None:
+        for name in ("k", "scale"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value > 0.0):
+                raise ConfigError(f"Elo {name} is {value}, expected a number above 0")
+        if not math.isfinite(self.mu):
+            raise ConfigError(f"Elo mu is {self.mu}, expected a finite number")
+
+    @property
+    def start(self) -> tuple[float, float]:
+        return self.mu, 0.0
+
+    def inherited(self, mu: float, sigma: float) -> tuple[float, float]:
+        return mu, sigma
+
+    def pair(self, env_id: str) -> PairUpdate:
+        return self._pair
+
+    def _pair(
+        self, mu_w: float, sigma_w: float, mu_l: float, sigma_l: float, drawn: bool
+    ) -> tuple[float, float, float, float]:
+        change = self.k * ((0.5 if drawn else 1.0) - self._expected(mu_w - mu_l))
+        return mu_w + change, sigma_w, mu_l - change, sigma_l
+
+    def many(
+        self, env_id: str, players: Mapping[str, tuple[float, float]], ranks: Mapping[str, float]
+    ) -> Mapping[str, tuple[float, float]]:
+        share = self.k / (len(players) - 1)
+        after = {}
+        for uid, (mu, sigma) in players.items():
+            surprises = [
+                _result(ranks[uid], ranks[other]) - self._expected(mu - other_mu)
+                for other, (other_mu, _) in players.items()
+                if other != uid
+            ]
+            # fsum rounds once, so the result does not depend on the order of the players.
+            after[uid] = (mu + share * math.fsum(surprises), sigma)
+        return after
+
+    def _expected(self, lead: float) -> float:
+        exponent = -lead / self.scale
+        return 1.0 / (1.0 + 10.0**exponent) if exponent < 300.0 else 0.0
+
+    def score(self, mu: float, sigma: float) -> float:
+        return mu
+
+    def parameters(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class OpenSkill:
+    """The Plackett-Luce model of Weng & Lin (JMLR 12, 2011), as the ``openskill`` package computes it.
+
+    As for TrueSkill, ``tau`` is 0 because a checkpoint never changes, and a new one starts at its parent's
+    ``mu``, with uncertainty added.
+    """
+
+    name: ClassVar[str] = "openskill"
+
+    mu: float = _NEVER_SEEN_MU
+    sigma: float = _NEVER_SEEN_SIGMA
+    beta: float = 25.0 / 6.0
+    tau: float = 0.0
+    inherited_sigma: float = 25.0 / 12.0
+
+    def __post_init__(self) -> None:
+        for name in ("sigma", "beta"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value > 0.0):
+                raise ConfigError(f"OpenSkill {name} is {value}, expected a number above 0")
+        for name in ("tau", "inherited_sigma"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value >= 0.0):
+                raise ConfigError(f"OpenSkill {name} is {value}, expected a number of at least 0")
+        if find_spec("openskill") is None:
+            raise ConfigError(
+                "OpenSkill ratings need the openskill package: pip install 'unstable_stream[analytics]'"
+            )
+
+    @cached_property
+    def _model(self) -> Any:
+        from openskill.models import PlackettLuce
+
+        return PlackettLuce(mu=self.mu, sigma=self.sigma, beta=self.beta, tau=self.tau)
+
+    @property
+    def start(self) -> tuple[float, float]:
+        return self.mu, self.sigma
+
+    def inherited(self, mu: float, sigma: float) -> tuple[float, float]:
+        return mu, min(self.sigma, math.hypot(sigma, self.inherited_sigma))
+
+    def pair(self, env_id: str) -> PairUpdate:
+        return self._pair
+
+    def _pair(
+        self, mu_w: float, sigma_w: float, mu_l: float, sigma_l: float, drawn: bool
+    ) -> tuple[float, float, float, float]:
+        winner, loser = self._rate([(mu_w, sigma_w), (mu_l, sigma_l)], [0.0, 0.0 if drawn else 1.0])
+        return (*winner, *loser)
+
+    def many(
+        self, env_id: str, players: Mapping[str, tuple[float, float]], ranks: Mapping[str, float]
+    ) -> Mapping[str, tuple[float, float]]:
+        uids = sorted(players, key=lambda uid: (ranks[uid], uid))
+        after = self._rate([players[uid] for uid in uids], [ranks[uid] for uid in uids])
+        return dict(zip(uids, after, strict=True))
+
+    def _rate(self, beliefs: Sequence[tuple[float, float]], ranks: list[float]) -> list[tuple[float, float]]:
+        model = self._model
+        teams = [[model.rating(mu=mu, sigma=sigma)] for mu, sigma in beliefs]
+        return [(rating.mu, rating.sigma) for (rating,) in model.rate(teams, ranks=ranks)]
+
+    def score(self, mu: float, sigma: float) -> float:
+        return mu - 3.0 * sigma
+
+    def parameters(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def _result(rank: float, other: float) -> float:
+    return 1.0 if rank < other else 0.5 if rank == other else 0.0
