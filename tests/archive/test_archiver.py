@@ -74,7 +74,8 @@ async def test_everything_up_to_the_stop_is_archived(log: LocalLog, tmp_path: Pa
     ends = {
         where: end for topic in await log.topics() for where, end in (await log.end_offsets(topic)).items()
     }
-    committed = await log.committed_positions(GROUP)
+    ((archive_id,),) = query(tmp_path / "a.duckdb", "SELECT archive_id FROM schema_version").rows
+    committed = await log.committed_positions(f"{GROUP}-{archive_id}")
     assert {where: end for where, end in ends.items() if end} == {w: o for w, o in committed.items() if o}
 
 

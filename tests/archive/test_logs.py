@@ -115,6 +115,7 @@ def _make_version_1(path: Path) -> None:
         connection.execute('CREATE TABLE old AS SELECT topic, "partition", next_offset FROM positions')
         connection.execute("DROP TABLE positions")
         connection.execute("ALTER TABLE old RENAME TO positions")
+        connection.execute("ALTER TABLE schema_version DROP COLUMN archive_id")
         connection.execute("UPDATE schema_version SET version = 1, views_digest = 'old'")
 
 

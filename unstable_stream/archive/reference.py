@@ -43,6 +43,7 @@ _VERSION: Final = {
     "version": f"Of the tables; {SCHEMA_VERSION} now.",
     "package_version": "The unstable_stream that last changed the views.",
     "views_digest": "Tells whether the views are those of the package.",
+    "archive_id": "Names the archive's consumer group on the log: `archiver-` and this.",
 }
 
 

@@ -5,6 +5,7 @@ finds it held tries again until a deadline, so SQL works while a run writes.
 """
 
 import contextlib
+import secrets
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,7 +24,7 @@ __all__ = ["SCHEMA_VERSION", "WritableArchive", "open_archive"]
 SCHEMA_VERSION: Final = 2
 """Raised when a table changes so that an older package could not use it; views are simply replaced.
 
-1: one log an archive. 2: ``events`` and ``positions`` say which log they are of.
+1: one log an archive. 2: ``events`` and ``positions`` say which log they are of; the archive has an id.
 """
 
 _RETRY_S: Final = 0.01
@@ -192,9 +193,13 @@ def _create_tables(connection: duckdb.DuckDBPyConnection) -> tuple[int, str]:
         connection.execute(table.create_sql())
     connection.execute(_POSITIONS)
     connection.execute(
-        "CREATE TABLE schema_version (version INTEGER, package_version VARCHAR, views_digest VARCHAR)"
+        "CREATE TABLE schema_version "
+        "(version INTEGER, package_version VARCHAR, views_digest VARCHAR, archive_id VARCHAR)"
     )
-    connection.execute("INSERT INTO schema_version VALUES (?, ?, '')", [SCHEMA_VERSION, __version__])
+    connection.execute(
+        "INSERT INTO schema_version VALUES (?, ?, '', ?)",
+        [SCHEMA_VERSION, __version__, secrets.token_hex(4)],
+    )
     connection.execute("COMMIT")
     return SCHEMA_VERSION, ""
 
@@ -208,5 +213,8 @@ def _upgrade(connection: duckdb.DuckDBPyConnection) -> None:
     connection.execute(_POSITIONS)
     if rows:
         connection.executemany("INSERT INTO positions VALUES ('', ?, ?, ?)", rows)
-    connection.execute("UPDATE schema_version SET version = ?", [SCHEMA_VERSION])
+    connection.execute("ALTER TABLE schema_version ADD COLUMN archive_id VARCHAR")
+    connection.execute(
+        "UPDATE schema_version SET version = ?, archive_id = ?", [SCHEMA_VERSION, secrets.token_hex(4)]
+    )
     connection.execute("COMMIT")

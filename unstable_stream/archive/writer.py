@@ -91,6 +91,7 @@ class ArchiveWriter:
         self._lock = threading.Lock()
         self._unstored: set[str] = set()
         with self._archive.held() as connection:
+            ((self.archive_id,),) = connection.execute("SELECT archive_id FROM schema_version").fetchall()
             self._positions = _stored_positions(connection)
             self._seen = _stored_ids(connection)
 

@@ -6,7 +6,7 @@ One batch, in this order:
 2. prepare: decode and build columns, without holding the archive;
 3. publish a dead letter for each record that cannot be decoded;
 4. store rows and positions in one transaction of the archive, holding its write lock;
-5. commit the positions to the group ``archiver``, for whoever watches its lag.
+5. commit the positions to the archive's group, for whoever watches its lag.
 
 With a backlog, 1 to 3 of the next batch go on while 4 of this one is under way.
 
@@ -25,8 +25,8 @@ import structlog
 from unstable_stream.archive import LATEST_MS, ArchivedRecord, ArchiveWriter, Written
 from unstable_stream.errors import (
     ArchiveBusyError,
-    ArchiveError,
     EventError,
+    EventLogError,
     FencedError,
     LogUnavailableError,
     OffsetOutOfRangeError,
@@ -34,6 +34,7 @@ from unstable_stream.errors import (
 from unstable_stream.eventlog.port import Consumer, EventLog, Positions, StoredRecord, TopicPartition
 from unstable_stream.eventlog.records import record_from_event
 from unstable_stream.events import RecordRejected, event_id
+from unstable_stream.services.archiver_start import attribute, declared_topics, starts_of, wait, when_free
 
 __all__ = ["GROUP", "run_archiver"]
 
@@ -47,7 +48,6 @@ _MAX_BATCH_BYTES: Final = 64 * 1024 * 1024
 _DRAIN_S: Final = 0.25
 _PATIENCE_S: Final = 30.0
 """After a stop, how long nothing may come before the end: a group or a cluster may be finding itself anew."""
-_ATTRIBUTE_S: Final = 5.0
 _READERS_TURN_S: Final = 0.03
 _DEAD_LETTER_BYTES: Final = 8 * 1024 * 1024
 """A longer value is cut in its dead letter: base64 and the topic's limit leave room for no more."""
@@ -70,7 +70,8 @@ async def run_archiver(
     Args:
         log: the event log.
         archive_path: the DuckDB file; created if it does not exist.
-        topics: what to archive; by default every topic the log has now.
+        topics: what to archive; by default the topics declared for us that the log has: a cluster may have
+            others'. If it has none yet, waits for them.
         stop: ends the service.
         flush_interval_s: how long records may wait before they are stored.
         max_batch: most records of one transaction.
@@ -81,13 +82,16 @@ async def run_archiver(
             of the log: a topic was deleted and made again.
         LogUnavailableError: after ``stop`` the log did not give what it holds.
     """
-    names = sorted(await log.topics()) if topics is None else list(topics)
+    names = await declared_topics(log, stop) if topics is None else list(topics)
+    if not names:
+        return
     log_id = await log.log_id()
-    writer = await _when_free(lambda: ArchiveWriter(archive_path, log_id), stop)
+    writer = await when_free(lambda: ArchiveWriter(archive_path, log_id), stop)
     try:
         if writer.unattributed:
-            await _attribute(log, names, writer, stop)
-        consumer = await log.consumer(names, GROUP)
+            await attribute(log, names, writer, stop)
+        # A group for each archive: two archives of one cluster must not share its partitions out.
+        consumer = await log.consumer(names, f"{GROUP}-{writer.archive_id}")
         archiver = _Archiver(log, consumer, writer, stop, flush_interval_s, max_batch, on_flush)
         try:
             while not stop.is_set():
@@ -157,7 +161,7 @@ class _Archiver:
             await self.settle()
             return self._assigned != assigned_before
         up_to = dict(self._consumer.positions())
-        prepared = await _when_free(lambda: self._writer.prepare(records), self._stop)
+        prepared = await when_free(lambda: self._writer.prepare(records), self._stop)
         letters = [
             _dead_letter(self._writer.log_id, reject.record, reject.error)
             for reject in prepared.batch.rejected
@@ -169,7 +173,7 @@ class _Archiver:
         if await self.settle():
             # Batch after batch: let readers, who look every 10 ms, have their turn.
             await asyncio.sleep(_READERS_TURN_S)
-        store = _when_free(lambda: self._writer.store(prepared), self._stop)
+        store = when_free(lambda: self._writer.store(prepared), self._stop)
         self._storing, self._storing_up_to = asyncio.create_task(store), up_to
         if not backlog:
             await self.settle()
@@ -200,11 +204,7 @@ class _Archiver:
         records = await self._poll(self._max_batch, wait_s)
         if records and len(records) < min(_CHUNK_RECORDS, self._max_batch) and not self._stop.is_set():
             # No backlog: let records gather, since a transaction costs some 50 ms however small it is.
-            try:
-                async with asyncio.timeout(self._flush_interval_s):
-                    await self._stop.wait()
-            except TimeoutError:
-                pass
+            await wait(self._stop, self._flush_interval_s)
         size = sum(len(record.value) for record in records)
         while records and len(records) < self._max_batch and size < _MAX_BATCH_BYTES:
             more = await self._poll(self._max_batch - len(records), 0.0)
@@ -224,49 +224,18 @@ class _Archiver:
         assigned = self._consumer.assignment()
         if assigned != self._assigned:
             gained = assigned - self._assigned
-            await self._consumer.seek(await self._starts(gained))
-            self._assigned = assigned
             # What came from the gained partitions came from the group's positions: read it again.
             records = [r for r in records if TopicPartition(r.topic, r.partition) not in gained]
+            starts = await starts_of(self._event_log, self._writer, gained)
+            try:
+                await self._consumer.seek(starts)
+                # Where the log may make a member begin once more: never beyond what is archived.
+                await self._consumer.commit(starts)
+            except EventLogError as error:
+                _log.info("partitions moved on before they were read", reason=str(error))
+            else:
+                self._assigned = assigned
         return records
-
-    async def _starts(self, partitions: frozenset[TopicPartition]) -> Positions:
-        archived = self._writer.positions
-        starts: dict[TopicPartition, int] = {}
-        for topic in {where.topic for where in partitions}:
-            beginnings = await self._event_log.beginning_offsets(topic)
-            ends = await self._event_log.end_offsets(topic)
-            for where in partitions.intersection(beginnings):
-                starts[where] = max(beginnings[where], archived.get(where, 0))
-                if starts[where] > ends[where]:
-                    raise ArchiveError(
-                        f"the archive {self._writer.path} holds {where} up to {starts[where]}, but the log "
-                        f"{self._writer.log_id} ends at {ends[where]}: the topic was deleted and made again, "
-                        "or the log put back from a copy. Archive it anew: unstable-stream archive --rebuild"
-                    )
-        return starts
-
-
-async def _attribute(log: EventLog, names: Sequence[str], writer: ArchiveWriter, stop: asyncio.Event) -> None:
-    """Find out whether the archive, upgraded from version 1, was made of this log."""
-    consumer = await log.consumer(names)
-    try:
-        sample = await consumer.poll(_CHUNK_RECORDS, _ATTRIBUTE_S)
-    finally:
-        await consumer.close()
-    if not await _when_free(lambda: writer.adopt(sample), stop):
-        _log.warning("the archive holds records of another log, which it does not name", log_id=writer.log_id)
-
-
-async def _when_free(work: Callable[[], T], stop: asyncio.Event) -> T:
-    """Do ``work`` on the archive in a thread, again and again while others hold the archive."""
-    while True:
-        try:
-            return await asyncio.to_thread(work)
-        except ArchiveBusyError as error:
-            if stop.is_set():
-                raise  # the records stay in the log; the next start archives them
-            _log.warning("archive held by others, trying again", reason=str(error))
 
 
 def _dead_letter(log_id: str, record: ArchivedRecord, error: EventError) -> RecordRejected:
