@@ -19,7 +19,7 @@ from unstable_stream.eventlog.topics import load_topics
 from unstable_stream.events import Event
 from unstable_stream.services.data_dir import DataDir, open_log_at
 
-__all__ = ["CONFIG", "History", "LaunchedRun", "command_line", "run_command"]
+__all__ = ["CONFIG", "History", "LaunchedRun", "StandingService", "command_line", "run_command"]
 
 CONFIG = Path(__file__).resolve().parents[2] / "unstable_stream" / "cli" / "quickstart.toml"
 _SMALL = (
@@ -225,6 +225,52 @@ class LaunchedRun:
     async def command(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
         """Run another ``unstable-stream`` command on the same data directory and log."""
         return await asyncio.to_thread(run_command, self.data, *arguments, log=self.log)
+
+
+class StandingService:
+    """A command that stands beside the runs of a log, in its own process and data directory.
+
+    Use as ``with``: on leaving it is asked to end, as by Docker or Kubernetes, unless the test has failed.
+    """
+
+    def __init__(self, data: Path, log: str, *arguments: str) -> None:
+        data.mkdir(parents=True, exist_ok=True)
+        self.data = data
+        self._log = log
+        self._arguments = arguments
+        self._output = data / "output.txt"
+
+    def __enter__(self) -> Self:
+        with self._output.open("ab") as output:
+            self.popen = subprocess.Popen(
+                command_line(*self._arguments, "--data", str(self.data)),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=environment(self._log),
+            )
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None:
+                assert self.popen.poll() is None, f"{self._arguments} ended:\n{self.told()}"
+                self.popen.terminate()
+                assert self.popen.wait(DEADLINE_S) == 0, self.told()
+        finally:
+            self.popen.kill()
+            self.popen.wait()
+
+    def kill(self) -> None:
+        """kill -9."""
+        self.popen.kill()
+        self.popen.wait()
+
+    def told(self) -> str:
+        """The end of what it printed."""
+        return self._output.read_text(errors="replace")[-3000:]
 
 
 def _command(process: psutil.Process) -> str:

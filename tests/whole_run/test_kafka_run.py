@@ -1,0 +1,163 @@
+"""The same run on a real Kafka: services elsewhere, a broker lost, every process killed. Nothing is lost."""
+
+import json
+import signal
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from infra.kafka.brokers import KafkaCluster
+from tests.conftest import free_port_pair, skip_without_kafka
+from tests.whole_run.processes import LaunchedRun, StandingService, run_command
+from tests.whole_run.test_kills import VICTIMS, assert_published_once, progress_beyond
+from unstable_stream.events import (
+    Event,
+    GameOutcome,
+    LearnerUpdate,
+    Rating,
+    RecordRejected,
+    RunFinished,
+    RunStarted,
+    Step,
+    Trajectory,
+)
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
+
+UPDATES = 4
+SERVICES_ELSEWHERE = 'external=["processors", "archiver"]'
+
+
+@pytest.fixture
+def one_broker(tmp_path: Path) -> Iterator[KafkaCluster]:
+    """A Kafka that holds this test's run and nothing else."""
+    skip_without_kafka()
+    with KafkaCluster(tmp_path / "kafka", port=free_port_pair()) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def three_brokers(tmp_path: Path) -> Iterator[KafkaCluster]:
+    """Every record is on all three, and acknowledged when two have it."""
+    skip_without_kafka()
+    with KafkaCluster(tmp_path / "kafka", brokers=3, port=free_port_pair(3)) as cluster:
+        yield cluster
+
+
+async def assert_nothing_lost_or_twice(run: LaunchedRun, updates: int) -> str:
+    """Check the whole log of a completed run; return the run's id."""
+    history = run.history
+    (end,) = history.of(RunFinished)
+    assert (end.outcome, end.updates) == ("completed", updates)
+    assert history.of(RecordRejected) == []
+    assert {update.update for update in history.of(LearnerUpdate)} == set(range(1, updates + 1))
+    published: Sequence[type[Event]] = (Step, LearnerUpdate, Rating)
+    for kind in published:
+        assert_published_once(history.of(kind))
+    rated = [r.games for r in history.of(Rating) if r.env_id != "*" and r.model_uid == "random-legal"]
+    assert rated == list(range(1, len(rated) + 1))
+    report = await run.command("audit", end.run_id)
+    assert (report.returncode, report.stderr) == (0, ""), report.stdout
+    assert "balanced" in report.stdout
+    return end.run_id
+
+
+def rows(data: Path, query: str) -> list[dict[str, object]]:
+    """Ask the archive in a data directory, as an analyst would."""
+    done = run_command(data, "sql", query, "--json")
+    assert done.returncode == 0, done.stderr
+    found: list[dict[str, object]] = json.loads(done.stdout)
+    return found
+
+
+async def test_processors_and_archiver_stand_elsewhere(tmp_path: Path, one_broker: KafkaCluster) -> None:
+    log = f"kafka://{one_broker.bootstrap}"
+    shelf = tmp_path / "archive"
+    created = run_command(tmp_path, "topics", "create", log=log)
+    assert created.returncode == 0, created.stderr
+    with (
+        StandingService(tmp_path / "processors-1", log, "processors"),
+        StandingService(tmp_path / "processors-2", log, "processors"),
+        StandingService(shelf, log, "archive", "--follow"),
+    ):
+        settings = (f"learner.iterations={UPDATES}", SERVICES_ELSEWHERE)
+        async with LaunchedRun.train(tmp_path / "run", *settings, log=log) as run:
+            await run.until("the first update", lambda seen: bool(seen.of(LearnerUpdate)))
+            during = rows(shelf, "SELECT count(*) AS games FROM game_outcomes")
+            names = {" ".join(process.cmdline()[-9:]) for process in run.look()}
+            assert not [name for name in names if "process processors" in name or "process archiver" in name]
+            assert await run.end() == 0, run.told()
+            assert run.left_behind() == []
+            run_id = await assert_nothing_lost_or_twice(run, UPDATES)
+            events = run.history.events
+    assert during[0]["games"] != 0, "the archive answers while the run writes"
+
+    counted = Counter(event.split for event in events if isinstance(event, GameOutcome))
+    assert {
+        row["split"]: row["games"]
+        for row in rows(shelf, "SELECT split, count(*) AS games FROM game_outcomes GROUP BY split")
+    } == counted
+    trained = rows(shelf, "SELECT update, trained_steps AS steps FROM updates ORDER BY update")
+    assert trained == [{"update": update, "steps": 96} for update in range(1, UPDATES + 1)]
+    (turns,) = rows(shelf, "SELECT count(*) AS turns FROM turns")
+    assert turns["turns"] == sum(len(event.turns) for event in events if isinstance(event, Trajectory))
+    (state,) = rows(shelf, "SELECT run_id, state FROM runs")
+    assert state == {"run_id": run_id, "state": "completed"}
+
+
+async def test_a_broker_dies_in_mid_training(tmp_path: Path, three_brokers: KafkaCluster) -> None:
+    log = f"kafka://{three_brokers.bootstrap}"
+    async with LaunchedRun.train(tmp_path / "run", f"learner.iterations={2 * UPDATES}", log=log) as run:
+        await run.until("the first update", lambda seen: bool(seen.of(LearnerUpdate)))
+        three_brokers.stop(1, signal.SIGKILL)
+        await run.until("progress on two brokers", progress_beyond(run.history))
+        assert await run.end() == 0, run.told()
+        assert three_brokers.pid(1) is None
+        await assert_nothing_lost_or_twice(run, 2 * UPDATES)
+        (games,) = rows(run.data, "SELECT count(*) AS games FROM game_outcomes")
+        assert games["games"] == len({outcome.game_id for outcome in run.history.of(GameOutcome)})
+
+
+async def test_every_process_dies_once_and_the_run_completes(
+    tmp_path: Path, one_broker: KafkaCluster
+) -> None:
+    log = f"kafka://{one_broker.bootstrap}"
+    settings = (f"learner.iterations={4 * UPDATES}", "learner.save_every=2")
+    async with LaunchedRun.train(tmp_path / "run", *settings, log=log) as run:
+        killed: list[int] = []
+        for victims in VICTIMS:
+            await run.until(f"progress before killing {victims}", progress_beyond(run.history))
+            killed += [await run.kill(victim) for victim in victims]
+        assert await run.end() == 0, run.told()
+        assert len(set(killed)) == sum(len(victims) for victims in VICTIMS)
+        assert run.left_behind() == []
+        await assert_nothing_lost_or_twice(run, 4 * UPDATES)
+        (games,) = rows(run.data, "SELECT count(*) AS games FROM game_outcomes")
+        assert games["games"] == len({outcome.game_id for outcome in run.history.of(GameOutcome)})
+
+
+async def test_services_elsewhere_die_and_others_take_over(tmp_path: Path, one_broker: KafkaCluster) -> None:
+    log = f"kafka://{one_broker.bootstrap}"
+    shelf = tmp_path / "archive"
+    assert run_command(tmp_path, "topics", "create", log=log).returncode == 0
+    settings = (f"learner.iterations={2 * UPDATES}", SERVICES_ELSEWHERE)
+    with StandingService(tmp_path / "processors-2", log, "processors"):
+        async with LaunchedRun.train(tmp_path / "run", *settings, log=log) as run:
+            first = StandingService(tmp_path / "processors-1", log, "processors").__enter__()
+            archiver = StandingService(shelf, log, "archive", "--follow").__enter__()
+            try:
+                await run.until("the first update", lambda seen: bool(seen.of(LearnerUpdate)))
+            finally:
+                first.kill()
+                archiver.kill()
+            await run.until("progress with one of two processors", progress_beyond(run.history))
+            with StandingService(shelf, log, "archive", "--follow"):
+                assert await run.end() == 0, run.told()
+            await assert_nothing_lost_or_twice(run, 2 * UPDATES)
+            outcomes = {outcome.game_id for outcome in run.history.of(GameOutcome)}
+            (started,) = run.history.of(RunStarted)
+    assert rows(shelf, "SELECT run_id, count(*) AS games FROM game_outcomes GROUP BY run_id") == [
+        {"run_id": started.run_id, "games": len(outcomes)}
+    ]
