@@ -32,12 +32,13 @@ from unstable_stream.events import (
     Trajectory,
     encode_event,
 )
+from unstable_stream.services.id_table import digest
 from unstable_stream.services.partition_fold import Processor
 from unstable_stream.services.processors import rating_processor, reward_processor
 from unstable_stream.services.run_records import RunReader, event_of_run, run_events
 from unstable_stream.services.verify_batches import BatchCheck
 from unstable_stream.services.verify_derived import DerivedCheck, Expected
-from unstable_stream.services.verify_index import RecordIndex, digest
+from unstable_stream.services.verify_index import RecordIndex
 from unstable_stream.services.verify_replays import GameCheck
 from unstable_stream.services.verify_report import Check, Difference, VerifyReport
 from unstable_stream.services.verify_scope import RunScope

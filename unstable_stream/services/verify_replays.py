@@ -7,6 +7,7 @@ from unstable_stream.eventlog.port import EventLog, StoredRecord
 from unstable_stream.eventlog.records import event_from_record
 from unstable_stream.events import Event, GameOutcome, GameStarted, Trajectory, encode_event, event_id
 from unstable_stream.events.index_set import IndexSet
+from unstable_stream.services.id_table import digest
 from unstable_stream.services.verify_derived import DerivedCheck, Expected
 from unstable_stream.services.verify_games import (
     Replay,
@@ -16,7 +17,7 @@ from unstable_stream.services.verify_games import (
     started_view,
     trajectory_view,
 )
-from unstable_stream.services.verify_index import RecordIndex, digest
+from unstable_stream.services.verify_index import RecordIndex
 from unstable_stream.services.verify_report import Check, Difference, differing_fields
 
 __all__ = ["GameCheck"]
