@@ -4,10 +4,10 @@
 
 For every 16th game of a checkpoint in an environment it emits, under the checkpoint's update:
 
-- ``exploration/ENV/CHECKPOINT/distinct-3grams``: distinct 3-grams of moves over all 3-grams, in all its games so
-  far. Near 0: it plays the same lines again and again.
-- ``exploration/ENV/CHECKPOINT/novelty``: the share of a game's distinct 3-grams that no earlier game of the newest
-  eight checkpoints had, mean over its last 16 games.
+- ``exploration/ENV/CHECKPOINT/distinct-3grams``: distinct 3-grams of moves over all 3-grams, in all its games
+  so far. Near 0: it plays the same lines again and again.
+- ``exploration/ENV/CHECKPOINT/novelty``: the share of a game's distinct 3-grams that no earlier game of the
+  newest eight checkpoints had, mean over its last 16 games.
 
 A 3-gram is three moves in a row, of whatever seats; a shorter game is one gram.
 """

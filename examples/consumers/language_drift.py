@@ -5,10 +5,10 @@
 For every 64 training trajectories of an environment, in the order they were played, it emits under the newest
 update among them:
 
-- ``language/ENV/distinct-2``: distinct token pairs over all token pairs in the window. Falling: it says less and
-  less.
-- ``language/ENV/repeated-4grams``: the share of 4-grams that had occurred in the same completion before. Rising: it
-  loops.
+- ``language/ENV/distinct-2``: distinct token pairs over all token pairs in the window. Falling: it says the
+  same things again and again.
+- ``language/ENV/repeated-4grams``: the share of 4-grams that had occurred in the same completion before.
+  Rising: it loops.
 - ``language/ENV/completion-tokens``: mean tokens of a completion.
 - ``language/ENV/length-drift``: the same, over that of the first window.
 
@@ -17,6 +17,7 @@ On tokens, so that no tokenizer is needed.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from unstable_stream import Context, consumer
 from unstable_stream.events import Trajectory, unpack_tokens
@@ -74,7 +75,7 @@ def add(window: Window, tokens: Sequence[int]) -> None:
     """Add one completion."""
     window.completions += 1
     window.tokens += len(tokens)
-    pairs = list(zip(tokens, tokens[1:], strict=False))
+    pairs = list(pairwise(tokens))
     window.pairs += len(pairs)
     window.distinct_pairs.update(pairs)
     fours = [tuple(tokens[i : i + 4]) for i in range(len(tokens) - 3)]

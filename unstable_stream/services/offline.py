@@ -3,7 +3,7 @@
 The learner is the same service on the same topics. In place of collector and reward processor a feeder
 publishes the old run's steps as the new run's, in their original order, and no faster than the learner uses
 them, so that its buffer drops none that a live run would not. Everything a step was recorded with stays:
-tokens, log-probabilities, rewards as they were shaped then, trajectory and turn, which name its origin. Its id
+tokens, log-probabilities, rewards as shaped then, trajectory and turn, which name its origin. Its id
 is derived from the new run, the epoch and the old id.
 
 A step's age means nothing here: its policy version counts the old run's updates. So there is no bound on
@@ -12,8 +12,10 @@ staleness; importance ratios are taken against the recorded log-probabilities, a
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Callable, Mapping
+import tomllib
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -28,7 +30,7 @@ from unstable_stream.services.data_dir import DataDir
 from unstable_stream.services.history import History, Slice, merged
 from unstable_stream.services.runs import finish_run, new_run_id, readable_events, start_run
 
-__all__ = ["OfflineProgress", "find_recorded_run", "offline_config", "replayed_step", "train_offline"]
+__all__ = ["OfflineProgress", "find_recorded_run", "load_offline_config", "replayed_step", "train_offline"]
 
 _POLL_S: Final = 0.5
 _PUBLISH_AT_ONCE: Final = 500
@@ -71,22 +73,31 @@ async def find_recorded_run(history: History, prefix: str) -> tuple[str, Mapping
     return found[0], configs[found[0]]
 
 
-def offline_config(recorded: Mapping[str, Any], changes: Mapping[str, Any], origin: str) -> RunConfig:
-    """Return the configuration of a run on replayed steps: the recorded one with changes.
+def load_offline_config(
+    recorded: Mapping[str, Any], path: Path, overrides: Sequence[str] = (), *, log: str = "local"
+) -> RunConfig:
+    """Return the configuration of a run on replayed steps: the recorded one with what a file says.
 
     Args:
         recorded: of the run whose steps are replayed.
-        changes: what is different, as nested mappings; a section is changed key by key.
-        origin: names the changes in errors.
+        path: a TOML file with what is different; a complete configuration will do.
+        overrides: ``key.path=value``, stronger than the file.
+        log: where the new run is recorded.
 
     Raises:
-        ConfigError: it cannot run, or bounds the staleness of steps.
+        ConfigError: the file cannot be read, or what comes of it cannot run or bounds the staleness of steps.
     """
-    tree = _overlaid(recorded, {"buffer": {"max_staleness": None}})
-    config = parse_config(_overlaid(tree, changes), origin=origin)
+    try:
+        changes = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror or error}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path}: not valid TOML: {error}") from error
+    tree = _overlaid(recorded, {"log": log, "buffer": {"max_staleness": None}})
+    config = parse_config(_overlaid(tree, changes), overrides, origin=str(path))
     if config.buffer.max_staleness is not None:
         raise ConfigError(
-            f"{origin}: buffer.max_staleness = {config.buffer.max_staleness}, but the policy versions of "
+            f"{path}: buffer.max_staleness = {config.buffer.max_staleness}, but the policy versions of "
             "replayed steps count the updates of another run: leave it out"
         )
     return config
