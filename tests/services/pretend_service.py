@@ -17,6 +17,9 @@ def main(behaviour: str, directory: Path) -> int:
     if behaviour == "dies":
         print(f"LearnerError: start {number} went wrong", file=sys.stderr)
         return 3
+    if behaviour == "dies-in-json":
+        print('{"event": "service failed", "error": "LearnerError: no", "level": "error"}', file=sys.stderr)
+        return 1
     if behaviour == "recovers":
         return 0 if number > 2 else 1
     if behaviour == "stubborn":

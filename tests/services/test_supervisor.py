@@ -127,3 +127,22 @@ async def test_stopping_what_was_never_started_or_has_ended_is_no_error(tmp_path
     services.start("done")
     await asyncio.wait_for(services.wait(["done"]), DEADLINE_S)
     await services.stop("done")
+
+
+async def test_what_is_not_essential_is_given_up_and_the_run_goes_on(tmp_path: Path) -> None:
+    services = supervisor(tmp_path, max_restarts=1)
+    services.start("dies", essential=False)
+    services.start("waits")
+    notes = tmp_path / "logs" / "launcher.log"
+    await until(lambda: notes.exists() and "going on without it" in notes.read_text())
+    assert services.failure is None
+    assert (services.services["dies"].restarts, services.services["dies"].finished) == (1, False)
+    await services.stop("dies")
+    await services.stop("waits")
+
+
+async def test_the_reason_is_read_from_a_log_for_machines_too(tmp_path: Path) -> None:
+    services = supervisor(tmp_path, max_restarts=0)
+    services.start("dies-in-json")
+    with pytest.raises(ServiceError, match="after 0 restarts: LearnerError: no \\(all of it: "):
+        await asyncio.wait_for(services.wait(["dies-in-json"]), DEADLINE_S)

@@ -230,8 +230,12 @@ def _on_log(ask: "Callable[[EventLog], Awaitable[T]]", data: Path, location: str
 
 
 async def _record_counts(log: "EventLog") -> dict[str, int]:
-    counts = {}
-    for topic in await log.topics():
-        begin, end = await log.beginning_offsets(topic), await log.end_offsets(topic)
-        counts[topic] = sum(end.values()) - sum(begin.values())
-    return counts
+    from unstable_stream.eventlog.topics import load_topics
+
+    async def count(topic: str) -> int:
+        begin, end = await asyncio.gather(log.beginning_offsets(topic), log.end_offsets(topic))
+        return sum(end.values()) - sum(begin.values())
+
+    there = await log.topics()
+    topics = [topic for topic in load_topics() if topic in there]
+    return dict(zip(topics, await asyncio.gather(*map(count, topics)), strict=True))

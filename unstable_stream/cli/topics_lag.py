@@ -55,11 +55,13 @@ def _lag(
     form = pick_format(as_csv, as_json, as_table)
 
     async def measure(opened: "EventLog") -> list["Lag"]:
+        from unstable_stream.eventlog.topics import load_topics
         from unstable_stream.services.lag import live_groups, measure_lag
         from unstable_stream.services.run_list import finished_runs
 
         groups = await live_groups(opened, () if everyone else await finished_runs(opened))
-        return await measure_lag(opened, [name for name in groups if wanted is None or wanted in name])
+        groups = [name for name in groups if wanted is None or wanted in name]
+        return await measure_lag(opened, groups, load_topics().keys())
 
     async def show() -> None:
         from unstable_stream.services.data_dir import DataDir, open_existing_log

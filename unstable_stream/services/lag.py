@@ -1,11 +1,11 @@
 """How far each consumer group is behind: what it has committed against what the topics hold."""
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from unstable_stream.eventlog.port import EventLog, TopicPartition
+from unstable_stream.eventlog.port import EventLog, Positions, TopicPartition
 
 __all__ = ["Lag", "live_groups", "measure_lag", "run_of_group"]
 
@@ -37,17 +37,13 @@ async def live_groups(log: EventLog, finished: Collection[str]) -> list[str]:
     return [group for group in await log.groups() if run_of_group(group) not in finished]
 
 
-async def measure_lag(log: EventLog, groups: Sequence[str]) -> list[Lag]:
-    """Return where these groups stand, by group, topic and partition."""
-    topics = await log.topics()
+async def measure_lag(log: EventLog, groups: Sequence[str], topics: Collection[str]) -> list[Lag]:
+    """Return where these groups stand on these topics, by group, topic and partition."""
+    there = await log.topics()
     # Positions before ends: what is committed meanwhile makes a lag too large, never negative.
     committed = {group: await log.committed_positions(group) for group in groups}
-    read = {at.topic for positions in committed.values() for at in positions} & topics.keys()
-    ends: dict[TopicPartition, int] = {}
-    begins: dict[TopicPartition, int] = {}
-    for topic in sorted(read):
-        begins |= await log.beginning_offsets(topic)
-        ends |= await log.end_offsets(topic)
+    read = {at.topic for positions in committed.values() for at in positions}.intersection(there, topics)
+    begins, ends = await asyncio.gather(_of_all(log.beginning_offsets, read), _of_all(log.end_offsets, read))
     found: list[Lag] = []
     for group, positions in committed.items():
         own = {at.topic for at in positions}
@@ -56,6 +52,11 @@ async def measure_lag(log: EventLog, groups: Sequence[str]) -> list[Lag]:
             behind = ends[at] - max(begins[at] if position is None else position, begins[at])
             found.append(Lag(group, at, position, ends[at], max(0, behind)))
     return await _counted(log, found, begins)
+
+
+async def _of_all(look_up: Callable[[str], Awaitable[Positions]], topics: Collection[str]) -> Positions:
+    found = await asyncio.gather(*(look_up(topic) for topic in sorted(topics)))
+    return {at: offset for positions in found for at, offset in positions.items()}
 
 
 async def _counted(log: EventLog, found: Sequence[Lag], begins: Mapping[TopicPartition, int]) -> list[Lag]:

@@ -175,7 +175,7 @@ class _Monitor:
 
     async def _measure(self) -> None:
         groups = await live_groups(self._event_log, self._state.runs.finished())
-        self._lags = await measure_lag(self._event_log, groups)
+        self._lags = await measure_lag(self._event_log, groups, self._topics)
         self._ends = dict(self._consumer.positions()) if self._consumer is not None else {}
         self._served.metrics = exposition(self._state, self._lags, self._ends, log_up=True)
 

@@ -1,0 +1,252 @@
+"""``unstable-stream topics`` and ``log tail`` on every log: what is declared, what is there, what differs."""
+
+import asyncio
+import csv
+import json
+import secrets
+import signal
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner, Result
+
+from unstable_stream.cli import app
+from unstable_stream.eventlog import topics
+from unstable_stream.eventlog.asyncapi import document_text
+from unstable_stream.eventlog.port import EventLog, Record, TopicPartition, TopicSpec
+from unstable_stream.services import topic_drift
+from unstable_stream.services.data_dir import DataDir, open_log_at
+
+
+@pytest.fixture(params=["local", "kafka"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> list[str]:
+    """``--data`` and ``--log`` of each kind of log."""
+    if request.param == "local":
+        return ["--data", str(tmp_path), "--log", "local"]
+    return ["--data", str(tmp_path), "--log", f"kafka://{request.getfixturevalue('kafka_bootstrap')}"]
+
+
+@pytest.fixture
+def declared(monkeypatch: pytest.MonkeyPatch) -> Mapping[str, TopicSpec]:
+    """Two topics nobody else has, declared instead of ours, so that a shared broker does not matter."""
+    unique = secrets.token_hex(4)
+    specs = {
+        spec.name: spec
+        for spec in (
+            TopicSpec(f"a-{unique}", 3, retention_ms=86_400_000, key="run", events=("step",)),
+            TopicSpec(f"b-{unique}", 1, cleanup_policy="compact", max_message_bytes=2_000_000),
+        )
+    }
+    monkeypatch.setattr(topics, "load_topics", lambda: specs)
+    monkeypatch.setattr(topic_drift, "load_topics", lambda: specs)
+    return specs
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(app, list(arguments), env={"COLUMNS": "200"})
+
+
+def on_log(place: list[str], work: Callable[[EventLog], Awaitable[None]]) -> None:
+    async def do() -> None:
+        log = open_log_at(place[3], DataDir(Path(place[1])))
+        try:
+            await work(log)
+        finally:
+            await log.close()
+
+    asyncio.run(do())
+
+
+def test_missing_topics_are_created_and_then_all_is_as_declared(
+    place: list[str], declared: Mapping[str, TopicSpec]
+) -> None:
+    first, second = declared
+    made = run("topics", "create", *place)
+    assert (made.exit_code, made.output) == (0, f"created: {first}, {second}\n"), made.output
+    again = run("topics", "create", "--alter", *place)
+    assert again.output == "created: none, all were there\naltered: none, all were as declared\n"
+    checked = run("topics", "check", *place)
+    assert (checked.exit_code, checked.output) == (0, "2 topics are as declared\n")
+
+
+def test_drift_is_told_with_the_command_that_mends_it(
+    place: list[str], declared: Mapping[str, TopicSpec]
+) -> None:
+    first, second = declared.values()
+    changed = replace(first, retention_ms=3_600_000)
+
+    async def spoil(log: EventLog) -> None:
+        await log.create_topics(
+            [changed, replace(second, cleanup_policy="delete", max_message_bytes=1_000_000)]
+        )
+
+    on_log(place, spoil)
+    checked = run("topics", "check", *place)
+    assert checked.exit_code == 1
+    place_options = f" --data {place[1]}" + (f" --log {place[3]}" if place[3] != "local" else "")
+    mend = f"    unstable-stream topics create --alter{place_options}"
+    assert checked.output.splitlines() == [
+        f"{first.name}: retention 3600000 ms, declared 1 days",
+        mend,
+        f"{second.name}: cleanup policy delete, declared compact",
+        mend,
+        f"{second.name}: max message bytes 1,000,000 bytes, declared 2,000,000 bytes",
+        mend,
+    ]
+    told = run("topics", "create", *place)
+    assert told.stdout == "created: none, all were there\n"
+    assert told.stderr.startswith(f"not as declared: {first.name}, {second.name}; see")
+    altered = run("topics", "create", "--alter", *place)
+    assert altered.stdout.splitlines()[-1] == f"altered: {first.name}, {second.name}"
+    assert run("topics", "check", *place).exit_code == 0
+
+
+def test_other_partitions_cannot_be_mended_by_a_command(
+    place: list[str], declared: Mapping[str, TopicSpec]
+) -> None:
+    first, second = declared.values()
+
+    async def spoil(log: EventLog) -> None:
+        await log.create_topics([replace(first, partitions=2)])
+
+    on_log(place, spoil)
+    checked = run("topics", "check", *place)
+    assert checked.exit_code == 1
+    assert (
+        f"{first.name}: partitions 2, declared 3\n    to keep its records set partitions = 2"
+        in checked.output
+    )
+    assert f"{second.name}: missing\n    unstable-stream topics create" in checked.output
+    refused = CliRunner().invoke(app, ["topics", "create", *place])
+    assert refused.exit_code == 1
+    assert "2 partitions" in str(refused.exception)
+
+
+def test_a_topic_is_described_as_declared_and_as_it_is(
+    place: list[str], declared: Mapping[str, TopicSpec]
+) -> None:
+    first, _ = declared.values()
+
+    async def spoil(log: EventLog) -> None:
+        await log.create_topics([replace(first, retention_ms=3_600_000)])
+
+    on_log(place, spoil)
+    lines = [line.split() for line in run("topics", "describe", first.name, *place).output.splitlines()]
+    assert ["partitions", "3", "3"] in lines
+    assert ["retention", "1", "days", "3600000", "ms"] in lines
+    assert ["cleanup", "policy", "delete", "delete"] in lines
+    listed = [line.split() for line in run("topics", *place).output.splitlines()]
+    assert [first.name, "run", "3", "1", "days", "step", "0"] in listed
+    assert run("topics", "list", *place).output == run("topics", *place).output
+
+
+def test_the_lag_of_a_group_is_shown_by_topic_and_by_partition(
+    place: list[str], declared: Mapping[str, TopicSpec]
+) -> None:
+    first, _ = declared.values()
+    group = f"group-{first.name}"
+
+    async def fall_behind(log: EventLog) -> None:
+        await log.create_topics([first])
+        await log.append([Record(first.name, "k", b"x", partition=n % 2) for n in range(6)])
+        producer = await log.producer(group)
+        async with producer.transaction() as transaction:
+            await transaction.commit_positions(group, {TopicPartition(first.name, 0): 1})
+        await producer.close()
+
+    on_log(place, fall_behind)
+    whole = run("topics", "lag", "--group", group, "--json", *place)
+    (row,) = json.loads(whole.stdout)
+    assert (row["group"], row["topic"], row["committed"], row["lag"]) == (group, first.name, 1, 5)
+    parts = run("topics", "lag", "--group", group, "--partitions", "--csv", *place)
+    rows = list(csv.DictReader(parts.stdout.splitlines()))
+    assert [(each["partition"], each["committed"], each["lag"]) for each in rows] == [
+        ("0", "1", "2"),
+        ("1", "", "3"),
+        ("2", "", "0"),
+    ]
+    assert run("topics", "lag", "--group", "nobody-at-all", "--json", *place).stdout == "[\n]\n"
+
+
+def test_watching_the_lag_prints_a_line_a_measurement_until_interrupted(place: list[str]) -> None:
+    group = f"group-{secrets.token_hex(4)}"
+
+    async def commit(log: EventLog) -> None:
+        await topic_drift.prepare_topics(log, place[3])
+        producer = await log.producer(group)
+        async with producer.transaction() as transaction:
+            await transaction.commit_positions(group, await log.end_offsets("checkpoints"))
+        await producer.close()
+
+    on_log(place, commit)
+    program = "from unstable_stream.cli import main; main()"
+    arguments = ["topics", "lag", "--group", group, "--watch", "--json", *place]
+    with subprocess.Popen(
+        [sys.executable, "-c", program, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as watching:
+        assert watching.stdout is not None
+        for _ in range(2):
+            (row,) = json.loads(watching.stdout.readline())
+            assert (row["group"], row["topic"]) == (group, "checkpoints")
+        watching.send_signal(signal.SIGINT)
+        _, errors = watching.communicate(timeout=60)
+    assert (watching.returncode, errors) == (0, "")
+
+
+def test_the_tail_of_a_topic_is_its_last_records(place: list[str], declared: Mapping[str, TopicSpec]) -> None:
+    first, _ = declared.values()
+
+    async def write(log: EventLog) -> None:
+        await log.create_topics([first])
+        producer = await log.producer(f"tail-{first.name}")
+        for number in range(20):
+            body = json.dumps({"type": "step", "run_id": f"run-{number % 2}", "number": number}).encode()
+            async with producer.transaction() as transaction:
+                await transaction.append([Record(first.name, "k", body, timestamp_ms=1000 + number)])
+        await producer.close()
+        await log.append([Record(first.name, "k", b"\x00\x1b[31m no json", timestamp_ms=5000)])
+
+    on_log(place, write)
+    tail = run("log", "tail", first.name, "-n", "3", *place)
+    lines = tail.stdout.splitlines()
+    assert tail.exit_code == 0, tail.output
+    assert [line.split(" ", 2)[2] for line in lines[:2]] == ["step number=18", "step number=19"]
+    assert "unreadable=" in lines[2]
+    assert "\x1b" not in lines[2]
+    of_run = run("log", "tail", first.name, "-n", "3", "--run", "run-1", "--json", *place)
+    assert [json.loads(line)["number"] for line in of_run.stdout.splitlines()] == [15, 17, 19]
+    assert run("log", "tail", first.name, "-n", "0", *place).output == ""
+
+
+def test_a_topic_that_does_not_exist_is_an_error(place: list[str]) -> None:
+    async def open_it(log: EventLog) -> None:
+        await log.topics()
+
+    on_log(place, open_it)
+    for arguments in (["topics", "describe", "nope"], ["log", "tail", "nope-at-all"]):
+        result = CliRunner().invoke(app, [*arguments, *place])
+        assert result.exit_code == 1
+        assert "nope" in str(result.exception)
+
+
+def test_without_a_log_there_is_the_declaration_but_nothing_to_check(tmp_path: Path) -> None:
+    nowhere = ["--data", str(tmp_path / "nowhere")]
+    assert "trajectories" in run("topics", *nowhere).output
+    assert "prompt_token_ids" in run("topics", "describe", "steps", *nowhere).output
+    for command in (["topics", "check"], ["topics", "lag"], ["log", "tail", "runs"]):
+        result = CliRunner().invoke(app, [*command, *nowhere])
+        assert result.exit_code == 1
+        assert "no event log at" in str(result.exception)
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_documents_for_others_are_printed_whole() -> None:
+    assert run("topics", "asyncapi").stdout == document_text()
+    manifests = list(yaml.safe_load_all(run("topics", "strimzi", "--cluster", "c", "--replicas", "1").stdout))
+    assert {each["metadata"]["name"] for each in manifests} == set(topics.load_topics())
+    assert all(each["spec"]["replicas"] == 1 for each in manifests)
