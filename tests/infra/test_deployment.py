@@ -1,0 +1,244 @@
+"""The compose file, the image and the manifests: what can be known of them without Docker and Kubernetes."""
+
+import re
+import shlex
+import shutil
+import subprocess
+import tomllib
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+import yaml
+
+from unstable_stream.cli import app
+from unstable_stream.config import load_config, parse_config
+
+ROOT = Path(__file__).parents[2]
+COMPOSE = ROOT / "docker-compose.kafka.yml"
+DOCKERFILE = ROOT / "infra" / "docker" / "Dockerfile"
+MANIFESTS = sorted([*(ROOT / "infra" / "ray").glob("*.yaml"), *(ROOT / "infra" / "strimzi").glob("*.yaml")])
+
+Tree = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def compose() -> Tree:
+    loaded: Tree = yaml.safe_load(COMPOSE.read_text(encoding="utf-8"))
+    return loaded
+
+
+def manifests(kind: str) -> list[Tree]:
+    """All resources of a kind."""
+    documents = [d for path in MANIFESTS for d in yaml.safe_load_all(path.read_text(encoding="utf-8"))]
+    return [document for document in documents if document["kind"] == kind]
+
+
+def pods() -> list[Tree]:
+    """The pods of every manifest."""
+    (job,) = manifests("RayJob")
+    cluster = job["spec"]["rayClusterSpec"]
+    ray = [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]
+    return [group["template"]["spec"] for group in ray] + [
+        deployment["spec"]["template"]["spec"] for deployment in manifests("Deployment")
+    ]
+
+
+def assert_is_a_command(arguments: list[str]) -> None:
+    """The command line takes these arguments; nothing is run."""
+    command: Any = typer.main.get_command(app)
+    name, *rest = arguments
+    context = command.make_context("unstable-stream", arguments, resilient_parsing=True)
+    found = command.get_command(context, name)
+    assert found is not None, f"no command {name!r}"
+    # Parsed for real, but not invoked.
+    with found.make_context(name, rest, parent=context):
+        pass
+
+
+def test_docker_accepts_the_compose_file() -> None:
+    if shutil.which("docker") is None or subprocess.run(
+        ["docker", "compose", "version"], capture_output=True, check=False
+    ).returncode:  # fmt: skip
+        pytest.skip(
+            "needs the docker client with its compose plugin (https://docs.docker.com/compose/install)"
+        )
+    done = subprocess.run(
+        ["docker", "compose", "-f", str(COMPOSE), "--profile", "train", "config", "--quiet"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_compose_runs_the_broker_version_that_the_tests_run(compose: Tree) -> None:
+    pom = (ROOT / "infra" / "kafka" / "pom.xml").read_text(encoding="utf-8")
+    found = re.search(r"<artifactId>kafka_2.13</artifactId>\s*<version>([\d.]+)</version>", pom)
+    assert found
+    assert compose["services"]["kafka"]["image"] == f"apache/kafka:{found[1]}"
+    (cluster,) = manifests("Kafka")
+    assert cluster["spec"]["kafka"]["version"] == found[1]
+
+
+def test_compose_publishes_on_loopback_only(compose: Tree) -> None:
+    published = [port for service in compose["services"].values() for port in service.get("ports", [])]
+    assert len(published) == 3
+    assert all(port.startswith("127.0.0.1:") for port in published)
+
+
+def test_compose_services_run_commands_that_there_are(compose: Tree) -> None:
+    ours = {
+        name: service
+        for name, service in compose["services"].items()
+        if service["image"].startswith("unstable-stream:")
+    }
+    assert set(ours) == {"topics", "processors", "archiver", "monitor", "train"}
+    for service in ours.values():
+        assert_is_a_command(service["command"])
+        assert service["image"] == f"unstable-stream:{service['build']['target']}"
+        assert service["environment"]["UNSTABLE_STREAM_LOG"] == "kafka://kafka:19092"
+    settings = [word for word in ours["train"]["command"] if word.startswith("external=")]
+    config = load_config(ROOT / "unstable_stream" / "cli" / "quickstart.toml", settings)
+    assert set(config.external) == {"processors", "archiver"}, "compose has its own"
+
+
+def test_compose_starts_in_order_and_gives_everything_time_to_end(compose: Tree) -> None:
+    services = compose["services"]
+    for name in ("processors", "archiver", "monitor", "train"):
+        assert services[name]["depends_on"] == {"topics": {"condition": "service_completed_successfully"}}
+    for name in ("topics", "ui"):
+        assert services[name]["depends_on"] == {"kafka": {"condition": "service_healthy"}}
+    for name in ("kafka", "processors", "archiver", "train"):
+        assert int(services[name]["stop_grace_period"].removesuffix("s")) >= 60
+    mounted = {volume.split(":")[0] for service in services.values() for volume in service.get("volumes", [])}
+    assert mounted == set(compose["volumes"])
+
+
+def test_the_broker_in_compose_has_the_settings_of_the_one_without(compose: Tree) -> None:
+    """Those that change what the clients see; sizes and threads are the machine's business."""
+    properties = dict(
+        line.split("=", 1)
+        for line in (ROOT / "infra" / "kafka" / "server.properties").read_text(encoding="utf-8").splitlines()
+        if "=" in line and not line.startswith("#")
+    )
+    environment = compose["services"]["kafka"]["environment"]
+    for name in ("auto.create.topics.enable", "group.initial.rebalance.delay.ms", "process.roles",
+                 "transaction.abort.timed.out.transaction.cleanup.interval.ms"):  # fmt: skip
+        assert str(environment[f"KAFKA_{name.replace('.', '_').upper()}"]) == properties[name], name
+
+
+def test_the_image_is_built_from_files_that_there_are_with_extras_that_there_are() -> None:
+    text = DOCKERFILE.read_text(encoding="utf-8").replace("\\\n", " ")
+    ignored = (DOCKERFILE.parent / "Dockerfile.dockerignore").read_text(encoding="utf-8").splitlines()
+    sent = {line.removeprefix("!") for line in ignored if line.startswith("!")}
+    copied: set[str] = set()
+    for line in text.splitlines():
+        if line.startswith("COPY") and "--from" not in line:
+            copied.update(shlex.split(line)[1:-1])
+    assert copied == sent
+    assert [name for name in copied if not (ROOT / name).exists()] == []
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"][
+        "optional-dependencies"
+    ]
+    named = set(re.findall(r"--extra (\w+)", text)) | set(re.findall(r"ARG ENGINE=(\S+)", text))
+    assert named == {"kafka", "train"} <= set(extras)
+    stages = {match[1] for match in re.finditer(r"^FROM \S+ AS (\S+)$", text, re.MULTILINE)}
+    targets = {
+        service["build"]["target"]
+        for service in yaml.safe_load(COMPOSE.read_text(encoding="utf-8"))["services"].values()
+        if "build" in service
+    }
+    assert targets == {"services", "train"} <= stages
+
+
+@pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.name)
+def test_manifests_are_well_formed(path: Path) -> None:
+    documents = list(yaml.safe_load_all(path.read_text(encoding="utf-8")))
+    assert documents
+    for document in documents:
+        assert {"apiVersion", "kind", "metadata"} <= set(document)
+        assert document["metadata"]["name"]
+
+
+def test_pods_run_commands_that_there_are() -> None:
+    for deployment in manifests("Deployment"):
+        (container,) = deployment["spec"]["template"]["spec"]["containers"]
+        assert_is_a_command(container["args"])
+    (job,) = manifests("RayJob")
+    program, *arguments = shlex.split(job["spec"]["entrypoint"])
+    assert program == "unstable-stream"
+    assert_is_a_command(arguments)
+
+
+def test_pods_mount_only_what_is_declared_and_keep_secrets_in_secrets() -> None:
+    claims = {claim["metadata"]["name"] for claim in manifests("PersistentVolumeClaim")}
+    maps = {entry["metadata"]["name"] for entry in manifests("ConfigMap")}
+    for pod in pods():
+        volumes = {volume["name"]: volume for volume in pod.get("volumes", [])}
+        (container,) = pod["containers"]
+        assert {mount["name"] for mount in container.get("volumeMounts", [])} == set(volumes)
+        for volume in volumes.values():
+            if "persistentVolumeClaim" in volume:
+                assert volume["persistentVolumeClaim"]["claimName"] in claims
+            if "configMap" in volume:
+                assert volume["configMap"]["name"] in maps
+        sources = {next(iter(source)): next(iter(source.values()))["name"] for source in container["envFrom"]}
+        assert sources == {
+            "configMapRef": "unstable-stream-environment",
+            "secretRef": "unstable-stream-secrets",
+        }
+        for setting in container.get("env", []):
+            assert not re.search(r"KEY|PASSWORD|TOKEN|SECRET", setting["name"])
+
+
+def test_the_archive_has_one_writer() -> None:
+    (archiver,) = [d for d in manifests("Deployment") if d["metadata"]["name"].endswith("archiver")]
+    assert archiver["spec"]["replicas"] == 1
+    assert archiver["spec"]["strategy"] == {"type": "Recreate"}
+
+
+# Of ray.io/v1 as of KubeRay 1.4: https://ray-project.github.io/kuberay/reference/api/
+RAY_JOB_FIELDS = {
+    "activeDeadlineSeconds", "backoffLimit", "clusterSelector", "deletionStrategy", "entrypoint",
+    "entrypointNumCpus", "entrypointNumGpus", "entrypointResources", "jobId", "managedBy", "metadata",
+    "rayClusterSpec", "runtimeEnvYAML", "shutdownAfterJobFinishes", "submissionMode", "submitterConfig",
+    "submitterPodTemplate", "suspend", "ttlSecondsAfterFinished",
+}  # fmt: skip
+RAY_CLUSTER_FIELDS = {
+    "autoscalerOptions", "enableInTreeAutoscaling", "gcsFaultToleranceOptions", "headGroupSpec",
+    "headServiceAnnotations", "managedBy", "rayVersion", "suspend", "workerGroupSpecs",
+}  # fmt: skip
+HEAD_GROUP_FIELDS = {"enableIngress", "headService", "rayStartParams", "serviceType", "template"}
+WORKER_GROUP_FIELDS = {
+    "groupName", "idleTimeoutSeconds", "maxReplicas", "minReplicas", "numOfHosts", "rayStartParams",
+    "replicas", "scaleStrategy", "suspend", "template",
+}  # fmt: skip
+
+
+def test_the_ray_job_has_fields_that_kuberay_knows_and_the_ray_that_the_image_holds() -> None:
+    (job,) = manifests("RayJob")
+    assert job["apiVersion"] == "ray.io/v1"
+    spec = job["spec"]
+    assert set(spec) <= RAY_JOB_FIELDS
+    cluster = spec["rayClusterSpec"]
+    assert set(cluster) <= RAY_CLUSTER_FIELDS
+    assert set(cluster["headGroupSpec"]) <= HEAD_GROUP_FIELDS
+    for group in cluster["workerGroupSpecs"]:
+        assert set(group) <= WORKER_GROUP_FIELDS
+        assert group["minReplicas"] <= group["replicas"] <= group["maxReplicas"]
+    assert cluster["rayVersion"] == version("ray")
+    assert f"ray=={version('ray')}" in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+
+
+def test_the_run_on_the_cluster_is_a_valid_configuration_that_fits_its_gpus() -> None:
+    (job,) = manifests("RayJob")
+    (run,) = [entry for entry in manifests("ConfigMap") if "run.toml" in entry["data"]]
+    config = parse_config(tomllib.loads(run["data"]["run.toml"]))
+    cluster = job["spec"]["rayClusterSpec"]
+    workers = sum(group["replicas"] for group in cluster["workerGroupSpecs"])
+    assert config.engine.type == "vllm"
+    assert config.collector.num_actors * config.engine.num_gpus == workers, "the learner has the head's"
+    assert set(config.external) == {"processors", "archiver"}
+    deployments = {d["metadata"]["name"].removeprefix("unstable-stream-") for d in manifests("Deployment")}
+    assert set(config.external) <= deployments
