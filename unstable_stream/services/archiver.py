@@ -100,7 +100,6 @@ async def run_archiver(
             for name in names:
                 ends.update(await log.end_offsets(name))
             await archiver.drain(ends)
-            await archiver.settle()
         finally:
             await archiver.abandon()
             await consumer.close()
@@ -133,6 +132,7 @@ class _Archiver:
         self._assigned: frozenset[TopicPartition] = frozenset()
         self._storing: asyncio.Task[Written] | None = None
         self._storing_up_to: Positions = {}
+        self._committed: dict[TopicPartition, int] = {}
 
     async def drain(self, ends: Positions) -> None:
         """Archive the partitions read here up to ``ends``."""
@@ -147,6 +147,8 @@ class _Archiver:
                     f"{where} was archived up to {position} of {ends[where]}, and nothing came for "
                     f"{_PATIENCE_S:g} s. Nothing is lost: archive the rest with unstable-stream archive"
                 )
+        await self.settle()
+        await self._commit(self._consumer.positions())
 
     def _behind(self, ends: Positions) -> Positions:
         """Return the positions short of their ends; without an assignment, all."""
@@ -159,6 +161,8 @@ class _Archiver:
         records, backlog = await self._gather(wait_s)
         if not records:
             await self.settle()
+            # All that was read is stored, and the positions may have moved on over what holds no records.
+            await self._commit(self._consumer.positions())
             return self._assigned != assigned_before
         up_to = dict(self._consumer.positions())
         prepared = await when_free(lambda: self._writer.prepare(records), self._stop)
@@ -187,12 +191,20 @@ class _Archiver:
         written = await asyncio.shield(self._storing)
         self._storing = None
         self._on_flush(written)
+        await self._commit(self._storing_up_to)
+        return True
+
+    async def _commit(self, positions: Positions) -> None:
+        moved = {where: at for where, at in positions.items() if self._committed.get(where) != at}
+        if not moved:
+            return
         try:
-            await self._consumer.commit(self._storing_up_to)
+            await self._consumer.commit(moved)
         except FencedError as error:
             # Another archiver has a partition now. The archive has its own positions; nothing is lost.
             _log.info("positions not committed to the group", reason=str(error))
-        return True
+        else:
+            self._committed |= moved
 
     async def abandon(self) -> None:
         """Wait until no thread is at work on the archive any more."""
@@ -235,6 +247,7 @@ class _Archiver:
                 _log.info("partitions moved on before they were read", reason=str(error))
             else:
                 self._assigned = assigned
+                self._committed |= starts
         return records
 
 
