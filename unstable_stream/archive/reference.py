@@ -31,6 +31,13 @@ still holds: the archiver fills a new one.
 Two macros help with rates: `wilson_low(k, n)` and `wilson_high(k, n)` bound the 95 % Wilson interval of k
 successes in n trials.
 
+A run can be taken along as Parquet files, one per table: `unstable-stream export RUN -o DIR`.
+[`examples/analysis.py`](../examples/analysis.py) is a notebook in plain Python that goes through a run's
+curve, ladder and health.
+
+On a Kafka cluster the topic `ratings` is compacted: an archive that reads along has every rating, one that is
+filled later the last one of each model and what the cluster has not yet compacted.
+
 ## Questions
 """
 _POSITIONS: Final = {
