@@ -1,5 +1,6 @@
 """The command line ``unstable-stream``: parses first; a command loads heavy libraries when it runs."""
 
+import logging
 import sys
 
 import typer
@@ -26,6 +27,7 @@ from unstable_stream.cli import (
     train,
     verify,
     watch,
+    why,
 )
 from unstable_stream.errors import UnstableStreamError
 
@@ -49,6 +51,7 @@ for module in (
     runs,
     games,
     report,
+    why,
     sql,
     export,
     archive,
@@ -100,6 +103,7 @@ _EXTRAS = (
 
 def main() -> None:
     """Run the command line; a user's mistake ends as one line on stderr and status 1."""
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # repeats at length what our errors say
     try:
         app()
     except UnstableStreamError as error:

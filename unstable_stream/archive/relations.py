@@ -1,0 +1,359 @@
+"""What is related to what, as SQL: a relation, description or summary more is one entry here.
+
+Every statement gets ``$run``, one run's id, and ``$ids``, ids of nodes of one kind in it: numbers of updates,
+uids of checkpoints, event ids of the rest.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+__all__ = ["DESCRIPTIONS", "RELATIONS", "SUMMARIES", "Relation"]
+
+_GIVEN: Final = "(SELECT unnest($ids))"
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """One way in which nodes of a kind are related to others."""
+
+    words: str
+    """Read after the node: ``trained on``."""
+    kind: str
+    """Of the nodes it leads to."""
+    sql: str
+    """Columns ``parent``, ``run_id``, ``id``, ``note`` (may be NULL) and ``place``, to sort by."""
+
+    def query(self) -> str:
+        """Return the statement that counts all and returns the first ``$most`` of each parent."""
+        return f"""
+            SELECT parent, run_id, id, note, total FROM (
+                SELECT *, count(*) OVER (PARTITION BY parent) AS total,
+                    row_number() OVER (PARTITION BY parent ORDER BY place) AS number
+                FROM ({self.sql})
+            ) WHERE $most IS NULL OR number <= $most ORDER BY parent, number
+        """
+
+
+_STEP_FATE = f"""
+    SELECT step_id AS parent, run_id, update AS id,
+        CASE fate WHEN 'trained' THEN 'at place ' || batch_position || ' of the batch' ELSE reason END
+            AS note,
+        update AS place
+    FROM update_steps WHERE run_id = $run AND step_id IN {_GIVEN} AND fate =
+"""
+_UPDATE_STEPS = f"""
+    SELECT update AS parent, run_id, step_id AS id, reason AS note, coalesce(batch_position, 0) AS place
+    FROM update_steps WHERE run_id = $run AND update IN {_GIVEN} AND fate =
+"""
+
+_BECAUSE: Final[Mapping[str, tuple[Relation, ...]]] = {
+    "run": (
+        Relation(
+            "was forked from",
+            "checkpoint",
+            f"""
+            SELECT r.run_id AS parent, c.run_id, c.model_uid AS id, NULL AS note, 0 AS place
+            FROM runs AS r
+            JOIN checkpoints AS c ON c.run_id = r.parent_run_id AND c.iteration = r.parent_update
+            WHERE r.run_id = $run AND r.run_id IN {_GIVEN}
+            """,
+        ),
+    ),
+    "checkpoint": (
+        Relation(
+            "was made by",
+            "update",
+            f"""
+            SELECT c.model_uid AS parent, u.run_id, u.update AS id, NULL AS note, 0 AS place
+            FROM checkpoints AS c JOIN updates AS u ON u.run_id = c.run_id AND u.update = c.iteration
+            WHERE c.run_id = $run AND c.model_uid IN {_GIVEN}
+            """,
+        ),
+        Relation(
+            "was trained from",
+            "checkpoint",
+            f"""
+            SELECT c.model_uid AS parent, c.run_id, c.parent_uid AS id, NULL AS note, 0 AS place
+            FROM checkpoints AS c
+            WHERE c.run_id = $run AND c.model_uid IN {_GIVEN} AND c.parent_uid IS NOT NULL
+            """,
+        ),
+    ),
+    "update": (
+        Relation(
+            "started from",
+            "checkpoint",
+            f"""
+            SELECT u.update AS parent, u.run_id, arg_max(c.model_uid, c.iteration) AS id, NULL AS note,
+                0 AS place
+            FROM updates AS u JOIN checkpoints AS c ON c.run_id = u.run_id AND c.iteration < u.update
+            WHERE u.run_id = $run AND u.update IN {_GIVEN} GROUP BY u.update, u.run_id
+            """,
+        ),
+        Relation("trained on", "step", _UPDATE_STEPS + "'trained'"),
+        Relation("dropped", "step", _UPDATE_STEPS + "'dropped'"),
+    ),
+    "step": (
+        Relation(
+            "was a move in",
+            "game",
+            f"""
+            SELECT step_id AS parent, run_id, game_id AS id, NULL AS note, 0 AS place
+            FROM steps WHERE run_id = $run AND step_id IN {_GIVEN}
+            """,
+        ),
+        Relation(
+            "was sampled by",
+            "checkpoint",
+            f"""
+            SELECT step_id AS parent, run_id, model_uid AS id, NULL AS note, 0 AS place
+            FROM steps WHERE run_id = $run AND step_id IN {_GIVEN}
+            """,
+        ),
+    ),
+    "trajectory": (
+        Relation(
+            "was a seat of",
+            "game",
+            f"""
+            SELECT trajectory_id AS parent, run_id, game_id AS id, 'seat ' || seat AS note, 0 AS place
+            FROM trajectories WHERE run_id = $run AND trajectory_id IN {_GIVEN}
+            """,
+        ),
+        Relation(
+            "was played by",
+            "checkpoint",
+            f"""
+            SELECT trajectory_id AS parent, run_id, model_uid AS id, NULL AS note, 0 AS place
+            FROM trajectories
+            WHERE run_id = $run AND trajectory_id IN {_GIVEN} AND policy_version IS NOT NULL
+            """,
+        ),
+    ),
+    "game": (
+        Relation(
+            "was played by",
+            "checkpoint",
+            f"""
+            SELECT game_id AS parent, run_id, model_uid AS id,
+                string_agg('seat ' || seat, ', ' ORDER BY seat) AS note, min(seat) AS place
+            FROM planned_seats WHERE run_id = $run AND game_id IN {_GIVEN} AND kind = 'checkpoint'
+            GROUP BY game_id, run_id, model_uid
+            """,
+        ),
+    ),
+    "rating": (
+        Relation(
+            "was given for",
+            "game",
+            f"""
+            SELECT event_id AS parent, run_id, value->>'$.game_id' AS id, NULL AS note, 0 AS place
+            FROM events WHERE run_id = $run AND event_id IN {_GIVEN}
+            """,
+        ),
+    ),
+}
+_LED_TO: Final[Mapping[str, tuple[Relation, ...]]] = {
+    "run": (
+        Relation(
+            "made",
+            "checkpoint",
+            "SELECT run_id AS parent, run_id, model_uid AS id, NULL AS note, -iteration AS place "
+            f"FROM checkpoints WHERE run_id = $run AND run_id IN {_GIVEN}",
+        ),
+        Relation(
+            "was forked into",
+            "run",
+            "SELECT parent_run_id AS parent, run_id, run_id AS id, 'at update ' || parent_update AS note, "
+            f"started_at AS place FROM runs WHERE parent_run_id = $run AND parent_run_id IN {_GIVEN}",
+        ),
+    ),
+    "checkpoint": (
+        Relation(
+            "was the start of",
+            "update",
+            f"""
+            SELECT c.model_uid AS parent, u.run_id, u.update AS id, NULL AS note, u.update AS place
+            FROM checkpoints AS c JOIN updates AS u ON u.run_id = c.run_id AND u.update = c.iteration + 1
+            WHERE c.run_id = $run AND c.model_uid IN {_GIVEN}
+            """,
+        ),
+        Relation(
+            "sampled moves trained on by",
+            "update",
+            f"""
+            SELECT s.model_uid AS parent, s.run_id, u.update AS id, count(*) || ' moves' AS note,
+                u.update AS place
+            FROM steps AS s JOIN update_steps AS u USING (step_id)
+            WHERE s.run_id = $run AND u.run_id = $run AND s.model_uid IN {_GIVEN} AND u.fate = 'trained'
+            GROUP BY s.model_uid, s.run_id, u.update
+            """,
+        ),
+        Relation(
+            "played in",
+            "game",
+            f"""
+            SELECT model_uid AS parent, run_id, game_id AS id, 'seat ' || seat || ': ' || result AS note,
+                (split, finished_at, seat) AS place
+            FROM seats WHERE run_id = $run AND model_uid IN {_GIVEN}
+            """,
+        ),
+        Relation(
+            "was forked into",
+            "run",
+            f"""
+            SELECT c.model_uid AS parent, r.run_id, r.run_id AS id, NULL AS note, r.started_at AS place
+            FROM checkpoints AS c
+            JOIN runs AS r ON r.parent_run_id = c.run_id AND r.parent_update = c.iteration
+            WHERE c.run_id = $run AND c.model_uid IN {_GIVEN}
+            """,
+        ),
+    ),
+    "update": (
+        Relation(
+            "made",
+            "checkpoint",
+            f"""
+            SELECT u.update AS parent, u.run_id, u.model_uid AS id, NULL AS note, 0 AS place
+            FROM updates AS u WHERE u.run_id = $run AND u.update IN {_GIVEN} AND u.model_uid IS NOT NULL
+            """,
+        ),
+    ),
+    "step": (
+        Relation("was trained on by", "update", _STEP_FATE + "'trained'"),
+        Relation("was dropped by", "update", _STEP_FATE + "'dropped'"),
+    ),
+    "trajectory": (
+        Relation(
+            "became",
+            "step",
+            f"""
+            SELECT trajectory_id AS parent, run_id, step_id AS id, NULL AS note, turn_index AS place
+            FROM steps WHERE run_id = $run AND trajectory_id IN {_GIVEN}
+            """,
+        ),
+    ),
+    "game": (
+        Relation(
+            "became",
+            "step",
+            f"""
+            SELECT game_id AS parent, run_id, step_id AS id, NULL AS note, (turn_index, seat) AS place
+            FROM steps WHERE run_id = $run AND game_id IN {_GIVEN}
+            """,
+        ),
+    ),
+}
+RELATIONS: Final = {"because": _BECAUSE, "led-to": _LED_TO}
+
+DESCRIPTIONS: Final[Mapping[str, str]] = {
+    "run": f"""
+        SELECT run_id AS id, name, state, started_at, finished_at, seed, parent_run_id, parent_update
+        FROM runs WHERE run_id = $run AND run_id IN {_GIVEN}
+    """,
+    "checkpoint": f"""
+        SELECT model_uid AS id, iteration, sha256, path, size_bytes, base_model, parent_uid,
+            occurred_at AS made_at
+        FROM checkpoints WHERE run_id = $run AND model_uid IN {_GIVEN}
+    """,
+    "update": f"""
+        SELECT update AS id, occurred_at AS made_at, trained_steps, dropped_steps, loss, metrics, positions,
+            duration_ms
+        FROM updates WHERE run_id = $run AND update IN {_GIVEN}
+    """,
+    "step": f"""
+        WITH chosen AS (FROM steps WHERE run_id = $run AND step_id IN {_GIVEN})
+        SELECT s.step_id AS id, s.trajectory_id, s.game_id, s.game_index, s.env_id, s.seat, s.turn_index,
+            s.model_uid, s.policy_version, s.raw_reward, s.final_reward, s.reward, s.truncated,
+            t.game_turn, t.action, t.completion, t.prompt_token_ids, t.completion_token_ids, t.logprobs
+        FROM chosen AS s
+        LEFT JOIN (
+            FROM turns WHERE run_id = $run AND trajectory_id IN (SELECT trajectory_id FROM chosen)
+        ) AS t USING (trajectory_id, turn_index)
+    """,
+    "trajectory": f"""
+        SELECT trajectory_id AS id, game_id, game_index, split, env_id, seed, seat, model_uid, policy_version,
+            role, template, trained, opponents, num_turns, prompt_tokens, completion_tokens, reward, reason,
+            temperature
+        FROM trajectories WHERE run_id = $run AND trajectory_id IN {_GIVEN}
+    """,
+    "game": """
+        WITH chosen AS (SELECT unnest($ids) AS game_id),
+            begun AS (FROM game_starts WHERE run_id = $run AND game_id IN (FROM chosen)),
+            done AS (FROM game_outcomes WHERE run_id = $run AND game_id IN (FROM chosen)),
+            lost AS (FROM game_abandonments WHERE run_id = $run AND game_id IN (FROM chosen)),
+            planned AS (FROM planned_seats WHERE run_id = $run AND game_id IN (FROM chosen)),
+            played AS (FROM seats WHERE run_id = $run AND game_id IN (FROM chosen)),
+            made AS (FROM checkpoints WHERE run_id = $run),
+            players AS (
+                SELECT game_id, list({
+                    seat: seat, model_uid: coalesce(r.model_uid, p.model_uid), kind: coalesce(r.kind, p.kind),
+                    template: p.template, trained: coalesce(r.trained, p.trained), sha256: made.sha256,
+                    result: r.result, reward: r.reward
+                } ORDER BY seat) AS seats
+                FROM planned AS p FULL JOIN played AS r USING (game_id, seat)
+                LEFT JOIN made ON made.model_uid = coalesce(r.model_uid, p.model_uid)
+                GROUP BY game_id
+            )
+        SELECT game_id AS id, coalesce(o.split, b.split) AS split,
+            coalesce(o.game_index, b.game_index) AS game_index,
+            coalesce(o.env_id, b.env_id) AS env_id, coalesce(o.seed, b.seed) AS seed,
+            CASE WHEN o.finished_at IS NOT NULL THEN 'finished'
+                WHEN a.abandoned_at IS NOT NULL THEN 'abandoned' ELSE 'in-flight' END AS state,
+            coalesce(o.reason, a.reason) AS reason, o.winner, o.num_turns, o.finished_at, s.seats
+        FROM begun AS b FULL JOIN done AS o USING (game_id) LEFT JOIN lost AS a USING (game_id)
+        LEFT JOIN players AS s USING (game_id)
+    """,
+    "rating": f"""
+        SELECT event_id AS id, occurred_at, value->>'$.env_id' AS env_id, value->>'$.model_uid' AS model_uid,
+            (value->>'$.mu')::DOUBLE AS mu, (value->>'$.sigma')::DOUBLE AS sigma,
+            (value->>'$.games')::BIGINT AS games
+        FROM events WHERE run_id = $run AND event_id IN {_GIVEN}
+    """,
+    "event": f"""
+        SELECT event_id AS id, type, topic, "partition", "offset", occurred_at, value
+        FROM events WHERE run_id = $run AND event_id IN {_GIVEN}
+    """,
+}
+
+_OF_STEPS = """
+    count(*) AS steps,
+    count(DISTINCT s.game_id) AS games,
+    count(DISTINCT s.trajectory_id) AS trajectories,
+    sum(s.completion_tokens)::BIGINT AS completion_tokens,
+    sum(s.prompt_tokens)::BIGINT AS prompt_tokens,
+    histogram(s.env_id) AS environments,
+    histogram(s.model_uid) AS policies
+"""
+SUMMARIES: Final[Mapping[str, str]] = {
+    "update": f"""
+        WITH chosen AS (
+            SELECT s.* FROM update_steps AS u JOIN steps AS s USING (step_id)
+            WHERE u.run_id = $run AND s.run_id = $run AND u.update IN {_GIVEN} AND u.fate = 'trained'
+        ),
+        met AS (
+            SELECT t.opponents, c.game_id FROM chosen AS c
+            JOIN (FROM trajectories WHERE run_id = $run) AS t USING (trajectory_id)
+        )
+        SELECT {_OF_STEPS},
+            (SELECT histogram(opponent) FROM (SELECT unnest(opponents) AS opponent FROM met)) AS opponents
+        FROM chosen AS s
+    """,
+    "game": f"""
+        SELECT {_OF_STEPS},
+            count(*) FILTER (u.fate = 'trained') AS trained, count(*) FILTER (u.fate = 'dropped') AS dropped,
+            count(*) FILTER (u.fate IS NULL) AS pending,
+            (SELECT list({{model_uid: model_uid, env_id: env_id, mu: mu, sigma: sigma}}
+                ORDER BY env_id, model_uid)
+                FROM ratings WHERE run_id = $run AND game_id IN {_GIVEN}) AS ratings
+        FROM (FROM steps WHERE run_id = $run AND game_id IN {_GIVEN}) AS s
+        LEFT JOIN (FROM update_steps WHERE run_id = $run) AS u USING (step_id)
+    """,
+    "checkpoint": f"""
+        SELECT count(*) AS seats, count(DISTINCT game_id) AS games,
+            histogram(split || ' ' || result) AS results, histogram(opponent) AS opponents
+        FROM seats WHERE run_id = $run AND model_uid IN {_GIVEN}
+    """,
+}
+"""What a root node was made of or did, all of it, counted; one row."""

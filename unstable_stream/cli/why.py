@@ -1,0 +1,97 @@
+"""``unstable-stream why``: where something comes from, and what came of it."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from unstable_stream.cli.options import DataOption
+
+if TYPE_CHECKING:
+    from unstable_stream.archive.provenance import Provenance
+
+__all__ = ["register"]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("why", help=_why.__doc__)(_why)
+
+
+def _why(
+    wanted: str | None = typer.Argument(
+        None,
+        metavar="[ID]",
+        help="A step, game, trajectory, checkpoint, run or any event: its id or the beginning of it; "
+        "or RUN:update:N, or RUN:CHECKPOINT.",
+    ),
+    update: int | None = typer.Option(None, "--update", min=1, help="This learner update, instead of an id."),
+    run: str = typer.Option("", "--run", help="Only in this run: its id, the beginning of it, or its name."),
+    depth: int | None = typer.Option(
+        None,
+        "--depth",
+        min=1,
+        max=20,
+        help="How many hops to go in each direction: 3 from a game or trajectory, otherwise 2.",
+    ),
+    limit: int = typer.Option(
+        3, "--limit", "-n", min=1, help="Show so many of each list, and say how many there are."
+    ),
+    data: DataOption = Path("unstable-data"),
+    as_json: bool = typer.Option(
+        False, "--json", help="Print all of it, tokens included, as one JSON object."
+    ),
+) -> None:
+    """Walk from a gradient step back to games, tokens, adapters and seeds, and from a game on to updates.
+
+    Example: unstable-stream why --update 5
+
+    Example: unstable-stream why 3f2a9c1e --depth 2
+    """
+    if (wanted is None) == (update is None):
+        raise typer.BadParameter("give one id, e.g. unstable-stream why 3f2a9c1e; or --update 5")
+    from unstable_stream.archive.provenance import find_node, trace
+
+    archive = data / "archive.duckdb"
+    root = find_node(archive, wanted or f"update:{update}", run=run)
+    if depth is None:
+        # From a game it is one hop more to what was made of it: steps, updates, checkpoints.
+        depth = 3 if root.kind in ("game", "trajectory") else 2
+    found = trace(archive, root, depth=depth, most=None if as_json else limit)
+    if as_json:
+        print(_json(found))
+        return
+    from rich.console import Console
+
+    from unstable_stream.cli.provenance_tree import render
+
+    Console(highlight=False).print(render(found, depth))
+
+
+def _json(found: "Provenance") -> str:
+    import msgspec
+
+    content = {
+        "root": str(found.root),
+        "summary": found.summary,
+        "nodes": [
+            {
+                "key": str(node.key),
+                "kind": node.key.kind,
+                "run_id": node.key.run_id,
+                "id": node.key.id,
+                "facts": node.facts,
+                "links": [
+                    {
+                        "direction": link.direction.value,
+                        "relation": link.relation,
+                        "total": link.total,
+                        "to": [{"key": str(end.key), "note": end.note} for end in link.ends],
+                    }
+                    for link in node.links
+                ],
+            }
+            for node in found.nodes.values()
+        ],
+    }
+    return msgspec.json.encode(content, enc_hook=str).decode()
