@@ -210,8 +210,11 @@ class _Host:
                 await self._fill(where, max_records)
             if not records and not gained:
                 await self._settle()
-            if until_end and await self._has_reached(ends):
-                return
+            if until_end:
+                if await self._has_reached(ends):
+                    return
+                if not records:
+                    await self._drop_deleted()
 
     # -- reading ------------------------------------------------------------------------------
 
@@ -302,6 +305,14 @@ class _Host:
         }
         if behind:
             await self._store(behind, {})
+
+    async def _drop_deleted(self) -> None:
+        """Begin anew in partitions whose next record is gone: a log may tell only when there is another one."""
+        for topic in self._plugin.topics:
+            for where, first in (await self._event_log.beginning_offsets(topic)).items():
+                partition = self._partitions.get(where)
+                if partition is not None and partition.log_from is None and partition.next_offset < first:
+                    self._drop(where)
 
     async def _has_reached(self, ends: Positions) -> bool:
         if not self._partitions:
