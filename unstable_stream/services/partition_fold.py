@@ -108,6 +108,11 @@ class Hosting:
     """A host may learn that it lost a partition this much later than another that it was given it."""
 
     @cached_property
+    def name(self) -> str:
+        """The processor's name."""
+        return self.make().name
+
+    @cached_property
     def inputs(self) -> tuple[str, ...]:
         """The topics that are read."""
         return tuple(self.make().inputs)
@@ -115,7 +120,7 @@ class Hosting:
     @cached_property
     def group(self) -> str:
         """Whose committed positions count."""
-        return group_of(self.make().name, self.run_id)
+        return group_of(self.name, self.run_id)
 
     @cached_property
     def source(self) -> bytes | None:

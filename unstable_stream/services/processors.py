@@ -14,6 +14,7 @@ from unstable_stream.services.processor_host import run_processor
 from unstable_stream.services.processors_by_run import ProcessorByRun, RunDirectory
 
 __all__ = [
+    "PROCESSOR_INPUTS",
     "host_processors",
     "hostings",
     "rating_processor",
@@ -58,6 +59,9 @@ def _ratings_of(run_id: str, config: RunConfig) -> Processor:
 
 
 _PROCESSORS: Final = ((RewardProcessor, _rewards_of), (RatingProcessor, _ratings_of))
+
+PROCESSOR_INPUTS: Final = {kind.name: kind.inputs for kind, _ in _PROCESSORS}
+"""The topics each processor reads, by its name."""
 
 
 async def hostings(

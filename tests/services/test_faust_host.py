@@ -1,0 +1,320 @@
+"""The processors on a real Kafka, on both runtimes: the same events, shared partitions, kills, ends."""
+
+import asyncio
+import contextlib
+import os
+import secrets
+import signal
+import sys
+from collections import defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import confluent_kafka
+import confluent_kafka.admin
+import pytest
+from faust.types import TP
+
+from tests.reward_transformations.trajectories import make_trajectory
+from tests.services.hosted_games import assert_exactly_once, events, games, read
+from unstable_stream.config import RunConfig, parse_config
+from unstable_stream.errors import ConfigError
+from unstable_stream.eventlog.kafka import KafkaLog
+from unstable_stream.eventlog.port import StoredRecord, TopicPartition
+from unstable_stream.eventlog.records import record_from_event
+from unstable_stream.eventlog.topics import load_topics
+from unstable_stream.reward_transformations import StepRewardTransform
+from unstable_stream.services.faust_host import Reading, joined_on, kafka_location
+from unstable_stream.services.partition_fold import Processor, group_of
+from unstable_stream.services.processors import (
+    PROCESSOR_INPUTS,
+    rating_processor,
+    reward_processor,
+)
+from unstable_stream.services.runs import start_run
+
+ROOT = Path(__file__).parents[2]
+FINAL = [{"type": "RoleAdvantageFormatter", "tau": 0.3}]
+STEP = [{"type": "RewardForFormat", "reward": 0.5}]
+DEADLINE_S = 60.0
+FAUST = [sys.executable, "-m", "faust", "-A", "unstable_stream.services.faust_host", "worker"]
+OURS = [sys.executable, "-c", "from unstable_stream.cli import main; main()", "processors"]
+
+
+@dataclass
+class Run:
+    """A run of its own on a broker that others use too."""
+
+    log: KafkaLog
+    location: str
+    run_id: str
+    output: Path
+
+    @property
+    def makers(self) -> Sequence[Callable[[], Processor]]:
+        return partial(reward_processor, self.run_id, FINAL, STEP), partial(rating_processor, self.run_id)
+
+    async def play(self, first: int, count: int) -> None:
+        await self.log.append(games(first, count, self.run_id, f"{self.run_id}-other"))
+
+    async def processed(self) -> bool:
+        """Whether all that is on the log has been committed by the processors."""
+        for name, inputs in PROCESSOR_INPUTS.items():
+            committed = await self.log.committed_positions(group_of(name, self.run_id))
+            for topic in inputs:
+                for record in await read(self.log, topic):
+                    if committed.get(TopicPartition(topic, record.partition), 0) <= record.offset:
+                        return False
+        return True
+
+    async def members(self, runtime: str) -> dict[str, set[int]]:
+        """The partitions of ``trajectories`` by member of the group that shares them out."""
+        group = group_of("reward-processor", self.run_id)
+        if runtime == "faust":
+            group = f"unstable_stream-faust-{self.run_id}"
+        bootstrap = self.location.removeprefix("kafka://")
+        admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": bootstrap})
+        described = admin.describe_consumer_groups([group])[group]
+        found = await asyncio.to_thread(described.result)
+        return {
+            member.member_id: {
+                at.partition for at in member.assignment.topic_partitions if at.topic == "trajectories"
+            }
+            for member in found.members
+        }
+
+
+@dataclass
+class Worker:
+    """A process that hosts the processors of a run."""
+
+    process: asyncio.subprocess.Process
+    output: Path
+
+    async def end(self, number: signal.Signals = signal.SIGTERM) -> int:
+        self.process.send_signal(number)
+        async with asyncio.timeout(DEADLINE_S):
+            return await self.process.wait()
+
+    async def status(self) -> int:
+        async with asyncio.timeout(DEADLINE_S):
+            return await self.process.wait()
+
+    def said(self) -> str:
+        return self.output.read_text()
+
+
+@pytest.fixture
+async def run(kafka_bootstrap: str, tmp_path: Path) -> AsyncIterator[Run]:
+    location = f"kafka://{kafka_bootstrap}"
+    async with KafkaLog.open(location) as log:
+        await log.create_topics(list(load_topics().values()))
+        run_id = f"hosted-{secrets.token_hex(4)}"
+        await start_run(log, _config(STEP), run_id)
+        yield Run(log, location, run_id, tmp_path)
+
+
+def _config(step: Sequence[object]) -> RunConfig:
+    return parse_config(
+        {
+            "model": "tiny-player",
+            "train_envs": [{"env_id": "Env-0"}],
+            "rewards": {"final": FINAL, "step": list(step)},
+        }
+    )
+
+
+@contextlib.asynccontextmanager
+async def worker(run: Run, arguments: Sequence[str], name: str = "worker") -> AsyncIterator[Worker]:
+    """A process, killed at the end if it still runs; its output is kept."""
+    output = run.output / f"{name}.log"
+    with output.open("wb") as file:
+        process = await asyncio.create_subprocess_exec(
+            *arguments,
+            stdout=file,
+            stderr=file,
+            cwd=ROOT,
+            env=os.environ | {"UNSTABLE_STREAM_LOG": run.location, "UNSTABLE_STREAM_RUN": run.run_id},
+        )
+    try:
+        yield Worker(process, output)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+def host(run: Run, runtime: str, name: str = "worker") -> contextlib.AbstractAsyncContextManager[Worker]:
+    """``unstable-stream processors``."""
+    return worker(run, [*OURS, "--run", run.run_id, "--runtime", runtime], name)
+
+
+async def _until(condition: Callable[[], Awaitable[bool]], *needed: Worker) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        while not await condition():
+            for one in needed:
+                assert one.process.returncode is None, one.said()
+            await asyncio.sleep(0.1)
+
+
+async def test_both_runtimes_publish_the_same_bytes(run: Run) -> None:
+    await run.play(0, 30)
+    async with host(run, "generic") as generic:
+        await _until(run.processed, generic)
+        assert await generic.end() == 0, generic.said()
+    await assert_exactly_once(run.log, run.makers, run.run_id)
+    # Once more from the beginning, for the other runtime.
+    producer = await run.log.producer(f"{run.run_id}-rewind")
+    for name in PROCESSOR_INPUTS:
+        group = group_of(name, run.run_id)
+        begin = dict.fromkeys(await run.log.committed_positions(group), 0)
+        async with producer.transaction() as transaction:
+            await transaction.commit_positions(group, begin)
+    async with host(run, "faust") as on_faust:
+        await _until(run.processed, on_faust)
+        assert await on_faust.end() == 0, on_faust.said()
+    for topic in ("steps", "ratings"):
+        bodies: dict[bytes, list[bytes]] = defaultdict(list)
+        for record in await read(run.log, topic):
+            bodies[record.headers["ce_id"]].append(record.value)
+        ours = {event.event_id.encode() for event in await events(run.log, topic, run.run_id)}
+        assert len(ours) > 50
+        assert all(len(bodies[one]) == 2 and len(set(bodies[one])) == 1 for one in ours)
+
+
+@pytest.mark.parametrize("runtime", ["generic", "faust"])
+async def test_workers_share_partitions_and_survive_kill_and_rebalance(run: Run, runtime: str) -> None:
+    async with host(run, runtime, "first") as first, host(run, runtime, "second") as second:
+
+        async def shared_by_two() -> bool:
+            members = [held for held in (await run.members(runtime)).values() if held]
+            return len(members) == 2 and set.union(*members) == set(range(8))
+
+        await run.play(0, 10)
+        await _until(shared_by_two, first, second)
+        await run.play(10, 10)
+        await _until(run.processed, first, second)
+        playing = asyncio.ensure_future(_play_on(run, 20, 20))
+        await first.end(signal.SIGKILL)
+        await playing
+        async with host(run, runtime, "third") as third:  # the group moves while the killed one is missed
+            await run.play(220, 10)
+            await _until(run.processed, second, third)
+            assert await second.end() == 0, second.said()
+            await run.play(230, 10)
+            await _until(run.processed)
+            assert await third.end() == 0, third.said()
+    await assert_exactly_once(run.log, run.makers, run.run_id)
+    assert await events(run.log, "dead-letters", run.run_id) == []
+
+
+async def _play_on(run: Run, first: int, batches: int) -> None:
+    for batch in range(batches):
+        await run.play(first + 10 * batch, 10)
+
+
+async def test_fausts_own_command_line_works(run: Run) -> None:
+    await run.play(0, 10)
+    async with worker(run, [*FAUST, "--loglevel", "warn"]) as plain:
+        await _until(run.processed, plain)
+        await run.play(10, 10)
+        await _until(run.processed)
+        assert await plain.end() == 0, plain.said()
+    await assert_exactly_once(run.log, run.makers, run.run_id)
+
+
+@pytest.mark.parametrize("command", ["generic", "faust", "plain faust"])
+async def test_a_bug_in_a_fold_stops_the_worker_loudly(run: Run, command: str) -> None:
+    broken = Run(run.log, run.location, f"{run.run_id}-broken", run.output)
+    await start_run(run.log, _config([{"type": f"{__name__}:Breaks"}]), broken.run_id)
+    await broken.play(0, 4)
+    arguments = FAUST if command == "plain faust" else [*OURS, "--run", broken.run_id, "--runtime", command]
+    async with worker(broken, arguments) as doomed:
+        assert await doomed.status() == 1, doomed.said()
+        assert "failed with ZeroDivisionError: a bug" in doomed.said()
+        assert "Traceback" not in doomed.said()
+    assert await events(run.log, "steps", broken.run_id) == []
+    committed = await run.log.committed_positions(group_of("reward-processor", broken.run_id))
+    played = [r for r in await read(run.log, "trajectories") if r.key.startswith(f"{broken.run_id}/")]
+    assert len(played) == 6
+    assert all(committed.get(TopicPartition(r.topic, r.partition), 0) <= r.offset for r in played)
+
+
+class Breaks(StepRewardTransform):
+    """A transformation with a bug."""
+
+    def __call__(self, *_: object) -> float:
+        raise ZeroDivisionError("a bug")
+
+
+async def test_where_faust_would_read_on_does_not_matter(run: Run) -> None:
+    await run.play(0, 10)
+    ends = {**await run.log.end_offsets("trajectories"), **await run.log.end_offsets("game-outcomes")}
+    producer = await run.log.producer(f"{run.run_id}-ahead")
+    async with producer.transaction() as transaction:
+        await transaction.commit_positions(f"unstable_stream-faust-{run.run_id}", ends)
+    _abort_a_trajectory(run)
+    async with host(run, "faust") as ahead:
+        await _until(run.processed, ahead)
+        assert await ahead.end() == 0, ahead.said()
+    await assert_exactly_once(run.log, run.makers, run.run_id)
+    assert await run.log.committed_positions(f"unstable_stream-faust-{run.run_id}") == ends
+
+
+def _abort_a_trajectory(run: Run) -> None:
+    """Leave a record on the log that was never committed."""
+    record = record_from_event(make_trajectory(1000, run_id=run.run_id))
+    producer = confluent_kafka.Producer(
+        {
+            "bootstrap.servers": run.location.removeprefix("kafka://"),
+            "transactional.id": f"{run.run_id}-abort",
+        }
+    )
+    producer.init_transactions(DEADLINE_S)
+    producer.begin_transaction()
+    headers: list[tuple[str, str | bytes | None]] = [*record.headers.items()]
+    producer.produce(record.topic, record.value, record.key, headers=headers)
+    producer.flush(DEADLINE_S)
+    producer.abort_transaction(DEADLINE_S)
+
+
+def test_faust_needs_kafka() -> None:
+    with pytest.raises(ConfigError, match="the faust runtime needs a Kafka log, found log 'local'"):
+        kafka_location("local")
+
+
+# -- what joins on to what was processed --------------------------------------------------------------
+
+AT = TopicPartition("trajectories", 3)
+
+
+def _reading(offset: int, follows: int | None = None, session: int = 1) -> Reading:
+    record = StoredRecord(AT.topic, AT.partition, offset, "", b"", {}, 0)
+    return Reading(record, offset if follows is None else follows, session)
+
+
+def _joined(batch: list[Reading], expected: int, session: int = 1) -> tuple[list[int], bool]:
+    records, astray = joined_on(batch, {AT: expected}, {TP(*AT): session})
+    return [record.offset for record in records], bool(astray)
+
+
+def test_offsets_without_records_are_no_gap_but_what_was_not_read_is() -> None:
+    assert _joined([_reading(5), _reading(8, 6), _reading(9)], 5) == ([5, 8, 9], False)
+    assert _joined([_reading(8, 6)], 5) == ([], True)
+    assert _joined([_reading(8)], 5) == ([], True)
+
+
+def test_what_was_processed_is_passed_over() -> None:
+    assert _joined([_reading(3), _reading(4), _reading(5), _reading(4), _reading(6)], 5) == ([5, 6], False)
+
+
+def test_out_of_place_records_from_before_a_seek_do_not_cause_another() -> None:
+    stale = [_reading(offset, offset, 1) for offset in (100, 101)]
+    assert _joined(stale, 5, session=2) == ([], False)
+    assert _joined([*stale, _reading(6, 5, 2), _reading(7, 7, 2)], 5, session=2) == ([6, 7], False)
+
+
+def test_partitions_that_are_not_open_are_left_alone() -> None:
+    assert joined_on([_reading(5)], {}, {}) == ([], set())
