@@ -7,18 +7,22 @@ import pytest
 
 from tests.eventlog.harness import LogHarness
 from unstable_stream.eventlog import local_consumer
+from unstable_stream.eventlog.kafka import KafkaLog
 from unstable_stream.eventlog.local import LocalLog
 from unstable_stream.eventlog.port import EventLog
 
 
-@pytest.fixture(params=["local"])
+@pytest.fixture(params=["local", "kafka"])
 async def harness(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[LogHarness]:
     """A store with one open handle."""
 
     async def open_local() -> EventLog:
         return LocalLog.open(tmp_path / "log.sqlite", synchronous="NORMAL", busy_timeout_s=20)
 
-    adapters = {"local": open_local}
+    async def open_kafka() -> EventLog:
+        return KafkaLog.open(f"kafka://{request.getfixturevalue('kafka_bootstrap')}", environ={})
+
+    adapters = {"local": open_local, "kafka": open_kafka}
     harness = LogHarness(adapters[request.param])
     await harness.open()
     yield harness

@@ -92,14 +92,15 @@ async def test_an_unknown_topic_is_named(event_log: EventLog) -> None:
 
 
 async def test_creating_topics_is_idempotent_but_partitions_stay(event_log: EventLog) -> None:
-    await event_log.create_topics([TopicSpec("created-once", 2), TopicSpec("created-too", 1)])
-    await event_log.append(records("created-once", ["kept"]))
-    await event_log.create_topics([TopicSpec("created-once", 2)])
+    once, too = (f"topic-{secrets.token_hex(6)}" for _ in range(2))
+    await event_log.create_topics([TopicSpec(once, 2), TopicSpec(too, 1)])
+    await event_log.append(records(once, ["kept"]))
+    await event_log.create_topics([TopicSpec(once, 2)])
     topics = await event_log.topics()
-    assert (topics["created-once"], topics["created-too"]) == (2, 1)
-    assert len(await read(await event_log.consumer(["created-once"]), 1)) == 1
-    with pytest.raises(EventLogError, match=r"created-once.*2 partitions"):
-        await event_log.create_topics([TopicSpec("created-once", 3)])
+    assert (topics[once], topics[too]) == (2, 1)
+    assert len(await read(await event_log.consumer([once]), 1)) == 1
+    with pytest.raises(EventLogError, match=rf"{once}.*2 partitions.*3 "):
+        await event_log.create_topics([TopicSpec(once, 3)])
 
 
 async def test_settings_stay_until_they_are_altered(event_log: EventLog) -> None:

@@ -7,12 +7,14 @@ from typing import Literal
 
 from unstable_stream.config import RunConfig
 from unstable_stream.errors import ConfigError, EventLogError
+from unstable_stream.eventlog.kafka_location import SCHEME
 from unstable_stream.eventlog.local import LocalLog
 from unstable_stream.eventlog.port import EventLog
 
-__all__ = ["DEFAULT_DATA_DIR", "DataDir", "open_existing_log", "open_log", "open_log_at"]
+__all__ = ["DEFAULT_DATA_DIR", "DataDir", "check_log", "open_existing_log", "open_log", "open_log_at"]
 
 DEFAULT_DATA_DIR = Path("unstable-data")
+_IMPATIENT_S = 5.0  # somebody waits for the answer, where a service would wait for its brokers
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,15 +65,42 @@ def open_existing_log(location: str, data: DataDir) -> EventLog:
             f"no event log at {data.log}: start a run first, name its directory with --data, or its log "
             "with --log"
         )
-    return open_log_at(location, data)
+    return open_log_at(location, data, connect_timeout_s=_IMPATIENT_S)
 
 
-def open_log_at(location: str, data: DataDir, synchronous: Literal["FULL", "NORMAL"] = "NORMAL") -> EventLog:
-    """Open the event log at ``location``: ``local`` is the file in the data directory, made if need be.
+async def check_log(location: str, data: DataDir) -> None:
+    """Raise what is wrong with a log that others will open, such as :class:`LogUnavailableError`, early."""
+    log = open_log_at(location, data, connect_timeout_s=_IMPATIENT_S)
+    try:
+        await log.topics()
+    finally:
+        await log.close()
+
+
+def open_log_at(
+    location: str,
+    data: DataDir,
+    synchronous: Literal["FULL", "NORMAL"] = "NORMAL",
+    *,
+    connect_timeout_s: float = 15.0,
+) -> EventLog:
+    """Open the event log at ``location``.
+
+    ``local`` is the file in the data directory, made if need be; ``kafka://host:9092`` a Kafka cluster, to
+    which nothing is sent yet.
 
     Raises:
-        ConfigError: the location names no known kind of log, or the data directory cannot be made.
+        ConfigError: the location names no known kind of log or is malformed, the data directory cannot be
+            made, or what Kafka needs is not installed.
     """
+    if location.startswith(SCHEME):
+        try:
+            from unstable_stream.eventlog.kafka import KafkaLog
+        except ModuleNotFoundError as error:
+            raise ConfigError(
+                f"a log on Kafka needs {error.name}: install it with pip install 'unstable_stream[kafka]'"
+            ) from error
+        return KafkaLog.open(location, connect_timeout_s=connect_timeout_s)
     if location == "local":
         try:
             data.root.mkdir(parents=True, exist_ok=True)
@@ -80,4 +109,4 @@ def open_log_at(location: str, data: DataDir, synchronous: Literal["FULL", "NORM
                 f"cannot make the data directory {data.root}: {error.strerror}; name another with --data"
             ) from error
         return LocalLog.open(data.log, synchronous=synchronous)
-    raise ConfigError(f"log = {location!r}: expected 'local'")
+    raise ConfigError("log: expected 'local' or 'kafka://host:9092'")

@@ -1,0 +1,197 @@
+"""Where a Kafka cluster is and how to be let in, from a location such as ``kafka://host:9092?security_protocol=SSL``.
+
+Every option may come from the location or from the environment variable ``UNSTABLE_STREAM_KAFKA_<OPTION>``;
+the location wins. Passwords come from the environment only, because a run's configuration, with the location
+in it, is recorded in the log. No message here repeats what could be a password.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Literal, TypeAlias
+
+from unstable_stream.errors import ConfigError
+
+__all__ = ["ENVIRONMENT_PREFIX", "SCHEME", "KafkaLocation", "parse_location"]
+
+SCHEME: Final = "kafka://"
+ENVIRONMENT_PREFIX: Final = "UNSTABLE_STREAM_KAFKA_"
+
+SecurityProtocol: TypeAlias = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
+
+_OPTIONS: Final = (
+    "security_protocol",
+    "sasl_mechanism",
+    "sasl_username",
+    "ssl_cafile",
+    "ssl_certfile",
+    "ssl_keyfile",
+    "ssl_check_hostname",
+)
+_SECRETS: Final = ("sasl_password", "ssl_password")
+_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+_DEFAULT_PORT: Final = 9092
+_EXAMPLE: Final = "kafka://host:9092,other:9092?security_protocol=SASL_SSL&sasl_username=me"
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaLocation:
+    """A cluster and how to reach it. Printing it shows no password."""
+
+    servers: tuple[str, ...]
+    """``host:port`` of brokers to ask for the rest of the cluster."""
+    security_protocol: SecurityProtocol = "PLAINTEXT"
+    sasl_mechanism: str | None = None
+    sasl_username: str | None = None
+    sasl_password: str | None = field(default=None, repr=False)
+    ssl_cafile: str | None = None
+    """``None``: the certificate authorities this machine trusts."""
+    ssl_certfile: str | None = None
+    """Our own certificate, where the brokers ask for one."""
+    ssl_keyfile: str | None = None
+    """``None``: the key is in ``ssl_certfile``."""
+    ssl_password: str | None = field(default=None, repr=False)
+    """Opens the key file."""
+    ssl_check_hostname: bool = True
+
+    @property
+    def uses_tls(self) -> bool:
+        """Whether connections are encrypted."""
+        return self.security_protocol in ("SSL", "SASL_SSL")
+
+    @property
+    def uses_sasl(self) -> bool:
+        """Whether to log in with a name and a password."""
+        return self.security_protocol in ("SASL_PLAINTEXT", "SASL_SSL")
+
+    def __str__(self) -> str:
+        return SCHEME + ",".join(self.servers)
+
+
+def parse_location(text: str, environ: Mapping[str, str]) -> KafkaLocation:
+    """Return the location in ``text``, completed from ``environ``.
+
+    Raises:
+        ConfigError: malformed, an unknown or contradictory option, a password in the location, or a password
+            missing from the environment.
+    """
+    rest = text.removeprefix(SCHEME)
+    # An @ is looked for before anything is repeated in a message: what stands before it may be a password,
+    # and a password may hold any of the characters that separate the parts.
+    if rest == text or "@" in re.sub(r"sasl_username=[^&]*", "", rest):
+        raise ConfigError(
+            f"a Kafka location looks like {_EXAMPLE!r}, without a password: set "
+            f"{_variable('sasl_password')} in the environment, and the name with sasl_username=…"
+        )
+    servers, _, query = rest.partition("?")
+    given = _options(query)
+    values = {name: environ[_variable(name)] for name in _OPTIONS if environ.get(_variable(name))} | given
+    secrets = {name: environ.get(_variable(name)) or None for name in _SECRETS}
+    protocol = _choice("security_protocol", values.get("security_protocol", "PLAINTEXT"), _PROTOCOLS)
+    location = KafkaLocation(
+        servers=_servers(servers.removesuffix("/")),
+        security_protocol=protocol,  # type: ignore[arg-type]  # one of _PROTOCOLS
+        sasl_mechanism=_choice("sasl_mechanism", values.get("sasl_mechanism", "PLAIN"), _MECHANISMS),
+        sasl_username=values.get("sasl_username"),
+        sasl_password=secrets["sasl_password"],
+        ssl_cafile=_file("ssl_cafile", values),
+        ssl_certfile=_file("ssl_certfile", values),
+        ssl_keyfile=_file("ssl_keyfile", values),
+        ssl_password=secrets["ssl_password"],
+        ssl_check_hostname=_choice(
+            "ssl_check_hostname", values.get("ssl_check_hostname", "true"), ("true", "false")
+        )
+        == "true",
+    )
+    _check(location, given)
+    return location
+
+
+def _variable(option: str) -> str:
+    return ENVIRONMENT_PREFIX + option.upper()
+
+
+def _options(query: str) -> dict[str, str]:
+    options: dict[str, str] = {}
+    for number, part in enumerate(filter(None, query.split("&")), start=1):
+        name, equals, value = part.partition("=")
+        if any(word in name.lower() for word in ("password", "secret", "token")):
+            raise ConfigError(
+                f"option {number} of the Kafka location is a password: a run's configuration is recorded in "
+                f"the log, so set {_variable('sasl_password')} or {_variable('ssl_password')} in the "
+                "environment"
+            )
+        if not equals or not value:
+            raise ConfigError(
+                f"option {number} of the Kafka location: expected name=value, as in {_EXAMPLE!r}"
+            )
+        if name not in _OPTIONS:
+            raise ConfigError(f"unknown Kafka option {name!r}; known are {', '.join(_OPTIONS)}")
+        if name in options:
+            raise ConfigError(f"the Kafka location has {name} twice")
+        options[name] = _decoded(value)
+    return options
+
+
+def _decoded(value: str) -> str:
+    """Undo percent encoding, the only way to write ``&`` or ``#`` in a value; ``+`` stays itself."""
+    return re.sub(r"%([0-9A-Fa-f]{2})", lambda found: chr(int(found[1], 16)), value)
+
+
+def _servers(text: str) -> tuple[str, ...]:
+    servers = []
+    for part in text.split(","):
+        host, colon, port = part.strip().rpartition(":")
+        if part.strip().endswith("]") or not colon:
+            host, port = part.strip(), str(_DEFAULT_PORT)
+        if not host or not port.isdecimal() or not 0 < int(port) < 65536 or re.search(r"[/\s]", host):
+            raise ConfigError(f"Kafka server {part!r}: expected host:port, as in {_EXAMPLE!r}")
+        servers.append(f"{host}:{int(port)}")
+    return tuple(servers)
+
+
+def _choice(name: str, value: str, choices: tuple[str, ...]) -> str:
+    for choice in choices:
+        if choice.lower() == value.lower():
+            return choice
+    raise ConfigError(f"Kafka option {name} = {value!r}: expected one of {', '.join(choices)}")
+
+
+def _file(name: str, values: Mapping[str, str]) -> str | None:
+    path = values.get(name)
+    if path is None:
+        return None
+    if not Path(path).is_absolute():
+        raise ConfigError(
+            f"Kafka option {name} = {path!r}: expected an absolute path, since workers run in other "
+            "directories"
+        )
+    if not Path(path).is_file():
+        raise ConfigError(f"Kafka option {name} = {path!r}: there is no such file on this machine")
+    return path
+
+
+def _check(location: KafkaLocation, given: Mapping[str, str]) -> None:
+    """Refuse what cannot work together. What only the environment says may be meant for another cluster."""
+    protocol = location.security_protocol
+    for name in given:
+        used = location.uses_sasl if name.startswith("sasl_") else location.uses_tls
+        if name != "security_protocol" and not used:
+            raise ConfigError(
+                f"Kafka option {name} has no effect with security_protocol={protocol}: expected "
+                f"{'SASL_SSL or SASL_PLAINTEXT' if name.startswith('sasl_') else 'SSL or SASL_SSL'}"
+            )
+    if location.uses_sasl and not location.sasl_username:
+        raise ConfigError(
+            f"security_protocol={protocol} needs sasl_username=… in the Kafka location or "
+            f"{_variable('sasl_username')} in the environment"
+        )
+    if location.uses_sasl and not location.sasl_password:
+        raise ConfigError(
+            f"security_protocol={protocol} needs the password of {location.sasl_username!r}: set "
+            f"{_variable('sasl_password')} in the environment"
+        )
+    if location.uses_tls and location.ssl_keyfile and not location.ssl_certfile:
+        raise ConfigError("Kafka option ssl_keyfile needs ssl_certfile=…, the certificate of that key")
