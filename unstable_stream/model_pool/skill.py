@@ -1,4 +1,4 @@
-"""TrueSkill updates: a closed form for two players, the ``trueskill`` package for more.
+"""TrueSkill updates: a closed form for two players, the factor graph for more.
 
 Source: Herbrich, Minka, Graepel, "TrueSkill: A Bayesian Skill Rating System", NIPS 2006; the two-player
 equations are its section 3 with one player a team. For two players the factor graph needs one pass, so
@@ -9,12 +9,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from statistics import NormalDist
+from itertools import pairwise
 from typing import NamedTuple
 
-import trueskill
-
 from unstable_stream.errors import ConfigError
+from unstable_stream.model_pool.factor_graph import rate_in_order
+from unstable_stream.model_pool.normal import SQRT_2, cdf, inverse_cdf, pdf
 
 __all__ = [
     "Skill",
@@ -25,10 +25,6 @@ __all__ = [
     "rate_pair",
     "update_pair",
 ]
-
-_NORMAL = NormalDist()
-_SQRT_2 = math.sqrt(2.0)
-_SQRT_2_PI = math.sqrt(2.0 * math.pi)
 
 
 class Skill(NamedTuple):
@@ -173,24 +169,16 @@ def match_quality(settings: TrueSkillSettings, a: Skill, b: Skill) -> float:
 @lru_cache(maxsize=256)
 def _margin_in_beta(draw_probability: float) -> float:
     """The draw margin of two players, in units of beta (equation after (1) in the paper)."""
-    return _NORMAL.inv_cdf((draw_probability + 1.0) / 2.0) * _SQRT_2
-
-
-def _pdf(x: float) -> float:
-    return math.exp(-0.5 * x * x) / _SQRT_2_PI
-
-
-def _cdf(x: float) -> float:
-    return 0.5 * math.erfc(-x / _SQRT_2)  # erfc keeps its relative precision far out in the lower tail
+    return inverse_cdf((draw_probability + 1.0) / 2.0) * SQRT_2
 
 
 def _win_correction(x: float) -> tuple[float, float]:
     """``v`` and ``w`` for a win, ``x`` the difference beyond the margin."""
-    below = _cdf(x)
+    below = cdf(x)
     if below < 1e-300:
         # So unexpected that the ratio is 0/0: take its limit.
         return -x, 1.0
-    v = _pdf(x) / below
+    v = pdf(x) / below
     return v, min(1.0, max(0.0, v * (v + x)))
 
 
@@ -199,10 +187,10 @@ def _draw_correction(difference: float, margin: float) -> tuple[float, float]:
     distance = abs(difference)
     sign = -1.0 if difference < 0.0 else 1.0
     high, low = margin - distance, -margin - distance
-    between = _cdf(high) - _cdf(low)
+    between = cdf(high) - cdf(low)
     if between < 1e-300:
         return sign * high, 1.0
-    pdf_high, pdf_low = _pdf(high), _pdf(low)
+    pdf_high, pdf_low = pdf(high), pdf(low)
     v = (pdf_low - pdf_high) / between
     w = v * v + (high * pdf_high - low * pdf_low) / between
     return sign * v, min(1.0, max(0.0, w))
@@ -221,15 +209,7 @@ def _rate_many(
     middle. Every rotation of the tied players is rated and the results averaged, which gives equal
     players equal updates.
     """
-    environment = trueskill.TrueSkill(
-        mu=settings.mu,
-        sigma=settings.sigma,
-        beta=settings.beta,
-        tau=settings.tau,
-        draw_probability=draw_probability,
-        # The package's own approximation of erfc is good to seven digits only.
-        backend=(_cdf, _pdf, _NORMAL.inv_cdf),
-    )
+    margin = draw_margin(settings, draw_probability)
     ties: list[list[str]] = []
     for uid in uids:
         if ties and ranks[ties[-1][0]] == ranks[uid]:
@@ -241,14 +221,16 @@ def _rate_many(
     sigmas = dict.fromkeys(uids, 0.0)
     for turn in range(rotations):
         order = [tie[(place + turn) % len(tie)] for tie in ties for place in range(len(tie))]
-        teams = [(trueskill.Rating(*players[uid]),) for uid in order]
+        drawn = [ranks[uid] == ranks[behind] for uid, behind in pairwise(order)]
         try:
-            rated = environment.rate(teams, ranks=[ranks[uid] for uid in order])
+            rated = rate_in_order(
+                [players[uid] for uid in order], drawn, beta=settings.beta, tau=settings.tau, margin=margin
+            )
         except FloatingPointError:
             return _rate_by_pairs(settings, draw_probability, uids, players, ranks)
-        for uid, (rating,) in zip(order, rated, strict=True):
-            mus[uid] += rating.mu / rotations
-            sigmas[uid] += rating.sigma / rotations
+        for uid, (mu, sigma) in zip(order, rated, strict=True):
+            mus[uid] += mu / rotations
+            sigmas[uid] += sigma / rotations
     return {uid: Skill(mus[uid], sigmas[uid]) for uid in uids}
 
 
