@@ -14,7 +14,7 @@ import pyarrow as pa
 from unstable_stream.archive.tables import TABLES
 from unstable_stream.archive.tables.declare import Column, Table
 from unstable_stream.errors import EventDecodeError, EventError
-from unstable_stream.events import Event, decode_event, event_type
+from unstable_stream.events import EVENT_TYPES, Event, decode_event, event_type
 
 __all__ = ["ARROW_TYPES", "EVENTS", "LATEST_MS", "ArchivedRecord", "Batch", "Rejection", "build_batch"]
 
@@ -51,6 +51,7 @@ class _Raw(NamedTuple):
     log_id: str
 
 
+_WIRE_NAMES: Final = {cls: name for name, cls in EVENT_TYPES.items()}
 _CLOUD_EVENTS_HEADERS: Final = {"ce_specversion", "ce_id", "ce_type", "ce_source", "ce_time", "content-type"}
 
 
@@ -74,9 +75,12 @@ def _bytes_if_not_text(raw: _Raw) -> bytes | None:
 
 def _other_headers(raw: _Raw) -> list[tuple[str, bytes]] | None:
     headers = raw.record.headers
-    # An event's standard headers repeat its fields; whoever has none has nothing to repeat.
-    standard = _CLOUD_EVENTS_HEADERS if raw.event is not None else set()
-    return [(name, headers[name]) for name in headers if name not in standard] or None
+    if raw.event is None:
+        return list(headers.items()) or None
+    # An event's standard headers repeat its fields.
+    if headers.keys() <= _CLOUD_EVENTS_HEADERS:
+        return None
+    return [(name, headers[name]) for name in headers if name not in _CLOUD_EVENTS_HEADERS]
 
 
 def _of_event(read: Callable[[Event], object]) -> Callable[[_Raw], object]:
@@ -96,7 +100,12 @@ EVENTS: Final = Table(
             "Offset in the partition; reserved in SQL, write it in double quotes.",
             "record.offset",
         ),
-        Column("type", "VARCHAR", "Event type; NULL: could not be decoded.", _of_event(event_type)),
+        Column(
+            "type",
+            "VARCHAR",
+            "Event type; NULL: could not be decoded.",
+            _of_event(lambda event: _WIRE_NAMES[type(event)]),
+        ),
         Column(
             "event_id",
             "VARCHAR",
