@@ -188,7 +188,7 @@ async def _stream(
     from unstable_stream.services.history import merged
     from unstable_stream.services.replay import paced
 
-    chosen = wanted.select(await history.partitions())
+    chosen = await wanted.of(history)
     total = sum(end - start for start, end in chosen.values())
     console = _console()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
@@ -232,7 +232,7 @@ async def _copy(options: _Options, location: str) -> None:
     try:
         wanted = await _slice(options, history)
         topics: dict[str, int] = {}
-        for where in wanted.select(await history.partitions()):
+        for where in await wanted.of(history):
             topics[where.topic] = max(topics.get(where.topic, 0), where.partition + 1)
         if source is not None:
             topics = {name: count for name, count in (await source.topics()).items() if name in topics}

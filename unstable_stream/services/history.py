@@ -8,7 +8,7 @@ steps). The order is a function of the records alone: the same slice always stre
 import asyncio
 import heapq
 from collections import deque
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
@@ -42,8 +42,11 @@ _CAUSES_FIRST: Final = (
 class History(Protocol):
     """Where records can be read again."""
 
-    async def partitions(self) -> Mapping[TopicPartition, tuple[int, int]]:
-        """Every partition with records: the first offset, and the one after the last."""
+    async def topics(self) -> Collection[str]:
+        """Names of all topics there are."""
+
+    async def partitions(self, topics: Collection[str]) -> Mapping[TopicPartition, tuple[int, int]]:
+        """Of every partition of these topics the first offset, and the one after the last."""
 
     def read(
         self, where: TopicPartition, start: int, end: int
@@ -63,26 +66,26 @@ class Slice:
     """Offsets from and to before; where there are any, partitions not named are left out."""
     filter: RecordFilter = field(default_factory=RecordFilter)
 
-    def select(
-        self, available: Mapping[TopicPartition, tuple[int, int]]
-    ) -> dict[TopicPartition, tuple[int, int]]:
-        """Return the partitions and offsets to read.
+    async def of(self, history: History) -> dict[TopicPartition, tuple[int, int]]:
+        """Return the partitions of a history to read, and from and to which offsets.
 
         Raises:
             UnknownTopicError: a topic or partition that is asked for is not there.
         """
-        there = {where.topic for where in available}
-        wanted = {*self.topics, *(where.topic for where in self.ranges)}
-        if missing := sorted(wanted - there):
+        there = await history.topics()
+        of_ranges = {where.topic for where in self.ranges}
+        if missing := sorted({*self.topics, *of_ranges}.difference(there)):
             raise UnknownTopicError(
                 f"nothing of topic {missing[0]!r} here; there is {', '.join(sorted(there))}"
             )
-        if absent := sorted(set(self.ranges) - available.keys()):
+        names = (of_ranges or set(there)).intersection(self.topics or there)
+        available = await history.partitions(names)
+        if absent := sorted(
+            where for where in self.ranges if where.topic in names and where not in available
+        ):
             raise UnknownTopicError(f"there is no {absent[0]} here")
         chosen = {}
-        for where, (first, end) in available.items():
-            if self.topics and where.topic not in self.topics:
-                continue
+        for where, (first, end) in sorted(available.items()):
             if self.ranges:
                 if where not in self.ranges:
                     continue
@@ -100,9 +103,12 @@ class LogHistory:
     def __init__(self, log: EventLog) -> None:
         self._event_log = log
 
-    async def partitions(self) -> Mapping[TopicPartition, tuple[int, int]]:
+    async def topics(self) -> Collection[str]:
+        return (await self._event_log.topics()).keys()
+
+    async def partitions(self, topics: Collection[str]) -> Mapping[TopicPartition, tuple[int, int]]:
         found: dict[TopicPartition, tuple[int, int]] = {}
-        for topic in sorted(await self._event_log.topics()):
+        for topic in topics:
             begins = await self._event_log.beginning_offsets(topic)
             for where, end in (await self._event_log.end_offsets(topic)).items():
                 found[where] = (begins[where], end)
@@ -146,9 +152,12 @@ class ArchiveHistory:
         """See :class:`RecordReader` for the errors."""
         self._reader = RecordReader(path, log_id)
 
-    async def partitions(self) -> Mapping[TopicPartition, tuple[int, int]]:
+    async def topics(self) -> Collection[str]:
+        return {topic for topic, _ in await asyncio.to_thread(self._reader.ends)}
+
+    async def partitions(self, topics: Collection[str]) -> Mapping[TopicPartition, tuple[int, int]]:
         found = await asyncio.to_thread(self._reader.partitions)
-        return {TopicPartition(*where): offsets for where, offsets in found.items()}
+        return {TopicPartition(*where): offsets for where, offsets in found.items() if where[0] in topics}
 
     async def read(
         self, where: TopicPartition, start: int, end: int
@@ -258,7 +267,7 @@ async def merged(history: History, wanted: Slice) -> AsyncGenerator[Merged, None
     Raises:
         UnknownTopicError: something that is asked for by name is not there.
     """
-    chosen = wanted.select(await history.partitions())
+    chosen = await wanted.of(history)
     iterators = {where: history.read(where, *offsets) for where, offsets in chosen.items()}
     cursors = [_Cursor(where, iterator, wanted.filter) for where, iterator in iterators.items()]
     try:

@@ -6,6 +6,7 @@ may lack records anywhere, so the archive is read as far as it goes.
 """
 
 import asyncio
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,6 +28,8 @@ class Beginning(NamedTuple):
     """The next one to handle."""
     log_from: int | None
     """The archive is to be read up to here, then the log from here on; ``None``: the log alone."""
+    end: int
+    """The log's end now."""
 
 
 class Backfill:
@@ -39,21 +42,33 @@ class Backfill:
         self._archive = archive
         self._reader: RecordReader | None = None
 
-    async def begin(self, where: TopicPartition, stored: int | None, start: Start) -> Beginning:
-        """Decide where to go on.
+    async def begin(
+        self, stored: Mapping[TopicPartition, int | None], start: Start
+    ) -> dict[TopicPartition, Beginning]:
+        """Decide where to go on in some partitions.
 
         Args:
-            where: the partition.
-            stored: the next offset, if any was stored.
+            stored: for each the next offset, if any was stored.
             start: where to begin otherwise.
         """
-        first = (await self._event_log.beginning_offsets(where.topic))[where]
-        end = (await self._event_log.end_offsets(where.topic))[where]
-        offset = await self._start(where, start, first, end) if stored is None else stored
-        settings = (await self._event_log.topic_settings()).get(where.topic)
-        compacted = settings is not None and settings.cleanup_policy == "compact"
+        settings = await self._event_log.topic_settings()
+        found: dict[TopicPartition, Beginning] = {}
+        for topic in {where.topic for where in stored}:
+            begins = await self._event_log.beginning_offsets(topic)
+            ends = await self._event_log.end_offsets(topic)
+            compacted = topic in settings and settings[topic].cleanup_policy == "compact"
+            for where, known in stored.items():
+                if where.topic == topic:
+                    first, end = begins[where], ends[where]
+                    offset = await self._start(where, start, first, end) if known is None else known
+                    found[where] = await self._from(where, offset, first, end, compacted=compacted)
+        return found
+
+    async def _from(
+        self, where: TopicPartition, offset: int, first: int, end: int, *, compacted: bool
+    ) -> Beginning:
         if offset >= first and not (compacted and offset < end):
-            return Beginning(offset, None)
+            return Beginning(offset, None, end)
         archived = await self._archived(where)
         if offset < first and archived < first:
             _log.warning(
@@ -64,8 +79,8 @@ class Backfill:
                 log_begins_at=first,
             )
         if offset >= archived:
-            return Beginning(max(offset, first), None)
-        return Beginning(offset, max(first, archived) if compacted else first)
+            return Beginning(max(offset, first), None, end)
+        return Beginning(offset, max(first, archived) if compacted else first, end)
 
     async def extend(self, where: TopicPartition, log_from: int) -> int:
         """Return ``log_from``, or the first offset the log still has if retention has moved on meanwhile."""

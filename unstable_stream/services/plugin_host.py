@@ -237,20 +237,17 @@ class _Host:
         if not gained:
             return set()
         committed = await self._consumer.committed()
+        stored = {where: await self._stored(where, committed) for where in sorted(gained)}
+        begins = await self._backfill.begin(stored, self._start)
         fresh: dict[TopicPartition, int] = {}
         seek: dict[TopicPartition, int] = {}
-        for where in sorted(gained):
-            stored = await self._stored(where, committed)
-            begin = await self._backfill.begin(where, stored, self._start)
-            self._partitions[where] = _Partition(*begin)
+        for where, begin in begins.items():
+            self._partitions[where] = _Partition(begin.offset, begin.log_from)
             self._begun.add(where)
-            if stored is None:
+            if stored[where] is None:
                 fresh[where] = begin.offset
-            if begin.log_from is None:
-                seek[where] = begin.offset
-            else:
-                # Parked where there is nothing to read: polling keeps the membership and does no more.
-                seek[where] = (await self._event_log.end_offsets(where.topic))[where]
+            # While the archive is read, it is parked where polling finds nothing and keeps the membership.
+            seek[where] = begin.offset if begin.log_from is None else begin.end
         await self._consumer.seek(seek)
         if fresh:
             # Noted at once: killed now, it must not begin at a later end, or find again what was forgotten.
@@ -307,7 +304,7 @@ class _Host:
             await self._store(behind, {})
 
     async def _drop_deleted(self) -> None:
-        """Begin anew in partitions whose next record is gone: a log may tell only when there is another one."""
+        """Begin anew where the next record is gone: a log may tell only when there is a later one."""
         for topic in self._plugin.topics:
             for where, first in (await self._event_log.beginning_offsets(topic)).items():
                 partition = self._partitions.get(where)
