@@ -211,13 +211,16 @@ def _of_event(
     return NodeKey(node, run_id, event_id)
 
 
-def trace(path: Path | str, root: NodeKey, *, depth: int = 3, most: int | None = None) -> Provenance:
+def trace(
+    path: Path | str, root: NodeKey, *, depth: int = 3, ahead: int | None = None, most: int | None = None
+) -> Provenance:
     """Walk from ``root`` in both directions.
 
     Args:
         path: the archive.
         root: from :func:`find_node`.
-        depth: hops in each direction.
+        depth: hops back, and on.
+        ahead: hops on, if not as many as back.
         most: ends kept of each link, all of which are counted; ``None``: all.
 
     Raises:
@@ -229,7 +232,7 @@ def trace(path: Path | str, root: NodeKey, *, depth: int = 3, most: int | None =
         for direction in Direction:
             here = [nodes[root]]
             walked: set[NodeKey] = set()
-            for _ in range(depth):
+            for _ in range(depth if direction is Direction.BECAUSE or ahead is None else ahead):
                 walked.update(node.key for node in here)
                 reached = _hop(connection, here, direction, most)
                 new = [key for key in reached if key not in nodes]

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -197,8 +197,34 @@ def _list(
         _browse(data, [row[0] for row in rows])
         return
     if form is Format.TABLE:
-        rows = [(game[:_SHORT_ID], *rest) for game, *rest in rows]
-    print_rows(found.columns, rows, form)
+        print_rows(*_narrow(found.columns, rows), form)
+    else:
+        print_rows(found.columns, rows, form)
+
+
+def _narrow(columns: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> tuple[list[str], list[list[Any]]]:
+    """Return what fits a line of a terminal; what all games share is said once. ``Any``: columns' values."""
+    shared = [
+        name
+        for place, name in enumerate(columns)
+        if name in ("run", "split", "env") and len({row[place] for row in rows}) == 1
+    ]
+    if shared:
+        print(
+            "all: " + ", ".join(f"{name} {rows[0][columns.index(name)]}" for name in shared), file=sys.stderr
+        )
+    kept = [place for place, name in enumerate(columns) if name not in shared]
+    narrowed = [[_narrow_cell(columns[place], row[place]) for place in kept] for row in rows]
+    return [columns[place] for place in kept], narrowed
+
+
+def _narrow_cell(name: str, value: Any) -> Any:
+    """``Any``: a column's value."""
+    if name == "game":
+        return value[:_SHORT_ID]
+    if name == "ended" and value is not None:
+        return value.replace(microsecond=0)
+    return value
 
 
 # Games that are not over have no results, but they have seats.

@@ -19,8 +19,8 @@ _MOST_COUNTED = 6
 _HEADINGS = {Direction.BECAUSE: "because of", Direction.LED_TO: "led to"}
 
 
-def render(found: Provenance, depth: int) -> RenderableType:
-    """Return the tree of both directions, ready to print; ``depth`` as given to the walk."""
+def render(found: Provenance, back: int, ahead: int) -> RenderableType:
+    """Return the trees of both directions, ready to print: so many hops as the walk had."""
     root = found.nodes[found.root]
     about = [_title(root, full=True), *_about(root), *_summary(found)]
     if root.facts.get("path"):
@@ -28,6 +28,7 @@ def render(found: Provenance, depth: int) -> RenderableType:
     parts: list[RenderableType] = [*about]
     for direction, heading in _HEADINGS.items():
         tree = Tree(Text(heading, style="bold"), guide_style="dim")
+        depth = back if direction is Direction.BECAUSE else ahead
         _grow(tree, found, root, direction, depth, {found.root})
         if tree.children:
             parts += [Text(), tree]

@@ -32,7 +32,7 @@ def _why(
         "--depth",
         min=1,
         max=20,
-        help="How many hops to go in each direction: 3 from a game or trajectory, otherwise 2.",
+        help="How many hops to go in each direction; otherwise 2, and 3 ahead from a game or trajectory.",
     ),
     limit: int = typer.Option(
         3, "--limit", "-n", min=1, help="Show so many of each list, and say how many there are."
@@ -54,10 +54,10 @@ def _why(
 
     archive = data / "archive.duckdb"
     root = find_node(archive, wanted or f"update:{update}", run=run)
-    if depth is None:
-        # From a game it is one hop more to what was made of it: steps, updates, checkpoints.
-        depth = 3 if root.kind in ("game", "trajectory") else 2
-    found = trace(archive, root, depth=depth, most=None if as_json else limit)
+    back = depth or 2
+    # From a game it is one hop more to the checkpoints it fed: by steps and updates.
+    ahead = depth or (3 if root.kind in ("game", "trajectory") else 2)
+    found = trace(archive, root, depth=back, ahead=ahead, most=None if as_json else limit)
     if as_json:
         print(_json(found))
         return
@@ -65,7 +65,7 @@ def _why(
 
     from unstable_stream.cli.provenance_tree import render
 
-    Console(highlight=False).print(render(found, depth))
+    Console(highlight=False).print(render(found, back, ahead))
 
 
 def _json(found: "Provenance") -> str:
