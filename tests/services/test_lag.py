@@ -69,14 +69,14 @@ async def test_far_behind_it_is_at_least_the_records(any_log: EventLog, topic: s
 async def test_groups_of_finished_runs_are_left_out(any_log: EventLog, topic: str) -> None:
     await fill(any_log, topic, 0, 1)
     run = f"run-{topic}"
-    for group in (f"rewards/{run}", f"all-{topic}"):
+    for group in (f"reward-processor/{run}", f"all-{topic}"):
         await read_and_commit(any_log, topic, group, 1)
-    assert {f"rewards/{run}", f"all-{topic}"} <= set(await live_groups(any_log, ()))
+    assert {f"reward-processor/{run}", f"all-{topic}"} <= set(await live_groups(any_log, ()))
     live = await live_groups(any_log, {run})
     assert f"all-{topic}" in live
-    assert f"rewards/{run}" not in live
+    assert f"reward-processor/{run}" not in live
 
 
 def test_a_group_tells_its_run() -> None:
-    assert run_of_group("rewards/demo-1") == "demo-1"
+    assert run_of_group("reward-processor/demo-1") == "demo-1"
     assert run_of_group("archiver") is None

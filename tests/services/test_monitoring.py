@@ -85,9 +85,9 @@ def test_an_update_delivered_again_is_counted_once() -> None:
 
 def test_dead_letters_are_by_consumer_without_its_run() -> None:
     state = folded(
-        rejected("rewards/run-test", "run-test"), rejected("archiver", ""), rejected("archiver", "")
+        rejected("reward-processor/run-test", "run-test"), rejected("archiver", ""), rejected("archiver", "")
     )
-    assert state.dead_letters == {("run-test", "rewards", "steps"): 1, ("", "archiver", "steps"): 2}
+    assert state.dead_letters == {("run-test", "reward-processor", "steps"): 1, ("", "archiver", "steps"): 2}
 
 
 def test_what_services_say_of_themselves_is_kept_until_the_run_ends() -> None:
@@ -230,7 +230,7 @@ async def test_it_serves_what_is_there_and_what_comes(any_log: EventLog) -> None
         if not isinstance(event, RunFinished)
     ]
     await any_log.append([record_from_event(event) for event in events])
-    group = f"rewards/{run}"
+    group = f"reward-processor/{run}"
     ends = await any_log.end_offsets("runs")
     producer = await any_log.producer(f"test-{run}")
     async with producer.transaction() as transaction:

@@ -32,17 +32,21 @@ def run_config(
 
     ``log`` is where the run to resume is found, and goes on.
     """
-    from unstable_stream.services.data_dir import DataDir
+    from unstable_stream.services.data_dir import DataDir, check_log
+
+    directory = DataDir(data)
+    if config is not None and config.log != "local" and not dry_run:
+        asyncio.run(check_log(config.log, directory))  # said at once, before anything heavy is loaded
     from unstable_stream.services.launcher import launch
     from unstable_stream.services.preflight import check_config
     from unstable_stream.services.resumable import check_resumable
     from unstable_stream.services.terminal_interface import watch_run
 
-    directory = DataDir(data)
     if resume is not None:
         resume, found = asyncio.run(_find(resume, log, directory))
-        changes = [*overrides, f"log={log}"]
-        config = parse_config(found.model_dump(mode="json"), changes, origin=f"run {resume}")
+        config = parse_config(
+            found.model_dump(mode="json"), [*overrides, f"log={log}"], origin=f"run {resume}"
+        )
         check_resumable(found, config)
     assert config is not None
     if dry_run:

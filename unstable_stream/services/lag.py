@@ -28,7 +28,7 @@ class Lag:
 
 
 def run_of_group(group: str) -> str | None:
-    """Return the run a group serves (``rewards/RUN``), ``None`` if it serves all."""
+    """Return the run a group serves (``reward-processor/RUN``), ``None`` if it serves all."""
     return group.partition("/")[2] or None
 
 

@@ -62,6 +62,7 @@ async def run_monitor(
         monitor = _Monitor(log, served, start, every_s)
         try:
             await monitor.catch_up(stop)
+            _log.info("serving metrics", host=host, port=listening_on)
             on_ready(listening_on)
             while not stop.is_set():
                 await monitor.follow(stop)

@@ -157,6 +157,8 @@ def readable_events(records: Iterable[StoredRecord]) -> Iterator[Event]:
 
 
 async def _run_events(log: EventLog, run_id: str, *, prefix: bool = False) -> list[Event]:
+    if RunStarted.TOPIC not in await log.topics():
+        return []  # a log that no run has used yet
     events = [event async for record in read_to_end(log, ("runs",)) for event in readable_events([record])]
     return [e for e in events if (e.run_id.startswith(run_id) if prefix else e.run_id == run_id)]
 

@@ -16,8 +16,8 @@ FORMAT_VARIABLE: Final = "UNSTABLE_STREAM_LOG_FORMAT"
 
 LogFormat: TypeAlias = Literal["console", "json"]
 
-_NOISY: Final = ("aiokafka", "kafka", "faust", "mode")
-"""Libraries whose INFO lines tell of nothing an operator could act on."""
+_LIBRARIES: Final = {"aiokafka": logging.CRITICAL, "faust": logging.WARNING, "mode": logging.WARNING}
+"""Quieter than the rest. What aiokafka has to say, at every attempt, comes from the log's errors once."""
 
 
 def log_format() -> LogFormat:
@@ -64,8 +64,8 @@ def configure_output(service: str, run: str | None = None) -> LogFormat:
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(logging.INFO)
-    for name in _NOISY:
-        logging.getLogger(name).setLevel(logging.WARNING)
+    for name, level in _LIBRARIES.items():
+        logging.getLogger(name).setLevel(level)
     structlog.contextvars.clear_contextvars()
     structlog.contextvars.bind_contextvars(service=service, **({"run": run} if run else {}))
     if wanted == "json":
