@@ -1,5 +1,6 @@
 """What is shown: the right numbers under the right names, thinned where there are too many."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -79,6 +80,16 @@ def test_a_long_run_is_thinned_to_its_ends(facts: RunFacts) -> None:
     assert matrix is not None
     assert len(matrix.names) == MOST_MODELS
     assert (matrix.names[0], matrix.names[-1]) == ("ckpt-000000", "ckpt-000199")
+
+
+def test_names_are_no_markup_in_a_figure(facts: RunFacts) -> None:
+    name = "<b>bold</b>"
+    rows = [{**row, "opponent": name} for row in facts.opponents]
+    assert "against &lt;b&gt;bold" in figure_json(_charts(replace(facts, opponents=rows))["win-rate"])[0]
+    ladder = [{**row, "model_uid": name} for row in facts.ladder if row["model_uid"] == "ckpt-000001"]
+    models = [{"model_uid": name, "kind": "scripted", "version": None}]
+    shown = _charts(replace(facts, ladder=ladder, models=models))["ladder-0"]
+    assert json.loads(figure_json(shown)[0])["data"][0]["y"] == ["&lt;b&gt;bold&lt;/b&gt;"]
 
 
 def test_an_infinite_loss_is_a_gap(facts: RunFacts) -> None:

@@ -1,6 +1,7 @@
 """Charts to Plotly figures. Colours come from the page, so that they fit its light and its dark theme."""
 
 from collections.abc import Sequence
+from html import escape
 from typing import TYPE_CHECKING
 
 from unstable_stream.errors import ReportError
@@ -88,7 +89,7 @@ def _draw_lines(figure: "Figure", chart: Chart) -> None:
         figure.add_scatter(
             x=series.x,
             y=series.y,
-            name=series.name,
+            name=escape(series.name, quote=False),
             legendgroup=series.name,
             mode="lines+markers" if len(series.x) <= 40 else "lines",
             line={"color": _colour(series), "width": 2, "dash": _DASHES[series.dash % len(_DASHES)]},
@@ -109,6 +110,11 @@ def _draw_lines(figure: "Figure", chart: Chart) -> None:
         figure.update_yaxes(rangemode="tozero")
 
 
+def _labels(names: Sequence[float | str]) -> Sequence[str]:
+    """Return names as Plotly shows them letter by letter: it takes some markup for markup."""
+    return [escape(str(name), quote=False) for name in names]
+
+
 def _hover(series: Series) -> Sequence[str]:
     """Return what is said of each point beside its value."""
     if series.counts is not None and series.low is not None and series.high is not None:
@@ -124,7 +130,7 @@ def _draw_ladder(figure: "Figure", chart: Chart) -> int:
     low, high, counts = series.low or [], series.high or [], series.counts or []
     figure.add_scatter(
         x=series.y,
-        y=series.x,
+        y=_labels(series.x),
         mode="markers",
         marker={"size": 8, "color": _colour(series)},
         error_x={
@@ -147,8 +153,8 @@ def _draw_ladder(figure: "Figure", chart: Chart) -> int:
 
 def _draw_matrix(figure: "Figure", chart: Chart, matrix: Matrix) -> int:
     figure.add_heatmap(
-        x=matrix.names,
-        y=matrix.names,
+        x=_labels(matrix.names),
+        y=_labels(matrix.names),
         z=matrix.values,
         customdata=matrix.games,
         zmin=0,

@@ -87,6 +87,8 @@ class SampleGame:
     """After which shown move some are left out; ``None``: all are shown."""
     tokens: Mapping[int, Sequence[Token]]
     """Sampled tokens by game turn, at most ``_MOST_TOKENS`` of a move."""
+    with_texts: bool
+    """Whether the tokens' texts are known; otherwise they are numbers."""
 
     @property
     def players(self) -> dict[int, str]:
@@ -131,7 +133,7 @@ def pick_samples(archive: Path, run_id: str, *, limit: int, tokenizer: str | Non
             for move in moves
             if move.seat in own and move.token_ids
         }
-        samples.append(SampleGame(why, transcript, moves, cut, tokens))
+        samples.append(SampleGame(why, transcript, moves, cut, tokens, known is not None))
     return samples
 
 
