@@ -18,8 +18,10 @@ from unstable_stream.eventlog.kafka_append import Appender
 from unstable_stream.eventlog.kafka_cluster import Cluster
 from unstable_stream.eventlog.kafka_consumer import KafkaConsumer, LogParts
 from unstable_stream.eventlog.kafka_location import KafkaLocation, parse_location
-from unstable_stream.eventlog.kafka_offsets import KafkaOffsets, open_reader
+from unstable_stream.eventlog.kafka_messages import curb_aiokafka
+from unstable_stream.eventlog.kafka_offsets import KafkaOffsets
 from unstable_stream.eventlog.kafka_producer import KafkaProducer
+from unstable_stream.eventlog.kafka_readers import open_reader
 from unstable_stream.eventlog.kafka_records import prepare
 from unstable_stream.eventlog.kafka_sending import open_producer
 from unstable_stream.eventlog.kafka_topics import KafkaTopics
@@ -69,6 +71,7 @@ class KafkaLog:
         """
         if isinstance(location, str):
             location = parse_location(location, os.environ if environ is None else environ)
+        curb_aiokafka()
         cluster = Cluster(location, connect_timeout_s, delivery_timeout_s)
         return cls(cluster, append_timeout_s, session_timeout_s)
 

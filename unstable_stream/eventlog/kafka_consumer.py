@@ -5,31 +5,27 @@ to read is decided here, never by aiokafka: at the committed position, at ``star
 """
 
 import asyncio
-import contextlib
-import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from aiokafka import AIOKafkaConsumer
 from aiokafka import errors as kafka
 from aiokafka.structs import TopicPartition as KafkaPartition
 
 from unstable_stream.errors import EventLogError, FencedError, LogUnavailableError
-from unstable_stream.eventlog.kafka_buffer import Buffers
 from unstable_stream.eventlog.kafka_cluster import Cluster
 from unstable_stream.eventlog.kafka_errors import LOST_MEMBERSHIP, is_passing, translating
 from unstable_stream.eventlog.kafka_membership import Membership
-from unstable_stream.eventlog.kafka_offsets import KafkaOffsets, listed
+from unstable_stream.eventlog.kafka_offsets import KafkaOffsets
+from unstable_stream.eventlog.kafka_reading import Reading
 from unstable_stream.eventlog.kafka_topics import KafkaTopics
 from unstable_stream.eventlog.port import Positions, Start, StoredRecord, TopicPartition
 
 __all__ = ["KafkaConsumer", "LogParts"]
 
-_WAIT_MS: Final = 60_000  # for records; a poll stops waiting earlier by itself
-_CLOSE_TIMEOUT_S: Final = 10.0
-
-_Fetched: TypeAlias = Mapping[Any, Sequence[Any]]
+_PAUSE_S: Final = 0.05  # after an error that passes
+_TAKE_OVER_S: Final = 5.0  # a poll may take this long to look up where to begin, however short its timeout
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +56,10 @@ class KafkaConsumer:
         self._group = group
         self._start = start
         self._on_close = on_close
+        self._reading = Reading(consumer)
         self._members = Membership(consumer, self._ring)
         self._taken_over = 0  # version of the share this member reads now
         self._owned: Mapping[TopicPartition, int] = {}
-        self._next: dict[TopicPartition, int] = {}
-        self._unsaved: set[TopicPartition] = set()
-        self._buffers = Buffers()
-        self._paused: set[TopicPartition] = set()
-        self._fetching: asyncio.Task[_Fetched] | None = None
         self._bell: asyncio.Future[None] | None = None
         self._joined = False
         self._polling = False
@@ -82,7 +74,7 @@ class KafkaConsumer:
         """Without a group: read these partitions from these positions."""
         self._consumer.assign([KafkaPartition(*at) for at in positions])
         self._owned = dict.fromkeys(positions, 0)
-        self._go_to(positions)
+        self._reading.begin(positions)
 
     # -- reading ----------------------------------------------------------------------------------
 
@@ -117,47 +109,45 @@ class KafkaConsumer:
         )  # with records at hand nothing below waits, but fetches and heartbeats must run
         while True:
             bell = self._bell = loop.create_future()
-            if await self._follow_the_group():
+            if await self._follow_the_group(timeout_s):
+                self._check_open()
                 try:
-                    await self._fill(max_records)
+                    await self._reading.fetch(enough=max_records)
                 except kafka.KafkaError as error:
                     await self._judge(error)
                     continue
-                records = self._serve(max_records)
+                records = self._reading.take(max_records)
                 if records:
                     return records
             if loop.time() >= deadline:
                 return []
             waiting: set[asyncio.Future[Any]] = {bell}
-            if self._fetching is not None:
-                waiting.add(self._fetching)
-            # Neither is cancelled by a cancelled poll: what the fetch brings is there for the next one.
+            if self._reading.fetching is not None:
+                waiting.add(self._reading.fetching)
             await asyncio.wait(waiting, timeout=deadline - loop.time(), return_when=asyncio.FIRST_COMPLETED)
             self._check_open()
 
-    async def _follow_the_group(self) -> bool:
-        """Take over the share this member got; tell whether it has one."""
+    async def _follow_the_group(self, timeout_s: float) -> bool:
+        """Take over the share this member got; tell whether it has one and reads it."""
         members = self._members
         if self._group is None:
             return True
-        while not members.rebalancing and members.version != self._taken_over:
-            version, owned = members.version, members.owned
-            begins = {at: self._next[at] for at, since in owned.items() if self._owned.get(at) == since}
-            new = [at for at in owned if at not in begins]
-            begins |= await self._begin_at(new)
-            if members.rebalancing or members.version != version:
-                continue
-            self._unsaved &= begins.keys() - set(new)
+        try:
+            async with asyncio.timeout(max(timeout_s, _TAKE_OVER_S)):
+                while not members.rebalancing and members.version != self._taken_over:
+                    await self._take_over(members.version, members.owned)
+        except TimeoutError:
+            return False
+        return not members.rebalancing
+
+    async def _take_over(self, version: int, owned: Mapping[TopicPartition, int]) -> None:
+        positions = self._reading.positions
+        begins = {at: positions[at] for at, since in owned.items() if self._owned.get(at) == since}
+        begins |= await self._begin_at([at for at in owned if at not in begins])
+        if not self._members.rebalancing and self._members.version == version:
             self._owned = owned
             self._taken_over = version
-            if self._fetching is not None and self._fetching.done():
-                self._fetching.exception()  # whatever it brought was fetched before we said from where
-                self._fetching = None
-            self._next.clear()
-            self._buffers = Buffers()
-            self._paused.clear()
-            self._go_to(begins)
-        return not members.rebalancing
+            self._reading.begin(begins)
 
     async def _begin_at(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """Where a member begins with partitions that are new to it."""
@@ -165,74 +155,24 @@ class KafkaConsumer:
             return {}
         assert self._group is not None
         committed = await self._log.topics.committed(self._group)
-        # Nobody has committed anything: what this member has read before is the best there is.
-        known = {at: committed.get(at, self._next.get(at)) for at in partitions}
+        # Where nobody has committed anything, what this member has read before is the best there is.
+        known = {at: committed.get(at, self._reading.positions.get(at)) for at in partitions}
         missing = [at for at, offset in known.items() if offset is None]
         started = await self._log.offsets.start(missing, self._start)
         return {at: started[at] if offset is None else offset for at, offset in known.items()}
 
-    async def _fill(self, enough: int) -> None:
-        """Move what aiokafka has fetched into the buffers, without waiting for more.
-
-        Partitions with ``enough`` records pause, so that those with fewer are fetched meanwhile: aiokafka has
-        one fetch under way for each broker, and holds it back while it has records itself.
-        """
-        if self._fetching is None:
-            self._take_in(await self._consumer.getmany(timeout_ms=0), enough)
-        elif self._fetching.done():
-            fetching, self._fetching = self._fetching, None
-            self._take_in(fetching.result(), enough)
-        if not self._buffers and self._fetching is None and self._owned:
-            self._fetching = asyncio.create_task(self._consumer.getmany(timeout_ms=_WAIT_MS))
-
-    def _take_in(self, fetched: _Fetched, enough: int) -> None:
-        for (topic, partition), records in fetched.items():
-            at = TopicPartition(topic, partition)
-            if at in self._owned:
-                self._buffers.add(at, records)
-        full = [at for at in self._owned if self._buffers.count(at) >= enough and at not in self._paused]
-        self._consumer.pause(*(KafkaPartition(*at) for at in full))
-        self._paused.update(full)
-
-    def _serve(self, max_records: int) -> list[StoredRecord]:
-        records, ends = self._buffers.take(max_records)
-        self._next.update(ends)
-        self._unsaved |= ends.keys()
-        low = [at for at in self._paused if self._buffers.count(at) < max_records]
-        self._consumer.resume(*(KafkaPartition(*at) for at in low))
-        self._paused.difference_update(low)
-        if self._fetching is None or not self._fetching.done():
-            self._move_past_markers()
-        return records
-
-    def _move_past_markers(self) -> None:
-        """Where all that was fetched is returned, go to where aiokafka is: behind what holds no records."""
-        assignment = self._consumer._subscription.subscription.assignment
-        for at in self._owned:
-            if at not in self._buffers:
-                state = assignment.state_value(at)
-                if state is not None and state.has_valid_position and state.position > self._next[at]:
-                    self._next[at] = state.position
-                    self._unsaved.add(at)
-
     async def _judge(self, error: kafka.KafkaError) -> None:
         """Raise what the user has to know; let pass what mends itself."""
-        if isinstance(error, kafka.NoOffsetForPartitionError):
-            return  # a new share, and we have not yet said from where
-        self._go_to({at: self._buffers.end(at, self._next[at]) for at in self._owned}, keep=True)
+        if not self._members.rebalancing or self._group is None:
+            self._reading.begin_again()
         if isinstance(error, kafka.OffsetOutOfRangeError):
             ((at, offset),) = error.args[0].items()
             raise await self._log.offsets.out_of_range(TopicPartition(*at), offset) from error
-        if not is_passing(error):
+        # Without an offset: a new share, and we have not yet said from where.
+        if not is_passing(error) and not isinstance(error, kafka.NoOffsetForPartitionError):
             with translating(self._log.cluster.location, f"read {', '.join(self._topics)}"):
                 raise error
-
-    def _go_to(self, positions: Positions, *, keep: bool = False) -> None:
-        """Let aiokafka go on from there; ``keep``: what is buffered comes before."""
-        for at, offset in positions.items():
-            self._consumer.seek(KafkaPartition(*at), offset)
-            if not keep:
-                self._next[at] = offset
+        await asyncio.sleep(_PAUSE_S)
 
     def _ring(self) -> None:
         """Wake a poll that waits."""
@@ -247,7 +187,7 @@ class KafkaConsumer:
 
     def positions(self) -> Positions:
         """Next offset of every assigned partition."""
-        return dict(self._next)
+        return dict(self._reading.positions)
 
     async def committed(self) -> Positions:
         """The group's committed positions of the assigned partitions that have one; none without a group."""
@@ -263,28 +203,34 @@ class KafkaConsumer:
         Raises:
             FencedError: a partition belongs to this member no more; nothing was committed.
             EventLogError: the consumer has no group.
+            LogUnavailableError: the brokers did not take them in time.
         """
         self._check_open()
         if positions is None:
-            positions = {at: self._next[at] for at in self._unsaved}
-        positions = dict(positions)
+            positions = {at: self._reading.positions[at] for at in self._reading.moved}
+        offsets = {KafkaPartition(*at): offset for at, offset in positions.items()}
+        committed = False
         try:
             async with asyncio.timeout(self._log.cluster.delivery_timeout_s):
-                while await self.claim(positions) and positions:
-                    try:
-                        await self._consumer.commit(
-                            {KafkaPartition(*at): offset for at, offset in positions.items()}
-                        )
-                    except LOST_MEMBERSHIP:
-                        self._members.moves()  # until aiokafka has joined again
-                    else:
-                        break
+                while not committed:
+                    group = await self.claim(positions)
+                    committed = not offsets or await self._commit(group, offsets)
         except TimeoutError as error:
             raise LogUnavailableError(
                 f"the positions of group {self._group!r} could not be committed within "
                 f"{self._log.cluster.delivery_timeout_s:g} s: check that the brokers run."
             ) from error
         self.saved(positions)
+
+    async def _commit(self, group: str, offsets: Mapping[Any, int]) -> bool:
+        """Tell whether it worked; if not, the group moves and may be asked again when it has settled."""
+        with translating(self._log.cluster.location, f"commit positions of group {group!r}"):
+            try:
+                await self._consumer.commit(offsets)
+            except LOST_MEMBERSHIP:
+                self._members.moves()
+                return False
+        return True
 
     async def claim(self, positions: Positions) -> str:
         """Return the group if these partitions are this member's; waits for a rebalance under way.
@@ -299,42 +245,35 @@ class KafkaConsumer:
                 "a consumer without a group has no positions to commit: open it with group=…, or keep its "
                 "positions() yourself."
             )
-        if positions.keys() <= self._owned.keys():
+        if positions.keys() <= self._owned.keys() and positions:
             await self._members.settled()
             self._check_open()
         for at in positions:
             if at not in self._owned or self._members.owned.get(at) != self._owned[at]:
                 raise FencedError(
                     f"{at} is not assigned to this consumer of group {self._group!r} (it has "
-                    f"{listed(self._members.owned)}): nothing was committed."
+                    f"{_listed(self._members.owned)}): nothing was committed."
                 )
         return self._group
 
     def saved(self, positions: Positions) -> None:
         """Note that these positions were committed."""
-        self._unsaved -= {at for at, offset in positions.items() if self._next.get(at) == offset}
+        now = self._reading.positions
+        self._reading.moved -= {at for at, offset in positions.items() if now.get(at) == offset}
 
     async def seek(self, positions: Positions) -> None:
         """Go on from these offsets; whether they exist shows in the next :meth:`poll`.
 
-        Raises:
-            EventLogError: a partition is not assigned.
+        Raises :class:`EventLogError` if a partition is not assigned.
         """
         self._check_open()
         for at in positions:
-            if at not in self._owned or (self._group is not None and at not in self._members.owned):
+            if at not in self._owned:
                 raise EventLogError(
-                    f"cannot seek to {at}@{positions[at]}: this consumer has {listed(self._owned)}. "
+                    f"cannot seek to {at}@{positions[at]}: this consumer has {_listed(self._owned)}. "
                     "A member of a group gets its partitions in poll()."
                 )
-        if self._fetching is not None and self._fetching.done():
-            with contextlib.suppress(kafka.KafkaError):  # comes again, if it still matters
-                self._take_in(self._fetching.result(), sys.maxsize)
-            self._fetching = None
-        for at in positions:
-            self._buffers.drop(at)
-        self._go_to(positions)
-        self._unsaved |= positions.keys()
+        self._reading.seek(positions)
 
     async def close(self) -> None:
         """Leave the group: its other members take over at once. What was not committed is read again."""
@@ -344,22 +283,12 @@ class KafkaConsumer:
         self._on_close(self)
         self._ring()
         self._members.close()
-        await stop(self._consumer)
-        if self._fetching is not None:
-            self._fetching.cancel()
-            await asyncio.wait([self._fetching])
-            if not self._fetching.cancelled():
-                self._fetching.exception()
+        await self._reading.close()
 
     def _check_open(self) -> None:
         if self._closed:
             raise EventLogError("this consumer is closed; open another one to go on.")
 
 
-async def stop(consumer: AIOKafkaConsumer) -> None:
-    """Stop aiokafka's consumer, within bounds."""
-    # Its tasks must have begun: one that is cancelled before its first step ends stop() half way.
-    await asyncio.sleep(0)
-    with contextlib.suppress(TimeoutError, kafka.KafkaError):
-        async with asyncio.timeout(_CLOSE_TIMEOUT_S):
-            await consumer.stop()
+def _listed(partitions: Collection[TopicPartition]) -> str:
+    return ", ".join(str(at) for at in sorted(partitions)) or "no partitions yet"

@@ -2,62 +2,15 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
-from typing import Final
 
-from aiokafka import AIOKafkaConsumer
-from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from aiokafka.structs import TopicPartition as KafkaPartition
 
 from unstable_stream.errors import OffsetOutOfRangeError
 from unstable_stream.eventlog.kafka_cluster import Cluster, Lazy
+from unstable_stream.eventlog.kafka_readers import FETCH_WAIT_MS, open_reader, stop_reader
 from unstable_stream.eventlog.port import Positions, Start, TopicPartition
 
-__all__ = ["KafkaOffsets", "listed", "open_reader"]
-
-_HEARTBEAT_S: Final = 0.5  # how soon members notice that the group moves
-FETCH_MAX_BYTES: Final = 16 * 1024 * 1024
-PARTITION_FETCH_BYTES: Final = 2 * 1024 * 1024
-FETCH_WAIT_MS: Final = 200
-
-
-async def open_reader(
-    cluster: Cluster, group: str | None = None, session_timeout_s: float = 10.0
-) -> AIOKafkaConsumer:
-    """Start an aiokafka consumer without any topics, which sees committed records only.
-
-    It waits for new records on a broker for a short time only: what it learns meanwhile, such as that another
-    partition on the same broker is wanted too, waits with it.
-
-    A record larger than the limits is returned alone, so they bound memory, not the size of records.
-
-    Raises the :class:`~unstable_stream.errors.EventLogError` family.
-    """
-    reader: AIOKafkaConsumer | None = None
-
-    async def start() -> None:
-        nonlocal reader
-        reader = AIOKafkaConsumer(
-            **cluster.settings(),
-            group_id=group,
-            isolation_level="read_committed",
-            enable_auto_commit=False,
-            auto_offset_reset="none",
-            partition_assignment_strategy=(RangePartitionAssignor,),
-            session_timeout_ms=round(session_timeout_s * 1000),
-            heartbeat_interval_ms=round(min(session_timeout_s / 3, _HEARTBEAT_S) * 1000),
-            fetch_max_bytes=FETCH_MAX_BYTES,
-            max_partition_fetch_bytes=PARTITION_FETCH_BYTES,
-            fetch_max_wait_ms=FETCH_WAIT_MS,
-        )
-        try:
-            await reader.start()
-        except BaseException:
-            await reader.stop()
-            raise
-
-    await cluster.start(start, "connect" if group is None else f"join group {group!r}")
-    assert reader is not None
-    return reader
+__all__ = ["KafkaOffsets"]
 
 
 class KafkaOffsets:
@@ -65,7 +18,7 @@ class KafkaOffsets:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._reader = Lazy(lambda: open_reader(cluster), lambda reader: reader.stop())
+        self._reader = Lazy(lambda: open_reader(cluster), stop_reader)
 
     async def close(self) -> None:
         """Close the connection."""
@@ -142,7 +95,7 @@ class KafkaOffsets:
                     reader.pause(*(at for at in wanted if at in offsets))
             return offsets
         finally:
-            await reader.stop()
+            await stop_reader(reader)
 
     async def out_of_range(self, at: TopicPartition, offset: int) -> OffsetOutOfRangeError:
         """Return the error for a position that is not there."""
@@ -155,8 +108,3 @@ class KafkaOffsets:
                 else "The log is shorter than this position: is it another log, or an older copy of it?"
             )
         )
-
-
-def listed(partitions: Collection[TopicPartition]) -> str:
-    """Name partitions in a message."""
-    return ", ".join(str(at) for at in sorted(partitions)) or "no partitions yet"

@@ -12,7 +12,7 @@ producer whose id is made of the group and the partition.
 import asyncio
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 from aiokafka import AIOKafkaProducer
 from aiokafka import errors as kafka
@@ -23,6 +23,7 @@ from unstable_stream.eventlog.kafka_consumer import KafkaConsumer
 from unstable_stream.eventlog.kafka_errors import FENCED, translated
 from unstable_stream.eventlog.kafka_records import Batch, pack, prepare
 from unstable_stream.eventlog.kafka_sending import (
+    abort_transaction,
     close_producer,
     commit_transaction,
     discard,
@@ -32,6 +33,8 @@ from unstable_stream.eventlog.kafka_topics import KafkaTopics
 from unstable_stream.eventlog.port import Consumer, Positions, Record, TopicPartition
 
 __all__ = ["KafkaProducer", "KafkaTransaction"]
+
+_SETTLE_S: Final = 5.0
 
 
 class KafkaProducer:
@@ -96,18 +99,34 @@ class KafkaProducer:
             FencedError: a later producer has taken over; nothing was stored.
             LogUnavailableError: it may be stored or not. This producer is of no use any more.
         """
+        sending = asyncio.create_task(self._commit(batches, positions))
+        try:
+            await asyncio.shield(sending)
+        except asyncio.CancelledError:
+            # Half a commit would leave open whether it was stored: that is settled first, if brokers answer.
+            await asyncio.wait([sending], timeout=_SETTLE_S)
+            sending.cancel()
+            await asyncio.wait([sending])
+            if not sending.cancelled():
+                sending.exception()  # is raised when the next transaction begins
+            raise
+
+    async def _commit(
+        self, batches: Sequence[Batch], positions: dict[str, dict[TopicPartition, int]]
+    ) -> None:
         producer = self._producer
         committing = False
         try:
             async with asyncio.timeout(self._cluster.delivery_timeout_s):
-                await fill_transaction(
-                    producer, pack(batches, producer, self._topics, whole=False), positions
-                )
+                packed = pack(batches, producer, self._topics, whole=False)
+                await fill_transaction(producer, packed, positions)
                 committing = True
                 await commit_transaction(producer)
         except (kafka.KafkaError, OSError, asyncio.CancelledError) as error:
-            # Another begin with this id could fence off one that took over meanwhile, so this one is over.
+            # To begin again with this id could fence off one that took over meanwhile: this one is over.
             self._ended_by = self._judged(error, committing)
+            if not committing and not isinstance(error, FENCED):
+                await abort_transaction(producer)
             await discard(producer)
             if isinstance(error, asyncio.CancelledError):
                 raise

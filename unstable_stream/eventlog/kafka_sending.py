@@ -17,7 +17,7 @@ from typing import Any, Final
 from aiokafka import AIOKafkaProducer
 from aiokafka import errors as kafka
 from aiokafka.client import ConnectionGroup, CoordinationType
-from aiokafka.producer.transaction_manager import TransactionResult
+from aiokafka.producer.transaction_manager import TransactionResult, TransactionState
 from aiokafka.protocol.transaction import EndTxnRequest
 from aiokafka.structs import TopicPartition as KafkaPartition
 
@@ -26,6 +26,7 @@ from unstable_stream.eventlog.kafka_records import Packed, waves
 from unstable_stream.eventlog.port import Positions
 
 __all__ = [
+    "abort_transaction",
     "close_producer",
     "commit_transaction",
     "discard",
@@ -119,6 +120,14 @@ async def commit_transaction(producer: AIOKafkaProducer) -> None:
         with contextlib.suppress(kafka.KafkaError, OSError):  # it is decided: whatever fails, it will be seen
             async with asyncio.timeout(_MARKERS_TIMEOUT_S):
                 await _wait_for_markers(producer)
+
+
+async def abort_transaction(producer: AIOKafkaProducer) -> None:
+    """Abort an open transaction if the brokers answer soon; else they do so themselves after its time-out."""
+    if producer._txn_manager.state in (TransactionState.IN_TRANSACTION, TransactionState.ABORTABLE_ERROR):
+        with contextlib.suppress(kafka.KafkaError, OSError):
+            async with asyncio.timeout(_LAST_WORDS_S):
+                await producer.abort_transaction()
 
 
 async def _wait_for_markers(producer: AIOKafkaProducer) -> None:
