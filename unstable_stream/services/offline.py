@@ -173,14 +173,14 @@ async def train_offline(
         exhausted = feeding.done()
         if exhausted:
             feeding.result()  # raises what went wrong with it
+        progress.updates = updates
         outcome = "completed" if done else "stopped"
         reason = f"{updates} updates on steps of {source}" + (
             "" if done else ": there were no more steps" if exhausted else ": interrupted"
         )
     finally:
         feeding.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await feeding
+        await asyncio.wait([feeding])
         await finish_run(log, run_id, outcome, reason)
     return run_id
 

@@ -77,7 +77,8 @@ async def paced(
                     yield Merged(due, piece.read)
                     due = []
                     wait_s = began + (latest_ms - first_ms) / 1000 / speed - clock.time()
-                await clock.sleep(max(0.0, wait_s))
+                if wait_s > 0:
+                    await clock.sleep(wait_s)
             due.append(record)
         yield Merged(due, piece.read)
 
