@@ -1,5 +1,6 @@
 """The questions the archive must answer, against numbers worked out by hand from ``history``'s rules."""
 
+import re
 from pathlib import Path
 
 import msgspec
@@ -200,6 +201,15 @@ def test_reference_page_is_current() -> None:
     assert (_ROOT / "docs" / "archive.md").read_text(encoding="utf-8") == archive_reference(), (
         "docs/archive.md is out of date: python -m unstable_stream.archive.reference"
     )
+
+
+def test_queries_of_the_page_on_analytics_have_answers(archive: Path) -> None:
+    page = (_ROOT / "docs" / "analytics.md").read_text(encoding="utf-8")
+    queries = re.findall(r'unstable-stream sql "([^"]+)"', page)
+    assert len(queries) == 3
+    for sql in queries:
+        # The made-up run has six updates.
+        assert query(archive, sql.replace("(1, 10, 20)", "(1, 3, 6)")).rows, sql
 
 
 def test_environment_is_kept_with_each_seat(archive: Path) -> None:
