@@ -43,8 +43,10 @@ def is_passing(error: BaseException) -> bool:
     """Whether the same request may succeed later: a broker restarts, a leader moves."""
     if isinstance(error, (*_LOGIN, *_REFUSED, ssl.SSLCertVerificationError)):
         return False
-    # NodeNotReadyError and the like; asyncio's own TimeoutError is an OSError.
-    return isinstance(error, OSError) or (isinstance(error, kafka.KafkaError) and bool(error.retriable))
+    # asyncio's own TimeoutError is an OSError; aiokafka's does not say that it is retriable.
+    if isinstance(error, OSError | kafka.KafkaTimeoutError):
+        return True
+    return isinstance(error, kafka.KafkaError) and bool(error.retriable)
 
 
 def translated(error: BaseException, location: KafkaLocation, doing: str) -> UnstableStreamError:
