@@ -258,7 +258,8 @@ class StandingService:
             if kind is None:
                 assert self.popen.poll() is None, f"{self._arguments} ended:\n{self.told()}"
                 self.popen.terminate()
-                assert self.popen.wait(DEADLINE_S) == 0, self.told()
+                status = self.popen.wait(DEADLINE_S)
+                assert status == 0, f"{self._arguments} ended with {status}:\n{self.told()}"
         finally:
             self.popen.kill()
             self.popen.wait()

@@ -2,6 +2,7 @@
 
 import json
 import signal
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 
 from infra.kafka.brokers import KafkaCluster
 from tests.conftest import free_port_pair, skip_without_kafka
-from tests.whole_run.processes import LaunchedRun, StandingService, run_command
+from tests.whole_run.processes import DEADLINE_S, LaunchedRun, StandingService, run_command
 from tests.whole_run.test_kills import VICTIMS, assert_published_once, progress_beyond
 from unstable_stream.events import (
     Event,
@@ -59,7 +60,7 @@ async def assert_nothing_lost_or_twice(run: LaunchedRun, updates: int) -> str:
     rated = [r.games for r in history.of(Rating) if r.env_id != "*" and r.model_uid == "random-legal"]
     assert rated == list(range(1, len(rated) + 1))
     report = await run.command("audit", end.run_id)
-    assert (report.returncode, report.stderr) == (0, ""), report.stdout
+    assert report.returncode == 0, report.stdout + report.stderr
     assert "balanced" in report.stdout
     return end.run_id
 
@@ -70,6 +71,18 @@ def rows(data: Path, query: str) -> list[dict[str, object]]:
     assert done.returncode == 0, done.stderr
     found: list[dict[str, object]] = json.loads(done.stdout)
     return found
+
+
+def until_archived(data: Path, run: LaunchedRun) -> None:
+    """Wait until the archive elsewhere has all games of a run that is over."""
+    finished = len({outcome.game_id for outcome in run.history.of(GameOutcome)})
+    deadline = time.monotonic() + DEADLINE_S
+    while True:
+        done = run_command(data, "sql", "SELECT count(*) AS games FROM game_outcomes", "--json")
+        games = json.loads(done.stdout)[0]["games"] if done.returncode == 0 else 0
+        if games == finished:
+            return
+        assert time.monotonic() < deadline, f"{games} of {finished} games archived\n{done.stderr}"
 
 
 async def test_processors_and_archiver_stand_elsewhere(tmp_path: Path, one_broker: KafkaCluster) -> None:
@@ -91,6 +104,7 @@ async def test_processors_and_archiver_stand_elsewhere(tmp_path: Path, one_broke
             assert await run.end() == 0, run.told()
             assert run.left_behind() == []
             run_id = await assert_nothing_lost_or_twice(run, UPDATES)
+            until_archived(shelf, run)
             events = run.history.events
     assert during[0]["games"] != 0, "the archive answers while the run writes"
 
@@ -155,6 +169,7 @@ async def test_services_elsewhere_die_and_others_take_over(tmp_path: Path, one_b
             await run.until("progress with one of two processors", progress_beyond(run.history))
             with StandingService(shelf, log, "archive", "--follow"):
                 assert await run.end() == 0, run.told()
+                until_archived(shelf, run)
             await assert_nothing_lost_or_twice(run, 2 * UPDATES)
             outcomes = {outcome.game_id for outcome in run.history.of(GameOutcome)}
             (started,) = run.history.of(RunStarted)
