@@ -16,6 +16,7 @@ import yaml
 from typer.testing import CliRunner, Result
 
 from unstable_stream.cli import app
+from unstable_stream.errors import EventLogError
 from unstable_stream.eventlog import topics
 from unstable_stream.eventlog.asyncapi import document_text
 from unstable_stream.eventlog.port import EventLog, Record, TopicPartition, TopicSpec
@@ -125,6 +126,12 @@ def test_other_partitions_cannot_be_mended_by_a_command(
     refused = CliRunner().invoke(app, ["topics", "create", *place])
     assert refused.exit_code == 1
     assert "2 partitions" in str(refused.exception)
+
+    async def begin_a_run(log: EventLog) -> None:
+        await topic_drift.prepare_topics(log, place[3])
+
+    with pytest.raises(EventLogError, match=f"{first.name}: partitions 2, declared 3"):
+        on_log(place, begin_a_run)
 
 
 def test_a_topic_is_described_as_declared_and_as_it_is(

@@ -1,0 +1,180 @@
+"""``--log`` on every command: which log is meant, what is said when it is not there, what hints repeat."""
+
+import asyncio
+import json
+import os
+import secrets
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+from typer.testing import CliRunner
+
+from tests.cli.test_audit import write
+from tests.services.test_audit import RUN, history
+from unstable_stream.cli import app
+from unstable_stream.errors import LogUnavailableError
+from unstable_stream.eventlog.local import LocalLog
+from unstable_stream.eventlog.records import record_from_event
+from unstable_stream.eventlog.topics import load_topics
+from unstable_stream.events import RunFinished, RunStarted
+from unstable_stream.services.data_dir import DataDir, check_log, open_log_at
+
+NOBODY = "kafka://127.0.0.1:1"
+
+
+ON_A_LOG = (
+    ["topics"],
+    ["topics", "create"],
+    ["runs"],
+    ["log", "tail", "runs"],
+    ["monitor", "--port", "0"],
+    ["train", "--resume", "x"],
+    ["quickstart"],
+)
+
+
+def start(*arguments: str, cwd: Path, **environment: str) -> subprocess.Popen[str]:
+    program = "import sys; sys.argv[0] = 'unstable-stream'; from unstable_stream.cli import main; main()"
+    return subprocess.Popen(
+        [sys.executable, "-c", program, *arguments],
+        env={**os.environ, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=cwd,
+    )
+
+
+def finish(process: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]:
+    with process:
+        stdout, stderr = process.communicate(timeout=100)
+    return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
+
+
+def command(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    return finish(start(*arguments, cwd=cwd, **environment))
+
+
+def test_brokers_that_are_not_there_are_one_clear_line(tmp_path: Path) -> None:
+    # Side by side: they mostly wait.
+    processes = [start(*arguments, "--log", NOBODY, cwd=tmp_path) for arguments in ON_A_LOG]
+    for arguments, result in zip(ON_A_LOG, map(finish, processes), strict=True):
+        assert (result.returncode, result.stdout) == (1, ""), arguments
+        assert result.stderr.startswith("error: could not connect on kafka://127.0.0.1:1: "), result.stderr
+        assert result.stderr.count("\n") == 1, result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_that_they_are_not_there_is_known_soon(tmp_path: Path) -> None:
+    started = time.monotonic()
+    with pytest.raises(LogUnavailableError):
+        await check_log(NOBODY, DataDir(tmp_path))
+    assert time.monotonic() - started < 12
+
+
+def test_a_log_whose_topics_would_lose_records_is_refused_before_the_run(tmp_path: Path) -> None:
+    async def spoil() -> None:
+        async with LocalLog.open(tmp_path / "log.sqlite", synchronous="NORMAL") as log:
+            await log.create_topics([replace(load_topics()["steps"], partitions=2)])
+
+    asyncio.run(spoil())
+    result = command("quickstart", "--quiet", "--data", str(tmp_path), cwd=tmp_path)
+    assert (result.returncode, result.stdout) == (1, "")
+    assert result.stderr.startswith("error: topics of this log are not as declared")
+    assert "steps: partitions 2, declared 8\n" in result.stderr
+    assert "Traceback" not in result.stderr
+    assert list(tmp_path.glob("logs")) == []  # no service was started
+
+
+def test_without_aiokafka_it_is_said_what_to_install(tmp_path: Path) -> None:
+    program = (
+        "import sys; sys.modules['aiokafka'] = None\n"
+        f"sys.argv = ['unstable-stream', 'runs', '--log', {NOBODY!r}]\n"
+        "from unstable_stream.cli import main; main()"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path, timeout=60, check=False
+    )
+    assert result.returncode == 1
+    assert result.stderr.startswith("error: a log on Kafka needs aiokafka")
+    assert "pip install 'unstable_stream[kafka]'" in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_the_environment_names_the_log_and_the_option_wins(tmp_path: Path) -> None:
+    by_variable = command("topics", "check", cwd=tmp_path, UNSTABLE_STREAM_LOG=NOBODY)
+    assert by_variable.stderr.startswith("error: could not connect on kafka://127.0.0.1:1")
+    by_option = command("topics", "check", "--log", "local", cwd=tmp_path, UNSTABLE_STREAM_LOG=NOBODY)
+    assert by_option.stderr.startswith("error: no event log at unstable-data/log.sqlite")
+
+
+def test_a_location_of_no_known_kind_is_refused(tmp_path: Path) -> None:
+    result = command("topics", "check", "--log", "redis://x", cwd=tmp_path)
+    assert result.returncode == 1
+    assert result.stderr.startswith("error: log")
+
+
+def test_the_log_of_the_configuration_is_overridden(tmp_path: Path) -> None:
+    printed = command("quickstart", "--print-config", cwd=tmp_path)
+    config = tmp_path / "my.toml"
+    config.write_text(printed.stdout)
+    for log, expected in ((None, "local"), ("kafka://b:9092", "kafka://b:9092")):
+        option = [] if log is None else ["--log", log]
+        dry = command("train", str(config), "--dry-run", "--metrics-port", "19999", *option, cwd=tmp_path)
+        assert dry.returncode == 0, dry.stderr
+        resolved = json.loads(dry.stdout)
+        assert (resolved["log"], resolved["metrics_port"]) == (expected, 19999)
+
+
+def test_options_lead_a_command_to_the_same_place() -> None:
+    assert DataDir(Path("unstable-data")).options() == ""
+    assert (
+        DataDir(Path("my data")).options("kafka://h:1?a=b&c=d")
+        == " --data 'my data' --log 'kafka://h:1?a=b&c=d'"
+    )
+
+
+def test_runs_of_a_log_are_listed_without_an_archive(tmp_path: Path) -> None:
+    later = [
+        msgspec.structs.replace(
+            event, run_id="later", event_id=f"later-{event.event_id}", occurred_at_ms=1_000
+        )
+        for event in history()
+        if not isinstance(event, RunFinished)
+    ]
+    write(tmp_path, [*history(), *later])
+    for option in ([], ["--log", "local"]):
+        listed = CliRunner().invoke(app, ["runs", "--data", str(tmp_path), "--json", *option])
+        rows = json.loads(listed.stdout)
+        assert [(row["run"], row["state"], row["updates"]) for row in rows] == [
+            ("later", "running", 2),
+            (RUN, "completed", 0),
+        ]
+        assert rows[0]["started"].startswith("1970-01-01T00:00:01")
+
+
+async def test_runs_of_a_kafka_log_are_listed(kafka_bootstrap: str, tmp_path: Path) -> None:
+    run, location = f"run-{secrets.token_hex(4)}", f"kafka://{kafka_bootstrap}"
+    log = open_log_at(location, DataDir(tmp_path))
+    try:
+        await log.create_topics(list(load_topics().values()))
+        begun = next(event for event in history() if isinstance(event, RunStarted))
+        await log.append([record_from_event(msgspec.structs.replace(begun, run_id=run))])
+    finally:
+        await log.close()
+    for arguments in (
+        ["runs", "--log", location, "--csv"],
+        ["log", "tail", "runs", "--run", run, "--log", location],
+    ):
+        result = command(*arguments, cwd=tmp_path)
+        assert result.returncode == 0, result.stderr
+        assert (run in result.stdout) or ("run-started" in result.stdout)
+    audit = command("audit", run, "--log", location, cwd=tmp_path)
+    assert f"{run} (" in audit.stdout, audit.stderr
+    unknown = command("watch", "no-such-run", "--log", location, cwd=tmp_path)
+    assert unknown.stderr.startswith("error: no run 'no-such-run' in this log")
