@@ -28,6 +28,7 @@ from unstable_stream.events import (
     Seat,
     Step,
     checkpoint_uid,
+    encode_event,
     event_id,
     game_id,
 )
@@ -101,6 +102,7 @@ async def record_run(
     hosted: bool = True,
     reads: Sequence[int] = (25,),
     restart_after: int = 0,
+    updates: bool = True,
     finish: bool = True,
     change: Change = lambda event: event,
 ) -> RunConfig:
@@ -114,6 +116,7 @@ async def record_run(
         hosted: the processors run in their hosts, which commit positions; else they are just called.
         reads: how many records the learner reads at a time before each update; the last holds on.
         restart_after: the learner dies after this update and is started again.
+        updates: ``False``: the run ends before the first game.
         finish: the run completes.
         change: may alter steps, ratings and updates on their way to the log; not those of a host.
     """
@@ -124,7 +127,7 @@ async def record_run(
     learner = await _Learner.start(log, run_id, settings)
     processors = _Processors(run_id, settings)
     index = 0
-    for number in range(1, settings.learner.iterations + 1):
+    for number in range(1, settings.learner.iterations + 1 if updates else 1):
         played: list[Event] = []
         for _ in range(games):
             started, *ended = await play(run_id, settings, index, number - 1)
@@ -210,6 +213,22 @@ async def copy_log(source: EventLog, target: EventLog, change: Callable[[StoredR
             await target.append([copied])
 
 
+def nth(number: int, kind: type[Event], change: Callable[[Any], Event]) -> Callable[[StoredRecord], bytes]:
+    """Change the event of this kind that comes at this place; ``Any``: it is of that kind."""
+    seen = -1
+
+    def changed(record: StoredRecord) -> bytes:
+        nonlocal seen
+        event = event_from_record(record)
+        if isinstance(event, kind):
+            seen += 1
+            if seen == number:
+                return encode_event(change(event))
+        return record.value
+
+    return changed
+
+
 async def _publish(log: EventLog, events: Sequence[Event]) -> None:
     await log.append([record_from_event(event) for event in events])
 
@@ -217,7 +236,7 @@ async def _publish(log: EventLog, events: Sequence[Event]) -> None:
 async def play(run_id: str, settings: RunConfig, index: int, version: int) -> list[Event]:
     """Play one game; return its start, trajectories and outcome."""
     env = settings.train_envs[index % len(settings.train_envs)]
-    mine = index % env.num_players
+    mine = index // len(settings.train_envs) % env.num_players
     mirror = index % 4 == 3
     seats = []
     for seat in range(env.num_players):

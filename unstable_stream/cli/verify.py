@@ -69,7 +69,8 @@ def _progress_bar() -> Iterator[Callable[[str, int, int], None]]:
     from rich.console import Console
     from rich.progress import Progress
 
-    with Progress(console=Console(stderr=True), transient=True) as bar:
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("verifying", total=None)
         yield lambda what, done, total: bar.update(task, description=what, completed=done, total=total)
 
@@ -91,4 +92,4 @@ def _print_report(report: "VerifyReport") -> None:
         table.add_row(check.name, *counts, check.skipped or "")
     console.print(table)
     wrong = sum(check.differing for check in report.checks)
-    console.print(" [green]verified[/]" if report.clean else f" [red]{wrong:,} differences[/]")
+    console.print(" [green]verified[/]" if report.clean else f" [red]{wrong:,} difference(s)[/]")
