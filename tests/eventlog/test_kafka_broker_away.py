@@ -32,7 +32,7 @@ async def test_a_reader_waits_for_the_broker_and_closes_without_it(cluster: Kafk
     cluster.stop(1)
     for reader in (consumer, member):
         assert await reader.poll(timeout_s=1.0) == [], "nothing there is no error: the broker may come back"
-    with pytest.raises(LogUnavailableError, match="127.0.0.1"):
+    with pytest.raises(LogUnavailableError, match="could not look up offsets"):
         await log.end_offsets("games")
 
     await asyncio.to_thread(cluster.start, 1)
