@@ -92,8 +92,9 @@ async def _serve(
     from rich.console import Console
 
     from unstable_stream.services.data_dir import DataDir, open_existing_log
+    from unstable_stream.services.history import LogHistory
+    from unstable_stream.services.offline import find_recorded_run
     from unstable_stream.services.plugin_host import run_plugin
-    from unstable_stream.services.runs import find_run
 
     directory = DataDir(data)
     log = open_existing_log(log_location, directory)
@@ -102,7 +103,7 @@ async def _serve(
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
     try:
-        run_id = None if run is None else (await find_run(log, run))[0]
+        run_id = None if run is None else (await find_recorded_run(LogHistory(log), run))[0]
         with Console(stderr=True, highlight=False).status(plugin.name) as status:
             shown = asyncio.ensure_future(_show(status.update, plugin.name, counters))
             try:

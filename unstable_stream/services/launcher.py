@@ -14,13 +14,13 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from unstable_stream.config import RunConfig
-from unstable_stream.errors import ServiceError
+from unstable_stream.errors import RunError, ServiceError
 from unstable_stream.eventlog.port import EventLog
 from unstable_stream.services.cluster import resolve_model, start_local, stop_local
 from unstable_stream.services.data_dir import DataDir, open_log
 from unstable_stream.services.fork import Fork
 from unstable_stream.services.preflight import check_config
-from unstable_stream.services.runs import finish_run, new_run_id, resume_run, start_run
+from unstable_stream.services.runs import finish_run, new_run_id, resume_run, run_started, start_run
 from unstable_stream.services.service_reports import LAUNCHER, Reporter, service_values
 from unstable_stream.services.supervisor import Supervisor
 from unstable_stream.services.topic_drift import prepare_topics
@@ -52,6 +52,7 @@ async def launch(
 
     Raises:
         ConfigError: the configuration cannot run; nothing was written.
+        RunError: the run to resume plays no games.
         ServiceError: a service kept dying; the run can be resumed.
     """
     check_config(config)
@@ -65,6 +66,11 @@ async def launch(
     try:
         await prepare_topics(log, config.log, data.options(config.log))
         if resume:
+            if (await run_started(log, run_id)).replays:
+                raise RunError(
+                    f"run {run_id} trains on the replayed steps of another run and plays no games: begin one "
+                    f"with games from its checkpoint, unstable-stream fork {run_id}"
+                )
             await resume_run(log, run_id, config)
         else:
             await start_run(log, config, run_id, fork)
