@@ -46,6 +46,8 @@ async def test_ctrl_c_and_a_killed_launcher_then_the_same_evaluation_games(
             assert second.left_behind("ray::DashboardAgent", "ray::RuntimeEnvAgent") == []
             report = await second.command("audit", run_id)
             assert (report.returncode, report.stderr) == (0, ""), report.stdout
+            report = await second.command("verify", run_id)
+            assert (report.returncode, report.stderr) == (0, ""), report.stdout
 
         async with LaunchedRun.resume(first, run_id) as third:
             assert await third.end() == 0, third.told()
@@ -57,6 +59,8 @@ async def test_ctrl_c_and_a_killed_launcher_then_the_same_evaluation_games(
         report = await first.command("audit", run_id)
         assert (report.returncode, report.stderr) == (0, ""), report.stdout
         assert re.search(r"train games started.* \+ 0 in flight", report.stdout)
+        report = await first.command("verify", run_id)
+        assert (report.returncode, report.stderr) == (0, ""), report.stdout
 
     # Same seed, same evaluation games; and the initial policy, with the same seeds, makes the same moves.
     assert evaluation_plan(events) == evaluation_plan(finished_run.events)

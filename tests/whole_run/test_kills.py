@@ -56,6 +56,8 @@ async def test_a_run_outlives_the_death_of_each_of_its_processes(tmp_path: Path)
         finished = {outcome.game_id for outcome in run.history.of(GameOutcome)}
         report = await run.command("audit", ends[0].run_id)
         assert (report.returncode, report.stderr) == (0, ""), report.stdout
+        report = await run.command("verify", ends[0].run_id)
+        assert (report.returncode, report.stderr) == (0, ""), report.stdout
         answer = await run.command("sql", "SELECT count(*) AS n FROM game_outcomes", "--csv")
         assert answer.stdout.split() == ["n", str(len(finished))]
 

@@ -13,6 +13,7 @@ from unstable_stream.events import (
     GameOutcome,
     GameStarted,
     LearnerUpdate,
+    Rating,
     RecordRejected,
     RunFinished,
     RunStarted,
@@ -53,6 +54,21 @@ def test_the_audit_is_balanced(finished_run: FinishedRun) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     assert "balanced" in done.stdout
     assert finished_run.of(RecordRejected) == []
+
+
+def test_everything_derived_can_be_recomputed_and_every_game_played_again(finished_run: FinishedRun) -> None:
+    done = run_command(finished_run.data, "verify", finished_run.run_id, "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    report = json.loads(done.stdout)
+    compared = {check["name"]: check["compared"] for check in report["checks"]}
+    assert compared["steps"] == len(finished_run.of(Step))
+    assert compared["ratings"] == len(finished_run.of(Rating))
+    assert compared["games"] == len(finished_run.of(GameOutcome))
+    assert compared["trajectories"] == len(finished_run.of(Trajectory))
+    assert compared["updates"] == compared["checkpoint files"] == UPDATES
+    rated = run_command(finished_run.data, "rerate", finished_run.run_id, "--dry-run", "--json")
+    assert "0 of " in rated.stderr, rated.stderr
+    assert all(row["mu"] == row["mu_used"] for row in json.loads(rated.stdout))
 
 
 def test_every_turn_says_which_policy_made_it(finished_run: FinishedRun) -> None:
