@@ -1,0 +1,97 @@
+"""What runs in the image of the services runs without torch, Ray and TextArena, which it does not hold."""
+
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from infra.kafka.brokers import KafkaCluster
+from tests.conftest import free_port_pair, skip_without_kafka
+from unstable_stream.eventlog.records import record_from_event
+from unstable_stream.eventlog.topics import TOPICS_DIR
+from unstable_stream.events import decode_event
+from unstable_stream.services.data_dir import DataDir, open_log_at
+
+ABSENT = ("faust", "openai", "peft", "ray", "textarena", "torch", "transformers", "vllm")
+WITHOUT = f"""
+import sys
+for name in {ABSENT!r}:
+    sys.modules[name] = None  # importing it fails, as if it were not installed
+from unstable_stream.cli import main
+main()
+"""
+DEADLINE_S = 60.0
+
+
+@pytest.fixture
+def location(tmp_path: Path) -> Iterator[str]:
+    """A Kafka that holds nothing yet."""
+    skip_without_kafka()
+    with KafkaCluster(tmp_path / "kafka", port=free_port_pair()) as cluster:
+        yield f"kafka://{cluster.bootstrap}"
+
+
+def start(location: str, data: Path, *arguments: str) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-c", WITHOUT, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        stdin=subprocess.DEVNULL,
+        text=True,
+        env={**os.environ, "UNSTABLE_STREAM_LOG": location, "UNSTABLE_STREAM_DATA": str(data)},
+    )
+
+
+def run(location: str, data: Path, *arguments: str) -> str:
+    process = start(location, data, *arguments)
+    output, _ = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 0, output
+    return output
+
+
+def stop_after(process: "subprocess.Popen[str]", words: str) -> None:
+    """SIGTERM a standing service once it has said so; it ends with status 0."""
+    lines: queue.Queue[str] = queue.Queue()
+    assert process.stdout is not None
+    stdout = process.stdout
+
+    def read() -> None:
+        for line in stdout:
+            lines.put(line)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    told = ""
+    try:
+        while words not in told:
+            told += lines.get(timeout=DEADLINE_S)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(DEADLINE_S) == 0, told
+    finally:
+        process.kill()
+        process.wait()
+        reader.join()
+        stdout.close()
+
+
+async def test_every_service_of_the_image(location: str, tmp_path: Path) -> None:
+    assert "created: checkpoints" in run(location, tmp_path, "topics", "create")
+    log = open_log_at(location, DataDir(tmp_path))
+    golden = [decode_event(path.read_bytes()) for path in (TOPICS_DIR / "golden").glob("*.json")]
+    await log.append([record_from_event(event) for event in golden])
+    await log.close()
+    assert "10 topics are as declared" in run(location, tmp_path, "topics", "check")
+    assert f"{len(golden)} records archived" in run(location, tmp_path, "archive")
+    assert run(location, tmp_path, "sql", "SELECT count(*) AS n FROM events", "--csv").split() == [
+        "n",
+        str(len(golden)),
+    ]
+    stop_after(start(location, tmp_path, "processors"), "processors ready")
+    assert "committed" in run(location, tmp_path, "topics", "lag", "--csv")
+    stop_after(start(location, tmp_path, "monitor", "--port", "0"), "http://")
