@@ -53,12 +53,12 @@ def history_of(
         history = RatingHistory()
         rerating.apply(columns(piece, names), history)
         for game, scope, model, mu, sigma, games in zip(
-            history.game,
-            history.scope,
-            history.model,
-            history.mu,
-            history.sigma,
-            history.games,
+            history.game.tolist(),
+            history.scope.tolist(),
+            history.model.tolist(),
+            history.mu.tolist(),
+            history.sigma.tolist(),
+            history.games.tolist(),
             strict=True,
         ):
             env_id = OVERALL if scope < 0 else names.envs[scope]

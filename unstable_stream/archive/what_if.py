@@ -16,11 +16,12 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from unstable_stream.archive.batch import ARROW_TYPES
 from unstable_stream.archive.game_columns import Coded
@@ -31,6 +32,9 @@ __all__ = ["LabelledSet", "TableSchema", "open_set", "set_directory"]
 
 TableSchema = Mapping[str, str]
 """Column to DuckDB type, one of the archive's."""
+
+Values: TypeAlias = Sequence[Any] | NDArray[Any] | Coded
+"""A column; ``Any``: values of its type."""
 
 _LABEL: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.=,+-]*")
 _COMPRESSION: Final = "zstd"
@@ -58,8 +62,8 @@ class LabelledSet:
         self.about: dict[str, Any] = {}
         """Goes into ``about.json``."""
 
-    def write(self, table: str, schema: TableSchema, columns: Mapping[str, Sequence[Any] | Coded]) -> None:
-        """Append rows, given as columns of equal length; ``Any``: values of the column's type."""
+    def write(self, table: str, schema: TableSchema, columns: Mapping[str, Values]) -> None:
+        """Append rows, given as columns of equal length."""
         types = pa.schema([(name, ARROW_TYPES[sql_type]) for name, sql_type in schema.items()])
         writer = self._writers.get(table)
         if writer is None:
@@ -89,7 +93,7 @@ class LabelledSet:
             )
 
 
-def _array(values: Sequence[Any] | Coded, kind: pa.DataType) -> pa.Array:
+def _array(values: Values, kind: pa.DataType) -> pa.Array:
     if isinstance(values, Coded):
         return _array(values.values, kind).take(pa.array(values.codes))
     return values if isinstance(values, pa.Array) else pa.array(values, type=kind)

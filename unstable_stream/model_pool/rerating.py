@@ -5,9 +5,13 @@ settings so are the numbers, to the last bit. What differs is that a game is a f
 instead of an event, that models are numbers, and that any rating system will do.
 """
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
 
 from unstable_stream.events import OVERALL
 from unstable_stream.model_pool.systems import PairUpdate, RatingSystem
@@ -61,18 +65,45 @@ class GameColumns:
     """Of each seat; lower is better, and equal ranks draw."""
 
 
-@dataclass(slots=True)
 class RatingHistory:
-    """Every rating given in a stretch of games, as columns."""
+    """Every rating given in a stretch of games, in order; 48 bytes each."""
 
-    game: list[int] = field(default_factory=list)
-    """Place of the game in its :class:`GameColumns`."""
-    scope: list[int] = field(default_factory=list)
-    """Number of the environment, -1 for all together."""
-    model: list[int] = field(default_factory=list)
-    mu: list[float] = field(default_factory=list)
-    sigma: list[float] = field(default_factory=list)
-    games: list[int] = field(default_factory=list)
+    def __init__(self) -> None:
+        self.numbers = array("d")
+        """Six numbers for each rating: see the properties. All integers here are exact as floats."""
+
+    def _column(self, place: int) -> NDArray[np.float64]:
+        return np.frombuffer(self.numbers, dtype=np.float64).reshape(-1, 6)[:, place]
+
+    @property
+    def game(self) -> NDArray[np.int32]:
+        """``int32[ratings]``: place of the game in its :class:`GameColumns`."""
+        return self._column(0).astype(np.int32)
+
+    @property
+    def scope(self) -> NDArray[np.int32]:
+        """``int32[ratings]``: number of the environment, -1 for all together."""
+        return self._column(1).astype(np.int32)
+
+    @property
+    def model(self) -> NDArray[np.int32]:
+        """``int32[ratings]``"""
+        return self._column(2).astype(np.int32)
+
+    @property
+    def mu(self) -> NDArray[np.float64]:
+        """``float64[ratings]``"""
+        return self._column(3)
+
+    @property
+    def sigma(self) -> NDArray[np.float64]:
+        """``float64[ratings]``"""
+        return self._column(4)
+
+    @property
+    def games(self) -> NDArray[np.int32]:
+        """``int32[ratings]``: rated games of the model so far, this one included."""
+        return self._column(5).astype(np.int32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +161,7 @@ class Rerating:
         self._make_room()
         names, pairs, by_env, known = self._names.models, self._pairs, self._by_env, self._known
         models, ranks = games.models, games.ranks
+        numbers = None if history is None else history.numbers
         for place, env in enumerate(games.envs):
             first, stop = games.starts[place], games.starts[place + 1]
             if stop - first != 2:
@@ -161,13 +193,24 @@ class Rerating:
                 counts = scope.games
                 counts[a] += 1
                 counts[b] += 1
-                if history is not None:
-                    history.game += (place, place)
-                    history.scope += (scope.number, scope.number)
-                    history.model += (a, b)
-                    history.mu += (mu_a, mu_b)
-                    history.sigma += (sigma_a, sigma_b)
-                    history.games += (counts[a], counts[b])
+                if numbers is not None:
+                    number = scope.number
+                    numbers.extend(
+                        (
+                            place,
+                            number,
+                            a,
+                            mu_a,
+                            sigma_a,
+                            counts[a],
+                            place,
+                            number,
+                            b,
+                            mu_b,
+                            sigma_b,
+                            counts[b],
+                        )
+                    )
         self.games += len(games.envs)
 
     def _make_room(self) -> None:
@@ -214,12 +257,7 @@ class Rerating:
                 scope.mu[model], scope.sigma[model] = mu, sigma
                 scope.games[model] += 1
                 if history is not None:
-                    history.game.append(place)
-                    history.scope.append(scope.number)
-                    history.model.append(model)
-                    history.mu.append(mu)
-                    history.sigma.append(sigma)
-                    history.games.append(scope.games[model])
+                    history.numbers.extend((place, scope.number, model, mu, sigma, scope.games[model]))
 
     def _belief(self, scope: _Scope, model: int) -> tuple[float, float]:
         mu = scope.mu[model]

@@ -126,12 +126,12 @@ class Rater:
             _RATINGS,
             {
                 "run_id": Coded(np.zeros(len(history.mu), dtype=np.int32), [self._run_id]),
-                "env_id": Coded(np.asarray(history.scope, dtype=np.int32) + 1, [OVERALL, *self.names.envs]),
-                "model_uid": Coded(np.asarray(history.model, dtype=np.int32), self.names.models),
+                "env_id": Coded(history.scope + 1, [OVERALL, *self.names.envs]),
+                "model_uid": Coded(history.model, self.names.models),
                 "mu": history.mu,
                 "sigma": history.sigma,
                 "games": history.games,
-                "game_id": Coded(np.asarray(history.game, dtype=np.int32), game_ids),
+                "game_id": Coded(history.game, game_ids),
             },
         )
 
