@@ -115,7 +115,7 @@ def test_compose_starts_in_order_and_gives_everything_time_to_end(compose: Tree)
     assert mounted == set(compose["volumes"])
 
 
-def test_the_broker_in_compose_has_the_settings_of_the_one_without(compose: Tree) -> None:
+def test_brokers_have_the_same_settings_everywhere(compose: Tree) -> None:
     """Those that change what the clients see; sizes and threads are the machine's business."""
     properties = dict(
         line.split("=", 1)
@@ -123,9 +123,15 @@ def test_the_broker_in_compose_has_the_settings_of_the_one_without(compose: Tree
         if "=" in line and not line.startswith("#")
     )
     environment = compose["services"]["kafka"]["environment"]
-    for name in ("auto.create.topics.enable", "group.initial.rebalance.delay.ms", "process.roles",
-                 "transaction.abort.timed.out.transaction.cleanup.interval.ms"):  # fmt: skip
+    (cluster,) = manifests("Kafka")
+    strimzi = cluster["spec"]["kafka"]["config"]
+    for name in (
+        "auto.create.topics.enable",
+        "offsets.retention.minutes",
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms",
+    ):
         assert str(environment[f"KAFKA_{name.replace('.', '_').upper()}"]) == properties[name], name
+        assert str(strimzi[name]).lower() == properties[name], name
 
 
 def test_the_image_is_built_from_files_that_there_are_with_extras_that_there_are() -> None:
