@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.services.test_learner_service import BATCH, config, steps
@@ -33,10 +34,11 @@ from unstable_stream.services.offline import (
     OfflineProgress,
     find_recorded_run,
     load_offline_config,
-    replayed_step,
     train_offline,
 )
+from unstable_stream.services.replayed_steps import replayed_step
 from unstable_stream.services.runs import read_to_end, start_run
+from unstable_stream.services.verify import verify_run
 
 SOURCE = "learner-test"
 WANTED = Slice(filter=RecordFilter(SOURCE))
@@ -93,6 +95,13 @@ async def test_a_learner_trains_on_replayed_steps_alone(log: LocalLog, tmp_path:
     report = await audit_run(log, run_id)
     assert report.problems == ()
     assert (report.steps.trained, report.games["train"].started) == (3 * BATCH, 0)
+    verified = await verify_run(log, run_id, games=False)
+    assert verified.clean
+    compared = {check.name: check.compared for check in verified.checks}
+    assert (compared["steps"], compared["updates"]) == (len(published), 3)
+    forged = replayed_step(steps()[0], run_id, 1)
+    await log.append([record_from_event(msgspec.structs.replace(forged, event_id="made-up"))])
+    assert not (await verify_run(log, run_id, games=False)).clean
 
 
 @pytest.mark.slow
@@ -125,6 +134,9 @@ async def test_an_archive_alone_is_enough_and_epochs_are_told_apart(log: LocalLo
         assert finished.outcome == "stopped"
         assert finished.reason == f"10 updates on steps of {SOURCE}: there were no more steps"
         assert (await audit_run(fresh, run_id)).balanced
+        verified = await verify_run(fresh, run_id, games=False)
+        assert verified.clean
+        assert verified.checks[0].skipped == f"the steps of {SOURCE} are not on this log"
 
 
 @pytest.mark.slow

@@ -18,19 +18,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
-
 from unstable_stream.config import RunConfig, parse_config
 from unstable_stream.errors import ConfigError, RunError
 from unstable_stream.eventlog.port import Consumer, EventLog
 from unstable_stream.eventlog.records import record_from_event
 from unstable_stream.eventlog.topics import load_topics
-from unstable_stream.events import LearnerUpdate, RunResumed, RunStarted, Step, event_id
+from unstable_stream.events import LearnerUpdate, RunResumed, RunStarted, Step
 from unstable_stream.services.data_dir import DataDir
 from unstable_stream.services.history import History, Slice, merged
+from unstable_stream.services.replayed_steps import replayed_step
 from unstable_stream.services.runs import finish_run, new_run_id, readable_events, start_run
 
-__all__ = ["OfflineProgress", "find_recorded_run", "load_offline_config", "replayed_step", "train_offline"]
+__all__ = ["OfflineProgress", "find_recorded_run", "load_offline_config", "train_offline"]
 
 _POLL_S: Final = 0.5
 _PUBLISH_AT_ONCE: Final = 500
@@ -45,13 +44,6 @@ class OfflineProgress:
     used: int = 0
     """Steps trained on or dropped."""
     updates: int = 0
-
-
-def replayed_step(step: Step, run_id: str, epoch: int) -> Step:
-    """Return an old run's step as the step of the run ``run_id``; ``epoch`` counts from 1."""
-    return msgspec.structs.replace(
-        step, run_id=run_id, event_id=event_id(run_id, "replayed-step", epoch, step.event_id)
-    )
 
 
 async def find_recorded_run(history: History, prefix: str) -> tuple[str, Mapping[str, Any]]:

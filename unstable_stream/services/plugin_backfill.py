@@ -87,7 +87,7 @@ class Backfill:
         return max(log_from, (await self._event_log.beginning_offsets(where.topic))[where])
 
     async def read(self, where: TopicPartition, start: int, end: int, limit: int) -> list[StoredRecord]:
-        """Return archived records from offset ``start`` to before ``end``, at most ``limit``, in order."""
+        """Return the next archived records from ``start`` to before ``end``, in order; empty at the end."""
         reader = await self._open()
         if reader is None:
             return []

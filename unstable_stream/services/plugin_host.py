@@ -281,7 +281,7 @@ class _Host:
         records = await self._backfill.read(where, partition.next_offset, log_from, max_records)
         self._counters.archived += len(records)
         await self._work(records)
-        if len(records) == max_records or self._stop.is_set() or where not in self._partitions:
+        if records or self._stop.is_set() or where not in self._partitions:
             return
         await self._backfill.release()
         partition.next_offset = log_from

@@ -1,6 +1,7 @@
 """Verifies a run: recomputes every derived event from its causes and compares, byte for byte.
 
 - ``steps`` from trajectories, ``ratings`` from game outcomes: the same folds over the same partitions.
+- ``steps`` of a run that trains on replayed ones: from the steps of their origin.
 - batches, drops and the use of every step: the draws made again (:mod:`~.verify_batches`).
 - games and trajectories: played again from seed and actions (:mod:`~.verify_games`).
 - checkpoint files against their recorded digests.
@@ -35,6 +36,7 @@ from unstable_stream.events import (
 from unstable_stream.services.id_table import digest
 from unstable_stream.services.partition_fold import Processor
 from unstable_stream.services.processors import rating_processor, reward_processor
+from unstable_stream.services.replayed_steps import recomputed_steps
 from unstable_stream.services.run_records import RunReader, event_of_run, run_events
 from unstable_stream.services.verify_batches import BatchCheck
 from unstable_stream.services.verify_derived import DerivedCheck, Expected
@@ -127,9 +129,16 @@ class _Verifier:
     async def check_steps_and_ratings(self, games: bool, jobs: int) -> None:
         """Fold the trajectories and the outcomes again; with ``games``, also play every game again."""
         steps = self._step_index = await self._index(Step.TOPIC, "reading steps")
+        origin_gone = await self._is_origin_gone()
         step_check = DerivedCheck(
-            self._add_check("steps"), steps, comparable=_body, trimmed=self._scope.trimmed[Step.TOPIC]
+            self._add_check("steps"),
+            steps,
+            comparable=_body,
+            trimmed=self._scope.trimmed[Step.TOPIC],
+            extras=origin_gone,
         )
+        if origin_gone:
+            step_check.check.skipped = f"the steps of {self._scope.replayed_run_id} are not on this log"
         ratings = await self._index(Rating.TOPIC, "reading ratings")
         rating_check = DerivedCheck(
             self._add_check("ratings"),
@@ -146,6 +155,7 @@ class _Verifier:
             await self._fold(
                 Trajectory.TOPIC, self._reward_processor, step_check, game_check, "folding trajectories"
             )
+            await self._expect_replayed(step_check)
             await step_check.finish(self._log)
             what = "playing games again" if games else "folding outcomes"
             await self._fold(GameOutcome.TOPIC, self._rating_processor, rating_check, game_check, what)
@@ -155,6 +165,24 @@ class _Verifier:
         finally:
             if game_check is not None:
                 game_check.close()
+
+    async def _is_origin_gone(self) -> bool:
+        """Whether it trains on steps whose origin this log has not, or not all of."""
+        if self._scope.replayed_run_id is None:
+            return False
+        async for _ in run_events(self._log, Step.TOPIC, self._scope.replayed_run_id):
+            return self._scope.trimmed[Step.TOPIC]
+        return True
+
+    async def _expect_replayed(self, check: DerivedCheck) -> None:
+        """Of a run that trains on another's steps: expect those it has that follow from them."""
+        scope = self._scope
+        if scope.replayed_run_id is None:
+            return
+        steps = recomputed_steps(self._log, scope.run_id, scope.replayed_run_id, self._step_index)
+        async for record, step in steps:
+            body = encode_event(step)
+            check.expect(Expected(step.event_id, digest(body), partial(bytes, body), str(record)))
 
     async def _fold(
         self,

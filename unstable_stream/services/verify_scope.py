@@ -50,6 +50,8 @@ class RunScope:
     """``running`` (or killed), ``completed``, ``stopped`` or ``failed``."""
     first_update: int
     """1, or where the run was forked from another."""
+    replayed_run_id: str | None
+    """The run whose steps it trains on instead of playing games."""
     ends: Mapping[str, Positions]
     """By topic: nothing beyond is looked at."""
     trimmed: Mapping[str, bool]
@@ -65,10 +67,12 @@ class RunScope:
         configs: dict[int, Mapping[str, object]] = {}
         outcomes: dict[str, str] = {}
         first_update = 1
+        replayed_run_id: str | None = None
         async for _, event in run_events(log, RunStarted.TOPIC, run_id):
             if isinstance(event, RunStarted):
                 configs[0] = event.config
                 first_update = (event.parent_update or 0) + 1
+                replayed_run_id = event.parent_run_id if event.replays else None
             elif isinstance(event, RunResumed):
                 configs[event.resumption] = event.config
             elif isinstance(event, RunFinished):
@@ -92,6 +96,7 @@ class RunScope:
             config=parse_config(configs[max(configs)], origin=f"run {run_id}"),
             state=outcomes.get(event_id(run_id, "run-finished", max(configs)), "running"),
             first_update=first_update,
+            replayed_run_id=replayed_run_id,
             ends=ends,
             trimmed={topic: any((await log.beginning_offsets(topic)).values()) for topic in _TOPICS},
             # A local log keeps every record, whatever the policy.
