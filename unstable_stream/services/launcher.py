@@ -60,8 +60,7 @@ async def launch(
     run_id = resume or new_run_id(config.name)
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
+    _stop_on_signals(stop)
     log = open_log(config, data)
     try:
         await prepare_topics(log, config.log, data.options(config.log))
@@ -105,7 +104,7 @@ async def _supervise(
 ) -> Launch:
     reporter = Reporter(log, run_id, LAUNCHER, lambda: service_values(supervisor.services))
     reporting = asyncio.ensure_future(reporter.run())
-    work = asyncio.ensure_future(_work(supervisor, config))
+    work = asyncio.ensure_future(_work(supervisor, config, stop))
     stopping = asyncio.ensure_future(stop.wait())
     outcome, reason = "failed", "the launcher was interrupted"
     try:
@@ -126,12 +125,13 @@ async def _supervise(
         await supervisor.stop("processors")
         reporting.cancel()
         await asyncio.wait([reporting])
+        await reporter.report()  # that they are down; the archiver stores it yet
         await finish_run(log, run_id, outcome, reason)
         await asyncio.gather(supervisor.stop("archiver"), supervisor.stop("monitor"))
     return Launch(run_id, outcome)
 
 
-async def _work(supervisor: Supervisor, config: RunConfig) -> None:
+async def _work(supervisor: Supervisor, config: RunConfig, stop: asyncio.Event) -> None:
     """Start everything that is not external and return when learner and collector are done."""
     for name in ("processors", "archiver"):
         if name not in config.external:
@@ -140,6 +140,12 @@ async def _work(supervisor: Supervisor, config: RunConfig) -> None:
         supervisor.start("monitor", essential=False)
     # In a thread, so that these two start meanwhile and Ctrl-C is heard.
     supervisor.environment["RAY_ADDRESS"] = await asyncio.to_thread(start_local)
+    _stop_on_signals(stop)  # again: Ray has put a handler of its own in place, which aborts at SIGTERM
     for name in ("learner", "collector"):
         supervisor.start(name)
     await supervisor.wait(("learner", "collector"))
+
+
+def _stop_on_signals(stop: asyncio.Event) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
