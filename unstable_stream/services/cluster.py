@@ -38,6 +38,7 @@ def _start() -> str:
                 ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
                 return address
             context = ray.init(
+                address="local",  # never one that somebody else has started on this machine
                 include_dashboard=False,
                 log_to_driver=False,
                 logging_level=logging.ERROR,
