@@ -10,6 +10,7 @@ import pytest
 
 from tests.archive.history import made_up_run
 from tests.services.plugin_bench import PluginBench
+from unstable_stream.archive import records
 from unstable_stream.errors import ArchiveError, ConfigError, UnknownTopicError
 from unstable_stream.eventlog.port import Record, StoredRecord, TopicPartition
 from unstable_stream.events import GameOutcome, Metrics, Trajectory
@@ -228,3 +229,23 @@ async def test_an_archive_of_two_logs_must_be_told_which(local: PluginBench, tmp
         ArchiveHistory(local.data.archive)
     (only,) = await stream(ArchiveHistory(local.data.archive, log_id))
     assert only.headers["ce_id"] == b"m"
+
+
+async def test_a_reader_that_pauses_does_not_keep_writers_from_the_archive(
+    local: PluginBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history, "_PIECE_RECORDS", 5)
+    monkeypatch.setattr(history, "_BATCH_RECORDS", 5)
+    monkeypatch.setattr(records, "_LONGEST_HOLD_S", 0.05)
+    events = made_up_run(local.run_id)
+    await local.publish(events)
+    source = await archived(local)
+    pieces = merged(source, Slice(topics=("steps",)))
+    first = await anext(pieces)
+    # While the reader has read some and not the rest, somebody else writes.
+    await local.publish(made_up_run("another"))
+    async with asyncio.timeout(30):
+        await archived(local)
+    rest = [record async for piece in pieces for record in piece.records]
+    assert len(first.records) == 5
+    assert len(rest) == 41

@@ -1,5 +1,6 @@
 """Read the archive's raw records back in offset order, in pieces, without standing in the writer's way."""
 
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,7 +14,8 @@ from unstable_stream.errors import ArchiveError
 __all__ = ["ArchivedRow", "RecordReader"]
 
 # Reading and writing exclude each other in DuckDB, and opening costs about 50 ms. So a reader keeps the file
-# for several pieces, lets go after this long, and stays away for as long as a writer needs to notice.
+# for several pieces, lets go after this long whatever its caller does, and stays away for as long as a writer
+# needs to notice.
 _LONGEST_HOLD_S: Final = 1.0
 _WRITERS_TURN_S: Final = 0.03
 
@@ -34,7 +36,7 @@ class ArchivedRow(NamedTuple):
 
 
 class RecordReader:
-    """Reads the records of one log; blocking, for one thread at a time."""
+    """Reads the records of one log; blocking."""
 
     def __init__(self, path: Path | str, log_id: str | None = None, *, timeout_s: float = 60.0) -> None:
         """Look into the archive.
@@ -50,14 +52,17 @@ class RecordReader:
         """
         self.path = Path(path)
         self._timeout_s = timeout_s
+        # Guards what follows against the timer that closes it.
+        self._lock = threading.Lock()
         self._connection: duckdb.DuckDBPyConnection | None = None
-        self._opened_at = 0.0
+        self._timer = threading.Timer(0, self.release)
         self._closed_at = 0.0
         try:
-            connection = self._hold()
-            ((version,),) = connection.execute("SELECT version FROM schema_version").fetchall()
-            # Version 1 knew a single log, and not which: it cannot be asked for by name.
-            known = [""] if version < 2 else self._log_ids(connection)
+            with self._lock:
+                connection = self._hold()
+                ((version,),) = connection.execute("SELECT version FROM schema_version").fetchall()
+                # Version 1 knew a single log, and not which: it cannot be asked for by name.
+                known = [""] if version < 2 else self._log_ids(connection)
             self.log_id = self._choose(known, log_id)
             self._of_log = "log_id = $log AND " if version >= 2 else "$log = '' AND "
         finally:
@@ -144,23 +149,26 @@ class RecordReader:
 
     def release(self) -> None:
         """Let go of the file; the next call takes it again."""
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
-            self._closed_at = time.monotonic()
+        with self._lock:
+            if self._connection is not None:
+                self._timer.cancel()
+                self._connection.close()
+                self._connection = None
+                self._closed_at = time.monotonic()
 
     def _hold(self) -> duckdb.DuckDBPyConnection:
         if self._connection is None:
             time.sleep(max(0.0, self._closed_at + _WRITERS_TURN_S - time.monotonic()))
             self._connection = open_archive(self.path, timeout_s=self._timeout_s)
-            self._opened_at = time.monotonic()
+            self._timer = threading.Timer(_LONGEST_HOLD_S, self.release)
+            self._timer.daemon = True
+            self._timer.start()
         return self._connection
 
     def _query(self, sql: str, parameters: dict[str, object]) -> list[Any]:
-        try:
-            rows: list[Any] = self._hold().execute(sql, parameters | {"log": self.log_id}).fetchall()
-        except duckdb.Error as error:
-            raise ArchiveError(f"cannot read the archive {self.path}: {error}") from error
-        if time.monotonic() - self._opened_at > _LONGEST_HOLD_S:
-            self.release()
-        return rows
+        with self._lock:
+            connection = self._hold()
+            try:
+                return connection.execute(sql, parameters | {"log": self.log_id}).fetchall()
+            except duckdb.Error as error:
+                raise ArchiveError(f"cannot read the archive {self.path}: {error}") from error

@@ -308,6 +308,8 @@ async def _train(options: _Options, path: Path, overrides: Sequence[str], epochs
                 progress=progress,
                 on_start=lambda run_id: print(f"run {run_id}", file=sys.stderr),
             )
+            if source is None:
+                await history.close()  # reading and writing the archive exclude each other
             await _archive(log, directory, options.log)
         finally:
             shown.cancel()
