@@ -87,7 +87,7 @@ async def test_other_parameters_make_other_ratings_and_say_so(
     with open_set(directory) as out:
         done = rerate_from_archive(archive, RUN, TrueSkill(TrueSkillSettings(beta=8.0)), out=out)
     assert done.changed == len(done.models)
-    assert all(each.sigma > (each.sigma_used or 0.0) for each in done.models), "a game now says less"
+    assert all((each.sigma or 0.0) > (each.sigma_used or 0.0) for each in done.models), "a game says less"
     assert all(each.games == each.games_used for each in done.models)
     about = json.loads((directory / "about.json").read_text())
     assert (about["system"], about["parameters"]["beta"], about["games"]) == ("trueskill", 8.0, 60)
@@ -101,6 +101,7 @@ async def test_other_parameters_make_other_ratings_and_say_so(
 async def test_ranks_are_compared_by_mu_less_three_sigma(archive: Path) -> None:
     done = rerate_from_archive(archive, RUN, Elo(k=24.0), Scopes(per_env=False))
     assert {each.env_id for each in done.models} == {"*"}
+    assert {each.sigma for each in done.models} == {None}
     by_elo = sorted(done.models, key=lambda each: -each.mu)
     assert [each.rank for each in by_elo] == list(range(1, len(by_elo) + 1))
     used = sorted(done.models, key=lambda each: -((each.mu_used or 0.0) - 3 * (each.sigma_used or 0.0)))

@@ -174,8 +174,23 @@ async def test_a_changed_move_shows_where_the_game_goes_another_way(recorded: Pa
 
     async with tampered(recorded, tmp_path, nth(4, GameOutcome, other_move)) as log:
         report = await verify_run(log, RUN)
-    assert differing(report)["games"] == 1
+    found = differing(report)
+    assert found.keys() <= {"games", "trajectories"}
+    assert found["games"] == 1
     assert not report.clean
+
+
+async def test_a_game_that_cannot_be_played_again_condemns_no_trajectory(
+    recorded: Path, tmp_path: Path
+) -> None:
+    def fewer_moves(event: GameOutcome) -> GameOutcome:
+        return replace(event, actions=event.actions[:1])
+
+    async with tampered(recorded, tmp_path, nth(4, GameOutcome, fewer_moves)) as log:
+        report = await verify_run(log, RUN)
+    assert differing(report) == {"games": 1}
+    (difference,) = by_name(report)["games"].first
+    assert "played again, seat" in difference.what
 
 
 async def test_a_changed_result_shows_in_all_that_follows_from_it(recorded: Path, tmp_path: Path) -> None:

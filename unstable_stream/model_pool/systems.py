@@ -27,6 +27,8 @@ class RatingSystem(Protocol):
     """How beliefs change by a game."""
 
     name: ClassVar[str]
+    uncertain: ClassVar[bool]
+    """Whether ``sigma`` means anything."""
 
     @property
     def start(self) -> tuple[float, float]:
@@ -54,6 +56,7 @@ class TrueSkill:
     """As the rating processor does it; see :mod:`unstable_stream.model_pool.skill`."""
 
     name: ClassVar[str] = "trueskill"
+    uncertain: ClassVar[bool] = True
 
     def __init__(self, settings: TrueSkillSettings | None = None) -> None:
         self.settings = settings if settings is not None else TrueSkillSettings()
@@ -97,6 +100,7 @@ class Elo:
     """
 
     name: ClassVar[str] = "elo"
+    uncertain: ClassVar[bool] = False
 
     k: float = 32.0
     """The most that one game of two can move a rating, in points."""
@@ -164,6 +168,7 @@ class OpenSkill:
     """
 
     name: ClassVar[str] = "openskill"
+    uncertain: ClassVar[bool] = True
 
     mu: float = _NEVER_SEEN_MU
     sigma: float = _NEVER_SEEN_SIGMA

@@ -67,7 +67,8 @@ class Compared:
     rank: int
     model_uid: str
     mu: float
-    sigma: float
+    sigma: float | None
+    """``None``: the system has no uncertainty."""
     games: int
     rank_used: int | None
     """By ``mu - 3 sigma``; ``None``: never rated."""
@@ -129,7 +130,7 @@ class Rater:
                 "env_id": Coded(history.scope + 1, [OVERALL, *self.names.envs]),
                 "model_uid": Coded(history.model, self.names.models),
                 "mu": history.mu,
-                "sigma": history.sigma,
+                "sigma": history.sigma if self._system.uncertain else [None] * len(history.mu),
                 "games": history.games,
                 "game_id": Coded(history.game, game_ids),
             },
@@ -144,7 +145,7 @@ class Rater:
                 rank=new.rank,
                 model_uid=new.model_uid,
                 mu=new.mu,
-                sigma=new.sigma,
+                sigma=new.sigma if self._system.uncertain else None,
                 games=new.games,
                 rank_used=ranks.get((new.env_id, new.model_uid)),
                 mu_used=old.mu if old else None,

@@ -79,7 +79,7 @@ class BatchCheck:
                 Difference(
                     where,
                     update.event_id,
-                    f"update {update.update} differs in {len(fields)} places from its draw made again, first",
+                    f"update {update.update}, drawn again, differs in {len(fields)} field(s), first",
                     path,
                     found,
                     expected,

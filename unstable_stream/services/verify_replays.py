@@ -5,7 +5,15 @@ from collections.abc import Callable
 from unstable_stream.config import RunConfig
 from unstable_stream.eventlog.port import EventLog, StoredRecord
 from unstable_stream.eventlog.records import event_from_record
-from unstable_stream.events import Event, GameOutcome, GameStarted, Trajectory, encode_event, event_id
+from unstable_stream.events import (
+    Event,
+    GameOutcome,
+    GameStarted,
+    Trajectory,
+    encode_event,
+    event_id,
+    trajectory_id,
+)
 from unstable_stream.events.index_set import IndexSet
 from unstable_stream.services.id_table import digest
 from unstable_stream.services.verify_derived import DerivedCheck, Expected
@@ -70,6 +78,10 @@ class GameCheck:
         self._check.compared += 1
         if again.problem is not None:
             self._check.differs(Difference(str(record), outcome.event_id, again.problem))
+            for seat in outcome.seats:
+                if seat.kind == "checkpoint" and seat.turns:
+                    trajectory = trajectory_id(outcome.game_id, seat.seat)
+                    self._open_trajectories().expect(Expected(trajectory, None, bytes, str(record)))
         elif again.outcome is not None:
             fields = differing_fields(encode_event(outcome), again.outcome)
             path, recorded, recomputed = fields[0]
