@@ -218,3 +218,12 @@ def test_every_example_runs_over_a_whole_history(path: Path) -> None:
     assert all(math.isfinite(value) for _, value, _ in values(metrics))
     assert plugin.doc
     assert f"examples/consumers/{path.name}" in path.read_text()
+
+
+def test_the_example_of_the_page_does_what_it_says(tmp_path: Path) -> None:
+    page = (EXAMPLES.parents[1] / "docs" / "consumers.md").read_text(encoding="utf-8")
+    code = page.split("```python\n")[1].split("```")[0]
+    path = tmp_path / "my_metrics.py"
+    path.write_text(code)
+    games = [outcome(index, "a", OLD) for index in range(20)]
+    assert values(metrics_of(load_plugin(f"{path}:draws"), games)) == [("draws/E", 1.0, None)] * 2

@@ -19,6 +19,7 @@ from unstable_stream.events import Event, GameOutcome, Metrics, RecordRejected, 
 from unstable_stream.plugins import Plugin
 from unstable_stream.services import plugin_host
 from unstable_stream.services.archiver import run_archiver
+from unstable_stream.services.audit_fold import RunAudit
 from unstable_stream.services.plugin_host import PluginCounters, run_plugin
 
 STEPS_A_RUN = 46  # of made_up_run with six updates
@@ -526,3 +527,21 @@ async def _set(event: asyncio.Event) -> None:
 def test_the_group_is_named_after_plugin_and_run() -> None:
     assert plugin_host.plugin_group(counting(""), None) == "plugin/counting"
     assert plugin_host.plugin_group(counting(""), "r") == "plugin/counting/r"
+
+
+def test_what_a_plugin_sets_aside_says_nothing_about_the_run() -> None:
+    """The run's own consumers may have read it, so the audit must not take its steps for set aside."""
+    audit = RunAudit("r")
+    for consumer_group, expected in (("plugin/moody", 0), ("reward-processor/r", 1)):
+        letter = RecordRejected(
+            event_id=consumer_group,
+            run_id="r",
+            occurred_at_ms=1,
+            consumer=consumer_group,
+            topic="trajectories",
+            partition=0,
+            offset=3,
+            reason="r",
+        )
+        audit.apply(letter, "dead-letters[0]@0")
+        assert audit.report().rejected == expected

@@ -9,7 +9,7 @@ from unstable_stream.events import Event, Metrics
 from unstable_stream.plugins.context import Context, Position
 from unstable_stream.plugins.declare import Plugin
 
-__all__ = ["metrics_of"]
+__all__ = ["call_if_there", "metrics_of"]
 
 
 def metrics_of(plugin: Plugin, events: Iterable[Event]) -> list[Metrics]:

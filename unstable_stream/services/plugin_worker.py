@@ -17,6 +17,7 @@ from unstable_stream.eventlog.port import StoredRecord, TopicPartition
 from unstable_stream.eventlog.records import event_from_record
 from unstable_stream.events import Event, Metrics, event_type
 from unstable_stream.plugins import Context, Handler, Plugin, Position
+from unstable_stream.plugins.rehearse import call_if_there
 
 __all__ = ["Attempt", "Failure", "PluginWorker"]
 
@@ -103,7 +104,7 @@ class PluginWorker:
     async def _start(self) -> None:
         try:
             handler = self._plugin.open()
-            await _call_if_there(handler, "start")
+            await call_if_there(handler, "start")
         except Exception as error:
             raise PluginError(f"plug-in {self._plugin.name!r} does not start: {_reason(error)}") from error
         self._handler = handler
@@ -112,7 +113,7 @@ class PluginWorker:
         if self._handler is None:
             return
         try:
-            await _call_if_there(self._handler, "stop")
+            await call_if_there(self._handler, "stop")
         except Exception as error:
             raise PluginError(f"plug-in {self._plugin.name!r} failed to stop: {_reason(error)}") from error
 
@@ -188,14 +189,6 @@ class PluginWorker:
             for run_id in states:
                 del self._states[where][run_id]
         return Attempt((), 0, {}, failure)
-
-
-async def _call_if_there(handler: object, method: str) -> None:
-    called = getattr(handler, method, None)
-    if called is not None:
-        result = called()
-        if inspect.isawaitable(result):
-            await result
 
 
 def _reason(error: Exception) -> str:
