@@ -6,18 +6,24 @@ medians says more than either rate. A benchmark is run from the repository root,
 """
 
 import argparse
+import contextlib
 import json
 import os
 import platform
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
-__all__ = ["Comparison", "compare", "machine", "parser", "report"]
+from infra.kafka.brokers import KafkaCluster
+
+__all__ = ["Comparison", "compare", "kafka_broker", "machine", "parser", "report"]
+
+_KAFKA_PORT = 21_892
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +89,23 @@ def parser(description: str) -> argparse.ArgumentParser:
     arguments.add_argument("--rounds", type=int, default=5, help="measured rounds of each side")
     arguments.add_argument("--json", type=Path, default=None, help="also write the results to this file")
     return arguments
+
+
+@contextlib.contextmanager
+def kafka_broker(given: str | None) -> Iterator[str]:
+    """Return ``host:port`` of a broker: the one given, or one started on loopback for as long as this lasts.
+
+    Raises:
+        KafkaUnavailableError: Java or Maven is missing, or the broker did not start.
+    """
+    if given is not None:
+        yield given
+        return
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        KafkaCluster(Path(directory), port=_KAFKA_PORT) as cluster,
+    ):
+        yield cluster.bootstrap
 
 
 def machine() -> dict[str, str | int]:

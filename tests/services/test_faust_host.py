@@ -15,6 +15,7 @@ from pathlib import Path
 import confluent_kafka
 import confluent_kafka.admin
 import pytest
+from faust.transport.drivers.aiokafka import credentials_to_aiokafka_auth
 from faust.types import TP
 
 from tests.reward_transformations.trajectories import make_trajectory
@@ -22,11 +23,12 @@ from tests.services.hosted_games import assert_exactly_once, events, games, read
 from unstable_stream.config import RunConfig, parse_config
 from unstable_stream.errors import ConfigError
 from unstable_stream.eventlog.kafka import KafkaLog
+from unstable_stream.eventlog.kafka_location import parse_location
 from unstable_stream.eventlog.port import StoredRecord, TopicPartition
 from unstable_stream.eventlog.records import record_from_event
 from unstable_stream.eventlog.topics import load_topics
 from unstable_stream.reward_transformations import StepRewardTransform
-from unstable_stream.services.faust_host import Reading, joined_on, kafka_location
+from unstable_stream.services.faust_host import Reading, credentials, joined_on, kafka_location
 from unstable_stream.services.partition_fold import Processor, group_of
 from unstable_stream.services.processors import (
     PROCESSOR_INPUTS,
@@ -40,6 +42,7 @@ FINAL = [{"type": "RoleAdvantageFormatter", "tau": 0.3}]
 STEP = [{"type": "RewardForFormat", "reward": 0.5}]
 DEADLINE_S = 60.0
 FAUST = [sys.executable, "-m", "faust", "-A", "unstable_stream.services.faust_host", "worker"]
+SERVICE = [sys.executable, "-m", "unstable_stream.services.process", "processors"]
 OURS = [sys.executable, "-c", "from unstable_stream.cli import main; main()", "processors"]
 
 
@@ -215,6 +218,21 @@ async def _play_on(run: Run, first: int, batches: int) -> None:
         await run.play(first + 10 * batch, 10)
 
 
+@pytest.mark.parametrize("runtime", ["generic", "faust"])
+async def test_at_the_end_of_a_run_what_is_there_is_processed_first(run: Run, runtime: str) -> None:
+    ending = Run(run.log, run.location, f"{run.run_id}-ending", run.output)
+    settings = _config(STEP).model_dump() | {"log": run.location, "processors": {"runtime": runtime}}
+    await start_run(run.log, parse_config(settings), ending.run_id)
+    arguments = ["--run", ending.run_id, "--data", str(run.output), "--log", run.location]
+    async with worker(ending, [*SERVICE, *arguments]) as service:
+        await ending.play(0, 1)
+        await _until(ending.processed, service)
+        await ending.play(1, 60)
+        assert await service.end() == 0, service.said()
+    assert await ending.processed()
+    await assert_exactly_once(run.log, ending.makers, ending.run_id)
+
+
 async def test_fausts_own_command_line_works(run: Run) -> None:
     await run.play(0, 10)
     async with worker(run, [*FAUST, "--loglevel", "warn"]) as plain:
@@ -261,6 +279,35 @@ async def test_where_faust_would_read_on_does_not_matter(run: Run) -> None:
         assert await ahead.end() == 0, ahead.said()
     await assert_exactly_once(run.log, run.makers, run.run_id)
     assert await run.log.committed_positions(f"unstable_stream-faust-{run.run_id}") == ends
+
+
+async def test_what_faust_drops_is_read_again(run: Run) -> None:
+    arguments = ["--run", run.run_id, "--runtime", "faust"]
+    forgetful = [sys.executable, "-m", "tests.services.forgetful_faust", "processors", *arguments]
+    async with worker(run, forgetful) as dropping:
+        for first in (0, 10):
+            await run.play(first, 10)
+            await _until(run.processed, dropping)
+        assert await dropping.end() == 0, dropping.said()
+    await assert_exactly_once(run.log, run.makers, run.run_id)
+
+
+def test_faust_is_let_in_as_the_log_is() -> None:
+    secret = {"UNSTABLE_STREAM_KAFKA_SASL_PASSWORD": "s3cret"}
+    assert credentials(parse_location("kafka://host", secret)) is None
+    tls = credentials(parse_location("kafka://host?security_protocol=SSL", {}))
+    assert tls.protocol.value == "SSL"
+    assert tls.context.check_hostname
+    query = "security_protocol=SASL_SSL&sasl_mechanism=SCRAM-SHA-256&sasl_username=me"
+    sasl = credentials(parse_location(f"kafka://host?{query}", secret))
+    assert credentials_to_aiokafka_auth(sasl) == {
+        "security_protocol": "SASL_SSL",
+        "sasl_mechanism": "SCRAM-SHA-256",
+        "sasl_plain_username": "me",
+        "sasl_plain_password": "s3cret",
+        "ssl_context": sasl.ssl_context,
+    }
+    assert "s3cret" not in repr(sasl)
 
 
 def _abort_a_trajectory(run: Run) -> None:

@@ -16,11 +16,11 @@ and, to serve a single run, ``UNSTABLE_STREAM_RUN`` in the environment.
 """
 
 import asyncio
+import contextlib
 import os
 import tempfile
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -41,7 +41,7 @@ from unstable_stream.services.partition_fold import Hosting
 from unstable_stream.services.processors import PROCESSOR_INPUTS, hostings
 from unstable_stream.services.processors_by_run import RunDirectory
 
-__all__ = ["FaustProcessors", "Reading", "joined_on", "kafka_location", "run_on_faust"]
+__all__ = ["FaustProcessors", "Reading", "credentials", "joined_on", "kafka_location", "run_on_faust"]
 
 _BATCH: Final = 500
 """Most records processed side by side."""
@@ -49,6 +49,8 @@ _BUFFER: Final = 2 * _BATCH
 """Records of one processor that wait; then Faust waits."""
 _IDLE_S: Final = 0.5
 """How long a processor waits for records before it looks after its partitions."""
+_LINGER_S: Final = 0.02
+"""How long a batch that is not full waits for more: Faust delivers records one by one."""
 _SESSION_TIMEOUT_S: Final = 10.0
 """A worker that was killed is missed after this long."""
 _DRAIN_S: Final = 60.0
@@ -70,7 +72,7 @@ class Reading:
 
 
 class _ConsumerThread(driver.AIOKafkaConsumerThread):  # type: ignore[misc] # Faust is not typed here
-    """Runs in the consumer's own thread, one thing at a time; others look at :attr:`sessions` only."""
+    """Where reading happens: in a thread of its own, in which nothing else happens at the same time."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -99,6 +101,10 @@ class _ConsumerThread(driver.AIOKafkaConsumerThread):  # type: ignore[misc] # Fa
         self.sessions.update(assigned)
         await super().on_partitions_assigned(assigned, generation_id)
 
+    def reached(self, at: TopicPartition) -> int:
+        """Return the offset after the last record that was read."""
+        return self._reached.get(TP(*at), 0)
+
     async def go_to(self, positions: Positions) -> None:
         """Read on from there, as far as these partitions are assigned."""
         await self.call_thread(self._go_to, positions)
@@ -112,17 +118,15 @@ class _ConsumerThread(driver.AIOKafkaConsumerThread):  # type: ignore[misc] # Fa
                 self._reached[at] = offset
                 self.sessions[at] += 1
 
-    async def standing(self) -> dict[TopicPartition, tuple[int, int]]:
-        """Return by partition how far reading has come, and the offset after the last record it found."""
-        found: dict[TopicPartition, tuple[int, int]] = await self.call_thread(self._standing)
+    async def read_up_to(self) -> Positions:
+        """Return how far reading has come in each assigned partition, whether there were records or not."""
+        found: Positions = await self.call_thread(self._read_up_to)
         return found
 
-    async def _standing(self) -> dict[TopicPartition, tuple[int, int]]:
+    async def _read_up_to(self) -> Positions:
         consumer = self._ensure_consumer()
-        return {
-            TopicPartition(at.topic, at.partition): (await consumer.position(at), self._reached.get(at, 0))
-            for at in consumer.assignment()
-        }
+        assigned = consumer.assignment()
+        return {TopicPartition(at.topic, at.partition): await consumer.position(at) for at in assigned}
 
 
 class _NoMemory(dict[TP, int | None]):
@@ -214,7 +218,7 @@ class _Served:
         self._task = asyncio.ensure_future(self._serve(self._held))
 
         def look(task: asyncio.Task[None]) -> None:
-            error = task.exception()
+            error = None if task.cancelled() else task.exception()
             if error is not None:
                 fail(error)
 
@@ -228,19 +232,17 @@ class _Served:
         if self._held is not None:
             await self._held.close()
 
-    async def drained(self, log: EventLog, standing: Mapping[TopicPartition, tuple[int, int]]) -> bool:
-        """Return whether its partitions were processed to their end."""
+    async def drained(self, log: EventLog) -> bool:
+        """Return whether its partitions were read and processed to their end."""
+        reading: _ConsumerThread = self._app.consumer.reading
+        read_up_to = await reading.read_up_to()
         assigned, processed = self._assigned(), self.positions()
-        if assigned != processed.keys() or not assigned <= standing.keys():
+        if assigned != processed.keys() or not assigned <= read_up_to.keys():
             return False
         ends: dict[TopicPartition, int] = {}
         for topic in self._inputs:
             ends |= await log.end_offsets(topic)
-        return all(
-            position >= ends[at] and processed[at] >= reached
-            for at, (position, reached) in standing.items()
-            if at in assigned
-        )
+        return all(read_up_to[at] >= ends[at] and processed[at] >= reading.reached(at) for at in assigned)
 
     async def _serve(self, held: HeldPartitions) -> None:
         reading: _ConsumerThread = self._app.consumer.reading
@@ -252,6 +254,9 @@ class _Served:
                 self.ready.set()
             before = {at: offset for at, offset in held.positions().items() if at not in opened}
             records, astray = joined_on(batch, before, reading.sessions)
+            if not batch:
+                # Read, yet not delivered, although nothing else is: Faust has dropped it.
+                astray = {at for at, offset in before.items() if reading.reached(at) > offset}
             await held.process(records)
             back = {at: offset for at, offset in held.positions().items() if at in opened or at in astray}
             if back:
@@ -264,6 +269,8 @@ class _Served:
                 batch = [await self._waiting.get()]
         except TimeoutError:
             return []
+        if self._waiting.qsize() < _BATCH:
+            await asyncio.sleep(_LINGER_S)
         while len(batch) < _BATCH and not self._waiting.empty():
             batch.append(self._waiting.get_nowait())
         return batch
@@ -336,7 +343,7 @@ class FaustProcessors:
         self.app = _App(
             app_id,
             broker=[URL(f"{SCHEME}{server}") for server in location.servers],
-            broker_credentials=_credentials(location),
+            broker_credentials=credentials(location),
             broker_session_timeout=_SESSION_TIMEOUT_S,
             broker_heartbeat_interval=_SESSION_TIMEOUT_S / 3,
             consumer_auto_offset_reset="earliest",
@@ -366,10 +373,10 @@ class FaustProcessors:
         """Return when all that the partitions of this host hold has been processed, or nothing moves."""
         moved_at, before = _now(), self.positions()
         while not self.failed.is_set() and _now() - moved_at < _DRAIN_S:
-            standing = await self.app.consumer.reading.standing()
-            drained = [await served.drained(log, standing) for served in self._served.values()]
-            if all(drained):
-                return
+            with contextlib.suppress(TimeoutError):  # where a partition is just changing hands
+                async with asyncio.timeout(_DRAIN_S / 4):
+                    if all([await served.drained(log) for served in self._served.values()]):
+                        return
             if before != (before := self.positions()):
                 moved_at = _now()
             await asyncio.sleep(_IDLE_S)
@@ -391,7 +398,8 @@ class FaustProcessors:
             self.app.add_future(self.app.crash(error))
 
 
-def _credentials(location: KafkaLocation) -> Any:
+def credentials(location: KafkaLocation) -> Any:
+    """Return how Faust is let in; ``None``: as anybody is."""
     context = Cluster(location, 0.0, 0.0).settings()["ssl_context"]
     if location.uses_sasl:
         return faust.SASLCredentials(
@@ -447,19 +455,21 @@ async def run_on_faust(
     processors = FaustProcessors(kafka, _app_id(hosted[0].run_id), begin, close, crash_on_failure=False)
     app = processors.app
     starting = asyncio.ensure_future(processors.start())
-    endings = [asyncio.ensure_future(event) for event in (stop.wait(), processors.failed.wait(), app.wait())]
+    stopping = asyncio.ensure_future(stop.wait())
+    endings = [asyncio.ensure_future(processors.failed.wait()), asyncio.ensure_future(app.wait())]
+    first = {starting, *endings} if drain else {starting, stopping, *endings}
     try:
-        await asyncio.wait([starting, *endings], return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
         if starting.done():
             starting.result()
             on_ready()
-            await asyncio.wait(endings, return_when=asyncio.FIRST_COMPLETED)
-            if stop.is_set() and drain and not processors.failed.is_set():
+            await asyncio.wait({stopping, *endings}, return_when=asyncio.FIRST_COMPLETED)
+            if drain and not any(ending.done() for ending in endings):
                 await processors.drain(log)
     finally:
-        for task in (starting, *endings):
+        for task in (starting, stopping, *endings):
             task.cancel()
-        await asyncio.gather(starting, *endings, return_exceptions=True)
+        await asyncio.gather(starting, stopping, *endings, return_exceptions=True)
         await app.stop()
     if processors.failure is not None:
         raise processors.failure
@@ -472,7 +482,7 @@ def _standalone() -> Any:
     """Return the app of Faust's own command line, configured from the environment."""
     text = os.environ.get("UNSTABLE_STREAM_LOG", "")
     run_id = os.environ.get("UNSTABLE_STREAM_RUN") or None
-    opened = AsyncExitStack()
+    opened = contextlib.AsyncExitStack()
 
     async def begin() -> Sequence[Hosting]:
         log = await opened.enter_async_context(KafkaLog.open(text))
