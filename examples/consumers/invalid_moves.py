@@ -3,8 +3,8 @@
     unstable-stream consume examples/consumers/invalid_moves.py
 
 Over a checkpoint's last 50 games in an environment (each seat it plays counts) it takes the share that ended
-by an invalid move of its own. From the 50th on it emits ``invalid-moves/ENV/CHECKPOINT`` after every tenth, and
-logs one warning when the share rises above 25 %; another only after it has fallen to half of that.
+by an invalid move of its own. From the 50th on it emits ``invalid-moves/ENV/CHECKPOINT`` after every tenth
+and logs one warning when the share rises above 25 %; another only after it has fallen to half of that.
 """
 
 from dataclasses import dataclass, field
