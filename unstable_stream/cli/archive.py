@@ -36,6 +36,7 @@ def _archive(
     from unstable_stream.archive import Written
     from unstable_stream.services.archiver import run_archiver
     from unstable_stream.services.data_dir import DataDir, open_existing_log
+    from unstable_stream.services.service_output import configure_output
 
     directory = DataDir(data)
     records = rejected = 0
@@ -62,8 +63,12 @@ def _archive(
             await opened.close()
 
     console = Console(stderr=True, highlight=False)
-    with console.status("archiving"):
+    if follow:
+        configure_output("archiver")
         asyncio.run(archive())
+    else:
+        with console.status("archiving"):
+            asyncio.run(archive())
     console.print(
         f"{records:,} records archived, {rejected:,} of them could not be decoded (see dead_letters)"
     )

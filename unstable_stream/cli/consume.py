@@ -67,7 +67,9 @@ def _consume(
         begin = "end" if start == "end" else "beginning"
     else:
         begin = parse_moment(start, "--from")
-    _log_to_stderr()
+    from unstable_stream.services.service_output import configure_output
+
+    configure_output("consumer")
     loaded = load_plugin(plugin)
     counters = PluginCounters()
     asyncio.run(_serve(loaded, begin, run, until_end, reset, log, data, counters))
@@ -149,20 +151,3 @@ def _print_discovered() -> None:
             "from a file: unstable-stream consume path/to/file.py:name",
             file=sys.stderr,
         )
-
-
-def _log_to_stderr() -> None:
-    import logging
-
-    import structlog
-
-    structlog.configure(
-        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-        processors=[
-            structlog.contextvars.merge_contextvars,
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso"),
-            structlog.dev.ConsoleRenderer(colors=False),
-        ],
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-    )

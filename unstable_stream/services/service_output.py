@@ -1,10 +1,11 @@
 """How a service's log lines look: for people, or one JSON object a line for a log collector."""
 
+import io
 import logging
 import os
 import sys
 from types import TracebackType
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, TextIO, TypeAlias, cast
 
 import structlog
 
@@ -18,6 +19,16 @@ LogFormat: TypeAlias = Literal["console", "json"]
 
 _LIBRARIES: Final = {"aiokafka": logging.CRITICAL, "faust": logging.WARNING, "mode": logging.WARNING}
 """Quieter than the rest. What aiokafka has to say, at every attempt, comes from the log's errors once."""
+
+
+class _Stderr(io.TextIOBase):
+    """Whatever ``sys.stderr`` is when something is written, not when logging was configured."""
+
+    def write(self, text: str) -> int:
+        return sys.stderr.write(text)
+
+    def flush(self) -> None:
+        sys.stderr.flush()
 
 
 def log_format() -> LogFormat:
@@ -39,6 +50,7 @@ def configure_output(service: str, run: str | None = None) -> LogFormat:
         ConfigError: the environment asks for a format that does not exist.
     """
     wanted = log_format()
+    stderr = cast(TextIO, _Stderr())
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
@@ -52,9 +64,9 @@ def configure_output(service: str, run: str | None = None) -> LogFormat:
     structlog.configure(
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
         processors=[*shared, *renderers],
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.PrintLoggerFactory(stderr),
     )
-    handler = logging.StreamHandler(sys.stderr)
+    handler = logging.StreamHandler(stderr)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=[*shared, structlog.stdlib.add_logger_name],
