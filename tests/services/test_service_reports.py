@@ -1,8 +1,7 @@
 """Services report what changed, once, and keep silent when they are told to."""
 
 import asyncio
-import contextlib
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -36,11 +35,11 @@ async def reports(log: LocalLog) -> list[Metrics]:
     ]
 
 
-@contextlib.asynccontextmanager
-async def opened(path: Path):  # type: ignore[no-untyped-def]  # a log with its topics
-    async with LocalLog.open(path / "log.sqlite", synchronous="NORMAL") as log:
-        await log.create_topics(list(load_topics().values()))
-        yield log
+@pytest.fixture
+async def log(tmp_path: Path) -> AsyncIterator[LocalLog]:
+    async with LocalLog.open(tmp_path / "log.sqlite", synchronous="NORMAL") as opened:
+        await opened.create_topics(list(load_topics().values()))
+        yield opened
 
 
 def test_what_the_launcher_says_is_what_is_read() -> None:
@@ -59,63 +58,59 @@ def test_what_the_launcher_says_is_what_is_read() -> None:
     assert read_archived(archived) == 7
 
 
-async def test_only_changes_are_reported(tmp_path: Path) -> None:
-    async with opened(tmp_path) as log:
-        values = {"a": 1.0}
-        reporter = Reporter(log, RUN, "test", lambda: values)
-        for change in ({}, {}, {"a": 2.0}, {}, {"b": 1.0}):
-            values |= change
-            await reporter.report()
-        found = await reports(log)
+async def test_only_changes_are_reported(log: LocalLog) -> None:
+    values = {"a": 1.0}
+    reporter = Reporter(log, RUN, "test", lambda: values)
+    for change in ({}, {}, {"a": 2.0}, {}, {"b": 1.0}):
+        values |= change
+        await reporter.report()
+    found = await reports(log)
     assert [event.values for event in found] == [{"a": 1.0}, {"a": 2.0}, {"a": 2.0, "b": 1.0}]
     assert {(event.run_id, event.source) for event in found} == {(RUN, "test")}
 
 
-async def test_what_is_known_is_repeated_for_whoever_came_later(tmp_path: Path) -> None:
-    async with opened(tmp_path) as log:
-        reporter = Reporter(log, RUN, "test", lambda: {"a": 1.0}, repeat_s=0.0)
-        await reporter.report()
-        await reporter.report()
-        assert len(await reports(log)) == 2
+async def test_what_is_known_is_repeated_for_whoever_came_later(log: LocalLog) -> None:
+    reporter = Reporter(log, RUN, "test", lambda: {"a": 1.0}, repeat_s=0.0)
+    await reporter.report()
+    await reporter.report()
+    assert len(await reports(log)) == 2
 
 
 async def test_a_log_that_cannot_be_reached_does_not_end_the_reports(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    log: LocalLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with opened(tmp_path) as log:
-        append = log.append
+    append = log.append
 
-        async def refuse(records: Sequence[Record]) -> None:
-            raise LogUnavailableError("no")
+    async def refuse(records: Sequence[Record]) -> None:
+        raise LogUnavailableError("no")
 
-        reporter = Reporter(log, RUN, "test", lambda: {"a": 1.0})
-        monkeypatch.setattr(log, "append", refuse)
-        await reporter.report()
-        monkeypatch.setattr(log, "append", append)
-        await reporter.report()
-        assert [event.values for event in await reports(log)] == [{"a": 1.0}]
+    reporter = Reporter(log, RUN, "test", lambda: {"a": 1.0})
+    monkeypatch.setattr(log, "append", refuse)
+    await reporter.report()
+    monkeypatch.setattr(log, "append", append)
+    await reporter.report()
+    assert [event.values for event in await reports(log)] == [{"a": 1.0}]
 
 
-async def test_nothing_is_reported_once_the_work_is_told_to_stop(tmp_path: Path) -> None:
-    async with opened(tmp_path) as log:
-        number = 0.0
+async def test_nothing_is_reported_once_the_work_is_told_to_stop(log: LocalLog) -> None:
+    number = 0.0
 
-        def measure() -> dict[str, float]:
-            nonlocal number
-            number += 1.0
-            return {"number": number}
+    def measure() -> dict[str, float]:
+        nonlocal number
+        number += 1.0
+        return {"number": number}
 
-        stop = asyncio.Event()
-        async with (
-            asyncio.timeout(30),
-            reporting(Reporter(log, RUN, "test", measure, every_s=0.0), stop) as silent,
-        ):
-            while len(await reports(log)) < 3:
-                assert not silent.is_set()
-            stop.set()
-            await silent.wait()
-            told = len(await reports(log))
-            # The loop has turns enough for many reports, if anybody were still reporting.
-            for _ in range(50):
-                await asyncio.sleep(0)
-            assert len(await reports(log)) == told
+    stop = asyncio.Event()
+    async with (
+        asyncio.timeout(30),
+        reporting(Reporter(log, RUN, "test", measure, every_s=0.0), stop) as silent,
+    ):
+        while len(await reports(log)) < 3:
+            assert not silent.is_set()
+        stop.set()
+        await silent.wait()
+        told = len(await reports(log))
+        # The loop has turns enough for many reports, if anybody were still reporting.
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert len(await reports(log)) == told

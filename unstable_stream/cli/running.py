@@ -40,6 +40,7 @@ def run_config(
     from unstable_stream.services.launcher import launch
     from unstable_stream.services.preflight import check_config
     from unstable_stream.services.resumable import check_resumable
+    from unstable_stream.services.service_output import configure_output
     from unstable_stream.services.terminal_interface import watch_run
 
     if resume is not None:
@@ -53,6 +54,7 @@ def run_config(
         check_config(config)
         typer.echo(config.model_dump_json(indent=2))
         raise typer.Exit
+    configure_output("launcher")
     done = asyncio.run(
         launch(config, directory, resume=resume, fork=fork, watch=None if quiet else watch_run)
     )

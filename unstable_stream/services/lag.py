@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from unstable_stream.errors import OffsetOutOfRangeError
 from unstable_stream.eventlog.port import EventLog, Positions, TopicPartition
 
 __all__ = ["Lag", "live_groups", "measure_lag", "run_of_group"]
@@ -100,6 +101,8 @@ async def _record_offsets(
                 for at in unread:
                     offsets.pop(at, None)
                 break
+    except OffsetOutOfRangeError:
+        return {}  # retention has just moved a beginning: the offsets will do
     finally:
         await consumer.close()
     return offsets

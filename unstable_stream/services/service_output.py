@@ -17,9 +17,6 @@ FORMAT_VARIABLE: Final = "UNSTABLE_STREAM_LOG_FORMAT"
 
 LogFormat: TypeAlias = Literal["console", "json"]
 
-_LIBRARIES: Final = {"aiokafka": logging.CRITICAL, "faust": logging.WARNING, "mode": logging.WARNING}
-"""Quieter than the rest. What aiokafka has to say, at every attempt, comes from the log's errors once."""
-
 
 class _Stderr(io.TextIOBase):
     """Whatever ``sys.stderr`` is when something is written, not when logging was configured."""
@@ -42,7 +39,7 @@ def log_format() -> LogFormat:
 
 
 def configure_output(service: str, run: str | None = None) -> LogFormat:
-    """Send our log lines and those of libraries to stderr, each with time, level, service and run.
+    """Send our log lines and the warnings of libraries to stderr, each with time, level, service and run.
 
     Returns the format they have.
 
@@ -75,9 +72,8 @@ def configure_output(service: str, run: str | None = None) -> LogFormat:
     )
     root = logging.getLogger()
     root.handlers = [handler]
-    root.setLevel(logging.INFO)
-    for name, level in _LIBRARIES.items():
-        logging.getLogger(name).setLevel(level)
+    root.setLevel(logging.WARNING)
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # repeats at length what our errors say
     structlog.contextvars.clear_contextvars()
     structlog.contextvars.bind_contextvars(service=service, **({"run": run} if run else {}))
     if wanted == "json":

@@ -12,7 +12,7 @@ from typing import Final
 
 import structlog
 
-from unstable_stream.errors import LogUnavailableError
+from unstable_stream.errors import EventLogError
 from unstable_stream.eventlog.port import EventLog
 from unstable_stream.eventlog.records import record_from_event
 from unstable_stream.events import Metrics, event_id
@@ -95,7 +95,7 @@ class Reporter:
             await asyncio.sleep(self._every_s)
 
     async def report(self) -> None:
-        """Publish the present values, unless they are known; when the log cannot be reached, another time."""
+        """Publish the present values, unless they are known; a log that refuses is no reason to end."""
         values = dict(self._measure())
         now = time.monotonic()
         if not values or (values == self._told and now - self._told_at < self._repeat_s):
@@ -110,7 +110,7 @@ class Reporter:
         )
         try:
             await self._event_log.append([record_from_event(event)])
-        except LogUnavailableError as error:
+        except EventLogError as error:
             _log.warning("not reported", source=self._source, reason=str(error))
             return
         self._told, self._told_at = values, now
