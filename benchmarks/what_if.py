@@ -7,7 +7,6 @@ two in its environment, two overall. ``events/s`` are records of all topics that
 
 import asyncio
 import json
-import resource
 import subprocess
 import sys
 import tempfile
@@ -167,8 +166,11 @@ async def _rerate_log(log: LocalLog) -> None:
 def on_logs(directory: Path, rounds: int) -> list[Comparison]:
     """What reads a log, against reading and decoding it."""
     results = []
-    for name, shape in {"tiny player": (5, 60, 12, 3), "language model": (6, 500, 250, 4)}.items():
-        made = MadeUpLog(directory / f"{name}.sqlite", 300, shape)
+    for name, games, shape in (
+        ("tiny player", 2000, (5, 60, 12, 3)),
+        ("language model", 300, (6, 500, 250, 4)),
+    ):
+        made = MadeUpLog(directory / f"{name}.sqlite", games, shape)
         rows: list[tuple[str, Callable[[LocalLog], object], tuple[str, ...]]] = [
             ("rederive", partial(_rederive, config=made.config), ("trajectories",)),
             ("verify", _verify, ("trajectories", "steps", "game-outcomes", "ratings")),
@@ -246,15 +248,20 @@ def peak_megabytes(path: Path) -> dict[str, float]:
 
 
 def _measure_memory(path: Path) -> None:
-    def peak() -> float:
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-
     with duckdb.connect() as connection:
         connection.sql("SELECT 1").to_arrow_table()
-    before = peak()
+    before = _peak_megabytes()
     with tempfile.TemporaryDirectory() as scratch, open_set(Path(scratch) / "set") as out:
         done = rerate_from_archive(path, RUN, TrueSkill(), out=out)
-    print(json.dumps({"before": before, "after": peak(), "seconds": done.seconds}))
+    print(json.dumps({"before": before, "after": _peak_megabytes(), "seconds": done.seconds}))
+
+
+def _peak_megabytes() -> float:
+    # Not getrusage: a child inherits its parent's peak there.
+    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) / 1024
+    raise SystemExit("no VmHWM in /proc/self/status: peak memory is measured on Linux only")
 
 
 def main() -> None:

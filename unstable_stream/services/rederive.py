@@ -193,34 +193,33 @@ class _Rederiving:
             pair = self._make(self._config.rewards), self._make(self._rewards)
             self._processors[partition] = pair
         try:
-            used, new = pair[0].handle(event), pair[1].handle(event)
+            used, new = (
+                [step for step in processor.handle(event) if isinstance(step, Step)] for processor in pair
+            )
         except EventError:
             return  # set aside when it was first read
         role = event.role or f"seat {event.seat}"
-        for before, after in zip(used, new, strict=True):
-            assert isinstance(before, Step)
-            assert isinstance(after, Step)
-            self._rows.append(
-                (
-                    self._run_id,
-                    after.event_id,
-                    after.trajectory_id,
-                    after.game_id,
-                    after.env_id,
-                    after.seat,
-                    role,
-                    after.turn_index,
-                    after.model_uid,
-                    after.policy_version,
-                    after.raw_reward,
-                    after.final_reward,
-                    before.final_reward,
-                    after.reward,
-                    before.reward,
-                )
+        self._rows += [
+            (
+                self._run_id,
+                after.event_id,
+                after.trajectory_id,
+                after.game_id,
+                after.env_id,
+                after.seat,
+                role,
+                after.turn_index,
+                after.model_uid,
+                after.policy_version,
+                after.raw_reward,
+                after.final_reward,
+                before.final_reward,
+                after.reward,
+                before.reward,
             )
-            for trained in self.batches.add(before, after, role):
-                self._advantages.append((self._run_id, *trained))
+            for before, after in zip(used, new, strict=True)
+        ]
+        self._advantages += [(self._run_id, *each) for each in self.batches.add(used, new, role)]
         if len(self._rows) >= _CHUNK_ROWS:
             self.flush()
 

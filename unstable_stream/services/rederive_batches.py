@@ -64,19 +64,23 @@ class TrainedBatches:
         """Sort; no update may follow."""
         self._ids.seal()
 
-    def add(self, used: Step, new: Step, role: str) -> list[Advantage]:
-        """Take in a step; return the advantages of the batch if it was the last of one."""
-        (number,) = self._ids.find([used.event_id])
-        if number < 0:
-            return []
-        update = self._updates[number]
-        members = self._open.setdefault(update, [])
-        members.append(_Member(self._places[number], role, used, new))
-        if len(members) < self._sizes[update]:
-            return []
-        del self._open[update]
+    def add(self, used: Sequence[Step], new: Sequence[Step], role: str) -> list[Advantage]:
+        """Take in a trajectory's steps; return the advantages of the batches that are complete now."""
+        numbers = self._ids.find([step.event_id for step in used])
+        advantages = []
+        for number, before, after in zip(numbers, used, new, strict=True):
+            if number < 0:
+                continue
+            update = self._updates[number]
+            members = self._open.setdefault(update, [])
+            members.append(_Member(self._places[number], role, before, after))
+            if len(members) == self._sizes[update]:
+                advantages += self._close(update)
+        return advantages
+
+    def _close(self, update: int) -> list[Advantage]:
+        members = sorted(self._open.pop(update), key=lambda member: member.place)
         self.done += 1
-        members.sort(key=lambda member: member.place)
         before = self._used([Sample.from_step(member.used) for member in members])
         after = self._new([Sample.from_step(member.new) for member in members])
         return [

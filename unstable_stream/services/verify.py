@@ -38,7 +38,7 @@ from unstable_stream.services.partition_fold import Processor
 from unstable_stream.services.processors import rating_processor, reward_processor
 from unstable_stream.services.replayed_steps import recomputed_steps
 from unstable_stream.services.run_records import RunReader, event_of_run, run_events
-from unstable_stream.services.verify_batches import BatchCheck
+from unstable_stream.services.verify_batches import BatchCheck, PendingStep
 from unstable_stream.services.verify_derived import DerivedCheck, Expected
 from unstable_stream.services.verify_index import RecordIndex
 from unstable_stream.services.verify_replays import GameCheck
@@ -48,6 +48,7 @@ from unstable_stream.services.verify_scope import RunScope
 __all__ = ["verify_run"]
 
 _REPORT_EVERY: Final = 200
+_BATCH: Final = 500
 
 Progress = Callable[[str, int, int], None]
 """Told what is being done, how many records of it are done, and how many there are at most."""
@@ -279,10 +280,15 @@ class _Verifier:
 
 
 async def _add_steps(reader: RunReader, read_to: Positions, check: BatchCheck, run_id: str) -> None:
+    read: list[PendingStep] = []
     async for record in reader.read_to(read_to):
         event = event_of_run(record, run_id)
         if isinstance(event, Step):
-            check.add(event, record.partition, record.offset)
+            read.append(PendingStep(event, record.partition, record.offset))
+        if len(read) >= _BATCH:
+            check.add(read)
+            read = []
+    check.add(read)
 
 
 def _body(record: StoredRecord) -> bytes:

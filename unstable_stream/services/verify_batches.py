@@ -6,7 +6,7 @@ that earlier updates used. So each draw is made in a fresh buffer, whatever rest
 """
 
 from array import array
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -17,10 +17,12 @@ from unstable_stream.events import DroppedStep, LearnerUpdate, Step, encode_even
 from unstable_stream.services.verify_index import RecordIndex
 from unstable_stream.services.verify_report import Check, Difference, differing_fields
 
-__all__ = ["BatchCheck"]
+__all__ = ["BatchCheck", "PendingStep"]
 
 
-class _Pending(NamedTuple):
+class PendingStep(NamedTuple):
+    """A step and where it is."""
+
     step: Step
     partition: int
     offset: int
@@ -51,16 +53,15 @@ class BatchCheck:
         self._config = config
         self._run_id = run_id
         self._last = last
-        self._pending: dict[str, _Pending] = {}
+        self._pending: dict[str, PendingStep] = {}
         self._used_by = array("i", bytes(4 * len(index)))
 
-    def add(self, step: Step, partition: int, offset: int) -> None:
-        """Take in the next step of its partition."""
-        if step.event_id in self._pending:
-            return
-        (slot,) = self._index.find([step.event_id])
-        if slot >= 0 and not self._used_by[slot]:
-            self._pending[step.event_id] = _Pending(step, partition, offset)
+    def add(self, steps: Sequence[PendingStep]) -> None:
+        """Take in further steps, those of a partition in order."""
+        slots = self._index.find([pending.step.event_id for pending in steps])
+        for pending, slot in zip(steps, slots, strict=True):
+            if slot >= 0 and not self._used_by[slot]:
+                self._pending.setdefault(pending.step.event_id, pending)
 
     def apply(self, update: LearnerUpdate, read_to: Mapping[int, int], where: str) -> None:
         """Compare one update with its draw made again; ``read_to``: each partition's next offset by then."""
