@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from tests.model_pool.outcomes import RUN, make_outcome
 from unstable_stream.events import OVERALL, GameOutcome, Rating
 from unstable_stream.model_pool import RatingProcessor, TrueSkillSettings
-from unstable_stream.model_pool.rerating import GameColumns, Names, RatingHistory, Rerating
+from unstable_stream.model_pool.rating_columns import GameColumns, Names, RatingHistory
+from unstable_stream.model_pool.rerating import Rerating
 from unstable_stream.model_pool.systems import Elo, TrueSkill
 
 ENVS = ("Env-a", "Env-b")

@@ -25,6 +25,7 @@ from unstable_stream.events import (
     GameStarted,
     LearnerUpdate,
     RunFinished,
+    RunStarted,
     Seat,
     Step,
     checkpoint_uid,
@@ -103,6 +104,7 @@ async def record_run(
     reads: Sequence[int] = (25,),
     restart_after: int = 0,
     updates: bool = True,
+    parent_update: int = 0,
     finish: bool = True,
     change: Change = lambda event: event,
 ) -> RunConfig:
@@ -117,17 +119,18 @@ async def record_run(
         reads: how many records the learner reads at a time before each update; the last holds on.
         restart_after: the learner dies after this update and is started again.
         updates: ``False``: the run ends before the first game.
+        parent_update: the run is a fork of another at this update.
         finish: the run completes.
         change: may alter steps, ratings and updates on their way to the log; not those of a host.
     """
     settings = settings if settings is not None else small_config()
     await log.create_topics(list(load_topics().values()))
-    await start_run(log, settings, run_id)
-    await _publish(log, [_checkpoint(run_id, 0)])
+    await _start(log, settings, run_id, parent_update)
+    await _publish(log, [_checkpoint(run_id, number) for number in range(parent_update + 1)])
     learner = await _Learner.start(log, run_id, settings)
     processors = _Processors(run_id, settings)
     index = 0
-    for number in range(1, settings.learner.iterations + 1 if updates else 1):
+    for number in range(parent_update + 1, settings.learner.iterations + 1 if updates else 1):
         played: list[Event] = []
         for _ in range(games):
             started, *ended = await play(run_id, settings, index, number - 1)
@@ -143,7 +146,7 @@ async def record_run(
         await _publish(
             log,
             [
-                change(await learner.update(number, reads[min(number, len(reads)) - 1])),
+                change(await learner.update(number, reads[min(number - parent_update, len(reads)) - 1])),
                 _checkpoint(run_id, number),
             ],
         )
@@ -164,6 +167,23 @@ async def record_run(
             ],
         )
     return settings
+
+
+async def _start(log: EventLog, settings: RunConfig, run_id: str, parent_update: int) -> None:
+    if parent_update == 0:
+        await start_run(log, settings, run_id)
+        return
+    started = RunStarted(
+        event_id=event_id(run_id, "run-started"),
+        run_id=run_id,
+        occurred_at_ms=0,
+        name=settings.name,
+        seed=settings.seed,
+        config=settings.model_dump(mode="json"),
+        parent_run_id="run-parent",
+        parent_update=parent_update,
+    )
+    await _publish(log, [started])
 
 
 def _makers(run_id: str, settings: RunConfig) -> Sequence[Callable[[], Processor]]:

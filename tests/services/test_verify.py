@@ -268,6 +268,7 @@ async def test_a_record_that_is_gone_and_one_that_came_from_nowhere(recorded: Pa
         report = await verify_run(log, RUN, games=False)
     assert differing(report) == {"ratings": 2}
     absent, extra = by_name(report)["ratings"].first
+    assert by_name(report)["ratings"].pending == 0
     assert absent.where.startswith("game-outcomes[0]@")
     assert "no record on ratings follows from it" in absent.what
     assert extra.event_id == "stranger"
@@ -381,6 +382,15 @@ async def test_a_learner_that_was_restarted_draws_what_can_be_drawn_again(tmp_pa
         assert sum(third.values()) < sum(second.values()), "the new learner drew before it had read all again"
         report = await verify_run(log, RUN, games=False)
     assert report.clean, [str(one) for check in report.checks for one in check.first]
+
+
+async def test_a_fork_counts_its_updates_on_from_its_parents(tmp_path: Path) -> None:
+    async with LocalLog.open(tmp_path / "log.sqlite", synchronous="NORMAL") as log:
+        config = small_config(learner={"iterations": 5})
+        await record_run(log, RUN, config, hosted=False, parent_update=3)
+        report = await verify_run(log, RUN, games=False)
+    assert report.clean, [str(one) for check in report.checks for one in check.first]
+    assert by_name(report)["updates"].compared == 2
 
 
 @pytest.mark.slow

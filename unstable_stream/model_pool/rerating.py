@@ -5,105 +5,14 @@ settings so are the numbers, to the last bit. What differs is that a game is a f
 instead of an event, that models are numbers, and that any rating system will do.
 """
 
-from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Final
-
-import numpy as np
-from numpy.typing import NDArray
+from dataclasses import dataclass
 
 from unstable_stream.events import OVERALL
+from unstable_stream.model_pool.rating_columns import GameColumns, Names, RatingHistory
 from unstable_stream.model_pool.systems import PairUpdate, RatingSystem
 
-__all__ = ["GameColumns", "Names", "RatedModel", "RatingHistory", "Rerating"]
-
-_UNRATED: Final = None
-
-
-@dataclass(slots=True)
-class Names:
-    """What the integers in :class:`GameColumns` stand for. Models are numbered by first appearance."""
-
-    envs: list[str] = field(default_factory=list)
-    models: list[str] = field(default_factory=list)
-    versions: list[int | None] = field(default_factory=list)
-    """Of each model: the update that made it; ``None`` for a fixed opponent."""
-    parents: list[str | None] = field(default_factory=list)
-    """Of each model: the uid of the checkpoint it was trained from."""
-    env_of: dict[str, int] = field(default_factory=dict)
-    model_of: dict[str, int] = field(default_factory=dict)
-
-    def env(self, env_id: str) -> int:
-        """Return the number of an environment, a new one if need be."""
-        number = self.env_of.setdefault(env_id, len(self.envs))
-        if number == len(self.envs):
-            self.envs.append(env_id)
-        return number
-
-    def model(self, uid: str, version: int | None, parent: str | None) -> int:
-        """Return the number of a model, a new one if need be."""
-        number = self.model_of.setdefault(uid, len(self.models))
-        if number == len(self.models):
-            self.models.append(uid)
-            self.versions.append(version)
-            self.parents.append(parent)
-        return number
-
-
-@dataclass(frozen=True, slots=True)
-class GameColumns:
-    """Consecutive games. ``starts`` has one entry more than there are games."""
-
-    envs: Sequence[int]
-    """Of each game."""
-    starts: Sequence[int]
-    """Of each game: its first place in the columns of seats; then the number of seats of all games."""
-    models: Sequence[int]
-    """Of each seat, the seats of a game together."""
-    ranks: Sequence[int]
-    """Of each seat; lower is better, and equal ranks draw."""
-
-
-class RatingHistory:
-    """Every rating given in a stretch of games, in order; 48 bytes each."""
-
-    def __init__(self) -> None:
-        self.numbers = array("d")
-        """Six numbers for each rating: see the properties. All integers here are exact as floats."""
-
-    def _column(self, place: int) -> NDArray[np.float64]:
-        return np.frombuffer(self.numbers, dtype=np.float64).reshape(-1, 6)[:, place]
-
-    @property
-    def game(self) -> NDArray[np.int32]:
-        """``int32[ratings]``: place of the game in its :class:`GameColumns`."""
-        return self._column(0).astype(np.int32)
-
-    @property
-    def scope(self) -> NDArray[np.int32]:
-        """``int32[ratings]``: number of the environment, -1 for all together."""
-        return self._column(1).astype(np.int32)
-
-    @property
-    def model(self) -> NDArray[np.int32]:
-        """``int32[ratings]``"""
-        return self._column(2).astype(np.int32)
-
-    @property
-    def mu(self) -> NDArray[np.float64]:
-        """``float64[ratings]``"""
-        return self._column(3)
-
-    @property
-    def sigma(self) -> NDArray[np.float64]:
-        """``float64[ratings]``"""
-        return self._column(4)
-
-    @property
-    def games(self) -> NDArray[np.int32]:
-        """``int32[ratings]``: rated games of the model so far, this one included."""
-        return self._column(5).astype(np.int32)
+__all__ = ["RatedModel", "Rerating"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,12 +34,13 @@ class _Scope:
     def __init__(self, number: int) -> None:
         self.number = number
         self.mu: list[float | None] = []
+        """By model; ``None``: not rated yet."""
         self.sigma: list[float] = []
         self.games: list[int] = []
 
     def grow(self, models: int) -> None:
         missing = models - len(self.mu)
-        self.mu += [_UNRATED] * missing
+        self.mu += [None] * missing
         self.sigma += [0.0] * missing
         self.games += [0] * missing
 

@@ -12,7 +12,8 @@ from unstable_stream import __version__
 from unstable_stream.archive.game_columns import Coded
 from unstable_stream.archive.what_if import LabelledSet
 from unstable_stream.events import OVERALL
-from unstable_stream.model_pool.rerating import GameColumns, Names, RatingHistory, Rerating
+from unstable_stream.model_pool.rating_columns import GameColumns, Names, RatingHistory
+from unstable_stream.model_pool.rerating import Rerating
 from unstable_stream.model_pool.systems import RatingSystem
 
 __all__ = ["Compared", "Rater", "Rerated", "Scopes", "UsedRating"]

@@ -19,7 +19,7 @@ from unstable_stream.errors import RunError
 from unstable_stream.eventlog.port import EventLog
 from unstable_stream.events import GameOutcome, Rating
 from unstable_stream.events.index_set import IndexSet
-from unstable_stream.model_pool.rerating import GameColumns, Names
+from unstable_stream.model_pool.rating_columns import GameColumns, Names
 from unstable_stream.model_pool.systems import RatingSystem
 from unstable_stream.services.rating_set import Rater, Rerated, Scopes, UsedRating
 from unstable_stream.services.run_records import run_events

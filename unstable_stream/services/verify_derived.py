@@ -129,24 +129,22 @@ class DerivedCheck:
             if not self._ticked[slot] and not self._extras:
                 self.check.differing += 1
                 self._unexpected.append(slot)
-        for later, earlier in self._conflicts:
-            record = await read_record(log, self._index.topic, *self._index.position(later))
-            self.check.differs(
-                Difference(
-                    str(record),
-                    _event_id(record),
-                    f"the same event is at {self._index.where(earlier)} with other content",
-                )
-            )
         for expected, slot in self._unequal:
-            self.check.first.append(await self._explain(log, expected, slot))
+            if self.check.wants_more:
+                self.check.first.append(await self._explain(log, expected, slot))
+        self.check.differing += len(self._conflicts)
+        for later, earlier in self._conflicts:
+            where = self._index.where(earlier)
+            await self._show(log, later, f"the same event is at {where} with other content")
         for slot in self._unexpected:
-            if not self.check.wants_more:
-                break
+            await self._show(log, slot, "follows from nothing in the log")
+
+    async def _show(self, log: EventLog, slot: int, what: str) -> None:
+        """Make it one of the first differences, if there are not enough of them yet."""
+        if self.check.wants_more:
             record = await read_record(log, self._index.topic, *self._index.position(slot))
-            self.check.first.append(
-                Difference(str(record), _event_id(record), "follows from nothing in the log")
-            )
+            event_id = record.headers.get("ce_id", b"?").decode(errors="replace")
+            self.check.first.append(Difference(str(record), event_id, what))
 
     async def _explain(self, log: EventLog, expected: Expected, slot: int) -> Difference:
         record = await read_record(log, self._index.topic, *self._index.position(slot))
@@ -163,7 +161,3 @@ class DerivedCheck:
             recorded,
             recomputed,
         )
-
-
-def _event_id(record: StoredRecord) -> str:
-    return record.headers.get("ce_id", b"?").decode(errors="replace")

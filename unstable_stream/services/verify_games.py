@@ -173,6 +173,7 @@ class Replayer(Generic[TagT]):
     async def add(self, tag: TagT, outcome: GameOutcome) -> list[tuple[TagT, GameOutcome, Replay]]:
         """Hand in a game; return the results that are due."""
         if self._pool is None:
+            await asyncio.sleep(0)  # a game may take seconds: let whoever reads the log have its turn
             return [(tag, outcome, replay(outcome, self._rules))]
         self._batch.append((tag, outcome))
         if len(self._batch) >= _BATCH:
