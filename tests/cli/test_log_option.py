@@ -65,7 +65,7 @@ def test_brokers_that_are_not_there_are_one_clear_line(tmp_path: Path) -> None:
     processes = [start(*arguments, "--log", NOBODY, cwd=tmp_path) for arguments in ON_A_LOG]
     for arguments, result in zip(ON_A_LOG, map(finish, processes), strict=True):
         assert (result.returncode, result.stdout) == (1, ""), arguments
-        assert result.stderr.startswith("error: could not connect on kafka://127.0.0.1:1: "), result.stderr
+        assert result.stderr.startswith("error: kafka://127.0.0.1:1: could not connect: "), result.stderr
         assert result.stderr.count("\n") == 1, result.stderr
     assert list(tmp_path.iterdir()) == []
 
@@ -108,7 +108,7 @@ def test_without_aiokafka_it_is_said_what_to_install(tmp_path: Path) -> None:
 
 def test_the_environment_names_the_log_and_the_option_wins(tmp_path: Path) -> None:
     by_variable = command("topics", "check", cwd=tmp_path, UNSTABLE_STREAM_LOG=NOBODY)
-    assert by_variable.stderr.startswith("error: could not connect on kafka://127.0.0.1:1")
+    assert by_variable.stderr.startswith("error: kafka://127.0.0.1:1: could not connect")
     by_option = command("topics", "check", "--log", "local", cwd=tmp_path, UNSTABLE_STREAM_LOG=NOBODY)
     assert by_option.stderr.startswith("error: no event log at unstable-data/log.sqlite")
 

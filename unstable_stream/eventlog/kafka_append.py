@@ -1,7 +1,8 @@
 """Appending: what several tasks append at the same time goes together, each batch whole or not at all.
 
 Records of one partition that fit one of Kafka's record batches are stored as a unit anyway and need no
-transaction. All others are written in one, by a producer with a random id of its own for each open log.
+transaction, unless they are so old that brokers would not know them again if they were sent twice. All others
+are written in one, by a producer with a random id of its own for each open log.
 
 A process that is killed inside such a transaction leaves it open. Readers then get nothing that lies behind
 its first record, in any partition it wrote to, until the brokers abort it: after ``transaction_timeout_s``,
@@ -19,7 +20,7 @@ from typing import Final
 from aiokafka import AIOKafkaProducer
 from aiokafka import errors as kafka
 
-from unstable_stream.errors import EventLogError, LogUnavailableError, UnstableStreamError
+from unstable_stream.errors import EventLogError, LogUnavailableError, UnknownTopicError, UnstableStreamError
 from unstable_stream.eventlog.kafka_cluster import Cluster, Lazy
 from unstable_stream.eventlog.kafka_errors import FENCED, is_passing, translated
 from unstable_stream.eventlog.kafka_records import MOST_BYTES_AT_ONCE, Batch, pack
@@ -36,6 +37,7 @@ from unstable_stream.eventlog.kafka_topics import KafkaTopics
 __all__ = ["Appender"]
 
 _ATTEMPTS: Final = 3
+_LOOK_S: Final = 2.0
 _DOING: Final = "append"
 
 
@@ -58,7 +60,7 @@ class Appender:
 
         Cancelled, it may be stored or not. Raises the :class:`EventLogError` family.
         """
-        await (self._units if batch.fits_one_pack else self._transactions).store(batch)
+        await (self._units if batch.is_unit else self._transactions).store(batch)
 
     async def close(self) -> None:
         """Finish what is under way."""
@@ -141,10 +143,12 @@ class Appender:
 
     async def _undelivered(self, error: TimeoutError, batch: Batch) -> UnstableStreamError:
         """Return what to say of a batch that the brokers did not take in time."""
-        try:
-            await self._topics.find({at.topic for at in batch.rows}, reload=True)
-        except EventLogError as reason:  # the topic was deleted, or nobody answers
-            return reason
+        with contextlib.suppress(LogUnavailableError, TimeoutError):
+            async with asyncio.timeout(_LOOK_S):
+                try:
+                    await self._topics.find({at.topic for at in batch.rows}, reload=True)
+                except UnknownTopicError as reason:  # deleted meanwhile
+                    return reason
         return self._translated(error)
 
     def _translated(self, error: BaseException) -> UnstableStreamError:

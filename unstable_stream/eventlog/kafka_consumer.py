@@ -225,8 +225,11 @@ class KafkaConsumer:
     async def _commit(self, group: str, offsets: Mapping[Any, int]) -> bool:
         """Tell whether it worked; if not, the group moves and may be asked again when it has settled."""
         with translating(self._log.cluster.location, f"commit positions of group {group!r}"):
+            # In a task of its own: what aiokafka does for a commit that is cancelled would fail unheard.
+            committing = asyncio.create_task(self._consumer.commit(offsets))
+            committing.add_done_callback(_heard)
             try:
-                await self._consumer.commit(offsets)
+                await asyncio.shield(committing)
             except LOST_MEMBERSHIP:
                 self._members.moves()
                 return False
@@ -288,6 +291,11 @@ class KafkaConsumer:
     def _check_open(self) -> None:
         if self._closed:
             raise EventLogError("this consumer is closed; open another one to go on.")
+
+
+def _heard(task: asyncio.Task[Any]) -> None:
+    if not task.cancelled():
+        task.exception()
 
 
 def _listed(partitions: Collection[TopicPartition]) -> str:

@@ -59,7 +59,7 @@ def translated(error: BaseException, location: KafkaLocation, doing: str) -> Uns
     """
     if isinstance(error, UnstableStreamError):
         return error
-    what = f"could not {doing} on {location}: "
+    what = f"{location}: could not {doing}: "
     if isinstance(error, kafka.UnsupportedSaslMechanismError):
         return EventLogError(
             f"{what}the brokers do not offer sasl_mechanism={location.sasl_mechanism}; ask who runs them "
@@ -96,12 +96,7 @@ def translated(error: BaseException, location: KafkaLocation, doing: str) -> Uns
 def _said(error: BaseException) -> str:
     if isinstance(error, TimeoutError):
         return "no answer in time"
-    text = str(error).rstrip(".")
-    return (
-        text
-        if isinstance(error, OSError) and text
-        else f"{type(error).__name__}{f' ({text})' if text else ''}"
-    )
+    return str(error).rstrip(".") or type(error).__name__
 
 
 def _checks(location: KafkaLocation) -> str:

@@ -1,40 +1,41 @@
 """What aiokafka says by itself, cut down to what a person at a terminal needs.
 
-In an outage it logs several errors a second, and rebalances as warnings. Each kind of message is passed on
-to the logger ``unstable_stream.kafka`` at most once a minute, without tracebacks, and what is ordinary not at
-all: what matters reaches the caller as an exception. Whoever configures the logger ``aiokafka`` gets
+In an outage it logs several errors a second, and a rebalance as a warning. What matters reaches the caller
+as an exception; so trouble is passed on, to the logger ``unstable_stream.kafka``, only if it lasts, and once
+a minute; what aiokafka itself did not expect, at once. Whoever configures the logger ``aiokafka`` gets
 everything there instead, but never a login: debug messages show requests, and a login holds a password.
 """
 
 import logging
-import re
 import time
 from typing import Final
 
 __all__ = ["curb_aiokafka"]
 
-_SILENCE_S: Final = 60.0
-_ORDINARY: Final = re.compile(
-    r"^(Heartbeat failed for group|OffsetCommit failed for group|LeaveGroup request failed|Topic %s not found"
-    r"|Topic %s is not available during|.*member_id was not recognized)"
-)
+_BLIP_S: Final = 3.0  # a group that moves, a topic that is being made, a leader that changes
+_QUIET_S: Final = 10.0  # without a message, trouble is over
+_AGAIN_S: Final = 60.0
 _log = logging.getLogger("unstable_stream.kafka")
 
 
 class _Digest(logging.Handler):
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
-        self._said_at: dict[str, float] = {}
+        self._since = self._last = self._said = -_AGAIN_S
 
     def emit(self, record: logging.LogRecord) -> None:
-        kind = str(record.msg)
         now = time.monotonic()
-        if _ORDINARY.match(kind) or now - self._said_at.get(kind, -_SILENCE_S) < _SILENCE_S:
+        if record.exc_info and record.exc_info[1] is not None:
+            error = record.exc_info[1]
+            _log.error("Kafka client: %s: %s: %s", record.getMessage(), type(error).__name__, error)
             return
-        self._said_at[kind] = now
-        error = record.exc_info[1] if record.exc_info else None
-        reason = f": {type(error).__name__}: {error}" if error is not None else ""
-        _log.warning("Kafka client: %s%s", record.getMessage(), reason)
+        if now - self._last > _QUIET_S:
+            self._since = now
+        self._last = now
+        if now - self._since >= _BLIP_S and now - self._said >= _AGAIN_S:
+            self._said = now
+            trouble_s = round(now - self._since)
+            _log.warning("Kafka client: trouble for %d s, trying again: %s", trouble_s, record.getMessage())
 
 
 def _without_logins(record: logging.LogRecord) -> bool:

@@ -1,5 +1,6 @@
 """Records on their way to Kafka and back: checked, sorted by partition, packed into record batches."""
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
@@ -18,6 +19,9 @@ MOST_BYTES_AT_ONCE: Final = 32 * 1024 * 1024
 
 _PACKED_BYTES: Final = 1024 * 1024
 _BATCH_OVERHEAD: Final = 61
+# A broker recognises what was sent twice by what its producer sent last. It forgets producers whose last
+# record is a day old by its own timestamp, as replayed history is, but none with an open transaction.
+_REMEMBERED_MS: Final = 12 * 3600 * 1000
 _RECORD_OVERHEAD: Final = 32  # lengths and differences, at most; each header has two lengths more
 
 _Row: TypeAlias = tuple[bytes, bytes, list[tuple[str, bytes]], int, int]
@@ -33,8 +37,8 @@ class Batch:
     """The partition of each record, in the order given."""
     size: int
     """Upper bound of the bytes, uncompressed."""
-    fits_one_pack: bool
-    """All for one partition, and small enough to be stored there as a unit without a transaction."""
+    is_unit: bool
+    """Stored whole and only once even without a transaction."""
     offsets: dict[TopicPartition, list[int]] = field(default_factory=dict)
 
     def places(self) -> list[tuple[TopicPartition, int]]:
@@ -53,6 +57,7 @@ async def prepare(records: Sequence[Record], topics: KafkaTopics) -> Batch:
     order: list[TopicPartition] = []
     total = _BATCH_OVERHEAD
     limit = _PACKED_BYTES
+    newest_ms = 0
     for record in tuple(records):  # the caller may go on using its list
         topic = known.get(record.topic) or topics.known(record.topic)
         if topic is None:
@@ -86,9 +91,11 @@ async def prepare(records: Sequence[Record], topics: KafkaTopics) -> Batch:
             of_partition.append(row)
         order.append(at)
         total += size
+        newest_ms = max(newest_ms, record.timestamp_ms)
         limit = min(limit, topic.max_message_bytes)
-    alone = len(order) == 1
-    return Batch(rows, order, total, fits_one_pack=alone or (len(rows) == 1 and total <= limit))
+    fits_one_pack = len(order) == 1 or (len(rows) == 1 and total <= limit)
+    remembered = newest_ms > time.time_ns() // 1_000_000 - _REMEMBERED_MS
+    return Batch(rows, order, total, is_unit=fits_one_pack and remembered)
 
 
 @dataclass(slots=True)
