@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from typing import Any, ClassVar, Final, Protocol, TypeAlias
 
 from unstable_stream.errors import ConfigError
+from unstable_stream.model_pool.factor_graph import rate_in_order
 from unstable_stream.model_pool.skill import Skill, TrueSkillSettings, draw_margin, rate_game, update_pair
 
 __all__ = ["Elo", "OpenSkill", "PairUpdate", "RatingSystem", "TrueSkill"]
@@ -81,7 +82,11 @@ class TrueSkill:
         self, env_id: str, players: Mapping[str, tuple[float, float]], ranks: Mapping[str, float]
     ) -> Mapping[str, tuple[float, float]]:
         return rate_game(
-            self.settings, env_id, {uid: Skill(*belief) for uid, belief in players.items()}, ranks
+            self.settings,
+            env_id,
+            {uid: Skill(*belief) for uid, belief in players.items()},
+            ranks,
+            _rate_on_floats,
         )
 
     def score(self, mu: float, sigma: float) -> float:
@@ -89,6 +94,13 @@ class TrueSkill:
 
     def parameters(self) -> dict[str, Any]:
         return asdict(self.settings)
+
+
+def _rate_on_floats(
+    settings: TrueSkillSettings, draw_probability: float, beliefs: Sequence[Skill], drawn: Sequence[bool]
+) -> list[tuple[float, float]]:
+    margin = draw_margin(settings, draw_probability)
+    return rate_in_order(beliefs, drawn, beta=settings.beta, tau=settings.tau, margin=margin)
 
 
 @dataclass(frozen=True)
