@@ -91,7 +91,9 @@ class Cluster:
                     last = error
                 if diagnose and isinstance(error, kafka.KafkaConnectionError):
                     # A client that cannot start keeps the reason to itself.
-                    last = await self._reason(deadline) or error
+                    last = await self._reason(deadline) or kafka.KafkaConnectionError(
+                        "a broker answers, but then ends the connection"
+                    )
                 if not is_passing(last) or loop.time() + pause_s >= deadline:
                     raise translated(last, self.location, doing) from last
             await asyncio.sleep(pause_s)

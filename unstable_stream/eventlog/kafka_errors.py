@@ -100,9 +100,13 @@ def _said(error: BaseException) -> str:
 
 
 def _checks(location: KafkaLocation) -> str:
+    wants = [] if location.uses_sasl else ["a login"]
+    if location.uses_tls and location.ssl_certfile is None:
+        wants.append("a certificate of ours (ssl_certfile)")
     return (
-        "Check that the brokers run, that these addresses can be reached from here, and that they speak "
-        f"{location.security_protocol} (security_protocol=…)."
+        "Check that the brokers run, that these addresses can be reached from here, that they speak "
+        f"{location.security_protocol} (security_protocol=…)"
+        + (f", and whether they want {' or '.join(wants)}." if wants else ".")
     )
 
 
