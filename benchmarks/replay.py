@@ -25,9 +25,9 @@ from unstable_stream.events import Event, decode_event
 from unstable_stream.plugins import Plugin
 from unstable_stream.services.archiver import run_archiver
 from unstable_stream.services.data_dir import DataDir
-from unstable_stream.services.history import ArchiveHistory, History, LogHistory, Slice, merged
-from unstable_stream.services.plugin_host import PluginCounters, run_plugin
-from unstable_stream.services.replay import copy_into, write_lines
+from unstable_stream.services.plugin_hosting.host import PluginCounters, run_plugin
+from unstable_stream.services.replaying.history import ArchiveHistory, History, LogHistory, Slice, merged
+from unstable_stream.services.replaying.replay import copy_into, write_lines
 from unstable_stream.services.runs import read_to_end
 
 ALL = Slice()

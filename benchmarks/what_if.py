@@ -34,11 +34,11 @@ from unstable_stream.games.scripted import scripted_player
 from unstable_stream.model_pool import RatingProcessor
 from unstable_stream.model_pool.systems import Elo, OpenSkill, RatingSystem, TrueSkill
 from unstable_stream.reward_transformations import RewardProcessor
-from unstable_stream.services.rederive import rederive
-from unstable_stream.services.rerate import rerate_from_archive, rerate_from_log
 from unstable_stream.services.runs import read_to_end, start_run
-from unstable_stream.services.verify import verify_run
-from unstable_stream.services.verify_games import ReplayRules, replay
+from unstable_stream.services.verification.games import ReplayRules, replay
+from unstable_stream.services.verification.verify import verify_run
+from unstable_stream.services.what_if.rederive import rederive
+from unstable_stream.services.what_if.rerate import rerate_from_archive, rerate_from_log
 
 ENV = "TicTacToe-v0-train"
 _GAMES_PER_CHECKPOINT = 200

@@ -22,7 +22,7 @@ from unstable_stream.eventlog.topics import load_topics
 from unstable_stream.events import Event, Metrics, RecordRejected, Step
 from unstable_stream.plugins import Plugin
 from unstable_stream.services.data_dir import DataDir, open_log_at
-from unstable_stream.services.plugin_host import PluginCounters, run_plugin
+from unstable_stream.services.plugin_hosting.host import PluginCounters, run_plugin
 from unstable_stream.services.runs import read_to_end
 
 __all__ = ["PluginBench", "counting"]

@@ -14,10 +14,10 @@ from unstable_stream.archive import records
 from unstable_stream.errors import ArchiveError, ConfigError, UnknownTopicError
 from unstable_stream.eventlog.port import Record, StoredRecord, TopicPartition
 from unstable_stream.events import GameOutcome, Metrics, Trajectory
-from unstable_stream.services import history
 from unstable_stream.services.archiver import run_archiver
-from unstable_stream.services.history import ArchiveHistory, History, LogHistory, Slice, merged
-from unstable_stream.services.history_filter import RecordFilter, parse_condition
+from unstable_stream.services.replaying import history
+from unstable_stream.services.replaying.filter import RecordFilter, parse_condition
+from unstable_stream.services.replaying.history import ArchiveHistory, History, LogHistory, Slice, merged
 
 ALL = Slice()
 

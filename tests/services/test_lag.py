@@ -5,7 +5,7 @@ import secrets
 import pytest
 
 from unstable_stream.eventlog.port import EventLog, Record, TopicPartition, TopicSpec
-from unstable_stream.services.lag import Lag, live_groups, measure_lag, run_of_group
+from unstable_stream.services.monitoring.lag import Lag, live_groups, measure_lag, run_of_group
 
 
 @pytest.fixture

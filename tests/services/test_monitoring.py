@@ -22,9 +22,9 @@ from unstable_stream.eventlog.port import EventLog, Record, StoredRecord, TopicP
 from unstable_stream.eventlog.records import record_from_event
 from unstable_stream.eventlog.topics import load_topics
 from unstable_stream.events import Event, Metrics, RecordRejected, RunFinished, RunStarted
-from unstable_stream.services.monitor_state import MonitorState
-from unstable_stream.services.monitoring import exposition, run_monitor
-from unstable_stream.services.service_reports import ARCHIVER, LAUNCHER, archived_values
+from unstable_stream.services.monitoring.exporter import exposition, run_monitor
+from unstable_stream.services.monitoring.reports import ARCHIVER, LAUNCHER, archived_values
+from unstable_stream.services.monitoring.state import MonitorState
 
 ROOT = Path(__file__).parents[2]
 DEADLINE_S = 60.0

@@ -24,21 +24,21 @@ from unstable_stream.events import (
     event_id,
     step_id,
 )
-from unstable_stream.services import offline
 from unstable_stream.services.archiver import run_archiver
 from unstable_stream.services.audit import audit_run
 from unstable_stream.services.data_dir import DataDir
-from unstable_stream.services.history import ArchiveHistory, LogHistory, Slice
-from unstable_stream.services.history_filter import RecordFilter
-from unstable_stream.services.offline import (
+from unstable_stream.services.replaying import offline
+from unstable_stream.services.replaying.filter import RecordFilter
+from unstable_stream.services.replaying.history import ArchiveHistory, LogHistory, Slice
+from unstable_stream.services.replaying.offline import (
     OfflineProgress,
     find_recorded_run,
     load_offline_config,
     train_offline,
 )
-from unstable_stream.services.replayed_steps import replayed_step
+from unstable_stream.services.replaying.steps import replayed_step
 from unstable_stream.services.runs import read_to_end, start_run
-from unstable_stream.services.verify import verify_run
+from unstable_stream.services.verification.verify import verify_run
 
 SOURCE = "learner-test"
 WANTED = Slice(filter=RecordFilter(SOURCE))

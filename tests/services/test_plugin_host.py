@@ -17,10 +17,10 @@ from unstable_stream.errors import PluginError, UnknownTopicError
 from unstable_stream.eventlog.port import Record, StoredRecord, TopicPartition
 from unstable_stream.events import Event, GameOutcome, Metrics, RecordRejected, Step
 from unstable_stream.plugins import Plugin
-from unstable_stream.services import plugin_host
 from unstable_stream.services.archiver import run_archiver
 from unstable_stream.services.audit_fold import RunAudit
-from unstable_stream.services.plugin_host import PluginCounters, run_plugin
+from unstable_stream.services.plugin_hosting import host as plugin_host
+from unstable_stream.services.plugin_hosting.host import PluginCounters, run_plugin
 
 STEPS_A_RUN = 46  # of made_up_run with six updates
 

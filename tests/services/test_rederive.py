@@ -15,8 +15,8 @@ from unstable_stream.errors import ConfigError
 from unstable_stream.eventlog.local import LocalLog
 from unstable_stream.eventlog.port import EventLog
 from unstable_stream.events import LearnerUpdate, Step, Trajectory
-from unstable_stream.services.rederive import Rederived, RewardChange, load_rewards, rederive
 from unstable_stream.services.run_records import run_events
+from unstable_stream.services.what_if.rederive import Rederived, RewardChange, load_rewards, rederive
 
 RUN = "run-shaped"
 

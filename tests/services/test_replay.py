@@ -14,8 +14,15 @@ from unstable_stream.errors import ConfigError
 from unstable_stream.eventlog.local import LocalLog
 from unstable_stream.eventlog.port import Record, StoredRecord
 from unstable_stream.events import GameOutcome, Metrics
-from unstable_stream.services.history import LogHistory, Merged, Slice, merged
-from unstable_stream.services.replay import SystemClock, copy_into, line_of, paced, rehearse, write_lines
+from unstable_stream.services.replaying.history import LogHistory, Merged, Slice, merged
+from unstable_stream.services.replaying.replay import (
+    SystemClock,
+    copy_into,
+    line_of,
+    paced,
+    rehearse,
+    write_lines,
+)
 
 ALL = Slice()
 

@@ -16,10 +16,10 @@ from unstable_stream.eventlog.port import EventLog
 from unstable_stream.events import Rating
 from unstable_stream.model_pool import TrueSkillSettings
 from unstable_stream.model_pool.systems import Elo, TrueSkill
-from unstable_stream.services.rating_set import Scopes
-from unstable_stream.services.rerate import find_archived_run, rerate_from_archive, rerate_from_log
 from unstable_stream.services.run_records import run_events
 from unstable_stream.services.runs import read_to_end
+from unstable_stream.services.what_if.rating_set import Scopes
+from unstable_stream.services.what_if.rerate import find_archived_run, rerate_from_archive, rerate_from_log
 
 RUN = "run-rated"
 AS_RECORDED = TrueSkill(TrueSkillSettings(draw_probability={ENVS[0]: 0.3}))

@@ -11,8 +11,7 @@ from unstable_stream.eventlog.local import LocalLog
 from unstable_stream.eventlog.port import Record
 from unstable_stream.eventlog.topics import load_topics
 from unstable_stream.events import Metrics
-from unstable_stream.services.runs import read_to_end, readable_events
-from unstable_stream.services.service_reports import (
+from unstable_stream.services.monitoring.reports import (
     LAUNCHER,
     Reporter,
     archived_values,
@@ -21,6 +20,7 @@ from unstable_stream.services.service_reports import (
     reporting,
     service_values,
 )
+from unstable_stream.services.runs import read_to_end, readable_events
 from unstable_stream.services.supervisor import ServiceProcess
 
 RUN = "demo"

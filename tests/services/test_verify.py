@@ -31,8 +31,8 @@ from unstable_stream.events import (
     encode_event,
 )
 from unstable_stream.services.run_records import run_events
-from unstable_stream.services.verify import verify_run
-from unstable_stream.services.verify_report import Check, VerifyReport
+from unstable_stream.services.verification.report import Check, VerifyReport
+from unstable_stream.services.verification.verify import verify_run
 
 RUN = "run-verified"
 replace = msgspec.structs.replace

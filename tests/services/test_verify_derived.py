@@ -10,9 +10,9 @@ from unstable_stream.eventlog.local import LocalLog
 from unstable_stream.eventlog.port import Record, TopicSpec
 from unstable_stream.services.id_table import IdTable, digest
 from unstable_stream.services.runs import read_to_end
-from unstable_stream.services.verify_derived import DerivedCheck, Expected
-from unstable_stream.services.verify_index import RecordIndex
-from unstable_stream.services.verify_report import Check, differing_fields
+from unstable_stream.services.verification.derived import DerivedCheck, Expected
+from unstable_stream.services.verification.index import RecordIndex
+from unstable_stream.services.verification.report import Check, differing_fields
 
 
 @pytest.fixture

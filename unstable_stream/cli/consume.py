@@ -15,7 +15,7 @@ from unstable_stream.cli.options import DataOption, LogOption
 if TYPE_CHECKING:
     from unstable_stream.eventlog.port import Start
     from unstable_stream.plugins import Plugin
-    from unstable_stream.services.plugin_host import PluginCounters
+    from unstable_stream.services.plugin_hosting.host import PluginCounters
 
 __all__ = ["register"]
 
@@ -52,7 +52,7 @@ def _consume(
     """
     from unstable_stream.errors import ConfigError
     from unstable_stream.plugins import load_plugin
-    from unstable_stream.services.plugin_host import PluginCounters
+    from unstable_stream.services.plugin_hosting.host import PluginCounters
 
     if list_all:
         _print_discovered()
@@ -94,9 +94,9 @@ async def _serve(
     from rich.console import Console
 
     from unstable_stream.services.data_dir import DataDir, open_existing_log
-    from unstable_stream.services.history import LogHistory
-    from unstable_stream.services.offline import find_recorded_run
-    from unstable_stream.services.plugin_host import run_plugin
+    from unstable_stream.services.plugin_hosting.host import run_plugin
+    from unstable_stream.services.replaying.history import LogHistory
+    from unstable_stream.services.replaying.offline import find_recorded_run
 
     directory = DataDir(data)
     log = open_existing_log(log_location, directory)

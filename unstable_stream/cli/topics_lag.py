@@ -20,7 +20,7 @@ from unstable_stream.cli.query_output import (
 
 if TYPE_CHECKING:
     from unstable_stream.eventlog.port import EventLog
-    from unstable_stream.services.lag import Lag
+    from unstable_stream.services.monitoring.lag import Lag
 
 __all__ = ["register"]
 
@@ -56,7 +56,7 @@ def _lag(
 
     async def measure(opened: "EventLog") -> list["Lag"]:
         from unstable_stream.eventlog.topics import load_topics
-        from unstable_stream.services.lag import live_groups, measure_lag
+        from unstable_stream.services.monitoring.lag import live_groups, measure_lag
         from unstable_stream.services.run_list import finished_runs
 
         groups = await live_groups(opened, () if everyone else await finished_runs(opened))

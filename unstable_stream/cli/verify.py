@@ -11,7 +11,7 @@ import typer
 from unstable_stream.cli.options import DataOption, LogOption
 
 if TYPE_CHECKING:
-    from unstable_stream.services.verify_report import VerifyReport
+    from unstable_stream.services.verification.report import VerifyReport
 
 __all__ = ["register"]
 
@@ -38,7 +38,7 @@ def _verify(
     """
     from unstable_stream.services.data_dir import DataDir, open_existing_log
     from unstable_stream.services.runs import find_run
-    from unstable_stream.services.verify import verify_run
+    from unstable_stream.services.verification.verify import verify_run
 
     async def read(progress: Callable[[str, int, int], None]) -> "VerifyReport":
         opened = open_existing_log(log, DataDir(data))

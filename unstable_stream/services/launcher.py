@@ -19,9 +19,9 @@ from unstable_stream.eventlog.port import EventLog
 from unstable_stream.services.cluster import resolve_model, start_local, stop_local
 from unstable_stream.services.data_dir import DataDir, open_log
 from unstable_stream.services.fork import Fork
+from unstable_stream.services.monitoring.reports import LAUNCHER, Reporter, service_values
 from unstable_stream.services.preflight import check_config
 from unstable_stream.services.runs import finish_run, new_run_id, resume_run, run_started, start_run
-from unstable_stream.services.service_reports import LAUNCHER, Reporter, service_values
 from unstable_stream.services.supervisor import Supervisor
 from unstable_stream.services.topic_drift import prepare_topics
 

@@ -16,9 +16,9 @@ import structlog
 from unstable_stream.errors import UnstableStreamError
 from unstable_stream.eventlog.port import EventLog
 from unstable_stream.services.data_dir import DataDir, open_log, open_log_at
+from unstable_stream.services.monitoring.reports import ARCHIVER, Reporter, archived_values, reporting
 from unstable_stream.services.runs import find_run, run_started
 from unstable_stream.services.service_output import LogFormat, configure_output
-from unstable_stream.services.service_reports import ARCHIVER, Reporter, archived_values, reporting
 
 __all__ = ["SERVICES", "main"]
 
@@ -93,7 +93,7 @@ async def _serve(service: str, run_id: str, data: DataDir, log_url: str) -> None
         elif service == "archiver":
             await _archive(log, run_id, data, stop)
         else:
-            from unstable_stream.services.monitoring import run_monitor
+            from unstable_stream.services.monitoring.exporter import run_monitor
 
             began_ms = (await run_started(log, run_id)).occurred_at_ms
             port = config.metrics_port or 0

@@ -16,8 +16,8 @@ from unstable_stream.events import (
 )
 from unstable_stream.events.index_set import IndexSet
 from unstable_stream.services.id_table import digest
-from unstable_stream.services.verify_derived import DerivedCheck, Expected
-from unstable_stream.services.verify_games import (
+from unstable_stream.services.verification.derived import DerivedCheck, Expected
+from unstable_stream.services.verification.games import (
     Replay,
     Replayer,
     ReplayRules,
@@ -25,8 +25,8 @@ from unstable_stream.services.verify_games import (
     started_view,
     trajectory_view,
 )
-from unstable_stream.services.verify_index import RecordIndex
-from unstable_stream.services.verify_report import Check, Difference, differing_fields
+from unstable_stream.services.verification.index import RecordIndex
+from unstable_stream.services.verification.report import Check, Difference, differing_fields
 
 __all__ = ["GameCheck"]
 

@@ -33,9 +33,9 @@ from unstable_stream.eventlog.topics import load_topics
 from unstable_stream.events import Event, Metrics, RecordRejected, event_id
 from unstable_stream.plugins import Plugin
 from unstable_stream.services.data_dir import DataDir
-from unstable_stream.services.plugin_backfill import Backfill
-from unstable_stream.services.plugin_state import PluginStates, Saved
-from unstable_stream.services.plugin_worker import Attempt, Failure, PluginWorker
+from unstable_stream.services.plugin_hosting.backfill import Backfill
+from unstable_stream.services.plugin_hosting.state import PluginStates, Saved
+from unstable_stream.services.plugin_hosting.worker import Attempt, Failure, PluginWorker
 
 __all__ = ["PluginCounters", "plugin_group", "run_plugin"]
 

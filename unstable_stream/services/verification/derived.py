@@ -5,8 +5,8 @@ from typing import Final, NamedTuple
 
 from unstable_stream.eventlog.port import EventLog, StoredRecord
 from unstable_stream.services.run_records import read_record
-from unstable_stream.services.verify_index import RecordIndex
-from unstable_stream.services.verify_report import SHOWN, Check, Difference, differing_fields
+from unstable_stream.services.verification.index import RecordIndex
+from unstable_stream.services.verification.report import SHOWN, Check, Difference, differing_fields
 
 __all__ = ["DerivedCheck", "Expected"]
 

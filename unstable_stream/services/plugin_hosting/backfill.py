@@ -14,7 +14,7 @@ import structlog
 
 from unstable_stream.archive.records import RecordReader
 from unstable_stream.eventlog.port import EventLog, Start, StoredRecord, TopicPartition
-from unstable_stream.services.history import record_of_row
+from unstable_stream.services.replaying.history import record_of_row
 
 __all__ = ["Backfill", "Beginning"]
 

@@ -22,8 +22,8 @@ from unstable_stream.eventlog.port import EventLog
 from unstable_stream.events import LearnerUpdate, Step, Trajectory
 from unstable_stream.reward_transformations import RewardProcessor
 from unstable_stream.services.processors import reward_processor
-from unstable_stream.services.rederive_batches import TrainedBatches
 from unstable_stream.services.run_records import run_events
+from unstable_stream.services.what_if.batches import TrainedBatches
 
 __all__ = ["Rederived", "RewardChange", "load_rewards", "rederive"]
 

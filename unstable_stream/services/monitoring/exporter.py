@@ -19,8 +19,8 @@ from unstable_stream.errors import LogUnavailableError, OffsetOutOfRangeError, S
 from unstable_stream.eventlog.port import Consumer, EventLog, Start, TopicPartition
 from unstable_stream.eventlog.topics import load_topics
 from unstable_stream.events import RunStarted
-from unstable_stream.services.lag import Lag, live_groups, measure_lag
-from unstable_stream.services.monitor_state import Key, MonitorState
+from unstable_stream.services.monitoring.lag import Lag, live_groups, measure_lag
+from unstable_stream.services.monitoring.state import Key, MonitorState
 from unstable_stream.services.runs import read_to_end, readable_events
 
 __all__ = ["exposition", "run_monitor"]

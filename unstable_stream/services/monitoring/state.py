@@ -16,8 +16,8 @@ from unstable_stream.events import (
     RunFinished,
     RunStarted,
 )
+from unstable_stream.services.monitoring.reports import ARCHIVER, LAUNCHER, read_archived, read_services
 from unstable_stream.services.run_list import RunList
-from unstable_stream.services.service_reports import ARCHIVER, LAUNCHER, read_archived, read_services
 
 __all__ = ["Key", "MonitorState"]
 

@@ -36,14 +36,14 @@ from unstable_stream.events import (
 from unstable_stream.services.id_table import digest
 from unstable_stream.services.partition_fold import Processor
 from unstable_stream.services.processors import rating_processor, reward_processor
-from unstable_stream.services.replayed_steps import recomputed_steps
+from unstable_stream.services.replaying.steps import recomputed_steps
 from unstable_stream.services.run_records import RunReader, event_of_run, run_events
-from unstable_stream.services.verify_batches import BatchCheck, PendingStep
-from unstable_stream.services.verify_derived import DerivedCheck, Expected
-from unstable_stream.services.verify_index import RecordIndex
-from unstable_stream.services.verify_replays import GameCheck
-from unstable_stream.services.verify_report import Check, Difference, VerifyReport
-from unstable_stream.services.verify_scope import RunScope
+from unstable_stream.services.verification.batches import BatchCheck, PendingStep
+from unstable_stream.services.verification.derived import DerivedCheck, Expected
+from unstable_stream.services.verification.index import RecordIndex
+from unstable_stream.services.verification.replays import GameCheck
+from unstable_stream.services.verification.report import Check, Difference, VerifyReport
+from unstable_stream.services.verification.scope import RunScope
 
 __all__ = ["verify_run"]
 

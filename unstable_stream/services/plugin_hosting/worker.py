@@ -23,7 +23,7 @@ __all__ = ["Attempt", "Failure", "PluginWorker"]
 
 T = TypeVar("T")
 
-_PACKAGE: Final = str(Path(__file__).resolve().parents[1])
+_PACKAGE: Final = str(Path(__file__).resolve().parents[2])
 
 
 @dataclass(frozen=True, slots=True)

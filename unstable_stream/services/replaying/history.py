@@ -19,7 +19,7 @@ from unstable_stream.archive.records import ArchivedRow, RecordReader
 from unstable_stream.errors import UnknownTopicError
 from unstable_stream.eventlog.port import Consumer, EventLog, StoredRecord, TopicPartition
 from unstable_stream.eventlog.records import event_headers
-from unstable_stream.services.history_filter import RecordFilter
+from unstable_stream.services.replaying.filter import RecordFilter
 
 __all__ = ["ArchiveHistory", "History", "LogHistory", "Slice", "merged", "record_of_row"]
 

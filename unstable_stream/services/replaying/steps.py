@@ -7,7 +7,7 @@ import msgspec
 from unstable_stream.eventlog.port import EventLog, StoredRecord
 from unstable_stream.events import Step, event_id
 from unstable_stream.services.run_records import run_events
-from unstable_stream.services.verify_index import RecordIndex
+from unstable_stream.services.verification.index import RecordIndex
 
 __all__ = ["recomputed_steps", "replayed_step"]
 

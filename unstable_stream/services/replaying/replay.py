@@ -1,7 +1,7 @@
 """Replay: history again, as fast as it happened or faster, to where it is wanted.
 
 :func:`paced` gives out records when they are due; :func:`write_lines`, :func:`copy_into` and :func:`rehearse`
-take them. Training on replayed steps is in :mod:`unstable_stream.services.offline`.
+take them. Training on replayed steps is in :mod:`unstable_stream.services.replaying.offline`.
 """
 
 import asyncio
@@ -18,8 +18,8 @@ from unstable_stream.eventlog.port import EventLog, Record, StoredRecord, TopicP
 from unstable_stream.eventlog.topics import load_topics
 from unstable_stream.events import Metrics
 from unstable_stream.plugins import Plugin
-from unstable_stream.services.history import Merged
-from unstable_stream.services.plugin_worker import PluginWorker
+from unstable_stream.services.plugin_hosting.worker import PluginWorker
+from unstable_stream.services.replaying.history import Merged
 
 __all__ = ["Clock", "Rehearsal", "SystemClock", "copy_into", "line_of", "paced", "rehearse", "write_lines"]
 

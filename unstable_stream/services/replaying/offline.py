@@ -25,8 +25,8 @@ from unstable_stream.eventlog.records import record_from_event
 from unstable_stream.eventlog.topics import load_topics
 from unstable_stream.events import LearnerUpdate, RunResumed, RunStarted, Step
 from unstable_stream.services.data_dir import DataDir
-from unstable_stream.services.history import History, Slice, merged
-from unstable_stream.services.replayed_steps import replayed_step
+from unstable_stream.services.replaying.history import History, Slice, merged
+from unstable_stream.services.replaying.steps import replayed_step
 from unstable_stream.services.runs import finish_run, new_run_id, readable_events, start_run
 
 __all__ = ["OfflineProgress", "find_recorded_run", "load_offline_config", "train_offline"]

@@ -14,8 +14,8 @@ import msgspec
 from unstable_stream.buffer import StepBuffer
 from unstable_stream.config import RunConfig
 from unstable_stream.events import DroppedStep, LearnerUpdate, Step, encode_event, event_id, packed_length
-from unstable_stream.services.verify_index import RecordIndex
-from unstable_stream.services.verify_report import Check, Difference, differing_fields
+from unstable_stream.services.verification.index import RecordIndex
+from unstable_stream.services.verification.report import Check, Difference, differing_fields
 
 __all__ = ["BatchCheck", "PendingStep"]
 

@@ -21,8 +21,8 @@ from unstable_stream.events import GameOutcome, Rating
 from unstable_stream.events.index_set import IndexSet
 from unstable_stream.model_pool.rating_columns import GameColumns, Names
 from unstable_stream.model_pool.systems import RatingSystem
-from unstable_stream.services.rating_set import Rater, Rerated, Scopes, UsedRating
 from unstable_stream.services.run_records import run_events
+from unstable_stream.services.what_if.rating_set import Rater, Rerated, Scopes, UsedRating
 
 __all__ = ["find_archived_run", "rerate_from_archive", "rerate_from_log"]
 

@@ -1,0 +1,1 @@
+"""What an operator sees: lag, throughput, dead letters, services, for a person and for Prometheus."""
