@@ -7,12 +7,19 @@ from collections.abc import AsyncIterator
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
-from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.partitioner import DefaultPartitioner
+from aiokafka.structs import TopicPartition as KafkaPartition
 
 from tests.eventlog.harness import DEADLINE_S, read, records
-from unstable_stream.errors import EventLogError, LogUnavailableError, RecordTooLargeError, UnknownTopicError
+from unstable_stream.errors import (
+    EventLogError,
+    LogUnavailableError,
+    OffsetOutOfRangeError,
+    RecordTooLargeError,
+    UnknownTopicError,
+)
 from unstable_stream.eventlog import kafka_sending
 from unstable_stream.eventlog.kafka import KafkaLog
 from unstable_stream.eventlog.partitioner import partition_for_key
@@ -193,6 +200,30 @@ async def test_times_are_those_of_records_not_of_markers(log: KafkaLog) -> None:
     ends = await log.end_offsets(topic)
     assert await log.offsets_for_time(topic, 401) == ends
     assert await log.offsets_for_time(topic, -5) == await log.beginning_offsets(topic)
+
+
+async def test_what_retention_deleted_is_said_and_skipped_by_seeking(
+    log: KafkaLog, kafka_bootstrap: str
+) -> None:
+    topic, group = await _topic(log), f"group-{secrets.token_hex(6)}"
+    at = TopicPartition(topic, 0)
+    places = await log.append(records(topic, ["a", "b", "c", "d"]))
+    member = await log.consumer([topic], group=group)
+    await read(member, 4)
+    await member.commit({at: places[1][1]})
+    await member.close()
+    admin = AIOKafkaAdminClient(bootstrap_servers=kafka_bootstrap)
+    await admin.start()
+    await admin.delete_records({KafkaPartition(*at): RecordsToDelete(before_offset=places[3][1])})
+    await admin.close()
+    member = await log.consumer([topic], group=group)
+    found, end = places[1][1], (await log.end_offsets(topic))[at]
+    message = rf"{topic}\[0\]@{found} .* offsets {places[3][1]} up to \(not including\) {end}.*retention"
+    for _ in range(2):  # it does not go on by itself
+        with pytest.raises(OffsetOutOfRangeError, match=message):
+            await read(member, 1)
+    await member.seek(await log.beginning_offsets(topic))
+    assert [record.value for record in await read(member, 1)] == [b"d"]
 
 
 async def test_one_transaction_may_commit_for_several_groups(log: KafkaLog) -> None:
