@@ -77,5 +77,7 @@ async def assert_exactly_once(
         assert dict(published) == await from_scratch(log, make)
         committed = await log.committed_positions(group_of(make().name, run_id))
         for input_topic in make().inputs:
-            last = {TopicPartition(r.topic, r.partition): r.offset + 1 for r in await read(log, input_topic)}
-            assert {at: offset for at, offset in committed.items() if at.topic == input_topic} == last
+            ends = await log.end_offsets(input_topic)
+            for record in await read(log, input_topic):
+                at = TopicPartition(record.topic, record.partition)
+                assert record.offset < committed[at] <= ends[at]
