@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from logging import WARNING
+from pathlib import Path
 
 import pytest
 
@@ -156,6 +157,14 @@ class _Traffic:
             while len(self.acknowledged) < acknowledged + count or len(self.seen) < seen + count:
                 await asyncio.sleep(0.02)
 
+    def check(self) -> None:
+        """Compare what was seen with what was acknowledged."""
+        stored = Counter(self.seen.values())
+        assert not set(self.acknowledged) - stored.keys()
+        assert [value for value, times in stored.items() if times > 1] == []
+        assert stored.keys() <= {*self.acknowledged, *self.in_doubt}
+        assert len(self.acknowledged) == len(set(self.acknowledged)) >= 100
+
 
 @pytest.mark.timeout(240)
 async def test_a_killed_broker_comes_back_and_nothing_is_lost_or_twice(cluster: KafkaCluster) -> None:
@@ -174,13 +183,38 @@ async def test_a_killed_broker_comes_back_and_nothing_is_lost_or_twice(cluster: 
             await _start(cluster)
             await traffic.progress(50)
             traffic.stop.set()
-    stored = Counter(traffic.seen.values())
-    assert not set(traffic.acknowledged) - stored.keys()
-    assert [value for value, times in stored.items() if times > 1] == []
-    assert stored.keys() <= {*traffic.acknowledged, *traffic.in_doubt}
-    assert len(traffic.acknowledged) == len(set(traffic.acknowledged)) >= 100
+    traffic.check()
 
 
+async def test_a_closed_log_says_so(cluster: KafkaCluster) -> None:
+    log = _open(cluster)
+    await log.topics()
+    consumer = await log.consumer(["one"])
+    await log.close()
+    with pytest.raises(EventLogError, match="closed"):
+        await consumer.poll()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+async def test_one_of_three_brokers_dies_and_the_others_go_on(tmp_path: Path) -> None:
+    with KafkaCluster(tmp_path, brokers=3, port=free_port_pair(3)) as cluster:
+        async with _open(cluster) as log:
+            await log.create_topics([TopicSpec("one", 3), TopicSpec("two", 3)])
+            traffic = _Traffic(log, ("one", "two"))
+            async with asyncio.TaskGroup() as tasks:
+                for name, count in (("single", 1), ("old", 1), ("pair", 2)):
+                    tasks.create_task(traffic.append(name, count))
+                tasks.create_task(traffic.transact("transaction"))
+                tasks.create_task(traffic.read())
+                await traffic.progress(100)
+                await asyncio.to_thread(cluster.stop, 2, signal.SIGKILL)
+                await traffic.progress(1000)
+                traffic.stop.set()
+    traffic.check()
+
+
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 async def test_what_cannot_be_delivered_is_said_in_time_and_the_log_goes_on(
     cluster: KafkaCluster, caplog: pytest.LogCaptureFixture
@@ -245,13 +279,3 @@ async def test_what_cannot_be_delivered_is_said_in_time_and_the_log_goes_on(
     said = [(name, level) for name, level in said if not name.startswith("aiokafka.")]
     assert set(said) <= {("unstable_stream.kafka", WARNING)}
     assert len(said) <= 2
-    await _start(cluster)
-
-
-async def test_a_closed_log_says_so(cluster: KafkaCluster) -> None:
-    log = _open(cluster)
-    await log.topics()
-    consumer = await log.consumer(["three"])
-    await log.close()
-    with pytest.raises(EventLogError, match="closed"):
-        await consumer.poll()

@@ -22,7 +22,7 @@ from aiokafka import errors as kafka
 
 from unstable_stream.errors import EventLogError, LogUnavailableError, UnknownTopicError, UnstableStreamError
 from unstable_stream.eventlog.kafka_cluster import Cluster, Lazy
-from unstable_stream.eventlog.kafka_errors import FENCED, is_passing, translated
+from unstable_stream.eventlog.kafka_errors import FENCED, REFUSED, is_passing, translated
 from unstable_stream.eventlog.kafka_records import MOST_BYTES_AT_ONCE, Batch, pack
 from unstable_stream.eventlog.kafka_sending import (
     close_producer,
@@ -85,13 +85,19 @@ class Appender:
         if any(outcomes):
             await self._replace(self._plain, producer)  # its numbering of what it sent has a hole now
         failed = {
-            id(batch): self._translated(outcome)
+            id(batch): outcome
             for one, outcome in zip(packed, outcomes, strict=True)
             if outcome is not None
             for batch, _ in one.parts
         }
-        errors = [failed.get(id(batch)) for batch in batches]
-        return await self._each_alone(batches, errors, self._store_units)
+        errors: list[UnstableStreamError | None] = []
+        for batch in batches:
+            outcome = failed.get(id(batch))
+            if isinstance(outcome, REFUSED) and len(batches) > 1:
+                errors += await self._store_units([batch])  # let only the bad one fail
+            else:
+                errors.append(None if outcome is None else self._translated(outcome))
+        return errors
 
     async def _store_in_transaction(self, batches: Sequence[Batch]) -> list[UnstableStreamError | None]:
         loop = asyncio.get_running_loop()
@@ -112,7 +118,7 @@ class Appender:
                     # The next producer has the same id, so that the brokers abort what this one left open.
                     await self._replace(self._transactional, producer)
                     raise
-            except EventLogError as error:  # no producer
+            except EventLogError as error:  # no producer, so that nothing was sent
                 return [error] * len(batches)
             except TimeoutError as error:
                 return [await self._undelivered(error, batch) for batch in batches]
@@ -121,25 +127,13 @@ class Appender:
                 if not decided:
                     return [self._translated(error)] * len(batches)
                 if attempt == _ATTEMPTS or not (isinstance(error, FENCED) or is_passing(error)):
-                    errors = [self._translated(error)] * len(batches)
-                    return await self._each_alone(batches, errors, self._store_in_transaction)
+                    if len(batches) == 1:
+                        return [self._translated(error)]
+                    alone = [await self._store_in_transaction([batch]) for batch in batches]
+                    return [outcome for (outcome,) in alone]  # only the bad one fails
             else:
                 break
         return [None] * len(batches)
-
-    async def _each_alone(
-        self,
-        batches: Sequence[Batch],
-        errors: Sequence[UnstableStreamError | None],
-        store: "_Store",
-    ) -> list[UnstableStreamError | None]:
-        """Where the brokers refused batches that went together, let only the bad ones fail."""
-        if len(batches) == 1:
-            return list(errors)
-        return [
-            error if error is None or error.retriable else (await store([batch]))[0]
-            for batch, error in zip(batches, errors, strict=True)
-        ]
 
     async def _undelivered(self, error: TimeoutError, batch: Batch) -> UnstableStreamError:
         """Return what to say of a batch that the brokers did not take in time."""
@@ -153,9 +147,9 @@ class Appender:
 
     def _translated(self, error: BaseException) -> UnstableStreamError:
         found = translated(error, self._cluster.location, _DOING)
-        if isinstance(found, LogUnavailableError):
-            return LogUnavailableError(f"{found} What was appended may be stored or not.")
-        return found
+        if isinstance(error, REFUSED):
+            return found
+        return LogUnavailableError(f"{found} What was appended may be stored or not.")
 
     async def _replace(self, holder: Lazy[AIOKafkaProducer], producer: AIOKafkaProducer) -> None:
         holder.take()
@@ -197,7 +191,11 @@ class _Lane:
         try:
             while self._waiting:
                 together = self._take()
-                outcomes = await self._store([batch for batch, _ in together])
+                storing = self._store([batch for batch, _ in together])
+                (result,) = await asyncio.gather(storing, return_exceptions=True)
+                outcomes: Sequence[BaseException | None] = (
+                    [result] * len(together) if isinstance(result, BaseException) else result
+                )  # the first is a bug, which whoever appends is to see
                 for (_, done), error in zip(together, outcomes, strict=True):
                     if done.done():
                         continue  # cancelled meanwhile
@@ -208,7 +206,7 @@ class _Lane:
         finally:
             self._running = None
             for _, done in (*together, *self._waiting):
-                if not done.done():  # a bug, or the event loop ends
+                if not done.done():  # the event loop ends
                     done.cancel()
 
     def _take(self) -> list[tuple[Batch, asyncio.Future[None]]]:

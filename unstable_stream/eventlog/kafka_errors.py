@@ -7,10 +7,16 @@ from typing import Final
 
 from aiokafka import errors as kafka
 
-from unstable_stream.errors import EventLogError, FencedError, LogUnavailableError, UnstableStreamError
+from unstable_stream.errors import (
+    EventLogError,
+    FencedError,
+    LogUnavailableError,
+    RecordTooLargeError,
+    UnstableStreamError,
+)
 from unstable_stream.eventlog.kafka_location import ENVIRONMENT_PREFIX, KafkaLocation
 
-__all__ = ["FENCED", "LOST_MEMBERSHIP", "is_passing", "translated", "translating"]
+__all__ = ["FENCED", "LOST_MEMBERSHIP", "REFUSED", "is_passing", "translated", "translating"]
 
 FENCED: Final = (kafka.ProducerFenced, kafka.InvalidProducerEpoch)
 """A later producer with the same id has begun, or the brokers gave a transaction up."""
@@ -24,12 +30,16 @@ LOST_MEMBERSHIP: Final = (
 )
 """The group has moved on without this member, or is about to."""
 
-_REFUSED: Final = (
+_FORBIDDEN: Final = (
     kafka.TopicAuthorizationFailedError,
     kafka.GroupAuthorizationFailedError,
     kafka.ClusterAuthorizationFailedError,
     kafka.TransactionalIdAuthorizationFailed,
 )
+_TOO_LARGE: Final = (kafka.MessageSizeTooLargeError, kafka.RecordListTooLargeError)
+
+REFUSED: Final = (*_FORBIDDEN, *_TOO_LARGE, kafka.InvalidTimestampError, kafka.PolicyViolationError)
+"""Records that brokers looked at and did not store."""
 _LOGIN: Final = (
     kafka.SaslAuthenticationFailed,
     kafka.AuthenticationFailedError,
@@ -41,7 +51,7 @@ _LOGIN: Final = (
 
 def is_passing(error: BaseException) -> bool:
     """Whether the same request may succeed later: a broker restarts, a leader moves."""
-    if isinstance(error, (*_LOGIN, *_REFUSED, ssl.SSLCertVerificationError)):
+    if isinstance(error, (*_LOGIN, *_FORBIDDEN, ssl.SSLCertVerificationError)):
         return False
     # asyncio's own TimeoutError is an OSError; aiokafka's does not say that it is retriable.
     if isinstance(error, OSError | kafka.KafkaTimeoutError):
@@ -81,10 +91,20 @@ def translated(error: BaseException, location: KafkaLocation, doing: str) -> Uns
             f"{location.security_protocol} is what this port speaks, and whether it wants a client "
             "certificate (ssl_certfile, ssl_keyfile)."
         )
-    if isinstance(error, _REFUSED):
+    if isinstance(error, _FORBIDDEN):
         return EventLogError(
             f"{what}the brokers do not allow it ({type(error).__name__}: {error}): ask who runs them for "
             "the right."
+        )
+    if isinstance(error, _TOO_LARGE):
+        return RecordTooLargeError(
+            f"{what}records are larger than the topic's max.message.bytes, which was lowered meanwhile: "
+            "raise it."
+        )
+    if isinstance(error, kafka.InvalidTimestampError):
+        return EventLogError(
+            f"{what}the brokers refuse the time of a record, perhaps because it lies in the future: compare "
+            "the clocks of this machine and the brokers."
         )
     if isinstance(error, FENCED):
         return FencedError(f"{what}a later producer with the same id has taken over.")

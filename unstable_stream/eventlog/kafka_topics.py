@@ -19,6 +19,7 @@ __all__ = ["KafkaTopics", "Topic"]
 _SETTINGS: Final = ("cleanup.policy", "retention.ms", "max.message.bytes")
 _SET_ON_TOPIC: Final = 1  # source of a setting: given to this topic, not a broker's or Kafka's default
 _GROUPS_AT_ONCE: Final = 16
+_NAMED: Final = 20  # topics in a message
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,8 @@ class KafkaTopics:
             for name in names:
                 if name not in partitions:
                     self._known.pop(name, None)
-                    known = ", ".join(partitions) or "none"
+                    known = ", ".join([*partitions][:_NAMED]) or "none"
+                    known += f" and {len(partitions) - _NAMED} more" if len(partitions) > _NAMED else ""
                     raise UnknownTopicError(
                         f"unknown topic {name!r}; topics of {self._cluster.location}: {known}. Create it "
                         "with `unstable-stream topics create`."
@@ -145,7 +147,14 @@ class KafkaTopics:
             return
         admin = await self._admin.get()
         new = [NewTopic(spec.name, spec.partitions, -1, {}, _configuration(spec)) for spec in missing]
-        answer = await self._cluster.ask(lambda: admin.create_topics(new), "create topics")
+
+        async def create() -> Any:
+            if admin._client.cluster.controller is None:  # which aiokafka takes for granted
+                await admin._client.force_metadata_update()
+                raise kafka.NotControllerError()
+            return await admin.create_topics(new)
+
+        answer = await self._cluster.ask(create, "create topics")
         for name, code, message in answer.topic_errors:
             if kafka.for_code(code) is not kafka.TopicAlreadyExistsError:
                 self._check(code, message, f"create topic {name!r}")
