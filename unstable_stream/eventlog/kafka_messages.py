@@ -15,6 +15,10 @@ __all__ = ["curb_aiokafka"]
 _BLIP_S: Final = 3.0  # a group that moves, a topic that is being made, a leader that changes
 _QUIET_S: Final = 10.0  # without a message, trouble is over
 _AGAIN_S: Final = 60.0
+_ORDINARY: Final = (
+    "Heartbeat failed for group",
+    "OffsetCommit failed for group",
+)  # while members come and go
 _log = logging.getLogger("unstable_stream.kafka")
 
 
@@ -28,6 +32,8 @@ class _Digest(logging.Handler):
         if record.exc_info and record.exc_info[1] is not None:
             error = record.exc_info[1]
             _log.error("Kafka client: %s: %s: %s", record.getMessage(), type(error).__name__, error)
+            return
+        if str(record.msg).startswith(_ORDINARY):
             return
         if now - self._last > _QUIET_S:
             self._since = now
