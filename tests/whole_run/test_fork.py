@@ -41,5 +41,6 @@ def test_a_fork_goes_on_from_a_checkpoint_of_its_parent(finished_run: FinishedRu
     )
     assert games["first"] == games["before"]
     for run_id in (fork, finished_run.run_id):
-        audited = run_command(data, "audit", str(run_id))
-        assert audited.returncode == 0, audited.stdout
+        for check in ("audit", "verify"):
+            checked = run_command(data, check, str(run_id))
+            assert checked.returncode == 0, checked.stdout

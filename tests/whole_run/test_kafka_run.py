@@ -62,6 +62,8 @@ async def assert_nothing_lost_or_twice(run: LaunchedRun, updates: int) -> str:
     report = await run.command("audit", end.run_id)
     assert report.returncode == 0, report.stdout + report.stderr
     assert "balanced" in report.stdout
+    verified = await run.command("verify", end.run_id)
+    assert verified.returncode == 0, verified.stdout + verified.stderr
     return end.run_id
 
 
