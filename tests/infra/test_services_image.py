@@ -9,13 +9,15 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from infra.kafka.brokers import KafkaCluster
 from tests.conftest import free_port_pair, skip_without_kafka
+from unstable_stream.config import parse_config
 from unstable_stream.eventlog.records import record_from_event
 from unstable_stream.eventlog.topics import TOPICS_DIR
-from unstable_stream.events import decode_event
+from unstable_stream.events import RunStarted, decode_event
 from unstable_stream.services.data_dir import DataDir, open_log_at
 
 ABSENT = ("faust", "openai", "peft", "ray", "textarena", "torch", "transformers", "vllm")
@@ -72,7 +74,11 @@ def stop_after(process: "subprocess.Popen[str]", words: str) -> None:
         while words not in told:
             told += lines.get(timeout=DEADLINE_S)
         process.send_signal(signal.SIGTERM)
-        assert process.wait(DEADLINE_S) == 0, told
+        status = process.wait(DEADLINE_S)
+        reader.join()
+        while not lines.empty():
+            told += lines.get()
+        assert status == 0, told
     finally:
         process.kill()
         process.wait()
@@ -84,6 +90,13 @@ async def test_every_service_of_the_image(location: str, tmp_path: Path) -> None
     assert "created: checkpoints" in run(location, tmp_path, "topics", "create")
     log = open_log_at(location, DataDir(tmp_path))
     golden = [decode_event(path.read_bytes()) for path in (TOPICS_DIR / "golden").glob("*.json")]
+    settings = parse_config({"model": "tiny-player", "train_envs": [{"env_id": "TicTacToe-v0-train"}]})
+    golden = [
+        msgspec.structs.replace(event, config=settings.model_dump(mode="json"))
+        if isinstance(event, RunStarted)
+        else event
+        for event in golden
+    ]
     await log.append([record_from_event(event) for event in golden])
     await log.close()
     assert "10 topics are as declared" in run(location, tmp_path, "topics", "check")
