@@ -289,6 +289,13 @@ async def test_state_that_cannot_be_restored_is_an_error(log: LocalLog) -> None:
         await _drain(log, make_ratings)
 
 
+async def test_a_new_processor_begins_at_what_is_retained(log: LocalLog) -> None:
+    await log.append(games(0, 8))
+    await log.delete_before({TopicPartition("game-outcomes", 0): 3})
+    counters = await _drain(log, make_ratings)
+    assert counters.processed == 5
+
+
 class _Counts:
     """Sees all runs."""
 

@@ -292,11 +292,14 @@ async def open_folds(
             if isinstance(one, BaseException):
                 raise one
         committed = await log.committed_positions(hosting.group)
+        beginnings: dict[TopicPartition, int] = {}
+        for topic in {at.topic for at in ordered}:
+            beginnings |= await log.beginning_offsets(topic)
         folds = {
-            at: PartitionFold(hosting, at, producer, committed.get(at, 0))
+            at: PartitionFold(hosting, at, producer, committed.get(at) or beginnings[at])
             for at, producer in zip(ordered, producers, strict=True)
         }
-        folded = await _restore(hosting, {at: fold for at, fold in folds.items() if fold.next_offset > 0})
+        folded = await _restore(hosting, {at: fold for at, fold in folds.items() if committed.get(at)})
     except BaseException:
         await asyncio.gather(*(producer.close() for producer in producers))
         raise

@@ -6,11 +6,10 @@ positions are committed are listed in :mod:`unstable_stream.services.partition_f
 """
 
 import asyncio
-import contextlib
 from collections.abc import Callable
 from typing import Final
 
-from unstable_stream.errors import EventLogError
+from unstable_stream.errors import EventLogError, OffsetOutOfRangeError
 from unstable_stream.eventlog.port import Consumer, Positions, TopicPartition
 from unstable_stream.services.held_partitions import HeldPartitions
 from unstable_stream.services.partition_fold import Hosting
@@ -47,6 +46,7 @@ async def run_processor(
 
     Raises:
         FencedError: somebody outside the group takes its partitions over.
+        OffsetOutOfRangeError: records were deleted before they were processed.
         ServiceError: the fold failed, or its state cannot be restored; nothing of the batch is committed.
     """
     held = HeldPartitions(hosting)
@@ -80,10 +80,13 @@ async def run_processor(
 async def _go_to(consumer: Consumer, positions: Positions) -> None:
     """Read these partitions on from there, and not from where the consumer was before they were opened."""
     for at, offset in positions.items():
-        # One by one: a partition that went to another member meanwhile must not keep the rest from it. That
-        # one is closed after the next poll, or begins at its committed position again.
-        with contextlib.suppress(EventLogError):
+        try:
             await consumer.seek({at: offset})
+        except OffsetOutOfRangeError:
+            raise
+        except EventLogError:
+            # It went to another member meanwhile: after the next poll it is closed, or begins anew.
+            continue
 
 
 async def _drained(hosting: Hosting, consumer: Consumer, held: HeldPartitions) -> bool:
