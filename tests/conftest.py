@@ -12,6 +12,9 @@ from infra.kafka.brokers import KafkaCluster, why_unavailable
 EXISTING_BROKER = "UNSTABLE_STREAM_TEST_KAFKA"
 """Environment variable: ``host:port`` of a broker to use instead of starting one."""
 
+# Events of tests are from 1970: retention and compaction would take them away in the midst of a test.
+KEEPING = {"log.retention.check.interval.ms": "86400000", "log.cleaner.backoff.ms": "86400000"}
+
 
 @pytest.fixture(scope="session")
 def kafka_bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
@@ -21,7 +24,7 @@ def kafka_bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield existing
         return
     skip_without_kafka()
-    with KafkaCluster(tmp_path_factory.mktemp("kafka"), port=free_port_pair()) as cluster:
+    with KafkaCluster(tmp_path_factory.mktemp("kafka"), 1, free_port_pair(), KEEPING) as cluster:
         yield cluster.bootstrap
 
 
