@@ -13,7 +13,11 @@ EXISTING_BROKER = "UNSTABLE_STREAM_TEST_KAFKA"
 """Environment variable: ``host:port`` of a broker to use instead of starting one."""
 
 # Events of tests are from 1970: retention and compaction would take them away in the midst of a test.
-KEEPING = {"log.retention.check.interval.ms": "86400000", "log.cleaner.backoff.ms": "86400000"}
+KEEPING = {
+    "log.initial.task.delay.ms": "86400000",
+    "log.retention.check.interval.ms": "86400000",
+    "log.cleaner.backoff.ms": "86400000",
+}
 
 
 @pytest.fixture(scope="session")
