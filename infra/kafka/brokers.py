@@ -94,6 +94,8 @@ class KafkaCluster:
         self.directory.mkdir(parents=True, exist_ok=True)
         if not self._identity.is_file():
             cluster_id = base64.urlsafe_b64encode(secrets.token_bytes(16)).decode().rstrip("=")
+            if cluster_id.startswith("-"):  # Kafka's tool would take it for an option
+                cluster_id = "A" + cluster_id[1:]
             self._identity.write_text(f"{cluster_id} {self.brokers}")
         formatted_for = int(self._identity.read_text().split()[1])
         if formatted_for != self.brokers:

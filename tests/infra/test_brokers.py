@@ -147,3 +147,14 @@ def is_running(pid: int) -> bool:
         return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return False
+
+
+def test_a_cluster_id_is_never_taken_for_an_option(
+    tmp_path: Path, cluster_of: list[KafkaCluster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("infra.kafka.brokers.secrets.token_bytes", lambda count: b"\xfb" + bytes(count - 1))
+    cluster = KafkaCluster(tmp_path, port=free_port_pair())
+    cluster_of.append(cluster)
+    cluster.up()
+    assert not (tmp_path / "cluster-id").read_text().startswith("-")
+    assert cluster.pid(1) is not None
