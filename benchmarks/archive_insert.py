@@ -24,8 +24,6 @@ from unstable_stream.archive import ArchiveWriter, Written
 from unstable_stream.archive.batch import EVENTS, Batch, build_batch
 from unstable_stream.archive.store import WritableArchive
 from unstable_stream.archive.tables import TABLES
-from unstable_stream.eventlog.port import StoredRecord
-from unstable_stream.eventlog.records import record_from_event
 from unstable_stream.events import (
     Action,
     Event,
@@ -41,6 +39,8 @@ from unstable_stream.events import (
     step_id,
     trajectory_id,
 )
+from unstable_stream.log.port import StoredRecord
+from unstable_stream.log.records import record_from_event
 
 _TURNS = 5
 _PROMPT_TOKENS = 250

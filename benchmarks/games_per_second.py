@@ -14,8 +14,8 @@ from collections.abc import Callable
 import textarena
 
 from unstable_stream.events import GameOutcome, GameStarted, Seat, event_id, game_id
+from unstable_stream.games.opponents.scripted import scripted_player
 from unstable_stream.games.play import play_game, replay_game
-from unstable_stream.games.scripted import scripted_player
 
 ENVIRONMENTS = ("SimpleTak-v0-train", "TicTacToe-v0-train", "ConnectFour-v0-train", "KuhnPoker-v0-train")
 ROUNDS = 5

@@ -25,8 +25,8 @@ from aiokafka.structs import TopicPartition as KafkaPartition
 
 from benchmarks.harness import Comparison, compare, parser, report
 from infra.kafka.brokers import KafkaCluster
-from unstable_stream.eventlog.kafka import KafkaLog
-from unstable_stream.eventlog.port import Record, TopicPartition, TopicSpec
+from unstable_stream.log.kafka.log import KafkaLog
+from unstable_stream.log.port import Record, TopicPartition, TopicSpec
 
 EXISTING_BROKER = "UNSTABLE_STREAM_TEST_KAFKA"
 _PORT = 19492

@@ -16,9 +16,9 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.harness import Comparison, compare, parser, report
-from unstable_stream.eventlog.local import LocalLog
-from unstable_stream.eventlog.local_database import Synchronous
-from unstable_stream.eventlog.port import Record, TopicSpec
+from unstable_stream.log.local.database import Synchronous
+from unstable_stream.log.local.log import LocalLog
+from unstable_stream.log.port import Record, TopicSpec
 
 _TOPIC = "trajectories"
 

@@ -13,7 +13,6 @@ import numpy as np
 import trueskill
 
 from benchmarks.harness import Comparison, compare, parser, report
-from unstable_stream.eventlog.records import record_from_event
 from unstable_stream.events import (
     Action,
     GameOutcome,
@@ -29,6 +28,7 @@ from unstable_stream.events import (
     pack_tokens,
     trajectory_id,
 )
+from unstable_stream.log.records import record_from_event
 from unstable_stream.model_pool import RatingProcessor, Skill, TrueSkillSettings, rate_pair
 from unstable_stream.reward_transformations import RewardProcessor, build_final, build_step
 

@@ -15,17 +15,17 @@ from pathlib import Path
 from benchmarks.harness import compare, kafka_broker, parser, report
 from benchmarks.processor_fold import RUN, SHAPES, outcomes, trajectories
 from infra.kafka.brokers import why_unavailable
-from unstable_stream.config import parse_config
-from unstable_stream.eventlog.port import EventLog, Record
-from unstable_stream.eventlog.records import record_from_event
-from unstable_stream.eventlog.topics import load_topics
 from unstable_stream.events import decode_event
-from unstable_stream.services.data_dir import DataDir, open_log_at
-from unstable_stream.services.faust_host import run_on_faust
-from unstable_stream.services.partition_fold import HostCounters
-from unstable_stream.services.processors import PROCESSOR_INPUTS, host_processors, hostings
-from unstable_stream.services.processors_by_run import RunDirectory
-from unstable_stream.services.runs import start_run
+from unstable_stream.log.port import EventLog, Record
+from unstable_stream.log.records import record_from_event
+from unstable_stream.log.topics import load_topics
+from unstable_stream.runs.config import parse_config
+from unstable_stream.runs.data_dir import DataDir, open_log_at
+from unstable_stream.runs.records import start_run
+from unstable_stream.streams.by_run import RunDirectory
+from unstable_stream.streams.faust import run_on_faust
+from unstable_stream.streams.partition import HostCounters
+from unstable_stream.streams.processors import PROCESSOR_INPUTS, host_processors, hostings
 
 _DEADLINE_S = 300.0
 

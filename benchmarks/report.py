@@ -19,8 +19,8 @@ import duckdb
 from benchmarks.harness import compare, parser, report
 from tests.archive.history import made_up_run, stored
 from unstable_stream.archive import ArchiveWriter, query
-from unstable_stream.archive.provenance import find_node, trace
-from unstable_stream.report import find_runs, write_report
+from unstable_stream.hindsight.why import find_node, trace
+from unstable_stream.views.report import find_runs, write_report
 
 _REPORTED = (
     "game_starts",

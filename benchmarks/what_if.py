@@ -23,22 +23,22 @@ from benchmarks.harness import Comparison, compare, parser, report
 from benchmarks.processor_fold import RUN, outcomes, trajectories
 from unstable_stream.archive import ArchiveWriter
 from unstable_stream.archive.what_if import open_set
-from unstable_stream.config import RewardConfig, RunConfig, parse_config
-from unstable_stream.eventlog.local import LocalLog
-from unstable_stream.eventlog.records import event_from_record, record_from_event
-from unstable_stream.eventlog.topics import load_topics
 from unstable_stream.events import Event, GameOutcome, GameStarted, Seat, decode_event, event_id, game_id
 from unstable_stream.games.environments import Environment
+from unstable_stream.games.opponents.scripted import scripted_player
 from unstable_stream.games.play import play_game
-from unstable_stream.games.scripted import scripted_player
+from unstable_stream.hindsight.rederive import rederive
+from unstable_stream.hindsight.rerate import rerate_from_archive, rerate_from_log
+from unstable_stream.log.local.log import LocalLog
+from unstable_stream.log.records import event_from_record, record_from_event
+from unstable_stream.log.topics import load_topics
 from unstable_stream.model_pool import RatingProcessor
 from unstable_stream.model_pool.systems import Elo, OpenSkill, RatingSystem, TrueSkill
+from unstable_stream.proofs.games import ReplayRules, replay
+from unstable_stream.proofs.verify import verify_run
 from unstable_stream.reward_transformations import RewardProcessor
-from unstable_stream.services.runs import read_to_end, start_run
-from unstable_stream.services.verification.games import ReplayRules, replay
-from unstable_stream.services.verification.verify import verify_run
-from unstable_stream.services.what_if.rederive import rederive
-from unstable_stream.services.what_if.rerate import rerate_from_archive, rerate_from_log
+from unstable_stream.runs.config import RewardConfig, RunConfig, parse_config
+from unstable_stream.runs.records import read_to_end, start_run
 
 ENV = "TicTacToe-v0-train"
 _GAMES_PER_CHECKPOINT = 200

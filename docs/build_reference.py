@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 from pydantic import BaseModel
 
-from unstable_stream.config import RunConfig
+from unstable_stream.runs.config import RunConfig
 
 PAGE = Path(__file__).with_name("configuration.md")
 
@@ -16,7 +16,7 @@ _INTRO = """# Configuration
 
 One TOML file describes a run; `--set key.path=value` overrides single keys; unknown keys are errors. The
 resolved configuration is recorded in the run's `run-started` event. This page is generated from
-`unstable_stream/config.py` by `docs/build_reference.py`.
+`unstable_stream/runs/config.py` by `docs/build_reference.py`.
 
 `unstable-stream train FILE --dry-run` checks a file and prints it with all defaults filled in.
 """

@@ -1,13 +1,16 @@
-"""What tests of several areas share: a real Kafka broker."""
+"""What tests of several areas share: a real Kafka broker, and a log of each kind."""
 
 import os
 import random
 import socket
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 
 from infra.kafka.brokers import KafkaCluster, why_unavailable
+from unstable_stream.log.port import EventLog
+from unstable_stream.runs.data_dir import DataDir, open_log_at
 
 EXISTING_BROKER = "UNSTABLE_STREAM_TEST_KAFKA"
 """Environment variable: ``host:port`` of a broker to use instead of starting one."""
@@ -30,6 +33,25 @@ def kafka_bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     skip_without_kafka()
     with KafkaCluster(tmp_path_factory.mktemp("kafka"), 1, free_port_pair(), KEEPING) as cluster:
         yield cluster.bootstrap
+
+
+@pytest.fixture(params=["local", "kafka"])
+def location(request: pytest.FixtureRequest) -> str:
+    """``--log`` of each kind of log in turn. A Kafka is shared with other tests: use names of your own."""
+    if request.param == "local":
+        return "local"
+    bootstrap: str = request.getfixturevalue("kafka_bootstrap")
+    return f"kafka://{bootstrap}"
+
+
+@pytest.fixture
+async def any_log(location: str, tmp_path: Path) -> AsyncIterator[EventLog]:
+    """The log there."""
+    log = open_log_at(location, DataDir(tmp_path))
+    try:
+        yield log
+    finally:
+        await log.close()
 
 
 def skip_without_kafka() -> None:

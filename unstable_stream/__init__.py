@@ -2,10 +2,10 @@
 
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from unstable_stream.plugins import Context, consumer
+from unstable_stream.version import __version__
 
-__version__ = "0.1.0"
+if TYPE_CHECKING:
+    from unstable_stream.streams.plugins import Context, consumer
 
 __all__ = ["Context", "__version__", "consumer"]
 

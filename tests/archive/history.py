@@ -9,8 +9,6 @@ five moves, one per seat; it wins as seat 0 from the second checkpoint on, and a
 
 from dataclasses import dataclass
 
-from unstable_stream.eventlog.port import StoredRecord
-from unstable_stream.eventlog.records import record_from_event
 from unstable_stream.events import (
     Action,
     Checkpoint,
@@ -37,6 +35,8 @@ from unstable_stream.events import (
     step_id,
     trajectory_id,
 )
+from unstable_stream.log.port import StoredRecord
+from unstable_stream.log.records import record_from_event
 
 __all__ = ["ENV", "GAMES_PER_UPDATE", "START_MS", "made_up_run", "stored"]
 

@@ -11,12 +11,12 @@ from tests.archive.history import made_up_run, stored
 from unstable_stream.archive import ArchiveWriter, Written, open_archive, query
 from unstable_stream.archive.tables import TABLES
 from unstable_stream.errors import ArchiveError
-from unstable_stream.eventlog.local import LocalLog
-from unstable_stream.eventlog.port import EventLog, Record
-from unstable_stream.eventlog.records import record_from_event
-from unstable_stream.eventlog.topics import load_topics
 from unstable_stream.events import Event
-from unstable_stream.services.archiver import run_archiver
+from unstable_stream.log.local.log import LocalLog
+from unstable_stream.log.port import EventLog, Record
+from unstable_stream.log.records import record_from_event
+from unstable_stream.log.topics import load_topics
+from unstable_stream.workers.archiver import run_archiver
 
 
 async def _new_log(path: Path, events: Sequence[Event] = ()) -> LocalLog:

@@ -18,7 +18,7 @@ from unstable_stream.archive.batch import EVENTS
 from unstable_stream.archive.store import WritableArchive
 from unstable_stream.archive.tables import TABLES
 from unstable_stream.errors import ArchiveBusyError, ArchiveError
-from unstable_stream.eventlog.port import StoredRecord
+from unstable_stream.log.port import StoredRecord
 
 _TABLES = [EVENTS.name, *(table.name for table in TABLES), "positions"]
 

@@ -5,12 +5,12 @@ from pathlib import Path
 
 from typer.testing import CliRunner
 
-from tests.services.test_audit import RUN, checkpoint, history
+from tests.proofs.test_audit import RUN, checkpoint, history
 from unstable_stream.cli import app
-from unstable_stream.eventlog.local import LocalLog
-from unstable_stream.eventlog.records import record_from_event
-from unstable_stream.eventlog.topics import load_topics
 from unstable_stream.events import Event, Step
+from unstable_stream.log.local.log import LocalLog
+from unstable_stream.log.records import record_from_event
+from unstable_stream.log.topics import load_topics
 
 
 def write(directory: Path, events: list[Event]) -> None:

@@ -14,10 +14,10 @@ import pytest
 
 from tests.archive.history import made_up_run
 from unstable_stream.archive import query
-from unstable_stream.eventlog.local import LocalLog
-from unstable_stream.eventlog.records import record_from_event
-from unstable_stream.eventlog.topics import load_topics
 from unstable_stream.events import Event
+from unstable_stream.log.local.log import LocalLog
+from unstable_stream.log.records import record_from_event
+from unstable_stream.log.topics import load_topics
 
 ROOT = Path(__file__).parents[2]
 PLUGIN = """
@@ -160,8 +160,8 @@ def test_replay_rehearses_a_plugin(directory: Path) -> None:
 
 @pytest.mark.slow
 def test_replay_trains_a_learner(directory: Path) -> None:
-    from tests.services.test_learner_service import config, steps
-    from unstable_stream.services.runs import start_run
+    from tests.workers.test_learner_service import config, steps
+    from unstable_stream.runs.records import start_run
 
     async def record() -> None:
         data = directory / "unstable-data"

@@ -15,14 +15,14 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.cli.test_audit import write
-from tests.services.test_audit import RUN, history
+from tests.proofs.test_audit import RUN, history
 from unstable_stream.cli import app
 from unstable_stream.errors import LogUnavailableError
-from unstable_stream.eventlog.local import LocalLog
-from unstable_stream.eventlog.records import record_from_event
-from unstable_stream.eventlog.topics import load_topics
 from unstable_stream.events import RunFinished, RunStarted
-from unstable_stream.services.data_dir import DataDir, check_log, open_log_at
+from unstable_stream.log.local.log import LocalLog
+from unstable_stream.log.records import record_from_event
+from unstable_stream.log.topics import load_topics
+from unstable_stream.runs.data_dir import DataDir, check_log, open_log_at
 
 NOBODY = "kafka://127.0.0.1:1"
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from tests.reward_transformations.trajectories import RUN
-from tests.services.hosted_games import OTHER_RUN, events, games
-from unstable_stream.config import parse_config
+from tests.streams.hosted_games import OTHER_RUN, events, games
 from unstable_stream.errors import ConfigError
-from unstable_stream.eventlog.local import LocalLog
-from unstable_stream.eventlog.topics import load_topics
-from unstable_stream.services.runs import start_run
+from unstable_stream.log.local.log import LocalLog
+from unstable_stream.log.topics import load_topics
+from unstable_stream.runs.config import parse_config
+from unstable_stream.runs.records import start_run
 
 PROGRAM = [sys.executable, "-c", "from unstable_stream.cli import main; main()", "processors"]
 SETTINGS = {"model": "tiny-player", "train_envs": [{"env_id": "Env-0"}]}

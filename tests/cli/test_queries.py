@@ -15,14 +15,14 @@ from typer.testing import CliRunner, Result
 
 from tests.archive.history import made_up_run, stored
 from unstable_stream.archive import ArchiveWriter, query
-from unstable_stream.archive.transcript import new_part
 from unstable_stream.cli import archive, export, games, runs, sql
 from unstable_stream.errors import ArchiveError, EventLogError, UnstableStreamError
-from unstable_stream.eventlog.local import LocalLog
-from unstable_stream.eventlog.records import record_from_event
-from unstable_stream.eventlog.topics import load_topics
 from unstable_stream.events import Event, GameOutcome, GameStarted, Trajectory, game_id
 from unstable_stream.events.games import Action
+from unstable_stream.log.local.log import LocalLog
+from unstable_stream.log.records import record_from_event
+from unstable_stream.log.topics import load_topics
+from unstable_stream.views.transcript import new_part
 
 _APP = typer.Typer(rich_markup_mode="rich", pretty_exceptions_enable=False)
 for _module in (archive, export, games, runs, sql):

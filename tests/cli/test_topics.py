@@ -17,11 +17,10 @@ from typer.testing import CliRunner, Result
 
 from unstable_stream.cli import app
 from unstable_stream.errors import EventLogError
-from unstable_stream.eventlog import topics
-from unstable_stream.eventlog.asyncapi import document_text
-from unstable_stream.eventlog.port import EventLog, Record, TopicPartition, TopicSpec
-from unstable_stream.services import topic_drift
-from unstable_stream.services.data_dir import DataDir, open_log_at
+from unstable_stream.log import topic_drift, topics
+from unstable_stream.log.contracts.asyncapi import document_text
+from unstable_stream.log.port import EventLog, Record, TopicPartition, TopicSpec
+from unstable_stream.runs.data_dir import DataDir, open_log_at
 
 
 @pytest.fixture(params=["local", "kafka"])

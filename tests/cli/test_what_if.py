@@ -8,13 +8,13 @@ import msgspec
 import pytest
 from typer.testing import CliRunner, Result
 
-from tests.services.recorded_run import ENVS, copy_log, nth, record_run
+from tests.proofs.recorded_run import ENVS, copy_log, nth, record_run
 from unstable_stream.archive import ArchiveWriter
 from unstable_stream.cli import app
-from unstable_stream.eventlog.local import LocalLog
-from unstable_stream.eventlog.records import event_from_record
 from unstable_stream.events import Step
-from unstable_stream.services.runs import read_to_end
+from unstable_stream.log.local.log import LocalLog
+from unstable_stream.log.records import event_from_record
+from unstable_stream.runs.records import read_to_end
 
 RUN = "run-asked"
 

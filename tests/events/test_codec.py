@@ -13,13 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unstable_stream.errors import EventDecodeError, UnknownEventError, UnknownSchemaVersionError
-from unstable_stream.eventlog.topics import (
-    TOPICS_DIR,
-    event_schema,
-    load_topics,
-    schema_file_name,
-    schema_text,
-)
 from unstable_stream.events import (
     EVENT_TYPES,
     Event,
@@ -37,6 +30,13 @@ from unstable_stream.events import (
     trajectory_id,
     unpack_floats,
     unpack_tokens,
+)
+from unstable_stream.log.topics import (
+    TOPICS_DIR,
+    event_schema,
+    load_topics,
+    schema_file_name,
+    schema_text,
 )
 
 GOLDEN = sorted((TOPICS_DIR / "golden").glob("*.json"))
@@ -70,7 +70,7 @@ def test_every_event_type_has_a_golden_event_a_schema_and_one_topic() -> None:
 @pytest.mark.parametrize("name", sorted(EVENT_TYPES))
 def test_stored_schemas_are_those_of_the_code(name: str) -> None:
     stored = (TOPICS_DIR / "schemas" / schema_file_name(name)).read_text(encoding="utf-8")
-    assert stored == schema_text(name), "run: python -m unstable_stream.eventlog.topics"
+    assert stored == schema_text(name), "run: python -m unstable_stream.log.topics"
 
 
 @pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)

@@ -10,10 +10,10 @@ import pytest
 
 from tests.games.builders import GuessingPlayer, make_started, play
 from unstable_stream.games.environments import list_environments
+from unstable_stream.games.opponents.scripted import scripted_names, scripted_player
 from unstable_stream.games.overview import probe
 from unstable_stream.games.play import replay_game
 from unstable_stream.games.players import Player
-from unstable_stream.games.scripted import scripted_names, scripted_player
 
 ROOT = Path(__file__).parents[2]
 

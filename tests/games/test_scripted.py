@@ -8,7 +8,7 @@ import pytest
 from tests.games.builders import make_started, play
 from unstable_stream.errors import ConfigError, GameError
 from unstable_stream.events import GameOutcome
-from unstable_stream.games.legal_moves import (
+from unstable_stream.games.opponents.legal_moves import (
     connect_four_columns,
     connect_four_rows,
     grid_cells,
@@ -17,13 +17,13 @@ from unstable_stream.games.legal_moves import (
     nim_piles,
     othello_moves,
 )
-from unstable_stream.games.players import TurnContext
-from unstable_stream.games.scripted import (
+from unstable_stream.games.opponents.scripted import (
     SCRIPTED_NAMES,
     check_scripted,
     scripted_names,
     scripted_player,
 )
+from unstable_stream.games.players import TurnContext
 
 
 async def match(env_id: str, names: list[str], games: int, *, first_seed: int = 0) -> list[GameOutcome]:

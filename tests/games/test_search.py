@@ -5,7 +5,7 @@ from functools import cache
 
 import pytest
 
-from unstable_stream.games.search import (
+from unstable_stream.games.opponents.search import (
     Board,
     ConnectFourBoard,
     TakBoard,

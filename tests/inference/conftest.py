@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.inference.tiny_model import build_adapter, build_tiny_model
-from unstable_stream.inference.port import Adapter
+from unstable_stream.inference.engine import Adapter
 
 
 @pytest.fixture(scope="session")

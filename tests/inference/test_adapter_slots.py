@@ -14,7 +14,7 @@ from tests.inference.tiny_model import build_adapter
 from unstable_stream.errors import EngineError
 from unstable_stream.inference.adapter_files import check_adapter_files, weight_shapes
 from unstable_stream.inference.adapter_slots import AdapterSlots
-from unstable_stream.inference.port import Adapter
+from unstable_stream.inference.engine import Adapter
 
 A, B, C, D = (Adapter(uid=name, path=f"/adapters/{name}") for name in "abcd")
 

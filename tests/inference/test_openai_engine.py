@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from unstable_stream.errors import ConfigError, EngineError, EngineOverloadedError
-from unstable_stream.inference.openai_engine import OpenAIEngine
-from unstable_stream.inference.port import SamplingSettings
+from unstable_stream.inference.engine import SamplingSettings
+from unstable_stream.inference.openai import OpenAIEngine
 
 KEY = "sk-secret-0123456789"
 KEY_ENV = "TEST_ENDPOINT_KEY"

@@ -9,8 +9,7 @@ from tests.inference.tiny_model import CHAT_TEMPLATE, VOCABULARY
 from unstable_stream.errors import EngineError
 from unstable_stream.games.players import SampledTokens, TurnContext
 from unstable_stream.games.templates import get_template
-from unstable_stream.inference.policy_player import ChatPlayer, PolicyPlayer
-from unstable_stream.inference.port import (
+from unstable_stream.inference.engine import (
     Adapter,
     ChatReply,
     Completion,
@@ -18,6 +17,7 @@ from unstable_stream.inference.port import (
     GenerationRequest,
     SamplingSettings,
 )
+from unstable_stream.inference.policy_player import ChatPlayer, PolicyPlayer
 from unstable_stream.inference.tokenizer import FileTokenizer, load_tokenizer
 
 

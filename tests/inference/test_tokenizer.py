@@ -131,7 +131,7 @@ def test_loads_without_torch(tiny_model: Path) -> None:
     """Rollout workers tokenise; none of them should pay for torch, transformers or the OpenAI client."""
     code = (
         "import sys\n"
-        "import unstable_stream.inference.openai_engine, unstable_stream.inference.policy_player\n"
+        "import unstable_stream.inference.openai, unstable_stream.inference.policy_player\n"
         "from unstable_stream.inference.tokenizer import load_tokenizer\n"
         f"assert load_tokenizer({str(tiny_model)!r}).encode('[4]') == [9]\n"
         "print(*(name for name in ('torch', 'transformers', 'openai') if name in sys.modules))\n"

@@ -17,10 +17,10 @@ from transformers import AutoModelForCausalLM
 
 from tests.inference.tiny_model import EOS_TOKEN_ID, VOCABULARY, build_adapter, build_tiny_model
 from unstable_stream.errors import ConfigError, EngineError
-from unstable_stream.inference import transformers_engine
-from unstable_stream.inference.port import Adapter, Completion, GenerationRequest, SamplingSettings
+from unstable_stream.inference.engine import Adapter, Completion, GenerationRequest, SamplingSettings
 from unstable_stream.inference.sampling import uniforms
-from unstable_stream.inference.transformers_engine import TransformersEngine
+from unstable_stream.inference.transformers import engine as transformers_engine
+from unstable_stream.inference.transformers.engine import TransformersEngine
 
 CONTEXT = 256
 

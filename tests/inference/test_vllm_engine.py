@@ -18,8 +18,8 @@ from transformers import AutoModelForCausalLM
 
 from tests.inference.tiny_model import EOS_TOKEN_ID, VOCABULARY, build_adapter
 from unstable_stream.errors import EngineError
-from unstable_stream.inference.port import Adapter, Completion, GenerationRequest, SamplingSettings
-from unstable_stream.inference.vllm_engine import VllmEngine
+from unstable_stream.inference.engine import Adapter, Completion, GenerationRequest, SamplingSettings
+from unstable_stream.inference.vllm.engine import VllmEngine
 
 pytestmark = [
     pytest.mark.slow,

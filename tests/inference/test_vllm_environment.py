@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import pytest
 
 from unstable_stream.errors import ConfigError, EngineError
-from unstable_stream.inference.vllm_engine import VllmEngine
-from unstable_stream.inference.vllm_environment import (
+from unstable_stream.inference.vllm.engine import VllmEngine
+from unstable_stream.inference.vllm.environment import (
     DEFAULTS,
     OWNER_VARIABLE,
     child_environment,
@@ -90,7 +90,7 @@ TREE = """
 import multiprocessing, os, sys, time
 
 def worker(pipe):
-    import unstable_stream.inference.vllm_orphan_guard
+    import unstable_stream.inference.vllm.orphan_guard
     os.write(pipe, b"w")
     time.sleep(600)
 
@@ -102,7 +102,7 @@ def engine(pipe, nested):
         worker(pipe)
 
 if __name__ == "__main__":
-    from unstable_stream.inference.vllm_environment import child_environment
+    from unstable_stream.inference.vllm.environment import child_environment
     pipe = int(sys.argv[1])
     with child_environment(on_cpu=True, compiled=True):
         arguments = (pipe, sys.argv[2] == "nested")

@@ -11,7 +11,7 @@ from peft import LoraConfig, get_peft_model
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-from unstable_stream.inference.port import Adapter
+from unstable_stream.inference.engine import Adapter
 
 __all__ = ["CHAT_TEMPLATE", "EOS_TOKEN_ID", "PAD_TOKEN_ID", "VOCABULARY", "build_adapter", "build_tiny_model"]
 

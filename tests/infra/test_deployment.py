@@ -14,7 +14,7 @@ import typer
 import yaml
 
 from unstable_stream.cli import app
-from unstable_stream.config import load_config, parse_config
+from unstable_stream.runs.config import load_config, parse_config
 
 ROOT = Path(__file__).parents[2]
 COMPOSE = ROOT / "docker-compose.kafka.yml"

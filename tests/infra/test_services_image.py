@@ -14,11 +14,11 @@ import pytest
 
 from infra.kafka.brokers import KafkaCluster
 from tests.conftest import free_port_pair, skip_without_kafka
-from unstable_stream.config import parse_config
-from unstable_stream.eventlog.records import record_from_event
-from unstable_stream.eventlog.topics import TOPICS_DIR
 from unstable_stream.events import RunStarted, decode_event
-from unstable_stream.services.data_dir import DataDir, open_log_at
+from unstable_stream.log.records import record_from_event
+from unstable_stream.log.topics import TOPICS_DIR
+from unstable_stream.runs.config import parse_config
+from unstable_stream.runs.data_dir import DataDir, open_log_at
 
 ABSENT = ("faust", "openai", "peft", "ray", "textarena", "torch", "transformers", "vllm")
 WITHOUT = f"""

@@ -10,9 +10,9 @@ from typing import TypeAlias
 import confluent_kafka
 import pytest
 
-from unstable_stream.eventlog.port import EventLog
-from unstable_stream.eventlog.topics import load_topics
-from unstable_stream.services.data_dir import DataDir, open_log_at
+from unstable_stream.log.port import EventLog
+from unstable_stream.log.topics import load_topics
+from unstable_stream.runs.data_dir import DataDir, open_log_at
 
 DEADLINE_S = 30.0
 

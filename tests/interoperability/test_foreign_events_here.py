@@ -11,9 +11,9 @@ from cloudevents.core.v1.event import CloudEvent
 
 from tests.interoperability.conftest import DEADLINE_S, MakeTopics
 from unstable_stream.errors import EventDecodeError, UnknownEventError
-from unstable_stream.eventlog.port import EventLog, StoredRecord
-from unstable_stream.eventlog.records import event_from_record, record_from_event
 from unstable_stream.events import Metrics, event_id
+from unstable_stream.log.port import EventLog, StoredRecord
+from unstable_stream.log.records import event_from_record, record_from_event
 
 NOW_MS = 1_790_000_000_123
 

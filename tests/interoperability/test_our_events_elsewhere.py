@@ -14,10 +14,10 @@ from cloudevents.core.bindings.kafka import KafkaMessage, from_kafka_event
 from cloudevents.core.v1.event import CloudEvent
 
 from tests.interoperability.conftest import MakeTopics, ReadMessages
-from unstable_stream.eventlog.port import EventLog, Producer, Record
-from unstable_stream.eventlog.records import record_from_event
-from unstable_stream.eventlog.topics import TOPICS_DIR, load_topics
 from unstable_stream.events import EVENT_TYPES, Event, decode_event
+from unstable_stream.log.port import EventLog, Producer, Record
+from unstable_stream.log.records import record_from_event
+from unstable_stream.log.topics import TOPICS_DIR, load_topics
 
 GOLDEN = {
     path.name.split(".")[0]: decode_event(path.read_bytes())

@@ -9,8 +9,8 @@ import pytest
 from tests.learners.conftest import MakeLearner
 from tests.learners.samples import make_samples
 from unstable_stream.algorithms import TrainingSample
-from unstable_stream.inference.port import Adapter, GenerationRequest, SamplingSettings
-from unstable_stream.inference.transformers_engine import TransformersEngine
+from unstable_stream.inference.engine import Adapter, GenerationRequest, SamplingSettings
+from unstable_stream.inference.transformers.engine import TransformersEngine
 
 
 async def test_samples_of_the_engine_have_ratio_one(make_learner: MakeLearner, tiny_model: Path) -> None:

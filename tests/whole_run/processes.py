@@ -13,11 +13,11 @@ from typing import Self, TypeVar
 
 import psutil
 
-from unstable_stream.eventlog.port import Consumer, EventLog, TopicPartition
-from unstable_stream.eventlog.records import event_from_record
-from unstable_stream.eventlog.topics import load_topics
 from unstable_stream.events import Event
-from unstable_stream.services.data_dir import DataDir, open_log_at
+from unstable_stream.log.port import Consumer, EventLog, TopicPartition
+from unstable_stream.log.records import event_from_record
+from unstable_stream.log.topics import load_topics
+from unstable_stream.runs.data_dir import DataDir, open_log_at
 
 __all__ = ["CONFIG", "History", "LaunchedRun", "StandingService", "command_line", "run_command"]
 

@@ -6,21 +6,21 @@ from pathlib import Path
 
 import pytest
 
-from tests.services.local_actors import Handle
-from unstable_stream.config import RunConfig, parse_config
-from unstable_stream.eventlog.local import LocalLog
-from unstable_stream.eventlog.records import event_from_record
-from unstable_stream.eventlog.topics import load_topics
+from tests.workers.local_actors import Handle
 from unstable_stream.events import Event, GameOutcome
-from unstable_stream.inference.transformers_engine import TransformersEngine
-from unstable_stream.services.audit import audit_run
-from unstable_stream.services.cluster import resolve_model
-from unstable_stream.services.collector import Collector
-from unstable_stream.services.data_dir import DataDir
-from unstable_stream.services.learner import LearnerService
-from unstable_stream.services.processors import run_processors
-from unstable_stream.services.rollout import RolloutWorker
-from unstable_stream.services.runs import finish_run, read_to_end, start_run
+from unstable_stream.inference.transformers.engine import TransformersEngine
+from unstable_stream.launch.ray_cluster import resolve_model
+from unstable_stream.log.local.log import LocalLog
+from unstable_stream.log.records import event_from_record
+from unstable_stream.log.topics import load_topics
+from unstable_stream.proofs.audit import audit_run
+from unstable_stream.runs.config import RunConfig, parse_config
+from unstable_stream.runs.data_dir import DataDir
+from unstable_stream.runs.records import finish_run, read_to_end, start_run
+from unstable_stream.streams.processors import run_processors
+from unstable_stream.workers.collector import Collector
+from unstable_stream.workers.learner import LearnerService
+from unstable_stream.workers.rollout import RolloutWorker
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -15,12 +15,12 @@ from typing import Final
 import duckdb
 import msgspec
 
-from unstable_stream import __version__
 from unstable_stream.archive.batch import EVENTS
 from unstable_stream.archive.store import open_archive
 from unstable_stream.archive.tables import TABLES
 from unstable_stream.archive.view_files import load_views
 from unstable_stream.errors import ArchiveError
+from unstable_stream.version import __version__
 
 __all__ = ["MANIFEST", "ExportedTable", "Manifest", "default_tables", "export_run"]
 

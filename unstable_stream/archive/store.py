@@ -9,17 +9,20 @@ import secrets
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 import duckdb
 
-from unstable_stream import __version__
 from unstable_stream.archive.batch import EVENTS
 from unstable_stream.archive.tables import TABLES
 from unstable_stream.archive.view_files import load_views, macros, views_digest
 from unstable_stream.errors import ArchiveBusyError, ArchiveError
+from unstable_stream.version import __version__
 
-__all__ = ["SCHEMA_VERSION", "WritableArchive", "open_archive"]
+__all__ = ["SCHEMA_VERSION", "Connection", "WritableArchive", "open_archive"]
+
+Connection: TypeAlias = duckdb.DuckDBPyConnection
+"""An open archive."""
 
 SCHEMA_VERSION: Final = 2
 """Raised when a table changes so that an older package could not use it; views are simply replaced.

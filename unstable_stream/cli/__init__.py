@@ -5,7 +5,6 @@ import sys
 
 import typer
 
-from unstable_stream import __version__
 from unstable_stream.cli import (
     archive,
     audit,
@@ -30,6 +29,7 @@ from unstable_stream.cli import (
     why,
 )
 from unstable_stream.errors import UnstableStreamError
+from unstable_stream.version import __version__
 
 __all__ = ["app", "main"]
 

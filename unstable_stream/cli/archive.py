@@ -34,9 +34,9 @@ def _archive(
     from rich.console import Console
 
     from unstable_stream.archive import Written
-    from unstable_stream.services.archiver import run_archiver
-    from unstable_stream.services.data_dir import DataDir, open_existing_log
-    from unstable_stream.services.service_output import configure_output
+    from unstable_stream.launch.service_output import configure_output
+    from unstable_stream.runs.data_dir import DataDir, open_existing_log
+    from unstable_stream.workers.archiver import run_archiver
 
     directory = DataDir(data)
     records = rejected = 0

@@ -9,7 +9,7 @@ import typer
 from unstable_stream.cli.options import DataOption, LogOption
 
 if TYPE_CHECKING:
-    from unstable_stream.services.audit_fold import AuditReport
+    from unstable_stream.proofs.audit_fold import AuditReport
 
 __all__ = ["register"]
 
@@ -30,9 +30,9 @@ def _audit(
 
     Example: unstable-stream audit quickstart-2026
     """
-    from unstable_stream.services.audit import audit_run
-    from unstable_stream.services.data_dir import DataDir, open_existing_log
-    from unstable_stream.services.runs import find_run
+    from unstable_stream.proofs.audit import audit_run
+    from unstable_stream.runs.data_dir import DataDir, open_existing_log
+    from unstable_stream.runs.records import find_run
 
     async def read() -> "AuditReport":
         opened = open_existing_log(log, DataDir(data))

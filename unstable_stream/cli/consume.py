@@ -13,9 +13,9 @@ from unstable_stream.cli.moments import parse_moment
 from unstable_stream.cli.options import DataOption, LogOption
 
 if TYPE_CHECKING:
-    from unstable_stream.eventlog.port import Start
-    from unstable_stream.plugins import Plugin
-    from unstable_stream.services.plugin_hosting.host import PluginCounters
+    from unstable_stream.log.port import Start
+    from unstable_stream.streams.plugins import Plugin
+    from unstable_stream.streams.plugins.host import PluginCounters
 
 __all__ = ["register"]
 
@@ -51,8 +51,8 @@ def _consume(
     Example: unstable-stream consume examples/consumers/language_drift.py:repetition --until-end
     """
     from unstable_stream.errors import ConfigError
-    from unstable_stream.plugins import load_plugin
-    from unstable_stream.services.plugin_hosting.host import PluginCounters
+    from unstable_stream.streams.plugins import load_plugin
+    from unstable_stream.streams.plugins.host import PluginCounters
 
     if list_all:
         _print_discovered()
@@ -67,7 +67,7 @@ def _consume(
         begin = "end" if start == "end" else "beginning"
     else:
         begin = parse_moment(start, "--from")
-    from unstable_stream.services.service_output import configure_output
+    from unstable_stream.launch.service_output import configure_output
 
     configure_output("consumer")
     loaded = load_plugin(plugin)
@@ -93,10 +93,10 @@ async def _serve(
 ) -> None:
     from rich.console import Console
 
-    from unstable_stream.services.data_dir import DataDir, open_existing_log
-    from unstable_stream.services.plugin_hosting.host import run_plugin
-    from unstable_stream.services.replaying.history import LogHistory
-    from unstable_stream.services.replaying.offline import find_recorded_run
+    from unstable_stream.hindsight.offline import find_recorded_run
+    from unstable_stream.runs.data_dir import DataDir, open_existing_log
+    from unstable_stream.streams.history import LogHistory
+    from unstable_stream.streams.plugins.host import run_plugin
 
     directory = DataDir(data)
     log = open_existing_log(log_location, directory)
@@ -140,7 +140,7 @@ async def _show(update: Callable[[str], None], name: str, counters: "PluginCount
 
 
 def _print_discovered() -> None:
-    from unstable_stream.plugins import ENTRY_POINTS, discovered_plugins
+    from unstable_stream.streams.plugins import ENTRY_POINTS, discovered_plugins
 
     found = discovered_plugins()
     for plugin in found:

@@ -9,8 +9,8 @@ import typer
 from unstable_stream.cli.options import DataOption, LogOption, SetOption
 
 if TYPE_CHECKING:
-    from unstable_stream.config import RunConfig
-    from unstable_stream.services.fork import Fork
+    from unstable_stream.runs.config import RunConfig
+    from unstable_stream.runs.fork import Fork
 
 __all__ = ["register"]
 
@@ -53,8 +53,8 @@ def _fork(
 async def _find(
     run: str, at: int | None, overrides: list[str], data: Path, location: str
 ) -> "tuple[Fork, RunConfig]":
-    from unstable_stream.services.data_dir import DataDir, open_existing_log
-    from unstable_stream.services.fork import find_fork, fork_config
+    from unstable_stream.runs.data_dir import DataDir, open_existing_log
+    from unstable_stream.runs.fork import find_fork, fork_config
 
     log = open_existing_log(location, DataDir(data))
     try:

@@ -20,7 +20,7 @@ from unstable_stream.cli.query_output import (
 )
 
 if TYPE_CHECKING:
-    from unstable_stream.archive.transcript import Transcript
+    from unstable_stream.views.transcript import Transcript
 
 __all__ = ["register"]
 
@@ -253,7 +253,7 @@ def _show(
 
     Example: unstable-stream games show 3f2a9c1e --tokens
     """
-    from unstable_stream.archive.transcript import load_transcript
+    from unstable_stream.views.transcript import load_transcript
 
     transcript = load_transcript(data / "archive.duckdb", game)
     if as_json:
@@ -305,8 +305,8 @@ def _browse(data: Path, games: Sequence[str]) -> None:
     import click
     from rich.console import Console
 
-    from unstable_stream.archive.transcript import load_transcript
     from unstable_stream.cli.game_transcript import render
+    from unstable_stream.views.transcript import load_transcript
 
     if not _is_terminal():
         raise typer.BadParameter("--browse needs a terminal to read keys from; 'games show ID' does not")

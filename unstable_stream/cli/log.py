@@ -13,7 +13,7 @@ from unstable_stream.cli.options import DataOption, LogOption
 from unstable_stream.cli.query_output import plain
 
 if TYPE_CHECKING:
-    from unstable_stream.eventlog.port import StoredRecord
+    from unstable_stream.log.port import StoredRecord
 
 __all__ = ["register"]
 
@@ -50,8 +50,8 @@ def _tail(
 async def _print_tail(
     topic: str, lines: int, follow: bool, run: str | None, as_json: bool, data: Path, location: str
 ) -> None:
-    from unstable_stream.services.data_dir import DataDir, open_existing_log
-    from unstable_stream.services.tail import read_tail
+    from unstable_stream.log.tail import read_tail
+    from unstable_stream.runs.data_dir import DataDir, open_existing_log
 
     def is_wanted(record: "StoredRecord") -> bool:
         return not run or str(_body(record).get("run_id", "")).startswith(run)

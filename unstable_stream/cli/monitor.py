@@ -39,9 +39,9 @@ def _monitor(
 
     Example: unstable-stream monitor --port 9108 --log kafka://127.0.0.1:9092
     """
-    from unstable_stream.services.data_dir import DataDir, open_existing_log
-    from unstable_stream.services.monitoring.exporter import run_monitor
-    from unstable_stream.services.service_output import configure_output
+    from unstable_stream.launch.service_output import configure_output
+    from unstable_stream.runs.data_dir import DataDir, open_existing_log
+    from unstable_stream.tracking.prometheus import run_monitor
 
     configure_output("monitor")
 

@@ -32,7 +32,7 @@ def _processors(
     Example: unstable-stream processors --log kafka://127.0.0.1:9092
     """
     from unstable_stream.errors import ConfigError
-    from unstable_stream.services.service_output import configure_output
+    from unstable_stream.launch.service_output import configure_output
 
     if runtime not in ("generic", "faust"):
         raise ConfigError(f"--runtime {runtime!r}: expected generic or faust")
@@ -41,9 +41,9 @@ def _processors(
 
 
 async def _serve(location: str, run: str | None, runtime: str, data: Path) -> None:
-    from unstable_stream.services.data_dir import DataDir, open_existing_log
-    from unstable_stream.services.processors import run_processors
-    from unstable_stream.services.runs import find_run
+    from unstable_stream.runs.data_dir import DataDir, open_existing_log
+    from unstable_stream.runs.records import find_run
+    from unstable_stream.streams.processors import run_processors
 
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()

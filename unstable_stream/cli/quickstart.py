@@ -11,8 +11,8 @@ from unstable_stream.cli.options import DataOption, MetricsPortOption, OptionalL
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from unstable_stream.config import RunConfig
-    from unstable_stream.services.run_view import RunView
+    from unstable_stream.runs.config import RunConfig
+    from unstable_stream.runs.run_view import RunView
 
 __all__ = ["register"]
 
@@ -47,7 +47,7 @@ def _quickstart(
         typer.echo(_CONFIG.read_text(encoding="utf-8"), nl=False)
         return
     from unstable_stream.cli.running import run_config
-    from unstable_stream.config import load_config
+    from unstable_stream.runs.config import load_config
 
     changes = [f"seed={seed}", f"model={_toml_string(model)}"]
     if model != "tiny-player":
@@ -80,10 +80,10 @@ def _toml_string(text: str) -> str:
 
 
 async def _summarise(config: "RunConfig", run_id: str, data: Path) -> None:
-    from unstable_stream.eventlog.records import event_from_record
-    from unstable_stream.services.data_dir import DataDir, open_log
-    from unstable_stream.services.run_view import RunView
-    from unstable_stream.services.runs import read_to_end
+    from unstable_stream.log.records import event_from_record
+    from unstable_stream.runs.data_dir import DataDir, open_log
+    from unstable_stream.runs.records import read_to_end
+    from unstable_stream.runs.run_view import RunView
 
     view = RunView(run_id, config)
     log = open_log(config, DataDir(data))

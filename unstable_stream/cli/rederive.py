@@ -11,7 +11,7 @@ from unstable_stream.cli.options import DataOption, LogOption
 from unstable_stream.cli.query_output import CsvOption, JsonOption, TableOption, pick_format, print_rows
 
 if TYPE_CHECKING:
-    from unstable_stream.services.what_if.rederive import Rederived
+    from unstable_stream.hindsight.rederive import Rederived
 
 __all__ = ["register"]
 
@@ -45,9 +45,9 @@ def _rederive(
     Example: unstable-stream rederive quickstart-2026 --rewards new.toml --label no-baseline
     """
     from unstable_stream.archive.what_if import open_set, set_directory
-    from unstable_stream.services.data_dir import DataDir, open_existing_log
-    from unstable_stream.services.runs import find_run
-    from unstable_stream.services.what_if.rederive import RewardChange, load_rewards, rederive
+    from unstable_stream.hindsight.rederive import RewardChange, load_rewards, rederive
+    from unstable_stream.runs.data_dir import DataDir, open_existing_log
+    from unstable_stream.runs.records import find_run
 
     form = pick_format(as_csv, as_json, as_table)
 

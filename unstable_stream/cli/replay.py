@@ -17,10 +17,10 @@ from unstable_stream.errors import ConfigError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from unstable_stream.eventlog.port import EventLog, TopicPartition
-    from unstable_stream.services.data_dir import DataDir
-    from unstable_stream.services.replaying.history import History, Merged, Slice
-    from unstable_stream.services.replaying.offline import OfflineProgress
+    from unstable_stream.hindsight.offline import OfflineProgress
+    from unstable_stream.log.port import EventLog, TopicPartition
+    from unstable_stream.runs.data_dir import DataDir
+    from unstable_stream.streams.history import History, Merged, Slice
 
 __all__ = ["register"]
 
@@ -141,7 +141,7 @@ def _speed(text: str) -> float | None:
 
 
 def _range(text: str) -> "tuple[TopicPartition, tuple[int | None, int | None]]":
-    from unstable_stream.eventlog.port import TopicPartition
+    from unstable_stream.log.port import TopicPartition
 
     match = _RANGE.fullmatch(text)
     if match is None:
@@ -155,8 +155,8 @@ def _range(text: str) -> "tuple[TopicPartition, tuple[int | None, int | None]]":
 
 async def _open(options: _Options) -> "tuple[History, EventLog | None]":
     """Return the history, and the log it is from if it is not an archive."""
-    from unstable_stream.services.data_dir import DataDir, open_existing_log
-    from unstable_stream.services.replaying.history import ArchiveHistory, LogHistory
+    from unstable_stream.runs.data_dir import DataDir, open_existing_log
+    from unstable_stream.streams.history import ArchiveHistory, LogHistory
 
     directory = DataDir(options.data)
     if options.source == "archive":
@@ -166,9 +166,9 @@ async def _open(options: _Options) -> "tuple[History, EventLog | None]":
 
 
 async def _slice(options: _Options, history: "History") -> "Slice":
-    from unstable_stream.services.replaying.filter import RecordFilter, parse_condition
-    from unstable_stream.services.replaying.history import Slice
-    from unstable_stream.services.replaying.offline import find_recorded_run
+    from unstable_stream.hindsight.offline import find_recorded_run
+    from unstable_stream.streams.history import Slice
+    from unstable_stream.streams.record_filter import RecordFilter, parse_condition
 
     run_id = None if options.run is None else (await find_recorded_run(history, options.run))[0]
     conditions = [parse_condition(text) for text in options.where]
@@ -185,8 +185,8 @@ async def _stream(
     """Yield the slice when it is due, with progress on standard error if it is ``shown``."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from unstable_stream.services.replaying.history import merged
-    from unstable_stream.services.replaying.replay import paced
+    from unstable_stream.hindsight.replay import paced
+    from unstable_stream.streams.history import merged
 
     chosen = await wanted.of(history)
     total = sum(end - start for start, end in chosen.values())
@@ -210,7 +210,7 @@ def _console() -> "Console":
 
 
 async def _print(options: _Options) -> None:
-    from unstable_stream.services.replaying.replay import write_lines
+    from unstable_stream.hindsight.replay import write_lines
 
     history, _ = await _open(options)
 
@@ -226,7 +226,7 @@ async def _print(options: _Options) -> None:
 
 
 async def _copy(options: _Options, location: str) -> None:
-    from unstable_stream.services.replaying.replay import copy_into
+    from unstable_stream.hindsight.replay import copy_into
 
     history, source = await _open(options)
     try:
@@ -247,8 +247,8 @@ async def _copy(options: _Options, location: str) -> None:
 
 
 def _open_target(location: str) -> "EventLog":
-    from unstable_stream.eventlog.local import LocalLog
-    from unstable_stream.services.data_dir import DataDir, open_log_at
+    from unstable_stream.log.local.log import LocalLog
+    from unstable_stream.runs.data_dir import DataDir, open_log_at
 
     if "://" in location:
         return open_log_at(location, DataDir())
@@ -258,8 +258,8 @@ def _open_target(location: str) -> "EventLog":
 
 async def _rehearse(options: _Options, target: str) -> None:
     from unstable_stream.events import encode_event
-    from unstable_stream.plugins import load_plugin
-    from unstable_stream.services.replaying.replay import rehearse
+    from unstable_stream.hindsight.replay import rehearse
+    from unstable_stream.streams.plugins import load_plugin
 
     plugin = load_plugin(target)
     history, _ = await _open(options)
@@ -279,13 +279,13 @@ async def _rehearse(options: _Options, target: str) -> None:
 
 
 async def _train(options: _Options, path: Path, overrides: Sequence[str], epochs: int) -> None:
-    from unstable_stream.services.data_dir import DataDir, open_log_at
-    from unstable_stream.services.replaying.offline import (
+    from unstable_stream.hindsight.offline import (
         OfflineProgress,
         find_recorded_run,
         load_offline_config,
         train_offline,
     )
+    from unstable_stream.runs.data_dir import DataDir, open_log_at
 
     assert options.run is not None
     directory = DataDir(options.data)
@@ -333,7 +333,7 @@ async def _show(progress: "OfflineProgress", iterations: int) -> None:
 
 async def _archive(log: "EventLog", directory: "DataDir", location: str) -> None:
     """Put the new run into the archive too; on a shared log its archiver does."""
-    from unstable_stream.services.archiver import run_archiver
+    from unstable_stream.workers.archiver import run_archiver
 
     if location == "local":
         stop = asyncio.Event()

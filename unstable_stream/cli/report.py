@@ -37,7 +37,7 @@ def _report(
     """
     from rich.console import Console
 
-    from unstable_stream.report import find_runs, write_report
+    from unstable_stream.views.report import find_runs, write_report
 
     archive = data / "archive.duckdb"
     console = Console(stderr=True, highlight=False)

@@ -20,9 +20,9 @@ from unstable_stream.cli.query_output import (
 
 if TYPE_CHECKING:
     from unstable_stream.archive.what_if import LabelledSet
-    from unstable_stream.config import RunConfig
+    from unstable_stream.hindsight.rating_set import Rerated, Scopes
     from unstable_stream.model_pool.systems import RatingSystem
-    from unstable_stream.services.what_if.rating_set import Rerated, Scopes
+    from unstable_stream.runs.config import RunConfig
 
 __all__ = ["register"]
 
@@ -91,7 +91,7 @@ def _rerate(
     Example: unstable-stream rerate quickstart-2026 --system elo --k 16
     """
     from unstable_stream.archive.what_if import open_set, set_directory
-    from unstable_stream.services.what_if.rating_set import Scopes
+    from unstable_stream.hindsight.rating_set import Scopes
 
     form = pick_format(as_csv, as_json, as_table)
     given = {
@@ -154,9 +154,9 @@ def _system(system: System, settings: Mapping[str, float], config: "RunConfig") 
 def _find(run: str, source: Source | None, data: Path, location: str) -> "tuple[Source, str, RunConfig]":
     """Return where the run is, its full id and its configuration."""
     from unstable_stream.errors import RunError
-    from unstable_stream.services.data_dir import DataDir, open_existing_log
-    from unstable_stream.services.runs import find_run
-    from unstable_stream.services.what_if.rerate import find_archived_run
+    from unstable_stream.hindsight.rerate import find_archived_run
+    from unstable_stream.runs.data_dir import DataDir, open_existing_log
+    from unstable_stream.runs.records import find_run
 
     directory = DataDir(data)
     if source is Source.ARCHIVE or (source is None and directory.archive.is_file()):
@@ -185,8 +185,8 @@ def _rate(
     data: Path,
     location: str,
 ) -> "Rerated":
-    from unstable_stream.services.data_dir import DataDir, open_existing_log
-    from unstable_stream.services.what_if.rerate import rerate_from_archive, rerate_from_log
+    from unstable_stream.hindsight.rerate import rerate_from_archive, rerate_from_log
+    from unstable_stream.runs.data_dir import DataDir, open_existing_log
 
     if source is Source.ARCHIVE:
         return rerate_from_archive(data / "archive.duckdb", run_id, system, scopes, out)

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from unstable_stream.config import RunConfig, parse_config
+from unstable_stream.runs.config import RunConfig, parse_config
 
 if TYPE_CHECKING:
-    from unstable_stream.services.data_dir import DataDir
-    from unstable_stream.services.fork import Fork
+    from unstable_stream.runs.data_dir import DataDir
+    from unstable_stream.runs.fork import Fork
 
 __all__ = ["run_config"]
 
@@ -32,16 +32,16 @@ def run_config(
 
     ``log`` is where the run to resume is found, and goes on.
     """
-    from unstable_stream.services.data_dir import DataDir, check_log
+    from unstable_stream.runs.data_dir import DataDir, check_log
 
     directory = DataDir(data)
     if config is not None and config.log != "local" and not dry_run:
         asyncio.run(check_log(config.log, directory))  # said at once, before anything heavy is loaded
-    from unstable_stream.services.launcher import launch
-    from unstable_stream.services.preflight import check_config
-    from unstable_stream.services.resumable import check_resumable
-    from unstable_stream.services.service_output import configure_output
-    from unstable_stream.services.terminal_interface import watch_run
+    from unstable_stream.launch.launcher import launch
+    from unstable_stream.launch.preflight import check_config
+    from unstable_stream.launch.service_output import configure_output
+    from unstable_stream.runs.resume import check_resumable
+    from unstable_stream.tracking.terminal_interface import watch_run
 
     if resume is not None:
         resume, found = asyncio.run(_find(resume, log, directory))
@@ -69,8 +69,8 @@ def run_config(
 
 
 async def _find(run_id: str, location: str, directory: "DataDir") -> tuple[str, RunConfig]:
-    from unstable_stream.services.data_dir import open_existing_log
-    from unstable_stream.services.runs import find_run
+    from unstable_stream.runs.data_dir import open_existing_log
+    from unstable_stream.runs.records import find_run
 
     log = open_existing_log(location, directory)
     try:

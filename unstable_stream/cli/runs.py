@@ -63,8 +63,8 @@ def _runs(
 
 
 async def _runs_of_log(location: str, data: Path) -> list[tuple[object, ...]]:
-    from unstable_stream.services.data_dir import DataDir, open_existing_log
-    from unstable_stream.services.run_list import list_runs
+    from unstable_stream.runs.data_dir import DataDir, open_existing_log
+    from unstable_stream.runs.run_list import list_runs
 
     log = open_existing_log(location, DataDir(data))
     try:

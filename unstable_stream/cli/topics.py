@@ -11,7 +11,7 @@ from unstable_stream.cli import topics_lag
 from unstable_stream.cli.options import DataOption, LogOption
 
 if TYPE_CHECKING:
-    from unstable_stream.eventlog.port import EventLog, TopicSpec
+    from unstable_stream.log.port import EventLog, TopicSpec
 
 __all__ = ["register"]
 
@@ -44,7 +44,7 @@ def _list(context: typer.Context, data: DataOption = Path("unstable-data"), log:
     from rich.console import Console
     from rich.table import Table
 
-    from unstable_stream.eventlog.topics import load_topics
+    from unstable_stream.log.topics import load_topics
 
     counts = _on_log(_record_counts, data, log)
     table = Table(box=None, header_style="bold")
@@ -77,8 +77,8 @@ def _describe(
     from rich.table import Table
 
     from unstable_stream.errors import UnknownTopicError
-    from unstable_stream.eventlog.topics import event_schema, load_topics
-    from unstable_stream.services.topic_drift import show_setting
+    from unstable_stream.log.topic_drift import show_setting
+    from unstable_stream.log.topics import event_schema, load_topics
 
     specs = load_topics()
     if name not in specs:
@@ -115,9 +115,9 @@ def _create(
 
     Example: unstable-stream topics create --alter --log kafka://127.0.0.1:9092
     """
-    from unstable_stream.eventlog.topics import load_topics
-    from unstable_stream.services.data_dir import DataDir, open_log_at
-    from unstable_stream.services.topic_drift import find_drift
+    from unstable_stream.log.topic_drift import find_drift
+    from unstable_stream.log.topics import load_topics
+    from unstable_stream.runs.data_dir import DataDir, open_log_at
 
     declared = load_topics()
 
@@ -152,9 +152,9 @@ def _check(data: DataOption = Path("unstable-data"), log: LogOption = "local") -
 
     Example: unstable-stream topics check --log kafka://127.0.0.1:9092
     """
-    from unstable_stream.eventlog.topics import load_topics
-    from unstable_stream.services.data_dir import DataDir, open_existing_log
-    from unstable_stream.services.topic_drift import find_drift, remedy
+    from unstable_stream.log.topic_drift import find_drift, remedy
+    from unstable_stream.log.topics import load_topics
+    from unstable_stream.runs.data_dir import DataDir, open_existing_log
 
     declared = load_topics()
     directory = DataDir(data)
@@ -184,8 +184,8 @@ def _strimzi(
 
     Example: unstable-stream topics strimzi --cluster my-cluster | kubectl apply -f -
     """
-    from unstable_stream.eventlog.strimzi import manifests
-    from unstable_stream.eventlog.topics import load_topics
+    from unstable_stream.log.contracts.strimzi import manifests
+    from unstable_stream.log.topics import load_topics
 
     typer.echo(
         manifests(
@@ -200,20 +200,20 @@ def _asyncapi() -> None:
 
     Example: unstable-stream topics asyncapi > topics/asyncapi.json
     """
-    from unstable_stream.eventlog.asyncapi import document_text
+    from unstable_stream.log.contracts.asyncapi import document_text
 
     typer.echo(document_text(), nl=False)
 
 
 def _kept(spec: "TopicSpec") -> str:
-    from unstable_stream.services.topic_drift import show_setting
+    from unstable_stream.log.topic_drift import show_setting
 
     return "latest per key" if spec.cleanup_policy == "compact" else show_setting(spec, "retention_ms")
 
 
 def _on_log(ask: "Callable[[EventLog], Awaitable[T]]", data: Path, location: str) -> T | None:
     """Ask a log; ``None`` if it is a file that does not exist, since the declaration is worth showing too."""
-    from unstable_stream.services.data_dir import DataDir, open_log_at
+    from unstable_stream.runs.data_dir import DataDir, open_log_at
 
     directory = DataDir(data)
     if location == "local" and not directory.log.is_file():
@@ -230,7 +230,7 @@ def _on_log(ask: "Callable[[EventLog], Awaitable[T]]", data: Path, location: str
 
 
 async def _record_counts(log: "EventLog") -> dict[str, int]:
-    from unstable_stream.eventlog.topics import load_topics
+    from unstable_stream.log.topics import load_topics
 
     async def count(topic: str) -> int:
         begin, end = await asyncio.gather(log.beginning_offsets(topic), log.end_offsets(topic))

@@ -19,8 +19,8 @@ from unstable_stream.cli.query_output import (
 )
 
 if TYPE_CHECKING:
-    from unstable_stream.eventlog.port import EventLog
-    from unstable_stream.services.monitoring.lag import Lag
+    from unstable_stream.log.port import EventLog
+    from unstable_stream.tracking.lag import Lag
 
 __all__ = ["register"]
 
@@ -55,16 +55,16 @@ def _lag(
     form = pick_format(as_csv, as_json, as_table)
 
     async def measure(opened: "EventLog") -> list["Lag"]:
-        from unstable_stream.eventlog.topics import load_topics
-        from unstable_stream.services.monitoring.lag import live_groups, measure_lag
-        from unstable_stream.services.run_list import finished_runs
+        from unstable_stream.log.topics import load_topics
+        from unstable_stream.runs.run_list import finished_runs
+        from unstable_stream.tracking.lag import live_groups, measure_lag
 
         groups = await live_groups(opened, () if everyone else await finished_runs(opened))
         groups = [name for name in groups if wanted is None or wanted in name]
         return await measure_lag(opened, groups, load_topics().keys())
 
     async def show() -> None:
-        from unstable_stream.services.data_dir import DataDir, open_existing_log
+        from unstable_stream.runs.data_dir import DataDir, open_existing_log
 
         opened = open_existing_log(log, DataDir(data))
         try:

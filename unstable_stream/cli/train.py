@@ -32,8 +32,8 @@ def _train(
     Example: unstable-stream train examples/simpletak.toml --set learner.iterations=50
     """
     from unstable_stream.cli.running import run_config
-    from unstable_stream.config import load_config
     from unstable_stream.errors import ConfigError
+    from unstable_stream.runs.config import load_config
 
     changes = list(overrides or [])
     if engine:

@@ -11,7 +11,7 @@ import typer
 from unstable_stream.cli.options import DataOption, LogOption
 
 if TYPE_CHECKING:
-    from unstable_stream.services.verification.report import VerifyReport
+    from unstable_stream.proofs.report import VerifyReport
 
 __all__ = ["register"]
 
@@ -36,9 +36,9 @@ def _verify(
 
     Example: unstable-stream verify quickstart-2026 --jobs 2
     """
-    from unstable_stream.services.data_dir import DataDir, open_existing_log
-    from unstable_stream.services.runs import find_run
-    from unstable_stream.services.verification.verify import verify_run
+    from unstable_stream.proofs.verify import verify_run
+    from unstable_stream.runs.data_dir import DataDir, open_existing_log
+    from unstable_stream.runs.records import find_run
 
     async def read(progress: Callable[[str, int, int], None]) -> "VerifyReport":
         opened = open_existing_log(log, DataDir(data))

@@ -24,9 +24,9 @@ def _watch(
 
     Example: unstable-stream watch quickstart-2026
     """
-    from unstable_stream.services.data_dir import DataDir, open_existing_log
-    from unstable_stream.services.runs import find_run
-    from unstable_stream.services.terminal_interface import watch_run
+    from unstable_stream.runs.data_dir import DataDir, open_existing_log
+    from unstable_stream.runs.records import find_run
+    from unstable_stream.tracking.terminal_interface import watch_run
 
     async def follow() -> None:
         opened = open_existing_log(log, DataDir(data))

@@ -8,7 +8,7 @@ import typer
 from unstable_stream.cli.options import DataOption
 
 if TYPE_CHECKING:
-    from unstable_stream.archive.provenance import Provenance
+    from unstable_stream.hindsight.why import Provenance
 
 __all__ = ["register"]
 
@@ -50,7 +50,7 @@ def _why(
     """
     if (wanted is None) == (update is None):
         raise typer.BadParameter("give one id, e.g. unstable-stream why 3f2a9c1e; or --update 5")
-    from unstable_stream.archive.provenance import find_node, trace
+    from unstable_stream.hindsight.why import find_node, trace
 
     archive = data / "archive.duckdb"
     root = find_node(archive, wanted or f"update:{update}", run=run)

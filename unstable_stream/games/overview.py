@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from unstable_stream.games.diagnosis import Diagnosis
 from unstable_stream.games.environments import environment_status, list_environments
-from unstable_stream.games.scripted import scripted_names
+from unstable_stream.games.opponents.scripted import scripted_names
 
 __all__ = ["environments_page", "probe"]
 

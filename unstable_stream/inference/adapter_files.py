@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from unstable_stream.errors import EngineError
-from unstable_stream.inference.port import Adapter
+from unstable_stream.inference.engine import Adapter
 
 __all__ = ["check_adapter_files", "weight_shapes"]
 

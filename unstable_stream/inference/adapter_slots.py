@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from unstable_stream.errors import EngineError
-from unstable_stream.inference.port import Adapter
+from unstable_stream.inference.engine import Adapter
 
 __all__ = ["AdapterSlots"]
 

@@ -3,7 +3,7 @@
 from typing import Protocol
 
 from unstable_stream.games.players import Move, SampledTokens, TurnContext
-from unstable_stream.inference.port import Adapter, ChatEngine, Engine, GenerationRequest, SamplingSettings
+from unstable_stream.inference.engine import Adapter, ChatEngine, Engine, GenerationRequest, SamplingSettings
 from unstable_stream.inference.tokenizer import Tokenizer
 
 __all__ = ["ChatPlayer", "PolicyPlayer", "Template"]

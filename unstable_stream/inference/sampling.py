@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from unstable_stream.errors import EngineError
-from unstable_stream.inference.port import SamplingSettings
+from unstable_stream.inference.engine import SamplingSettings
 
 __all__ = ["check_sampling", "uniforms"]
 

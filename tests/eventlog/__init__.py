@@ -1,1 +1,0 @@
-"""The event log: a contract suite for every adapter, and what is particular to each."""

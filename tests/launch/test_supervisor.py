@@ -1,0 +1,148 @@
+"""The supervisor restarts what dies, gives up with the reason, and stops services in peace if it can."""
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from unstable_stream.errors import ServiceError
+from unstable_stream.launch.supervisor import Supervisor
+
+PROGRAM = (sys.executable, str(Path(__file__).with_name("pretend_service.py")))
+DEADLINE_S = 60.0
+
+
+def supervisor(directory: Path, *, max_restarts: int = 3, stop_deadline_s: float = DEADLINE_S) -> Supervisor:
+    return Supervisor(
+        [str(directory)],
+        directory / "logs",
+        max_restarts=max_restarts,
+        environment={},
+        program=PROGRAM,
+        first_delay_s=0.01,
+        stop_deadline_s=stop_deadline_s,
+    )
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.01)
+
+
+def starts(directory: Path, name: str) -> list[int]:
+    path = directory / f"{name}.starts"
+    return [int(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+async def test_a_service_that_ends_well_is_finished_and_not_started_again(tmp_path: Path) -> None:
+    services = supervisor(tmp_path)
+    services.start("done")
+    await asyncio.wait_for(services.wait(["done"]), DEADLINE_S)
+    assert len(starts(tmp_path, "done")) == 1
+    assert services.services["done"].finished
+    assert services.services["done"].pid is None
+
+
+async def test_a_service_that_dies_is_started_again_until_it_ends_well(tmp_path: Path) -> None:
+    services = supervisor(tmp_path)
+    services.start("recovers")
+    await asyncio.wait_for(services.wait(["recovers"]), DEADLINE_S)
+    assert len(set(starts(tmp_path, "recovers"))) == 3
+    assert services.services["recovers"].restarts == 2
+    notes = (tmp_path / "logs" / "launcher.log").read_text().splitlines()
+    assert [note.split(" ", 1)[1] for note in notes] == [
+        "recovers ended with status 1: starting it again in 0.01 s",
+        "recovers ended with status 1: starting it again in 0.02 s",
+    ]
+
+
+async def test_it_gives_up_after_max_restarts_and_says_why(tmp_path: Path) -> None:
+    services = supervisor(tmp_path, max_restarts=2)
+    services.start("waits")
+    services.start("dies")
+    with pytest.raises(ServiceError) as raised:
+        await asyncio.wait_for(services.wait(["waits"]), DEADLINE_S)
+    log = tmp_path / "logs" / "dies.log"
+    assert str(raised.value) == (
+        f"dies ended with status 3 after 2 restarts: LearnerError: start 3 went wrong (all of it: {log})"
+    )
+    assert len(starts(tmp_path, "dies")) == 3
+    await services.stop("waits")
+
+
+async def test_a_killed_service_comes_back(tmp_path: Path) -> None:
+    services = supervisor(tmp_path)
+    services.start("waits")
+    await until(lambda: len(starts(tmp_path, "waits")) == 1)
+    os.kill(starts(tmp_path, "waits")[0], signal.SIGKILL)
+    await until(lambda: len(starts(tmp_path, "waits")) == 2)
+    assert services.services["waits"].pid == starts(tmp_path, "waits")[1]
+    await services.stop("waits")
+    assert services.services["waits"].pid is None
+
+
+async def test_stop_lets_a_service_drain(tmp_path: Path) -> None:
+    services = supervisor(tmp_path)
+    services.start("drains")
+    await until((tmp_path / "drains.ready").exists)
+    await services.stop("drains")
+    assert (tmp_path / "drained").exists()
+    assert len(starts(tmp_path, "drains")) == 1
+
+
+async def test_stop_kills_what_does_not_end_in_time(tmp_path: Path) -> None:
+    services = supervisor(tmp_path, stop_deadline_s=0.2)
+    services.start("stubborn")
+    await until((tmp_path / "stubborn.ready").exists)
+    (pid,) = starts(tmp_path, "stubborn")
+    await services.stop("stubborn")
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+    assert (
+        f"stubborn (pid {pid}) did not stop within 0.2 s: killing it"
+        in (tmp_path / "logs" / "launcher.log").read_text()
+    )
+
+
+async def test_stop_during_the_pause_before_a_restart_ends_it(tmp_path: Path) -> None:
+    services = Supervisor(
+        [str(tmp_path)], tmp_path / "logs", max_restarts=5, environment={}, program=PROGRAM, first_delay_s=600
+    )
+    services.start("dies")
+    await until(lambda: services.services["dies"].restarts == 1)
+    await asyncio.wait_for(services.stop("dies"), DEADLINE_S)
+    assert len(starts(tmp_path, "dies")) == 1
+
+
+async def test_stopping_what_was_never_started_or_has_ended_is_no_error(tmp_path: Path) -> None:
+    services = supervisor(tmp_path)
+    await services.stop("done")
+    services.start("done")
+    await asyncio.wait_for(services.wait(["done"]), DEADLINE_S)
+    await services.stop("done")
+
+
+async def test_what_is_not_essential_is_given_up_and_the_run_goes_on(tmp_path: Path) -> None:
+    services = supervisor(tmp_path, max_restarts=1)
+    services.start("dies", essential=False)
+    services.start("waits")
+    notes = tmp_path / "logs" / "launcher.log"
+    await until(lambda: notes.exists() and "going on without it" in notes.read_text())
+    assert services.failure is None
+    assert (services.services["dies"].restarts, services.services["dies"].finished) == (1, False)
+    await services.stop("dies")
+    await services.stop("waits")
+
+
+async def test_the_reason_is_read_from_a_log_for_machines_too(tmp_path: Path) -> None:
+    services = supervisor(tmp_path, max_restarts=0)
+    services.start("dies-in-json")
+    with pytest.raises(ServiceError, match="after 0 restarts: LearnerError: no \\(all of it: "):
+        await asyncio.wait_for(services.wait(["dies-in-json"]), DEADLINE_S)

@@ -1,0 +1,76 @@
+"""What the contract suite needs of an adapter under test, and how tests wait: on conditions, not on time."""
+
+import asyncio
+import secrets
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+
+from unstable_stream.log.port import Consumer, EventLog, Record, StoredRecord, TopicPartition, TopicSpec
+
+__all__ = ["DEADLINE_S", "LogHarness", "read", "records", "share_out"]
+
+DEADLINE_S = 30.0
+"""After this long a condition that did not come true fails the test."""
+
+
+@dataclass
+class LogHarness:
+    """One store, possibly shared with other tests, so topics and groups have names of their own."""
+
+    open_log: Callable[[], Awaitable[EventLog]]
+    """Opens another handle on the store, as another process would."""
+    opened: list[EventLog] = field(default_factory=list)
+
+    async def open(self) -> EventLog:
+        """Open a handle that is closed when the test ends."""
+        log = await self.open_log()
+        self.opened.append(log)
+        return log
+
+    async def topic(self, partitions: int = 1, max_message_bytes: int = 1024 * 1024) -> str:
+        """Create a topic nobody else uses."""
+        name = f"topic-{secrets.token_hex(6)}"
+        await self.opened[0].create_topics([TopicSpec(name, partitions, max_message_bytes=max_message_bytes)])
+        return name
+
+    def group(self) -> str:
+        """Return the name of a group nobody else uses."""
+        return f"group-{secrets.token_hex(6)}"
+
+    async def close(self) -> None:
+        for log in self.opened:
+            await log.close()
+
+
+def records(topic: str, values: Sequence[str], key: str = "k", partition: int | None = None) -> list[Record]:
+    """Records with these values, one key and rising timestamps from 1000 ms."""
+    return [
+        Record(topic, key, value.encode(), timestamp_ms=1000 + index, partition=partition)
+        for index, value in enumerate(values)
+    ]
+
+
+async def read(consumer: Consumer, count: int) -> list[StoredRecord]:
+    """Poll until ``count`` records came; fails after the deadline or if there are more."""
+    found: list[StoredRecord] = []
+    async with asyncio.timeout(DEADLINE_S):
+        while len(found) < count:
+            found += await consumer.poll(timeout_s=1.0)
+    assert len(found) == count, [str(record) for record in found]
+    return found
+
+
+async def share_out(
+    members: Sequence[Consumer], topics: Sequence[str], partitions: int
+) -> list[StoredRecord]:
+    """Poll all members until each has its share of the topics' partitions; return what came meanwhile."""
+    found: list[StoredRecord] = []
+    expected = {TopicPartition(topic, number) for topic in topics for number in range(partitions)}
+    async with asyncio.timeout(DEADLINE_S):
+        while True:
+            for batch in await asyncio.gather(*(member.poll(timeout_s=0.05) for member in members)):
+                found += batch
+            parts = [member.assignment() for member in members]
+            even = max(map(len, parts)) - min(map(len, parts)) <= len(topics)
+            if even and sum(map(len, parts)) == len(expected) and frozenset().union(*parts) == expected:
+                return found

@@ -1,0 +1,307 @@
+"""What only the Kafka adapter has to prove, on a shared broker."""
+
+import asyncio
+import random
+import secrets
+from collections.abc import AsyncIterator
+
+import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from aiokafka.partitioner import DefaultPartitioner
+from aiokafka.structs import TopicPartition as KafkaPartition
+
+from tests.log.harness import DEADLINE_S, read, records
+from unstable_stream.errors import (
+    EventLogError,
+    LogUnavailableError,
+    OffsetOutOfRangeError,
+    RecordTooLargeError,
+    UnknownTopicError,
+)
+from unstable_stream.log.kafka import sending as kafka_sending
+from unstable_stream.log.kafka.log import KafkaLog
+from unstable_stream.log.partitioner import partition_for_key
+from unstable_stream.log.port import Record, TopicPartition, TopicSpec
+
+MEGABYTE = 1024 * 1024
+
+
+@pytest.fixture
+async def log(kafka_bootstrap: str) -> AsyncIterator[KafkaLog]:
+    async with KafkaLog.open(f"kafka://{kafka_bootstrap}", environ={}) as opened:
+        yield opened
+
+
+async def _topic(log: KafkaLog, partitions: int = 1, max_message_bytes: int = MEGABYTE) -> str:
+    name = f"topic-{secrets.token_hex(6)}"
+    await log.create_topics([TopicSpec(name, partitions, max_message_bytes=max_message_bytes)])
+    return name
+
+
+def test_keys_go_where_other_clients_put_them() -> None:
+    partitioner = DefaultPartitioner()
+    keys = [f"run-{n}/Tic-Tac-Toe ☺" for n in range(200)] + ["", "k"]
+    for partitions in (1, 3, 4, 17):
+        numbers = list(range(partitions))
+        theirs = [partitioner(key.encode(), numbers, numbers) for key in keys]
+        assert theirs == [partition_for_key(key, partitions) for key in keys]
+
+
+async def test_other_clients_read_the_same_bytes(log: KafkaLog, kafka_bootstrap: str) -> None:
+    topic = await _topic(log, 2)
+    await log.append([Record(topic, "a ☺", b"1", {"h": b"x"}, 5), Record(topic, "b", b"2", timestamp_ms=6)])
+    async with AIOKafkaConsumer(
+        topic,
+        bootstrap_servers=kafka_bootstrap,
+        auto_offset_reset="earliest",
+        isolation_level="read_committed",
+    ) as other:
+        found = [await asyncio.wait_for(other.getone(), DEADLINE_S) for _ in range(2)]
+    assert sorted((r.key, r.value, r.headers, r.timestamp, r.partition) for r in found) == sorted(
+        [
+            ("a ☺".encode(), b"1", (("h", b"x"),), 5, partition_for_key("a ☺", 2)),
+            (b"b", b"2", (), 6, partition_for_key("b", 2)),
+        ]
+    )
+
+
+async def test_records_of_other_clients_may_lack_key_and_value(log: KafkaLog, kafka_bootstrap: str) -> None:
+    topic = await _topic(log)
+    async with AIOKafkaProducer(bootstrap_servers=kafka_bootstrap) as other:
+        await other.send_and_wait(topic, b"no key")
+        await other.send_and_wait(topic, None, key=b"\xff", headers=[("h", None)])
+    found = await read(await log.consumer([topic]), 2)
+    assert [(record.key, record.value) for record in found] == [("", b"no key"), ("�", b"")]
+
+
+async def test_a_record_of_15_megabytes_arrives(log: KafkaLog) -> None:
+    topic = await _topic(log, max_message_bytes=16 * MEGABYTE)
+    value = random.Random(1).randbytes(15 * MEGABYTE)  # does not compress
+    small = records(topic, ["before", "after"])
+    await log.append([small[0], Record(topic, "k", value, timestamp_ms=1), small[1]])
+    found = await read(await log.consumer([topic]), 3)
+    assert found[1].value == value
+    assert [found[0].value, found[2].value] == [b"before", b"after"]
+
+
+async def test_the_limit_is_of_the_record_and_holds_when_it_does_not_compress(log: KafkaLog) -> None:
+    topic = await _topic(log, max_message_bytes=10_000)
+    fits = random.Random(1).randbytes(9_900)
+    for value in (fits, b"x" * 9_900):
+        await log.append([Record(topic, "k", value)])
+        await log.append([Record(topic, "k", value), Record(topic, "k", value)])  # more than a batch may have
+    for value in (random.Random(1).randbytes(10_000), b"x" * 10_000):
+        with pytest.raises(RecordTooLargeError, match=rf"'k' for topic '{topic}' has 10\d\d\d bytes.*10000"):
+            await log.append([Record(topic, "k", value)])
+    assert len(await read(await log.consumer([topic]), 6)) == 6
+    await log.alter_topics([TopicSpec(topic, 1, max_message_bytes=20_000)])
+    await log.append([Record(topic, "k", b"x" * 10_000)])
+
+
+async def test_a_limit_that_another_process_raised_is_noticed(log: KafkaLog, kafka_bootstrap: str) -> None:
+    topic = await _topic(log, max_message_bytes=2_000)
+    with pytest.raises(RecordTooLargeError):
+        await log.append([Record(topic, "k", b"x" * 3_000)])
+    async with KafkaLog.open(f"kafka://{kafka_bootstrap}", environ={}) as other:
+        await other.alter_topics([TopicSpec(topic, 1, max_message_bytes=5_000)])
+    await log.append([Record(topic, "k", b"x" * 3_000)])
+
+
+async def test_batches_appended_at_once_share_transactions(
+    log: KafkaLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = await _topic(log, 2)
+    await log.append([Record(topic, "k", b"first", partition=p) for p in (0, 1)])
+    begun = 0
+    begin = AIOKafkaProducer.begin_transaction
+
+    async def counted(producer: AIOKafkaProducer) -> None:
+        nonlocal begun
+        begun += 1
+        await begin(producer)
+
+    monkeypatch.setattr(AIOKafkaProducer, "begin_transaction", counted)
+    batches = [[Record(topic, "k", b"%d" % n, partition=p) for p in (0, 1)] for n in range(50)]
+    bad = [Record(topic, "k", b""), Record("no-such-topic", "k", b"")]
+    single = [[Record(topic, "k", b"single-%d" % n)] for n in range(20)]
+    results = await asyncio.gather(
+        *(log.append(batch) for batch in (*batches, bad, *single)), return_exceptions=True
+    )
+    assert isinstance(results[50], UnknownTopicError)  # alone
+    assert 1 <= begun <= 3
+    stored = await read(await log.consumer([topic]), 2 + 100 + 20)
+    where = {(TopicPartition(r.topic, r.partition), r.offset): r.value for r in stored}
+    for batch, places in zip((*batches, *single), results[:50] + results[51:], strict=True):
+        assert isinstance(places, list)
+        assert [where[place] for place in places] == [record.value for record in batch]
+
+
+async def test_many_batches_larger_than_one_request_arrive_in_order(log: KafkaLog) -> None:
+    topic = await _topic(log, 2)
+    value = random.Random(2).randbytes(300_000)
+    batch = [Record(topic, "k", b"%03d" % n + value, partition=n % 2) for n in range(20)]
+    places = await log.append(batch)
+    assert [at.partition for at, _ in places] == [n % 2 for n in range(20)]
+    found = await read(await log.consumer([topic]), 20)
+    for number in (0, 1):
+        order = [int(r.value[:3]) for r in found if r.partition == number]
+        assert order == list(range(number, 20, 2))
+
+
+async def test_an_open_transaction_holds_readers_back_until_it_times_out(
+    log: KafkaLog, kafka_bootstrap: str
+) -> None:
+    topic = await _topic(log)
+    killed = AIOKafkaProducer(
+        bootstrap_servers=kafka_bootstrap,
+        transactional_id=f"killed-{secrets.token_hex(4)}",
+        transaction_timeout_ms=1000,
+    )
+    await killed.start()
+    await killed.begin_transaction()
+    await killed.send_and_wait(topic, b"never", key=b"k")
+    places = await log.append(records(topic, ["behind"]))
+    assert (await log.end_offsets(topic))[places[0][0]] < places[0][1]
+    assert [r.value for r in await read(await log.consumer([topic]), 1)] == [b"behind"]
+    await kafka_sending.discard(killed)
+
+
+async def test_altering_a_topic_leaves_its_other_settings(log: KafkaLog, kafka_bootstrap: str) -> None:
+    topic = await _topic(log)
+    resource = ConfigResource(
+        ConfigResourceType.TOPIC, topic, {"segment.ms": "123456", "retention.ms": "5000"}
+    )
+    admin = AIOKafkaAdminClient(bootstrap_servers=kafka_bootstrap)
+    await admin.start()
+    await admin.alter_configs([resource])
+    await log.alter_topics([TopicSpec(topic, 1, cleanup_policy="compact", max_message_bytes=5_000)])
+    wanted = ConfigResource(ConfigResourceType.TOPIC, topic)
+    ((answer,),) = [response.resources for response in await admin.describe_configs([wanted])]
+    settings = {name: value for name, value, *_ in answer[4]}
+    await admin.close()
+    assert settings["segment.ms"] == "123456"
+    assert settings["retention.ms"] == "-1"
+    assert (settings["cleanup.policy"], settings["max.message.bytes"]) == ("compact", "5000")
+
+
+async def test_times_are_those_of_records_not_of_markers(log: KafkaLog) -> None:
+    topic = await _topic(log, 2)
+    at = TopicPartition(topic, 0)
+    offsets = []
+    for moment in (100, 300, 200, 400):  # a marker of today lies behind each
+        batch = [Record(topic, "k", b"", timestamp_ms=moment, partition=p) for p in (0, 1)]
+        offsets.append((await log.append(batch))[0][1])
+    expected = {50: 0, 100: 0, 101: 1, 300: 1, 301: 3, 400: 3}
+    assert {t: (await log.offsets_for_time(topic, t))[at] for t in expected} == {
+        t: offsets[index] for t, index in expected.items()
+    }
+    ends = await log.end_offsets(topic)
+    assert await log.offsets_for_time(topic, 401) == ends
+    assert await log.offsets_for_time(topic, -5) == await log.beginning_offsets(topic)
+
+
+async def test_what_retention_deleted_is_said_and_skipped_by_seeking(
+    log: KafkaLog, kafka_bootstrap: str
+) -> None:
+    topic, group = await _topic(log), f"group-{secrets.token_hex(6)}"
+    at = TopicPartition(topic, 0)
+    places = await log.append(records(topic, ["a", "b", "c", "d"]))
+    member = await log.consumer([topic], group=group)
+    await read(member, 4)
+    await member.commit({at: places[1][1]})
+    await member.close()
+    admin = AIOKafkaAdminClient(bootstrap_servers=kafka_bootstrap)
+    await admin.start()
+    await admin.delete_records({KafkaPartition(*at): RecordsToDelete(before_offset=places[3][1])})
+    await admin.close()
+    member = await log.consumer([topic], group=group)
+    found, end = places[1][1], (await log.end_offsets(topic))[at]
+    message = rf"{topic}\[0\]@{found} .* offsets {places[3][1]} up to \(not including\) {end}.*retention"
+    for _ in range(2):  # it does not go on by itself
+        with pytest.raises(OffsetOutOfRangeError, match=message):
+            await read(member, 1)
+    await member.seek(await log.beginning_offsets(topic))
+    assert [record.value for record in await read(member, 1)] == [b"d"]
+
+
+async def test_one_transaction_may_commit_for_several_groups(log: KafkaLog) -> None:
+    topic = await _topic(log)
+    at = TopicPartition(topic, 0)
+    groups = [f"group-{secrets.token_hex(6)}" for _ in range(2)]
+    await log.append(records(topic, ["a", "b"]))
+    producer = await log.producer(groups[0])
+    async with producer.transaction() as tx:
+        await tx.commit_positions(groups[0], {at: 1})
+        await tx.commit_positions(groups[1], {at: 2})
+    assert [await log.committed_positions(group) for group in groups] == [{at: 1}, {at: 2}]
+    assert set(groups) <= set(await log.groups())
+    with pytest.raises(UnknownTopicError, match=rf"{topic}\[7\]"):
+        async with producer.transaction() as tx:
+            await tx.commit_positions(groups[0], {TopicPartition(topic, 7): 1})
+
+
+async def test_a_transaction_cancelled_in_its_commit_is_settled(log: KafkaLog) -> None:
+    topic = await _topic(log)
+    producer = await log.producer(f"producer-{secrets.token_hex(6)}")
+    reader = await log.consumer([topic])
+    for turn in range(8):
+
+        async def transact(turn: int = turn) -> None:
+            async with producer.transaction() as tx:
+                await tx.append(records(topic, [str(turn)]))
+
+        task = asyncio.create_task(transact())
+        for _ in range(turn * 3):
+            await asyncio.sleep(0)
+        task.cancel()
+        (ended,) = await asyncio.gather(task, return_exceptions=True)
+        assert ended is None or isinstance(ended, asyncio.CancelledError)
+        async with producer.transaction() as tx:  # the producer goes on
+            await tx.append(records(topic, [f"after {turn}"]))
+    values: list[bytes] = []
+    async with asyncio.timeout(DEADLINE_S):
+        while b"after 7" not in values:
+            values += [record.value for record in await reader.poll()]
+    assert [value for value in values if value.startswith(b"after")] == [b"after %d" % n for n in range(8)]
+    assert len(set(values)) == len(values)
+
+
+async def test_a_deleted_topic_is_missed(kafka_bootstrap: str) -> None:
+    async with KafkaLog.open(f"kafka://{kafka_bootstrap}", environ={}, delivery_timeout_s=2) as log:
+        topic = await _topic(log)
+        await log.append(records(topic, ["a"]))
+        admin = AIOKafkaAdminClient(bootstrap_servers=kafka_bootstrap)
+        await admin.start()
+        await admin.delete_topics([topic])
+        await admin.close()
+        with pytest.raises(UnknownTopicError, match=topic):
+            await log.append(records(topic, ["b"]))
+
+
+async def test_a_log_belongs_to_one_event_loop(kafka_bootstrap: str) -> None:
+    log = KafkaLog.open(f"kafka://{kafka_bootstrap}", environ={})
+    await log.log_id()
+    with pytest.raises(EventLogError, match="another event loop"):
+        await asyncio.to_thread(lambda: asyncio.run(log.log_id()))
+    await log.close()
+    await log.close()
+    with pytest.raises(EventLogError, match="closed"):
+        await log.topics()
+
+
+async def test_a_server_that_never_answers_is_given_up() -> None:
+    async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(listen, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    log = KafkaLog.open(f"kafka://127.0.0.1:{port}", environ={}, connect_timeout_s=0.5)
+    for ask in (log.topics, lambda: log.producer("p"), lambda: log.append(records("t", ["a"]))):
+        with pytest.raises(LogUnavailableError, match=rf"127\.0\.0\.1:{port}: could not .*: no answer"):
+            await asyncio.wait_for(ask(), DEADLINE_S)
+    await log.close()
+    server.close()
+    await server.wait_closed()

@@ -1,0 +1,369 @@
+"""The local log's file: contiguous offsets, locks, damage, retention, and how it stores headers."""
+
+import asyncio
+import sqlite3
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.log.harness import read, records
+from unstable_stream.errors import (
+    EventLogError,
+    FencedError,
+    LogUnavailableError,
+    OffsetOutOfRangeError,
+    RecordTooLargeError,
+    UnknownTopicError,
+)
+from unstable_stream.log.local import database as local_database
+from unstable_stream.log.local import records as local_records
+from unstable_stream.log.local.log import LocalLog
+from unstable_stream.log.local.producer import LocalProducer
+from unstable_stream.log.port import Record, TopicPartition, TopicSpec
+
+AT = TopicPartition("t", 0)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "made" / "on" / "demand" / "log.sqlite"
+
+
+@pytest.fixture
+async def log(path: Path) -> AsyncIterator[LocalLog]:
+    async with LocalLog.open(path, synchronous="NORMAL", busy_timeout_s=0.3) as log:
+        await log.create_topics([TopicSpec("t", 1, max_message_bytes=100_000)])
+        yield log
+
+
+async def _values(log: LocalLog, count: int) -> list[str]:
+    consumer = await log.consumer(["t"])
+    found = [record.value.decode() for record in await read(consumer, count)]
+    await consumer.close()
+    return found
+
+
+async def test_opening_needs_no_event_loop_and_a_log_outlives_one(path: Path) -> None:
+    def use() -> tuple[object, object]:
+        log = LocalLog.open(path)
+        asyncio.run(log.create_topics([TopicSpec("t", 1)]))
+        asyncio.run(log.append(records("t", ["a"])))
+        end = asyncio.run(log.end_offsets("t"))
+        asyncio.run(log.close())
+        return end, asyncio.run(log.close())
+
+    assert await asyncio.to_thread(use) == ({AT: 1}, None)
+
+
+async def test_offsets_count_up_from_zero_across_handles(log: LocalLog, path: Path) -> None:
+    async with LocalLog.open(path) as other:
+        for turn in range(4):
+            writer = (log, other)[turn % 2]
+            placed = await writer.append(records("t", ["a", "b", "c"]))
+            assert placed == [(AT, 3 * turn), (AT, 3 * turn + 1), (AT, 3 * turn + 2)]
+
+
+async def test_tasks_share_commits_and_each_batch_stays_whole(log: LocalLog) -> None:
+    async def append(number: int) -> list[tuple[TopicPartition, int]]:
+        big = [Record("t", "k", b"x" * 200_000)] if number % 10 == 0 else []
+        return await log.append(records("t", [f"{number}a", f"{number}b"]) + big)
+
+    placed = await asyncio.gather(*(append(number) for number in range(50)), return_exceptions=True)
+    failed = [number for number, result in enumerate(placed) if isinstance(result, RecordTooLargeError)]
+    assert failed == [0, 10, 20, 30, 40]
+    stored = await _values(log, 90)
+    for number, result in enumerate(placed):
+        if isinstance(result, list):
+            assert [stored[offset] for _, offset in result] == [f"{number}a", f"{number}b"]
+            assert result[1][1] == result[0][1] + 1
+
+
+async def test_a_fenced_transaction_takes_nobody_with_it(log: LocalLog) -> None:
+    zombie = await log.producer("p")
+    await log.producer("p")
+
+    async def append_as_zombie(producer: LocalProducer) -> None:
+        async with producer.transaction() as tx:
+            await tx.append(records("t", ["zombie"]))
+
+    transaction = zombie.transaction()
+    zombie._epoch += 1  # so that it gets in, and is found out in the shared commit
+    await transaction.__aenter__()
+    await transaction.append(records("t", ["zombie"]))
+    zombie._epoch -= 1
+    results = await asyncio.gather(
+        log.append(records("t", ["before"])),
+        transaction.__aexit__(None, None, None),
+        log.append(records("t", ["after"])),
+        return_exceptions=True,
+    )
+    assert [type(result) for result in results] == [list, FencedError, list]
+    assert await _values(log, 2) == ["before", "after"]
+    with pytest.raises(FencedError, match="epoch 2"):
+        await append_as_zombie(zombie)
+
+
+async def test_work_that_fails_halfway_is_undone_within_a_shared_commit(log: LocalLog) -> None:
+    results = await asyncio.gather(
+        *(log.append(records("t", [str(number)])) for number in range(3)),
+        log.create_topics([TopicSpec("new", 2), TopicSpec("t", 5)]),
+        *(log.append(records("t", [str(number)])) for number in range(3, 6)),
+        return_exceptions=True,
+    )
+    assert [result for result in results if not isinstance(result, list)] == [results[3]]
+    assert isinstance(results[3], EventLogError)
+    assert await log.topics() == {"t": 1}
+    assert await _values(log, 6) == ["0", "1", "2", "3", "4", "5"]
+
+
+async def test_one_poll_gives_each_partition_its_share(log: LocalLog) -> None:
+    await log.create_topics([TopicSpec(name, 1) for name in ("busy", "busier", "quiet")])
+    await log.append(records("busy", ["x"] * 500) + records("busier", ["x"] * 5000))
+    await log.append(records("quiet", ["heard"]))
+    consumer = await log.consumer(["busy", "busier", "quiet", "t"])
+    counts = Counter(record.topic for record in await consumer.poll(max_records=100))
+    assert counts["quiet"] == 1
+    assert sum(counts.values()) == 100
+    assert abs(counts["busy"] - counts["busier"]) <= 1
+
+
+async def test_with_more_partitions_than_records_in_a_poll_all_are_served(log: LocalLog) -> None:
+    await log.create_topics([TopicSpec("many", 7)])
+    await log.append([Record("many", "k", b"", partition=number % 7) for number in range(700)])
+    consumer = await log.consumer(["many"])
+    seen = [record.partition for _ in range(4) for record in await consumer.poll(max_records=2)]
+    assert len(set(seen)) == 7
+
+
+async def test_a_poll_takes_only_so_much_memory(log: LocalLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local_records, "_MOST_BYTES_AT_ONCE", 25_000)
+    await log.create_topics([TopicSpec("two", 2)])
+    for number in range(2):
+        await log.append([Record("two", "k", b"x" * 10_000, partition=number)] * 4)
+    consumer = await log.consumer(["two"])
+    assert [len(await consumer.poll(timeout_s=0)) for _ in range(4)] == [3, 3, 2, 0]
+
+
+async def test_one_transaction_at_a_time(log: LocalLog) -> None:
+    producer = await log.producer("p")
+    async with producer.transaction():
+        second = producer.transaction()
+        with pytest.raises(EventLogError, match="open already"):
+            await second.__aenter__()
+    with pytest.raises(EventLogError, match="async with"):
+        await producer.transaction().append(records("t", ["a"]))
+
+
+async def test_a_writer_waits_for_the_lock_up_to_its_deadline(log: LocalLog, path: Path) -> None:
+    holder = sqlite3.connect(path, isolation_level=None)
+    holder.execute("BEGIN IMMEDIATE")
+    with pytest.raises(LogUnavailableError, match="locked"):
+        await log.append(records("t", ["lost"]))
+    assert LogUnavailableError.retriable
+    assert await log.end_offsets("t") == {AT: 0}  # readers do not wait
+    waiting = asyncio.create_task(log.append(records("t", ["kept"])))
+    done, _ = await asyncio.wait([waiting], timeout=0.05)
+    assert not done
+    holder.execute("COMMIT")
+    holder.close()
+    assert await waiting == [(AT, 0)]
+
+
+async def test_a_cancelled_append_is_settled_when_the_cancellation_arrives(log: LocalLog, path: Path) -> None:
+    holder = sqlite3.connect(path, isolation_level=None)
+    holder.execute("BEGIN IMMEDIATE")
+    appending = asyncio.create_task(log.append(records("t", ["kept"])))
+    await asyncio.wait([appending], timeout=0.05)
+    appending.cancel()
+    await asyncio.sleep(0)
+    assert not appending.done()
+    holder.execute("COMMIT")
+    holder.close()
+    with pytest.raises(asyncio.CancelledError):
+        await appending
+    assert await log.end_offsets("t") == {AT: 1}
+
+
+def test_a_wal_that_readers_kept_growing_is_started_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_database, "_WAL_BYTES", 100_000)
+    path = str(tmp_path / "log.sqlite")
+    connection = local_database.open_database(path, "NORMAL", 1.0, writes=True)
+    wal = Path(f"{path}-wal")
+    connection.execute("CREATE TABLE grown (x)")
+    assert not local_database.bound_wal(connection, path)
+    reader = sqlite3.connect(path, isolation_level=None)
+    reader.execute("BEGIN")
+    reader.execute("SELECT * FROM grown").fetchall()
+    connection.executemany("INSERT INTO grown VALUES (?)", [(b"x" * 10_000,)] * 100)
+    assert local_database.bound_wal(connection, path)  # tried in vain, and gave up soon
+    connection.execute("INSERT INTO grown VALUES (1)")
+    assert wal.stat().st_size > 1_000_000
+    reader.execute("COMMIT")
+    assert local_database.bound_wal(connection, path)
+    connection.execute("INSERT INTO grown VALUES (2)")
+    assert wal.stat().st_size <= 100_000
+    reader.close()
+    connection.close()
+
+
+async def test_a_full_disk_appends_nothing_and_is_survived(log: LocalLog) -> None:
+    writer = log._log.writer
+    await log.append(records("t", ["before"]))
+
+    def limit(connection: sqlite3.Connection) -> None:
+        (pages,) = connection.execute("PRAGMA page_count").fetchone()
+        connection.execute(f"PRAGMA max_page_count = {pages + 3}")
+
+    await writer.run(limit)
+    with pytest.raises(EventLogError, match="no space left"):
+        await log.append([Record("t", "k", b"x" * 1000)] * 100)
+    await writer.run(lambda connection: connection.execute("PRAGMA max_page_count = 1000000").fetchone())
+    assert await log.append(records("t", ["after"])) == [(AT, 1)]
+    assert await _values(log, 2) == ["before", "after"]
+
+
+async def test_unknown_topics_and_partitions_name_those_there_are(log: LocalLog) -> None:
+    with pytest.raises(UnknownTopicError, match=r"unknown topic 'x'; topics of this log: t\. Create"):
+        await log.append(records("x", ["a"]))
+    with pytest.raises(UnknownTopicError, match=r"t\[1\].*0 to 0"):
+        await log.append(records("t", ["a"], partition=1))
+    with pytest.raises(EventLogError, match="at least 1"):
+        await log.create_topics([TopicSpec("none", 0)])
+
+
+async def test_a_record_of_just_the_limit_fits(log: LocalLog) -> None:
+    headers = {"ce_type": b"t", "a": b"bc"}  # 7 + 1 + 1 + 2 bytes
+    fits = Record("t", "☺", b"x" * (100_000 - 3 - 11), headers)
+    await log.append([fits])
+    with pytest.raises(RecordTooLargeError, match=r"100001 bytes.*100000"):
+        await log.append([Record("t", "☺", fits.value + b"x", headers)])
+
+
+async def test_repeated_headers_are_stored_once(log: LocalLog, path: Path) -> None:
+    shared = {"ce_specversion": b"1.0", "ce_type": b"unstable_stream.step.v1", "content-type": b"x/y"}
+    sent = [Record("t", "k", b"", {"ce_id": b"%04d" % number} | shared) for number in range(1000)]
+    await log.append(sent)
+    stored = await read(await log.consumer(["t"]), 1000)
+    assert [record.headers for record in stored] == [record.headers for record in sent]
+    connection = sqlite3.connect(path)
+    assert connection.execute("SELECT count(*) FROM header_layouts").fetchone() == (1,)
+    (stored_bytes,) = connection.execute("SELECT sum(length(headers)) FROM records_1").fetchone()
+    assert stored_bytes <= 1000 * (4 + 3)  # the id and its length
+    connection.close()
+
+
+async def test_retention_deletes_the_oldest_and_offsets_stay(log: LocalLog) -> None:
+    await log.alter_topics([TopicSpec("t", 1, retention_ms=100)])
+    await log.append([Record("t", "k", b"%d" % n, timestamp_ms=n) for n in (10, 20, 15, 30, 25)])
+    lagging = await log.consumer(["t"])
+    behind = await log.consumer(["t"], group="g")
+    await read(behind, 5)
+    await behind.commit({AT: 1})
+    await behind.close()
+
+    assert await log.apply_retention(now_ms=130) == {AT: 3}
+    assert await log.beginning_offsets("t") == {AT: 3}
+    assert await _values(log, 2) == ["30", "25"]
+    assert await log.offsets_for_time("t", 20) == {AT: 3}
+    with pytest.raises(OffsetOutOfRangeError, match=r"t\[0\]@0.*offsets 3 up to .* 5"):
+        await lagging.poll()
+    await lagging.seek(await log.beginning_offsets("t"))
+    assert len(await read(lagging, 2)) == 2
+    resumed = await log.consumer(["t"], group="g")
+    with pytest.raises(OffsetOutOfRangeError, match=r"t\[0\]@1"):
+        await resumed.poll()
+    await resumed.seek({AT: 3})
+    assert len(await read(resumed, 2)) == 2
+
+    await log.delete_before({AT: 5})
+    with pytest.raises(OffsetOutOfRangeError, match=r"t\[0\]@6"):
+        await log.delete_before({AT: 6})
+    assert await log.append(records("t", ["next"])) == [(AT, 5)]
+    assert await log.offsets_for_time("t", 10) == {AT: 5}
+
+
+async def test_positions_beyond_the_end_tell_of_another_log(log: LocalLog) -> None:
+    await log.append(records("t", ["a"]))
+    consumer = await log.consumer(["t"], group="g")
+    await read(consumer, 1)
+    await consumer.commit({AT: 7})
+    await consumer.close()
+    resumed = await log.consumer(["t"], group="g")
+    with pytest.raises(OffsetOutOfRangeError, match="older copy"):
+        await resumed.poll()
+
+
+async def test_a_closed_log_says_so(path: Path) -> None:
+    log = LocalLog.open(path)
+    await log.close()
+    await log.close()
+    with pytest.raises(EventLogError, match=r"log\.sqlite is closed"):
+        await log.topics()
+
+
+def _garbage(path: Path) -> None:
+    path.write_bytes(b"these are not the bytes you are looking for" * 100)
+
+
+def _other_database(path: Path) -> None:
+    connection = sqlite3.connect(path)
+    connection.execute("CREATE TABLE mine (x)")
+    connection.close()
+
+
+async def test_a_log_of_the_first_schema_is_brought_up_to_date(tmp_path: Path) -> None:
+    path = tmp_path / "log.sqlite"
+    async with LocalLog.open(path) as log:
+        await log.create_topics([TopicSpec("t", 1)])
+        await log.append([Record("t", "k", b"kept")])
+    connection = sqlite3.connect(path)
+    connection.execute("DROP TABLE identity")
+    connection.execute("PRAGMA user_version = 1")
+    connection.close()
+    async with LocalLog.open(path) as log:
+        log_id = await log.log_id()
+        assert [r.value for r in await (await log.consumer(["t"])).poll()] == [b"kept"]
+    async with LocalLog.open(path) as log:
+        assert await log.log_id() == log_id
+
+
+def _newer(path: Path) -> None:
+    asyncio.run(LocalLog.open(path).close())
+    connection = sqlite3.connect(path)
+    connection.execute("PRAGMA user_version = 99")
+    connection.close()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (_garbage, "not an event log"),
+        (_other_database, r"not an event log .*expected 0x75736c67"),
+        (_newer, "schema version 99.*upgrade"),
+        (Path.mkdir, "cannot be opened"),
+    ],
+)
+def test_a_file_that_is_no_log_of_ours_is_refused(tmp_path: Path, spoil, message: str) -> None:  # type: ignore[no-untyped-def]
+    path = tmp_path / "log.sqlite"
+    spoil(path)
+    with pytest.raises(EventLogError, match=message) as caught:
+        LocalLog.open(path)
+    assert str(path) in str(caught.value)
+
+
+async def test_a_damaged_log_is_reported_as_corrupt(path: Path) -> None:
+    async with LocalLog.open(path) as log:
+        await log.create_topics([TopicSpec("t", 1)])
+        await log.append([Record("t", "k", b"x" * 1000)] * 200)
+    size = path.stat().st_size
+    with path.open("r+b") as file:
+        file.seek(size // 2)
+        file.write(b"\xff" * (size // 2))
+    async with LocalLog.open(path) as log:
+        consumer = await log.consumer(["t"])
+        with pytest.raises(EventLogError, match="corrupt"):
+            await read(consumer, 200)

@@ -1,0 +1,95 @@
+"""Differences between declared and actual topics are found, named, and come with what mends them."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from unstable_stream.errors import EventLogError
+from unstable_stream.log.local.log import LocalLog
+from unstable_stream.log.port import TopicSpec
+from unstable_stream.log.topic_drift import Drift, find_drift, prepare_topics, remedy
+from unstable_stream.log.topics import TOPICS_DIR, load_topics
+
+DECLARED = TopicSpec("steps", 8, retention_ms=604_800_000, max_message_bytes=16_777_216)
+
+
+def drift_of(**changes: Any) -> list[Drift]:
+    return find_drift({"steps": DECLARED}, {"steps": replace(DECLARED, **changes)})
+
+
+def test_as_declared_there_is_none() -> None:
+    assert drift_of() == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "says", "endangers"),
+    [
+        ({"partitions": 4}, "steps: partitions 4, declared 8", True),
+        ({"cleanup_policy": "compact"}, "steps: cleanup policy compact, declared delete", True),
+        ({"retention_ms": 86_400_000}, "steps: retention 1 days, declared 7 days", True),
+        ({"retention_ms": None}, "steps: retention forever, declared 7 days", False),
+        ({"retention_ms": 5_000}, "steps: retention 5000 ms, declared 7 days", True),
+        (
+            {"max_message_bytes": 1_048_576},
+            "steps: max message bytes 1,048,576 bytes, declared 16,777,216 bytes",
+            True,
+        ),
+        (
+            {"max_message_bytes": 33_554_432},
+            "steps: max message bytes 33,554,432 bytes, declared 16,777,216 bytes",
+            False,
+        ),
+    ],
+)
+def test_each_difference_is_named_and_judged(changes: dict[str, Any], says: str, endangers: bool) -> None:
+    (drift,) = drift_of(**changes)
+    assert (str(drift), drift.endangers_runs) == (says, endangers)
+
+
+def test_a_missing_topic_is_drift_that_a_run_mends() -> None:
+    (drift,) = find_drift({"steps": DECLARED}, {"other": TopicSpec("other", 1)})
+    assert (str(drift), drift.endangers_runs) == ("steps: missing", False)
+    assert remedy(drift, "local", " --data d") == "unstable-stream topics create --data d"
+
+
+def test_retention_means_nothing_where_only_the_latest_is_kept() -> None:
+    compacted = replace(DECLARED, cleanup_policy="compact", retention_ms=None)
+    assert find_drift({"steps": compacted}, {"steps": replace(compacted, retention_ms=1)}) == []
+
+
+def test_settings_are_mended_by_a_command_and_partitions_by_hand() -> None:
+    (setting,) = drift_of(retention_ms=1)
+    place = " --log kafka://b1:9092,b2:9092"
+    assert (
+        remedy(setting, "kafka://b1:9092,b2:9092", place) == f"unstable-stream topics create --alter{place}"
+    )
+    (partitions,) = drift_of(partitions=4)
+    on_kafka = remedy(partitions, "kafka://b1:9092,b2:9092?security_protocol=SSL", place)
+    assert f"set partitions = 4 in {TOPICS_DIR / 'steps.toml'}" in on_kafka
+    assert "kafka-topics.sh --bootstrap-server b1:9092,b2:9092 --delete --topic steps &&" in on_kafka
+    here = remedy(partitions, "local")
+    assert "another directory with --data" in here
+    assert "kafka-topics" not in here
+
+
+async def test_preparing_creates_what_is_missing_and_refuses_what_endangers(tmp_path: Path) -> None:
+    async with LocalLog.open(tmp_path / "log.sqlite", synchronous="NORMAL") as log:
+        await prepare_topics(log, "local")
+        assert find_drift(load_topics(), await log.topic_settings()) == []
+        harmless = replace(load_topics()["metrics"], retention_ms=None)
+        await log.alter_topics([harmless])
+        await prepare_topics(log, "local")
+        await log.alter_topics([replace(load_topics()["runs"], max_message_bytes=1000)])
+        with pytest.raises(EventLogError, match=r"runs: max message bytes 1,000 bytes, declared 1,048,576"):
+            await prepare_topics(log, "local", " --data d")
+
+
+async def test_fewer_partitions_are_refused_before_anything_is_created(tmp_path: Path) -> None:
+    async with LocalLog.open(tmp_path / "log.sqlite", synchronous="NORMAL") as log:
+        await log.create_topics([replace(load_topics()["steps"], partitions=2)])
+        with pytest.raises(EventLogError, match="steps: partitions 2, declared 8") as refused:
+            await prepare_topics(log, "local", " --data d")
+        assert "set partitions = 2 in" in str(refused.value)
+        assert set(await log.topics()) == {"steps"}

@@ -1,0 +1,464 @@
+"""The audit finds every kind of loss, repetition and disagreement, and says where."""
+
+import dataclasses
+import hashlib
+import random
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tests.workers.test_schedule import config
+from unstable_stream.events import (
+    Checkpoint,
+    DroppedStep,
+    Event,
+    GameAbandoned,
+    GameOutcome,
+    GameStarted,
+    LearnerUpdate,
+    RecordRejected,
+    RunFinished,
+    RunResumed,
+    RunStarted,
+    Seat,
+    SeatResult,
+    Step,
+    Trajectory,
+    Turn,
+    checkpoint_uid,
+    event_id,
+    game_id,
+    pack_floats,
+    pack_tokens,
+    step_id,
+    trajectory_id,
+)
+from unstable_stream.log.local.log import LocalLog
+from unstable_stream.log.port import Record
+from unstable_stream.log.records import record_from_event
+from unstable_stream.log.topics import load_topics
+from unstable_stream.proofs.audit import audit_run
+from unstable_stream.proofs.audit_fold import AuditReport, RunAudit
+
+RUN = "run-test"
+TURNS = 3
+GAMES = 4
+
+
+def history() -> list[Event]:
+    """A completed run: four training games of three trained turns, one of them abandoned, two updates."""
+    settings = config(learner={"iterations": 2}).model_dump(mode="json")
+    events: list[Event] = [
+        RunStarted(
+            event_id=event_id(RUN, "run-started"),
+            run_id=RUN,
+            occurred_at_ms=0,
+            name="t",
+            seed=0,
+            config=settings,
+        ),
+        checkpoint(0),
+    ]
+    for index in range(GAMES):
+        game = started(index)
+        events.append(game)
+        if index == GAMES - 1:
+            events.append(abandoned(game))
+        else:
+            events += finished(game)
+    ids = [
+        step_id(trajectory_id(game_id(RUN, "train", g), 0), t) for g in range(GAMES - 1) for t in range(TURNS)
+    ]
+    events += [update(1, ids[:4], []), checkpoint(1)]
+    events += [update(2, ids[4:7], ids[7:8]), checkpoint(2)]
+    events.append(
+        RunFinished(
+            event_id=event_id(RUN, "run-finished", 0), run_id=RUN, occurred_at_ms=9, outcome="completed"
+        )
+    )
+    return events
+
+
+def checkpoint(iteration: int, path: str | None = None, sha256: str | None = None) -> Checkpoint:
+    return Checkpoint(
+        event_id=event_id(RUN, "checkpoint", iteration),
+        run_id=RUN,
+        occurred_at_ms=iteration,
+        model_uid=checkpoint_uid(iteration),
+        iteration=iteration,
+        path=path,
+        sha256=sha256,
+    )
+
+
+def started(index: int) -> GameStarted:
+    return GameStarted(
+        event_id=event_id(RUN, "game-started", "train", index),
+        run_id=RUN,
+        occurred_at_ms=1,
+        game_id=game_id(RUN, "train", index),
+        game_index=index,
+        split="train",
+        env_id="TicTacToe-v0-train",
+        seed=index,
+        seats=(
+            Seat(seat=0, model_uid=checkpoint_uid(0), kind="checkpoint", policy_version=0, trained=True),
+            Seat(seat=1, model_uid="random-legal", kind="scripted"),
+        ),
+    )
+
+
+def abandoned(game: GameStarted) -> GameAbandoned:
+    return GameAbandoned(
+        event_id=event_id(RUN, "game-abandoned", game.game_id),
+        run_id=RUN,
+        occurred_at_ms=2,
+        game_id=game.game_id,
+        game_index=game.game_index,
+        split=game.split,
+        reason="test",
+    )
+
+
+def finished(game: GameStarted) -> list[Event]:
+    trajectory = Trajectory(
+        event_id=trajectory_id(game.game_id, 0),
+        run_id=RUN,
+        occurred_at_ms=2,
+        game_id=game.game_id,
+        game_index=game.game_index,
+        split="train",
+        env_id=game.env_id,
+        seed=game.seed,
+        seat=0,
+        model_uid=checkpoint_uid(0),
+        policy_version=0,
+        trained=True,
+        trained_seats=(0,),
+        turns=tuple(turn(index) for index in range(TURNS)),
+        rewards={0: 1.0, 1: -1.0},
+        reward=1.0,
+        reason="win",
+    )
+    steps: list[Event] = [
+        Step(
+            event_id=step_id(trajectory.event_id, index),
+            run_id=RUN,
+            occurred_at_ms=2,
+            trajectory_id=trajectory.event_id,
+            game_id=game.game_id,
+            game_index=game.game_index,
+            env_id=game.env_id,
+            seat=0,
+            turn_index=index,
+            num_turns=TURNS,
+            model_uid=checkpoint_uid(0),
+            policy_version=0,
+            prompt_token_ids=pack_tokens([1]),
+            completion_token_ids=pack_tokens([2]),
+            logprobs=pack_floats([-1.0]),
+            raw_reward=1.0,
+            final_reward=1.0,
+            reward=1.0,
+        )
+        for index in range(TURNS)
+    ]
+    outcome = GameOutcome(
+        event_id=event_id(RUN, "game-outcome", game.game_id),
+        run_id=RUN,
+        occurred_at_ms=2,
+        game_id=game.game_id,
+        game_index=game.game_index,
+        split="train",
+        env_id=game.env_id,
+        seed=game.seed,
+        seats=(
+            SeatResult(
+                seat=0,
+                model_uid=checkpoint_uid(0),
+                kind="checkpoint",
+                reward=1.0,
+                rank=0,
+                trained=True,
+                turns=TURNS,
+            ),
+            SeatResult(seat=1, model_uid="random-legal", kind="scripted", reward=-1.0, rank=1, turns=TURNS),
+        ),
+        reason="win",
+    )
+    return [trajectory, outcome, *steps]
+
+
+def turn(index: int) -> Turn:
+    return Turn(
+        turn_index=index,
+        game_turn=2 * index,
+        observation="",
+        prompt="",
+        prompt_token_ids=pack_tokens([1]),
+        completion="",
+        completion_token_ids=pack_tokens([2]),
+        logprobs=pack_floats([-1.0]),
+        finish_reason="stop",
+        action="[0]",
+    )
+
+
+def update(number: int, trained: list[str], dropped: list[str]) -> LearnerUpdate:
+    return LearnerUpdate(
+        event_id=event_id(RUN, "learner-update", number),
+        run_id=RUN,
+        occurred_at_ms=number,
+        update=number,
+        step_ids=tuple(trained),
+        dropped=tuple(DroppedStep(name, "stale") for name in dropped),
+        model_uid=checkpoint_uid(number),
+    )
+
+
+def audit(events: Iterable[Event]) -> AuditReport:
+    fold = RunAudit(RUN)
+    for offset, event in enumerate(events):
+        fold.apply(event, f"{event.TOPIC}[0]@{offset}")
+    return fold.report()
+
+
+def test_a_whole_run_balances() -> None:
+    report = audit(history())
+    assert report.problems == ()
+    assert report.state == "completed"
+    assert dataclasses.astuple(report.games["train"]) == (4, 3, 1, 0)
+    steps = report.steps
+    assert (steps.expected, steps.produced, steps.trained, steps.dropped, steps.pending) == (
+        9,
+        9,
+        7,
+        {"stale": 1},
+        1,
+    )
+    assert (report.updates, report.checkpoints, report.redelivered) == (2, 3, 0)
+
+
+def test_neither_order_nor_redelivery_matters() -> None:
+    events = history()
+    random.Random(5).shuffle(events)
+    report = audit([*events, *events[:7], events[3]])
+    assert report.problems == ()
+    assert report.redelivered == 8
+    assert dataclasses.replace(report, redelivered=0) == audit(history())
+
+
+def test_other_runs_are_left_out() -> None:
+    strangers = [msgspec.structs.replace(event, run_id="another") for event in history()]
+    report = audit([*strangers, *history()])
+    assert report == audit(history())
+
+
+def test_a_game_played_again_counts_once() -> None:
+    events = history()
+    outcome = next(event for event in events if isinstance(event, GameOutcome))
+    report = audit([*events, msgspec.structs.replace(outcome, occurred_at_ms=99, reason="draw")])
+    assert report.problems == ()
+    assert report.replayed == 1
+
+
+def test_a_game_given_up_by_one_worker_and_finished_by_another_counts_as_finished() -> None:
+    report = audit([*history(), abandoned(started(0))])
+    assert report.problems == ()
+    assert dataclasses.astuple(report.games["train"]) == (4, 3, 1, 0)
+
+
+def of(kind: type[Event], number: int = 0) -> Callable[[list[Event]], int]:
+    def find(events: list[Event]) -> int:
+        return [index for index, event in enumerate(events) if isinstance(event, kind)][number]
+
+    return find
+
+
+@pytest.mark.parametrize(
+    ("lost", "problem"),
+    [
+        (of(RunStarted), "run never started"),
+        (of(GameStarted, 1), "game never started"),
+        (of(GameStarted, 3), "game never started"),
+        (of(GameAbandoned), "games in flight: the run is over, but 1 train games never ended"),
+        (of(GameOutcome), "trajectory without outcome: trajectories[0]@"),
+        (of(Trajectory), "trajectory missing: game-outcomes[0]@"),
+        (of(Step, 4), "steps do not match their trajectory: trajectories[0]@"),
+        (of(Step, 8), "steps do not match their trajectory"),
+        (of(Step, 0), "unknown step consumed: learner-updates[0]@"),
+        (of(LearnerUpdate, 0), "update left out: there is no update 1"),
+        (of(LearnerUpdate, 1), "updates missing: the run is completed with 1 of 2"),
+        (of(Checkpoint, 0), "checkpoint missing: the initial policy"),
+        (of(Checkpoint, 1), "update and checkpoint differ: update 1 names"),
+    ],
+)
+def test_a_lost_record_is_found(lost: Callable[[list[Event]], int], problem: str) -> None:
+    events = history()
+    del events[lost(events)]
+    report = audit(events)
+    assert not report.balanced
+    assert any(line.startswith(problem) for line in report.problems), report.problems
+
+
+def _step_again(events: list[Event]) -> Event:
+    update_two = events[of(LearnerUpdate, 1)(events)]
+    assert isinstance(update_two, LearnerUpdate)
+    first = events[of(LearnerUpdate, 0)(events)]
+    assert isinstance(first, LearnerUpdate)
+    return msgspec.structs.replace(update_two, step_ids=(*update_two.step_ids, first.step_ids[0]))
+
+
+def _dropped_too(events: list[Event]) -> Event:
+    update_two = events[of(LearnerUpdate, 1)(events)]
+    assert isinstance(update_two, LearnerUpdate)
+    dropped = DroppedStep(update_two.step_ids[0], "overflow")
+    return msgspec.structs.replace(update_two, dropped=(*update_two.dropped, dropped))
+
+
+@pytest.mark.parametrize("forged", [_step_again, _dropped_too])
+def test_a_step_consumed_twice_is_found(forged: Callable[[list[Event]], Event]) -> None:
+    events = history()
+    events[of(LearnerUpdate, 1)(events)] = forged(events)
+    assert any(line.startswith("step trained or dropped twice: ") for line in audit(events).problems)
+
+
+@pytest.mark.parametrize("kind", [GameStarted, Step, LearnerUpdate, Checkpoint])
+def test_one_id_with_two_contents_is_found_with_both_positions(kind: type[Event]) -> None:
+    events = history()
+    first = of(kind)(events)
+    forged = msgspec.structs.replace(events[first], occurred_at_ms=77)
+    problems = audit([*events, forged]).problems
+    topic = kind.TOPIC
+    assert [line.split(":")[0] for line in problems] == ["event id with two contents"]
+    assert f"{topic}[0]@{len(events)}" in problems[0]
+    assert f"{topic}[0]@{first}" in problems[0]
+
+
+def test_a_trajectory_must_agree_with_the_outcome_that_counts() -> None:
+    events = history()
+    where = of(GameOutcome)(events)
+    outcome = events[where]
+    assert isinstance(outcome, GameOutcome)
+    ours = msgspec.structs.replace(outcome.seats[0], turns=2)
+    events[where] = msgspec.structs.replace(outcome, seats=(ours, outcome.seats[1]))
+    problems = audit(events).problems
+    assert {line.split(":")[0] for line in problems} == {
+        "trajectory and outcome differ",
+        "steps do not add up",
+    }
+
+
+def test_a_run_that_goes_on_may_have_games_in_flight_and_steps_to_be_shaped() -> None:
+    events = history()[:-1]
+    events.append(started(GAMES))
+    last = [i for i, e in enumerate(events) if isinstance(e, Trajectory)][-1]
+    trajectory = events[last].event_id
+    consumed = {step_id(trajectory, turn) for turn in range(TURNS)}
+    events = [event for event in events if event.event_id not in consumed]
+    events = [event for event in events if not (isinstance(event, LearnerUpdate) and event.update == 2)]
+    events = [event for event in events if event.event_id != event_id(RUN, "checkpoint", 2)]
+    report = audit(events)
+    assert report.problems == ()
+    assert report.state == "running"
+    assert report.games["train"].in_flight == 1
+    assert (report.steps.expected, report.steps.produced, report.steps.unshaped) == (9, 6, 3)
+
+
+def test_a_resumed_run_is_judged_by_its_last_end() -> None:
+    resumed = RunResumed(
+        event_id=event_id(RUN, "run-resumed", 1),
+        run_id=RUN,
+        occurred_at_ms=10,
+        resumption=1,
+        config=config(learner={"iterations": 3}).model_dump(mode="json"),
+    )
+    assert audit([*history(), resumed]).state == "running"
+    done = RunFinished(
+        event_id=event_id(RUN, "run-finished", 1), run_id=RUN, occurred_at_ms=11, outcome="completed"
+    )
+    assert audit([*history(), resumed, done]).problems == (
+        "updates missing: the run is completed with 2 of 3 updates",
+    )
+
+
+def test_a_trajectory_on_dead_letters_is_accounted_for() -> None:
+    events = [event for event in history() if not (isinstance(event, Step) and event.game_index == 2)]
+    events[of(LearnerUpdate, 1)(events)] = update(
+        2, [event.event_id for event in events if isinstance(event, Step)][4:], []
+    )
+    where = [index for index, event in enumerate(events) if isinstance(event, Trajectory)][-1]
+    letter = RecordRejected(
+        event_id="letter",
+        run_id=RUN,
+        occurred_at_ms=3,
+        consumer="reward-processor",
+        topic="trajectories",
+        partition=0,
+        offset=where,
+        reason="EventError: test",
+    )
+    report = audit([*events, letter])
+    assert report.problems == ()
+    assert (report.steps.produced, report.steps.set_aside, report.rejected) == (6, 3, 1)
+
+
+def test_many_problems_of_a_kind_are_abridged() -> None:
+    events = [event for event in history() if not isinstance(event, GameStarted)]
+    events += [abandoned(started(index)) for index in range(GAMES, 60)]
+    problems = audit(events).problems
+    never = [line for line in problems if line.startswith("game never started")]
+    assert len(never) == 21
+    assert never[-1] == "game never started: and 40 more"
+
+
+# -- against a log --------------------------------------------------------------------------------
+
+
+async def audit_log(directory: Path, records: Iterable[Record]) -> AuditReport:
+    async with LocalLog.open(directory / "log.sqlite", synchronous="NORMAL") as log:
+        await log.create_topics(list(load_topics().values()))
+        await log.append(list(records))
+        return await audit_run(log, RUN)
+
+
+async def test_a_log_is_read_and_checkpoint_files_are_checked(tmp_path: Path) -> None:
+    whole = tmp_path / "whole"
+    whole.mkdir()
+    (whole / "adapter_model.safetensors").write_bytes(b"weights")
+    sha256 = hashlib.sha256(b"other weights").hexdigest()
+    events: list[Event] = [event for event in history() if not isinstance(event, Checkpoint)]
+    events += [
+        checkpoint(0),
+        checkpoint(1, str(whole), sha256),
+        checkpoint(2, str(tmp_path / "gone"), sha256),
+    ]
+    report = await audit_log(tmp_path, [record_from_event(event) for event in events])
+    kinds = [line.split(":")[0] for line in report.problems]
+    assert kinds == ["checkpoint file altered", "checkpoint file missing"]
+    assert dataclasses.astuple(report.games["train"]) == (4, 3, 1, 0)
+
+
+async def test_a_bad_record_must_be_on_dead_letters(tmp_path: Path) -> None:
+    records = [record_from_event(event) for event in history()]
+    bad = dataclasses.replace(records[0], topic="steps", value=b"{]", partition=2)
+    report = await audit_log(tmp_path, [*records, bad])
+    assert len(report.problems) == 1
+    assert report.problems[0].startswith("bad record not on dead-letters: steps[2]@")
+    position = report.problems[0].split(": ")[1]
+    letter = RecordRejected(
+        event_id="letter",
+        run_id="",
+        occurred_at_ms=3,
+        consumer="archiver",
+        topic="steps",
+        partition=2,
+        offset=int(position.split("@")[1]),
+        reason="EventDecodeError: test",
+    )
+    async with LocalLog.open(tmp_path / "log.sqlite", synchronous="NORMAL") as log:
+        await log.append([record_from_event(letter)])
+        report = await audit_run(log, RUN)
+    assert (report.problems, report.rejected) == ((), 1)

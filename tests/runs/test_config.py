@@ -1,0 +1,128 @@
+"""Configuration: what is refused, and that the message says what to change."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from unstable_stream.errors import ConfigError
+from unstable_stream.runs.config import RunConfig, load_config, parse_config
+
+ROOT = Path(__file__).parents[1]
+MINIMAL: dict[str, Any] = {"model": "tiny-player", "train_envs": [{"env_id": "TicTacToe-v0-train"}]}
+
+
+@pytest.mark.parametrize(
+    "path",
+    [*sorted((ROOT / "examples").rglob("*.toml")), *sorted((ROOT / "unstable_stream").rglob("*.toml"))],
+    ids=lambda path: path.name,
+)
+def test_every_committed_configuration_loads(path: Path) -> None:
+    config = load_config(path)
+    assert parse_config(config.model_dump(mode="json")) == config
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"modle": "x"}, "unknown key 'modle'; known here: name, seed, model"),
+        (
+            {"learner": {"batchsize": 3}},
+            "unknown key 'learner.batchsize'; known here: iterations, b",
+        ),
+        ({"train_envs": [{"env_id": "A", "players": 2}]}, "unknown key 'train_envs.0.players'"),
+        ({"train_envs": []}, "train_envs"),
+        ({"engine": {"type": "tgi"}}, "'transformers', 'vllm'"),
+        (
+            {"engine": {"type": "vllm", "gpus": 1}},
+            "unknown key 'engine.gpus'; known here: type, max_par",
+        ),
+        ({"learner": {"batch_size": 0}}, "learner.batch_size: Input should be greater than 0, found 0"),
+        ({"sampling": {"temperature": 0}}, "sampling.temperature"),
+        ({"buffer": {"max_buffer_size": 10}, "learner": {"batch_size": 64}}, "can never hold the 64 steps"),
+        ({"collector": {"max_pending_steps": 10}, "learner": {"batch_size": 64}}, "stops collection before"),
+        ({"model_pool": {"sample_mode": "fixed"}}, "needs at least one entry in model_pool.fixed"),
+        ({"model_pool": {"lag_range": [5, 2]}}, "must not exceed"),
+        ({"learner": {"batch_size": 2, "optimizer_steps": 4}}, "learner.optimizer_steps=4 exceeds"),
+        ({"engine": {"type": "vllm"}, "lora": {"lora_rank": 12}}, "lora.lora_rank=12: vLLM takes one of"),
+    ],
+)
+def test_mistakes_are_named_with_what_to_change(change: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_config(MINIMAL | change, origin="my.toml")
+    assert says in str(caught.value)
+    assert all(line.startswith("my.toml: ") for line in str(caught.value).splitlines())
+
+
+def test_several_mistakes_are_reported_together() -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_config({"name": 3, "sede": 1})
+    assert len(str(caught.value).splitlines()) == 4
+
+
+@pytest.mark.parametrize(
+    ("override", "read"),
+    [
+        ("learner.iterations=7", lambda config: config.learner.iterations == 7),
+        ("learner.learning_rate=3e-4", lambda config: config.learner.learning_rate == 3e-4),
+        ("name=demo", lambda config: config.name == "demo"),
+        ('name="a b"', lambda config: config.name == "a b"),
+        (
+            "engine.max_loras=3",
+            lambda config: (config.engine.type, config.engine.max_loras) == ("transformers", 3),
+        ),
+        ("engine.type=vllm", lambda config: config.engine.type == "vllm"),
+        ("collector.filter_opponent_invalid=true", lambda config: config.collector.filter_opponent_invalid),
+        (
+            'evaluation.opponents=[{ name = "random-legal" }]',
+            lambda config: config.evaluation.opponents[0].kind == "scripted",
+        ),
+    ],
+)
+def test_overrides_are_toml_values(override: str, read: Any) -> None:
+    assert read(parse_config(MINIMAL, [override]))
+
+
+@pytest.mark.parametrize("override", ["learner", "=3", "model.name=x"])
+def test_malformed_overrides_are_refused(override: str) -> None:
+    with pytest.raises(ConfigError, match="--set"):
+        parse_config(MINIMAL, [override])
+
+
+def test_overrides_leave_the_given_mapping_alone() -> None:
+    values: dict[str, Any] = MINIMAL | {"learner": {"batch_size": 32}}
+    parse_config(values, ["learner.batch_size=64"])
+    assert values["learner"] == {"batch_size": 32}
+
+
+def test_a_missing_file_and_broken_toml_are_one_line(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"cannot read .*nowhere\.toml: No such file"):
+        load_config(tmp_path / "nowhere.toml")
+    broken = tmp_path / "broken.toml"
+    broken.write_text("model = = 3")
+    with pytest.raises(ConfigError, match=r"broken\.toml: not valid TOML: .*line 1"):
+        load_config(broken)
+
+
+def test_defaults_that_depend_on_other_keys() -> None:
+    config = parse_config(MINIMAL | {"learner": {"batch_size": 100}})
+    assert (config.max_pending_steps, config.max_buffer_size) == (200, 400)
+    assert config.evaluated_envs == config.train_envs
+
+
+def test_every_key_is_documented() -> None:
+    import importlib.util
+
+    spec = importlib.util.spec_from_file_location("build_reference", ROOT / "docs" / "build_reference.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    page = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
+    assert page == module.render(), "run: python docs/build_reference.py"
+
+
+def test_configurations_are_frozen() -> None:
+    config: RunConfig = parse_config(MINIMAL)
+    with pytest.raises(ValueError, match="frozen"):
+        config.seed = 3  # type: ignore[misc]

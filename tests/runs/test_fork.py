@@ -1,0 +1,172 @@
+"""Forking a run: where it begins, what it takes over, what it refuses."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.workers.test_schedule import checkpoint, config, outcome, update
+from unstable_stream.errors import ConfigError, RunError
+from unstable_stream.events import (
+    Checkpoint,
+    Event,
+    GameStarted,
+    RunStarted,
+    checkpoint_uid,
+    event_id,
+    game_id,
+)
+from unstable_stream.log.local.log import LocalLog
+from unstable_stream.log.records import record_from_event
+from unstable_stream.log.topics import load_topics
+from unstable_stream.proofs.audit_fold import RunAudit
+from unstable_stream.runs.fork import Fork, find_fork, fork_config
+from unstable_stream.runs.records import read_to_end, readable_events, run_started, start_run
+from unstable_stream.runs.run_view import RunView
+from unstable_stream.workers.schedule import GameSchedule
+
+PARENT = "run-test"  # of the helpers borrowed above
+FORK = "run-fork"
+
+
+@pytest.fixture
+async def log(tmp_path: Path) -> AsyncIterator[LocalLog]:
+    async with LocalLog.open(tmp_path / "log.sqlite", synchronous="NORMAL") as log:
+        await log.create_topics(list(load_topics().values()))
+        yield log
+
+
+def started_game(index: int, at_ms: int, split: str = "train") -> GameStarted:
+    return GameStarted(
+        event_id=event_id(PARENT, "game-started", split, index),
+        run_id=PARENT,
+        occurred_at_ms=at_ms,
+        game_id=game_id(PARENT, split, index),
+        game_index=index,
+        split=split,
+        env_id="TicTacToe-v0-train",
+        seed=2 * index,
+        seats=(),
+    )
+
+
+async def _parent(log: LocalLog, tmp_path: Path) -> None:
+    """Checkpoints 0 to 3 at those milliseconds; train games 0 to 7, two each millisecond; eval games."""
+    await start_run(log, config(), PARENT)
+    events: list[Event] = []
+    for iteration in range(4):
+        made = checkpoint(iteration)
+        if iteration:
+            path = tmp_path / "checkpoints" / str(iteration)
+            path.mkdir(parents=True)
+            (path / "optimizer.pt").touch()
+            made = Checkpoint(**{**{f: getattr(made, f) for f in made.__struct_fields__}, "path": str(path)})
+        events.append(made)
+    events += [started_game(index, index // 2) for index in range(8)]
+    events += [started_game(index, 0, "eval") for index in range(30)]
+    await log.append([record_from_event(event) for event in events])
+
+
+async def test_a_fork_takes_over_checkpoints_and_numbers(log: LocalLog, tmp_path: Path) -> None:
+    await _parent(log, tmp_path)
+    fork, parent_config = await find_fork(log, "run-te", 2)
+    assert (fork.parent_run_id, fork.update, fork.games) == (PARENT, 2, 6)
+    changed = fork_config(fork, parent_config, ["learner.learning_rate=0.5"])
+    await start_run(log, changed, FORK, fork)
+
+    started = await run_started(log, FORK)
+    assert (started.parent_run_id, started.parent_update, started.parent_games) == (PARENT, 2, 6)
+    events = [e async for r in read_to_end(log, ("checkpoints",)) for e in readable_events([r])]
+    mine = [e for e in events if isinstance(e, Checkpoint) and e.run_id == FORK]
+    theirs = [e for e in events if isinstance(e, Checkpoint) and e.run_id == PARENT][:3]
+    assert [e.iteration for e in mine] == [0, 1, 2]
+    assert [(e.model_uid, e.path, e.sha256, e.parent_uid) for e in mine] == [
+        (e.model_uid, e.path, e.sha256, e.parent_uid) for e in theirs
+    ]
+    assert not {e.event_id for e in mine} & {e.event_id for e in theirs}
+
+
+async def test_the_newest_checkpoint_is_the_default(log: LocalLog, tmp_path: Path) -> None:
+    await _parent(log, tmp_path)
+    fork, _ = await find_fork(log, PARENT)
+    assert (fork.update, fork.games, len(fork.checkpoints)) == (3, 8, 4)
+
+
+async def test_what_cannot_be_forked_is_said(log: LocalLog, tmp_path: Path) -> None:
+    await _parent(log, tmp_path)
+    with pytest.raises(RunError, match=r"no checkpoint of update 9; it has those of 0, 1, 2, 3$"):
+        await find_fork(log, PARENT, 9)
+    (tmp_path / "checkpoints" / "2" / "optimizer.pt").unlink()
+    with pytest.raises(RunError, match=r"optimizer state.*learner\.initial_lora_path="):
+        await find_fork(log, PARENT, 2)
+    (tmp_path / "checkpoints" / "2").rmdir()
+    with pytest.raises(RunError, match="files of ckpt-000002"):
+        await find_fork(log, PARENT, 2)
+    await start_run(log, config(), "run-without")
+    with pytest.raises(RunError, match="no checkpoint yet"):
+        await find_fork(log, "run-without")
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("seed=9", "keeps its parent's seed"),
+        ("lora.lora_rank=2", "keeps its parent's lora"),
+        ("model=elsewhere", "keeps its parent's model"),
+        ("learner.iterations=3", r"nothing is left.*learner.iterations=8"),
+    ],
+)
+def test_a_fork_keeps_what_its_checkpoint_is_bound_to(override: str, message: str) -> None:
+    fork = Fork(PARENT, 3, 0, tuple(checkpoint(i) for i in range(4)))
+    with pytest.raises(ConfigError, match=message):
+        fork_config(fork, config(), [override])
+
+
+def _fork_started(update_number: int, games: int) -> RunStarted:
+    return RunStarted(
+        event_id=event_id(PARENT, "run-started"),
+        run_id=PARENT,
+        occurred_at_ms=0,
+        name="fork",
+        seed=0,
+        config=config().model_dump(mode="json"),
+        parent_run_id="the-parent",
+        parent_update=update_number,
+        parent_games=games,
+    )
+
+
+def test_games_are_numbered_on_and_inherited_checkpoints_are_not_evaluated_again() -> None:
+    schedule = GameSchedule(PARENT, config(learner={"iterations": 5}), _fork_started(2, 40))
+    for iteration in (0, 1):
+        schedule.apply(checkpoint(iteration))
+    assert schedule.next_games(0) == [], "the policy to go on with is not known yet"
+    schedule.apply(checkpoint(2))
+    games = schedule.next_games(0)
+    indices = [game.game_index for game in games if game.split == "train"]
+    assert indices == list(range(40, 40 + len(indices)))
+    assert indices
+    evaluated = []
+    while games := [game for game in schedule.next_games(0) if game.split == "eval"]:
+        for game in games:
+            schedule.apply(game)
+            schedule.apply(outcome(game))
+            evaluated.append(game.evaluated_uid)
+    # The first policy of the fork is measured with as many games as a first policy is.
+    assert evaluated == [checkpoint_uid(2)] * 6
+
+
+def test_a_forks_books_begin_where_it_does() -> None:
+    audit = RunAudit(PARENT)
+    view = RunView(PARENT, config())
+    events: list[Event] = [_fork_started(2, 40), *(checkpoint(i) for i in range(3)), started_game(40, 5)]
+    for offset, event in enumerate(events):
+        audit.apply(event, f"t[0]@{offset}")
+        view.apply(event)
+    assert audit.report().problems == ()
+    assert (view.first_update, view.update) == (2, 2)
+    audit.apply(started_game(42, 5), "t[0]@9")
+    audit.apply(update(4, 0), "t[0]@10")
+    problems = audit.report().problems
+    assert "game index left out: train game 41 was never started, later ones were" in problems
+    assert "update left out: there is no update 3, but later ones" in problems

@@ -1,0 +1,50 @@
+"""A run that goes on keeps what its recorded events follow from, and may change the rest."""
+
+from typing import Any
+
+import pytest
+
+from tests.workers.test_schedule import config
+from unstable_stream.errors import ConfigError
+from unstable_stream.runs.resume import check_resumable
+
+
+def test_what_nothing_recorded_depends_on_may_change() -> None:
+    begun = config(learner={"iterations": 5})
+    check_resumable(begun, begun)
+    check_resumable(
+        begun,
+        config(
+            learner={"iterations": 50, "learning_rate": 1e-5, "mini_batch_size": 8},
+            collector={"num_workers": 64},
+            max_restarts=1,
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "key"),
+    [
+        ({"seed": 1}, "seed"),
+        ({"model": "other"}, "model"),
+        ({"rewards": {"final": [{"type": "WinDrawLossFormatter"}]}}, "rewards.final"),
+        ({"rewards": {"sampling": []}}, "rewards.sampling"),
+        ({"model_pool": {"draw_probability": {"Nim": 0.3}}}, "model_pool.draw_probability.Nim"),
+        ({"buffer": {"max_staleness": 3}}, "buffer.max_staleness"),
+        ({"learner": {"batch_size": 8}}, "learner.batch_size"),
+        ({"learner": {"max_train_len": 100}}, "learner.max_train_len"),
+        ({"algorithm": {"truncated_turns": "drop"}}, "algorithm.truncated_turns"),
+        ({"collector": {"filter_opponent_invalid": True}}, "collector.filter_opponent_invalid"),
+        ({"collector": {"max_turns": 10}}, "collector.max_turns"),
+        ({"collector": {"invalid_moves_allowed": 2}}, "collector.invalid_moves_allowed"),
+    ],
+)
+def test_what_recorded_events_follow_from_may_not(changes: dict[str, Any], key: str) -> None:
+    with pytest.raises(ConfigError, match=f"would change {key} from .* to "):
+        check_resumable(config(), config(**changes))
+
+
+def test_every_key_that_differs_is_named() -> None:
+    changed = config(seed=3, buffer={"strategy": "fifo"})
+    with pytest.raises(ConfigError, match=r"seed from 0 to 3; buffer.strategy from 'random' to 'fifo'\."):
+        check_resumable(config(), changed)

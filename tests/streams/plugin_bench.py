@@ -1,0 +1,159 @@
+"""A log to try plug-ins on, local or Kafka, with topics of its own on a shared broker; and a process to kill.
+
+Run as ``python -m tests.streams.plugin_bench LOCATION DATA SUFFIX STEP OCCURRENCE`` it hosts
+:func:`counting` until the end, and kills itself when it reaches a step for the given time.
+"""
+
+import asyncio
+import dataclasses
+import os
+import signal
+import sys
+import uuid
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from unstable_stream import Context, consumer
+from unstable_stream.events import Event, Metrics, RecordRejected, Step
+from unstable_stream.log.local.log import LocalLog
+from unstable_stream.log.port import EventLog, Record, StoredRecord, TopicPartition
+from unstable_stream.log.records import event_from_record, record_from_event
+from unstable_stream.log.topics import load_topics
+from unstable_stream.runs.data_dir import DataDir, open_log_at
+from unstable_stream.runs.records import read_to_end
+from unstable_stream.streams.plugins import Plugin
+from unstable_stream.streams.plugins.host import PluginCounters, run_plugin
+
+__all__ = ["PluginBench", "counting"]
+
+BATCH = 7
+_SHARED = (Metrics.TOPIC, RecordRejected.TOPIC)
+
+
+def counting(suffix: str, name: str = "counting") -> Plugin:
+    """A plug-in that numbers the steps of each run in each partition."""
+
+    @consumer(topics=[f"steps{suffix}"], name=f"{name}{suffix}", state=dict)
+    def count(event: Step, context: Context) -> None:
+        context.state["n"] = context.state.get("n", 0) + 1
+        context.emit("n", context.state["n"])
+
+    return count
+
+
+@dataclasses.dataclass
+class PluginBench:
+    """A log, its data directory, and what a test needs of both."""
+
+    log: EventLog
+    location: str
+    data: DataDir
+    suffix: str = ""
+    run_id: str = dataclasses.field(default_factory=lambda: f"run-{uuid.uuid4().hex[:8]}")
+
+    @classmethod
+    async def open(cls, location: str, directory: Path) -> "PluginBench":
+        """Open a log; on a shared one the topics get names nobody else uses."""
+        data = DataDir(directory)
+        suffix = "" if location == "local" else f"-{uuid.uuid4().hex[:8]}"
+        bench = cls(open_log_at(location, data), location, data, suffix)
+        specs = load_topics()
+        await bench.log.create_topics(
+            # Kept for ever: the made-up history happened long ago.
+            [
+                dataclasses.replace(spec, name=bench.topic(spec.name), retention_ms=None)
+                for spec in specs.values()
+            ]
+        )
+        await bench.log.create_topics([specs[name] for name in _SHARED])
+        return bench
+
+    def topic(self, name: str) -> str:
+        """The name a topic has here."""
+        return name if name in _SHARED else f"{name}{self.suffix}"
+
+    def record(self, event: Event) -> Record:
+        """The record of an event on this log."""
+        record = record_from_event(event)
+        return dataclasses.replace(record, topic=self.topic(record.topic))
+
+    async def publish(self, events: Sequence[Event]) -> None:
+        await self.log.append([self.record(event) for event in events])
+
+    async def run(self, plugin: Plugin, **named: object) -> PluginCounters:
+        """Run a plug-in until it has seen everything."""
+        counters = PluginCounters()
+        arguments: dict[str, object] = {
+            "stop": asyncio.Event(),
+            "until_end": True,
+            "max_records": BATCH,
+            "counters": counters,
+            **named,
+        }
+        async with asyncio.timeout(60):
+            await run_plugin(self.log, plugin, self.data, **arguments)  # type: ignore[arg-type]
+        return counters
+
+    async def stored(self, name: str) -> list[StoredRecord]:
+        """What a topic holds."""
+        return [record async for record in read_to_end(self.log, (self.topic(name),))]
+
+    async def metrics(self, plugin: Plugin) -> dict[str, float]:
+        """Event id to value of what a plug-in has published; of an id published twice, all must be equal."""
+        found: dict[str, float] = {}
+        for record in await self.stored("metrics"):
+            event = event_from_record(record)
+            if isinstance(event, Metrics) and event.source == plugin.source:
+                (value,) = event.values.values()
+                assert found.setdefault(event.event_id, value) == value, "one id, two values"
+        return found
+
+    async def letters(self, plugin: Plugin) -> list[RecordRejected]:
+        """What the plug-in has set aside."""
+        events = [event_from_record(record) for record in await self.stored("dead-letters")]
+        return [
+            event
+            for event in events
+            if isinstance(event, RecordRejected) and event.consumer.startswith(plugin.source)
+        ]
+
+    async def delete_before(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Delete the beginning of partitions, as retention does."""
+        if isinstance(self.log, LocalLog):
+            await self.log.delete_before(positions)
+        else:
+            await asyncio.to_thread(_delete_on_kafka, self.location, positions)
+
+    async def close(self) -> None:
+        await self.log.close()
+
+
+def _delete_on_kafka(location: str, positions: Mapping[TopicPartition, int]) -> None:
+    from confluent_kafka import TopicPartition as KafkaPartition
+    from confluent_kafka.admin import AdminClient
+
+    admin = AdminClient({"bootstrap.servers": location.removeprefix("kafka://")})
+    asked = [KafkaPartition(where.topic, where.partition, offset) for where, offset in positions.items()]
+    for future in admin.delete_records(asked).values():
+        future.result(30)
+
+
+async def _until_killed(location: str, directory: Path, suffix: str, step: str, occurrence: int) -> None:
+    reached = Counter[str]()
+
+    def die(name: str) -> None:
+        reached[name] += 1
+        if name == step and reached[name] == occurrence:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    data = DataDir(directory)
+    log = open_log_at(location, data)
+    try:
+        await PluginBench(log, location, data, suffix).run(counting(suffix), on_step=die)
+    finally:
+        await log.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(_until_killed(sys.argv[1], Path(sys.argv[2]), sys.argv[3], sys.argv[4], int(sys.argv[5])))

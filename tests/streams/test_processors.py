@@ -1,0 +1,103 @@
+"""The processors of one run and of all: settings, state and dead letters, on a real local log."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.reward_transformations.trajectories import RUN
+from tests.streams.hosted_games import OTHER_RUN, events, from_scratch, games
+from unstable_stream.errors import ConfigError
+from unstable_stream.events import Rating, RecordRejected, Step, encode_event
+from unstable_stream.log.local.log import LocalLog
+from unstable_stream.log.topics import load_topics
+from unstable_stream.runs.config import RunConfig, parse_config
+from unstable_stream.runs.records import resume_run, start_run
+from unstable_stream.streams.processors import (
+    rating_processor,
+    reward_processor,
+    run_processors,
+)
+
+
+@pytest.fixture
+async def log(tmp_path: Path) -> AsyncIterator[LocalLog]:
+    async with LocalLog.open(tmp_path / "log.sqlite") as opened:
+        await opened.create_topics(list(load_topics().values()))
+        yield opened
+
+
+def _config(**changes: object) -> RunConfig:
+    settings: dict[str, object] = {
+        "model": "tiny-player",
+        "train_envs": [{"env_id": "Env-0"}],
+        "rewards": {"final": [{"type": "WinDrawLossFormatter"}], "step": [{"type": "RewardForFormat"}]},
+        "model_pool": {"draw_probability": {"Env-0": 0.5}},
+    }
+    return parse_config(settings | changes)
+
+
+async def _serve(log: LocalLog, run_id: str | None) -> None:
+    stop = asyncio.Event()
+    stop.set()
+    await run_processors(log, run_id, stop)
+
+
+async def test_a_run_is_served_from_the_configuration_it_began_with(log: LocalLog) -> None:
+    await start_run(log, _config(), RUN)
+    await resume_run(log, RUN, _config(rewards={"step": [{"type": "RewardForFormat", "reward": 9.0}]}))
+    await log.append(games(0, 4))
+    await _serve(log, RUN)
+    steps = {(s.game_index, s.seat): s for s in await events(log, "steps") if isinstance(s, Step)}
+    assert steps[0, 0].reward == 1.0
+    assert [event for event in await events(log, "ratings") if isinstance(event, Rating)]
+
+
+async def test_all_runs_are_served_each_with_its_own_settings_and_state(log: LocalLog) -> None:
+    rewards = {RUN: 0.5, OTHER_RUN: 2.0}
+    for first in (0, 6):
+        for run_id, reward in rewards.items():
+            if first == 0 or run_id != RUN:
+                config = _config(
+                    rewards={"final": [], "step": [{"type": "RewardForFormat", "reward": reward}]}
+                )
+                await start_run(log, config, run_id)
+        await log.append(games(first, 6))
+        await _serve(log, None)
+    for run_id, reward in rewards.items():
+        steps = [s for s in await events(log, "steps", run_id) if isinstance(s, Step)]
+        assert {s.reward - s.final_reward for s in steps} == {reward}
+        alone = partial(reward_processor, run_id, [], [{"type": "RewardForFormat", "reward": reward}])
+        assert {s.event_id: encode_event(s) for s in steps} == await from_scratch(log, alone)
+        assert len(steps) == len({s.event_id for s in steps})
+    rated = [(r.event_id, encode_event(r)) for r in await events(log, "ratings")]
+    assert dict(rated) == await from_scratch(log, partial(rating_processor, RUN, {"Env-0": 0.5}))
+    assert await log.committed_positions(f"reward-processor/{RUN}") == {}
+    assert await events(log, "dead-letters") == []
+
+
+async def test_events_of_a_run_nobody_started_are_set_aside(log: LocalLog) -> None:
+    await start_run(log, _config(), RUN)
+    await log.append(games(0, 4))
+    await _serve(log, None)
+    rejected = [e for e in await events(log, "dead-letters") if isinstance(e, RecordRejected)]
+    assert len(rejected) == 4
+    assert {e.consumer for e in rejected} == {"reward-processor"}
+    assert "EventError: trajectories[" in rejected[0].reason
+    assert "run 'run-b' is not in topic runs" in rejected[0].reason
+    # A run that starts while the host is up is found, also after a restart.
+    await start_run(log, _config(), "run-c")
+    await log.append(games(4, 4, other_run="run-c"))
+    await _serve(log, None)
+    assert len(await events(log, "dead-letters")) == 4
+    assert {event.run_id for event in await events(log, "steps")} == {RUN, "run-c"}
+
+
+async def test_a_bad_transformation_is_known_before_anything_is_read(log: LocalLog) -> None:
+    await start_run(log, _config(rewards={"step": [{"type": "Nope"}]}), RUN)
+    await log.append(games(0, 4))
+    with pytest.raises(ConfigError, match="unknown type 'Nope'"):
+        await run_processors(log, RUN, asyncio.Event())
+    assert await log.groups() == []

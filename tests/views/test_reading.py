@@ -1,0 +1,99 @@
+"""What a report knows of a run, against numbers worked out by hand from the made-up history."""
+
+import math
+from pathlib import Path
+
+import pytest
+
+from unstable_stream.errors import ReportError
+from unstable_stream.views.report.reading import RunFacts, before_and_after, find_runs, read_run
+
+
+@pytest.fixture(scope="module")
+def facts(archive: Path) -> RunFacts:
+    return read_run(archive, "run-a", "A")
+
+
+def test_runs_are_found_by_id_beginning_and_name(archive: Path) -> None:
+    assert find_runs(archive, ["run-b", "made up run-a", "run-b"]) == ["run-b", "run-a"]
+    # Both started at the same moment: the id decides.
+    assert find_runs(archive, []) == ["run-a"]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "says"),
+    [("run-", "several runs are called 'run-': run-a, run-b."), ("x", "no run is called 'x'; .* has: run-a")],
+)
+def test_a_run_that_is_not_clear_is_refused(archive: Path, wanted: str, says: str) -> None:
+    with pytest.raises(ReportError, match=says):
+        find_runs(archive, [wanted])
+
+
+def test_totals(facts: RunFacts) -> None:
+    # Six updates of four games, and seven checkpoints with two evaluation games each.
+    assert (facts.totals["train_games"], facts.totals["eval_games"]) == (24, 14)
+    assert (facts.totals["updates"], facts.totals["checkpoints"], facts.totals["dead_letters"]) == (6, 7, 1)
+    # Train game i of 0 to 23 has 2 + i % 5 moves: 24 * 2 + 4 * 10 + 0 + 1 + 2 + 3; evaluation games have 5.
+    assert facts.totals["turns"] == 94 + 70
+    assert facts.duration_s == 39.0
+    assert facts.drops == [{"reason": "overflow", "steps": 6}]
+
+
+def test_evaluation_by_opponent(facts: RunFacts) -> None:
+    rows = [(row["opponent"], row["version"], row["games"], row["wins"]) for row in facts.opponents]
+    assert rows == [("random", 0, 2, 0), *(("random", version, 2, 1) for version in range(1, 7))]
+    # Wilson's interval of 1 in 2: centre 1/2, half width z sqrt(1/8 + z²/16) / (1 + z²/2).
+    z = 1.959963984540054
+    half = z * math.sqrt(1 / 8 + z * z / 16) / (1 + z * z / 2)
+    assert facts.opponents[-1]["low"] == pytest.approx(0.5 - half)
+
+
+def test_difference_of_first_and_last_policy(facts: RunFacts) -> None:
+    (change,) = before_and_after(facts)
+    assert (change.before["version"], change.after["version"], change.difference) == (0, 6, 0.5)
+    # Newcombe: down by sqrt((rate - low after)² + (high - rate before)²), up the other way round.
+    after, before = facts.opponents[-1], facts.opponents[0]
+    assert change.low == pytest.approx(0.5 - math.hypot(0.5 - after["low"], before["high"]))
+    assert change.high == pytest.approx(0.5 + math.hypot(after["high"] - 0.5, before["low"]))
+    assert change.low < 0 < change.high
+
+
+def test_newcombes_own_example() -> None:
+    # Newcombe (1998), table II, case a: 56 of 70 against 48 of 80; method 10 gives 0.0524 to 0.3339.
+    from unstable_stream.views.report.reading import _difference
+
+    def row(wins: int, games: int) -> dict[str, float]:
+        z2 = 1.959963984540054**2
+        rate = wins / games
+        centre = (rate + z2 / 2 / games) / (1 + z2 / games)
+        half = math.sqrt(z2 * (rate * (1 - rate) / games + z2 / 4 / games**2)) / (1 + z2 / games)
+        return {"win_rate": rate, "low": centre - half, "high": centre + half}
+
+    low, high = _difference(row(48, 80), row(56, 70))
+    assert (round(low, 4), round(high, 4)) == (0.0524, 0.3339)
+
+
+def test_rewards_lengths_and_curve(facts: RunFacts) -> None:
+    assert [row["update"] for row in facts.rewards] == [1, 2, 3, 4, 5, 6]
+    for row in facts.rewards:
+        assert row["final"] == pytest.approx(row["raw"] - 0.25)
+        assert row["step"] == pytest.approx(row["raw"] - 0.125)
+    train = [row for row in facts.curve if row["split"] == "train"]
+    # Games 0 to 3 are won, lost, drawn and won.
+    assert (train[0]["games"], train[0]["wins"], train[0]["draws"]) == (4, 2, 1)
+
+
+def test_throughput_has_no_holes(facts: RunFacts) -> None:
+    assert facts.bin_s == 1.0
+    assert [row["second"] for row in facts.throughput] == [float(second) for second in range(1, 38)]
+    assert sum(row["games"] for row in facts.throughput) == 38
+    assert sum(row["steps"] for row in facts.throughput) == 40
+
+
+def test_payoff_is_a_zero_sum(facts: RunFacts) -> None:
+    scores = {(row["model_uid"], row["opponent"]): row for row in facts.payoff}
+    for (one, other), row in scores.items():
+        assert row["score"] + scores[other, one]["score"] == pytest.approx(1.0)
+    # Policy 0: evaluation lost twice; train games won, lost, drawn, won.
+    assert scores["ckpt-000000", "random"]["games"] == 6
+    assert scores["ckpt-000000", "random"]["score"] == pytest.approx(2.5 / 6)

@@ -1,0 +1,315 @@
+"""The learner service killed between any two of its commit steps goes on as if nothing had happened."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from unstable_stream.errors import FencedError, LearnerError
+from unstable_stream.events import (
+    Checkpoint,
+    Event,
+    LearnerUpdate,
+    Step,
+    checkpoint_uid,
+    game_id,
+    pack_floats,
+    pack_tokens,
+    step_id,
+    trajectory_id,
+)
+from unstable_stream.launch.ray_cluster import resolve_model
+from unstable_stream.log.local.log import LocalLog
+from unstable_stream.log.port import Record
+from unstable_stream.log.records import event_from_record, record_from_event
+from unstable_stream.log.topics import load_topics
+from unstable_stream.runs.config import RunConfig, parse_config
+from unstable_stream.runs.data_dir import DataDir
+from unstable_stream.runs.records import read_to_end
+from unstable_stream.workers.learner import LearnerService
+
+RUN = "learner-test"
+UPDATES = 4
+BATCH = 16
+STEPS = 80  # more than the buffer of 64 holds: some are dropped as overflow
+TURNS = 4
+
+
+class Killed(BaseException):
+    """Stands for kill -9: nothing in the package catches it."""
+
+
+def config(**learner: Any) -> RunConfig:
+    return parse_config(
+        {
+            "model": "tiny-player",
+            "seed": 3,
+            "train_envs": [{"env_id": "TicTacToe-v0-train"}],
+            "sampling": {"max_tokens": 4},
+            "lora": {"lora_rank": 4, "lora_alpha": 8},
+            "learner": {
+                "iterations": UPDATES,
+                "batch_size": BATCH,
+                "mini_batch_size": 8,
+                "optimizer_steps": 2,
+                "learning_rate": 1e-2,
+                **learner,
+            },
+        }
+    )
+
+
+def steps(count: int = STEPS, first_game: int = 0) -> list[Step]:
+    rng = random.Random(first_game)
+    made: list[Step] = []
+    for index in range(count):
+        game_index = first_game + index // TURNS
+        game = game_id(RUN, "train", game_index)
+        trajectory = trajectory_id(game, 0)
+        reward = rng.uniform(-1, 1)
+        length = rng.randint(1, 3)
+        made.append(
+            Step(
+                event_id=step_id(trajectory, index % TURNS),
+                run_id=RUN,
+                occurred_at_ms=game_index,
+                trajectory_id=trajectory,
+                game_id=game,
+                game_index=game_index,
+                env_id="TicTacToe-v0-train",
+                seat=0,
+                turn_index=index % TURNS,
+                num_turns=TURNS,
+                model_uid=checkpoint_uid(0),
+                policy_version=0,
+                prompt_token_ids=pack_tokens(rng.choices(range(2, 30), k=rng.randint(4, 12))),
+                completion_token_ids=pack_tokens(rng.choices(range(2, 30), k=length)),
+                logprobs=pack_floats([-4.0] * length),
+                raw_reward=reward,
+                final_reward=reward,
+                reward=reward,
+            )
+        )
+    return made
+
+
+@pytest.fixture
+async def log(tmp_path: Path) -> AsyncIterator[LocalLog]:
+    async with new_log(tmp_path) as opened:
+        await opened.create_topics(list(load_topics().values()))
+        await opened.append([record_from_event(step) for step in steps()])
+        yield opened
+
+
+def new_log(directory: Path) -> LocalLog:
+    return LocalLog.open(directory / "log.sqlite", synchronous="NORMAL")
+
+
+def service(directory: Path, settings: RunConfig) -> LearnerService:
+    return LearnerService(settings, RUN, DataDir(directory), resolve_model("tiny-player"))
+
+
+async def published(log: LocalLog) -> tuple[list[LearnerUpdate], list[Checkpoint]]:
+    events: list[Event] = [
+        event_from_record(record) async for record in read_to_end(log, ("learner-updates", "checkpoints"))
+    ]
+    return (
+        [event for event in events if isinstance(event, LearnerUpdate)],
+        [event for event in events if isinstance(event, Checkpoint)],
+    )
+
+
+Result = tuple[list[tuple[int, tuple[str, ...], int, float]], list[str | None]]
+"""What must not depend on interruptions: number, steps, drops, loss of each update; the weights' digests."""
+
+
+async def curve(log: LocalLog) -> Result:
+    updates, checkpoints = await published(log)
+    return (
+        [(update.update, update.step_ids, len(update.dropped), update.loss) for update in updates],
+        [checkpoint.sha256 for checkpoint in checkpoints],
+    )
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Result]:
+    """Return the curve of a learner that nobody kills, by ``save_every``."""
+    known: dict[int, Result] = {}
+
+    async def learn(save_every: int) -> Result:
+        directory = tmp_path_factory.mktemp("uninterrupted")
+        async with new_log(directory) as log:
+            await log.create_topics(list(load_topics().values()))
+            await log.append([record_from_event(step) for step in steps()])
+            await service(directory, config(save_every=save_every)).train(log, asyncio.Event())
+            return await curve(log)
+
+    for save_every in (1, 3):
+        known[save_every] = asyncio.run(learn(save_every))
+    return known.__getitem__
+
+
+async def test_n_iterations_make_n_updates_and_n_plus_one_checkpoints(
+    uninterrupted: Callable[[int], Result],
+) -> None:
+    updates, digests = uninterrupted(1)
+    assert [number for number, *_ in updates] == [1, 2, 3, 4]
+    assert [len(ids) for _, ids, *_ in updates] == [BATCH] * UPDATES
+    assert len({name for _, ids, *_ in updates for name in ids}) == BATCH * UPDATES
+    assert [dropped for *_, dropped, _ in updates] == [STEPS - 4 * BATCH, 0, 0, 0]
+    assert digests[0] is None, "the initial policy is the base model"
+    assert len(set(digests)) == UPDATES + 1
+
+
+async def test_old_optimizer_states_go_and_the_run_still_resumes(log: LocalLog, tmp_path: Path) -> None:
+    settings = config(keep_optimizer_states=2)
+    short = settings.model_copy(update={"learner": settings.learner.model_copy(update={"iterations": 3})})
+    await service(tmp_path, short).train(log, asyncio.Event())
+    states = tmp_path.glob("checkpoints/*/*/optimizer.pt")
+    assert sorted(path.parent.name for path in states) == [checkpoint_uid(2), checkpoint_uid(3)]
+    await service(tmp_path, settings).train(log, asyncio.Event())
+    numbers = [number for number, *_ in (await curve(log))[0]]
+    assert numbers == [1, 2, 3, 4]
+    assert len(list(tmp_path.glob("checkpoints/*/*/adapter_model.safetensors"))) == UPDATES
+
+
+KillAt = Callable[[LearnerService, pytest.MonkeyPatch], None]
+
+
+def before_training(victim: LearnerService, patch: pytest.MonkeyPatch) -> None:
+    update = victim._learner.update
+
+    def killed(batch: Sequence[Any], number: int) -> Any:
+        if number == 3:
+            raise Killed
+        return update(batch, number)
+
+    patch.setattr(victim._learner, "update", killed)
+
+
+def after_training(victim: LearnerService, patch: pytest.MonkeyPatch) -> None:
+    update = victim._learner.update
+
+    def killed(batch: Sequence[Any], number: int) -> Any:
+        result = update(batch, number)
+        if number == 3:
+            raise Killed
+        return result
+
+    patch.setattr(victim._learner, "update", killed)
+
+
+def after_saving(victim: LearnerService, patch: pytest.MonkeyPatch) -> None:
+    make = victim._update
+
+    async def killed(*arguments: Any) -> Any:
+        made = await make(*arguments)
+        if made[0].update == 3:
+            raise Killed
+        return made
+
+    patch.setattr(victim, "_update", killed)
+
+
+def after_publishing(victim: LearnerService, patch: pytest.MonkeyPatch) -> None:
+    collect = victim._collect
+
+    async def killed(*arguments: Any) -> bool:
+        if victim._learner.step == 3:
+            raise Killed
+        return await collect(*arguments)
+
+    patch.setattr(victim, "_collect", killed)
+
+
+@pytest.mark.parametrize("save_every", [1, 3])
+@pytest.mark.parametrize("kill", [before_training, after_training, after_saving, after_publishing])
+async def test_killed_between_commit_steps_it_ends_with_the_same_weights(
+    kill: KillAt,
+    save_every: int,
+    tmp_path: Path,
+    log: LocalLog,
+    monkeypatch: pytest.MonkeyPatch,
+    uninterrupted: Callable[[int], Result],
+) -> None:
+    victim = service(tmp_path, config(save_every=save_every))
+    kill(victim, monkeypatch)
+    with pytest.raises(Killed):
+        await victim.train(log, asyncio.Event())
+    published_before = len((await published(log))[0])
+    assert published_before == (3 if kill is after_publishing else 2)
+    assert await service(tmp_path, config(save_every=save_every)).train(log, asyncio.Event()) == UPDATES
+    assert await curve(log) == uninterrupted(save_every)
+
+
+def stopping_after_one(learner: LearnerService, stop: asyncio.Event) -> LearnerService:
+    """Make the learner set ``stop`` when it begins its next update."""
+    make = learner._update
+
+    async def make_one(*arguments: Any) -> Any:
+        stop.set()
+        return await make(*arguments)
+
+    learner._update = make_one  # type: ignore[method-assign, assignment]
+    return learner
+
+
+async def test_every_restart_goes_on(
+    tmp_path: Path, log: LocalLog, uninterrupted: Callable[[int], Result]
+) -> None:
+    for number in range(1, UPDATES + 1):
+        stop = asyncio.Event()
+        assert await stopping_after_one(service(tmp_path, config()), stop).train(log, stop) == number
+    assert await curve(log) == uninterrupted(1)
+    assert await service(tmp_path, config()).train(log, asyncio.Event()) == UPDATES, "nothing is left to do"
+    assert len((await published(log))[0]) == UPDATES
+
+
+def collecting(learner: LearnerService) -> asyncio.Event:
+    """Return an event that is set once the service waits for steps, its producer open and state restored."""
+    event = asyncio.Event()
+    collect = learner._collect
+
+    async def tell(*arguments: Any) -> bool:
+        event.set()
+        return await collect(*arguments)
+
+    learner._collect = tell  # type: ignore[method-assign, assignment]
+    return event
+
+
+async def test_a_second_learner_fences_the_first(tmp_path: Path) -> None:
+    async with new_log(tmp_path) as log:
+        await log.create_topics(list(load_topics().values()))
+        tasks = []
+        for name in ("a", "b"):
+            learner = service(tmp_path / name, config(iterations=2))
+            ready = collecting(learner)
+            tasks.append(asyncio.ensure_future(learner.train(log, asyncio.Event())))
+            await ready.wait()
+        await log.append([record_from_event(step) for step in steps(2 * BATCH)])
+        first, second = await asyncio.gather(*tasks, return_exceptions=True)
+        assert isinstance(first, FencedError)
+        assert second == 2
+        updates, checkpoints = await published(log)
+    assert [update.update for update in updates] == [1, 2]
+    assert [checkpoint.iteration for checkpoint in checkpoints] == [0, 1, 2]
+    assert all(str(tmp_path / "b") in str(checkpoint.path) for checkpoint in checkpoints[1:])
+
+
+async def test_steps_gone_from_the_log_are_an_error_that_says_so(tmp_path: Path, log: LocalLog) -> None:
+    stop = asyncio.Event()
+    settings = config(save_every=3)
+    assert await stopping_after_one(service(tmp_path, settings), stop).train(log, stop) == 1
+    await log.delete_before(await log.end_offsets("steps"))
+    with pytest.raises(LearnerError, match=r"update 1 cannot be made again: 16 of its steps are gone"):
+        await service(tmp_path, settings).train(log, asyncio.Event())
+
+
+async def test_a_record_that_is_no_step_is_left_to_the_archiver(tmp_path: Path, log: LocalLog) -> None:
+    await log.append([Record("steps", "k", value) for value in (b"{]", b"", b'{"type":"step"}')])
+    settings = config(iterations=1)
+    assert await service(tmp_path, settings).train(log, asyncio.Event()) == 1

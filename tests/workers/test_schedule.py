@@ -1,0 +1,291 @@
+"""Which games are played: limits, seeds, seats, evaluation plans, and the same plan after a restart."""
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from unstable_stream.events import (
+    Checkpoint,
+    DroppedStep,
+    Event,
+    GameAbandoned,
+    GameOutcome,
+    GameStarted,
+    LearnerUpdate,
+    SeatResult,
+    checkpoint_uid,
+    event_id,
+)
+from unstable_stream.runs.config import RunConfig, parse_config
+from unstable_stream.seeds import derive_seed, eval_game_seed, train_game_seed
+from unstable_stream.workers.schedule import GameSchedule
+
+RUN = "run-test"
+
+
+def config(**sections: Any) -> RunConfig:
+    values: dict[str, Any] = {
+        "model": "tiny-player",
+        "train_envs": [{"env_id": "TicTacToe-v0-train"}],
+        "collector": {"num_workers": 8, "num_eval_workers": 4},
+        "evaluation": {
+            "opponents": [{"name": "random-legal"}],
+            "every": 2,
+            "max_eval_games_per_ckpt": 3,
+            "first_last_games": 6,
+        },
+        "learner": {"iterations": 5, "batch_size": 16, "mini_batch_size": 4},
+    }
+    for name, keys in sections.items():
+        values[name] = {**values.get(name, {}), **keys} if isinstance(keys, dict) else keys
+    return parse_config(values)
+
+
+def checkpoint(iteration: int) -> Checkpoint:
+    return Checkpoint(
+        event_id=event_id(RUN, "checkpoint", iteration),
+        run_id=RUN,
+        occurred_at_ms=iteration,
+        model_uid=checkpoint_uid(iteration),
+        iteration=iteration,
+        path=f"/checkpoints/{iteration}" if iteration else None,
+        parent_uid=checkpoint_uid(iteration - 1) if iteration else None,
+    )
+
+
+def outcome(game: GameStarted, turns: int = 3, invalid_seat: int | None = None) -> GameOutcome:
+    return GameOutcome(
+        event_id=event_id(RUN, "game-outcome", game.game_id),
+        run_id=RUN,
+        occurred_at_ms=1,
+        game_id=game.game_id,
+        game_index=game.game_index,
+        split=game.split,
+        env_id=game.env_id,
+        seed=game.seed,
+        seats=tuple(
+            SeatResult(
+                seat=seat.seat,
+                model_uid=seat.model_uid,
+                kind=seat.kind,
+                reward=0.0,
+                rank=0,
+                trained=seat.trained,
+                turns=turns,
+            )
+            for seat in game.seats
+        ),
+        reason="draw",
+        invalid_seat=invalid_seat,
+        evaluated_uid=game.evaluated_uid,
+    )
+
+
+def update(number: int, trained: int, dropped: int = 0) -> LearnerUpdate:
+    return LearnerUpdate(
+        event_id=event_id(RUN, "learner-update", number),
+        run_id=RUN,
+        occurred_at_ms=number,
+        update=number,
+        step_ids=tuple(f"t{number}-{i}" for i in range(trained)),
+        dropped=tuple(DroppedStep(f"d{number}-{i}", "stale") for i in range(dropped)),
+    )
+
+
+def play_all(schedule: GameSchedule, split: str, history: list[Event]) -> list[GameStarted]:
+    """Start and finish games of one split until the schedule has no more room for them."""
+    played = []
+    while games := [game for game in schedule.next_games(0) if game.split == split]:
+        for game in games:
+            for event in (game, outcome(game)):
+                schedule.apply(event)
+                history.append(event)
+        played += games
+    return played
+
+
+def test_nothing_is_played_before_there_is_a_policy() -> None:
+    assert GameSchedule(RUN, config()).next_games(0) == []
+
+
+def test_games_in_flight_stay_within_the_number_of_workers() -> None:
+    schedule = GameSchedule(RUN, config(collector={"max_pending_steps": 10_000}))
+    schedule.apply(checkpoint(0))
+    first = schedule.next_games(0)
+    assert Counter(game.split for game in first) == {"train": 8, "eval": 4}
+    for game in first:
+        schedule.apply(game)
+    assert schedule.next_games(0) == []
+    schedule.apply(outcome(first[0]))
+    assert [game.split for game in schedule.next_games(0)] == ["train"]
+
+
+def test_collection_pauses_at_the_back_pressure_bound_and_goes_on_after_an_update() -> None:
+    schedule = GameSchedule(RUN, config(collector={"max_pending_steps": 20, "num_eval_workers": 0}))
+    schedule.apply(checkpoint(0))
+    played = play_all(schedule, "train", [])
+    # Mirror self-play: both seats' three turns become steps.
+    assert schedule.pending_steps == 6 * len(played)
+    assert 20 <= schedule.pending_steps < 20 + 8 * 6
+    before = schedule.pending_steps
+    schedule.apply(update(1, trained=16, dropped=2))
+    assert schedule.pending_steps == before - 18
+    assert schedule.next_games(0)
+
+
+def test_an_update_seen_twice_is_counted_once() -> None:
+    schedule = GameSchedule(RUN, config())
+    schedule.apply(update(1, trained=16))
+    schedule.apply(update(1, trained=16))
+    assert schedule.pending_steps == -16
+
+
+def test_evaluation_plays_the_same_seeds_for_every_checkpoint_and_every_seat() -> None:
+    schedule = GameSchedule(RUN, config(collector={"max_pending_steps": 16}))
+    history: list[Event] = []
+    games = []
+    for iteration in range(6):
+        if iteration:
+            schedule.apply(update(iteration, trained=0))
+        schedule.apply(checkpoint(iteration))
+        games += play_all(schedule, "eval", history)
+    by_checkpoint: dict[str | None, list[GameStarted]] = {}
+    for game in games:
+        by_checkpoint.setdefault(game.evaluated_uid, []).append(game)
+    # Every second one, the first and the last; the first and last with more games.
+    assert {uid: len(some) for uid, some in by_checkpoint.items()} == {
+        checkpoint_uid(0): 6,
+        checkpoint_uid(2): 3,
+        checkpoint_uid(4): 3,
+        checkpoint_uid(5): 6,
+    }
+    first, last = by_checkpoint[checkpoint_uid(0)], by_checkpoint[checkpoint_uid(5)]
+    assert [game.seed for game in first] == [game.seed for game in last]
+    assert [game.seed for game in by_checkpoint[checkpoint_uid(2)]] == [game.seed for game in first[:3]]
+    assert len({game.seed for game in first}) == 6
+    evaluated_seats = [next(s.seat for s in g.seats if s.model_uid == g.evaluated_uid) for g in first]
+    assert evaluated_seats == [0, 1, 0, 1, 0, 1]
+    assert len({game.game_id for game in games}) == len(games)
+    assert schedule.finished
+
+
+def test_training_and_evaluation_seeds_never_meet() -> None:
+    assert {train_game_seed(7, index) % 2 for index in range(500)} == {0}
+    assert {eval_game_seed(7, "A", number) % 2 for number in range(500)} == {1}
+    assert derive_seed("a", "b") != derive_seed("b", "a")
+
+
+def test_a_restart_plans_the_same_games() -> None:
+    settings = config(
+        model_pool={"sample_mode": "random", "fixed": [{"name": "random-legal"}]},
+        collector={"max_pending_steps": 100},
+    )
+    live = GameSchedule(RUN, settings)
+    history: list[Event] = [checkpoint(0)]
+    live.apply(checkpoint(0))
+    started = live.next_games(0)
+    for event in (*started, *(outcome(game) for game in started[:5]), checkpoint(1), update(1, trained=4)):
+        live.apply(event)
+        history.append(event)
+    # Topics are read one after another on a restart: outcomes may come before the games they end.
+    rebuilt = GameSchedule(RUN, settings)
+    for event in sorted(history, key=lambda event: event.TOPIC, reverse=True):
+        rebuilt.apply(event)
+    assert rebuilt.in_flight == live.in_flight
+    assert set(rebuilt.in_flight) == {game.game_id for game in started[5:]}
+    assert rebuilt.pending_steps == live.pending_steps
+    assert [game.game_id for game in rebuilt.next_games(0)] == [game.game_id for game in live.next_games(0)]
+
+
+def test_an_abandoned_game_is_no_longer_in_flight() -> None:
+    schedule = GameSchedule(RUN, config())
+    schedule.apply(checkpoint(0))
+    game = schedule.next_games(0)[0]
+    schedule.apply(game)
+    schedule.apply(
+        GameAbandoned(
+            event_id="x",
+            run_id=RUN,
+            occurred_at_ms=0,
+            game_id=game.game_id,
+            game_index=game.game_index,
+            split=game.split,
+            reason="test",
+        )
+    )
+    assert not schedule.in_flight
+
+
+def test_mirror_seats_are_trained_and_fixed_opponents_are_not() -> None:
+    schedule = GameSchedule(RUN, config())
+    schedule.apply(checkpoint(0))
+    mirror = schedule.next_games(0)[0]
+    assert [(seat.model_uid, seat.trained) for seat in mirror.seats] == [(checkpoint_uid(0), True)] * 2
+    fixed = GameSchedule(
+        RUN, config(model_pool={"sample_mode": "fixed", "fixed": [{"name": "random-legal"}]})
+    )
+    fixed.apply(checkpoint(0))
+    games = [game for game in fixed.next_games(0) if game.split == "train"][:2]
+    assert [[(s.kind, s.trained, s.template) for s in game.seats] for game in games] == [
+        [("checkpoint", True, "default"), ("scripted", False, None)],
+        [("scripted", False, None), ("checkpoint", True, "default")],
+    ]
+
+
+def test_every_seat_of_a_many_player_game_is_filled_and_ours_goes_round() -> None:
+    settings = config(
+        train_envs=[{"env_id": "ThreePlayerTicTacToe-v0-train", "num_players": 3}],
+        model_pool={"sample_mode": "fixed", "fixed": [{"name": "random-legal"}]},
+    )
+    schedule = GameSchedule(RUN, settings)
+    schedule.apply(checkpoint(0))
+    games = [game for game in schedule.next_games(0) if game.split == "train"][:3]
+    assert [[seat.trained for seat in game.seats].index(True) for game in games] == [0, 1, 2]
+    assert all(len(game.seats) == 3 for game in games)
+
+
+@pytest.mark.parametrize(("filtered", "expected"), [(False, 6), (True, 3)])
+def test_steps_of_a_game_ended_by_an_invalid_move(filtered: bool, expected: int) -> None:
+    schedule = GameSchedule(RUN, config(collector={"filter_opponent_invalid": filtered}))
+    schedule.apply(checkpoint(0))
+    schedule.apply(outcome(schedule.next_games(0)[0], invalid_seat=1))
+    assert schedule.pending_steps == expected
+
+
+def test_other_runs_change_nothing() -> None:
+    schedule = GameSchedule("another-run", config())
+    schedule.apply(checkpoint(0))
+    schedule.apply(update(1, trained=3))
+    assert schedule.next_games(0) == []
+    assert schedule.updates == 0
+
+
+def test_a_game_given_up_that_finishes_after_all_counts_its_steps() -> None:
+    schedule = GameSchedule(RUN, config())
+    schedule.apply(checkpoint(0))
+    game = schedule.next_games(0)[0]
+    schedule.apply(game)
+    given_up = GameAbandoned(
+        event_id=event_id(RUN, "game-abandoned", game.game_id),
+        run_id=RUN,
+        occurred_at_ms=0,
+        game_id=game.game_id,
+        game_index=game.game_index,
+        split=game.split,
+        reason="test",
+    )
+    for event in (given_up, outcome(game), given_up, outcome(game)):
+        schedule.apply(event)
+    assert not schedule.in_flight
+    assert schedule.pending_steps == 6
+
+
+def test_the_run_is_not_over_before_the_last_checkpoint_is_known() -> None:
+    schedule = GameSchedule(RUN, config(evaluation={"opponents": []}))
+    for event in (checkpoint(0), *(update(number, trained=0) for number in range(1, 6))):
+        schedule.apply(event)
+    assert schedule.training_finished
+    assert not schedule.finished
+    schedule.apply(checkpoint(5))
+    assert schedule.finished

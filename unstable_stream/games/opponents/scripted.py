@@ -1,0 +1,175 @@
+"""Opponents that need no model: evaluation without a network, and a yardstick that never changes.
+
+They see the observation text alone, like any player, and their choices are a function of it and the
+turn's seed. ``perfect`` is reserved for games that are solved; ``minimax-N`` looks N moves ahead.
+"""
+
+import random
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Final, TypeAlias
+
+from unstable_stream.errors import ConfigError
+from unstable_stream.games.opponents import legal_moves, search
+from unstable_stream.games.players import Move, Player, TurnContext
+
+__all__ = ["SCRIPTED_NAMES", "ScriptedPlayer", "check_scripted", "scripted_names", "scripted_player"]
+
+Candidates: TypeAlias = Callable[[TurnContext], list[str]]
+"""The actions a strategy holds equally good."""
+
+SCRIPTED_NAMES: Final = ("random-legal", "first-legal", "perfect", "minimax-2", "minimax-4")
+"""All names; not every game has every one (:func:`scripted_names`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptedPlayer:
+    """Chooses among a strategy's candidates, by the turn's seed."""
+
+    name: str
+    candidates: Candidates
+
+    async def move(self, turn: TurnContext) -> Move:
+        """Decide. Raises :class:`~unstable_stream.errors.GameError` if the observation cannot be read."""
+        moves = self.candidates(turn)
+        return Move(moves[0] if len(moves) == 1 else random.Random(turn.seed).choice(moves))
+
+
+def scripted_names(env_id: str) -> tuple[str, ...]:
+    """Return the scripted players that can play ``env_id``; empty if none can."""
+    return tuple(name for name in SCRIPTED_NAMES if name in _strategies(env_id))
+
+
+def check_scripted(name: str, env_id: str) -> None:
+    """Make sure a scripted player exists and can play an environment.
+
+    Raises:
+        ConfigError: no such player, or it cannot play this game; lists those that can.
+    """
+    if name not in SCRIPTED_NAMES:
+        raise ConfigError(f"unknown scripted player {name!r}; expected one of {', '.join(SCRIPTED_NAMES)}")
+    available = scripted_names(env_id)
+    if not available:
+        raise ConfigError(
+            f"no scripted player can play {env_id!r}: its legal moves cannot be read from what it shows. "
+            f"Games that have them: {', '.join(sorted(_GAMES))}. Use a model or an endpoint as opponent."
+        )
+    if name not in available:
+        raise ConfigError(
+            f"scripted player {name!r} cannot play {env_id!r}; available: {', '.join(available)}"
+        )
+
+
+def scripted_player(name: str, env_id: str) -> Player:
+    """Return the scripted player ``name`` for ``env_id``; raises as :func:`check_scripted`."""
+    check_scripted(name, env_id)
+    return ScriptedPlayer(name, _strategies(env_id)[name])
+
+
+def _strategies(env_id: str) -> Mapping[str, Candidates]:
+    base, _, variant = env_id.partition("-v0")
+    game = _GAMES.get(base)
+    if game is None or any(part in game.unplayable for part in variant.split("-")):
+        return {}
+    legal = game.legal
+    strategies: dict[str, Candidates] = {
+        "random-legal": lambda turn: legal(turn.observation),
+        "first-legal": lambda turn: legal(turn.observation)[:1],
+        **game.strong,
+    }
+    for part in variant.split("-"):
+        for name in game.too_slow.get(part, ()):
+            strategies.pop(name)
+    return strategies
+
+
+# -- strong play ----------------------------------------------------------------------------------
+
+_TICTACTOE_MARKS: Final = ("O", "X")
+_TAK_STONES: Final = ("O", "X")
+_CONNECT_FOUR_DISCS: Final = ("X", "O")
+
+
+def _tictactoe_perfect(turn: TurnContext) -> list[str]:
+    own, other = _masks(legal_moves.grid_cells(turn.observation), _TICTACTOE_MARKS[turn.seat])
+    return [f"[{cell}]" for cell in search.tictactoe_best_moves(own, other)]
+
+
+def _nim_perfect(turn: TurnContext) -> list[str]:
+    best = search.nim_best_moves(legal_moves.nim_piles(turn.observation))
+    return [f"[{pile} {quantity}]" for pile, quantity in best]
+
+
+def _tak_minimax(depth: int) -> Candidates:
+    def candidates(turn: TurnContext) -> list[str]:
+        cells = legal_moves.grid_cells(turn.observation)
+        own, other = _masks(cells, _TAK_STONES[turn.seat])
+        board = _tak_board(round(len(cells) ** 0.5))
+        return [f"[{bit.bit_length() - 1}]" for bit in search.best_moves(board, own, other, depth)]
+
+    return candidates
+
+
+def _connect_four_minimax(depth: int) -> Candidates:
+    def candidates(turn: TurnContext) -> list[str]:
+        rows = legal_moves.connect_four_rows(turn.observation)
+        board = _connect_four_board(len(rows), len(rows[0]))
+        own = other = 0
+        for height, row in enumerate(reversed(rows)):
+            for column, disc in enumerate(row):
+                if disc == _CONNECT_FOUR_DISCS[turn.seat]:
+                    own |= board.bit(height, column)
+                elif disc != ".":
+                    other |= board.bit(height, column)
+        return [f"[col {board.column(bit)}]" for bit in search.best_moves(board, own, other, depth)]
+
+    return candidates
+
+
+def _masks(cells: list[str], own_symbol: str) -> tuple[int, int]:
+    own = sum(1 << index for index, cell in enumerate(cells) if cell == own_symbol)
+    taken = sum(1 << index for index, cell in enumerate(cells) if not re.fullmatch(r"\d+", cell))
+    return own, taken & ~own
+
+
+_tak_board = lru_cache(maxsize=None)(search.TakBoard)
+_connect_four_board = lru_cache(maxsize=None)(search.ConnectFourBoard)
+
+
+# -- games ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Game:
+    """What is known of one family of environments (``SimpleTak`` for ``SimpleTak-v0-large-train``)."""
+
+    legal: Callable[[str], list[str]]
+    strong: Mapping[str, Candidates] = field(default_factory=dict)
+    unplayable: frozenset[str] = frozenset()
+    """Variants that do not show what is needed."""
+    too_slow: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Variant to strong players that would think for seconds on its board."""
+
+
+_GAMES: Final[Mapping[str, _Game]] = {
+    "TicTacToe": _Game(legal_moves.listed_moves, {"perfect": _tictactoe_perfect}),
+    "Nim": _Game(legal_moves.nim_moves, {"perfect": _nim_perfect}),
+    "ConnectFour": _Game(
+        legal_moves.connect_four_columns,
+        {"minimax-2": _connect_four_minimax(2), "minimax-4": _connect_four_minimax(4)},
+        unplayable=frozenset({"blind"}),
+    ),
+    "SimpleTak": _Game(
+        legal_moves.listed_moves,
+        {"minimax-2": _tak_minimax(2), "minimax-4": _tak_minimax(4)},
+        too_slow={"medium": ("minimax-4",), "large": ("minimax-4",), "extreme": ("minimax-4",)},
+    ),
+    "FifteenPuzzle": _Game(legal_moves.listed_moves),
+    "KuhnPoker": _Game(legal_moves.listed_moves),
+    "Othello": _Game(legal_moves.othello_moves, unplayable=frozenset({"hard"})),
+    "PigDice": _Game(legal_moves.listed_moves),
+    "ThreePlayerTicTacToe": _Game(legal_moves.listed_moves),
+    "WildTicTacToe": _Game(legal_moves.listed_moves),
+}

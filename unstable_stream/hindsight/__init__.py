@@ -1,0 +1,1 @@
+"""History put to use: replay, other ratings, other rewards, and why something happened."""

@@ -1,0 +1,235 @@
+"""Shapes a run's rewards anew, by other transformations, and says what would change.
+
+Each partition of ``trajectories`` is folded by two fresh reward processors, one as the run was configured and
+one with the new transformations; steps differ in their rewards only. The batches that were trained on then
+go through both sampling transformations. The recorded steps are not touched: the new rewards are a labelled
+set beside the archive (:mod:`unstable_stream.archive.what_if`), to be joined with ``steps`` by ``step_id``.
+"""
+
+import time
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from unstable_stream.archive.what_if import LabelledSet
+from unstable_stream.errors import ConfigError, EventError
+from unstable_stream.events import LearnerUpdate, Step, Trajectory
+from unstable_stream.hindsight.trained_batches import TrainedBatches
+from unstable_stream.log.port import EventLog
+from unstable_stream.reward_transformations import RewardProcessor
+from unstable_stream.runs.config import RewardConfig, RunConfig, parse_config
+from unstable_stream.runs.topic_records import run_events
+from unstable_stream.streams.processors import reward_processor
+from unstable_stream.version import __version__
+
+__all__ = ["Rederived", "RewardChange", "load_rewards", "rederive"]
+
+_CHUNK_ROWS: Final = 10_000
+_STEPS: Final = {
+    "run_id": "VARCHAR",
+    "step_id": "VARCHAR",
+    "trajectory_id": "VARCHAR",
+    "game_id": "VARCHAR",
+    "env_id": "VARCHAR",
+    "seat": "INTEGER",
+    "role": "VARCHAR",
+    "turn_index": "INTEGER",
+    "model_uid": "VARCHAR",
+    "policy_version": "INTEGER",
+    "raw_reward": "DOUBLE",
+    "final_reward": "DOUBLE",
+    "final_reward_used": "DOUBLE",
+    "reward": "DOUBLE",
+    "reward_used": "DOUBLE",
+}
+_ADVANTAGES: Final = {
+    "run_id": "VARCHAR",
+    "update": "INTEGER",
+    "step_id": "VARCHAR",
+    "env_id": "VARCHAR",
+    "role": "VARCHAR",
+    "advantage": "DOUBLE",
+    "advantage_used": "DOUBLE",
+}
+_SUMMARY: Final = """
+WITH stages AS (
+    SELECT 1 AS place, 'final' AS stage, role, final_reward AS new, final_reward_used AS used FROM steps
+    UNION ALL SELECT 2, 'step', role, reward, reward_used FROM steps
+    UNION ALL SELECT 3, 'advantage', role, advantage, advantage_used FROM advantages
+)
+SELECT
+    stage, coalesce(role, '*'), count(*),
+    count(*) FILTER (new <> used), count(*) FILTER (sign(new) <> sign(used)),
+    favg(new - used), min(new - used), quantile_cont(new - used, 0.05), median(new - used),
+    quantile_cont(new - used, 0.95), max(new - used)
+FROM stages GROUP BY GROUPING SETS ((place, stage), (place, stage, role)) ORDER BY place, role NULLS FIRST
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class RewardChange:
+    """How the values of one stage differ: new minus used."""
+
+    stage: str
+    """``final`` and ``step``: after these transformations, of every step; ``advantage``: after the sampling
+    transformations, of every step that was trained on."""
+    role: str
+    """A role, or the seat where the environment has none; ``*``: all."""
+    steps: int
+    differing: int
+    sign_flips: int
+    """Steps whose value is on another side of 0, or no longer 0, or now 0: they teach another thing."""
+    mean: float
+    lowest: float
+    percentile_5: float
+    median: float
+    percentile_95: float
+    highest: float
+
+
+@dataclass(frozen=True, slots=True)
+class Rederived:
+    """What came of it."""
+
+    run_id: str
+    steps: int
+    differing: int
+    """Steps whose reward is another."""
+    updates: int
+    """Whose batches were gone through."""
+    seconds: float
+    changes: Sequence[RewardChange]
+
+
+def load_rewards(path: Path, config: RunConfig) -> RewardConfig:
+    """Return a run's rewards changed by the ``[rewards]`` table of a TOML file.
+
+    The file may hold a whole configuration besides. Stages that are not in the table stay as they were.
+
+    Raises:
+        ConfigError: no such file or table, or a table that a run could not have.
+    """
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror or error}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: not valid TOML: {error}") from error
+    rewards = values.get("rewards")
+    if not isinstance(rewards, Mapping):
+        raise ConfigError(
+            f"{path}: expected a [rewards] table with final, step or sampling, as in a run's configuration"
+        )
+    whole = config.model_dump(mode="json")
+    return parse_config({**whole, "rewards": {**whole["rewards"], **rewards}}, origin=str(path)).rewards
+
+
+async def rederive(
+    log: EventLog, run_id: str, config: RunConfig, rewards: RewardConfig, out: LabelledSet
+) -> Rederived:
+    """Shape a run's rewards anew into ``out``, whose tables are finished then; ``run_id`` is the full id.
+
+    Raises:
+        ConfigError: unknown transformations, or one that returned something that is no reward.
+    """
+    began = time.perf_counter()
+    rederiving = _Rederiving(run_id, config, rewards, out)
+    async for _, event in run_events(log, LearnerUpdate.TOPIC, run_id):
+        if isinstance(event, LearnerUpdate):
+            rederiving.batches.expect(event)
+    rederiving.batches.seal()
+    async for record, event in run_events(log, Trajectory.TOPIC, run_id):
+        if isinstance(event, Trajectory):
+            rederiving.apply(record.partition, event)
+    rederiving.flush()
+    out.finish_tables()
+    changes = [RewardChange(*row) for row in out.query(_SUMMARY).rows]
+    overall = {change.stage: change for change in changes if change.role == "*"}
+    out.about.update(
+        kind="rederive",
+        run_id=run_id,
+        package_version=__version__,
+        made_at=datetime.now(tz=UTC).isoformat(timespec="seconds"),
+        rewards=rewards.model_dump(mode="json"),
+        rewards_used=config.rewards.model_dump(mode="json"),
+    )
+    return Rederived(
+        run_id=run_id,
+        steps=overall["step"].steps if overall else 0,
+        differing=overall["step"].differing if overall else 0,
+        updates=rederiving.batches.done,
+        seconds=time.perf_counter() - began,
+        changes=changes,
+    )
+
+
+class _Rederiving:
+    def __init__(self, run_id: str, config: RunConfig, rewards: RewardConfig, out: LabelledSet) -> None:
+        self._run_id = run_id
+        self._config = config
+        self._rewards = rewards
+        self._out = out
+        self._processors: dict[int, tuple[RewardProcessor, RewardProcessor]] = {}
+        self._rows: list[tuple[Any, ...]] = []
+        self._advantages: list[tuple[Any, ...]] = []
+        self.batches = TrainedBatches(config.rewards.sampling, rewards.sampling)
+
+    def _make(self, rewards: RewardConfig) -> RewardProcessor:
+        return reward_processor(
+            self._run_id,
+            rewards.final,
+            rewards.step,
+            filter_opponent_invalid=self._config.collector.filter_opponent_invalid,
+        )
+
+    def apply(self, partition: int, event: Trajectory) -> None:
+        """Shape one trajectory in both ways."""
+        pair = self._processors.get(partition)
+        if pair is None:
+            # State is kept per partition, as it was when the run went on.
+            pair = self._make(self._config.rewards), self._make(self._rewards)
+            self._processors[partition] = pair
+        try:
+            used, new = (
+                [step for step in processor.handle(event) if isinstance(step, Step)] for processor in pair
+            )
+        except EventError:
+            return  # set aside when it was first read
+        role = event.role or f"seat {event.seat}"
+        self._rows += [
+            (
+                self._run_id,
+                after.event_id,
+                after.trajectory_id,
+                after.game_id,
+                after.env_id,
+                after.seat,
+                role,
+                after.turn_index,
+                after.model_uid,
+                after.policy_version,
+                after.raw_reward,
+                after.final_reward,
+                before.final_reward,
+                after.reward,
+                before.reward,
+            )
+            for before, after in zip(used, new, strict=True)
+        ]
+        self._advantages += [(self._run_id, *each) for each in self.batches.add(used, new, role)]
+        if len(self._rows) >= _CHUNK_ROWS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what has gathered; also when that is nothing, so that the tables exist."""
+        _write(self._out, "steps", _STEPS, self._rows)
+        _write(self._out, "advantages", _ADVANTAGES, self._advantages)
+        self._rows, self._advantages = [], []
+
+
+def _write(out: LabelledSet, table: str, schema: Mapping[str, str], rows: list[tuple[Any, ...]]) -> None:
+    columns = zip(*rows, strict=True) if rows else ([] for _ in schema)
+    out.write(table, schema, {name: list(values) for name, values in zip(schema, columns, strict=True)})

@@ -1,0 +1,214 @@
+"""Replay: history again, as fast as it happened or faster, to where it is wanted.
+
+:func:`paced` gives out records when they are due; :func:`write_lines`, :func:`copy_into` and :func:`rehearse`
+take them. Training on replayed steps is in :mod:`unstable_stream.hindsight.offline`.
+"""
+
+import asyncio
+import base64
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from unstable_stream.errors import ConfigError
+from unstable_stream.events import Metrics
+from unstable_stream.log.port import EventLog, Record, StoredRecord, TopicPartition, TopicSpec
+from unstable_stream.log.topics import load_topics
+from unstable_stream.streams.history import Merged
+from unstable_stream.streams.plugins import Plugin
+from unstable_stream.streams.plugins.worker import PluginWorker
+
+__all__ = ["Clock", "Rehearsal", "SystemClock", "copy_into", "line_of", "paced", "rehearse", "write_lines"]
+
+_SHORTEST_SLEEP_S: Final = 0.002
+"""Records due within this time go out together: sleeping costs about as much."""
+
+
+class Clock(Protocol):
+    """Tells and passes the time; tests bring their own."""
+
+    def time(self) -> float:
+        """Seconds since any moment."""
+
+    async def sleep(self, seconds: float) -> None: ...
+
+
+class SystemClock:
+    """The real one."""
+
+    def time(self) -> float:
+        return time.monotonic()
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+async def paced(
+    history: AsyncIterator[Merged], speed: float | None, clock: Clock | None = None
+) -> AsyncIterator[Merged]:
+    """Pass records on when they are due.
+
+    Args:
+        history: records in order.
+        speed: how many times as fast as it happened; ``None``: at once.
+        clock: by default the system's.
+    """
+    if speed is None:
+        async for piece in history:
+            yield piece
+        return
+    clock = clock or SystemClock()
+    first_ms: int | None = None
+    latest_ms = 0
+    began = 0.0
+    async for piece in history:
+        due: list[StoredRecord] = []
+        for record in piece.records:
+            if first_ms is None:
+                first_ms, began = record.timestamp_ms, clock.time()
+            # A time that goes back is due at once: within a partition the order is that of the offsets.
+            latest_ms = max(latest_ms, record.timestamp_ms)
+            wait_s = began + (latest_ms - first_ms) / 1000 / speed - clock.time()
+            if wait_s > _SHORTEST_SLEEP_S:
+                if due:
+                    yield Merged(due, piece.read)
+                    due = []
+                    wait_s = began + (latest_ms - first_ms) / 1000 / speed - clock.time()
+                if wait_s > 0:
+                    await clock.sleep(wait_s)
+            due.append(record)
+        yield Merged(due, piece.read)
+
+
+# -- targets --------------------------------------------------------------------------------------
+
+
+def line_of(record: StoredRecord) -> bytes:
+    """Return a record as a JSON object: position, key, time, and the body as it is under ``event``.
+
+    A body that is no JSON is under ``value_base64`` instead.
+    """
+    head = {
+        "topic": record.topic,
+        "partition": record.partition,
+        "offset": record.offset,
+        "timestamp_ms": record.timestamp_ms,
+        "key": record.key,
+    }
+    try:
+        msgspec.json.decode(record.value, type=msgspec.Raw)
+        record.value.decode()
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return msgspec.json.encode(head | {"value_base64": base64.b64encode(record.value).decode()})
+    # The body is put in as it is: decoding it only to encode it again would be most of the work.
+    return msgspec.json.encode(head)[:-1] + b',"event":' + record.value.replace(b"\n", b" ") + b"}"
+
+
+async def write_lines(history: AsyncIterator[Merged], write: Callable[[bytes], Any]) -> int:
+    """Write each record as a line; return how many there were."""
+    count = 0
+    async for piece in history:
+        if piece.records:
+            write(b"\n".join(map(line_of, piece.records)) + b"\n")
+        count += len(piece.records)
+    return count
+
+
+async def copy_into(
+    history: AsyncIterator[Merged], source: EventLog | None, target: EventLog, topics: dict[str, int]
+) -> int:
+    """Append each record to another log: same key, body, headers and time; return how many there were.
+
+    Args:
+        history: what to copy.
+        source: the log it is from, for the settings of topics that are not declared; ``None``: an archive.
+        target: where to; topics it lacks are created.
+        topics: topic to number of partitions in the source.
+
+    Raises:
+        ConfigError: source and target are the same log.
+    """
+    if source is not None and await source.log_id() == await target.log_id():
+        raise ConfigError("--into-log names the log that is replayed: it would get every event twice")
+    declared = load_topics()
+    settings = {} if source is None else await source.topic_settings()
+    there = await target.topics()
+    missing = [
+        declared.get(name) or settings.get(name) or TopicSpec(name, partitions)
+        for name, partitions in topics.items()
+        if name not in there
+    ]
+    if missing:
+        await target.create_topics(missing)
+    count = 0
+    async for piece in history:
+        if piece.records:
+            await target.append(
+                [
+                    Record(record.topic, record.key, record.value, record.headers, record.timestamp_ms)
+                    for record in piece.records
+                ]
+            )
+        count += len(piece.records)
+    return count
+
+
+@dataclass(slots=True)
+class Rehearsal:
+    """What a plug-in did with a history, without a trace on the log."""
+
+    handled: int = 0
+    emitted: int = 0
+    failed: int = 0
+    first_failure: str = ""
+
+
+async def rehearse(
+    history: AsyncIterator[Merged], plugin: Plugin, on_metrics: Callable[[Sequence[Metrics]], Any]
+) -> Rehearsal:
+    """Give a plug-in the events of a history; it starts without state, and no position is kept.
+
+    An event it fails at is not tried again.
+
+    Args:
+        history: what to give it; topics that are not its own are left out.
+        plugin: the plug-in.
+        on_metrics: told what it emits.
+
+    Raises:
+        PluginError: it does not start.
+    """
+    done = Rehearsal()
+    worker = PluginWorker(plugin, None)
+    known: set[TopicPartition] = set()
+    try:
+        await worker.start()
+        async for piece in history:
+            pending = [record for record in piece.records if record.topic in plugin.topics]
+            for record in pending:
+                where = TopicPartition(record.topic, record.partition)
+                if where not in known:
+                    known.add(where)
+                    worker.restore(where, {})
+            limit = len(pending)
+            while pending:
+                attempt = await worker.attempt(pending[:limit])
+                if attempt.failure is None:
+                    done.handled += attempt.handled
+                    done.emitted += len(attempt.metrics)
+                    on_metrics(attempt.metrics)
+                    pending = pending[limit:]
+                elif attempt.failure.index > 0:
+                    limit = attempt.failure.index
+                    continue
+                else:
+                    done.failed += 1
+                    done.first_failure = done.first_failure or f"{pending[0]}: {attempt.failure.reason}"
+                    pending = pending[1:]
+                limit = len(pending)
+    finally:
+        await worker.close()
+    return done

@@ -1,0 +1,147 @@
+"""Rates a run's games anew, under other parameters or by another system, and says what would change.
+
+Outcomes come from the archive's columns, or from any log through the port. The recorded ratings are not
+touched: the new ones are a labelled set beside the archive (:mod:`unstable_stream.archive.what_if`).
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from unstable_stream.archive import query
+from unstable_stream.archive.game_columns import SeatColumns, archived_parents, archived_seats
+from unstable_stream.archive.what_if import LabelledSet
+from unstable_stream.errors import RunError
+from unstable_stream.events import GameOutcome, Rating
+from unstable_stream.events.index_set import IndexSet
+from unstable_stream.hindsight.rating_set import Rater, Rerated, Scopes, UsedRating
+from unstable_stream.log.port import EventLog
+from unstable_stream.model_pool.rating_columns import GameColumns, Names
+from unstable_stream.model_pool.systems import RatingSystem
+from unstable_stream.runs.config import RunConfig, parse_config
+from unstable_stream.runs.topic_records import run_events
+
+__all__ = ["find_archived_run", "rerate_from_archive", "rerate_from_log"]
+
+_CHUNK_GAMES: Final = 20_000
+_ALL: Final = Scopes()
+
+
+def rerate_from_archive(
+    path: Path, run_id: str, system: RatingSystem, scopes: Scopes = _ALL, out: LabelledSet | None = None
+) -> Rerated:
+    """Rate a run's archived games anew; ``run_id`` is the full id.
+
+    Raises:
+        ArchiveBusyError: another process held the archive past the deadline.
+        ArchiveError: there is no archive.
+    """
+    rater = Rater(run_id, system, scopes, out)
+    parents = archived_parents(path, run_id)
+    # All columns first, some 60 bytes a game: while they are read, the archive cannot be written.
+    for chunk in list(archived_seats(path, run_id)):
+        rater.rate(_columns(chunk, rater.names, parents), chunk.game_ids)
+    rows = query(
+        path,
+        "SELECT env_id, model_uid, arg_max(mu, games), arg_max(sigma, games), max(games) FROM ratings "
+        "WHERE run_id = ? GROUP BY env_id, model_uid",
+        [run_id],
+    ).rows
+    used = {(env, uid): UsedRating(mu, sigma, games) for env, uid, mu, sigma, games in rows}
+    return rater.finish(used, "archive")
+
+
+def _columns(chunk: SeatColumns, names: Names, parents: Mapping[str, str | None]) -> GameColumns:
+    models = [
+        names.model(uid, version, parents.get(uid))
+        for uid, version in zip(chunk.models.values, chunk.versions, strict=True)
+    ]
+    envs = [names.env(env_id) for env_id in chunk.envs.values]
+    return GameColumns(
+        envs=np.array(envs)[chunk.envs.codes].tolist(),
+        starts=chunk.starts.tolist(),
+        models=np.array(models)[chunk.models.codes].tolist(),
+        ranks=chunk.ranks.tolist(),
+    )
+
+
+async def rerate_from_log(
+    log: EventLog, run_id: str, system: RatingSystem, scopes: Scopes = _ALL, out: LabelledSet | None = None
+) -> Rerated:
+    """Rate a run's games anew as they are on a log; ``run_id`` is the full id."""
+    rater = Rater(run_id, system, scopes, out)
+    seen: dict[str, IndexSet] = {}
+    chunk = _Chunk(rater)
+    async for _, event in run_events(log, GameOutcome.TOPIC, run_id):
+        # As the rating processor does: a game counts once, and one without seats not at all.
+        if (
+            isinstance(event, GameOutcome)
+            and event.seats
+            and seen.setdefault(event.split, IndexSet()).add(event.game_index)
+        ):
+            chunk.add(event)
+    chunk.flush()
+    used: dict[tuple[str, str], UsedRating] = {}
+    async for _, event in run_events(log, Rating.TOPIC, run_id):
+        if isinstance(event, Rating):
+            key = (event.env_id, event.model_uid)
+            if key not in used or used[key].games < event.games:
+                used[key] = UsedRating(event.mu, event.sigma, event.games)
+    return rater.finish(used, "log")
+
+
+class _Chunk:
+    """Outcomes on their way into columns."""
+
+    def __init__(self, rater: Rater) -> None:
+        self._rater = rater
+        self._clear()
+
+    def _clear(self) -> None:
+        self._ids: list[str] = []
+        self._envs: list[int] = []
+        self._starts = [0]
+        self._models: list[int] = []
+        self._ranks: list[int] = []
+
+    def add(self, outcome: GameOutcome) -> None:
+        names = self._rater.names
+        self._ids.append(outcome.game_id)
+        self._envs.append(names.env(outcome.env_id))
+        for seat in outcome.seats:
+            self._models.append(names.model(seat.model_uid, seat.policy_version, seat.parent_uid))
+            self._ranks.append(seat.rank)
+        self._starts.append(len(self._models))
+        if len(self._ids) >= _CHUNK_GAMES:
+            self.flush()
+
+    def flush(self) -> None:
+        self._rater.rate(GameColumns(self._envs, self._starts, self._models, self._ranks), self._ids)
+        self._clear()
+
+
+def find_archived_run(path: Path, run_id: str) -> tuple[str, RunConfig]:
+    """Return a run's full id and configuration, given its id or an unambiguous prefix.
+
+    Raises:
+        ArchiveError: there is no archive.
+        RunError: no such run, or several; lists what is there.
+    """
+    rows = query(
+        path,
+        "SELECT run_id, config FROM run_events WHERE config IS NOT NULL "
+        "ORDER BY run_id, coalesce(resumption, 0)",
+    ).rows
+    configs = {found: config for found, config in rows if found.startswith(run_id)}
+    if run_id in configs:
+        configs = {run_id: configs[run_id]}
+    if not configs:
+        known = ", ".join(sorted({found for found, _ in rows})[-10:]) or "none"
+        raise RunError(f"no run {run_id!r} in {path}; known runs: {known}")
+    if len(configs) > 1:
+        raise RunError(f"{run_id!r} is the beginning of several runs: {', '.join(sorted(configs))}")
+    ((full_id, config),) = configs.items()
+    return full_id, parse_config(msgspec.json.decode(config), origin=f"run {full_id}")

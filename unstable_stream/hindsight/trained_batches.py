@@ -1,0 +1,89 @@
+"""The batches that were trained on, put together again as their steps come by, and their advantages."""
+
+from array import array
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from unstable_stream.events import LearnerUpdate, Step
+from unstable_stream.events.id_table import IdTable
+from unstable_stream.reward_transformations import Sample, build_sampling
+
+__all__ = ["Advantage", "TrainedBatches"]
+
+
+class Advantage(NamedTuple):
+    """What one step of a batch is trained with."""
+
+    update: int
+    step_id: str
+    env_id: str
+    role: str
+    new: float
+    used: float
+
+
+class _Member(NamedTuple):
+    place: int
+    role: str
+    used: Step
+    new: Step
+
+
+class TrainedBatches:
+    """Tell it all updates, :meth:`seal` it, then give it every step in both shapes.
+
+    It holds the steps of batches that are not complete yet, and 24 bytes for every step trained on.
+    """
+
+    def __init__(self, used: Sequence[Mapping[str, Any]], new: Sequence[Mapping[str, Any]]) -> None:
+        """The sampling transformations that were used, and the new ones; raises :class:`ConfigError`."""
+        self._used = build_sampling(list(used))
+        self._new = build_sampling(list(new))
+        self._ids = IdTable()
+        self._updates = array("i")
+        self._places = array("i")
+        self._sizes: dict[int, int] = {}
+        self._open: dict[int, list[_Member]] = {}
+        self.done = 0
+        """Batches that were complete."""
+
+    def expect(self, update: LearnerUpdate) -> None:
+        """Take in which steps an update drew; one told twice counts once."""
+        if update.update in self._sizes:
+            return
+        # The sampling transformations saw the truncated ones too, before the algorithm left them out.
+        truncated = [drop.step_id for drop in update.dropped if drop.reason == "truncated"]
+        drawn = [*update.step_ids, *truncated]
+        self._sizes[update.update] = len(drawn)
+        for place, step_id in enumerate(drawn):
+            self._ids.add(step_id)
+            self._updates.append(update.update)
+            self._places.append(place)
+
+    def seal(self) -> None:
+        """Sort; no update may follow."""
+        self._ids.seal()
+
+    def add(self, used: Sequence[Step], new: Sequence[Step], role: str) -> list[Advantage]:
+        """Take in a trajectory's steps; return the advantages of the batches that are complete now."""
+        numbers = self._ids.find([step.event_id for step in used])
+        advantages = []
+        for number, before, after in zip(numbers, used, new, strict=True):
+            if number < 0:
+                continue
+            update = self._updates[number]
+            members = self._open.setdefault(update, [])
+            members.append(_Member(self._places[number], role, before, after))
+            if len(members) == self._sizes[update]:
+                advantages += self._close(update)
+        return advantages
+
+    def _close(self, update: int) -> list[Advantage]:
+        members = sorted(self._open.pop(update), key=lambda member: member.place)
+        self.done += 1
+        before = self._used([Sample.from_step(member.used) for member in members])
+        after = self._new([Sample.from_step(member.new) for member in members])
+        return [
+            Advantage(update, member.new.event_id, member.new.env_id, member.role, now.reward, then.reward)
+            for member, now, then in zip(members, after, before, strict=True)
+        ]

@@ -1,0 +1,294 @@
+"""Where something comes from and what came of it: one walk over the archive, in both directions.
+
+A *node* is a run, checkpoint, update, step, trajectory, game or rating. Relations lead from a node to those
+it was made of (*because*) and to those that it made (*led to*): :mod:`unstable_stream.hindsight.relations`.
+A walk goes hop by hop, with one query for all nodes of a kind, so its time grows with the hops and hardly
+with the nodes. There are no indexes: each query reads the few columns it needs.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from unstable_stream.archive.store import Connection, open_archive
+from unstable_stream.errors import ArchiveError
+from unstable_stream.hindsight.relations import DESCRIPTIONS, RELATIONS, SUMMARIES, Relation
+
+__all__ = ["Direction", "End", "Link", "Node", "NodeKey", "Provenance", "find_node", "trace"]
+
+_NAMED = 8
+_OF_EVENT = {
+    "step": "step",
+    "trajectory": "trajectory",
+    "learner-update": "update",
+    "checkpoint": "checkpoint",
+    "game-started": "game",
+    "game-outcome": "game",
+    "game-abandoned": "game",
+    "rating": "rating",
+    "run-started": "run",
+    "run-resumed": "run",
+    "run-finished": "run",
+}
+
+
+class Direction(StrEnum):
+    """Which way a link leads."""
+
+    BECAUSE = "because"
+    LED_TO = "led-to"
+
+
+class NodeKey(NamedTuple):
+    """Names a node; as text ``KIND:RUN:ID``."""
+
+    kind: str
+    run_id: str
+    id: str
+    """Step, trajectory, game or rating id; checkpoint uid; number of an update; the run id again of a run."""
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.run_id}:{self.id}"
+
+
+class End(NamedTuple):
+    """Where a link leads to."""
+
+    key: NodeKey
+    note: str | None
+    """What is to be said of this pair, e.g. why a step was dropped."""
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """All that one node is related to in one way."""
+
+    direction: Direction
+    relation: str
+    """In words that read after the node: ``trained on``."""
+    total: int
+    ends: Sequence[End]
+    """The first of them, or all."""
+
+
+@dataclass(slots=True)
+class Node:
+    """One thing and what is known of it."""
+
+    key: NodeKey
+    facts: dict[str, Any] = field(default_factory=dict)
+    """By column name; empty if the archive has heard of it only from others. ``Any``: what DuckDB returns."""
+    links: list[Link] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """What :func:`trace` found."""
+
+    root: NodeKey
+    nodes: dict[NodeKey, Node]
+    summary: dict[str, Any]
+    """Of the root: all it was made of, counted. ``Any``: as in :attr:`Node.facts`."""
+
+
+def find_node(path: Path | str, wanted: str, *, run: str = "") -> NodeKey:
+    """Return what ``wanted`` names.
+
+    Args:
+        path: the archive.
+        wanted: an id, or its beginning, of a step, game, trajectory, run or any event; a checkpoint's uid;
+            ``update:N``; each with ``RUN:`` before it if need be.
+        run: only of the run whose id or name this is, or whose id begins so.
+
+    Raises:
+        ArchiveError: nothing or several things are called so; names where it looked, or which.
+    """
+    place, _, rest = wanted.rpartition(":")
+    if place.rpartition(":")[2] == "update":
+        place, rest = place.rpartition(":")[0], f"update:{rest}"
+    elif place == "update":
+        place, rest = "", wanted
+    run = place or run
+    with open_archive(path) as connection:
+        runs = _runs(connection, run)
+        if rest.startswith("update:"):
+            found = _updates(connection, rest.removeprefix("update:"), runs)
+        else:
+            found = _by_id(connection, rest, runs, all_runs=not run)
+    exact = [key for key in found if key.id == rest]
+    if len(exact) == 1 or len(found) == 1:
+        return (exact or found)[0]
+    of_run = f" of run {run!r}" if run else ""
+    if not found:
+        raise ArchiveError(
+            f"nothing{of_run} has an id that starts with {rest!r}: looked through the steps, trajectories, "
+            f"games, checkpoints, updates, ratings, runs and all other events of {path}. "
+            "List games: unstable-stream games"
+        )
+    names = ", ".join(map(_as_argument, found[:_NAMED])) + (", …" if len(found) > _NAMED else "")
+    raise ArchiveError(
+        f"several things{of_run} have an id that starts with {rest!r}: {names}. Name one of these."
+    )
+
+
+def _as_argument(key: NodeKey) -> str:
+    if key.kind == "update":
+        return f"{key.run_id}:update:{key.id}"
+    if key.kind == "checkpoint":
+        return f"{key.run_id}:{key.id}"
+    return f"{key.id} ({key.kind})"
+
+
+def _rows(connection: Connection, sql: str, parameters: object) -> list[tuple[Any, ...]]:
+    """``Any``: whatever Python value DuckDB makes of the column's type."""
+    rows: list[tuple[Any, ...]] = connection.execute(sql, parameters).fetchall()
+    return rows
+
+
+def _runs(connection: Connection, wanted: str) -> list[str]:
+    if not wanted:
+        return [run for (run,) in _rows(connection, "SELECT run_id FROM runs ORDER BY run_id", [])]
+    sql = (
+        "SELECT run_id FROM runs WHERE starts_with(run_id, $1) OR name = $1 ORDER BY run_id = $1 DESC, run_id"
+    )
+    runs = [run for (run,) in _rows(connection, sql, [wanted])]
+    if not runs:
+        known = ", ".join(_runs(connection, "")[:_NAMED]) or "none"
+        raise ArchiveError(f"no run is called {wanted!r}; there are: {known}")
+    return runs[:1] if runs[0] == wanted else runs
+
+
+def _updates(connection: Connection, number: str, runs: Sequence[str]) -> list[NodeKey]:
+    if not number.isdecimal():
+        raise ArchiveError(f"{number!r} is no number of an update; expected update:5, or RUN:update:5")
+    sql = "SELECT run_id FROM updates WHERE update = $1 AND list_contains($2, run_id) ORDER BY run_id"
+    return [
+        NodeKey("update", run, str(int(number))) for (run,) in _rows(connection, sql, [int(number), runs])
+    ]
+
+
+def _by_id(connection: Connection, prefix: str, runs: Sequence[str], *, all_runs: bool) -> list[NodeKey]:
+    found: list[NodeKey] = []
+    sql = """
+        SELECT 'game', run_id, game_id FROM game_starts WHERE starts_with(game_id, $1)
+        UNION SELECT 'game', run_id, game_id FROM game_outcomes WHERE starts_with(game_id, $1)
+        UNION SELECT 'checkpoint', run_id, model_uid FROM checkpoints WHERE starts_with(model_uid, $1)
+        UNION SELECT 'run', run_id, run_id FROM runs WHERE starts_with(run_id, $1) OR name = $1
+        ORDER BY ALL LIMIT 100
+    """
+    if not prefix:
+        raise ArchiveError("an empty id names nothing; give the beginning of one")
+    found += [NodeKey(*row) for row in _rows(connection, sql, [prefix])]
+    events = """
+        SELECT DISTINCT event_id, type, run_id, value FROM events
+        WHERE event_id >= $1 AND starts_with(event_id, $1) ORDER BY event_id LIMIT 100
+    """
+    for event_id, kind, run_id, value in _rows(connection, events, [prefix]):
+        found.append(_of_event(connection, event_id, kind, run_id, value))
+    wanted = [key for key in dict.fromkeys(found) if all_runs or key.run_id in runs]
+    # A checkpoint that is named in full is meant, though others' uids begin with it.
+    exact = [key for key in wanted if key.id == prefix]
+    return exact or wanted
+
+
+def _of_event(connection: Connection, event_id: str, kind: str, run_id: str, value: str) -> NodeKey:
+    """Return the node that an event tells of; one that tells of no node is a node itself."""
+    node = _OF_EVENT.get(kind, "event")
+    if node == "run":
+        return NodeKey("run", run_id, run_id)
+    if node in ("update", "checkpoint", "game"):
+        name = {"update": "update", "checkpoint": "model_uid", "game": "game_id"}[node]
+        ((id_,),) = _rows(connection, "SELECT $1::JSON->>$2", [value, f"$.{name}"])
+        return NodeKey(node, run_id, id_)
+    return NodeKey(node, run_id, event_id)
+
+
+def trace(
+    path: Path | str, root: NodeKey, *, depth: int = 3, ahead: int | None = None, most: int | None = None
+) -> Provenance:
+    """Walk from ``root`` in both directions.
+
+    Args:
+        path: the archive.
+        root: from :func:`find_node`.
+        depth: hops back, and on.
+        ahead: hops on, if not as many as back.
+        most: ends kept of each link, all of which are counted; ``None``: all.
+
+    Raises:
+        ArchiveError: the archive cannot be read.
+    """
+    nodes = {root: Node(root)}
+    with open_archive(path) as connection:
+        _describe(connection, [nodes[root]])
+        for direction in Direction:
+            here = [nodes[root]]
+            walked: set[NodeKey] = set()
+            for _ in range(depth if direction is Direction.BECAUSE or ahead is None else ahead):
+                walked.update(node.key for node in here)
+                reached = _hop(connection, here, direction, most)
+                new = [key for key in reached if key not in nodes]
+                nodes.update((key, Node(key)) for key in new)
+                _describe(connection, [nodes[key] for key in new])
+                here = [nodes[key] for key in reached if key not in walked]
+        return Provenance(root, nodes, _summary(connection, root))
+
+
+def _groups(nodes: Iterable[Node]) -> dict[tuple[str, str], list[Node]]:
+    groups: dict[tuple[str, str], list[Node]] = {}
+    for node in nodes:
+        groups.setdefault((node.key.kind, node.key.run_id), []).append(node)
+    return groups
+
+
+def _parameters(kind: str, run_id: str, nodes: Sequence[Node]) -> dict[str, object]:
+    ids = [node.key.id for node in nodes]
+    return {"run": run_id, "ids": list(map(int, ids)) if kind == "update" else ids}
+
+
+def _describe(connection: Connection, nodes: Sequence[Node]) -> None:
+    for (kind, run_id), group in _groups(nodes).items():
+        known = {node.key.id: node for node in group}
+        result = connection.execute(DESCRIPTIONS[kind], _parameters(kind, run_id, group))
+        columns = [column[0] for column in result.description or []]
+        for row in result.fetchall():
+            facts = dict(zip(columns, row, strict=True))
+            known[str(facts.pop("id"))].facts = facts
+
+
+def _hop(
+    connection: Connection, nodes: Sequence[Node], direction: Direction, most: int | None
+) -> list[NodeKey]:
+    """Link the nodes to what is one hop away; return that, each once."""
+    reached: dict[NodeKey, None] = {}
+    for (kind, run_id), group in _groups(nodes).items():
+        for relation in RELATIONS[direction].get(kind, ()):
+            parameters = _parameters(kind, run_id, group) | {"most": most}
+            for node, total, ends in _ends(connection, relation, group, parameters):
+                node.links.append(Link(direction, relation.words, total, ends))
+                reached.update((end.key, None) for end in ends)
+    return list(reached)
+
+
+def _ends(
+    connection: Connection, relation: Relation, nodes: Sequence[Node], parameters: object
+) -> Iterable[tuple[Node, int, list[End]]]:
+    found: dict[str, tuple[int, list[End]]] = {}
+    for parent, run_id, id_, note, total in _rows(connection, relation.query(), parameters):
+        _, ends = found.setdefault(str(parent), (total, []))
+        ends.append(End(NodeKey(relation.kind, run_id, str(id_)), note))
+    for node in nodes:
+        if node.key.id in found:
+            yield node, *found[node.key.id]
+
+
+def _summary(connection: Connection, root: NodeKey) -> dict[str, Any]:
+    """``Any``: as in :attr:`Node.facts`."""
+    if root.kind not in SUMMARIES:
+        return {}
+    result = connection.execute(SUMMARIES[root.kind], _parameters(root.kind, root.run_id, [Node(root)]))
+    columns = [column[0] for column in result.description or []]
+    rows = result.fetchall()
+    return dict(zip(columns, rows[0], strict=True)) if rows else {}

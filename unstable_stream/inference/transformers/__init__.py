@@ -1,0 +1,1 @@
+"""The inference engine on transformers and torch: the default without a GPU."""

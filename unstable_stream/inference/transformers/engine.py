@@ -1,0 +1,341 @@
+"""The engine that needs nothing but torch and transformers: continuous batches, several adapters in each.
+
+One thread computes. Requests join between decoding steps and leave as soon as they are done, so a batch never
+waits for its longest member. Callers may be on any event loop; the loop itself never computes.
+"""
+
+import asyncio
+import atexit
+import contextlib
+import math
+import secrets
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import torch
+
+from unstable_stream.errors import ConfigError, EngineError
+from unstable_stream.inference.engine import (
+    Adapter,
+    Completion,
+    EngineStats,
+    GenerationRequest,
+    SamplingSettings,
+)
+from unstable_stream.inference.sampling import check_sampling, uniforms
+from unstable_stream.inference.transformers.model import RowDecoder, sample
+
+__all__ = ["TransformersEngine"]
+
+_RATE_WINDOW_S: Final = 5.0
+
+
+@dataclass(slots=True, eq=False)
+class _Row:
+    """One request on its way."""
+
+    prompt: list[int]
+    sampling: SamplingSettings
+    adapter: Adapter | None
+    seed: int
+    max_tokens: int
+    stops: frozenset[int]
+    loop: asyncio.AbstractEventLoop
+    future: asyncio.Future[Completion]
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    cancelled: bool = False
+
+    @property
+    def reach(self) -> int:
+        """The most tokens this row will ever hold."""
+        return len(self.prompt) + self.max_tokens
+
+
+class TransformersEngine:
+    """Generates with a transformers model on the CPU or one GPU. Implements :class:`~.port.Engine`.
+
+    A request's samples depend on its prompt, adapter, settings and seed, not on its batch (up to the last
+    bits of floating-point sums). Temperature 0 is greedy; its log-probabilities are those at temperature 1.
+    """
+
+    def __init__(
+        self,
+        model_path: str,
+        *,
+        max_parallel_seq: int = 256,
+        max_model_len: int | None = None,
+        max_loras: int = 8,
+        max_batch_tokens: int = 4096,
+        device: str | None = None,
+        dtype: str = "auto",
+        num_threads: int | None = None,
+        kv_cache_bytes: int | None = None,
+    ) -> None:
+        """Load the model and start the computing thread.
+
+        Args:
+            model_path: Directory saved by transformers, or a hub name.
+            max_parallel_seq: Most requests decoded at once; more wait their turn.
+            max_model_len: Most tokens of prompt and completion together; default: the model's own limit.
+            max_loras: Most adapters in memory at once; the least recently used idle one makes room.
+            max_batch_tokens: Most prompt tokens computed in one step (a longer prompt goes alone); bounds
+                memory and how long running requests wait for new ones.
+            device: ``cpu``, ``cuda``, ``cuda:1``; default: CUDA if there is one.
+            dtype: ``float32``, ``bfloat16``, ``float16``; ``auto`` is float32 on CPU, bfloat16 on CUDA.
+            num_threads: Threads for the computing thread's matrix products; default: torch's setting.
+            kv_cache_bytes: Bound of the key/value store; requests wait when it is full.
+
+        Raises:
+            ConfigError: The model cannot be loaded or has layers this engine cannot batch; a limit is below
+                1.
+        """
+        for name, limit in (
+            ("max_parallel_seq", max_parallel_seq),
+            ("max_loras", max_loras),
+            ("max_batch_tokens", max_batch_tokens),
+        ):
+            if limit < 1:
+                raise ConfigError(f"{name} is {limit}; expected at least 1")
+        self._decoder = RowDecoder(
+            model_path,
+            device=device or ("cuda" if torch.cuda.is_available() else "cpu"),
+            dtype=dtype,
+            max_loras=max_loras,
+            max_rows=max_parallel_seq,
+            store_bytes=kv_cache_bytes,
+        )
+        self.max_model_len: Final = min(
+            max_model_len or self._decoder.max_positions, self._decoder.max_positions
+        )
+        """Most tokens of prompt and completion together."""
+        self._max_parallel_seq = max_parallel_seq
+        self._max_batch_tokens = max_batch_tokens
+        self._num_threads = num_threads
+        # Callers append to `_incoming`; all else below belongs to the computing thread.
+        self._lock = threading.Lock()
+        self._wake = threading.Event()
+        self._incoming: deque[_Row] = deque()
+        self._closing = False
+        self._stopped: str | None = None
+        self._waiting: deque[_Row] = deque()
+        self._rows: list[_Row] = []
+        self._completions = 0
+        self._completion_tokens = 0
+        self._recent: deque[tuple[float, int]] = deque()
+        self._thread = threading.Thread(target=self._work, name="transformers-engine", daemon=True)
+        self._thread.start()
+        # A daemon thread inside torch while the interpreter is torn down can crash the process.
+        atexit.register(self._stop)
+
+    async def generate(self, request: GenerationRequest) -> Completion:
+        """Return one completion; see :meth:`.port.Engine.generate`.
+
+        Raises:
+            EngineError: The prompt is empty, has ids beyond the vocabulary or fills the context; the settings
+                are impossible; the adapter is missing or of the wrong shape; the engine was closed or has
+                failed.
+        """
+        row = self._new_row(request)
+        with self._lock:
+            if self._stopped is not None:
+                raise EngineError(self._stopped)
+            self._incoming.append(row)
+        # Not at once: callers that are ready in this same turn of the loop get into the same batch.
+        row.loop.call_soon(self._wake.set)
+        try:
+            return await row.future
+        except asyncio.CancelledError:
+            row.cancelled = True
+            raise
+
+    def stats(self) -> EngineStats:
+        """Return a snapshot; may be called from any thread."""
+        since = time.monotonic() - _RATE_WINDOW_S
+        recent = [tokens for moment, tokens in tuple(self._recent) if moment >= since]
+        return EngineStats(
+            queued=len(self._incoming) + len(self._waiting),
+            running=len(self._rows),
+            tokens_per_s=sum(recent) / _RATE_WINDOW_S,
+            completions=self._completions,
+            completion_tokens=self._completion_tokens,
+        )
+
+    async def close(self) -> None:
+        """Stop after the step at hand; what is under way fails with ``EngineError``. May be repeated."""
+        await asyncio.to_thread(self._stop)
+
+    def _stop(self) -> None:
+        self._closing = True
+        self._wake.set()
+        self._thread.join()
+        atexit.unregister(self._stop)
+
+    def _new_row(self, request: GenerationRequest) -> _Row:
+        check_sampling(request.sampling)
+        prompt = list(request.prompt_token_ids)
+        room = self.max_model_len - len(prompt)
+        if room < 1:
+            raise EngineError(
+                f"the prompt has {len(prompt)} tokens and the context {self.max_model_len} (max_model_len); "
+                "shorten the prompt so that at least 1 token is left for the completion"
+            )
+        if not prompt:
+            raise EngineError("the prompt is empty; expected at least 1 token")
+        if not 0 <= min(prompt) <= max(prompt) < self._decoder.vocabulary:
+            raise EngineError(
+                f"the prompt has token ids from {min(prompt)} to {max(prompt)}, the model's vocabulary is "
+                f"0 to {self._decoder.vocabulary - 1}; use the tokenizer saved with the model"
+            )
+        loop = asyncio.get_running_loop()
+        sampling = request.sampling
+        return _Row(
+            prompt=prompt,
+            sampling=sampling,
+            adapter=request.adapter,
+            seed=(secrets.randbits(64) if request.seed is None else request.seed) % 2**64,
+            max_tokens=min(sampling.max_tokens, room),
+            stops=self._decoder.eos_token_ids.union(sampling.stop_token_ids),
+            loop=loop,
+            future=loop.create_future(),
+        )
+
+    # -- the computing thread ---------------------------------------------------------------------
+
+    def _work(self) -> None:
+        if self._num_threads is not None:
+            torch.set_num_threads(self._num_threads)
+        reason = "the engine was closed"
+        try:
+            while not self._closing:
+                new = self._admit()
+                if new or self._rows:
+                    self._step(new)
+                else:
+                    self._wake.wait()
+                    self._wake.clear()
+        except BaseException as error:
+            # Whatever it was, callers must hear of it: a future nobody resolves is a game that hangs for
+            # ever.
+            reason = f"the engine failed and must be started anew: {type(error).__name__}: {error}"
+            raise
+        finally:
+            with self._lock:
+                self._stopped = reason
+                left = [*self._rows, *self._waiting, *self._incoming]
+                self._incoming.clear()
+            self._waiting.clear()
+            self._rows.clear()
+            self._deliver((row, EngineError(reason)) for row in left)
+
+    def _admit(self) -> list[_Row]:
+        """Choose who joins at this step, first come first served."""
+        while self._incoming:
+            self._waiting.append(self._incoming.popleft())
+        new: list[_Row] = []
+        refused: list[tuple[_Row, EngineError]] = []
+        in_use = {row.adapter.uid for row in self._rows if row.adapter is not None}
+        reach = max((row.reach for row in self._rows), default=0)
+        prompt_tokens = 0
+        while self._waiting:
+            row = self._waiting[0]
+            if row.cancelled:
+                self._waiting.popleft()
+                continue
+            rows = len(self._rows) + len(new) + 1
+            prompt_tokens += len(row.prompt)
+            reach = max(reach, row.reach)
+            if rows > self._max_parallel_seq or (new and prompt_tokens > self._max_batch_tokens):
+                break
+            if rows > 1 and not self._decoder.fits(rows, reach):
+                break
+            if row.adapter is not None:
+                try:
+                    if not self._decoder.adapters.make_ready(row.adapter, in_use):
+                        break
+                except EngineError as error:
+                    refused.append((self._waiting.popleft(), error))
+                    continue
+                in_use.add(row.adapter.uid)
+            new.append(self._waiting.popleft())
+        self._deliver(refused)
+        return new
+
+    def _step(self, new: list[_Row]) -> None:
+        """Decode one token for every row, new ones included, and send off those that are done."""
+        tokens = [row.token_ids[-1] for row in self._rows]
+        reach = max(row.reach for row in (*self._rows, *new))
+        logits = self._decoder.step(
+            tokens, [(row.prompt, None if row.adapter is None else row.adapter.uid) for row in new], reach
+        )
+        self._rows += new
+        rows = self._rows
+        chances = uniforms(
+            np.array([row.seed for row in rows], dtype=np.uint64),
+            np.array([len(row.token_ids) for row in rows], dtype=np.uint64),
+        )
+        drawn, logprobs = sample(
+            logits,
+            [row.sampling.temperature for row in rows],
+            [row.sampling.top_p for row in rows],
+            chances.tolist(),
+        )
+        gone: list[int] = []
+        diverged: list[int] = []
+        results: list[tuple[_Row, Completion | EngineError]] = []
+        for slot, (row, token, logprob) in enumerate(zip(rows, drawn, logprobs, strict=True)):
+            row.token_ids.append(token)
+            row.logprobs.append(logprob)
+            if math.isnan(logprob):
+                gone.append(slot)
+                diverged.append(slot)
+                results.append((row, EngineError(_diverged(row.adapter))))
+            elif row.cancelled:
+                gone.append(slot)
+            elif token in row.stops or len(row.token_ids) >= row.max_tokens:
+                gone.append(slot)
+                reason = "stop" if token in row.stops else "length"
+                results.append((row, Completion(row.token_ids, row.logprobs, reason)))
+        if gone:
+            for source, target in self._decoder.drop(gone, diverged):
+                rows[target] = rows[source]
+            del rows[len(rows) - len(gone) :]
+        self._count(len(drawn), len(results) - len(diverged))
+        self._deliver(results)
+
+    def _count(self, tokens: int, completions: int) -> None:
+        now = time.monotonic()
+        self._completions += completions
+        self._completion_tokens += tokens
+        self._recent.append((now, tokens))
+        while self._recent[0][0] < now - _RATE_WINDOW_S:
+            self._recent.popleft()
+
+    def _deliver(self, results: Iterable[tuple[_Row, Completion | EngineError]]) -> None:
+        by_loop: dict[asyncio.AbstractEventLoop, list[tuple[_Row, Completion | EngineError]]] = {}
+        for row, result in results:
+            by_loop.setdefault(row.loop, []).append((row, result))
+        for loop, batch in by_loop.items():
+            # A loop that was closed meanwhile has no one left waiting.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(_resolve, batch)
+
+
+def _resolve(batch: list[tuple[_Row, Completion | EngineError]]) -> None:
+    for row, result in batch:
+        if row.future.done():
+            continue
+        if isinstance(result, EngineError):
+            row.future.set_exception(result)
+        else:
+            row.future.set_result(result)
+
+
+def _diverged(adapter: Adapter | None) -> str:
+    culprit = "the base model" if adapter is None else f"adapter {adapter.uid!r} at {adapter.path}"
+    return f"{culprit} gives logits that are not finite: its weights have diverged; use an earlier checkpoint"

@@ -1,0 +1,181 @@
+"""LoRA adapters applied to a batch whose tokens are sorted by adapter, without merging any of them."""
+
+import json
+import math
+import re
+from collections import OrderedDict
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+from torch import Tensor, nn
+
+from unstable_stream.errors import EngineError
+from unstable_stream.inference.engine import Adapter
+
+__all__ = ["AdaptedLinear", "AdapterTable", "Span"]
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Tokens ``start`` to ``stop`` of the batch belong to the adapter ``uid``."""
+
+    uid: str
+    start: int
+    stop: int
+
+
+class AdaptedLinear(nn.Module):
+    """``base(x)`` plus its adapter's ``scale * B A x`` for each span of tokens (Hu et al. 2021, eq. 3)."""
+
+    def __init__(self, base: nn.Linear, spans: list[Span]) -> None:
+        """Wrap ``base``; ``spans`` is shared by all layers and describes the batch at hand."""
+        super().__init__()
+        self.base = base
+        self.spans = spans
+        self.deltas: dict[str, tuple[Tensor, Tensor]] = {}
+        """By uid: A transposed, shape (in, rank), and B transposed times scale, shape (rank, out)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (..., tokens, in) to (..., tokens, out); all leading axes are 1."""
+        out: Tensor = self.base(x)
+        if self.spans:
+            flat_x = x.reshape(-1, x.shape[-1])
+            flat_out = out.view(-1, out.shape[-1])
+            for span in self.spans:
+                delta = self.deltas.get(span.uid)
+                if delta is not None:
+                    rows = slice(span.start, span.stop)
+                    flat_out[rows].addmm_(flat_x[rows] @ delta[0], delta[1])
+        return out
+
+
+class AdapterTable:
+    """The loaded adapters: at most ``max_loras``, the least recently used makes room."""
+
+    def __init__(self, model: nn.Module, *, skip: nn.Module | None, max_loras: int) -> None:
+        """Wrap every linear layer of ``model`` except ``skip`` (the output head)."""
+        self.spans: list[Span] = []
+        """The batch at hand. Every wrapped layer reads this very list."""
+        self._max_loras = max_loras
+        self._loaded: OrderedDict[str, list[AdaptedLinear]] = OrderedDict()
+        self._paths: dict[str, str] = {}
+        self._linears: dict[str, AdaptedLinear] = {}
+        for name, module in list(model.named_modules()):
+            if isinstance(module, nn.Linear) and module is not skip:
+                wrapped = AdaptedLinear(module, self.spans)
+                parent, _, child = name.rpartition(".")
+                setattr(model.get_submodule(parent), child, wrapped)
+                self._linears[name] = wrapped
+
+    def make_ready(self, adapter: Adapter, in_use: set[str]) -> bool:
+        """Load ``adapter`` if need be. ``False``: no room until one of the adapters ``in_use`` is done.
+
+        Raises :class:`~unstable_stream.errors.EngineError`: the directory is missing, is no LoRA adapter of
+        this model, or the uid stood for another directory before.
+        """
+        known = self._paths.get(adapter.uid, adapter.path)
+        if known != adapter.path:
+            raise EngineError(
+                f"adapter {adapter.uid!r} was {known} and is now {adapter.path}; "
+                "adapters are never reloaded in place: give each checkpoint a uid of its own"
+            )
+        if adapter.uid in self._loaded:
+            self._loaded.move_to_end(adapter.uid)
+            return True
+        if len(self._loaded) >= self._max_loras:
+            idle = next((uid for uid in self._loaded if uid not in in_use), None)
+            if idle is None:
+                return False
+            for linear in self._loaded.pop(idle):
+                del linear.deltas[idle]
+        self._load(adapter)
+        self._paths[adapter.uid] = adapter.path
+        return True
+
+    def loaded(self) -> list[str]:
+        """Uids in memory, the least recently used first."""
+        return list(self._loaded)
+
+    def _load(self, adapter: Adapter) -> None:
+        deltas = _read_deltas(adapter)
+        for name, (down, up) in deltas.items():
+            linear = self._linears.get(name)
+            if linear is None:
+                raise EngineError(
+                    f"adapter {adapter.uid!r} at {adapter.path} adapts {name!r}, which is no linear layer "
+                    "of this model (the output head cannot be adapted); train the adapter on this base model"
+                )
+            found = (down.shape[1], up.shape[0])
+            expected = (linear.base.in_features, linear.base.out_features)
+            if found != expected:
+                raise EngineError(
+                    f"adapter {adapter.uid!r} at {adapter.path} maps {found[0]} to {found[1]} features "
+                    f"at {name!r}, the model {expected[0]} to {expected[1]}; train it on this base model"
+                )
+        adapted = []
+        for name, (down, up) in deltas.items():
+            linear = self._linears[name]
+            weight = linear.base.weight
+            linear.deltas[adapter.uid] = (
+                down.to(weight.device, weight.dtype).t().contiguous(),
+                up.to(weight.device, weight.dtype).t().contiguous(),
+            )
+            adapted.append(linear)
+        self._loaded[adapter.uid] = adapted
+
+
+_TENSOR_NAME = re.compile(r"base_model\.model\.(?P<module>.+)\.lora_(?P<side>[AB])(\.default)?\.weight")
+
+
+def _read_deltas(adapter: Adapter) -> dict[str, tuple[Tensor, Tensor]]:
+    """Return (A, scale * B) by module name, in float32."""
+    directory = Path(adapter.path)
+    try:
+        config = json.loads((directory / "adapter_config.json").read_text(encoding="utf-8"))
+        tensors = safetensors.torch.load_file(directory / "adapter_model.safetensors")
+    except (OSError, ValueError, safetensors.SafetensorError) as error:
+        raise EngineError(
+            f"adapter {adapter.uid!r} cannot be read from {adapter.path}: {error}; "
+            "expected adapter_config.json and adapter_model.safetensors as PEFT saves them"
+        ) from error
+    unsupported = [
+        key
+        for key, plain in (
+            ("peft_type", "LORA"),
+            ("bias", "none"),
+            ("use_dora", False),
+            ("modules_to_save", None),
+        )
+        if config.get(key, plain) != plain
+    ]
+    sides: dict[str, dict[str, Tensor]] = {}
+    for name, tensor in tensors.items():
+        match = _TENSOR_NAME.fullmatch(name)
+        if match is None:
+            unsupported.append(name)
+        else:
+            sides.setdefault(match["module"], {})[match["side"]] = tensor.float()
+    incomplete = [name for name, pair in sides.items() if len(pair) != 2]
+    if unsupported or incomplete or not sides:
+        raise EngineError(
+            f"adapter {adapter.uid!r} at {adapter.path} is no plain LoRA adapter of linear layers "
+            f"(found: {', '.join(unsupported + incomplete) or 'no tensors'}); save it with PEFT's "
+            "LoraConfig, bias none, without DoRA and modules_to_save"
+        )
+    return {
+        name: (pair["A"], pair["B"] * _scale(config, name, rank=pair["A"].shape[0]))
+        for name, pair in sides.items()
+    }
+
+
+def _scale(config: dict[str, Any], module: str, rank: int) -> float:
+    """PEFT's factor for B A x: alpha / r, or alpha / sqrt(r) for rsLoRA (Kalajdzievski 2023)."""
+    alpha = float(config["lora_alpha"])
+    for pattern, value in (config.get("alpha_pattern") or {}).items():
+        if re.match(rf"(.*\.)?({pattern})$", module):
+            alpha = float(value)
+            break
+    return alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)

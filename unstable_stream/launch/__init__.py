@@ -1,0 +1,1 @@
+"""Starting a run: checks, processes, supervision."""

@@ -1,0 +1,58 @@
+"""Everything that can be known to fail before a process starts."""
+
+import os
+import socket
+
+from unstable_stream.errors import ConfigError
+from unstable_stream.games.environments import check_environment
+from unstable_stream.games.opponents.scripted import check_scripted
+from unstable_stream.games.templates import get_template
+from unstable_stream.reward_transformations import build_final, build_sampling, build_step
+from unstable_stream.runs.config import OpponentConfig, RunConfig
+from unstable_stream.workers.schedule import build_pool
+
+__all__ = ["check_config"]
+
+
+def check_config(config: RunConfig) -> None:
+    """Check environments, templates, opponents and transformations by constructing each once.
+
+    Raises:
+        EnvironmentUnavailableError: an environment cannot run on this machine.
+        ConfigError: anything else that cannot work, naming the key to change.
+    """
+    for env in dict.fromkeys((*config.train_envs, *config.evaluated_envs)):
+        check_environment(env.env_id, env.num_players)
+        get_template(env.template)
+        for opponent in (*config.model_pool.fixed, *config.evaluation.opponents):
+            if opponent.kind == "scripted" and env.num_players > 1:
+                check_scripted(opponent.name, env.env_id)
+    for opponent in (*config.model_pool.fixed, *config.evaluation.opponents):
+        if opponent.kind == "openai":
+            _check_endpoint(opponent)
+    if config.metrics_port is not None:
+        _check_port(config.metrics_port)
+    build_pool(config).validate()
+    build_final(list(config.rewards.final))
+    build_step(list(config.rewards.step))
+    build_sampling(list(config.rewards.sampling))
+
+
+def _check_endpoint(opponent: OpponentConfig) -> None:
+    get_template(opponent.template)
+    if not os.environ.get(opponent.api_key_env):
+        raise ConfigError(
+            f"opponent {opponent.name!r} needs a key: set the environment variable {opponent.api_key_env} "
+            "(any text for an endpoint that asks for none)"
+        )
+
+
+def _check_port(port: int) -> None:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the server does
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise ConfigError(
+                f"metrics_port={port}: {error.strerror}; choose another with --metrics-port"
+            ) from error

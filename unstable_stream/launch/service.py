@@ -1,0 +1,131 @@
+"""Entry point of a service process: ``python -m unstable_stream.launch.service NAME --run RUN --data DIR``.
+
+The configuration comes from the run's events in the log, so every service of a run has the same.
+"""
+
+import argparse
+import asyncio
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+
+import structlog
+
+from unstable_stream.errors import UnstableStreamError
+from unstable_stream.launch.service_output import LogFormat, configure_output
+from unstable_stream.log.port import EventLog
+from unstable_stream.runs.data_dir import DataDir, open_log, open_log_at
+from unstable_stream.runs.records import find_run, run_started
+from unstable_stream.tracking.reports import ARCHIVER, Reporter, archived_values, reporting
+
+__all__ = ["SERVICES", "main"]
+
+_ARCHIVER_REPORTS_S = 60.0
+
+SERVICES = ("collector", "learner", "processors", "archiver", "monitor")
+
+
+def main() -> int:
+    """Run one service until its work is done (status 0), SIGTERM (status 0) or a failure (status 1)."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("service", choices=SERVICES)
+    parser.add_argument("--run", required=True)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--log", default="local", help="where the event log is")
+    parser.add_argument("--die-with-parent", action="store_true", help="end when standard input closes")
+    arguments = parser.parse_args()
+    if arguments.die_with_parent:
+        threading.Thread(target=_end_with_parent, daemon=True).start()
+    output: LogFormat = "console"
+    try:
+        output = configure_output(arguments.service, arguments.run)
+        asyncio.run(_serve(arguments.service, arguments.run, DataDir(arguments.data), arguments.log))
+    except UnstableStreamError as error:
+        # The last line of a service's log is what its supervisor tells of it.
+        if output == "json":
+            structlog.get_logger(__name__).error("service failed", error=f"{type(error).__name__}: {error}")
+        else:
+            print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _end_with_parent() -> None:
+    # Not sys.stdin: its lock, held by this thread, would abort the interpreter's shutdown.
+    while os.read(0, 4096):
+        pass
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+async def _serve(service: str, run_id: str, data: DataDir, log_url: str) -> None:
+    log = open_log_at(log_url, data)
+    try:
+        _, config = await find_run(log, run_id)
+    finally:
+        await log.close()
+    # Where this process finds the log may not be where the launcher did: other host, other listener.
+    config = config.model_copy(update={"log": log_url})
+    # Imported here: each service loads only what it needs.
+    if service in ("collector", "learner"):
+        from unstable_stream.launch.ray_cluster import connect, resolve_model
+
+        connect()
+        stop = _stop_on_signals()
+        model_path = resolve_model(config.model)
+        if service == "collector":
+            from unstable_stream.workers.collector import run_collector
+
+            await run_collector(config, run_id, data, model_path, stop)
+        else:
+            from unstable_stream.workers.learner_actor import run_learner
+
+            await run_learner(config, run_id, data, model_path, stop)
+        return
+    stop = _stop_on_signals()
+    log = open_log(config, data)
+    try:
+        if service == "processors":
+            from unstable_stream.streams.processors import run_processors
+
+            await run_processors(log, run_id, stop, runtime=config.processors.runtime, location=config.log)
+        elif service == "archiver":
+            await _archive(log, run_id, data, stop)
+        else:
+            from unstable_stream.tracking.prometheus import run_monitor
+
+            began_ms = (await run_started(log, run_id)).occurred_at_ms
+            port = config.metrics_port or 0
+            await run_monitor(log, port=port, start=began_ms, stop=stop)
+    finally:
+        await log.close()
+
+
+async def _archive(log: EventLog, run_id: str, data: DataDir, stop: asyncio.Event) -> None:
+    from unstable_stream.archive import Written
+    from unstable_stream.workers.archiver import run_archiver
+
+    stored = 0
+
+    def count(written: Written) -> None:
+        nonlocal stored
+        stored += written.records
+
+    # Seldom: every report is a record to be archived too.
+    reporter = Reporter(log, run_id, ARCHIVER, lambda: archived_values(stored), every_s=_ARCHIVER_REPORTS_S)
+    async with reporting(reporter, stop) as silent:
+        await run_archiver(log, data.archive, stop=silent, on_flush=count)
+
+
+def _stop_on_signals() -> asyncio.Event:
+    """Return an event that SIGTERM and SIGINT set; call it after Ray has put its own handlers in place."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    return stop
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""What others are told of the log: the AsyncAPI document, and topics for the Strimzi operator."""

@@ -1,0 +1,155 @@
+"""The AsyncAPI 3.0 document of the whole system: every topic, who sends and receives on it, its messages.
+
+Schemas are what msgspec derives from the event classes, in the dialect that every AsyncAPI tool must know
+(JSON Schema draft 7), so arrays of fixed positions become ``items`` lists. The document is also stored, as
+``topics/asyncapi.json``.
+
+Sources: AsyncAPI specification 3.0.0; its Kafka bindings 0.5.0; CloudEvents Kafka protocol binding 1.0.
+"""
+
+import json
+import re
+from collections.abc import Iterable
+from typing import Any, Final
+
+import msgspec
+
+from unstable_stream.events import EVENT_TYPES
+from unstable_stream.log.port import TopicSpec
+from unstable_stream.log.topics import load_topics
+from unstable_stream.version import __version__
+
+__all__ = ["document", "document_text"]
+
+_BINDING_VERSION: Final = "0.5.0"
+
+
+def document_text() -> str:
+    """Return the document as it is stored in ``topics/asyncapi.json``."""
+    return json.dumps(document(), indent=2) + "\n"
+
+
+def document() -> dict[str, Any]:
+    """Return the document as nested JSON values."""
+    topics = load_topics().values()
+    _, schemas = msgspec.json.schema_components(
+        EVENT_TYPES.values(), ref_template="#/components/schemas/{name}"
+    )
+    return {
+        "asyncapi": "3.0.0",
+        "info": {
+            "title": "unstable_stream",
+            "version": __version__,
+            "description": "Self-play reinforcement learning for language models on text games. "
+            "Events are CloudEvents in the binary mode of the Kafka protocol binding.",
+            "license": {"name": "MIT"},
+        },
+        "defaultContentType": "application/json",
+        "servers": {
+            "kafka": {
+                "host": "{bootstrap}",
+                "protocol": "kafka",
+                "description": 'The brokers of the run, as in log = "kafka://HOST:PORT".',
+                "variables": {"bootstrap": {"default": "127.0.0.1:9092", "description": "host:port"}},
+            }
+        },
+        "channels": {topic.name: _channel(topic) for topic in topics},
+        "operations": dict(_operations(topics)),
+        "components": {
+            "messages": {event: _message(event, topic) for topic in topics for event in topic.events},
+            "schemas": {name: _draft_7(schema) for name, schema in sorted(schemas.items())},
+        },
+    }
+
+
+def _channel(topic: TopicSpec) -> dict[str, Any]:
+    return {
+        "address": topic.name,
+        "description": topic.description,
+        "servers": [{"$ref": "#/servers/kafka"}],
+        "messages": {event: {"$ref": f"#/components/messages/{event}"} for event in topic.events},
+        "bindings": {
+            "kafka": {
+                "topic": topic.name,
+                "partitions": topic.partitions,
+                "topicConfiguration": {
+                    "cleanup.policy": [topic.cleanup_policy],
+                    "retention.ms": -1 if topic.retention_ms is None else topic.retention_ms,
+                    "max.message.bytes": topic.max_message_bytes,
+                },
+                "bindingVersion": _BINDING_VERSION,
+            }
+        },
+    }
+
+
+def _operations(topics: Iterable[TopicSpec]) -> Iterable[tuple[str, dict[str, Any]]]:
+    for topic in topics:
+        for action, verb, parties in (
+            ("send", "sends", topic.writers),
+            ("receive", "receives", topic.readers),
+        ):
+            for party in parties:
+                name = f"{re.sub(r'[^a-z0-9]+', '-', party.lower()).strip('-')}-{verb}-{topic.name}"
+                yield (
+                    name,
+                    {
+                        "action": action,
+                        "channel": {"$ref": f"#/channels/{topic.name}"},
+                        "summary": f"{party}: {verb} {topic.name}.",
+                        "messages": [
+                            {"$ref": f"#/channels/{topic.name}/messages/{event}"} for event in topic.events
+                        ],
+                    },
+                )
+
+
+def _message(event: str, topic: TopicSpec) -> dict[str, Any]:
+    event_class = EVENT_TYPES[event]
+    summary = (event_class.__doc__ or "").strip().partition("\n")[0]
+    return {
+        "name": event,
+        "title": event_class.__name__,
+        "summary": summary,
+        "contentType": "application/json",
+        "headers": _headers(event),
+        "payload": {"$ref": f"#/components/schemas/{event_class.__name__}"},
+        "bindings": {
+            "kafka": {
+                "key": {"type": "string", "description": topic.key},
+                "bindingVersion": _BINDING_VERSION,
+            }
+        },
+    }
+
+
+def _headers(event: str) -> dict[str, Any]:
+    """The CloudEvents attributes, as :mod:`~unstable_stream.log.records` writes them."""
+    name = f"unstable_stream.{event}.v{EVENT_TYPES[event].SCHEMA_VERSION}"
+    return {
+        "type": "object",
+        "required": ["ce_specversion", "ce_id", "ce_type", "ce_source", "ce_time", "content-type"],
+        "properties": {
+            "ce_specversion": {"type": "string", "const": "1.0"},
+            "ce_id": {"type": "string", "description": "The event id: the same cause gives the same id."},
+            "ce_type": {"type": "string", "const": name},
+            "ce_source": {"type": "string", "pattern": "^/unstable_stream/runs/", "description": "The run."},
+            "ce_time": {"type": "string", "format": "date-time"},
+            "content-type": {"type": "string", "const": "application/json"},
+        },
+    }
+
+
+# ``Any``: JSON Schema nests freely.
+def _draft_7(schema: Any) -> Any:
+    if isinstance(schema, list):
+        return [_draft_7(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    lifted = {key: _draft_7(value) for key, value in schema.items()}
+    if "prefixItems" in lifted:
+        rest = lifted.pop("items", None)
+        lifted["items"] = lifted.pop("prefixItems")
+        if rest is not None:
+            lifted["additionalItems"] = rest
+    return lifted

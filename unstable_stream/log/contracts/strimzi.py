@@ -1,0 +1,50 @@
+"""The topics as ``KafkaTopic`` resources, for clusters whose topics belong to Strimzi's topic operator."""
+
+import json
+from collections.abc import Iterable
+
+from unstable_stream.log.port import TopicSpec
+
+__all__ = ["manifests"]
+
+
+def manifests(
+    topics: Iterable[TopicSpec],
+    cluster: str,
+    *,
+    replicas: int = 3,
+    namespace: str | None = None,
+    api_version: str = "v1",
+) -> str:
+    """Return a YAML document for each topic.
+
+    Args:
+        topics: what is declared.
+        cluster: name of the ``Kafka`` resource.
+        replicas: copies of each partition. With three or more, a record counts as written when two have it.
+        namespace: of the cluster; by default where the manifests are applied.
+        api_version: of ``kafka.strimzi.io``: ``v1`` since Strimzi 0.49, ``v1beta2`` before.
+    """
+    return "".join(_manifest(topic, cluster, replicas, namespace, api_version) for topic in topics)
+
+
+def _manifest(topic: TopicSpec, cluster: str, replicas: int, namespace: str | None, api_version: str) -> str:
+    lines = [
+        "---",
+        f"apiVersion: kafka.strimzi.io/{api_version}",
+        "kind: KafkaTopic",
+        "metadata:",
+        f"  name: {topic.name}",
+        *([f"  namespace: {json.dumps(namespace)}"] if namespace else []),
+        "  labels:",
+        f"    strimzi.io/cluster: {json.dumps(cluster)}",
+        "spec:",
+        f"  partitions: {topic.partitions}",
+        f"  replicas: {replicas}",
+        "  config:",
+        f"    cleanup.policy: {topic.cleanup_policy}",
+        f"    retention.ms: {-1 if topic.retention_ms is None else topic.retention_ms}",
+        f"    max.message.bytes: {topic.max_message_bytes}",
+        f"    min.insync.replicas: {2 if replicas > 2 else 1}",
+    ]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,221 @@
+"""Appending: what several tasks append at the same time goes together, each batch whole or not at all.
+
+Records of one partition that fit one of Kafka's record batches are stored as a unit anyway and need no
+transaction, unless they are so old that brokers would not know them again if they were sent twice. All others
+are written in one, by a producer with a random id of its own for each open log.
+
+A process that is killed inside such a transaction leaves it open. Readers then get nothing that lies behind
+its first record, in any partition it wrote to, until the brokers abort it: after ``transaction_timeout_s``,
+looked for every ``transaction.abort.timed.out.transaction.cleanup.interval.ms`` (10 s by default). The
+time-out is short for that reason, but longer than brokers need to replace one that died (9 s by default), so
+that a transaction survives this. A transaction takes some hundredths of a second.
+"""
+
+import asyncio
+import contextlib
+import secrets
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+from aiokafka import AIOKafkaProducer
+from aiokafka import errors as kafka
+
+from unstable_stream.errors import EventLogError, LogUnavailableError, UnknownTopicError, UnstableStreamError
+from unstable_stream.log.kafka.cluster import Cluster, Lazy
+from unstable_stream.log.kafka.errors import FENCED, REFUSED, is_passing, translated
+from unstable_stream.log.kafka.records import MOST_BYTES_AT_ONCE, Batch, pack
+from unstable_stream.log.kafka.sending import (
+    close_producer,
+    commit_transaction,
+    discard,
+    fill_transaction,
+    open_producer,
+    send,
+)
+from unstable_stream.log.kafka.topics import KafkaTopics
+
+__all__ = ["Appender"]
+
+_ATTEMPTS: Final = 3
+_LOOK_S: Final = 2.0
+_DOING: Final = "append"
+
+
+class Appender:
+    """Stores prepared batches."""
+
+    def __init__(self, cluster: Cluster, topics: KafkaTopics, transaction_timeout_s: float) -> None:
+        self._cluster = cluster
+        self._topics = topics
+        name = f"unstable_stream-append-{secrets.token_hex(8)}"
+        self._plain = Lazy(lambda: open_producer(cluster, _DOING), close_producer)
+        self._transactional = Lazy(
+            lambda: open_producer(cluster, _DOING, name, transaction_timeout_s), close_producer
+        )
+        self._units = _Lane(self._store_units)
+        self._transactions = _Lane(self._store_in_transaction)
+
+    async def append(self, batch: Batch) -> None:
+        """Store a batch; afterwards it knows its offsets.
+
+        Cancelled, it may be stored or not. Raises the :class:`EventLogError` family.
+        """
+        await (self._units if batch.is_unit else self._transactions).store(batch)
+
+    async def close(self) -> None:
+        """Finish what is under way."""
+        await self._units.finish()
+        await self._transactions.finish()
+        await self._plain.close()
+        await self._transactional.close()
+
+    async def _store_units(self, batches: Sequence[Batch]) -> list[UnstableStreamError | None]:
+        """Return for each batch what went wrong, if anything."""
+        try:
+            producer = await self._plain.get()
+        except EventLogError as error:
+            return [error] * len(batches)
+        packed = pack(batches, producer, self._topics, whole=True)
+        try:
+            async with asyncio.timeout(self._cluster.delivery_timeout_s):
+                outcomes = await send(producer, packed)
+        except TimeoutError as error:
+            await self._replace(self._plain, producer)
+            return [await self._undelivered(error, batch) for batch in batches]
+        if any(outcomes):
+            await self._replace(self._plain, producer)  # its numbering of what it sent has a hole now
+        failed = {
+            id(batch): outcome
+            for one, outcome in zip(packed, outcomes, strict=True)
+            if outcome is not None
+            for batch, _ in one.parts
+        }
+        errors: list[UnstableStreamError | None] = []
+        for batch in batches:
+            outcome = failed.get(id(batch))
+            if isinstance(outcome, REFUSED) and len(batches) > 1:
+                errors += await self._store_units([batch])  # let only the bad one fail
+            else:
+                errors.append(None if outcome is None else self._translated(outcome))
+        return errors
+
+    async def _store_in_transaction(self, batches: Sequence[Batch]) -> list[UnstableStreamError | None]:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._cluster.delivery_timeout_s
+        for attempt in range(1, _ATTEMPTS + 1):
+            for batch in batches:
+                batch.offsets.clear()
+            committing = False
+            try:
+                producer = await self._transactional.get()
+                packed = pack(batches, producer, self._topics, whole=False)
+                try:
+                    async with asyncio.timeout_at(deadline):
+                        await fill_transaction(producer, packed, {})
+                        committing = True
+                        await commit_transaction(producer)
+                except BaseException:
+                    # The next producer has the same id, so that the brokers abort what this one left open.
+                    await self._replace(self._transactional, producer)
+                    raise
+            except EventLogError as error:  # no producer, so that nothing was sent
+                return [error] * len(batches)
+            except TimeoutError as error:
+                return [await self._undelivered(error, batch) for batch in batches]
+            except (kafka.KafkaError, OSError) as error:
+                decided = not committing or isinstance(error, FENCED)
+                if not decided:
+                    return [self._translated(error)] * len(batches)
+                if attempt == _ATTEMPTS or not (isinstance(error, FENCED) or is_passing(error)):
+                    if len(batches) == 1:
+                        return [self._translated(error)]
+                    alone = [await self._store_in_transaction([batch]) for batch in batches]
+                    return [outcome for (outcome,) in alone]  # only the bad one fails
+            else:
+                break
+        return [None] * len(batches)
+
+    async def _undelivered(self, error: TimeoutError, batch: Batch) -> UnstableStreamError:
+        """Return what to say of a batch that the brokers did not take in time."""
+        with contextlib.suppress(LogUnavailableError, TimeoutError):
+            async with asyncio.timeout(_LOOK_S):
+                try:
+                    await self._topics.find({at.topic for at in batch.rows}, reload=True)
+                except UnknownTopicError as reason:  # deleted meanwhile
+                    return reason
+        return self._translated(error)
+
+    def _translated(self, error: BaseException) -> UnstableStreamError:
+        found = translated(error, self._cluster.location, _DOING)
+        if isinstance(error, REFUSED):
+            return found
+        return LogUnavailableError(f"{found} What was appended may be stored or not.")
+
+    async def _replace(self, holder: Lazy[AIOKafkaProducer], producer: AIOKafkaProducer) -> None:
+        holder.take()
+        await discard(producer)
+
+
+_Store = Callable[[Sequence[Batch]], Awaitable[list[UnstableStreamError | None]]]
+
+
+class _Lane:
+    """Stores batches in the order they come; those that come while others are being stored go together."""
+
+    def __init__(self, store: _Store) -> None:
+        self._store = store
+        self._waiting: list[tuple[Batch, asyncio.Future[None]]] = []
+        self._running: asyncio.Task[None] | None = None
+
+    async def store(self, batch: Batch) -> None:
+        """Store a batch. Cancelled while it waits its turn, it is not stored."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        entry = (batch, done)
+        self._waiting.append(entry)
+        if self._running is None:
+            self._running = asyncio.create_task(self._run())
+        try:
+            await done
+        finally:
+            if entry in self._waiting:
+                self._waiting.remove(entry)
+
+    async def finish(self) -> None:
+        """Wait until all that was given is stored, or has failed."""
+        if self._running is not None:
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._running
+
+    async def _run(self) -> None:
+        together: list[tuple[Batch, asyncio.Future[None]]] = []
+        try:
+            while self._waiting:
+                together = self._take()
+                storing = self._store([batch for batch, _ in together])
+                (result,) = await asyncio.gather(storing, return_exceptions=True)
+                outcomes: Sequence[BaseException | None] = (
+                    [result] * len(together) if isinstance(result, BaseException) else result
+                )  # the first is a bug, which whoever appends is to see
+                for (_, done), error in zip(together, outcomes, strict=True):
+                    if done.done():
+                        continue  # cancelled meanwhile
+                    if error is None:
+                        done.set_result(None)
+                    else:
+                        done.set_exception(error)
+        finally:
+            self._running = None
+            for _, done in (*together, *self._waiting):
+                if not done.done():  # the event loop ends
+                    done.cancel()
+
+    def _take(self) -> list[tuple[Batch, asyncio.Future[None]]]:
+        size = count = 0
+        for batch, _ in self._waiting:
+            size += batch.size
+            if count and size > MOST_BYTES_AT_ONCE:
+                break
+            count += 1
+        taken = self._waiting[:count]
+        del self._waiting[:count]
+        return taken

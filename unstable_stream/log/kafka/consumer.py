@@ -1,0 +1,302 @@
+"""The consumer of a Kafka log.
+
+aiokafka fetches and rebalances in the background; :meth:`KafkaConsumer.poll` takes over what happened. Where
+to read is decided here, never by aiokafka: at the committed position, at ``start``, or where this member was.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from aiokafka import AIOKafkaConsumer
+from aiokafka import errors as kafka
+from aiokafka.structs import TopicPartition as KafkaPartition
+
+from unstable_stream.errors import EventLogError, FencedError, LogUnavailableError
+from unstable_stream.log.kafka.cluster import Cluster
+from unstable_stream.log.kafka.errors import LOST_MEMBERSHIP, is_passing, translating
+from unstable_stream.log.kafka.membership import Membership
+from unstable_stream.log.kafka.offsets import KafkaOffsets
+from unstable_stream.log.kafka.reading import Reading
+from unstable_stream.log.kafka.topics import KafkaTopics
+from unstable_stream.log.port import Positions, Start, StoredRecord, TopicPartition
+
+__all__ = ["KafkaConsumer", "LogParts"]
+
+_PAUSE_S: Final = 0.05  # after an error that passes
+_TAKE_OVER_S: Final = 5.0  # a poll may take this long to look up where to begin, however short its timeout
+
+
+@dataclass(frozen=True, slots=True)
+class LogParts:
+    """What an open log shares with its consumers."""
+
+    cluster: Cluster
+    topics: KafkaTopics
+    offsets: KafkaOffsets
+
+
+class KafkaConsumer:
+    """Implements :class:`~unstable_stream.log.port.Consumer`. One task at a time may use it."""
+
+    def __init__(
+        self,
+        log: LogParts,
+        consumer: AIOKafkaConsumer,
+        topics: Sequence[str],
+        group: str | None,
+        start: Start,
+        on_close: Callable[["KafkaConsumer"], None],
+    ) -> None:
+        """``consumer`` is started, and has no partitions yet."""
+        self._log = log
+        self._consumer = consumer
+        self._topics = topics
+        self._group = group
+        self._start = start
+        self._on_close = on_close
+        self._reading = Reading(consumer)
+        self._members = Membership(consumer, self._ring)
+        self._taken_over = 0  # version of the share this member reads now
+        self._owned: Mapping[TopicPartition, int] = {}
+        self._bell: asyncio.Future[None] | None = None
+        self._joined = False
+        self._polling = False
+        self._closed = False
+
+    @property
+    def cluster(self) -> Cluster:
+        """The cluster of its log."""
+        return self._log.cluster
+
+    def read_all(self, positions: Positions) -> None:
+        """Without a group: read these partitions from these positions."""
+        self._consumer.assign([KafkaPartition(*at) for at in positions])
+        self._owned = dict.fromkeys(positions, 0)
+        self._reading.begin(positions)
+
+    # -- reading ----------------------------------------------------------------------------------
+
+    async def poll(self, max_records: int = 500, timeout_s: float = 1.0) -> list[StoredRecord]:
+        """Return up to ``max_records``, in offset order within each partition.
+
+        While no broker answers it returns nothing: aiokafka goes on trying.
+
+        Raises:
+            OffsetOutOfRangeError: retention deleted what was to be read next; :meth:`seek` to go on.
+            EventLogError: the brokers do not allow it.
+        """
+        self._check_open()
+        if max_records < 1:
+            raise ValueError(f"max_records is {max_records}, expected at least 1")
+        if self._polling:
+            raise EventLogError("this consumer is being polled already: one task at a time may poll it.")
+        self._polling = True
+        try:
+            return await self._poll(max_records, timeout_s)
+        finally:
+            self._polling = False
+
+    async def _poll(self, max_records: int, timeout_s: float) -> list[StoredRecord]:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        if self._group is not None and not self._joined:
+            self._joined = True
+            self._consumer.subscribe(list(self._topics), listener=self._members)
+        await asyncio.sleep(
+            0
+        )  # with records at hand nothing below waits, but fetches and heartbeats must run
+        while True:
+            bell = self._bell = loop.create_future()
+            if await self._follow_the_group(timeout_s):
+                self._check_open()
+                try:
+                    await self._reading.fetch(enough=max_records)
+                except kafka.KafkaError as error:
+                    await self._judge(error)
+                    continue
+                records = self._reading.take(max_records)
+                if records:
+                    return records
+            if loop.time() >= deadline:
+                return []
+            waiting: set[asyncio.Future[Any]] = {bell}
+            if self._reading.fetching is not None:
+                waiting.add(self._reading.fetching)
+            await asyncio.wait(waiting, timeout=deadline - loop.time(), return_when=asyncio.FIRST_COMPLETED)
+            self._check_open()
+
+    async def _follow_the_group(self, timeout_s: float) -> bool:
+        """Take over the share this member got; tell whether it has one and reads it."""
+        members = self._members
+        if self._group is None:
+            return True
+        try:
+            async with asyncio.timeout(max(timeout_s, _TAKE_OVER_S)):
+                while not members.rebalancing and members.version != self._taken_over:
+                    await self._take_over(members.version, members.owned)
+        except TimeoutError:
+            return False
+        return not members.rebalancing
+
+    async def _take_over(self, version: int, owned: Mapping[TopicPartition, int]) -> None:
+        positions = self._reading.positions
+        begins = {at: positions[at] for at, since in owned.items() if self._owned.get(at) == since}
+        begins |= await self._begin_at([at for at in owned if at not in begins])
+        if not self._members.rebalancing and self._members.version == version:
+            self._owned = owned
+            self._taken_over = version
+            self._reading.begin(begins)
+
+    async def _begin_at(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """Where a member begins with partitions that are new to it."""
+        if not partitions:
+            return {}
+        assert self._group is not None
+        committed = await self._log.topics.committed(self._group)
+        # Where nobody has committed anything, what this member has read before is the best there is.
+        known = {at: committed.get(at, self._reading.positions.get(at)) for at in partitions}
+        missing = [at for at, offset in known.items() if offset is None]
+        started = await self._log.offsets.start(missing, self._start)
+        return {at: started[at] if offset is None else offset for at, offset in known.items()}
+
+    async def _judge(self, error: kafka.KafkaError) -> None:
+        """Raise what the user has to know; let pass what mends itself."""
+        if not self._members.rebalancing or self._group is None:
+            self._reading.begin_again()
+        if isinstance(error, kafka.OffsetOutOfRangeError):
+            ((at, offset),) = error.args[0].items()
+            raise await self._log.offsets.out_of_range(TopicPartition(*at), offset) from error
+        # Without an offset: a new share, and we have not yet said from where.
+        if not is_passing(error) and not isinstance(error, kafka.NoOffsetForPartitionError):
+            with translating(self._log.cluster.location, f"read {', '.join(self._topics)}"):
+                raise error
+        await asyncio.sleep(_PAUSE_S)
+
+    def _ring(self) -> None:
+        """Wake a poll that waits."""
+        if self._bell is not None and not self._bell.done():
+            self._bell.set_result(None)
+
+    # -- positions --------------------------------------------------------------------------------
+
+    def assignment(self) -> frozenset[TopicPartition]:
+        """The partitions this member reads now; changes only inside :meth:`poll`."""
+        return frozenset(self._owned)
+
+    def positions(self) -> Positions:
+        """Next offset of every assigned partition."""
+        return dict(self._reading.positions)
+
+    async def committed(self) -> Positions:
+        """The group's committed positions of the assigned partitions that have one; none without a group."""
+        self._check_open()
+        if self._group is None:
+            return {}
+        found = await self._log.topics.committed(self._group)
+        return {at: offset for at, offset in found.items() if at in self._owned}
+
+    async def commit(self, positions: Positions | None = None) -> None:
+        """Commit ``positions``, by default all that moved since the last commit.
+
+        Raises:
+            FencedError: a partition belongs to this member no more; nothing was committed.
+            EventLogError: the consumer has no group.
+            LogUnavailableError: the brokers did not take them in time.
+        """
+        self._check_open()
+        if positions is None:
+            positions = {at: self._reading.positions[at] for at in self._reading.moved}
+        offsets = {KafkaPartition(*at): offset for at, offset in positions.items()}
+        committed = False
+        try:
+            async with asyncio.timeout(self._log.cluster.delivery_timeout_s):
+                while not committed:
+                    group = await self.claim(positions)
+                    committed = not offsets or await self._commit(group, offsets)
+        except TimeoutError as error:
+            raise LogUnavailableError(
+                f"the positions of group {self._group!r} could not be committed within "
+                f"{self._log.cluster.delivery_timeout_s:g} s: check that the brokers run."
+            ) from error
+        self.saved(positions)
+
+    async def _commit(self, group: str, offsets: Mapping[Any, int]) -> bool:
+        """Tell whether it worked; if not, the group moves and may be asked again when it has settled."""
+        with translating(self._log.cluster.location, f"commit positions of group {group!r}"):
+            # In a task of its own: what aiokafka does for a commit that is cancelled would fail unheard.
+            committing = asyncio.create_task(self._consumer.commit(offsets))
+            committing.add_done_callback(_heard)
+            try:
+                await asyncio.shield(committing)
+            except LOST_MEMBERSHIP:
+                self._members.moves()
+                return False
+        return True
+
+    async def claim(self, positions: Positions) -> str:
+        """Return the group if these partitions are this member's; waits for a rebalance under way.
+
+        Raises:
+            FencedError: a partition is not.
+            EventLogError: the consumer has no group or is closed.
+        """
+        self._check_open()
+        if self._group is None:
+            raise EventLogError(
+                "a consumer without a group has no positions to commit: open it with group=…, or keep its "
+                "positions() yourself."
+            )
+        if positions.keys() <= self._owned.keys() and positions:
+            await self._members.settled()
+            self._check_open()
+        for at in positions:
+            if at not in self._owned or self._members.owned.get(at) != self._owned[at]:
+                raise FencedError(
+                    f"{at} is not assigned to this consumer of group {self._group!r} (it has "
+                    f"{_listed(self._members.owned)}): nothing was committed."
+                )
+        return self._group
+
+    def saved(self, positions: Positions) -> None:
+        """Note that these positions were committed."""
+        now = self._reading.positions
+        self._reading.moved -= {at for at, offset in positions.items() if now.get(at) == offset}
+
+    async def seek(self, positions: Positions) -> None:
+        """Go on from these offsets; whether they exist shows in the next :meth:`poll`.
+
+        Raises :class:`EventLogError` if a partition is not assigned.
+        """
+        self._check_open()
+        for at in positions:
+            if at not in self._owned:
+                raise EventLogError(
+                    f"cannot seek to {at}@{positions[at]}: this consumer has {_listed(self._owned)}. "
+                    "A member of a group gets its partitions in poll()."
+                )
+        self._reading.seek(positions)
+
+    async def close(self) -> None:
+        """Leave the group: its other members take over at once. What was not committed is read again."""
+        if self._closed:
+            return
+        self._closed = True
+        self._on_close(self)
+        self._ring()
+        self._members.close()
+        await self._reading.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise EventLogError("this consumer is closed; open another one to go on.")
+
+
+def _heard(task: asyncio.Task[Any]) -> None:
+    if not task.cancelled():
+        task.exception()
+
+
+def _listed(partitions: Collection[TopicPartition]) -> str:
+    return ", ".join(str(at) for at in sorted(partitions)) or "no partitions yet"

@@ -1,0 +1,206 @@
+"""The event log on a Kafka cluster.
+
+``KafkaLog.open("kafka://host:9092")`` reads the location and no more; the first coroutine connects, and binds
+the log to the event loop it runs in. Everything read is committed (``read_committed``), everything written is
+acknowledged by all replicas in sync and written once however often it had to be sent.
+
+An append or transaction is visible when it returns, unless an earlier transaction of somebody else is open in
+one of its partitions: readers get to the records behind that one when it ends.
+"""
+
+import asyncio
+import os
+from collections.abc import Mapping, Sequence
+from typing import Self
+
+from unstable_stream.errors import EventLogError
+from unstable_stream.log.kafka.append import Appender
+from unstable_stream.log.kafka.cluster import Cluster
+from unstable_stream.log.kafka.consumer import KafkaConsumer, LogParts
+from unstable_stream.log.kafka.location import KafkaLocation, parse_location
+from unstable_stream.log.kafka.messages import curb_aiokafka
+from unstable_stream.log.kafka.offsets import KafkaOffsets
+from unstable_stream.log.kafka.producer import KafkaProducer
+from unstable_stream.log.kafka.readers import open_reader
+from unstable_stream.log.kafka.records import prepare
+from unstable_stream.log.kafka.sending import open_producer
+from unstable_stream.log.kafka.topics import KafkaTopics
+from unstable_stream.log.port import Positions, Record, Start, TopicPartition, TopicSpec
+
+__all__ = ["KafkaLog"]
+
+
+class KafkaLog:
+    """Implements :class:`~unstable_stream.log.port.EventLog` on Kafka."""
+
+    def __init__(self, cluster: Cluster, append_timeout_s: float, session_timeout_s: float) -> None:
+        """Use :meth:`open`."""
+        self._cluster = cluster
+        self._append_timeout_s = append_timeout_s
+        self._session_timeout_s = session_timeout_s
+        self._parts: LogParts | None = None
+        self._appender: Appender | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._open: set[KafkaConsumer | KafkaProducer] = set()
+        self._closed = False
+
+    @classmethod
+    def open(
+        cls,
+        location: str | KafkaLocation,
+        *,
+        environ: Mapping[str, str] | None = None,
+        connect_timeout_s: float = 15.0,
+        delivery_timeout_s: float = 60.0,
+        append_timeout_s: float = 15.0,
+        session_timeout_s: float = 10.0,
+    ) -> Self:
+        """Open the log at ``location``; nothing is sent yet.
+
+        Args:
+            location: see :mod:`~unstable_stream.log.kafka.location`.
+            environ: completes the location, by default the process's environment.
+            connect_timeout_s: how long the first request waits for a broker.
+            delivery_timeout_s: how long later ones wait for brokers that restart or moved.
+            append_timeout_s: after this long, brokers abort what a killed process was appending.
+            session_timeout_s: a group member silent for so long loses its partitions. One whose event loop is
+                busy is silent.
+
+        Raises:
+            ConfigError: the location is malformed, or its certificates cannot be read.
+        """
+        if isinstance(location, str):
+            location = parse_location(location, os.environ if environ is None else environ)
+        curb_aiokafka()
+        cluster = Cluster(location, connect_timeout_s, delivery_timeout_s)
+        return cls(cluster, append_timeout_s, session_timeout_s)
+
+    def __repr__(self) -> str:
+        return f"<KafkaLog {self._cluster.location}>"
+
+    def _use(self) -> LogParts:
+        """Return the parts, made on first use."""
+        loop = asyncio.get_running_loop()
+        if self._closed:
+            raise EventLogError("this log is closed; open it again to go on.")
+        if self._parts is None:
+            self._loop = loop
+            self._parts = LogParts(self._cluster, KafkaTopics(self._cluster), KafkaOffsets(self._cluster))
+            self._appender = Appender(self._cluster, self._parts.topics, self._append_timeout_s)
+        elif self._loop is not loop:
+            raise EventLogError("this log was used in another event loop: open one for each event loop.")
+        return self._parts
+
+    async def log_id(self) -> str:
+        """Return the cluster's id."""
+        return await self._use().topics.cluster_id()
+
+    async def create_topics(self, specs: Sequence[TopicSpec]) -> None:
+        """Create those that do not exist; existing ones keep their settings.
+
+        Raises :class:`EventLogError` if an existing one has another number of partitions.
+        """
+        await self._use().topics.create(specs)
+
+    async def topics(self) -> Mapping[str, int]:
+        """Topic name to number of partitions, without Kafka's own topics."""
+        return await self._use().topics.partitions()
+
+    async def topic_settings(self) -> Mapping[str, TopicSpec]:
+        """Return the topics with the settings they have now."""
+        return await self._use().topics.settings()
+
+    async def alter_topics(self, specs: Sequence[TopicSpec]) -> None:
+        """Give existing topics the settings of their spec; raises :class:`UnknownTopicError`."""
+        await self._use().topics.alter(specs)
+
+    async def append(self, records: Sequence[Record]) -> list[tuple[TopicPartition, int]]:
+        """Append a batch atomically and durably; return partition and offset of each, in order.
+
+        Batches that several tasks append at the same time are sent together, each whole or not at all; see
+        :mod:`~unstable_stream.log.kafka.append`.
+
+        Raises:
+            UnknownTopicError: a topic or forced partition does not exist.
+            RecordTooLargeError: a record exceeds its topic's limit.
+            LogUnavailableError: the brokers did not take it in time; it may be stored or not.
+        """
+        parts = self._use()
+        if not records:
+            return []
+        assert self._appender is not None
+        batch = await prepare(records, parts.topics)
+        await self._appender.append(batch)
+        return batch.places()
+
+    async def producer(self, producer_id: str) -> KafkaProducer:
+        """Open a transactional producer, fencing off any earlier one with the same id."""
+        parts = self._use()
+        opened = await open_producer(self._cluster, f"open producer {producer_id!r}", producer_id)
+        producer = KafkaProducer(self._cluster, parts.topics, opened, producer_id, self._open.discard)
+        self._open.add(producer)
+        return producer
+
+    async def consumer(
+        self, topics: Sequence[str], group: str | None = None, start: Start = "beginning"
+    ) -> KafkaConsumer:
+        """Open a consumer; a member of a group joins it in its first poll.
+
+        Raises :class:`UnknownTopicError`.
+        """
+        parts = self._use()
+        found = await parts.topics.find(topics, reload=True)
+        whole = [TopicPartition(name, n) for name, topic in found.items() for n in range(topic.partitions)]
+        begins = await parts.offsets.start(whole, start) if group is None else {}
+        reader = await open_reader(self._cluster, group, self._session_timeout_s)
+        consumer = KafkaConsumer(parts, reader, list(found), group, start, self._open.discard)
+        self._open.add(consumer)
+        if group is None:
+            consumer.read_all(begins)
+        return consumer
+
+    async def beginning_offsets(self, topic: str) -> Positions:
+        """Offset of the first retained record of each partition."""
+        return await self._use().offsets.beginning(await self._partitions(topic))
+
+    async def end_offsets(self, topic: str) -> Positions:
+        """Offset after the last committed record of each partition, its transaction's marker included."""
+        return await self._use().offsets.end(await self._partitions(topic))
+
+    async def offsets_for_time(self, topic: str, timestamp_ms: int) -> Positions:
+        """First offset of each partition with a timestamp at or after the given one; the end if none."""
+        return await self._use().offsets.for_time(await self._partitions(topic), timestamp_ms)
+
+    async def _partitions(self, topic: str) -> list[TopicPartition]:
+        found = await self._use().topics.find([topic])
+        return [TopicPartition(topic, number) for number in range(found[topic].partitions)]
+
+    async def groups(self) -> Sequence[str]:
+        """Return the names of all groups that have committed positions, sorted."""
+        return await self._use().topics.groups()
+
+    async def committed_positions(self, group: str) -> Positions:
+        """All positions a group has committed."""
+        return await self._use().topics.committed(group)
+
+    async def close(self) -> None:
+        """Close all consumers and producers, finish what is under way and disconnect. Idempotent."""
+        if self._closed:
+            return
+        parts = self._parts
+        try:
+            for opened in list(self._open):
+                await opened.close()
+            if self._appender is not None:
+                await self._appender.close()
+        finally:
+            self._closed = True
+            if parts is not None:
+                await parts.offsets.close()
+                await parts.topics.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.close()

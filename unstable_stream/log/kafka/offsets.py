@@ -1,0 +1,110 @@
+"""Looking up offsets: beginnings, ends, times, and what is there when a position is not."""
+
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
+
+from aiokafka.structs import TopicPartition as KafkaPartition
+
+from unstable_stream.errors import OffsetOutOfRangeError
+from unstable_stream.log.kafka.cluster import Cluster, Lazy
+from unstable_stream.log.kafka.readers import FETCH_WAIT_MS, open_reader, stop_reader
+from unstable_stream.log.port import Positions, Start, TopicPartition
+
+__all__ = ["KafkaOffsets"]
+
+
+class KafkaOffsets:
+    """Offsets of whole partitions, committed records only."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._reader = Lazy(lambda: open_reader(cluster), stop_reader)
+
+    async def close(self) -> None:
+        """Close the connection."""
+        await self._reader.close()
+
+    async def beginning(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """Offset of the first retained record of each partition."""
+        reader = await self._reader.get()
+        wanted = [KafkaPartition(*at) for at in partitions]
+        found = await self._cluster.ask(lambda: reader.beginning_offsets(wanted), "look up offsets")
+        return {at: found[at] for at in partitions}
+
+    async def end(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """Offset after the last committed record of each partition, its transaction's marker included."""
+        reader = await self._reader.get()
+        wanted = [KafkaPartition(*at) for at in partitions]
+        found = await self._cluster.ask(lambda: reader.end_offsets(wanted), "look up offsets")
+        return {at: found[at] for at in partitions}
+
+    async def start(self, partitions: Sequence[TopicPartition], start: Start) -> dict[TopicPartition, int]:
+        """Where reading begins when nothing is committed."""
+        if not partitions:
+            return {}
+        if start == "beginning":
+            return await self.beginning(partitions)
+        if start == "end":
+            return await self.end(partitions)
+        return await self.for_time(partitions, start)
+
+    async def for_time(
+        self, partitions: Collection[TopicPartition], timestamp_ms: int
+    ) -> dict[TopicPartition, int]:
+        """First offset of each partition with a timestamp at or after the given one; the end if none.
+
+        Kafka's index counts the markers of transactions too, which have the time they were written: where one
+        was found, the records behind it are looked at.
+        """
+        ends = await self.end(partitions)
+        reader = await self._reader.get()
+        wanted = {KafkaPartition(*at): max(timestamp_ms, 0) for at in partitions}
+        found = await self._cluster.ask(lambda: reader.offsets_for_times(wanted), "look up offsets by time")
+        offsets = dict(ends)
+        candidates = {
+            at: found[at].offset for at in partitions if found[at] is not None and found[at].offset < ends[at]
+        }
+        if candidates:
+            offsets |= await self._first_records(candidates, ends, timestamp_ms)
+        return offsets
+
+    async def _first_records(
+        self, candidates: Mapping[TopicPartition, int], ends: Positions, timestamp_ms: int
+    ) -> dict[TopicPartition, int]:
+        """Offset of the first record so late at or behind each candidate; the end if none."""
+        reader = await open_reader(self._cluster)
+        try:
+            wanted = {KafkaPartition(*at): offset for at, offset in candidates.items()}
+            reader.assign(list(wanted))
+            for at, offset in wanted.items():
+                reader.seek(at, offset)
+            offsets: dict[TopicPartition, int] = {}
+            while len(offsets) < len(candidates):
+                left = [at for at in wanted if at not in offsets]
+                fetch = partial(reader.getmany, *left, timeout_ms=FETCH_WAIT_MS)
+                fetched = await self._cluster.ask(fetch, "look up offsets by time")
+                for at in left:
+                    late = (r.offset for r in fetched.get(at, ()) if r.timestamp >= timestamp_ms)
+                    first = next(late, None)
+                    own = TopicPartition(*at)
+                    if first is not None:
+                        offsets[own] = min(first, ends[own])
+                    elif await reader.position(at) >= ends[own]:
+                        offsets[own] = ends[own]
+                if len(offsets) < len(candidates):
+                    reader.pause(*(at for at in wanted if at in offsets))
+            return offsets
+        finally:
+            await stop_reader(reader)
+
+    async def out_of_range(self, at: TopicPartition, offset: int) -> OffsetOutOfRangeError:
+        """Return the error for a position that is not there."""
+        begin, end = (await self.beginning([at]))[at], (await self.end([at]))[at]
+        return OffsetOutOfRangeError(
+            f"{at}@{offset} is out of range: this log has offsets {begin} up to (not including) {end}. "
+            + (
+                "Records before were deleted by retention: seek to the beginning, and count them as lost."
+                if offset < begin
+                else "The log is shorter than this position: is it another log, or an older copy of it?"
+            )
+        )

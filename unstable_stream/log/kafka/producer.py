@@ -1,0 +1,212 @@
+"""The transactional producer of a Kafka log.
+
+A transaction is kept in memory until it commits, so nothing is sent of one that is left by an exception.
+Then the owners of the partitions are checked and, in one Kafka transaction, the records sent, the positions
+sent, everything committed. It returns when everybody can see it.
+
+Kafka checks the producer's id at the commit, but not that a consumer still owns its partitions at that very
+moment: two members of a group are kept apart for certain only if whoever works on a partition takes a
+producer whose id is made of the group and the partition.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Final, Self
+
+from aiokafka import AIOKafkaProducer
+from aiokafka import errors as kafka
+
+from unstable_stream.errors import EventLogError, FencedError, LogUnavailableError, UnstableStreamError
+from unstable_stream.log.kafka.cluster import Cluster
+from unstable_stream.log.kafka.consumer import KafkaConsumer
+from unstable_stream.log.kafka.errors import FENCED, translated
+from unstable_stream.log.kafka.records import Batch, pack, prepare
+from unstable_stream.log.kafka.sending import (
+    abort_transaction,
+    close_producer,
+    commit_transaction,
+    discard,
+    fill_transaction,
+)
+from unstable_stream.log.kafka.topics import KafkaTopics
+from unstable_stream.log.port import Consumer, Positions, Record, TopicPartition
+
+__all__ = ["KafkaProducer", "KafkaTransaction"]
+
+_SETTLE_S: Final = 5.0
+
+
+class KafkaProducer:
+    """Implements :class:`~unstable_stream.log.port.Producer`."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        topics: KafkaTopics,
+        producer: AIOKafkaProducer,
+        producer_id: str,
+        on_close: Callable[["KafkaProducer"], None],
+    ) -> None:
+        self._cluster = cluster
+        self._topics = topics
+        self._producer = producer
+        self._producer_id = producer_id
+        self._on_close = on_close
+        self._closed = False
+        self._in_transaction = False
+        self._ended_by: UnstableStreamError | None = None
+
+    def transaction(self) -> "KafkaTransaction":
+        """Return a transaction to enter with ``async with``; one at a time."""
+        return KafkaTransaction(self, self._cluster, self._topics)
+
+    async def close(self) -> None:
+        """Begin no more transactions."""
+        if not self._closed:
+            self._closed = True
+            self._on_close(self)
+            if self._ended_by is None:
+                await close_producer(self._producer)
+
+    def enter(self) -> None:
+        """Note that a transaction begins.
+
+        Raises:
+            FencedError: a later producer has taken over.
+            LogUnavailableError: an earlier transaction ended in doubt.
+            EventLogError: closed, or a transaction is open.
+        """
+        if self._closed:
+            raise EventLogError(f"producer {self._producer_id!r} is closed; open another one to go on.")
+        if self._ended_by is not None:
+            raise type(self._ended_by)(str(self._ended_by))
+        if self._in_transaction:
+            raise EventLogError(
+                f"producer {self._producer_id!r} has a transaction open already: finish it first, or open a "
+                "producer with another id."
+            )
+        self._in_transaction = True
+
+    def leave(self) -> None:
+        """Note that the transaction ended."""
+        self._in_transaction = False
+
+    async def commit(self, batches: Sequence[Batch], positions: dict[str, dict[TopicPartition, int]]) -> None:
+        """Send and commit.
+
+        Raises:
+            FencedError: a later producer has taken over; nothing was stored.
+            LogUnavailableError: it may be stored or not. This producer is of no use any more.
+        """
+        sending = asyncio.create_task(self._commit(batches, positions))
+        try:
+            await asyncio.shield(sending)
+        except asyncio.CancelledError:
+            # Half a commit would leave open whether it was stored: that is settled first, if brokers answer.
+            await asyncio.wait([sending], timeout=_SETTLE_S)
+            sending.cancel()
+            await asyncio.wait([sending])
+            if not sending.cancelled():
+                sending.exception()  # is raised when the next transaction begins
+            raise
+
+    async def _commit(
+        self, batches: Sequence[Batch], positions: dict[str, dict[TopicPartition, int]]
+    ) -> None:
+        producer = self._producer
+        committing = False
+        try:
+            async with asyncio.timeout(self._cluster.delivery_timeout_s):
+                packed = pack(batches, producer, self._topics, whole=False)
+                await fill_transaction(producer, packed, positions)
+                committing = True
+                await commit_transaction(producer)
+        except (kafka.KafkaError, OSError, asyncio.CancelledError) as error:
+            # To begin again with this id could fence off one that took over meanwhile: this one is over.
+            self._ended_by = self._judged(error, committing)
+            if not committing and not isinstance(error, FENCED):
+                await abort_transaction(producer)
+            await discard(producer)
+            if isinstance(error, asyncio.CancelledError):
+                raise
+            raise self._ended_by from error
+
+    def _judged(self, error: BaseException, committing: bool) -> UnstableStreamError:
+        name = repr(self._producer_id)
+        if isinstance(error, FENCED):
+            return FencedError(
+                f"producer {name} was taken over by a later one with the same id, or the brokers gave up its "
+                "transaction: nothing of it was stored. Stop this process; the other one goes on."
+            )
+        if isinstance(error, asyncio.CancelledError):
+            return LogUnavailableError(
+                f"the last transaction of producer {name} was cancelled while it was committed, and may be "
+                "stored or not: open another producer, and read the group's positions, to go on."
+            )
+        found = translated(error, self._cluster.location, f"commit a transaction of producer {name}")
+        fate = "It may be stored or not" if committing else "Nothing of it was stored"
+        return type(found)(f"{found} {fate}; open another producer to go on.")
+
+
+class KafkaTransaction:
+    """Implements :class:`~unstable_stream.log.port.Transaction`."""
+
+    def __init__(self, producer: KafkaProducer, cluster: Cluster, topics: KafkaTopics) -> None:
+        self._producer = producer
+        self._cluster = cluster
+        self._topics = topics
+        self._batches: list[Batch] = []
+        self._positions: dict[str, dict[TopicPartition, int]] = {}
+        self._consumers: list[tuple[KafkaConsumer, dict[TopicPartition, int]]] = []
+        self._open = False
+
+    async def __aenter__(self) -> Self:
+        self._producer.enter()
+        self._open = True
+        return self
+
+    async def append(self, records: Sequence[Record]) -> None:
+        """Add records, to be sent when the transaction commits."""
+        self._check_open()
+        self._batches.append(await prepare(records, self._topics))
+
+    async def commit_positions(self, consumer: Consumer | str, positions: Positions) -> None:
+        """Commit positions of the consumer's group, or of a named one, together with the records."""
+        self._check_open()
+        positions = dict(positions)
+        if isinstance(consumer, str):
+            group = consumer
+            await self._check_partitions(positions)
+        else:
+            if not isinstance(consumer, KafkaConsumer) or consumer.cluster is not self._cluster:
+                raise EventLogError(
+                    f"positions can be committed in a transaction of {self._cluster.location} only for a "
+                    "consumer of the same open log."
+                )
+            group = await consumer.claim(positions)
+            self._consumers.append((consumer, positions))
+        self._positions.setdefault(group, {}).update(positions)
+
+    async def _check_partitions(self, positions: Positions) -> None:
+        found = await self._topics.find({at.topic for at in positions})
+        for at in positions:
+            found[at.topic].check(at.partition)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._open = False
+        try:
+            if kind is None:
+                for consumer, positions in self._consumers:
+                    await consumer.claim(positions)
+                await self._producer.commit(self._batches, self._positions)
+                for consumer, positions in self._consumers:
+                    consumer.saved(positions)
+        finally:
+            self._producer.leave()
+
+    def _check_open(self) -> None:
+        if not self._open:
+            raise EventLogError("a transaction takes records only inside its `async with` block.")

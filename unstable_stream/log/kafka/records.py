@@ -1,0 +1,179 @@
+"""Records on their way to Kafka and back: checked, sorted by partition, packed into record batches."""
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
+
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
+
+from unstable_stream.errors import RecordTooLargeError
+from unstable_stream.log.kafka.topics import KafkaTopics, Topic
+from unstable_stream.log.partitioner import partition_for_key
+from unstable_stream.log.port import Record, StoredRecord, TopicPartition
+
+__all__ = ["MOST_BYTES_AT_ONCE", "Batch", "Packed", "pack", "prepare", "stored_record", "waves"]
+
+MOST_BYTES_AT_ONCE: Final = 32 * 1024 * 1024
+"""Of records in requests under way: brokers drop a connection that sends 100 MB in one request."""
+
+_PACKED_BYTES: Final = 1024 * 1024
+_BATCH_OVERHEAD: Final = 61
+# A broker recognises what was sent twice by what its producer sent last. It forgets producers whose last
+# record is a day old by its own timestamp, as replayed history is, but none with an open transaction.
+_REMEMBERED_MS: Final = 12 * 3600 * 1000
+_RECORD_OVERHEAD: Final = 32  # lengths and differences, at most; each header has two lengths more
+
+_Row: TypeAlias = tuple[bytes, bytes, list[tuple[str, bytes]], int, int]
+"""Key, value, headers, time in milliseconds, and an upper bound of its bytes."""
+
+
+@dataclass(slots=True)
+class Batch:
+    """The records of one append, sorted by partition, and where they were stored."""
+
+    rows: dict[TopicPartition, list[_Row]]
+    order: list[TopicPartition]
+    """The partition of each record, in the order given."""
+    size: int
+    """Upper bound of the bytes, uncompressed."""
+    is_unit: bool
+    """Stored whole and only once even without a transaction."""
+    offsets: dict[TopicPartition, list[int]] = field(default_factory=dict)
+
+    def places(self) -> list[tuple[TopicPartition, int]]:
+        """Return partition and offset of each record."""
+        nexts = {at: iter(offsets) for at, offsets in self.offsets.items()}
+        return [(at, next(nexts[at])) for at in self.order]
+
+
+async def prepare(records: Sequence[Record], topics: KafkaTopics) -> Batch:
+    """Check records and find their partitions.
+
+    Raises :class:`UnknownTopicError`, :class:`RecordTooLargeError`.
+    """
+    known: dict[str, Topic] = {}
+    rows: dict[TopicPartition, list[_Row]] = {}
+    order: list[TopicPartition] = []
+    total = _BATCH_OVERHEAD
+    limit = _PACKED_BYTES
+    newest_ms = 0
+    for record in tuple(records):  # the caller may go on using its list
+        topic = known.get(record.topic) or topics.known(record.topic)
+        if topic is None:
+            topic = (await topics.find([record.topic]))[record.topic]
+        known[record.topic] = topic
+        if record.partition is None:
+            number = partition_for_key(record.key, topic.partitions)
+        else:
+            number = record.partition
+            topic.check(number)
+        key, headers = record.key.encode(), list(record.headers.items())
+        size = _RECORD_OVERHEAD + len(key) + len(record.value)
+        for name, header in headers:
+            size += 10 + 4 * len(name) + len(header)
+        if size + _BATCH_OVERHEAD > topic.max_message_bytes:
+            exact = DefaultRecordBatchBuilder.estimate_size_in_bytes(key, record.value, headers)
+            if exact > topic.max_message_bytes:
+                topic = known[topic.name] = (await topics.find([topic.name], reload=True))[topic.name]
+            if exact > topic.max_message_bytes:
+                raise RecordTooLargeError(
+                    f"record with key {record.key!r} for topic {topic.name!r} has {exact} bytes, the "
+                    f"topic's limit is {topic.max_message_bytes}: raise its max_message_bytes, or keep the "
+                    "value in a file and append a reference to it."
+                )
+        at = TopicPartition(topic.name, number)
+        row = (key, record.value, headers, record.timestamp_ms, size)
+        of_partition = rows.get(at)
+        if of_partition is None:
+            rows[at] = [row]
+        else:
+            of_partition.append(row)
+        order.append(at)
+        total += size
+        newest_ms = max(newest_ms, record.timestamp_ms)
+        limit = min(limit, topic.max_message_bytes)
+    fits_one_pack = len(order) == 1 or (len(rows) == 1 and total <= limit)
+    remembered = newest_ms > time.time_ns() // 1_000_000 - _REMEMBERED_MS
+    return Batch(rows, order, total, is_unit=fits_one_pack and remembered)
+
+
+@dataclass(slots=True)
+class Packed:
+    """One of Kafka's record batches: stored in one partition as a unit."""
+
+    at: TopicPartition
+    builder: Any
+    """An ``aiokafka`` batch builder."""
+    size: int
+    parts: list[tuple[Batch, int]] = field(default_factory=list)
+    """Whose records it holds, and how many, in order."""
+
+    def note_offsets(self, base: int) -> None:
+        """Tell each batch the offsets its records have, ``base`` being that of the first in here."""
+        for batch, count in self.parts:
+            batch.offsets.setdefault(self.at, []).extend(range(base, base + count))
+            base += count
+
+
+def pack(batches: Iterable[Batch], producer: Any, topics: KafkaTopics, *, whole: bool) -> list[Packed]:
+    """Pack the records of several appends together, by partition, within the topics' limits.
+
+    Args:
+        batches: prepared.
+        producer: the ``aiokafka`` producer that will send them.
+        topics: knows the limits.
+        whole: never divide what a batch has for a partition, so that it is stored as a unit.
+    """
+    packed: list[Packed] = []
+    last: dict[TopicPartition, Packed] = {}
+    for batch in batches:
+        for at, rows in batch.rows.items():
+            topic = topics.known(at.topic)
+            limit = _PACKED_BYTES if topic is None else min(_PACKED_BYTES, topic.max_message_bytes)
+            current = last.get(at)
+            if whole and current is not None and current.size + batch.size > limit:
+                current = None
+            count = 0
+            for key, value, headers, timestamp_ms, size in rows:
+                if current is None or (not whole and current.size + size > limit):
+                    if current is not None and count:
+                        current.parts.append((batch, count))
+                    current = last[at] = Packed(at, producer.create_batch(), _BATCH_OVERHEAD)
+                    packed.append(current)
+                    count = 0
+                current.builder.append(timestamp=timestamp_ms, key=key, value=value, headers=headers)
+                current.size += size
+                count += 1
+            if current is not None:
+                current.parts.append((batch, count))
+    return packed
+
+
+def waves(packed: Sequence[Packed]) -> Iterable[list[Packed]]:
+    """Divide what is to be sent into parts of at most :data:`MOST_BYTES_AT_ONCE`, in order."""
+    wave: list[Packed] = []
+    size = 0
+    for one in packed:
+        if wave and size + one.size > MOST_BYTES_AT_ONCE:
+            yield wave
+            wave, size = [], 0
+        wave.append(one)
+        size += one.size
+    if wave:
+        yield wave
+
+
+def stored_record(record: Any) -> StoredRecord:
+    """Return our view of an ``aiokafka`` record; keys that are not text are shown as well as can be."""
+    key = record.key
+    headers: Mapping[str, bytes] = dict(record.headers)
+    return StoredRecord(
+        record.topic,
+        record.partition,
+        record.offset,
+        "" if key is None else key.decode(errors="replace"),
+        record.value or b"",
+        headers,
+        record.timestamp,
+    )

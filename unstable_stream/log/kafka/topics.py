@@ -1,0 +1,268 @@
+"""The topics of a Kafka cluster and their settings, and the groups that have committed positions."""
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from aiokafka import errors as kafka
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+
+from unstable_stream.errors import EventLogError, UnknownTopicError
+from unstable_stream.log.kafka.cluster import Cluster, Lazy
+from unstable_stream.log.kafka.errors import translated
+from unstable_stream.log.port import Positions, TopicPartition, TopicSpec
+
+__all__ = ["KafkaTopics", "Topic"]
+
+_SETTINGS: Final = ("cleanup.policy", "retention.ms", "max.message.bytes")
+_SET_ON_TOPIC: Final = 1  # source of a setting: given to this topic, not a broker's or Kafka's default
+_GROUPS_AT_ONCE: Final = 16
+_NAMED: Final = 20  # topics in a message
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """What must be known of a topic to write to it."""
+
+    name: str
+    partitions: int
+    max_message_bytes: int
+
+    def check(self, partition: int) -> None:
+        """Raise :class:`UnknownTopicError` if it has no such partition."""
+        if not 0 <= partition < self.partitions:
+            raise UnknownTopicError(
+                f"unknown partition {self.name}[{partition}]: the topic has partitions 0 to "
+                f"{self.partitions - 1}."
+            )
+
+
+class KafkaTopics:
+    """The cluster's topics, read again when one is asked for that is not known yet."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._admin = Lazy(self._connect, lambda admin: admin.close())
+        self._known: dict[str, Topic] = {}
+
+    async def _connect(self) -> AIOKafkaAdminClient:
+        admin = AIOKafkaAdminClient(**self._cluster.settings())
+        await self._cluster.start(admin.start, "connect")
+        return admin
+
+    async def close(self) -> None:
+        """Close the connection."""
+        await self._admin.close()
+
+    # -- what there is ----------------------------------------------------------------------------
+
+    async def cluster_id(self) -> str:
+        """Return the id that the cluster was given when it was made."""
+        admin = await self._admin.get()
+        found = await self._cluster.ask(admin.describe_cluster, "ask for the cluster's id")
+        return str(found["cluster_id"])
+
+    async def partitions(self) -> dict[str, int]:
+        """Topic name to number of partitions, without Kafka's own topics."""
+        admin = await self._admin.get()
+        # All topics: asking for one by name would create it, where brokers are set to do so.
+        found = await self._cluster.ask(admin.describe_topics, "list the topics")
+        return {
+            topic["topic"]: len(topic["partitions"])
+            for topic in sorted(found, key=lambda topic: str(topic["topic"]))
+            if not topic["error_code"] and not topic["is_internal"]
+        }
+
+    def known(self, name: str) -> Topic | None:
+        """Return a topic if it is known already."""
+        return self._known.get(name)
+
+    async def find(self, names: Iterable[str], *, reload: bool = False) -> Mapping[str, Topic]:
+        """Return these topics; raises :class:`UnknownTopicError`."""
+        names = dict.fromkeys(names)
+        if reload or not all(name in self._known for name in names):
+            partitions = await self.partitions()
+            for name in names:
+                if name not in partitions:
+                    self._known.pop(name, None)
+                    known = ", ".join([*partitions][:_NAMED]) or "none"
+                    known += f" and {len(partitions) - _NAMED} more" if len(partitions) > _NAMED else ""
+                    raise UnknownTopicError(
+                        f"unknown topic {name!r}; topics of {self._cluster.location}: {known}. Create it "
+                        "with `unstable-stream topics create`."
+                    )
+            for name, settings in (await self._describe(names)).items():
+                limit = int(settings["max.message.bytes"][0])
+                self._known[name] = Topic(name, partitions[name], limit)
+        return {name: self._known[name] for name in names}
+
+    async def settings(self) -> dict[str, TopicSpec]:
+        """Return all topics as they are set now."""
+        partitions = await self.partitions()
+        described = await self._describe(partitions)
+        return {
+            name: _spec(name, partitions[name], described[name]) for name in partitions if name in described
+        }
+
+    async def _describe(self, names: Iterable[str]) -> dict[str, dict[str, tuple[str, int]]]:
+        """Topic to setting to value and source."""
+        wanted = [ConfigResource(ConfigResourceType.TOPIC, name, dict.fromkeys(_SETTINGS)) for name in names]
+        return await self._settings_of(wanted)
+
+    async def _settings_of(self, wanted: list[ConfigResource]) -> dict[str, dict[str, tuple[str, int]]]:
+        if not wanted:
+            return {}
+        admin = await self._admin.get()
+        (answer,) = await self._cluster.ask(
+            lambda: admin.describe_configs(wanted), "read the topics' settings"
+        )
+        found: dict[str, dict[str, tuple[str, int]]] = {}
+        for code, message, _, name, entries in answer.resources:
+            if kafka.for_code(code) is kafka.UnknownTopicOrPartitionError:
+                continue  # deleted meanwhile
+            self._check(code, message, f"read the settings of topic {name!r}")
+            found[name] = {setting: (value, source) for setting, value, _, source, *_ in entries}
+        return found
+
+    def _check(self, code: int, message: str | None, doing: str) -> None:
+        if code:
+            raise translated(kafka.for_code(code)(message or ""), self._cluster.location, doing)
+
+    # -- making and changing them -----------------------------------------------------------------
+
+    async def create(self, specs: Sequence[TopicSpec]) -> None:
+        """Create those that do not exist, with the replication that the brokers have as default.
+
+        Raises :class:`EventLogError` if an existing one has another number of partitions.
+        """
+        for spec in specs:
+            if spec.partitions < 1:
+                raise EventLogError(
+                    f"topic {spec.name!r}: {spec.partitions} partitions, expected at least 1."
+                )
+        missing = self._missing(specs, await self.partitions())
+        if not missing:
+            return
+        admin = await self._admin.get()
+        new = [NewTopic(spec.name, spec.partitions, -1, {}, _configuration(spec)) for spec in missing]
+
+        async def create() -> Any:
+            if admin._client.cluster.controller is None:  # which aiokafka takes for granted
+                await admin._client.force_metadata_update()
+                raise kafka.NotControllerError()
+            return await admin.create_topics(new)
+
+        answer = await self._cluster.ask(create, "create topics")
+        for name, code, message in answer.topic_errors:
+            if kafka.for_code(code) is not kafka.TopicAlreadyExistsError:
+                self._check(code, message, f"create topic {name!r}")
+        await self._wait_until_there(admin, missing)
+
+    def _missing(self, specs: Sequence[TopicSpec], partitions: Mapping[str, int]) -> list[TopicSpec]:
+        missing = {}
+        for spec in specs:
+            existing = partitions.get(spec.name)
+            if existing is None:
+                missing[spec.name] = spec
+            elif existing != spec.partitions:
+                raise EventLogError(
+                    f"topic {spec.name!r} exists with {existing} partitions, {spec.partitions} were asked "
+                    f"for: set partitions = {existing}, or use another log; keys would change their "
+                    "partition."
+                )
+        return list(missing.values())
+
+    async def _wait_until_there(self, admin: Any, specs: Sequence[TopicSpec]) -> None:
+        """Wait until the brokers know the topics and each partition has a leader."""
+
+        async def look() -> None:
+            waiting = {spec.name for spec in specs}
+            for topic in await admin.describe_topics():
+                if topic["topic"] in waiting and all(p["leader"] >= 0 for p in topic["partitions"]):
+                    waiting.discard(topic["topic"])
+            if waiting:
+                raise kafka.LeaderNotAvailableError(f"no leader yet: {', '.join(sorted(waiting))}")
+
+        await self._cluster.ask(look, "create topics")
+        # Two who create at once agree only if they asked for the same.
+        self._missing(specs, await self.partitions())
+
+    async def alter(self, specs: Sequence[TopicSpec]) -> None:
+        """Give existing topics the settings of their spec; raises :class:`UnknownTopicError`.
+
+        What else was set on them stays. The request replaces all settings of a topic, so they are read first:
+        of two who change one topic at the same moment, one may be undone.
+        """
+        await self.find([spec.name for spec in specs], reload=True)
+        now = await self._settings_of([ConfigResource(ConfigResourceType.TOPIC, s.name) for s in specs])
+        changes = []
+        for spec in specs:
+            kept = {
+                name: value for name, (value, source) in now[spec.name].items() if source == _SET_ON_TOPIC
+            }
+            changes.append(ConfigResource(ConfigResourceType.TOPIC, spec.name, kept | _configuration(spec)))
+        admin = await self._admin.get()
+        (answer,) = await self._cluster.ask(lambda: admin.alter_configs(changes), "change topics")
+        for code, message, _, name, *_ in answer.resources:
+            self._check(code, message, f"change topic {name!r}")
+        await self._wait_until_set(specs)
+
+    async def _wait_until_set(self, specs: Sequence[TopicSpec]) -> None:
+        wanted = {spec.name: _configuration(spec) for spec in specs}
+
+        async def look() -> None:
+            for name, settings in (await self._describe(wanted)).items():
+                if any(settings[key][0] != value for key, value in wanted[name].items()):
+                    raise kafka.StaleMetadata(f"topic {name!r} is not changed yet")
+
+        await self._cluster.ask(look, "change topics")
+        await self.find(wanted, reload=True)
+
+    # -- groups -----------------------------------------------------------------------------------
+
+    async def groups(self) -> list[str]:
+        """Return the names of all groups that have committed positions, sorted."""
+        admin = await self._admin.get()
+        found = await self._cluster.ask(admin.list_consumer_groups, "list the groups")
+        room = asyncio.Semaphore(_GROUPS_AT_ONCE)
+
+        async def has_positions(group: str) -> bool:
+            async with room:
+                return bool(await self.committed(group))
+
+        names = sorted({str(name) for name, *_ in found})
+        have = await asyncio.gather(*(has_positions(name) for name in names))
+        return [name for name, has in zip(names, have, strict=True) if has]
+
+    async def committed(self, group: str) -> Positions:
+        """All positions a group has committed."""
+        admin = await self._admin.get()
+        found = await self._cluster.ask(
+            lambda: admin.list_consumer_group_offsets(group), f"read the positions of group {group!r}"
+        )
+        return {TopicPartition(*at): stored.offset for at, stored in found.items() if stored.offset >= 0}
+
+
+def _configuration(spec: TopicSpec) -> dict[str, str]:
+    return {
+        "cleanup.policy": spec.cleanup_policy,
+        "retention.ms": str(-1 if spec.retention_ms is None else spec.retention_ms),
+        "max.message.bytes": str(spec.max_message_bytes),
+    }
+
+
+def _spec(name: str, partitions: int, settings: Mapping[str, tuple[str, int]]) -> TopicSpec:
+    retention_ms = int(settings["retention.ms"][0])
+    # "compact,delete" has no word of its own here: what matters to a reader is that old values go.
+    policy: Literal["delete", "compact"] = (
+        "compact" if "compact" in settings["cleanup.policy"][0] else "delete"
+    )
+    return TopicSpec(
+        name=name,
+        partitions=partitions,
+        cleanup_policy=policy,
+        retention_ms=None if retention_ms < 0 else retention_ms,
+        max_message_bytes=int(settings["max.message.bytes"][0]),
+    )

@@ -1,0 +1,292 @@
+"""Consumer groups of a local log: who is a member, who owns which partition, what is committed.
+
+A change of membership takes nothing from a live member behind its back: whoever is to lose a partition
+gives it up in its own next :func:`synchronise`, after it has committed what it had read. Only a member
+that is dead or silent for too long loses its partitions at once; its later commits are fenced.
+
+All functions run inside a transaction.
+"""
+
+import json
+import sqlite3
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from unstable_stream.errors import FencedError
+from unstable_stream.log.local.processes import Liveness, ProcessIdentity, liveness
+from unstable_stream.log.local.topics import Partition, TopicCatalogue
+from unstable_stream.log.port import TopicPartition
+
+__all__ = [
+    "Member",
+    "Owned",
+    "commit_for_group",
+    "commit_positions",
+    "committed_positions",
+    "generation_of",
+    "group_id",
+    "groups",
+    "leave",
+    "share_out",
+    "synchronise",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One consumer of a group."""
+
+    group: str
+    member_id: str
+    topics: tuple[str, ...]
+    process: ProcessIdentity
+    session_timeout_ms: int
+    max_poll_interval_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Owned:
+    """A partition in a member's hands."""
+
+    partition: Partition
+    generation: int
+    """The group's generation when it was handed over: tells this ownership from an earlier one."""
+    committed: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Peer:
+    join_order: int
+    member_id: str
+    topics: tuple[str, ...]
+
+
+def _now_ms() -> int:
+    return time.monotonic_ns() // 1_000_000  # one clock for all processes of a host
+
+
+def group_id(connection: sqlite3.Connection, name: str) -> int | None:
+    """Number of a group, ``None`` if nobody ever joined it."""
+    row = connection.execute("SELECT group_id FROM consumer_groups WHERE name = ?", (name,)).fetchone()
+    return None if row is None else int(row[0])
+
+
+def generation_of(connection: sqlite3.Connection, name: str) -> int:
+    """The group's generation; it moves with every change of members or owners. 0: no such group."""
+    row = connection.execute("SELECT generation FROM consumer_groups WHERE name = ?", (name,)).fetchone()
+    return 0 if row is None else int(row[0])
+
+
+def share_out(
+    partitions: Mapping[str, Sequence[int]], members: Sequence[tuple[str, Iterable[str]]]
+) -> dict[int, str]:
+    """Return the member that each partition should belong to.
+
+    Each topic is cut into ranges over its subscribers in order, so that topics with as many partitions
+    and the same subscribers, hence the same key, come to the same member (Kafka's range assignor).
+
+    Args:
+        partitions: topic to its partition ids in order.
+        members: member id and the topics it reads, in the order of joining.
+    """
+    shared: dict[int, str] = {}
+    for topic, ids in partitions.items():
+        readers = [member_id for member_id, topics in members if topic in topics]
+        for index, partition_id in enumerate(ids):
+            if readers:
+                shared[partition_id] = readers[index * len(readers) // len(ids)]
+    return shared
+
+
+def synchronise(
+    connection: sqlite3.Connection, topics: TopicCatalogue, member: Member
+) -> tuple[int, list[Owned]]:
+    """Join or stay in the group and bring the owners closer to the fair share; a sign of life.
+
+    Returns the group's generation and what the member owns from now on.
+    """
+    connection.execute("INSERT OR IGNORE INTO consumer_groups (name) VALUES (?)", (member.group,))
+    group = group_id(connection, member.group)
+    assert group is not None
+    changed = _register(connection, group, member)
+    peers, evicted = _live_peers(connection, group, member)
+    changed |= evicted
+    changed |= _hand_over(connection, topics, group, member, peers)
+    if changed:
+        _move_generation(connection, group)
+    return generation_of(connection, member.group), _owned(connection, topics, group, member)
+
+
+def _register(connection: sqlite3.Connection, group: int, member: Member) -> bool:
+    updated = connection.execute(
+        "UPDATE members SET seen_ms = ? WHERE member_id = ?", (_now_ms(), member.member_id)
+    )
+    if updated.rowcount:
+        return False
+    connection.execute(
+        """INSERT INTO members (group_id, member_id, topics, host, pid, started, seen_ms,
+                                session_timeout_ms, max_poll_interval_ms)
+           VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)""",
+        (
+            group,
+            member.member_id,
+            json.dumps(member.topics),
+            member.process.host,
+            member.process.pid,
+            member.process.started,
+            _now_ms(),
+            member.session_timeout_ms,
+            member.max_poll_interval_ms,
+        ),
+    )
+    return True
+
+
+def _live_peers(connection: sqlite3.Connection, group: int, member: Member) -> tuple[list[_Peer], bool]:
+    """Return all live members in the order of joining, and whether one was put out."""
+    peers: list[_Peer] = []
+    evicted = False
+    rows = connection.execute(
+        """SELECT join_order, member_id, topics, host, pid, started, seen_ms, session_timeout_ms,
+                  max_poll_interval_ms
+           FROM members WHERE group_id = ? ORDER BY join_order""",
+        (group,),
+    ).fetchall()
+    for join_order, member_id, topics, host, pid, started, seen_ms, session_ms, interval_ms in rows:
+        if member_id != member.member_id:
+            state = liveness(ProcessIdentity(host, pid, started))
+            allowed_ms = interval_ms if state is Liveness.ALIVE else session_ms
+            # A time of last sign in the future was written before a reboot.
+            if state is Liveness.DEAD or not 0 <= _now_ms() - seen_ms <= allowed_ms:
+                _remove(connection, group, member_id)
+                evicted = True
+                continue
+        peers.append(_Peer(join_order, member_id, tuple(json.loads(topics))))
+    return peers, evicted
+
+
+def _hand_over(
+    connection: sqlite3.Connection, topics: TopicCatalogue, group: int, member: Member, peers: list[_Peer]
+) -> bool:
+    """Give the member's surplus away and hand out what nobody owns; return whether owners changed."""
+    names = dict.fromkeys(topic for peer in peers for topic in peer.topics)
+    partitions = {
+        name: [partition.partition_id for partition in topics.find(connection, name).partitions]
+        for name in names
+    }
+    target = share_out(partitions, [(peer.member_id, peer.topics) for peer in peers])
+    owners = dict(
+        connection.execute("SELECT partition_id, member_id FROM owners WHERE group_id = ?", (group,))
+    )
+    changed = False
+    for partition_id, receiver in target.items():
+        owner = owners.get(partition_id)
+        if owner in (None, member.member_id) and owner != receiver:
+            connection.execute(
+                """INSERT INTO owners (group_id, partition_id, member_id, generation)
+                   VALUES (?, ?, ?, (SELECT generation + 1 FROM consumer_groups WHERE group_id = ?))
+                   ON CONFLICT DO UPDATE
+                   SET member_id = excluded.member_id, generation = excluded.generation""",
+                (group, partition_id, receiver, group),
+            )
+            changed = True
+    return changed
+
+
+def _owned(connection: sqlite3.Connection, topics: TopicCatalogue, group: int, member: Member) -> list[Owned]:
+    partitions = {
+        partition.partition_id: partition
+        for name in member.topics
+        for partition in topics.find(connection, name).partitions
+    }
+    rows = connection.execute(
+        """SELECT partition_id, generation, next_offset
+           FROM owners LEFT JOIN positions USING (group_id, partition_id)
+           WHERE group_id = ? AND member_id = ? ORDER BY partition_id""",
+        (group, member.member_id),
+    )
+    return [
+        Owned(partitions[partition_id], generation, committed) for partition_id, generation, committed in rows
+    ]
+
+
+def leave(connection: sqlite3.Connection, member: Member) -> None:
+    """Take a member out of its group at once."""
+    group = group_id(connection, member.group)
+    if group is not None:
+        _remove(connection, group, member.member_id)
+        _move_generation(connection, group)
+
+
+def _move_generation(connection: sqlite3.Connection, group: int) -> None:
+    connection.execute("UPDATE consumer_groups SET generation = generation + 1 WHERE group_id = ?", (group,))
+
+
+def _remove(connection: sqlite3.Connection, group: int, member_id: str) -> None:
+    connection.execute("DELETE FROM members WHERE member_id = ?", (member_id,))
+    connection.execute("DELETE FROM owners WHERE group_id = ? AND member_id = ?", (group, member_id))
+
+
+def commit_positions(
+    connection: sqlite3.Connection, member: Member, positions: Sequence[tuple[Owned, int]]
+) -> None:
+    """Store the next offset of partitions the member owns.
+
+    Raises :class:`FencedError` if one was handed to another member, or taken away and given back.
+    """
+    group = group_id(connection, member.group)
+    owners: dict[int, tuple[str, int]] = {
+        partition_id: (member_id, generation)
+        for partition_id, member_id, generation in connection.execute(
+            "SELECT partition_id, member_id, generation FROM owners WHERE group_id = ?", (group,)
+        )
+    }
+    for owned, _ in positions:
+        owner, generation = owners.get(owned.partition.partition_id, ("", 0))
+        if (owner, generation) != (member.member_id, owned.generation):
+            now = f"another member has it since generation {generation}" if owner else "nobody has it now"
+            raise FencedError(
+                f"group {member.group!r} gave {owned.partition.at} to this consumer in generation "
+                f"{owned.generation}, but {now}: nothing was committed. Drop what was read and poll again; "
+                "reading resumes at the committed positions."
+            )
+    _store_positions(
+        connection, group, [(owned.partition.partition_id, offset) for owned, offset in positions]
+    )
+
+
+def commit_for_group(
+    connection: sqlite3.Connection, group: str, positions: Sequence[tuple[int, int]]
+) -> None:
+    """Store the next offset of partitions, by number of their table, whoever owns them."""
+    connection.execute("INSERT OR IGNORE INTO consumer_groups (name) VALUES (?)", (group,))
+    _store_positions(connection, group_id(connection, group), positions)
+
+
+def _store_positions(
+    connection: sqlite3.Connection, group: int | None, positions: Sequence[tuple[int, int]]
+) -> None:
+    connection.executemany(
+        """INSERT INTO positions (group_id, partition_id, next_offset) VALUES (?, ?, ?)
+           ON CONFLICT DO UPDATE SET next_offset = excluded.next_offset""",
+        [(group, partition_id, offset) for partition_id, offset in positions],
+    )
+
+
+def groups(connection: sqlite3.Connection) -> list[str]:
+    """Names of all groups with committed positions, sorted."""
+    query = "SELECT DISTINCT name FROM consumer_groups JOIN positions USING (group_id) ORDER BY name"
+    return [name for (name,) in connection.execute(query)]
+
+
+def committed_positions(connection: sqlite3.Connection, group: str) -> dict[TopicPartition, int]:
+    """All positions a group has committed."""
+    rows = connection.execute(
+        """SELECT topics.name, partition, next_offset
+           FROM positions JOIN partitions USING (partition_id) JOIN topics USING (topic_id)
+                JOIN consumer_groups USING (group_id)
+           WHERE consumer_groups.name = ? ORDER BY partition_id""",
+        (group,),
+    )
+    return {TopicPartition(topic, partition): offset for topic, partition, offset in rows}

@@ -1,0 +1,273 @@
+"""The local event log: one SQLite file, no server, any number of processes of one host.
+
+``LocalLog.open(path)`` opens it, from any thread and without an event loop; all else is a coroutine.
+Reads and writes run on two threads of the log's own, so the event loop never waits for the disk.
+
+A cancelled :meth:`LocalLog.append` or commit may have been stored or not; when the cancellation is raised,
+that is settled. Topics with the clean-up policy ``compact`` keep every record here.
+"""
+
+import os
+import secrets
+import sqlite3
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Self
+
+from unstable_stream.log.local import records as local_records
+from unstable_stream.log.local.consumer import LocalConsumer, LogParts, start_offset
+from unstable_stream.log.local.database import Synchronous, open_database
+from unstable_stream.log.local.groups import Member, committed_positions, groups
+from unstable_stream.log.local.headers import HeaderStore
+from unstable_stream.log.local.processes import current_process
+from unstable_stream.log.local.producer import LocalProducer, next_epoch
+from unstable_stream.log.local.records import AppendBatch
+from unstable_stream.log.local.threads import ReadThread, WriteThread
+from unstable_stream.log.local.topics import (
+    Partition,
+    TopicCatalogue,
+    alter_topics,
+    create_topics,
+    topic_settings,
+)
+from unstable_stream.log.local.wakeups import Doorbell, Ringer, wakeup_directory
+from unstable_stream.log.port import Positions, Record, Start, TopicPartition, TopicSpec
+
+__all__ = ["LocalLog"]
+
+
+class LocalLog:
+    """Implements :class:`~unstable_stream.log.port.EventLog` on a SQLite file."""
+
+    def __init__(
+        self, log: LogParts, ringer: Ringer, session_timeout_s: float, max_poll_interval_s: float
+    ) -> None:
+        """Use :meth:`open`."""
+        self._log = log
+        self._ringer = ringer
+        self._session_timeout_s = session_timeout_s
+        self._max_poll_interval_s = max_poll_interval_s
+        self._consumers: set[LocalConsumer] = set()
+
+    @classmethod
+    def open(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        synchronous: Synchronous = "FULL",
+        busy_timeout_s: float = 10.0,
+        session_timeout_s: float = 5.0,
+        max_poll_interval_s: float = 300.0,
+    ) -> Self:
+        """Open the log at ``path``; a file that does not exist is created, with its directory.
+
+        Args:
+            path: the SQLite file, on a disk of this host.
+            synchronous: ``FULL`` survives power loss, ``NORMAL`` only the death of processes.
+            busy_timeout_s: how long a write waits for writers of other processes.
+            session_timeout_s: a group member silent for so long loses its partitions, where its process
+                cannot be observed (other container, no ``/proc``). A dead process of this host loses them
+                as soon as another member looks, a live one after ``max_poll_interval_s`` without a poll.
+            max_poll_interval_s: see above.
+
+        Raises:
+            EventLogError: not an event log, a newer schema, or not accessible.
+            LogUnavailableError: stayed locked.
+        """
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        place = os.path.realpath(path)  # SQLite names its side files after the real one
+        directory = wakeup_directory(place)
+        ringer = Ringer(directory)
+        writer = WriteThread(
+            f"log-writer {place}",
+            place,
+            lambda: open_database(place, synchronous, busy_timeout_s, writes=True),
+            busy_timeout_s,
+            ringer.ring,
+        )
+        reader = ReadThread(
+            f"log-reader {place}",
+            place,
+            lambda: open_database(place, synchronous, busy_timeout_s, writes=False),
+        )
+        try:
+            writer.start()
+            reader.start()
+        except BaseException:
+            writer.abandon()
+            ringer.close()
+            raise
+        parts = LogParts(
+            path=place,
+            reader=reader,
+            writer=writer,
+            topics=TopicCatalogue(),
+            read_headers=HeaderStore(busy_timeout_s),
+            write_headers=HeaderStore(busy_timeout_s),
+            doorbell=Doorbell(directory),
+        )
+        return cls(parts, ringer, session_timeout_s, max_poll_interval_s)
+
+    async def log_id(self) -> str:
+        """Return what tells this log from any other; a copy of the file keeps it."""
+        return await self._log.reader.run(_log_id)
+
+    async def create_topics(self, specs: Sequence[TopicSpec]) -> None:
+        """Create those that do not exist; existing ones keep their settings.
+
+        Raises :class:`EventLogError` if an existing one has another number of partitions.
+        """
+        await self._log.writer.run(lambda connection: create_topics(connection, specs))
+
+    async def topics(self) -> Mapping[str, int]:
+        """Topic name to number of partitions."""
+        found = await self._log.reader.run(self._log.topics.reload)
+        return {name: len(topic.partitions) for name, topic in found.items()}
+
+    async def topic_settings(self) -> Mapping[str, TopicSpec]:
+        """Return the topics with the settings they have now."""
+        return await self._log.reader.run(topic_settings)
+
+    async def alter_topics(self, specs: Sequence[TopicSpec]) -> None:
+        """Give existing topics the settings of their spec; raises :class:`UnknownTopicError`."""
+        await self._log.writer.run(lambda connection: alter_topics(connection, specs))
+
+    async def append(self, records: Sequence[Record]) -> list[tuple[TopicPartition, int]]:
+        """Append a batch atomically and durably; return partition and offset of each, in order.
+
+        Batches that several tasks append at the same time are committed together, each whole or not at all.
+
+        Raises:
+            UnknownTopicError: a topic or forced partition does not exist.
+            RecordTooLargeError: a record exceeds its topic's limit.
+            LogUnavailableError: another process kept the write lock past the deadline.
+        """
+        if not records:
+            return []
+        batch = AppendBatch(records, self._log.topics, self._log.write_headers)
+        return await self._log.writer.run(batch.write, prepare=batch.prepare, wakes=lambda _: True)
+
+    async def producer(self, producer_id: str) -> LocalProducer:
+        """Open a transactional producer, fencing off any earlier one with the same id."""
+        epoch = await self._log.writer.run(lambda connection: next_epoch(connection, producer_id))
+        return LocalProducer(self._log, producer_id, epoch)
+
+    async def consumer(
+        self, topics: Sequence[str], group: str | None = None, start: Start = "beginning"
+    ) -> LocalConsumer:
+        """Open a consumer; a member of a group joins it in its first poll.
+
+        Raises :class:`UnknownTopicError`.
+        """
+
+        def begin(connection: sqlite3.Connection) -> list[tuple[Partition, int]]:
+            partitions = [
+                partition
+                for name in dict.fromkeys(topics)
+                for partition in self._log.topics.find(connection, name).partitions
+            ]
+            if group is not None:
+                return []
+            return [(partition, start_offset(connection, partition, start)) for partition in partitions]
+
+        whole = await self._log.reader.run(begin)
+        member = None
+        if group is not None:
+            member = Member(
+                group=group,
+                member_id=secrets.token_hex(8),
+                topics=tuple(dict.fromkeys(topics)),
+                process=current_process(),
+                session_timeout_ms=round(self._session_timeout_s * 1000),
+                max_poll_interval_ms=round(self._max_poll_interval_s * 1000),
+            )
+        consumer = LocalConsumer(self._log, start, member, whole, self._consumers.discard)
+        self._consumers.add(consumer)
+        return consumer
+
+    async def beginning_offsets(self, topic: str) -> Positions:
+        """Offset of the first retained record of each partition."""
+        return await self._offsets(topic, local_records.begin_offset)
+
+    async def end_offsets(self, topic: str) -> Positions:
+        """Offset after the last committed record of each partition."""
+        return await self._offsets(topic, local_records.end_offset)
+
+    async def offsets_for_time(self, topic: str, timestamp_ms: int) -> Positions:
+        """First offset of each partition with a timestamp at or after the given one; the end if none."""
+        return await self._offsets(
+            topic, lambda connection, number: local_records.offset_for_time(connection, number, timestamp_ms)
+        )
+
+    async def _offsets(self, topic: str, find: Callable[[sqlite3.Connection, int], int]) -> Positions:
+        def look(connection: sqlite3.Connection) -> dict[TopicPartition, int]:
+            partitions = self._log.topics.find(connection, topic).partitions
+            return {partition.at: find(connection, partition.partition_id) for partition in partitions}
+
+        return await self._log.reader.run(look)
+
+    async def groups(self) -> Sequence[str]:
+        """Return the names of all groups that have committed positions, sorted."""
+        return await self._log.reader.run(groups)
+
+    async def committed_positions(self, group: str) -> Positions:
+        """All positions a group has committed."""
+        return await self._log.reader.run(lambda connection: committed_positions(connection, group))
+
+    async def delete_before(self, positions: Positions) -> None:
+        """Delete the records before these offsets; their space is used again.
+
+        Raises :class:`OffsetOutOfRangeError` for an offset beyond the end, :class:`UnknownTopicError`.
+        """
+        for at, offset in positions.items():
+
+            def delete_some(
+                connection: sqlite3.Connection, at: TopicPartition = at, offset: int = offset
+            ) -> bool:
+                partition = self._log.topics.find_partition(connection, at)
+                return local_records.delete_before(connection, partition, offset)
+
+            while await self._log.writer.run(delete_some):
+                pass
+
+    async def apply_retention(self, now_ms: int | None = None) -> Positions:
+        """Delete what its topic's ``retention_ms`` no longer keeps; return the new beginnings.
+
+        A record goes once it and all before it in its partition are older. Nothing calls this by itself:
+        it is for a maintenance command or a service's idle time.
+
+        Args:
+            now_ms: Unix time in milliseconds, by default the current one.
+        """
+        moment_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+        found = await self._log.reader.run(self._log.topics.reload)
+        beginnings: dict[TopicPartition, int] = {}
+        for topic in found.values():
+            if topic.retention_ms is not None:
+                keep = await self.offsets_for_time(topic.name, moment_ms - topic.retention_ms)
+                await self.delete_before(keep)
+                beginnings |= keep
+        return beginnings
+
+    async def close(self) -> None:
+        """Close all consumers, finish what is under way and close the file. Idempotent."""
+        try:
+            for consumer in list(self._consumers):
+                await consumer.close()
+        finally:
+            self._log.doorbell.close()
+            await self._log.reader.close()
+            await self._log.writer.close()
+            self._ringer.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.close()
+
+
+def _log_id(connection: sqlite3.Connection) -> str:
+    (log_id,) = connection.execute("SELECT log_id FROM identity").fetchone()
+    return str(log_id)

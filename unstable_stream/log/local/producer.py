@@ -1,0 +1,146 @@
+"""The transactional producer of a local log.
+
+A transaction is kept in memory until it commits; then, in one SQLite transaction: the producer's epoch
+is checked, the owners of the partitions are checked, the records are inserted, the positions stored.
+"""
+
+import sqlite3
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self
+
+from unstable_stream.errors import EventLogError, FencedError
+from unstable_stream.log.local.consumer import LocalConsumer, LogParts
+from unstable_stream.log.local.groups import Member, Owned, commit_for_group, commit_positions
+from unstable_stream.log.local.records import AppendBatch
+from unstable_stream.log.port import Consumer, Positions, Record
+
+__all__ = ["LocalProducer", "LocalTransaction", "next_epoch"]
+
+
+def next_epoch(connection: sqlite3.Connection, producer_id: str) -> int:
+    """Fence off all earlier producers with this id; return the epoch of the new one, from 1."""
+    connection.execute(
+        """INSERT INTO producers (producer_id, epoch) VALUES (?, 1)
+           ON CONFLICT DO UPDATE SET epoch = epoch + 1""",
+        (producer_id,),
+    )
+    return _current_epoch(connection, producer_id)
+
+
+def _current_epoch(connection: sqlite3.Connection, producer_id: str) -> int:
+    row = connection.execute("SELECT epoch FROM producers WHERE producer_id = ?", (producer_id,)).fetchone()
+    return 0 if row is None else int(row[0])
+
+
+class LocalProducer:
+    """Implements :class:`~unstable_stream.log.port.Producer`."""
+
+    def __init__(self, log: LogParts, producer_id: str, epoch: int) -> None:
+        self._log = log
+        self._producer_id = producer_id
+        self._epoch = epoch
+        self._closed = False
+        self._in_transaction = False
+
+    def transaction(self) -> "LocalTransaction":
+        """Return a transaction to enter with ``async with``; one at a time, as on Kafka."""
+        return LocalTransaction(self._log, self)
+
+    async def close(self) -> None:
+        """Begin no more transactions."""
+        self._closed = True
+
+    def enter(self) -> None:
+        """Note that a transaction begins; raises :class:`EventLogError` if one is open."""
+        if self._closed:
+            raise EventLogError(f"producer {self._producer_id!r} is closed; open another one to go on.")
+        if self._in_transaction:
+            raise EventLogError(
+                f"producer {self._producer_id!r} has a transaction open already: finish it first, or open a "
+                "producer with another id."
+            )
+        self._in_transaction = True
+
+    def leave(self) -> None:
+        """Note that the transaction ended."""
+        self._in_transaction = False
+
+    def check_epoch(self, connection: sqlite3.Connection) -> None:
+        """Raise :class:`FencedError` if a later producer has taken over."""
+        epoch = _current_epoch(connection, self._producer_id)
+        if epoch != self._epoch:
+            raise FencedError(
+                f"producer {self._producer_id!r} of epoch {self._epoch} was taken over by one of epoch "
+                f"{epoch}: nothing of this transaction was stored. Stop this process; the other one goes on."
+            )
+
+
+class LocalTransaction:
+    """Implements :class:`~unstable_stream.log.port.Transaction`."""
+
+    def __init__(self, log: LogParts, producer: LocalProducer) -> None:
+        self._log = log
+        self._producer = producer
+        self._batches: list[AppendBatch] = []
+        self._positions: list[tuple[LocalConsumer, Positions, Member, list[tuple[Owned, int]]]] = []
+        self._group_positions: list[tuple[str, Positions]] = []
+        self._open = False
+
+    async def __aenter__(self) -> Self:
+        self._producer.enter()
+        try:
+            await self._log.reader.run(self._producer.check_epoch)
+        except BaseException:
+            self._producer.leave()
+            raise
+        self._open = True
+        return self
+
+    async def append(self, records: Sequence[Record]) -> None:
+        """Add records, to be stored when the transaction commits."""
+        self._check_open()
+        batch = AppendBatch(records, self._log.topics, self._log.write_headers)
+        await self._log.writer.run_outside(batch.prepare)
+        self._batches.append(batch)
+
+    async def commit_positions(self, consumer: Consumer | str, positions: Positions) -> None:
+        """Commit positions of the consumer's group, or of a named one, together with the records."""
+        self._check_open()
+        if isinstance(consumer, str):
+            self._group_positions.append((consumer, dict(positions)))
+            return
+        if not isinstance(consumer, LocalConsumer) or consumer.path != self._log.path:
+            raise EventLogError(
+                f"positions can be committed in a transaction of {self._log.path} only for a consumer of the "
+                "same log."
+            )
+        positions = dict(positions)
+        self._positions.append((consumer, positions, *consumer.claim(positions)))
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._open = False
+        try:
+            if kind is None:
+                await self._log.writer.run(self._commit, wakes=lambda _: bool(self._batches))
+                for consumer, positions, _, _ in self._positions:
+                    consumer.saved(positions)
+        finally:
+            self._producer.leave()
+
+    def _commit(self, connection: sqlite3.Connection) -> None:
+        self._producer.check_epoch(connection)
+        for _, _, member, claims in self._positions:
+            commit_positions(connection, member, claims)
+        for group, positions in self._group_positions:
+            find = self._log.topics.find_partition
+            numbered = [(find(connection, at).partition_id, offset) for at, offset in positions.items()]
+            commit_for_group(connection, group, numbered)
+        for batch in self._batches:
+            batch.write(connection)
+
+    def _check_open(self) -> None:
+        if not self._open:
+            raise EventLogError("a transaction takes records only inside its `async with` block.")

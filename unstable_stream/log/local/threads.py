@@ -1,0 +1,257 @@
+"""Two threads for each open log, one SQLite connection each: reads never wait for a writer's fsync.
+
+The write thread commits everything that is waiting in one SQLite transaction (group commit): many tasks
+that append one record each share an fsync, and each of their batches stays atomic.
+"""
+
+import asyncio
+import queue
+import sqlite3
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, TypeAlias, TypeVar
+
+from unstable_stream.errors import EventLogError
+from unstable_stream.log.local.database import begin_write, bound_wal, explain
+
+__all__ = ["ReadThread", "WriteThread", "settled"]
+
+T = TypeVar("T")
+
+_Outcome: TypeAlias = "tuple[asyncio.Future[Any], Any, BaseException | None]"
+
+_MOST_JOBS_IN_A_COMMIT: Final = 256
+_WAL_CHECK_S: Final = 0.5
+
+
+async def settled(future: "asyncio.Future[T]") -> T:
+    """Wait for work that cannot be called back; a cancellation is raised only once its fate is known."""
+    try:
+        return await asyncio.shield(future)
+    except asyncio.CancelledError:
+        if not future.done():
+            await asyncio.wait([future])
+        if not future.cancelled():
+            future.exception()  # retrieved: the cancellation stands for it
+        raise
+
+
+@dataclass(slots=True)
+class _Job:
+    future: "asyncio.Future[Any]"
+    work: Callable[[sqlite3.Connection], Any] | None
+    prepare: Callable[[sqlite3.Connection], None] | None = None
+    wakes: Callable[[Any], bool] | None = None
+
+
+class _Thread:
+    """Runs jobs in order on a thread that owns a connection; a log nobody closed ends with its process."""
+
+    def __init__(self, name: str, path: str, connect: Callable[[], sqlite3.Connection]) -> None:
+        self._path = path
+        self._connect = connect
+        self._inbox: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._opened: Future[None] = Future()
+        self._ended: Future[None] = Future()
+        self._closing = False
+        self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Open the connection; raises what opening raises."""
+        self._thread.start()
+        self._opened.result()
+
+    async def close(self) -> None:
+        """Finish the jobs at hand and close the connection."""
+        self.abandon()
+        await settled(asyncio.wrap_future(self._ended))
+
+    def abandon(self) -> None:
+        """Close without waiting."""
+        if not self._closing:
+            self._closing = True
+            self._inbox.put(None)
+
+    def _submit(self, job: _Job) -> None:
+        if self._closing:
+            raise EventLogError(f"event log {self._path} is closed; open it again to go on.")
+        self._inbox.put(job)
+
+    def _serve(self) -> None:
+        try:
+            connection = self._connect()
+        except EventLogError as error:
+            self._ended.set_result(None)
+            self._opened.set_exception(error)
+            return
+        self._opened.set_result(None)
+        closing = False
+        while not closing:
+            job = self._inbox.get()
+            jobs: list[_Job] = []
+            while job is not None:
+                jobs.append(job)
+                if len(jobs) == _MOST_JOBS_IN_A_COMMIT:
+                    break
+                try:
+                    job = self._inbox.get_nowait()
+                except queue.Empty:
+                    break
+            closing = job is None
+            if jobs:
+                _, broken = self._attempt(partial(self._run, jobs=jobs), connection)
+                if broken is not None:  # nobody may wait for ever, whatever broke
+                    if connection.in_transaction:
+                        connection.execute("ROLLBACK")
+                    self._deliver([(job.future, None, broken) for job in jobs])
+        connection.close()
+        self._ended.set_result(None)
+
+    def _run(self, connection: sqlite3.Connection, jobs: list[_Job]) -> None:
+        raise NotImplementedError
+
+    def _attempt(
+        self, work: Callable[[sqlite3.Connection], Any], connection: sqlite3.Connection
+    ) -> tuple[Any, BaseException | None]:
+        try:
+            return work(connection), None
+        except sqlite3.Error as error:
+            explained = explain(error, self._path)
+            explained.__cause__ = error
+            return None, explained
+        except BaseException as error:  # noqa: BLE001 - not swallowed: raised where the job is awaited
+            return None, error
+
+    def _deliver(self, outcomes: list[_Outcome]) -> None:
+        by_loop: dict[asyncio.AbstractEventLoop, list[_Outcome]] = {}
+        for outcome in outcomes:
+            by_loop.setdefault(outcome[0].get_loop(), []).append(outcome)
+        for loop, own in by_loop.items():
+            with suppress(RuntimeError):  # the event loop is gone, and with it all who waited
+                loop.call_soon_threadsafe(_resolve, own)
+
+
+def _resolve(outcomes: list[_Outcome]) -> None:
+    for future, result, error in outcomes:
+        if future.done():
+            continue
+        if error is None:
+            future.set_result(result)
+        else:
+            future.set_exception(error)
+
+
+class ReadThread(_Thread):
+    """Runs queries one after another."""
+
+    def run(self, work: Callable[[sqlite3.Connection], T]) -> "asyncio.Future[T]":
+        """Run ``work`` and return a future of its result; cancelling the future only drops the result."""
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._submit(_Job(future, work))
+        return future
+
+    def _run(self, connection: sqlite3.Connection, jobs: list[_Job]) -> None:
+        for job in jobs:
+            if job.work is None or job.future.cancelled():
+                continue
+            result, error = self._attempt(job.work, connection)
+            self._deliver([(job.future, result, error)])
+
+
+class WriteThread(_Thread):
+    """Runs changes inside transactions; jobs that wait at the same time share one."""
+
+    def __init__(
+        self,
+        name: str,
+        path: str,
+        connect: Callable[[], sqlite3.Connection],
+        busy_timeout_s: float,
+        wake_readers: Callable[[], None],
+    ) -> None:
+        super().__init__(name, path, connect)
+        self._busy_timeout_s = busy_timeout_s
+        self._wake_readers = wake_readers
+        self._wal_check_at = 0.0
+
+    async def run(
+        self,
+        work: Callable[[sqlite3.Connection], T],
+        prepare: Callable[[sqlite3.Connection], None] | None = None,
+        wakes: Callable[[T], bool] | None = None,
+    ) -> T:
+        """Run ``work`` in a transaction and return its result once that is durable.
+
+        Args:
+            work: changes the database; an exception takes back its own changes and nobody else's.
+            prepare: runs before, outside the transaction, so that the write lock is held only briefly.
+            wakes: tells from the result whether waiting consumers must look again.
+
+        Raises:
+            LogUnavailableError: the write lock was not to be had in time; nothing was changed.
+        """
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._submit(_Job(future, work, prepare, wakes))
+        return await settled(future)
+
+    async def run_outside(self, prepare: Callable[[sqlite3.Connection], None]) -> None:
+        """Run ``prepare`` alone, outside any transaction."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._submit(_Job(future, None, prepare))
+        await settled(future)
+
+    def _run(self, connection: sqlite3.Connection, jobs: list[_Job]) -> None:
+        outcomes: list[_Outcome] = []
+        ready: list[_Job] = []
+        for job in jobs:
+            error = self._attempt(job.prepare, connection)[1] if job.prepare is not None else None
+            if error is None and job.work is not None:
+                ready.append(job)
+            else:
+                outcomes.append((job.future, None, error))
+        if ready:
+            outcomes += self._transact(connection, ready)
+        self._deliver(outcomes)
+        wakes = {id(job.future): job.wakes for job in ready if job.wakes is not None}
+        if any(
+            error is None and id(future) in wakes and wakes[id(future)](result)
+            for future, result, error in outcomes
+        ):
+            self._wake_readers()
+        if time.monotonic() >= self._wal_check_at:
+            self._attempt(lambda c: bound_wal(c, self._path), connection)
+            self._wal_check_at = time.monotonic() + _WAL_CHECK_S
+
+    def _transact(self, connection: sqlite3.Connection, jobs: list[_Job]) -> list[_Outcome]:
+        _, error = self._attempt(lambda c: begin_write(c, self._busy_timeout_s), connection)
+        if error is not None:
+            return [(job.future, None, error) for job in jobs]
+        outcomes: list[_Outcome] = []
+        alone = len(jobs) == 1
+        for job in jobs:
+            if not alone:
+                connection.execute("SAVEPOINT job")
+            assert job.work is not None
+            result, error = self._attempt(job.work, connection)
+            outcomes.append((job.future, result, error))
+            if not connection.in_transaction:
+                break  # SQLite itself rolled everything back: disk full or an I/O error
+            if not alone:
+                if error is not None:
+                    connection.execute("ROLLBACK TO job")
+                connection.execute("RELEASE job")
+        if alone and error is not None:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            return outcomes
+        _, lost = self._attempt(lambda c: c.execute("COMMIT"), connection)
+        if lost is None:
+            return outcomes
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        return [(job.future, None, error or lost) for job in jobs]

@@ -1,0 +1,132 @@
+"""Whether a log's topics are as ``topics/*.toml`` declares them, and what to do about each difference."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias
+
+import structlog
+
+from unstable_stream.errors import EventLogError
+from unstable_stream.log.port import EventLog, TopicSpec
+from unstable_stream.log.topics import TOPICS_DIR, load_topics
+
+__all__ = ["Drift", "Setting", "find_drift", "prepare_topics", "remedy", "show_setting"]
+
+_DAY_MS: Final = 86_400_000
+
+Setting: TypeAlias = Literal["topic", "partitions", "cleanup_policy", "retention_ms", "max_message_bytes"]
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """One setting of one topic that is not as declared; setting ``topic``: it does not exist."""
+
+    declared: TopicSpec
+    actual: TopicSpec | None
+    setting: Setting
+
+    @property
+    def topic(self) -> str:
+        """The topic's name."""
+        return self.declared.name
+
+    @property
+    def endangers_runs(self) -> bool:
+        """Whether records would be refused or lost, or keys would lie elsewhere than the code thinks."""
+        declared, actual = self.declared, self.actual
+        if actual is None:
+            return False  # a run creates what is missing
+        if self.setting == "retention_ms":
+            return actual.retention_ms is not None and (
+                declared.retention_ms is None or actual.retention_ms < declared.retention_ms
+            )
+        if self.setting == "max_message_bytes":
+            return actual.max_message_bytes < declared.max_message_bytes
+        if self.setting == "cleanup_policy":
+            return actual.cleanup_policy == "compact"
+        return True
+
+    def __str__(self) -> str:
+        if self.actual is None:
+            return f"{self.topic}: missing"
+        name = self.setting.replace("_", " ").removesuffix(" ms")
+        found, wanted = (show_setting(spec, self.setting) for spec in (self.actual, self.declared))
+        return f"{self.topic}: {name} {found}, declared {wanted}"
+
+
+def find_drift(declared: Mapping[str, TopicSpec], actual: Mapping[str, TopicSpec]) -> list[Drift]:
+    """Return every difference, by topic; topics that are not declared are nobody's concern."""
+    found: list[Drift] = []
+    for name, spec in sorted(declared.items()):
+        there = actual.get(name)
+        if there is None:
+            found.append(Drift(spec, None, "topic"))
+            continue
+        settings: list[Setting] = ["partitions", "cleanup_policy", "max_message_bytes"]
+        if spec.cleanup_policy == "delete":
+            settings.append("retention_ms")  # means nothing where only the latest of each key is kept
+        found += [
+            Drift(spec, there, each) for each in settings if getattr(spec, each) != getattr(there, each)
+        ]
+    return found
+
+
+def remedy(drift: Drift, log: str, place: str = "") -> str:
+    """Return the command that mends a difference, or for partitions what can be done.
+
+    Args:
+        drift: the difference.
+        log: location of the log.
+        place: options that lead a command to that log, beginning with a space.
+    """
+    if drift.setting == "topic":
+        return f"unstable-stream topics create{place}"
+    if drift.setting != "partitions":
+        return f"unstable-stream topics create --alter{place}"
+    assert drift.actual is not None
+    # Keys are spread by the number of partitions: changed under records, a key's order is lost.
+    keep = f"to keep its records set partitions = {drift.actual.partitions} in {_file_of(drift.topic)}"
+    if log == "local":
+        return f"{keep}, or use another directory with --data"
+    brokers = log.partition("://")[2].partition("/")[0].partition("?")[0].rpartition("@")[2]
+    return (
+        f"{keep}, or use another cluster; to throw them away: kafka-topics.sh --bootstrap-server {brokers} "
+        f"--delete --topic {drift.topic} && unstable-stream topics create{place}"
+    )
+
+
+async def prepare_topics(log: EventLog, location: str, place: str = "") -> None:
+    """Create the topics that are missing, once it is sure that none would endanger a run.
+
+    Raises:
+        EventLogError: topics have settings that would lose or refuse records; names each and what to do.
+    """
+    declared = load_topics()
+    drift = find_drift(declared, await log.topic_settings())
+    fatal = [each for each in drift if each.endangers_runs]
+    if fatal:
+        lines = [f"{each}\n    {remedy(each, location, place)}" for each in fatal]
+        raise EventLogError(
+            "topics of this log are not as declared, and a run could lose or misplace records:\n  "
+            + "\n  ".join(lines)
+        )
+    for each in drift:
+        if each.actual is not None:
+            _log.warning("topic not as declared", difference=str(each), mend=remedy(each, location, place))
+    await log.create_topics(list(declared.values()))
+
+
+def show_setting(spec: TopicSpec, setting: Setting) -> str:
+    """Return a topic's setting for people."""
+    value = getattr(spec, setting)
+    if setting == "retention_ms":
+        if value is None:
+            return "forever"
+        return f"{value // _DAY_MS} days" if value % _DAY_MS == 0 else f"{value} ms"
+    return f"{value:,} bytes" if setting == "max_message_bytes" else str(value)
+
+
+def _file_of(topic: str) -> str:
+    return str(TOPICS_DIR / f"{topic}.toml")

@@ -1,0 +1,101 @@
+"""Audits a run: reads the log, folds it with :class:`RunAudit`, and checks the files the log names."""
+
+import asyncio
+import hashlib
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Final
+
+from unstable_stream.errors import EventError
+from unstable_stream.events import Checkpoint, GameOutcome, RecordRejected, Step, Trajectory
+from unstable_stream.log.port import EventLog, Positions, StoredRecord, TopicPartition
+from unstable_stream.log.records import event_from_record
+from unstable_stream.proofs.audit_fold import AuditReport, RunAudit
+
+__all__ = ["audit_run"]
+
+# The end of the run first, since it claims that all else is there. Then effects before causes: of a run that
+# is going on, every effect read then has its cause among what is read.
+_TOPICS: Final = (
+    "runs",
+    "dead-letters",
+    "checkpoints",
+    "learner-updates",
+    "ratings",
+    "steps",
+    "trajectories",
+    "game-outcomes",
+    "games",
+)
+_STALL_S: Final = 2.0
+# A transaction marker may be the last below the end: so long without a record means there is none.
+
+
+async def audit_run(log: EventLog, run_id: str) -> AuditReport:
+    """Read everything the log holds of a run now, check the files it names, and report."""
+    begin = await log.beginning_offsets(Step.TOPIC)
+    audit = RunAudit(run_id, steps_kept=not any(begin.values()))
+    source = f"/unstable_stream/runs/{run_id}".encode()
+    for topic, ends in (await _ends(log)).items():
+        await _fold_topic(log, topic, ends, audit, source)
+    return audit.report(await asyncio.to_thread(_file_problems, audit.checkpoints))
+
+
+async def _ends(log: EventLog) -> Mapping[str, Positions]:
+    ends = {topic: await log.end_offsets(topic) for topic in _TOPICS}
+    # A game's trajectories and outcome are appended at once: take both or neither.
+    while (again := await log.end_offsets(Trajectory.TOPIC)) != ends[Trajectory.TOPIC]:
+        ends[Trajectory.TOPIC] = again
+        ends[GameOutcome.TOPIC] = await log.end_offsets(GameOutcome.TOPIC)
+        ends["games"] = await log.end_offsets("games")
+    return ends
+
+
+async def _fold_topic(log: EventLog, topic: str, ends: Positions, audit: RunAudit, source: bytes) -> None:
+    everyone = topic == RecordRejected.TOPIC  # the archiver rejects on behalf of all runs
+    consumer = await log.consumer([topic])
+    try:
+        stalled = time.monotonic() + _STALL_S
+        while any(consumer.positions().get(partition, 0) < end for partition, end in ends.items()):
+            records = await consumer.poll(max_records=2000, timeout_s=0.2)
+            if not records and time.monotonic() > stalled:
+                break  # what is left below the end are transaction markers
+            for record in records:
+                stalled = time.monotonic() + _STALL_S
+                if record.offset < ends[TopicPartition(record.topic, record.partition)]:
+                    _fold_record(record, audit, None if everyone else source)
+    finally:
+        await consumer.close()
+
+
+def _fold_record(record: StoredRecord, audit: RunAudit, source: bytes | None) -> None:
+    # Saves decoding other runs; a record without the header is decoded and looked at.
+    if source is not None and record.headers.get("ce_source", source) != source:
+        return
+    try:
+        event = event_from_record(record)
+    except EventError as error:
+        audit.apply_unreadable(str(record), str(error))
+        return
+    audit.apply(event, str(record))
+
+
+def _file_problems(checkpoints: Iterable[Checkpoint]) -> list[tuple[str, str]]:
+    problems = []
+    for checkpoint in checkpoints:
+        if checkpoint.path is None or checkpoint.sha256 is None or "://" in checkpoint.path:
+            continue
+        weights = Path(checkpoint.path) / "adapter_model.safetensors"
+        if not weights.is_file():
+            problems.append(("checkpoint file missing", f"{checkpoint.model_uid}: {weights}"))
+            continue
+        digest = hashlib.sha256(weights.read_bytes()).hexdigest()
+        if digest != checkpoint.sha256:
+            problems.append(
+                (
+                    "checkpoint file altered",
+                    f"{checkpoint.model_uid}: {weights} has sha256 {digest}, recorded is {checkpoint.sha256}",
+                )
+            )
+    return problems

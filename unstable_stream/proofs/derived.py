@@ -1,0 +1,163 @@
+"""Compares what follows from the causes with what is recorded: by digest, and closely where that differs."""
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from unstable_stream.log.port import EventLog, StoredRecord
+from unstable_stream.proofs.index import RecordIndex
+from unstable_stream.proofs.report import SHOWN, Check, Difference, differing_fields
+from unstable_stream.runs.topic_records import read_record
+
+__all__ = ["DerivedCheck", "Expected"]
+
+_BATCH: Final = 1000
+# Looked up in the index at once: sorting in C instead of searching in Python.
+
+
+class Expected(NamedTuple):
+    """A record that its causes make one expect."""
+
+    event_id: str
+    digest: bytes | None
+    """Of what is compared; ``None``: it cannot be recomputed, so that whatever is there will do."""
+    body: Callable[[], bytes]
+    """Returns what is compared, as JSON; called for differences only."""
+    cause: str
+    """``topic[partition]@offset`` of the event it follows from."""
+    due: bool = True
+    """Whether it must be there by now; else its absence means that it is pending."""
+    key: str = ""
+    """Record key; needed for compacted topics."""
+
+
+class DerivedCheck:
+    """Ticks expected events off against an index of the recorded ones."""
+
+    def __init__(
+        self,
+        check: Check,
+        index: RecordIndex,
+        *,
+        comparable: Callable[[StoredRecord], bytes] = lambda record: record.value,
+        trimmed: bool = False,
+        compacted: bool = False,
+        replayed: bool = False,
+        extras: bool = False,
+    ) -> None:
+        """Start with nothing expected.
+
+        Args:
+            check: counts and differences go here.
+            index: sealed; of what is recorded.
+            comparable: what of a record is compared, as JSON.
+            trimmed: retention has deleted some of the topic, so an absent record may have been there.
+            compacted: only the newest record of a key must still be there.
+            replayed: an event may be there twice with different content, if one is as expected.
+            extras: there may be records that nobody expects.
+        """
+        self.check = check
+        self._index = index
+        self._comparable = comparable
+        self._trimmed = trimmed
+        self._compacted = compacted
+        self._conflicts = [] if replayed else index.conflicts
+        self._extras = extras
+        self._ticked = bytearray(len(index))
+        self._next_of = {earlier: later for later, earlier in (*index.duplicates, *index.conflicts)}
+        self._open: list[Expected] = []
+        self._absent_newest: dict[str, Expected] = {}
+        self._unequal: list[tuple[Expected, int]] = []
+        self._unexpected: list[int] = []
+
+    def expect(self, expected: Expected) -> None:
+        """Take one expected event in."""
+        self._open.append(expected)
+        if len(self._open) >= _BATCH:
+            self._compare()
+
+    def _compare(self) -> None:
+        slots = self._index.find([expected.event_id for expected in self._open])
+        for expected, slot in zip(self._open, slots, strict=True):
+            if slot < 0:
+                self._apply_absent(expected)
+                continue
+            if self._absent_newest.pop(expected.key, None) is not None:
+                self.check.gone += 1
+            self.check.compared += expected.digest is not None
+            if not self._tick(expected, slot) and expected.digest is not None:
+                self.check.differing += 1
+                if len(self._unequal) < SHOWN:
+                    self._unequal.append((expected, slot))
+        self._open.clear()
+
+    def _tick(self, expected: Expected, slot: int) -> bool:
+        """Tick off all records of the event; return whether one of them is as expected.
+
+        A game whose worker died may have been played twice, so that its records come in pairs.
+        """
+        equal = False
+        current: int | None = slot
+        while current is not None:
+            self._ticked[current] = 1
+            equal = equal or self._index.body_digest(current) == expected.digest
+            current = self._next_of.get(current)
+        return equal
+
+    def _apply_absent(self, expected: Expected) -> None:
+        if not expected.due:
+            self.check.pending += 1
+        elif self._trimmed:
+            self.check.gone += 1
+        elif self._compacted:
+            if expected.key in self._absent_newest:
+                self.check.gone += 1
+            self._absent_newest[expected.key] = expected
+        else:
+            self._report_absent(expected)
+
+    def _report_absent(self, expected: Expected) -> None:
+        self.check.differs(
+            Difference(expected.cause, expected.event_id, f"no record on {self._index.topic} follows from it")
+        )
+
+    async def finish(self, log: EventLog) -> None:
+        """Compare the rest, and find out what the first differences are."""
+        self._compare()
+        for expected in self._absent_newest.values():
+            self._report_absent(expected)
+        for slot in range(len(self._index)):
+            if not self._ticked[slot] and not self._extras:
+                self.check.differing += 1
+                self._unexpected.append(slot)
+        for expected, slot in self._unequal:
+            if self.check.wants_more:
+                self.check.first.append(await self._explain(log, expected, slot))
+        self.check.differing += len(self._conflicts)
+        for later, earlier in self._conflicts:
+            where = self._index.where(earlier)
+            await self._show(log, later, f"the same event is at {where} with other content")
+        for slot in self._unexpected:
+            await self._show(log, slot, "follows from nothing in the log")
+
+    async def _show(self, log: EventLog, slot: int, what: str) -> None:
+        """Make it one of the first differences, if there are not enough of them yet."""
+        if self.check.wants_more:
+            record = await read_record(log, self._index.topic, *self._index.position(slot))
+            event_id = record.headers.get("ce_id", b"?").decode(errors="replace")
+            self.check.first.append(Difference(str(record), event_id, what))
+
+    async def _explain(self, log: EventLog, expected: Expected, slot: int) -> Difference:
+        record = await read_record(log, self._index.topic, *self._index.position(slot))
+        fields = differing_fields(self._comparable(record), expected.body())
+        if not fields:
+            return Difference(str(record), expected.event_id, "has the right values in other bytes")
+        path, recorded, recomputed = fields[0]
+        more = f" in {len(fields)} fields, first" if len(fields) > 1 else ""
+        return Difference(
+            str(record),
+            expected.event_id,
+            f"differs{more} from what follows from {expected.cause}",
+            path,
+            recorded,
+            recomputed,
+        )

@@ -1,0 +1,135 @@
+"""Forks: a new run that begins where another was after one of its updates.
+
+A fork takes over its parent's policy with optimizer state, schedule and random states, the number of the
+update, the number of the next training game, so that its seeds are new, and the earlier checkpoints as
+opponents. Steps that were waiting in the parent's buffer stay the parent's: every step a run trains on is
+from a game of its own.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from unstable_stream.errors import ConfigError, RunError
+from unstable_stream.events import Checkpoint, GameStarted, checkpoint_uid, event_id
+from unstable_stream.log.port import EventLog
+from unstable_stream.runs.config import RunConfig, parse_config
+from unstable_stream.runs.records import find_run, read_to_end, readable_events
+
+__all__ = ["Fork", "find_fork", "fork_config"]
+
+_KEPT_KEYS = ("model", "seed", "lora", "learner.initial_lora_path")
+"""What a checkpoint is bound to."""
+_OPTIMIZER_STATE = "optimizer.pt"  # as the learner names it, which cannot be imported without torch
+
+
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """Where a new run begins."""
+
+    parent_run_id: str
+    update: int
+    """The parent's update it begins after; 0 is the initial policy."""
+    games: int
+    """Training games the parent had started by then."""
+    checkpoints: tuple[Checkpoint, ...]
+    """The parent's checkpoints up to there, in order."""
+
+    def checkpoints_of(self, run_id: str, now_ms: int) -> list[Checkpoint]:
+        """Return the checkpoints as events of the new run; the files stay where they are."""
+        return [
+            msgspec.structs.replace(
+                checkpoint,
+                event_id=event_id(run_id, "checkpoint", checkpoint.iteration),
+                run_id=run_id,
+                occurred_at_ms=now_ms,
+            )
+            for checkpoint in self.checkpoints
+        ]
+
+
+async def find_fork(log: EventLog, run_id: str, update: int | None = None) -> tuple[Fork, RunConfig]:
+    """Return the point of a run to fork at, by default its newest checkpoint, and the run's configuration.
+
+    Raises:
+        RunError: no such run, no checkpoint of that update, or its files are gone.
+    """
+    run_id, config = await find_run(log, run_id)
+    found: dict[int, Checkpoint] = {}
+    games: list[GameStarted] = []
+    async for record in read_to_end(log, ("checkpoints", "games")):
+        for event in readable_events([record]):
+            if event.run_id != run_id:
+                continue
+            if isinstance(event, Checkpoint):
+                found.setdefault(event.iteration, event)
+            elif isinstance(event, GameStarted) and event.split == "train":
+                games.append(event)
+    if not found:
+        raise RunError(f"run {run_id} has no checkpoint yet, so there is nothing to fork")
+    if update is None:
+        update = max(found)
+    chosen = found.get(update)
+    if chosen is None:
+        raise RunError(
+            f"run {run_id} has no checkpoint of update {update}; it has those of {_listed(sorted(found))}"
+        )
+    if chosen.path is not None and not Path(chosen.path).is_dir():
+        raise RunError(
+            f"the files of {chosen.model_uid} of run {run_id} are not at {chosen.path}: put them back, "
+            "or fork at another update"
+        )
+    if chosen.path is not None and not Path(chosen.path, _OPTIMIZER_STATE).is_file():
+        raise RunError(
+            f"the optimizer state of {chosen.model_uid} of run {run_id} was deleted (see "
+            "learner.keep_optimizer_states): fork at a newer update, or start a run with "
+            f"learner.initial_lora_path={chosen.path}"
+        )
+    # The last checkpoint's moment is recorded; of the games before it the highest number counts.
+    started = [game.game_index + 1 for game in games if game.occurred_at_ms <= chosen.occurred_at_ms]
+    fork = Fork(
+        parent_run_id=run_id,
+        update=update,
+        games=max(started, default=0),
+        checkpoints=tuple(found[number] for number in sorted(found) if number <= update),
+    )
+    return fork, config
+
+
+def fork_config(fork: Fork, config: RunConfig, overrides: Sequence[str] = ()) -> RunConfig:
+    """Return the configuration of a fork: the parent's with ``overrides`` (``key=value``).
+
+    Raises:
+        ConfigError: an override changes what the checkpoint is bound to, or nothing is left to train.
+    """
+    changed = parse_config(
+        config.model_dump(mode="json"), overrides, origin=f"fork of run {fork.parent_run_id}"
+    )
+    bound = [key for key in _KEPT_KEYS if _at(changed, key) != _at(config, key)]
+    if bound:
+        raise ConfigError(
+            f"a fork keeps its parent's {', '.join(bound)}: {checkpoint_uid(fork.update)} was made with "
+            "them; start a new run instead, with learner.initial_lora_path for the adapter alone"
+        )
+    if changed.learner.iterations <= fork.update:
+        enough = fork.update + config.learner.iterations
+        raise ConfigError(
+            f"nothing is left to train: the fork begins after update {fork.update} and learner.iterations = "
+            f"{changed.learner.iterations}; add --set learner.iterations={enough}"
+        )
+    return changed
+
+
+def _at(config: RunConfig, key: str) -> object:
+    value: object = config
+    for name in key.split("."):
+        value = getattr(value, name)
+    return value
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    if len(numbers) > 12:
+        return f"{', '.join(map(str, numbers[:6]))} … {', '.join(map(str, numbers[-6:]))}"
+    return ", ".join(map(str, numbers))

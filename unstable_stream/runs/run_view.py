@@ -1,0 +1,169 @@
+"""What a person wants to know of a run at a glance, folded from its events."""
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from unstable_stream.events import (
+    OVERALL,
+    Checkpoint,
+    Event,
+    GameAbandoned,
+    GameOutcome,
+    GameStarted,
+    LearnerUpdate,
+    Metrics,
+    Rating,
+    RunFinished,
+    RunResumed,
+    RunStarted,
+    Trajectory,
+)
+from unstable_stream.runs.config import RunConfig
+
+__all__ = ["RunView", "Score"]
+
+_RECENT_GAMES = 256
+_RATE_WINDOW_MS = 20_000
+
+
+@dataclass
+class Score:
+    """Wins, draws and losses of one side."""
+
+    wins: int = 0
+    draws: int = 0
+    losses: int = 0
+
+    @property
+    def games(self) -> int:
+        """All of them."""
+        return self.wins + self.draws + self.losses
+
+    @property
+    def win_rate(self) -> float:
+        """Wins over games; 0 without games."""
+        return self.wins / self.games if self.games else 0.0
+
+    def interval(self) -> tuple[float, float]:
+        """The Wilson score interval of the win rate at 95 % (Wilson 1927); (0, 1) without games."""
+        n = self.games
+        if n == 0:
+            return (0.0, 1.0)
+        z = 1.959963984540054
+        p = self.win_rate
+        centre = (p + z * z / (2 * n)) / (1 + z * z / n)
+        half = z / (1 + z * z / n) * (p * (1 - p) / n + z * z / (4 * n * n)) ** 0.5
+        return (centre - half, centre + half)
+
+    def add(self, reward: float, best_other: float) -> None:
+        """Count one game by this side's reward and the best of the others'."""
+        if reward > best_other:
+            self.wins += 1
+        elif reward < best_other:
+            self.losses += 1
+        else:
+            self.draws += 1
+
+
+@dataclass
+class RunView:
+    """Feed it every event of the run, in any topic order."""
+
+    run_id: str
+    config: RunConfig
+    games: dict[str, int] = field(default_factory=lambda: {"train": 0, "eval": 0})
+    in_flight: set[str] = field(default_factory=set)
+    abandoned: int = 0
+    first_update: int = 0
+    """Where the run began: 0, or the update of the parent it was forked at."""
+    update: int = 0
+    last_update: LearnerUpdate | None = None
+    recent: deque[tuple[bool, bool]] = field(default_factory=lambda: deque(maxlen=_RECENT_GAMES))
+    """For the last training games against others: won, ended by an invalid move of ours."""
+    lengths: deque[int] = field(default_factory=lambda: deque(maxlen=_RECENT_GAMES))
+    evaluations: dict[tuple[int, str, str], Score] = field(default_factory=dict)
+    """By checkpoint iteration, environment and opponent."""
+    eval_invalid: dict[tuple[int, str, str], int] = field(default_factory=dict)
+    ratings: dict[str, Rating] = field(default_factory=dict)
+    """The overall rating of each model."""
+    engine: dict[str, float] = field(default_factory=dict)
+    checkpoints: int = 0
+    finished: RunFinished | None = None
+    _ends: deque[tuple[int, int]] = field(default_factory=deque)
+    _iterations: dict[str, int] = field(default_factory=dict)
+    _ended: set[str] = field(default_factory=set)
+
+    def apply(self, event: Event) -> None:
+        """Take one event in; other runs' events change nothing."""
+        if event.run_id != self.run_id:
+            return
+        if isinstance(event, RunStarted):
+            self.first_update = event.parent_update or 0
+            self.update = max(self.update, self.first_update)
+        elif isinstance(event, GameStarted):
+            if event.game_id not in self._ended:
+                self.in_flight.add(event.game_id)
+        elif isinstance(event, GameOutcome):
+            self._apply_outcome(event)
+        elif isinstance(event, GameAbandoned):
+            self._end(event.game_id)
+            self.abandoned += 1
+        elif isinstance(event, Trajectory):
+            self.lengths.extend(len(turn.completion_token_ids) // 4 for turn in event.turns)
+        elif isinstance(event, LearnerUpdate):
+            if event.update > self.update:
+                self.update = event.update
+                self.last_update = event
+        elif isinstance(event, Checkpoint):
+            self.checkpoints += 1
+            self._iterations[event.model_uid] = event.iteration
+        elif isinstance(event, Rating):
+            if event.env_id == OVERALL:
+                self.ratings[event.model_uid] = event
+        elif isinstance(event, Metrics):
+            self.engine.update({k: v for k, v in event.values.items() if k.startswith("inference/")})
+        elif isinstance(event, RunFinished):
+            self.finished = event
+        elif isinstance(event, RunResumed):
+            self.finished = None
+
+    def _end(self, game_id: str) -> None:
+        self._ended.add(game_id)
+        self.in_flight.discard(game_id)
+
+    def _apply_outcome(self, event: GameOutcome) -> None:
+        if event.game_id in self._ended:
+            return
+        self._end(event.game_id)
+        self.games[event.split] += 1
+        self._ends.append(
+            (event.occurred_at_ms, sum(result.turns for result in event.seats if result.trained))
+        )
+        rewards = {result.seat: result.reward for result in event.seats}
+        for result in event.seats:
+            others = [reward for seat, reward in rewards.items() if seat != result.seat] or [0.0]
+            lost_by_invalid = event.invalid_seat == result.seat
+            if event.split == "eval" and result.model_uid == event.evaluated_uid:
+                opponent = next((r.model_uid for r in event.seats if r.seat != result.seat), "alone")
+                key = (result.policy_version or 0, event.env_id, opponent)
+                self.evaluations.setdefault(key, Score()).add(result.reward, max(others))
+                self.eval_invalid[key] = self.eval_invalid.get(key, 0) + lost_by_invalid
+            elif event.split == "train" and result.trained and not all(r.trained for r in event.seats):
+                self.recent.append((result.reward > max(others), lost_by_invalid))
+
+    def rates(self, now_ms: int) -> tuple[float, float]:
+        """Games and trained turns per second over the last seconds."""
+        while self._ends and self._ends[0][0] < now_ms - _RATE_WINDOW_MS:
+            self._ends.popleft()
+        if not self._ends:
+            return (0.0, 0.0)
+        seconds = max(1.0, (now_ms - self._ends[0][0]) / 1000)
+        return (len(self._ends) / seconds, sum(turns for _, turns in self._ends) / seconds)
+
+    def iteration_of(self, model_uid: str) -> int | None:
+        """The iteration of a checkpoint; ``None`` for fixed opponents."""
+        return self._iterations.get(model_uid)
+
+    def ladder(self) -> list[Rating]:
+        """Overall ratings, best first by the conservative estimate mu - 3 sigma."""
+        return sorted(self.ratings.values(), key=lambda rating: rating.mu - 3 * rating.sigma, reverse=True)

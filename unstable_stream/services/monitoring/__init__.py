@@ -1,1 +1,0 @@
-"""What an operator sees: lag, throughput, dead letters, services, for a person and for Prometheus."""

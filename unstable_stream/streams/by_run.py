@@ -1,0 +1,103 @@
+"""One processor for all runs: routes each event to a fold of its run, with the settings the run began with.
+
+The settings are those of the ``run-started`` event, so they are the same however often the log is folded
+again. A run is recorded before anything else of it, so whoever meets one of its events finds it in ``runs``.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+from unstable_stream.errors import EventError
+from unstable_stream.events import Event, RunStarted
+from unstable_stream.log.port import Consumer, EventLog
+from unstable_stream.runs.config import RunConfig, parse_config
+from unstable_stream.runs.records import readable_events
+from unstable_stream.streams.partition import Processor
+
+__all__ = ["ProcessorByRun", "RunDirectory"]
+
+
+class RunDirectory:
+    """The runs of a log and what they began with. Use as ``async with``, or :meth:`close` it."""
+
+    def __init__(self, log: EventLog) -> None:
+        self._event_log = log
+        self._settings: dict[str, Mapping[str, Any]] = {}
+        self._configs: dict[str, RunConfig] = {}
+        self._consumer: Consumer | None = None
+        self._reading = asyncio.Lock()
+
+    async def learn(self, run_ids: Collection[str]) -> None:
+        """Read ``runs`` to its end if one of these is not known yet."""
+        if self._settings.keys() >= set(run_ids):
+            return
+        async with self._reading:
+            if self._settings.keys() >= set(run_ids):
+                return  # another partition has met it at the same time
+            ends = await self._event_log.end_offsets(RunStarted.TOPIC)
+            if self._consumer is None:
+                self._consumer = await self._event_log.consumer([RunStarted.TOPIC])
+            while any(self._consumer.positions()[at] < end for at, end in ends.items()):
+                for event in readable_events(await self._consumer.poll(timeout_s=0.2)):
+                    if isinstance(event, RunStarted):
+                        self._settings.setdefault(event.run_id, event.config)
+
+    def config(self, run_id: str) -> RunConfig:
+        """Return the configuration a run began with.
+
+        Raises:
+            EventError: there is no such run.
+            ConfigError: it does not make sense to this version of the package.
+        """
+        config = self._configs.get(run_id)
+        if config is None:
+            settings = self._settings.get(run_id)
+            if settings is None:
+                raise EventError(
+                    f"run {run_id!r} is not in topic {RunStarted.TOPIC}: nothing says how to fold it"
+                )
+            config = self._configs[run_id] = parse_config(settings, origin=f"run {run_id}")
+        return config
+
+    async def close(self) -> None:
+        """Read no more."""
+        if self._consumer is not None:
+            await self._consumer.close()
+
+    async def __aenter__(self) -> "RunDirectory":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+class ProcessorByRun:
+    """Holds a processor for each run it meets; :meth:`RunDirectory.learn` comes before :meth:`handle`."""
+
+    def __init__(
+        self,
+        name: str,
+        inputs: tuple[str, ...],
+        runs: RunDirectory,
+        make: Callable[[str, RunConfig], Processor],
+    ) -> None:
+        """``make`` returns a fresh processor of a run, given its id and configuration."""
+        self.name = name
+        self.inputs = inputs
+        self._runs = runs
+        self._make = make
+        self._processors: dict[str, Processor] = {}
+
+    def handle(self, event: Event) -> Sequence[Event]:
+        """Fold one event into its run.
+
+        Raises:
+            EventError: the run is unknown, or its processor refuses the event.
+            ConfigError: the run's settings make no processor here, e.g. for want of a module of its own.
+        """
+        processor = self._processors.get(event.run_id)
+        if processor is None:
+            processor = self._make(event.run_id, self._runs.config(event.run_id))
+            self._processors[event.run_id] = processor
+        return processor.handle(event)

@@ -1,0 +1,506 @@
+"""Faust as the host of the stream processors: agents of faust-streaming share out and read the partitions.
+
+Faust brings membership, delivery and its command line; everything that decides what is lost or counted twice
+is ours (:mod:`unstable_stream.streams.partition`). In particular:
+
+- Faust acknowledges an event even if the agent that was given it failed. Nothing here is ever acknowledged,
+  so nothing is committed in the group of the Faust app; positions are committed in the processor's own group.
+- Faust reads uncommitted records unless it runs its own exactly-once mode, which is broken. It is told to
+  read committed ones.
+- Where Faust reads is not trusted. Each record carries the offset from which reading came to it without a
+  break; one that does not join on to what was processed is dropped, and Faust is sent back.
+
+``unstable-stream processors --runtime faust`` runs :func:`run_on_faust`. Faust's own command line works too:
+``faust -A unstable_stream.streams.faust worker``, with ``UNSTABLE_STREAM_LOG`` (``kafka://HOST:PORT``)
+and, to serve a single run, ``UNSTABLE_STREAM_RUN`` in the environment.
+"""
+
+import asyncio
+import contextlib
+import os
+import tempfile
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import faust
+from faust.app import BootStrategy
+from faust.transport.drivers import aiokafka as driver
+from faust.types import TP
+from yarl import URL
+
+from unstable_stream.errors import ConfigError, ServiceError
+from unstable_stream.log.kafka.cluster import Cluster
+from unstable_stream.log.kafka.location import SCHEME, KafkaLocation, parse_location
+from unstable_stream.log.kafka.log import KafkaLog
+from unstable_stream.log.kafka.records import stored_record
+from unstable_stream.log.port import EventLog, Positions, StoredRecord, TopicPartition
+from unstable_stream.streams.by_run import RunDirectory
+from unstable_stream.streams.held_partitions import HeldPartitions
+from unstable_stream.streams.partition import Hosting
+from unstable_stream.streams.processors import PROCESSOR_INPUTS, hostings
+
+__all__ = ["FaustProcessors", "Reading", "credentials", "joined_on", "kafka_location", "run_on_faust"]
+
+_BATCH: Final = 500
+"""Most records processed side by side."""
+_BUFFER: Final = 2 * _BATCH
+"""Records of one processor that wait; then Faust waits."""
+_IDLE_S: Final = 0.5
+"""How long a processor waits for records before it looks after its partitions."""
+_LINGER_S: Final = 0.02
+"""How long a batch that is not full waits for more: Faust delivers records one by one."""
+_SESSION_TIMEOUT_S: Final = 10.0
+"""A worker that was killed is missed after this long."""
+_DRAIN_S: Final = 60.0
+"""A host that is to drain its input gives up if nothing has moved for this long."""
+
+
+# -- Faust's consumer, told where to read and made to say where it was ------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A record, and how reading came to it."""
+
+    record: StoredRecord
+    follows: int
+    """Between this offset and the record there is none: it was read right after going there."""
+    session: int
+    """Counts the times that reading of the partition went elsewhere."""
+
+
+class _ConsumerThread(driver.AIOKafkaConsumerThread):  # type: ignore[misc] # Faust is not typed here
+    """Where reading happens: in a thread of its own, in which nothing else happens at the same time."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._reached: dict[TP, int] = {}
+        self.sessions: Counter[TP] = Counter()
+
+    def _create_worker_consumer(self, transport: Any) -> Any:
+        # Faust asks for committed records only in its exactly-once mode.
+        self.consumer.in_transaction = True
+        try:
+            return super()._create_worker_consumer(transport)
+        finally:
+            self.consumer.in_transaction = False
+
+    async def _fetch_records(self, *args: Any, **kwargs: Any) -> Mapping[TP, Sequence[Reading]]:
+        fetched = await super()._fetch_records(*args, **kwargs)
+        return {at: [self._reading(at, record) for record in records] for at, records in fetched.items()}
+
+    def _reading(self, at: TP, record: Any) -> Reading:
+        follows = self._reached.get(at, record.offset)
+        self._reached[at] = record.offset + 1
+        return Reading(stored_record(record), follows, self.sessions[at])
+
+    async def on_partitions_assigned(self, assigned: set[TP], generation_id: int = 0) -> None:
+        self._reached.clear()
+        self.sessions.update(assigned)
+        await super().on_partitions_assigned(assigned, generation_id)
+
+    def reached(self, at: TopicPartition) -> int:
+        """Return the offset after the last record that was read."""
+        return self._reached.get(TP(*at), 0)
+
+    async def go_to(self, positions: Positions) -> None:
+        """Read on from there, as far as these partitions are assigned."""
+        await self.call_thread(self._go_to, positions)
+
+    async def _go_to(self, positions: Positions) -> None:
+        consumer = self._ensure_consumer()
+        for at in consumer.assignment():
+            offset = positions.get(TopicPartition(at.topic, at.partition))
+            if offset is not None:
+                consumer.seek(at, offset)
+                self._reached[at] = offset
+                self.sessions[at] += 1
+
+    async def read_up_to(self) -> Positions:
+        """Return how far reading has come in each assigned partition, whether there were records or not."""
+        found: Positions = await self.call_thread(self._read_up_to)
+        return found
+
+    async def _read_up_to(self) -> Positions:
+        consumer = self._ensure_consumer()
+        assigned = consumer.assignment()
+        return {TopicPartition(at.topic, at.partition): await consumer.position(at) for at in assigned}
+
+
+class _NoMemory(dict[TP, int | None]):
+    """What Faust has read of a partition, which it uses to drop records: always nothing."""
+
+    def __missing__(self, key: TP) -> None:
+        return None
+
+    def __setitem__(self, key: TP, value: int | None) -> None:
+        pass
+
+    def update(self, *args: Any, **kwargs: Any) -> None:
+        pass
+
+
+class _Consumer(driver.Consumer):  # type: ignore[misc]
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._read_offset = _NoMemory()
+
+    def _new_consumer_thread(self) -> _ConsumerThread:
+        return _ConsumerThread(self, loop=self.loop, beacon=self.beacon)
+
+    @property
+    def reading(self) -> _ConsumerThread:
+        """Where reading happens."""
+        thread: _ConsumerThread = self._thread
+        return thread
+
+    async def seek_to_committed(self) -> Mapping[TP, int]:
+        # Asked for after every change of assignment: go on where the open partitions are.
+        await self._thread.go_to(self.transport.host.positions())
+        return {}
+
+    def _to_message(self, tp: TP, record: Reading) -> Any:
+        stored = record.record
+        return driver.ConsumerMessage(
+            stored.topic,
+            stored.partition,
+            stored.offset,
+            stored.timestamp_ms / 1000,
+            0,
+            (),
+            None,
+            record,
+            None,
+            0,
+            len(stored.value),
+            tp,
+            generation_id=self.app.consumer_generation_id,
+        )
+
+
+class _Transport(driver.Transport):  # type: ignore[misc]
+    Consumer = _Consumer
+    host: "FaustProcessors"
+
+
+# -- one processor ----------------------------------------------------------------------------------
+
+
+class _Served:
+    """One processor: what its agent reads waits here until the partitions have been looked after."""
+
+    def __init__(self, app: Any, name: str, inputs: Sequence[str]) -> None:
+        self._app = app
+        self._inputs = inputs
+        self._waiting: asyncio.Queue[Reading] = asyncio.Queue(_BUFFER)
+        self._held: HeldPartitions | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._stopping = False
+        self.ready = asyncio.Event()
+        # Without acks Faust commits nothing; whatever it has read is ours to account for.
+        topic = app.topic(*inputs, acks=False, key_serializer="raw", value_serializer="raw")
+        app.agent(topic, name=name)(self._read)
+
+    async def _read(self, stream: Any) -> None:
+        """The agent."""
+        async for event in stream.events():
+            await self._waiting.put(event.message.value)
+
+    def positions(self) -> Positions:
+        """Next offset of every open partition."""
+        return {} if self._held is None else self._held.positions()
+
+    def begin(self, hosting: Hosting, fail: Callable[[BaseException], None]) -> None:
+        """Process what is read until :meth:`end`; ``fail`` is told why that is not possible."""
+        self._held = HeldPartitions(hosting)
+        self._task = asyncio.ensure_future(self._serve(self._held))
+
+        def look(task: asyncio.Task[None]) -> None:
+            error = None if task.cancelled() else task.exception()
+            if error is not None:
+                fail(error)
+
+        self._task.add_done_callback(look)
+
+    async def end(self) -> None:
+        """Finish the batch in hand and give the partitions up."""
+        self._stopping = True
+        if self._task is not None:
+            await asyncio.wait([self._task])
+        if self._held is not None:
+            await self._held.close()
+
+    async def drained(self, log: EventLog) -> bool:
+        """Return whether its partitions were read and processed to their end."""
+        reading: _ConsumerThread = self._app.consumer.reading
+        read_up_to = await reading.read_up_to()
+        assigned, processed = self._assigned(), self.positions()
+        if assigned != processed.keys() or not assigned <= read_up_to.keys():
+            return False
+        ends: dict[TopicPartition, int] = {}
+        for topic in self._inputs:
+            ends |= await log.end_offsets(topic)
+        return all(read_up_to[at] >= ends[at] and processed[at] >= reading.reached(at) for at in assigned)
+
+    async def _serve(self, held: HeldPartitions) -> None:
+        reading: _ConsumerThread = self._app.consumer.reading
+        while not self._stopping:
+            batch = await self._next_batch()
+            opened: Positions = {}
+            if not self._app.rebalancing:
+                opened = await held.follow(self._assigned())
+                self.ready.set()
+            before = {at: offset for at, offset in held.positions().items() if at not in opened}
+            records, astray = joined_on(batch, before, reading.sessions)
+            if not batch:
+                # Read, yet not delivered, although nothing else is: Faust has dropped it.
+                astray = {at for at, offset in before.items() if reading.reached(at) > offset}
+            await held.process(records)
+            back = {at: offset for at, offset in held.positions().items() if at in opened or at in astray}
+            if back:
+                await reading.go_to(back)
+            await held.measure_lag()
+
+    async def _next_batch(self) -> list[Reading]:
+        try:
+            async with asyncio.timeout(_IDLE_S):
+                batch = [await self._waiting.get()]
+        except TimeoutError:
+            return []
+        if self._waiting.qsize() < _BATCH:
+            await asyncio.sleep(_LINGER_S)
+        while len(batch) < _BATCH and not self._waiting.empty():
+            batch.append(self._waiting.get_nowait())
+        return batch
+
+    def _assigned(self) -> set[TopicPartition]:
+        assigned = {TopicPartition(at.topic, at.partition) for at in self._app.consumer.assignment()}
+        return {at for at in assigned if at.topic in self._inputs}
+
+
+def joined_on(
+    batch: Iterable[Reading], positions: Positions, sessions: Mapping[TP, int]
+) -> tuple[list[StoredRecord], set[TopicPartition]]:
+    """Return the records that join on to ``positions`` and to each other, and the partitions gone astray.
+
+    A record from before the last time that reading of its partition went elsewhere may well be out of place:
+    it is dropped, and reading is left alone.
+    """
+    reached = dict(positions)
+    records: list[StoredRecord] = []
+    astray: set[TopicPartition] = set()
+    for reading in batch:
+        at = TopicPartition(reading.record.topic, reading.record.partition)
+        expected = reached.get(at)
+        if expected is None or reading.record.offset < expected:
+            continue
+        if reading.follows <= expected:
+            records.append(reading.record)
+            reached[at] = reading.record.offset + 1
+        elif reading.session == sessions.get(TP(*at), 0):
+            astray.add(at)
+    return records, astray
+
+
+# -- the app ----------------------------------------------------------------------------------------
+
+
+class _WithoutWeb(BootStrategy):  # type: ignore[misc]
+    enable_web = False
+
+
+class _App(faust.App):  # type: ignore[misc]
+    BootStrategy = _WithoutWeb
+
+
+class FaustProcessors:
+    """A Faust app with an agent for each processor.
+
+    Args:
+        location: of the Kafka log.
+        app_id: names the app and its Kafka group, in which Faust shares the partitions out.
+        begin: returns what is hosted, by processor name, when the app has started.
+        close: called when the app has stopped.
+    """
+
+    def __init__(
+        self,
+        location: KafkaLocation,
+        app_id: str,
+        begin: Callable[[], Awaitable[Sequence[Hosting]]],
+        close: Callable[[], Awaitable[None]],
+        *,
+        crash_on_failure: bool,
+    ) -> None:
+        self._begin = begin
+        self._close = close
+        self._crash_on_failure = crash_on_failure
+        self._files = tempfile.TemporaryDirectory(prefix="unstable_stream-faust-")
+        self.failure: BaseException | None = None
+        self.failed = asyncio.Event()
+        self.app = _App(
+            app_id,
+            broker=[URL(f"{SCHEME}{server}") for server in location.servers],
+            broker_credentials=credentials(location),
+            broker_session_timeout=_SESSION_TIMEOUT_S,
+            broker_heartbeat_interval=_SESSION_TIMEOUT_S / 3,
+            consumer_auto_offset_reset="earliest",
+            stream_wait_empty=False,
+            topic_allow_declare=False,
+            topic_disable_leader=True,
+            datadir=self._files.name,
+        )
+        transport = _Transport(self.app.conf.broker_consumer, self.app)
+        transport.host = self
+        self.app.transport = transport
+        self._served = {name: _Served(self.app, name, inputs) for name, inputs in PROCESSOR_INPUTS.items()}
+        self.app.task(self._start)
+        self.app.on_before_shutdown.connect(self._end)
+
+    def positions(self) -> Positions:
+        """Next offset of every open partition."""
+        return {at: offset for served in self._served.values() for at, offset in served.positions().items()}
+
+    async def start(self) -> None:
+        """Start the app; returns when it has joined its group and opened what it was given first."""
+        await self.app.start()
+        for served in self._served.values():
+            await served.ready.wait()
+
+    async def drain(self, log: EventLog) -> None:
+        """Return when all that the partitions of this host hold has been processed, or nothing moves."""
+        moved_at, before = _now(), self.positions()
+        while not self.failed.is_set() and _now() - moved_at < _DRAIN_S:
+            with contextlib.suppress(TimeoutError):  # where a partition is just changing hands
+                async with asyncio.timeout(_DRAIN_S / 4):
+                    if all([await served.drained(log) for served in self._served.values()]):
+                        return
+            if before != (before := self.positions()):
+                moved_at = _now()
+            await asyncio.sleep(_IDLE_S)
+
+    async def _start(self) -> None:
+        hosted = {hosting.name: hosting for hosting in await self._begin()}
+        for name, served in self._served.items():
+            served.begin(hosted[name], self._fail)
+
+    async def _end(self, *_: object, **__: object) -> None:
+        for served in self._served.values():
+            await served.end()
+        await self._close()
+
+    def _fail(self, error: BaseException) -> None:
+        self.failure = self.failure or error
+        self.failed.set()
+        if self._crash_on_failure:
+            self.app.add_future(self.app.crash(error))
+
+
+def credentials(location: KafkaLocation) -> Any:
+    """Return how Faust is let in; ``None``: as anybody is."""
+    context = Cluster(location, 0.0, 0.0).settings()["ssl_context"]
+    if location.uses_sasl:
+        return faust.SASLCredentials(
+            username=location.sasl_username,
+            password=location.sasl_password,
+            ssl_context=context,
+            mechanism=location.sasl_mechanism,
+        )
+    return faust.SSLCredentials(context) if location.uses_tls else None
+
+
+def kafka_location(text: str) -> KafkaLocation:
+    """Return where Faust finds its brokers; raises :class:`ConfigError` for another kind of log."""
+    if not text.startswith(SCHEME):
+        raise ConfigError(
+            f"the faust runtime needs a Kafka log, found log {text!r}: give --log kafka://HOST:PORT, or use "
+            "--runtime generic"
+        )
+    return parse_location(text, os.environ)
+
+
+def _app_id(run_id: str | None) -> str:
+    """Names the group in which Faust shares partitions out: one for all workers that serve the same."""
+    return "unstable_stream-faust" if run_id is None else f"unstable_stream-faust-{run_id}"
+
+
+async def run_on_faust(
+    hosted: Sequence[Hosting],
+    location: str,
+    *,
+    stop: asyncio.Event,
+    drain: bool,
+    on_ready: Callable[[], None] = lambda: None,
+) -> None:
+    """Host processors on Faust until ``stop`` is set; the arguments are those of the generic host.
+
+    Raises:
+        ConfigError: the log is not on Kafka.
+        UnknownTopicError: a topic is missing.
+        ServiceError: a fold failed, or Faust did; nothing of the batch is committed.
+        FencedError: somebody outside the group takes the partitions over.
+    """
+    kafka, log = kafka_location(location), hosted[0].log
+    for topic in {topic for hosting in hosted for topic in hosting.inputs}:
+        await log.end_offsets(topic)  # Faust would wait for ever for a broker or a topic that is not there
+
+    async def begin() -> Sequence[Hosting]:
+        return hosted
+
+    async def close() -> None:
+        pass
+
+    processors = FaustProcessors(kafka, _app_id(hosted[0].run_id), begin, close, crash_on_failure=False)
+    app = processors.app
+    starting = asyncio.ensure_future(processors.start())
+    stopping = asyncio.ensure_future(stop.wait())
+    endings = [asyncio.ensure_future(processors.failed.wait()), asyncio.ensure_future(app.wait())]
+    first = {starting, *endings} if drain else {starting, stopping, *endings}
+    try:
+        await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
+        if starting.done():
+            starting.result()
+            on_ready()
+            await asyncio.wait({stopping, *endings}, return_when=asyncio.FIRST_COMPLETED)
+            if drain and not any(ending.done() for ending in endings):
+                await processors.drain(log)
+    finally:
+        for task in (starting, stopping, *endings):
+            task.cancel()
+        await asyncio.gather(starting, stopping, *endings, return_exceptions=True)
+        await app.stop()
+    if processors.failure is not None:
+        raise processors.failure
+    if app.crash_reason is not None:
+        reason = app.crash_reason
+        raise ServiceError(f"Faust stopped: {type(reason).__name__}: {reason}") from reason
+
+
+def _standalone() -> Any:
+    """Return the app of Faust's own command line, configured from the environment."""
+    text = os.environ.get("UNSTABLE_STREAM_LOG", "")
+    run_id = os.environ.get("UNSTABLE_STREAM_RUN") or None
+    opened = contextlib.AsyncExitStack()
+
+    async def begin() -> Sequence[Hosting]:
+        log = await opened.enter_async_context(KafkaLog.open(text))
+        runs = await opened.enter_async_context(RunDirectory(log))
+        return await hostings(log, runs, run_id)
+
+    return FaustProcessors(
+        kafka_location(text), _app_id(run_id), begin, opened.aclose, crash_on_failure=True
+    ).app
+
+
+def __getattr__(name: str) -> Any:
+    # `faust -A` looks for an app here; nobody else should make one by importing this module.
+    if name == "app":
+        globals()[name] = _standalone()
+        return globals()[name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,24 @@
+"""Plug-in consumers: a decorated function or class that reads events and emits metrics.
+
+``@consumer`` declares one, :class:`Context` is what it is given beside each event, :func:`metrics_of` runs it
+over events in memory, as its tests do. ``unstable-stream consume module:name`` runs it on a log.
+"""
+
+from unstable_stream.streams.plugins.context import Context, Position
+from unstable_stream.streams.plugins.declare import Handler, Plugin, StateCodec, consumer
+from unstable_stream.streams.plugins.load import ENTRY_POINTS, Discovered, discovered_plugins, load_plugin
+from unstable_stream.streams.plugins.rehearse import metrics_of
+
+__all__ = [
+    "ENTRY_POINTS",
+    "Context",
+    "Discovered",
+    "Handler",
+    "Plugin",
+    "Position",
+    "StateCodec",
+    "consumer",
+    "discovered_plugins",
+    "load_plugin",
+    "metrics_of",
+]

@@ -1,0 +1,125 @@
+"""Where a plug-in begins in a partition, and what it must read from the archive first.
+
+The log is read from the first offset it still has; what lies before comes from the archive, which knows every
+record by log, partition and offset, so the two meet without a gap or a double. Of a compacted topic the log
+may lack records anywhere, so the archive is read as far as it goes.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import structlog
+
+from unstable_stream.archive.records import RecordReader
+from unstable_stream.log.port import EventLog, Start, StoredRecord, TopicPartition
+from unstable_stream.streams.history import record_of_row
+
+__all__ = ["Backfill", "Beginning"]
+
+_log = structlog.get_logger(__name__)
+
+
+class Beginning(NamedTuple):
+    """Where to go on in a partition."""
+
+    offset: int
+    """The next one to handle."""
+    log_from: int | None
+    """The archive is to be read up to here, then the log from here on; ``None``: the log alone."""
+    end: int
+    """The log's end now."""
+
+
+class Backfill:
+    """Reads what a log no longer has from its archive."""
+
+    def __init__(self, log: EventLog, log_id: str, archive: Path) -> None:
+        """``archive``: the file; it may not exist."""
+        self._event_log = log
+        self._log_id = log_id
+        self._archive = archive
+        self._reader: RecordReader | None = None
+
+    async def begin(
+        self, stored: Mapping[TopicPartition, int | None], start: Start
+    ) -> dict[TopicPartition, Beginning]:
+        """Decide where to go on in some partitions.
+
+        Args:
+            stored: for each the next offset, if any was stored.
+            start: where to begin otherwise.
+        """
+        settings = await self._event_log.topic_settings()
+        found: dict[TopicPartition, Beginning] = {}
+        for topic in {where.topic for where in stored}:
+            begins = await self._event_log.beginning_offsets(topic)
+            ends = await self._event_log.end_offsets(topic)
+            compacted = topic in settings and settings[topic].cleanup_policy == "compact"
+            for where, known in stored.items():
+                if where.topic == topic:
+                    first, end = begins[where], ends[where]
+                    offset = await self._start(where, start, first, end) if known is None else known
+                    found[where] = await self._from(where, offset, first, end, compacted=compacted)
+        return found
+
+    async def _from(
+        self, where: TopicPartition, offset: int, first: int, end: int, *, compacted: bool
+    ) -> Beginning:
+        if offset >= first and not (compacted and offset < end):
+            return Beginning(offset, None, end)
+        archived = await self._archived(where)
+        if offset < first and archived < first:
+            _log.warning(
+                "records were deleted from the log before they were archived",
+                partition=str(where),
+                wanted_from=offset,
+                archived_up_to=archived,
+                log_begins_at=first,
+            )
+        if offset >= archived:
+            return Beginning(max(offset, first), None, end)
+        return Beginning(offset, max(first, archived) if compacted else first, end)
+
+    async def extend(self, where: TopicPartition, log_from: int) -> int:
+        """Return ``log_from``, or the first offset the log still has if retention has moved on meanwhile."""
+        return max(log_from, (await self._event_log.beginning_offsets(where.topic))[where])
+
+    async def read(self, where: TopicPartition, start: int, end: int, limit: int) -> list[StoredRecord]:
+        """Return the next archived records from ``start`` to before ``end``, in order; empty at the end."""
+        reader = await self._open()
+        if reader is None:
+            return []
+        return [record_of_row(row) for row in await asyncio.to_thread(reader.read, *where, start, end, limit)]
+
+    async def release(self) -> None:
+        """Let go of the archive; the next read takes it again."""
+        if self._reader is not None:
+            await asyncio.to_thread(self._reader.release)
+
+    async def _start(self, where: TopicPartition, start: Start, first: int, end: int) -> int:
+        if start == "beginning":
+            return 0
+        if start == "end":
+            return end
+        offset = (await self._event_log.offsets_for_time(where.topic, start))[where]
+        reader = await self._open()
+        if offset > first or reader is None:
+            return offset
+        # The log's first record is late enough: earlier ones that are too may be archived.
+        archived = await asyncio.to_thread(reader.first_at, *where, start)
+        return offset if archived is None else min(offset, archived)
+
+    async def _archived(self, where: TopicPartition) -> int:
+        """Return the offset after the last archived one; 0: none."""
+        reader = await self._open()
+        if reader is None:
+            return 0
+        ends = await asyncio.to_thread(reader.ends)
+        return ends.get((where.topic, where.partition), 0)
+
+    async def _open(self) -> RecordReader | None:
+        if self._reader is None and self._archive.is_file():
+            self._reader = await asyncio.to_thread(RecordReader, self._archive, self._log_id)
+        return self._reader

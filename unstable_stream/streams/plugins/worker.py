@@ -1,0 +1,204 @@
+"""Runs a plug-in's code on a thread and an event loop of its own, so that slow code holds up nothing else.
+
+Everything a plug-in does happens on this one thread: opening, every event, its file of states, stopping.
+"""
+
+import asyncio
+import inspect
+import traceback
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, NamedTuple, TypeVar
+
+from unstable_stream.errors import EventError, PluginError
+from unstable_stream.events import Event, Metrics, event_type
+from unstable_stream.log.port import StoredRecord, TopicPartition
+from unstable_stream.log.records import event_from_record
+from unstable_stream.streams.plugins import Context, Handler, Plugin, Position
+from unstable_stream.streams.plugins.rehearse import call_if_there
+
+__all__ = ["Attempt", "Failure", "PluginWorker"]
+
+T = TypeVar("T")
+
+_PACKAGE: Final = str(Path(__file__).resolve().parents[2])
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What went wrong with a record."""
+
+    index: int
+    """Of the record in the batch."""
+    reason: str
+    """The exception, its message, and where it was raised."""
+    unreadable: bool
+    """It is no event; the plug-in never saw it."""
+
+
+class Attempt(NamedTuple):
+    """What became of a batch."""
+
+    metrics: Sequence[Metrics]
+    handled: int
+    """Events the plug-in was given."""
+    changed: Mapping[TopicPartition, Mapping[str, bytes]]
+    """The states it may have changed, saved, by partition and run."""
+    failure: Failure | None
+    """Why it stopped early; states are then as they were before the batch."""
+
+
+class PluginWorker:
+    """One plug-in at work, with its states in memory."""
+
+    def __init__(self, plugin: Plugin, run_id: str | None) -> None:
+        """``run_id``: the only run whose events it is given; ``None``: all."""
+        self._plugin = plugin
+        self._source = None if run_id is None else f"/unstable_stream/runs/{run_id}".encode()
+        self._run_id = run_id
+        self._types = tuple(f"unstable_stream.{event_type(kind)}.v".encode() for kind in plugin.event_types)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=plugin.source)
+        self._runner = asyncio.Runner()
+        self._handler: Handler | None = None
+        self._states: dict[TopicPartition, dict[str, Any]] = {}
+        self._saved: dict[TopicPartition, dict[str, bytes]] = {}
+        """The same states as they were before the batch in hand."""
+
+    async def do(self, work: Callable[[], T]) -> T:
+        """Do some blocking work on the plug-in's thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    async def start(self) -> None:
+        """Open the plug-in; raises :class:`PluginError` if that fails."""
+        await self._run(self._start)
+
+    async def close(self) -> None:
+        """Stop the plug-in and the thread."""
+        try:
+            await self._run(self._stop)
+        finally:
+            await self.do(self._runner.close)
+            self._thread.shutdown(wait=False)
+
+    async def attempt(self, records: Sequence[StoredRecord]) -> Attempt:
+        """Give the plug-in the events in ``records``; at the first that fails, undo the batch and stop."""
+        return await self._run(lambda: self._attempt(records))
+
+    def restore(self, where: TopicPartition, states: Mapping[str, bytes]) -> None:
+        """Take over a partition with the states saved of it, by run."""
+        self._saved[where] = dict(states)
+        self._states[where] = {}
+
+    def forget(self, where: TopicPartition) -> None:
+        """Drop a partition's states."""
+        self._saved.pop(where, None)
+        self._states.pop(where, None)
+
+    # -- on the thread ------------------------------------------------------------------------
+
+    async def _run(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        return await self.do(lambda: self._runner.run(make()))
+
+    async def _start(self) -> None:
+        try:
+            handler = self._plugin.open()
+            await call_if_there(handler, "start")
+        except Exception as error:
+            raise PluginError(f"plug-in {self._plugin.name!r} does not start: {_reason(error)}") from error
+        self._handler = handler
+
+    async def _stop(self) -> None:
+        if self._handler is None:
+            return
+        try:
+            await call_if_there(self._handler, "stop")
+        except Exception as error:
+            raise PluginError(f"plug-in {self._plugin.name!r} failed to stop: {_reason(error)}") from error
+
+    async def _attempt(self, records: Sequence[StoredRecord]) -> Attempt:
+        assert self._handler is not None
+        metrics: list[Metrics] = []
+        touched: dict[TopicPartition, dict[str, Any]] = {}
+        handled = 0
+        handle = self._handler.handle
+        for index, record in enumerate(records):
+            where = TopicPartition(record.topic, record.partition)
+            try:
+                event = self._event_of(record)
+            except EventError as error:
+                return self._undone(touched, Failure(index, f"{type(error).__name__}: {error}", True))
+            if event is None:
+                continue
+            try:
+                context = self._context(event, record, where, touched)
+                result = handle(event, context)
+                if inspect.isawaitable(result):
+                    await result
+            except PluginError:
+                raise  # a mistake of its declaration, the same for every event
+            except Exception as error:  # noqa: BLE001 - a plug-in may raise anything; the record is set aside
+                return self._undone(touched, Failure(index, _reason(error), False))
+            metrics += context.emitted
+            handled += 1
+        changed: dict[TopicPartition, dict[str, bytes]] = {}
+        codec = self._plugin.codec
+        if codec is not None:
+            for where, states in touched.items():
+                changed[where] = {run_id: codec.encode(state) for run_id, state in states.items()}
+                self._saved[where].update(changed[where])
+        return Attempt(metrics, handled, changed, None)
+
+    def _event_of(self, record: StoredRecord) -> Event | None:
+        """Return the event to handle, ``None`` if it is none of the plug-in's."""
+        source = record.headers.get("ce_source")
+        if self._source is not None and source is not None and source != self._source:
+            return None
+        kind = record.headers.get("ce_type")
+        # Saves decoding what is not wanted; a record without the header is decoded and looked at.
+        if kind is not None and self._types and not kind.startswith(self._types):
+            return None
+        event = event_from_record(record)
+        if self._run_id is not None and event.run_id != self._run_id:
+            return None
+        return event if self._plugin.wants(event) else None
+
+    def _context(
+        self,
+        event: Event,
+        record: StoredRecord,
+        where: TopicPartition,
+        touched: dict[TopicPartition, dict[str, Any]],
+    ) -> Context:
+        position = Position(record.topic, record.partition, record.offset)
+        codec = self._plugin.codec
+        if codec is None:
+            return Context(self._plugin.name, event, position)
+        states = self._states.setdefault(where, {})
+        state = states.get(event.run_id)
+        if state is None:
+            saved = self._saved.setdefault(where, {}).get(event.run_id)
+            state = states[event.run_id] = codec.fresh() if saved is None else codec.decode(saved)
+        touched.setdefault(where, {})[event.run_id] = state
+        return Context(self._plugin.name, event, position, state)
+
+    def _undone(self, touched: Mapping[TopicPartition, Mapping[str, Any]], failure: Failure) -> Attempt:
+        # The next event decodes them again from what was saved before the batch.
+        for where, states in touched.items():
+            for run_id in states:
+                del self._states[where][run_id]
+        return Attempt((), 0, {}, failure)
+
+
+def _reason(error: Exception) -> str:
+    """Return the exception, its message, and the line of the plug-in that raised or called what raised."""
+    frames = traceback.extract_tb(error.__traceback__)
+    theirs = [frame for frame in frames if not frame.filename.startswith(_PACKAGE)]
+    own = theirs[0] if theirs else frames[-1]
+    deepest = theirs[-1] if theirs else frames[-1]
+    where = f"{Path(own.filename).name}:{own.lineno} in {own.name}"
+    if deepest is not own:
+        where += f", from {Path(deepest.filename).name}:{deepest.lineno} in {deepest.name}"
+    text = str(error)
+    return f"{type(error).__name__}{': ' if text else ''}{text} (at {where})"

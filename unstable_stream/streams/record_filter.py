@@ -1,0 +1,110 @@
+"""Which records of a history are wanted: by run, time, and the fields of the event."""
+
+import fnmatch
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from unstable_stream.errors import ConfigError
+from unstable_stream.log.port import StoredRecord
+
+__all__ = ["Condition", "RecordFilter", "parse_condition"]
+
+_ALIASES: Final = {
+    "run": ("run_id",),
+    "env": ("env_id",),
+    "game": ("game_id",),
+    "model": ("model_uid", "seats.model_uid"),
+}
+_decoder: Final = msgspec.json.Decoder()
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """One field compared with a pattern."""
+
+    paths: tuple[str, ...]
+    """Dotted; a path through a list means any of its items."""
+    pattern: str
+    """Shell style: ``*`` and ``?``."""
+    negated: bool = False
+
+    def holds(self, body: Mapping[str, Any]) -> bool:
+        """Whether any value at any of the paths fits, or with ``negated`` none."""
+        values = (value for path in self.paths for value in _values(body, path.split(".")))
+        return any(fnmatch.fnmatchcase(_text(value), self.pattern) for value in values) != self.negated
+
+
+def parse_condition(text: str) -> Condition:
+    """Return the condition ``KEY=PATTERN`` or ``KEY!=PATTERN``; raises :class:`ConfigError`."""
+    key, separator, pattern = text.partition("=")
+    negated = key.endswith("!")
+    key = key.removesuffix("!").strip()
+    if not separator or not key:
+        raise ConfigError(
+            f"--where {text!r}: expected KEY=VALUE or KEY!=VALUE, e.g. env=TicTacToe-v0-train or type=step"
+        )
+    return Condition(_ALIASES.get(key, (key,)), pattern.strip(), negated)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordFilter:
+    """Accepts a record if all of it holds."""
+
+    run_id: str | None = None
+    from_ms: int | None = None
+    """First time, Unix milliseconds."""
+    to_ms: int | None = None
+    """The time after the last."""
+    conditions: Sequence[Condition] = ()
+
+    def accepts(self, record: StoredRecord) -> bool:
+        """Whether the record is wanted. One that is no JSON object is no run's and fulfils no condition."""
+        if self.from_ms is not None and record.timestamp_ms < self.from_ms:
+            return False
+        if self.to_ms is not None and record.timestamp_ms >= self.to_ms:
+            return False
+        body: Any = None
+        if self.run_id is not None:
+            source = record.headers.get("ce_source")
+            if source is not None:
+                if source != _source_of(self.run_id):
+                    return False
+            else:
+                body = _body(record)
+                if body.get("run_id") != self.run_id:
+                    return False
+        if not self.conditions:
+            return True
+        body = _body(record) if body is None else body
+        return bool(body) and all(condition.holds(body) for condition in self.conditions)
+
+
+@functools.lru_cache(maxsize=16)
+def _source_of(run_id: str) -> bytes:
+    return f"/unstable_stream/runs/{run_id}".encode()
+
+
+def _body(record: StoredRecord) -> dict[str, Any]:
+    try:
+        body = _decoder.decode(record.value)
+    except msgspec.DecodeError:
+        return {}
+    return body if isinstance(body, dict) else {}
+
+
+def _values(value: Any, path: Sequence[str]) -> Iterator[Any]:
+    if isinstance(value, list):
+        for item in value:
+            yield from _values(item, path)
+    elif not path:
+        yield value
+    elif isinstance(value, dict) and path[0] in value:
+        yield from _values(value[path[0]], path[1:])
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()

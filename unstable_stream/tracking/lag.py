@@ -1,0 +1,108 @@
+"""How far each consumer group is behind: what it has committed against what the topics hold."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from unstable_stream.errors import OffsetOutOfRangeError
+from unstable_stream.log.port import EventLog, Positions, TopicPartition
+
+__all__ = ["Lag", "live_groups", "measure_lag", "run_of_group"]
+
+_COUNTED_UP_TO: Final = 16
+"""Offsets. Transaction markers take offsets too, so a short way behind may be no way at all: it is read."""
+_COUNTING_DEADLINE_S: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """Where one group stands in one partition."""
+
+    group: str
+    at: TopicPartition
+    committed: int | None
+    """``None``: nothing committed yet; it will begin at the beginning."""
+    end: int
+    lag: int
+    """Records not committed yet: exact near the end; further behind, offsets, on Kafka a few more."""
+
+
+def run_of_group(group: str) -> str | None:
+    """Return the run a group serves (``reward-processor/RUN``), ``None`` if it serves all."""
+    return group.partition("/")[2] or None
+
+
+async def live_groups(log: EventLog, finished: Collection[str]) -> list[str]:
+    """Return the groups that are not of a finished run, sorted."""
+    return [group for group in await log.groups() if run_of_group(group) not in finished]
+
+
+async def measure_lag(log: EventLog, groups: Sequence[str], topics: Collection[str]) -> list[Lag]:
+    """Return where these groups stand on these topics, by group, topic and partition."""
+    there = await log.topics()
+    # Positions before ends: what is committed meanwhile makes a lag too large, never negative.
+    committed = {group: await log.committed_positions(group) for group in groups}
+    read = {at.topic for positions in committed.values() for at in positions}.intersection(there, topics)
+    begins, ends = await asyncio.gather(_of_all(log.beginning_offsets, read), _of_all(log.end_offsets, read))
+    found: list[Lag] = []
+    for group, positions in committed.items():
+        own = {at.topic for at in positions}
+        for at in sorted(at for at in ends if at.topic in own):
+            position = positions.get(at)
+            behind = ends[at] - max(begins[at] if position is None else position, begins[at])
+            found.append(Lag(group, at, position, ends[at], max(0, behind)))
+    return await _counted(log, found, begins)
+
+
+async def _of_all(look_up: Callable[[str], Awaitable[Positions]], topics: Collection[str]) -> Positions:
+    found = await asyncio.gather(*(look_up(topic) for topic in sorted(topics)))
+    return {at: offset for positions in found for at, offset in positions.items()}
+
+
+async def _counted(log: EventLog, found: Sequence[Lag], begins: Mapping[TopicPartition, int]) -> list[Lag]:
+    """Replace short lags by the number of records there are."""
+    starts: dict[TopicPartition, int] = {}
+    for each in found:
+        if 0 < each.lag <= _COUNTED_UP_TO:
+            starts[each.at] = min(starts.get(each.at, each.end), each.end - each.lag)
+    if not starts:
+        return list(found)
+    offsets = await _record_offsets(log, starts, {each.at: each.end for each in found})
+    return [
+        Lag(
+            each.group,
+            each.at,
+            each.committed,
+            each.end,
+            sum(o >= each.end - each.lag for o in offsets[each.at]),
+        )
+        if 0 < each.lag <= _COUNTED_UP_TO and each.at in offsets
+        else each
+        for each in found
+    ]
+
+
+async def _record_offsets(
+    log: EventLog, starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, list[int]]:
+    """Return the offsets of the records from ``starts`` to ``ends``, of the partitions read in time."""
+    offsets: dict[TopicPartition, list[int]] = {at: [] for at in starts}
+    consumer = await log.consumer(sorted({at.topic for at in starts}), start="end")
+    try:
+        await consumer.seek(starts)
+        deadline = asyncio.get_running_loop().time() + _COUNTING_DEADLINE_S
+        while unread := [at for at in starts if consumer.positions()[at] < ends[at]]:
+            for record in await consumer.poll(timeout_s=0.2):
+                at = TopicPartition(record.topic, record.partition)
+                if at in offsets and record.offset < ends[at]:
+                    offsets[at].append(record.offset)
+            if asyncio.get_running_loop().time() > deadline:
+                for at in unread:
+                    offsets.pop(at, None)
+                break
+    except OffsetOutOfRangeError:
+        return {}  # retention has just moved a beginning: the offsets will do
+    finally:
+        await consumer.close()
+    return offsets

@@ -1,0 +1,157 @@
+"""What a monitor knows: a fold of every record of the log into counts and latest values."""
+
+from collections import Counter
+from typing import Any, Final, TypeAlias
+
+from unstable_stream.errors import EventError
+from unstable_stream.events import (
+    EVENT_TYPES,
+    Event,
+    GameOutcome,
+    LearnerUpdate,
+    Metrics,
+    RecordRejected,
+    RunFinished,
+    RunStarted,
+)
+from unstable_stream.log.port import StoredRecord
+from unstable_stream.log.records import event_from_record
+from unstable_stream.runs.run_list import RunList
+from unstable_stream.tracking.reports import ARCHIVER, LAUNCHER, read_archived, read_services
+
+__all__ = ["Key", "MonitorState"]
+
+Key: TypeAlias = tuple[str, ...]
+"""What a count or value is of; the first is the run."""
+
+_DECODED: Final = frozenset({"runs", "game-outcomes", "learner-updates", "dead-letters", "metrics"})
+"""Of the other topics a record's headers tell enough."""
+_MOST_RUNS: Final = 100
+"""Every run has series of its own; those of the longest silent are given up beyond this many."""
+_SOURCE_PREFIX: Final = b"/unstable_stream/runs/"
+_TYPE_NAMES: Final = {
+    f"unstable_stream.{name}.v{version}".encode(): name
+    for name, event_class in EVENT_TYPES.items()
+    for version in range(1, event_class.SCHEMA_VERSION + 1)
+}
+
+
+class MonitorState:
+    """Feed it every record; it counts records, so one that was delivered twice counts twice."""
+
+    def __init__(self, most_runs: int = _MOST_RUNS) -> None:
+        self.runs = RunList()
+        self.events: Counter[Key] = Counter()
+        """Records by run, topic and event type."""
+        self.games: Counter[Key] = Counter()
+        """Finished games by run, split and reason."""
+        self.trained: Counter[Key] = Counter()
+        """Steps trained on by run."""
+        self.dropped: Counter[Key] = Counter()
+        """Steps dropped by run and reason."""
+        self.tokens: Counter[Key] = Counter()
+        """Completion tokens trained on by run."""
+        self.update: dict[Key, float] = {}
+        """Number of the latest learner update by run."""
+        self.progress_s: dict[Key, float] = {}
+        """Unix time of the latest learner update, or of the run's latest start if that is later."""
+        self.dead_letters: Counter[Key] = Counter()
+        """By run, consumer (without its run) and topic."""
+        self.service_up: dict[Key, float] = {}
+        """By run and service: 1 or 0, as its launcher said last."""
+        self.service_restarts: dict[Key, float] = {}
+        """By run and service, since the run was started or resumed."""
+        self.archived: dict[Key, float] = {}
+        """Records stored by the run's archiver since it started."""
+        self.values: dict[Key, float] = {}
+        """The latest value on ``metrics`` by run, source and name."""
+        self._most_runs = most_runs
+        self._recent: dict[str, None] = {}
+
+    def apply(self, record: StoredRecord) -> None:
+        """Take in a record; what cannot be read is counted, with the type ``unreadable``."""
+        event: Event | None = None
+        kind = _TYPE_NAMES.get(record.headers.get("ce_type", b""))
+        source = record.headers.get("ce_source", b"")
+        if record.topic in _DECODED or kind is None or not source.startswith(_SOURCE_PREFIX):
+            try:
+                event = event_from_record(record)
+            except EventError:
+                self.events["", record.topic, "unreadable"] += 1
+                return
+            run, kind = event.run_id, str(event.__struct_config__.tag)
+        else:
+            run = source.removeprefix(_SOURCE_PREFIX).decode(errors="replace")
+        self._touch(run)
+        self.events[run, record.topic, kind] += 1
+        if event is not None:
+            self._apply_event(event)
+
+    def _apply_event(self, event: Event) -> None:
+        run = event.run_id
+        if isinstance(event, GameOutcome):
+            self.games[run, event.split, event.reason] += 1
+        elif isinstance(event, LearnerUpdate):
+            self._apply_update(event)
+        elif isinstance(event, RecordRejected):
+            self.dead_letters[run, event.consumer.partition("/")[0], event.topic] += 1
+        elif isinstance(event, Metrics):
+            self._apply_metrics(event)
+        elif event.TOPIC == RunStarted.TOPIC:
+            self.apply_run(event)
+
+    def apply_run(self, event: Event) -> None:
+        """Take in an event of the topic ``runs`` without counting it."""
+        run = event.run_id
+        self._touch(run)
+        self.runs.apply(event)
+        if not isinstance(event, RunFinished):
+            self._progress(event)
+            return
+        for service in [key for key in self.service_up if key[0] == run]:
+            self.service_up[service] = 0.0
+        for value in [key for key in self.values if key[0] == run]:
+            del self.values[value]  # of the present, which is over
+
+    def _apply_update(self, event: LearnerUpdate) -> None:
+        key = (event.run_id,)
+        if event.update <= self.update.get(key, 0):
+            return  # delivered again
+        self.update[key] = event.update
+        self.trained[key] += len(event.step_ids)
+        self.tokens[key] += int(event.metrics.get("completion_tokens", 0))
+        for drop in event.dropped:
+            self.dropped[event.run_id, drop.reason] += 1
+        self._progress(event)
+
+    def _apply_metrics(self, event: Metrics) -> None:
+        run = event.run_id
+        if event.source == LAUNCHER:
+            for service, (up, restarts) in read_services(event).items():
+                self.service_up[run, service] = up
+                self.service_restarts[run, service] = restarts
+        elif event.source == ARCHIVER:
+            self.archived[run,] = read_archived(event)
+        else:
+            for name, value in event.values.items():
+                self.values[run, event.source, name] = value
+
+    def _progress(self, event: Event) -> None:
+        key = (event.run_id,)
+        self.progress_s[key] = max(self.progress_s.get(key, 0.0), event.occurred_at_ms / 1000)
+
+    def _touch(self, run: str) -> None:
+        self._recent.pop(run, None)
+        self._recent[run] = None
+        if len(self._recent) > self._most_runs:
+            self._forget(next(iter(self._recent)))
+
+    def _forget(self, run: str) -> None:
+        del self._recent[run]
+        self.runs.runs.pop(run, None)
+        counts = (self.events, self.games, self.trained, self.dropped, self.tokens, self.dead_letters)
+        latest = (self.update, self.progress_s, self.service_up, self.service_restarts)
+        tables: tuple[dict[Key, Any], ...] = (*counts, *latest, self.archived, self.values)
+        for table in tables:  # ``Any``: counts and values
+            for key in [key for key in table if key[0] == run]:
+                del table[key]

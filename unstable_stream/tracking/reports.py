@@ -1,0 +1,153 @@
+"""What services say about themselves on the topic ``metrics``, so that a monitor anywhere can show it.
+
+The launcher reports which services are up and how often each was started again; the archiver how many records
+it has stored. A report follows a change, and repeats once a minute for whoever came later.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Final, Protocol
+
+import structlog
+
+from unstable_stream.errors import EventLogError
+from unstable_stream.events import Metrics, event_id
+from unstable_stream.log.port import EventLog
+from unstable_stream.log.records import record_from_event
+
+__all__ = [
+    "ARCHIVER",
+    "LAUNCHER",
+    "Reporter",
+    "Service",
+    "archived_values",
+    "read_archived",
+    "read_services",
+    "reporting",
+    "service_values",
+]
+
+LAUNCHER: Final = "launcher"
+ARCHIVER: Final = "archiver"
+_log = structlog.get_logger(__name__)
+
+_ARCHIVED: Final = "archive/records"
+
+
+class Service(Protocol):
+    """A service as its launcher knows it."""
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+
+    @property
+    def pid(self) -> int | None:
+        """Process id while it runs."""
+
+    @property
+    def restarts(self) -> int:
+        """How often it was started again."""
+
+
+def service_values(services: Mapping[str, Service]) -> dict[str, float]:
+    """Return the values that tell of the launcher's services."""
+    values: dict[str, float] = {}
+    for name, service in sorted(services.items()):
+        values[f"services/{name}/up"] = float(service.pid is not None)
+        values[f"services/{name}/restarts"] = float(service.restarts)
+    return values
+
+
+def read_services(event: Metrics) -> dict[str, tuple[float, float]]:
+    """Return by service whether it is up (1 or 0) and its restarts, from the launcher's report."""
+    names = [
+        name.split("/")[1] for name in event.values if name.startswith("services/") and name.endswith("/up")
+    ]
+    return {
+        name: (event.values[f"services/{name}/up"], event.values.get(f"services/{name}/restarts", 0.0))
+        for name in names
+    }
+
+
+def archived_values(records: int) -> dict[str, float]:
+    """Return the value that tells how many records an archiver has stored since it started."""
+    return {_ARCHIVED: float(records)}
+
+
+def read_archived(event: Metrics) -> float:
+    """Return the archived records from an archiver's report."""
+    return event.values.get(_ARCHIVED, 0.0)
+
+
+class Reporter:
+    """Publishes what ``measure`` returns under one source: when it has changed, and once a minute."""
+
+    def __init__(
+        self,
+        log: EventLog,
+        run_id: str,
+        source: str,
+        measure: Callable[[], Mapping[str, float]],
+        *,
+        every_s: float = 2.0,
+        repeat_s: float = 60.0,
+    ) -> None:
+        self._event_log = log
+        self._run_id = run_id
+        self._source = source
+        self._measure = measure
+        self._every_s = every_s
+        self._repeat_s = repeat_s
+        self._told: dict[str, float] = {}
+        self._told_at = 0.0
+
+    async def run(self) -> None:
+        """Report until cancelled."""
+        while True:
+            await self.report()
+            await asyncio.sleep(self._every_s)
+
+    async def report(self) -> None:
+        """Publish the present values, unless they are known; a log that refuses is no reason to end."""
+        values = dict(self._measure())
+        now = time.monotonic()
+        if not values or (values == self._told and now - self._told_at < self._repeat_s):
+            return
+        now_ms = time.time_ns() // 1_000_000
+        event = Metrics(
+            event_id=event_id(self._run_id, "metrics", self._source, now_ms),
+            run_id=self._run_id,
+            occurred_at_ms=now_ms,
+            source=self._source,
+            values=values,
+        )
+        try:
+            await self._event_log.append([record_from_event(event)])
+        except EventLogError as error:
+            _log.warning("not reported", source=self._source, reason=str(error))
+            return
+        self._told, self._told_at = values, now
+
+
+@asynccontextmanager
+async def reporting(reporter: Reporter, stop: asyncio.Event) -> AsyncIterator[asyncio.Event]:
+    """Report while the caller works; yields the event it is to stop at: set once nothing more is reported."""
+    silent = asyncio.Event()
+    work = asyncio.ensure_future(reporter.run())
+
+    async def fall_silent() -> None:
+        await stop.wait()
+        work.cancel()
+        await asyncio.wait([work])
+        silent.set()
+
+    waiting = asyncio.ensure_future(fall_silent())
+    try:
+        yield silent
+    finally:
+        waiting.cancel()
+        work.cancel()
+        await asyncio.wait([waiting, work])

@@ -1,0 +1,190 @@
+"""The live view: a Rich dashboard fed by the log, so that any terminal can open it at any time."""
+
+import time
+from collections.abc import Mapping
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from unstable_stream.errors import EventError
+from unstable_stream.log.port import Consumer, EventLog
+from unstable_stream.log.records import event_from_record
+from unstable_stream.runs.config import RunConfig
+from unstable_stream.runs.run_view import RunView
+from unstable_stream.tracking.reports import Service
+
+__all__ = ["render", "watch_run"]
+
+_TOPICS = (
+    "runs",
+    "games",
+    "game-outcomes",
+    "trajectories",
+    "checkpoints",
+    "learner-updates",
+    "ratings",
+    "metrics",
+)
+_REFRESH_S = 0.5
+_PLAIN_EVERY_S = 10.0
+_LADDER_ROWS = 8
+_SPARKS = "▁▂▃▄▅▆▇█"
+
+
+async def watch_run(
+    log: EventLog, run_id: str, config: RunConfig, services: Mapping[str, Service] | None = None
+) -> None:
+    """Show a run until it finishes or the caller cancels; without a terminal, a line every ten seconds."""
+    view = RunView(run_id, config)
+    console = Console(stderr=True)
+    consumer = await log.consumer(_TOPICS)
+    started = time.monotonic()
+    try:
+        if console.is_terminal:
+            with Live(console=console, auto_refresh=False, transient=False) as live:
+                while view.finished is None:
+                    await _read(consumer, view, _REFRESH_S)
+                    live.update(render(view, time.monotonic() - started, services), refresh=True)
+            return
+        printed = -_PLAIN_EVERY_S
+        while view.finished is None:
+            await _read(consumer, view, _REFRESH_S)
+            if time.monotonic() - started - printed >= _PLAIN_EVERY_S:
+                printed = time.monotonic() - started
+                console.print(_plain(view, printed, services), highlight=False, soft_wrap=True)
+    finally:
+        await consumer.close()
+
+
+async def _read(consumer: Consumer, view: RunView, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while (left := deadline - time.monotonic()) > 0:
+        for record in await consumer.poll(max_records=2000, timeout_s=left):
+            try:
+                view.apply(event_from_record(record))
+            except EventError:
+                continue  # the processors set a bad record aside; a picture needs no second report
+
+
+def render(view: RunView, elapsed_s: float, services: Mapping[str, Service] | None = None) -> RenderableType:
+    """Return the dashboard for what is known now."""
+    iterations = view.config.learner.iterations
+    games_per_s, steps_per_s = view.rates(time.time_ns() // 1_000_000)
+    head = Table.grid(padding=(0, 2))
+    head.add_row(
+        Text(f"update {view.update}/{iterations}", style="bold"),
+        ProgressBar(total=iterations, completed=view.update, width=40),
+        Text(_remaining(view, elapsed_s), style="dim"),
+    )
+    body = Table.grid(padding=(0, 3))
+    body.add_row(_numbers(view, games_per_s, steps_per_s), _ladder(view))
+    parts: list[RenderableType] = [head, Text(), body]
+    if view.evaluations:
+        parts += [Text(), _evaluations(view)]
+    note = _service_note(view, services)
+    if note:
+        parts += [Text(), Text(note, style="yellow")]
+    return Panel(Group(*parts), title=f"[bold]{view.run_id}[/]", title_align="left", border_style="blue")
+
+
+def _numbers(view: RunView, games_per_s: float, steps_per_s: float) -> Table:
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim")
+    table.add_column(justify="right")
+    table.add_row("games played", f"{view.games['train']:,} train, {view.games['eval']:,} eval")
+    table.add_row("in flight", f"{len(view.in_flight):,}")
+    table.add_row("games/s", f"{games_per_s:.1f}")
+    table.add_row("steps/s", f"{steps_per_s:.0f}")
+    tokens = sum(value for name, value in view.engine.items() if name.endswith("/tok_s"))
+    table.add_row("tokens/s", f"{tokens:,.0f}")
+    if view.recent:
+        won = sum(won for won, _ in view.recent) / len(view.recent)
+        invalid = sum(invalid for _, invalid in view.recent) / len(view.recent)
+        table.add_row(f"last {len(view.recent)} vs others", f"won {won:.0%}, invalid {invalid:.0%}")
+    if view.last_update is not None:
+        metrics = view.last_update.metrics
+        table.add_row("loss", f"{view.last_update.loss:.4f}")
+        for name in ("entropy", "grad_norm"):
+            if name in metrics:
+                table.add_row(name.replace("_", " "), f"{metrics[name]:.3f}")
+    if view.abandoned:
+        table.add_row("abandoned games", str(view.abandoned))
+    return table
+
+
+def _ladder(view: RunView) -> Table:
+    table = Table("rating ladder", "mu", "sigma", "games", box=None, header_style="dim", padding=(0, 1))
+    for rating in view.ladder()[:_LADDER_ROWS]:
+        newest = view.iteration_of(rating.model_uid) == view.update
+        table.add_row(
+            Text(rating.model_uid, style="bold" if newest else ""),
+            f"{rating.mu:.1f}",
+            f"{rating.sigma:.1f}",
+            f"{rating.games:,}",
+        )
+    if not view.ratings:
+        table.add_row(Text("no rated game yet", style="dim"), "", "", "")
+    return table
+
+
+def _evaluations(view: RunView) -> Table:
+    table = Table(
+        "evaluation against", "games", "first", "latest", "95 %", "curve", box=None, header_style="dim"
+    )
+    for env_id, opponent in dict.fromkeys((env, opponent) for _, env, opponent in view.evaluations):
+        curve = sorted(
+            (
+                (iteration, score)
+                for (iteration, env, name), score in view.evaluations.items()
+                if (env, name) == (env_id, opponent)
+            ),
+            key=lambda point: point[0],
+        )
+        iteration, latest = curve[-1]
+        low, high = latest.interval()
+        sparks = "".join(_SPARKS[min(7, int(score.win_rate * 8))] for _, score in curve)
+        table.add_row(
+            f"{opponent} ({env_id})",
+            str(latest.games),
+            f"{curve[0][1].win_rate:.0%}",
+            f"[bold]{latest.win_rate:.0%}[/] at update {iteration}",
+            f"{low:.0%} to {high:.0%}",
+            sparks,
+        )
+    return table
+
+
+def _remaining(view: RunView, elapsed_s: float) -> str:
+    elapsed = f"{int(elapsed_s // 60)}:{int(elapsed_s % 60):02d}"
+    if view.update >= view.config.learner.iterations:
+        return f"{elapsed}, last evaluation"
+    done = view.update - view.first_update
+    if done == 0:
+        return f"{elapsed}, starting" if not view.in_flight else f"{elapsed}, playing the first games"
+    left = elapsed_s / done * (view.config.learner.iterations - view.update)
+    return f"{elapsed}, about {int(left // 60)}:{int(left % 60):02d} left"
+
+
+def _service_note(view: RunView, services: Mapping[str, Service] | None) -> str:
+    if services is None:
+        return ""
+    restarted = [f"{s.name} ({s.restarts}x)" for s in services.values() if s.restarts]
+    return f"restarted: {', '.join(restarted)}" if restarted else ""
+
+
+def _plain(view: RunView, elapsed_s: float, services: Mapping[str, Service] | None) -> str:
+    games_per_s, _ = view.rates(time.time_ns() // 1_000_000)
+    parts = [
+        f"[{int(elapsed_s):>4} s] update {view.update}/{view.config.learner.iterations}",
+        f"games {view.games['train']} train {view.games['eval']} eval ({games_per_s:.0f}/s)",
+    ]
+    if view.evaluations:
+        latest = max(view.evaluations, key=lambda key: key[0])
+        score = view.evaluations[latest]
+        parts.append(f"win rate {score.win_rate:.0%} of {score.games} vs {latest[2]} at update {latest[0]}")
+    note = _service_note(view, services)
+    return "  ".join([*parts, note] if note else parts)

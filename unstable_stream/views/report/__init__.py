@@ -1,0 +1,11 @@
+"""A run, or several beside each other, as one HTML page that opens anywhere and asks nobody for anything.
+
+:mod:`reading` asks the archive, :mod:`samples` picks games worth reading, :mod:`sections` decides what is
+shown and says so in words, :mod:`figures` draws it with Plotly, :mod:`page` puts the page together. A further
+chart is one function in :mod:`sections`.
+"""
+
+from unstable_stream.views.report.page import write_report
+from unstable_stream.views.report.reading import find_runs
+
+__all__ = ["find_runs", "write_report"]

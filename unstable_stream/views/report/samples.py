@@ -1,0 +1,143 @@
+"""A few games worth reading, with what each token cost."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from unstable_stream.archive import query
+from unstable_stream.inference.token_texts import token_texts, tokenizer_on_disk
+from unstable_stream.views.transcript import Move, Transcript, load_transcript
+
+__all__ = ["SampleGame", "Token", "pick_samples"]
+
+# A page must open on a telephone: of very long games and completions the middle is left out.
+_FIRST_MOVES, _LAST_MOVES = 24, 12
+_MOST_TOKENS = 1200
+
+# The checkpoint under evaluation, in finished evaluation games.
+_EVALUATED = """
+    SELECT o.game_id, o.game_index, o.seed, o.env_id, s.seat, s.opponent, s.result,
+        s.policy_version AS version
+    FROM game_outcomes AS o JOIN seats AS s USING (game_id)
+    WHERE o.run_id = $run AND o.split = 'eval' AND s.model_uid = o.evaluated_uid
+"""
+_LAST = "version = (SELECT max(version) FROM evaluated) ORDER BY game_index LIMIT 1"
+# Evaluation games are played with the same seeds each time, so the same game can be shown before and after.
+_PAIR = f"""
+    WITH evaluated AS ({_EVALUATED})
+    SELECT a.game_id, b.game_id FROM evaluated AS a
+    JOIN evaluated AS b ON (a.env_id, a.seed, a.seat, a.opponent) = (b.env_id, b.seed, b.seat, b.opponent)
+    WHERE a.version = (SELECT min(version) FROM evaluated)
+        AND b.version = (SELECT max(version) FROM evaluated)
+        AND a.version < b.version AND a.result = 'loss' AND b.result = 'win'
+    ORDER BY b.game_index LIMIT 1
+"""
+_CHOICES: Mapping[str, str] = {
+    "A win of the last checkpoint": f"""
+        WITH evaluated AS ({_EVALUATED}) SELECT game_id FROM evaluated WHERE result = 'win' AND {_LAST}
+    """,
+    "A loss of the last checkpoint": f"""
+        WITH evaluated AS ({_EVALUATED}) SELECT game_id FROM evaluated WHERE result = 'loss' AND {_LAST}
+    """,
+    "A game ended by an invalid move": """
+        SELECT o.game_id FROM game_outcomes AS o JOIN seats AS s USING (game_id)
+        WHERE o.run_id = $run AND s.ended_invalid AND s.kind = 'checkpoint'
+        ORDER BY s.policy_version DESC, o.split, o.game_index LIMIT 1
+    """,
+    "The longest game": """
+        SELECT game_id FROM longest_games WHERE run_id = $run
+        ORDER BY num_turns DESC, completion_tokens DESC, split, game_index LIMIT 1
+    """,
+    "A completion cut at the token limit": """
+        SELECT t.game_id FROM turns AS t JOIN game_outcomes AS o USING (game_id)
+        WHERE t.run_id = $run AND t.finish_reason = 'length' ORDER BY o.split, o.game_index DESC LIMIT 1
+    """,
+    "A game trained on": """
+        SELECT t.game_id FROM trajectories AS t
+        WHERE t.run_id = $run AND t.trained AND t.num_turns > 0
+            AND NOT t.invalid_move AND NOT t.opponent_invalid
+        ORDER BY t.policy_version DESC, t.game_index LIMIT 1
+    """,
+    "The first game": """
+        SELECT game_id FROM game_outcomes WHERE run_id = $run ORDER BY split DESC, game_index LIMIT 1
+    """,
+}
+
+
+class Token(NamedTuple):
+    """One sampled token."""
+
+    text: str
+    token_id: int
+    logprob: float
+    """Nats."""
+
+
+@dataclass(frozen=True, slots=True)
+class SampleGame:
+    """One game to read."""
+
+    reasons: Sequence[str]
+    """Why it was picked."""
+    transcript: Transcript
+    moves: Sequence[Move]
+    """Those shown."""
+    left_out_after: int | None
+    """After which shown move some are left out; ``None``: all are shown."""
+    tokens: Mapping[int, Sequence[Token]]
+    """Sampled tokens by game turn, at most ``_MOST_TOKENS`` of a move."""
+    with_texts: bool
+    """Whether the tokens' texts are known; otherwise they are numbers."""
+
+    @property
+    def players(self) -> dict[int, str]:
+        """Model uid by seat."""
+        return {line.seat: line.model_uid for line in self.transcript.seats}
+
+
+def pick_samples(archive: Path, run_id: str, *, limit: int, tokenizer: str | None = None) -> list[SampleGame]:
+    """Return at most ``limit`` different games, the most telling first.
+
+    Args:
+        archive: the archive.
+        run_id: the run.
+        limit: most games.
+        tokenizer: directory of the base model's tokenizer, if the model is not where the run found it.
+    """
+    run = {"run": run_id}
+    reasons: dict[str, list[str]] = {}
+    for before, after in query(archive, _PAIR, run).rows if limit > 1 else ():
+        reasons[before] = ["First checkpoint: the same game before training, lost"]
+        reasons[after] = ["Last checkpoint: the same game after training, won"]
+    for reason, sql in _CHOICES.items():
+        for (game,) in query(archive, sql, run).rows:
+            if game in reasons or len(reasons) < limit:
+                reasons.setdefault(game, []).append(reason)
+    models = query(archive, "SELECT any_value(base_model) FROM checkpoints WHERE run_id = $run", run).rows
+    known = tokenizer_on_disk(tokenizer or models[0][0] or "")
+
+    def texts(move: Move) -> Sequence[str]:
+        shown = move.token_ids[:_MOST_TOKENS]
+        return token_texts(known, shown) if known else [f"#{token}" for token in shown]
+
+    samples = []
+    for game, why in reasons.items():
+        transcript = load_transcript(archive, game)
+        own = {line.seat for line in transcript.seats if line.kind == "checkpoint"}
+        moves, cut = _shown(transcript.moves)
+        tokens = {
+            move.game_turn: [
+                Token(*token) for token in zip(texts(move), move.token_ids, move.logprobs, strict=False)
+            ]
+            for move in moves
+            if move.seat in own and move.token_ids
+        }
+        samples.append(SampleGame(why, transcript, moves, cut, tokens, known is not None))
+    return samples
+
+
+def _shown(moves: Sequence[Move]) -> tuple[Sequence[Move], int | None]:
+    if len(moves) <= _FIRST_MOVES + _LAST_MOVES:
+        return moves, None
+    return [*moves[:_FIRST_MOVES], *moves[-_LAST_MOVES:]], moves[_FIRST_MOVES - 1].game_turn

@@ -1,0 +1,1 @@
+"""The services of a run: collector, rollout workers, engines, learner, archiver."""

@@ -1,0 +1,91 @@
+"""What the archiver settles before it reads: which topics, of which log, and from where."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Collection, Sequence
+from typing import Final, TypeVar
+
+import structlog
+
+from unstable_stream.archive import ArchiveWriter
+from unstable_stream.errors import ArchiveBusyError, ArchiveError
+from unstable_stream.log.port import EventLog, Positions, TopicPartition
+from unstable_stream.log.topics import load_topics
+
+__all__ = ["attribute", "declared_topics", "starts_of", "wait", "when_free"]
+
+T = TypeVar("T")
+
+_TOPICS_S: Final = 5.0
+_SAMPLE_RECORDS: Final = 1000
+_SAMPLE_S: Final = 5.0
+
+_log = structlog.get_logger(__name__)
+
+
+async def declared_topics(log: EventLog, stop: asyncio.Event) -> list[str]:
+    """Return the topics that are ours and that the log has; wait until there is one, or ``stop`` is set."""
+    declared = load_topics().keys()
+    while not (found := declared & (await log.topics()).keys()) and not stop.is_set():
+        _log.warning("the log has none of our topics yet; make them with unstable-stream topics create")
+        await wait(stop, _TOPICS_S)
+    return sorted(found)
+
+
+async def attribute(log: EventLog, names: Sequence[str], writer: ArchiveWriter, stop: asyncio.Event) -> None:
+    """Find out whether the archive, upgraded from version 1, was made of this log."""
+    consumer = await log.consumer(names)
+    try:
+        sample = await consumer.poll(_SAMPLE_RECORDS, _SAMPLE_S)
+    finally:
+        await consumer.close()
+    if not await when_free(lambda: writer.adopt(sample), stop):
+        _log.warning("the archive holds records of another log, which it does not name", log_id=writer.log_id)
+
+
+async def starts_of(
+    log: EventLog, writer: ArchiveWriter, partitions: Collection[TopicPartition]
+) -> Positions:
+    """Return where to go on with these partitions, as the archive says.
+
+    Raises:
+        ArchiveError: the log ends before that.
+    """
+    archived = writer.positions
+    starts: dict[TopicPartition, int] = {}
+    for topic in {where.topic for where in partitions}:
+        beginnings = await log.beginning_offsets(topic)
+        ends = await log.end_offsets(topic)
+        for where in beginnings.keys() & set(partitions):
+            starts[where] = max(beginnings[where], archived.get(where, 0))
+            if 0 < archived.get(where, 0) < beginnings[where]:
+                _log.error(
+                    "records were deleted before they could be archived",
+                    partition=str(where),
+                    offsets=f"{archived[where]} to {beginnings[where]}",
+                )
+            if starts[where] > ends[where]:
+                raise ArchiveError(
+                    f"the archive {writer.path} holds {where} up to {starts[where]}, but the log "
+                    f"{writer.log_id} ends at {ends[where]}: the topic was deleted and made again, "
+                    "or the log put back from a copy. Archive it anew: unstable-stream archive --rebuild"
+                )
+    return starts
+
+
+async def wait(stop: asyncio.Event, seconds: float) -> None:
+    """Wait for ``stop``, but not longer."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await stop.wait()
+
+
+async def when_free(work: Callable[[], T], stop: asyncio.Event) -> T:
+    """Do ``work`` on the archive in a thread, again and again while others hold the archive."""
+    while True:
+        try:
+            return await asyncio.to_thread(work)
+        except ArchiveBusyError as error:
+            if stop.is_set():
+                raise  # the records stay in the log; the next start archives them
+            _log.warning("archive held by others, trying again", reason=str(error))

@@ -1,0 +1,246 @@
+"""The collector: keeps games in flight over rollout workers and inference engines, until the run ends.
+
+What to play is decided by :class:`~unstable_stream.workers.schedule.GameSchedule` and recorded before it
+is played; what came of it is read back from the log. The loop, in this order:
+
+1. publish ``game-started`` for the games decided on;
+2. hand them to the rollout workers;
+3. wait for news: outcomes, checkpoints, updates.
+
+Killed between 1 and 2, or with games in flight: on restart, games that were started and have no end in
+the log are played again with the same seed and seats, so long games are not lost more often than short ones.
+"""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import ray
+import structlog
+
+from unstable_stream.errors import ServiceError
+from unstable_stream.events import (
+    Event,
+    GameAbandoned,
+    GameStarted,
+    Metrics,
+    RunStarted,
+    encode_event,
+    event_id,
+)
+from unstable_stream.log.port import Consumer, EventLog, TopicPartition
+from unstable_stream.log.records import record_from_event
+from unstable_stream.runs.config import RunConfig, VllmEngineConfig
+from unstable_stream.runs.data_dir import DataDir, open_log
+from unstable_stream.runs.records import readable_events, run_started
+from unstable_stream.workers.engine_actor import EngineActor, RemoteEngine
+from unstable_stream.workers.rollout import RolloutWorker
+from unstable_stream.workers.schedule import GameSchedule
+
+__all__ = ["Collector", "run_collector"]
+
+_TOPICS = ("games", "game-outcomes", "checkpoints", "learner-updates", "ratings")
+_STATS_EVERY_S = 5.0
+_MAX_ABANDONED_IN_A_ROW = 50
+# Games that fail one after another mean a broken environment or engine: stop instead of spinning.
+
+_logger = structlog.get_logger(__name__)
+
+
+class Collector:
+    """Keeps the games of a run going over the engines and workers it is given.
+
+    Both are Ray actor handles, or anything else whose methods have a ``remote`` that returns an awaitable.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        run_id: str,
+        engines: Sequence[Any],
+        workers: Sequence[Any],
+        started: RunStarted | None = None,
+    ) -> None:
+        self._config = config
+        self._run_id = run_id
+        self._engines = engines
+        self._workers = workers
+        self._schedule = GameSchedule(run_id, config, started)
+        self._calls: dict[asyncio.Task[Any], list[str]] = {}
+        self._abandoned_in_a_row = 0
+        self._next_worker = 0
+
+    async def collect(self, log: EventLog, stop: asyncio.Event) -> None:
+        """Play until the schedule has no game left or ``stop`` is set.
+
+        Raises:
+            ServiceError: an engine or a worker died, or game after game had to be abandoned.
+        """
+        if not await self._engines_ready(stop):
+            return
+        _logger.info("engines ready", engines=len(self._engines), workers=len(self._workers))
+        consumer = await log.consumer(_TOPICS)
+        stats = asyncio.ensure_future(self._report_stats(log))
+        try:
+            await self._restore(log, consumer)
+            while not stop.is_set() and not self._schedule.finished:
+                await self._start_games(log)
+                self._apply(await self._next_events(consumer, timeout_s=1.0))
+                self._check_calls()
+                if self._schedule.training_finished:
+                    await self._cancel_training("training finished")
+        finally:
+            stats.cancel()
+            await consumer.close()
+
+    async def _engines_ready(self, stop: asyncio.Event) -> bool:
+        """Wait for the engines to load their model; ``False`` if stopped first."""
+        ready = asyncio.ensure_future(_wait_for_all([engine.stats.remote() for engine in self._engines]))
+        stopping = asyncio.ensure_future(stop.wait())
+        try:
+            await asyncio.wait((ready, stopping), return_when=asyncio.FIRST_COMPLETED)
+            if not ready.done():
+                return False
+            ready.result()
+            return True
+        except ray.exceptions.RayError as error:
+            raise ServiceError(f"an inference engine did not start: {error}") from error
+        finally:
+            ready.cancel()
+            stopping.cancel()
+
+    async def _restore(self, log: EventLog, consumer: Consumer) -> None:
+        ends: dict[TopicPartition, int] = {}
+        for topic in _TOPICS:
+            ends.update(await log.end_offsets(topic))
+        while any(consumer.positions().get(partition, 0) < end for partition, end in ends.items()):
+            self._apply(await self._next_events(consumer, timeout_s=0.2))
+        self._abandoned_in_a_row = 0
+        unfinished = list(self._schedule.in_flight.values())
+        if unfinished:
+            _logger.info("playing unfinished games again", games=len(unfinished))
+            self._dispatch(unfinished)
+
+    async def _next_events(self, consumer: Consumer, timeout_s: float) -> list[Event]:
+        records = await consumer.poll(max_records=2000, timeout_s=timeout_s)
+        return list(readable_events(records))
+
+    def _apply(self, events: Sequence[Event]) -> None:
+        for event in events:
+            self._schedule.apply(event)
+            if event.run_id != self._run_id:
+                continue
+            if isinstance(event, GameAbandoned) and not self._schedule.training_finished:
+                self._abandoned_in_a_row += 1
+                if self._abandoned_in_a_row >= _MAX_ABANDONED_IN_A_ROW:
+                    raise ServiceError(
+                        f"{self._abandoned_in_a_row} games in a row were abandoned, the last one "
+                        f"({event.game_id}) because: {event.reason}"
+                    )
+            elif event.TOPIC == "game-outcomes":
+                self._abandoned_in_a_row = 0
+
+    async def _start_games(self, log: EventLog) -> None:
+        games = self._schedule.next_games(_now_ms())
+        if not games:
+            return
+        await log.append([record_from_event(game) for game in games])
+        for game in games:
+            self._schedule.apply(game)
+        self._dispatch(games)
+
+    def _dispatch(self, games: Sequence[GameStarted]) -> None:
+        share = -(-len(games) // len(self._workers))
+        for start in range(0, len(games), share):
+            some = games[start : start + share]
+            paths = {
+                seat.model_uid: self._schedule.checkpoint(seat.model_uid).path
+                for game in some
+                for seat in game.seats
+                if seat.kind == "checkpoint"
+            }
+            worker = self._workers[self._next_worker]
+            self._next_worker = (self._next_worker + 1) % len(self._workers)
+            reference = worker.play.remote([encode_event(game) for game in some], paths)
+            self._calls[asyncio.ensure_future(_wait_for(reference))] = [game.game_id for game in some]
+
+    def _check_calls(self) -> None:
+        for call in [call for call in self._calls if call.done()]:
+            games = self._calls.pop(call)
+            error = call.exception()
+            if error is not None:
+                raise ServiceError(
+                    f"a rollout worker failed while playing {len(games)} games: {error}"
+                ) from error
+
+    async def _cancel_training(self, reason: str) -> None:
+        games = [game.game_id for game in self._schedule.in_flight.values() if game.split == "train"]
+        if games:
+            await asyncio.gather(*(worker.cancel.remote(games, reason) for worker in self._workers))
+
+    async def _report_stats(self, log: EventLog) -> None:
+        """Publish each engine's load and speed every few seconds, under the documented prefix."""
+        while True:
+            await asyncio.sleep(_STATS_EVERY_S)
+            now = _now_ms()
+            records = []
+            for number, engine in enumerate(self._engines):
+                stats = await engine.stats.remote()
+                prefix = f"inference/engine-{number}"
+                source = f"engine-{number}"
+                records.append(
+                    record_from_event(
+                        Metrics(
+                            event_id=event_id(self._run_id, "metrics", source, now),
+                            run_id=self._run_id,
+                            occurred_at_ms=now,
+                            source=source,
+                            values={
+                                f"{prefix}/queued": float(stats.queued),
+                                f"{prefix}/running": float(stats.running),
+                                f"{prefix}/tok_s": stats.tokens_per_s,
+                                f"{prefix}/completions": float(stats.completions),
+                            },
+                        )
+                    )
+                )
+            await log.append(records)
+
+
+async def _wait_for(reference: Any) -> Any:
+    return await reference
+
+
+async def _wait_for_all(references: Sequence[Any]) -> None:
+    await asyncio.gather(*references)
+
+
+async def run_collector(
+    config: RunConfig, run_id: str, data: DataDir, model_path: str, stop: asyncio.Event
+) -> None:
+    """Host a collector until its run has no game left; Ray must be initialised."""
+    engines = _start_engines(config, model_path)
+    worker_class = ray.remote(RolloutWorker).options(num_cpus=0, max_concurrency=1024)
+    workers = [
+        worker_class.remote(config, run_id, str(data.root.absolute()), model_path, RemoteEngine(engines))
+        for _ in range(config.collector.num_rollout_workers)
+    ]
+    log = open_log(config, data)
+    try:
+        started = await run_started(log, run_id)
+        await Collector(config, run_id, engines, workers, started).collect(log, stop)
+    finally:
+        await log.close()
+
+
+def _start_engines(config: RunConfig, model_path: str) -> list[Any]:
+    engine = config.engine
+    wants_gpu = isinstance(engine, VllmEngineConfig) and ray.cluster_resources().get("GPU", 0) > 0
+    num_gpus = engine.num_gpus if wants_gpu and isinstance(engine, VllmEngineConfig) else 0
+    engine_class = ray.remote(EngineActor).options(num_cpus=0, num_gpus=num_gpus, max_concurrency=4096)
+    return [engine_class.remote(config, model_path) for _ in range(config.collector.num_actors)]
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

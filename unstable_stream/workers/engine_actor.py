@@ -1,0 +1,165 @@
+"""One inference engine in a Ray actor, and the engine its callers hold.
+
+Callers gather the requests of one turn of their event loop into one remote call and get completions
+back in groups as they finish, so that a thousand short completions a second do not cost a thousand
+remote calls, and a long completion does not hold up a short one.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import ray
+
+from unstable_stream.errors import ServiceError, UnstableStreamError
+from unstable_stream.inference.engine import Completion, Engine, EngineStats, GenerationRequest
+from unstable_stream.runs.config import RunConfig, VllmEngineConfig
+
+__all__ = ["EngineActor", "RemoteEngine", "build_engine"]
+
+
+def build_engine(config: RunConfig, model_path: str) -> Engine:
+    """Construct the configured engine in this process; loads the model."""
+    engine = config.engine
+    if isinstance(engine, VllmEngineConfig):
+        from unstable_stream.inference.vllm.engine import VllmEngine
+
+        return VllmEngine(
+            model_path,
+            max_parallel_seq=engine.max_parallel_seq,
+            max_model_len=engine.max_model_len,
+            max_loras=engine.max_loras,
+            lora_rank=config.lora.lora_rank,
+            gpu_memory_utilization=engine.gpu_memory_utilization,
+            kv_cache_gb=engine.kv_cache_gb,
+            extra_engine_args=engine.extra_engine_args,
+        )
+    from unstable_stream.inference.transformers.engine import TransformersEngine
+
+    return TransformersEngine(
+        model_path,
+        max_parallel_seq=engine.max_parallel_seq,
+        max_model_len=engine.max_model_len,
+        max_loras=engine.max_loras,
+        num_threads=engine.num_threads,
+    )
+
+
+class EngineActor:
+    """The Ray actor: constructs the engine in its own process and serves many callers at once."""
+
+    def __init__(self, config: RunConfig, model_path: str) -> None:
+        self._engine = build_engine(config, model_path)
+
+    async def generate_many(
+        self, requests: Sequence[GenerationRequest]
+    ) -> AsyncIterator[list[tuple[int, Completion | UnstableStreamError]]]:
+        """Yield ``(index, completion or error)`` in groups, as they finish."""
+        tasks = {
+            asyncio.create_task(self._generate(request)): index for index, request in enumerate(requests)
+        }
+        waiting = set(tasks)
+        try:
+            while waiting:
+                done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                yield [(tasks[task], _result_of(task)) for task in done]
+        finally:
+            for task in waiting:
+                task.cancel()
+
+    async def _generate(self, request: GenerationRequest) -> Completion:
+        return await self._engine.generate(request)
+
+    async def stats(self) -> EngineStats:
+        """Return the engine's counters; also tells that it has started."""
+        return self._engine.stats()
+
+    async def close(self) -> None:
+        await self._engine.close()
+
+
+def _result_of(task: "asyncio.Task[Completion]") -> Completion | UnstableStreamError:
+    error = task.exception()
+    if error is None:
+        return task.result()
+    if isinstance(error, UnstableStreamError):
+        return error
+    raise error
+
+
+class RemoteEngine:
+    """An :class:`~unstable_stream.inference.engine.Engine` over several engine actors."""
+
+    def __init__(self, actors: Sequence[Any]) -> None:
+        self._actors = list(actors)
+        self._outstanding = [0] * len(self._actors)
+        self._queue: list[tuple[GenerationRequest, asyncio.Future[Completion]]] = []
+        self._calls: set[asyncio.Task[None]] = set()
+        self._completions = 0
+        self._tokens = 0
+
+    async def generate(self, request: GenerationRequest) -> Completion:
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Completion] = loop.create_future()
+        if not self._queue:
+            # Runs after the callbacks that are ready now: requests made in this turn of the loop go together.
+            loop.call_soon(self._send)
+        self._queue.append((request, future))
+        completion = await future
+        self._completions += 1
+        self._tokens += len(completion.token_ids)
+        return completion
+
+    def _send(self) -> None:
+        batch, self._queue = self._queue, []
+        actor = min(range(len(self._actors)), key=self._outstanding.__getitem__)
+        task = asyncio.ensure_future(self._call(actor, batch))
+        self._calls.add(task)
+        task.add_done_callback(self._calls.discard)
+
+    async def _call(
+        self, actor: int, batch: list[tuple[GenerationRequest, "asyncio.Future[Completion]"]]
+    ) -> None:
+        self._outstanding[actor] += len(batch)
+        remaining = len(batch)
+        try:
+            stream = (
+                self._actors[actor]
+                .generate_many.options(num_returns="streaming")
+                .remote([request for request, _ in batch])
+            )
+            async for reference in stream:
+                for index, result in await reference:
+                    remaining -= 1
+                    self._outstanding[actor] -= 1
+                    _settle(batch[index][1], result)
+        except ray.exceptions.RayError as error:
+            # No EngineError: no game is to blame, and none can be played until the engine is started anew.
+            failure = ServiceError(f"inference engine {actor} failed: {error}")
+            for _, future in batch:
+                _settle(future, failure)
+        finally:
+            self._outstanding[actor] -= remaining
+
+    def stats(self) -> EngineStats:
+        outstanding = sum(self._outstanding)
+        return EngineStats(
+            queued=len(self._queue),
+            running=outstanding,
+            tokens_per_s=0.0,
+            completions=self._completions,
+            completion_tokens=self._tokens,
+        )
+
+    async def close(self) -> None:
+        for task in tuple(self._calls):
+            task.cancel()
+
+
+def _settle(future: "asyncio.Future[Completion]", result: Completion | UnstableStreamError) -> None:
+    if future.done():
+        return  # the caller gave up
+    if isinstance(result, Completion):
+        future.set_result(result)
+    else:
+        future.set_exception(result)

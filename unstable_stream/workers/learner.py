@@ -1,0 +1,269 @@
+"""The learner service: consumes steps, trains, publishes updates and checkpoints.
+
+One update, in this order; a process killed between any two goes on after a restart with nothing lost and
+nothing trained twice:
+
+1. draw the batch from the buffer, a fold of ``steps`` and ``learner-updates``;
+2. train on it;
+3. save the checkpoint: temporary directory, fsync, rename;
+4. publish ``learner-update`` and ``checkpoint`` in one transaction of a fenced producer.
+
+Killed before 4, the update never happened: its steps are pending again and a left-over checkpoint
+directory is replaced. Updates published since the last checkpoint (``save_every`` above 1) are trained again
+from their recorded step ids, without publishing, so that the curve continues.
+"""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import structlog
+
+from unstable_stream.algorithms import BaseAlgo, Reinforce, TokenBatch, TrainingSample
+from unstable_stream.buffer import StepBuffer
+from unstable_stream.errors import LearnerError
+from unstable_stream.events import Checkpoint, LearnerUpdate, Step, checkpoint_uid, event_id
+from unstable_stream.learners import StandardLearner, prune_optimizer_states
+from unstable_stream.log.port import Consumer, EventLog, Positions, Producer
+from unstable_stream.log.records import record_from_event
+from unstable_stream.reward_transformations import Sample, build_sampling
+from unstable_stream.runs.config import RunConfig
+from unstable_stream.runs.data_dir import DataDir
+from unstable_stream.runs.records import read_to_end, readable_events
+
+__all__ = ["LearnerService"]
+
+_POLL_S = 1.0
+_logger = structlog.get_logger(__name__)
+
+
+class LearnerService:
+    """One run's learner: the training core, the buffer, and the log around them."""
+
+    def __init__(self, config: RunConfig, run_id: str, data: DataDir, model_path: str) -> None:
+        self._config = config
+        self._run_id = run_id
+        settings = config.learner
+        self._learner: StandardLearner[TrainingSample, TokenBatch] = StandardLearner(
+            model_path,
+            algorithm=_algorithm(config),
+            batch_size=settings.batch_size,
+            mini_batch_size=settings.mini_batch_size,
+            learning_rate=settings.learning_rate,
+            lr_schedule={
+                "type": "linear" if settings.lr_final_fraction < 1 else "constant",
+                "final_fraction": settings.lr_final_fraction,
+                "total": settings.iterations,
+            },
+            grad_clip=settings.grad_clip,
+            weight_decay=settings.weight_decay,
+            optimizer_steps_per_update=settings.optimizer_steps,
+            max_train_len=settings.max_train_len,
+            max_generation_len=config.sampling.max_tokens,
+            lora_cfg=config.lora.model_dump(),
+            initial_lora_path=settings.initial_lora_path,
+            gradient_checkpointing=settings.gradient_checkpointing,
+            activation_checkpointing=settings.activation_checkpointing,
+            ckpt_root=data.checkpoints(run_id).absolute(),
+            seed=config.seed,
+            num_threads=settings.num_threads,
+        )
+        self._buffer = StepBuffer(
+            config.max_buffer_size,
+            strategy=config.buffer.strategy,
+            seed=config.seed,
+            max_staleness=config.buffer.max_staleness,
+        )
+        self._transform = build_sampling(list(config.rewards.sampling))
+        self._parent = checkpoint_uid(0)
+
+    async def train(self, log: EventLog, stop: asyncio.Event) -> int:
+        """Make updates until the configured number is reached or ``stop`` is set; return how many there are.
+
+        Raises:
+            LearnerError: training cannot go on, see the message.
+            FencedError: another learner of this run has taken over.
+        """
+        producer = await log.producer(f"learner/{self._run_id}")
+        consumer = await log.consumer(["steps"])
+        try:
+            await self._restore(log, producer)
+            settings = self._config.learner
+            needed = int(settings.batch_size * settings.batch_delay_buffer)
+            while self._learner.step < settings.iterations:
+                if not await self._collect(consumer, needed, stop):
+                    break
+                update, checkpoint = await self._update(consumer.positions())
+                async with producer.transaction() as transaction:
+                    events = [update] if checkpoint is None else [update, checkpoint]
+                    await transaction.append([record_from_event(event) for event in events])
+                if checkpoint is not None and settings.keep_optimizer_states is not None:
+                    # Only now: a checkpoint that was not published is none to resume from.
+                    prune_optimizer_states(self._learner.ckpt_root, keep_last=settings.keep_optimizer_states)
+            return self._learner.step
+        finally:
+            await consumer.close()
+            await producer.close()
+
+    # -- restoring ----------------------------------------------------------------------------
+
+    async def _restore(self, log: EventLog, producer: Producer) -> None:
+        updates: dict[int, LearnerUpdate] = {}
+        newest: Checkpoint | None = None
+        async for record in read_to_end(log, ("learner-updates", "checkpoints")):
+            for event in readable_events([record]):
+                if event.run_id != self._run_id:
+                    continue
+                if isinstance(event, LearnerUpdate):
+                    updates.setdefault(event.update, event)
+                elif isinstance(event, Checkpoint) and (newest is None or event.iteration > newest.iteration):
+                    newest = event
+        if newest is None:
+            await self._publish_initial_policy(producer)
+        else:
+            self._parent = newest.model_uid
+            if newest.iteration > 0:
+                assert newest.path is not None, "only the initial policy is without an adapter"
+                await asyncio.to_thread(self._learner.load, newest.path, newest.sha256)
+        for number in sorted(updates):
+            self._buffer.apply(updates[number])
+        missing = [number for number in sorted(updates) if number > self._learner.step]
+        if missing:
+            await self._train_again(log, [updates[number] for number in missing])
+        if updates:
+            _logger.info("restored", update=self._learner.step, trained_again=len(missing))
+
+    async def _publish_initial_policy(self, producer: Producer) -> None:
+        path = self._config.learner.initial_lora_path
+        event = Checkpoint(
+            event_id=event_id(self._run_id, "checkpoint", 0),
+            run_id=self._run_id,
+            occurred_at_ms=_now_ms(),
+            model_uid=checkpoint_uid(0),
+            iteration=0,
+            path=str(Path(path).absolute()) if path else None,
+            base_model=self._config.model,
+            lora=self._config.lora.model_dump(mode="json"),
+        )
+        async with producer.transaction() as transaction:
+            await transaction.append([record_from_event(event)])
+
+    async def _train_again(self, log: EventLog, updates: Sequence[LearnerUpdate]) -> None:
+        batches = {update.update: _batch_of(update) for update in updates}
+        wanted = {step_id for batch in batches.values() for step_id in batch}
+        steps: dict[str, Step] = {}
+        async for record in read_to_end(log, ("steps",)):
+            for step in readable_events([record]):
+                if isinstance(step, Step) and step.event_id in wanted:
+                    steps.setdefault(step.event_id, step)
+        for update in updates:
+            batch = batches[update.update]
+            lost = [step_id for step_id in batch if step_id not in steps]
+            if lost:
+                raise LearnerError(
+                    f"run {self._run_id}: update {update.update} cannot be made again: {len(lost)} of "
+                    f"its steps are gone from the log (first: {lost[0]}); start anew with initial_lora_path"
+                )
+            samples = self._samples([steps[step_id] for step_id in batch])
+            await asyncio.to_thread(self._learner.update, samples, update.update)
+
+    # -- one update ---------------------------------------------------------------------------
+
+    async def _collect(self, consumer: Consumer, needed: int, stop: asyncio.Event) -> bool:
+        """Read steps until a batch can be drawn; ``False`` if stopped first."""
+        number = self._learner.step + 1
+        while not stop.is_set():
+            available = self._buffer.available(number)
+            if available >= needed:
+                return True
+            # At the back-pressure bound no game is started: waiting for more fresh steps would be forever.
+            if available and self._buffer.size() >= self._config.max_pending_steps:
+                return True
+            if self._buffer.size() >= self._config.max_pending_steps:
+                raise LearnerError(
+                    f"run {self._run_id}: all {self._buffer.size()} pending steps are staler than "
+                    f"buffer.max_staleness = {self._config.buffer.max_staleness}; raise it"
+                )
+            records = await consumer.poll(max_records=5000, timeout_s=_POLL_S)
+            self._buffer.extend(
+                event
+                for event in readable_events(records)
+                if isinstance(event, Step) and event.run_id == self._run_id
+            )
+        return False
+
+    async def _update(self, positions: Positions) -> tuple[LearnerUpdate, Checkpoint | None]:
+        settings = self._config.learner
+        number = self._learner.step + 1
+        started = time.monotonic()
+        batch = self._buffer.get_batch(settings.batch_size, number)
+        named = {str(partition): offset for partition, offset in sorted(positions.items())}
+        result = await asyncio.to_thread(self._learner.update, self._samples(batch.steps), number)
+        saves = number % settings.save_every == 0 or number == settings.iterations
+        now = _now_ms()
+        checkpoint: Checkpoint | None = None
+        if saves:
+            info = await asyncio.to_thread(self._learner.save, positions=named)
+            checkpoint = Checkpoint(
+                event_id=event_id(self._run_id, "checkpoint", number),
+                run_id=self._run_id,
+                occurred_at_ms=now,
+                model_uid=checkpoint_uid(number),
+                iteration=number,
+                path=info.path,
+                sha256=info.sha256,
+                size_bytes=info.size_bytes,
+                base_model=self._config.model,
+                lora=self._config.lora.model_dump(mode="json"),
+                parent_uid=self._parent,
+            )
+            self._parent = checkpoint.model_uid
+        staleness = [number - 1 - step.policy_version for step in batch.steps]
+        update = LearnerUpdate(
+            event_id=event_id(self._run_id, "learner-update", number),
+            run_id=self._run_id,
+            occurred_at_ms=now,
+            update=number,
+            step_ids=result.trained_ids,
+            dropped=(*batch.dropped, *result.dropped),
+            loss=result.loss,
+            metrics={
+                **result.metrics,
+                "staleness_mean": sum(staleness) / len(staleness),
+                "staleness_max": float(max(staleness)),
+                "reward_mean": sum(step.reward for step in batch.steps) / len(batch.steps),
+                "buffer_size": float(self._buffer.size()),
+                "samples_seen": float(self._learner.samples_seen),
+            },
+            model_uid=checkpoint.model_uid if checkpoint else None,
+            positions=named,
+            duration_ms=(time.monotonic() - started) * 1000,
+        )
+        return update, checkpoint
+
+    def _samples(self, steps: Sequence[Step]) -> list[TrainingSample]:
+        shaped = self._transform([Sample.from_step(step) for step in steps])
+        return [TrainingSample.from_step(sample.step, sample.reward) for sample in shaped]
+
+
+def _batch_of(update: LearnerUpdate) -> list[str]:
+    """The step ids that were drawn: those trained on, and those the algorithm then left out as truncated.
+
+    The sampling transformations saw them all, so the advantages depend on them all.
+    """
+    return [*update.step_ids, *(drop.step_id for drop in update.dropped if drop.reason == "truncated")]
+
+
+def _algorithm(config: RunConfig) -> BaseAlgo:
+    settings = config.algorithm
+    return Reinforce(
+        is_clip=settings.is_clip,
+        entropy_coef=settings.entropy_coef,
+        entropy_decay_updates=config.learner.iterations,
+        truncated_turns=settings.truncated_turns,
+    )
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

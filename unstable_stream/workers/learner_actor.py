@@ -1,0 +1,89 @@
+"""The learner service in a Ray actor, and the process that hosts it.
+
+The host loads neither torch nor the model: the actor does, on the machine where Ray placed it.
+"""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from unstable_stream.errors import ServiceError
+from unstable_stream.runs.config import RunConfig
+from unstable_stream.runs.data_dir import DataDir, open_log
+
+__all__ = ["LearnerActor", "run_learner"]
+
+
+class LearnerActor:
+    """The Ray actor: placed where a GPU is free, if there is one."""
+
+    def __init__(self, config: RunConfig, run_id: str, data_root: str, model_path: str) -> None:
+        from unstable_stream.workers.learner import LearnerService
+
+        self._config = config
+        self._data = DataDir(Path(data_root))
+        self._service = LearnerService(config, run_id, self._data, model_path)
+        self._stop = asyncio.Event()
+
+    async def ready(self) -> None:
+        """Return once the model has been loaded."""
+
+    async def train(self) -> int:
+        """Train to the end; see :meth:`LearnerService.train`."""
+        log = open_log(self._config, self._data)
+        try:
+            return await self._service.train(log, self._stop)
+        finally:
+            await log.close()
+
+    async def stop(self) -> None:
+        """Finish the update under way and return from :meth:`train`."""
+        self._stop.set()
+
+
+async def run_learner(
+    config: RunConfig, run_id: str, data: DataDir, model_path: str, stop: asyncio.Event
+) -> None:
+    """Host a learner actor until its updates are done or ``stop`` is set; Ray must be initialised.
+
+    Raises:
+        ServiceError: the actor died.
+        LearnerError: training cannot go on, see the message.
+        FencedError: another learner of this run has taken over.
+    """
+    num_gpus = 1 if ray.cluster_resources().get("GPU", 0) >= 1 else 0
+    actor_class = ray.remote(LearnerActor).options(num_cpus=0, num_gpus=num_gpus, max_concurrency=4)
+    actor = actor_class.remote(config, run_id, str(data.root.absolute()), model_path)
+    stopping = asyncio.ensure_future(stop.wait())
+    try:
+        # Until it is ready it has touched nothing: stopped before, it may end with this process.
+        if not await _unless_stopped(actor.ready.remote(), stopping):
+            return
+        training = asyncio.ensure_future(_wait_for(actor.train.remote()))
+        await asyncio.wait((training, stopping), return_when=asyncio.FIRST_COMPLETED)
+        if not training.done():
+            await actor.stop.remote()
+        await training
+    except ray.exceptions.RayTaskError as error:
+        cause = error.cause
+        raise (cause if isinstance(cause, Exception) else ServiceError(str(error))) from None
+    except ray.exceptions.RayActorError as error:
+        raise ServiceError(f"the learner died: {error}") from error
+    finally:
+        stopping.cancel()
+
+
+async def _unless_stopped(reference: Any, stopping: "asyncio.Future[Any]") -> bool:
+    waiting = asyncio.ensure_future(_wait_for(reference))
+    await asyncio.wait((waiting, stopping), return_when=asyncio.FIRST_COMPLETED)
+    if not waiting.done():
+        waiting.cancel()
+        return False
+    await waiting
+    return True
+
+
+async def _wait_for(reference: Any) -> Any:
+    return await reference

@@ -1,0 +1,179 @@
+"""Rollout workers: Ray actors that each play many games as asyncio tasks and publish what happened.
+
+A finished game's trajectories and outcome are appended in one batch, so that either all of a game is in
+the log or nothing. Games that finish together share an append.
+"""
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from unstable_stream.errors import EngineError, GameError
+from unstable_stream.events import Event, GameAbandoned, GameStarted, Seat, decode_event, event_id
+from unstable_stream.games.opponents.scripted import scripted_player
+from unstable_stream.games.play import PlayedGame, play_game
+from unstable_stream.games.players import Player
+from unstable_stream.games.templates import get_template
+from unstable_stream.inference.engine import Adapter, Engine, SamplingSettings
+from unstable_stream.inference.openai import OpenAIEngine
+from unstable_stream.inference.policy_player import ChatPlayer, PolicyPlayer
+from unstable_stream.inference.tokenizer import load_tokenizer
+from unstable_stream.log.port import Record
+from unstable_stream.log.records import record_from_event
+from unstable_stream.runs.config import OpponentConfig, RunConfig
+from unstable_stream.runs.data_dir import DataDir, open_log
+
+__all__ = ["RolloutWorker"]
+
+
+class RolloutWorker:
+    """The Ray actor. One per few hundred games; engines are shared among workers."""
+
+    def __init__(
+        self, config: RunConfig, run_id: str, data_root: str, model_path: str, engine: Engine
+    ) -> None:
+        self._config = config
+        self._run_id = run_id
+        self._engine = engine
+        self._tokenizer = load_tokenizer(model_path)
+        self._log = open_log(config, DataDir(Path(data_root)))
+        self._chat_engines: dict[str, OpenAIEngine] = {}
+        self._games: dict[str, asyncio.Task[PlayedGame]] = {}
+        self._reasons: dict[str, str] = {}
+        """Why games were given up, until that has been published."""
+        self._publisher = _Publisher(self._log.append)
+        self._sampling = SamplingSettings(
+            max_tokens=config.sampling.max_tokens,
+            temperature=config.sampling.temperature,
+            top_p=config.sampling.top_p,
+        )
+        self._opponents = {o.name: o for o in (*config.evaluation.opponents, *config.model_pool.fixed)}
+
+    async def play(self, games: Sequence[bytes], adapter_paths: Mapping[str, str | None]) -> int:
+        """Play encoded ``game-started`` events to their ends; return how many were published as finished.
+
+        A game that its environment or an engine refuses is given up and said so in the log. Raises the first
+        failure that no later game would be spared (an engine that is gone, a bug): those games are neither
+        finished nor given up, and are played again once the cause has been dealt with.
+        """
+        started = [_decode_started(data) for data in games]
+        results = await asyncio.gather(
+            *(self._play_one(game, adapter_paths) for game in started), return_exceptions=True
+        )
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+        return sum(result is True for result in results)
+
+    async def cancel(self, game_ids: Sequence[str], reason: str) -> None:
+        """Give up games that are still being played, and say so in the log."""
+        for game_id in game_ids:
+            playing = self._games.get(game_id)
+            if playing is not None and playing.cancel():
+                self._reasons.setdefault(game_id, reason)
+
+    async def _play_one(self, game: GameStarted, adapter_paths: Mapping[str, str | None]) -> bool:
+        """Play one game and publish what came of it; return whether it was finished."""
+        # A task of its own: cancelling it, also before its first step, leaves this one to say so in the log.
+        playing = asyncio.ensure_future(self._play(game, adapter_paths))
+        self._games[game.game_id] = playing
+        try:
+            played = await playing
+        except asyncio.CancelledError:
+            reason = self._reasons.pop(game.game_id, None)
+            if reason is None:
+                raise  # not this game is being given up, but this worker
+            await self._publisher.publish([_abandoned(game, reason)])
+            return False
+        except (EngineError, GameError) as error:
+            await self._publisher.publish([_abandoned(game, str(error))])
+            return False
+        finally:
+            del self._games[game.game_id]
+        await self._publisher.publish([*played.trajectories, played.outcome])
+        return True
+
+    async def _play(self, game: GameStarted, adapter_paths: Mapping[str, str | None]) -> PlayedGame:
+        settings = self._config.collector
+        players = {seat.seat: self._player(seat, game.env_id, adapter_paths) for seat in game.seats}
+        return await play_game(
+            game,
+            players,
+            max_turns=settings.max_turns,
+            now_ms=_now_ms,
+            invalid_moves_allowed=settings.invalid_moves_allowed,
+        )
+
+    def _player(self, seat: Seat, env_id: str, adapter_paths: Mapping[str, str | None]) -> Player:
+        if seat.kind == "scripted":
+            return scripted_player(seat.model_uid, env_id)
+        template = get_template(seat.template or "default")
+        if seat.kind == "openai":
+            opponent = self._opponents[seat.model_uid]
+            sampling = SamplingSettings(max_tokens=opponent.max_tokens, temperature=opponent.temperature)
+            return ChatPlayer(self._chat_engine(opponent), template, sampling)
+        path = adapter_paths[seat.model_uid]
+        return PolicyPlayer(
+            self._engine,
+            self._tokenizer,
+            template,
+            sampling=self._sampling,
+            adapter=Adapter(seat.model_uid, path) if path else None,
+            policy_version=seat.policy_version,
+            max_model_len=self._config.engine.max_model_len,
+        )
+
+    def _chat_engine(self, opponent: OpponentConfig) -> OpenAIEngine:
+        engine = self._chat_engines.get(opponent.name)
+        if engine is None:
+            engine = OpenAIEngine(
+                model=opponent.name, base_url=opponent.base_url, api_key_env=opponent.api_key_env
+            )
+            self._chat_engines[opponent.name] = engine
+        return engine
+
+
+class _Publisher:
+    """Appends what was handed in while the previous append was under way, all in one batch."""
+
+    def __init__(self, append: Any) -> None:
+        self._append = append
+        self._waiting: list[Record] = []
+        self._flushed: asyncio.Future[None] | None = None
+
+    async def publish(self, events: Sequence[Event]) -> None:
+        """Return once the events are in the log; events of one call are appended together."""
+        self._waiting.extend(record_from_event(event) for event in events)
+        if self._flushed is None:
+            self._flushed = asyncio.ensure_future(self._flush())
+        # Shielded: cancelling one game must not cancel the append it shares with others.
+        await asyncio.shield(self._flushed)
+
+    async def _flush(self) -> None:
+        await asyncio.sleep(0)  # let games that finish in the same turn of the loop join
+        records, self._waiting, self._flushed = self._waiting, [], None
+        await self._append(records)
+
+
+def _decode_started(data: bytes) -> GameStarted:
+    event = decode_event(data)
+    assert isinstance(event, GameStarted), "the collector sends nothing else"
+    return event
+
+
+def _abandoned(game: GameStarted, reason: str) -> GameAbandoned:
+    return GameAbandoned(
+        event_id=event_id(game.run_id, "game-abandoned", game.game_id),
+        run_id=game.run_id,
+        occurred_at_ms=_now_ms(),
+        game_id=game.game_id,
+        game_index=game.game_index,
+        split=game.split,
+        reason=reason,
+    )
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,291 @@
+"""Which games to play next: a fold over what happened so far, and decisions that are then recorded.
+
+Training games: the newest checkpoint in seat ``index mod players`` against an opponent from the model
+pool. Evaluation games: each scheduled checkpoint against every fixed opponent on the same odd seeds, the
+seats taken in turn, so that checkpoints are compared on the same games.
+"""
+
+import random
+from collections import Counter
+from collections.abc import Iterator
+from itertools import product
+
+from unstable_stream.events import (
+    Checkpoint,
+    Event,
+    GameAbandoned,
+    GameOutcome,
+    GameStarted,
+    LearnerUpdate,
+    RunStarted,
+    Seat,
+    event_id,
+    game_id,
+)
+from unstable_stream.model_pool import ModelPool, TrueSkillSettings
+from unstable_stream.reward_transformations import expected_steps
+from unstable_stream.runs.config import EnvConfig, OpponentConfig, RunConfig
+from unstable_stream.seeds import derive_seed, eval_game_seed, train_game_seed
+
+__all__ = ["GameSchedule", "build_pool"]
+
+_GUESSED_STEPS_PER_GAME = 5
+# What a game is taken to yield before any has finished; soon outweighed by the measured mean.
+
+
+def build_pool(config: RunConfig) -> ModelPool:
+    """Return an empty model pool; raises :class:`ConfigError` for settings that leave nobody to draw."""
+    settings = config.model_pool
+    return ModelPool(
+        sample_mode=settings.sample_mode,
+        max_active_lora=settings.max_active_lora,
+        lag_range=settings.lag_range,
+        fixed=tuple(opponent.name for opponent in settings.fixed),
+        settings=TrueSkillSettings(draw_probability=settings.draw_probability),
+    )
+
+
+class GameSchedule:
+    """The collector's state. Feed it every event of the run with :meth:`apply`, in any topic order."""
+
+    def __init__(self, run_id: str, config: RunConfig, started: RunStarted | None = None) -> None:
+        """``started`` matters for a forked run: it begins where its parent was."""
+        self._run_id = run_id
+        self._config = config
+        self._first_update = started.parent_update or 0 if started else 0
+        self.pool = build_pool(config)
+        self._fixed = {o.name: o for o in (*config.evaluation.opponents, *config.model_pool.fixed)}
+        self.in_flight: dict[str, GameStarted] = {}
+        self._ended: set[str] = set()
+        self._abandoned: set[str] = set()
+        self._next_index = {"train": started.parent_games if started else 0, "eval": 0}
+        self._checkpoints: dict[str, Checkpoint] = {}
+        self._last_planned: int | None = None
+        self._open_evals: list[Checkpoint] = []
+        self._evals_started: set[tuple[str, str, str, int]] = set()
+        self._evals_started_of: Counter[str] = Counter()
+        self._train_games = 0
+        self._steps_produced = 0
+        self._steps_consumed = 0
+        self.updates = 0
+
+    # -- fold ---------------------------------------------------------------------------------
+
+    def apply(self, event: Event) -> None:
+        """Take one event in; events seen before and of other runs change nothing."""
+        if event.run_id != self._run_id or isinstance(event, RunStarted):
+            return
+        if isinstance(event, GameStarted):
+            self._apply_started(event)
+        elif isinstance(event, GameOutcome | GameAbandoned):
+            self._apply_ended(event)
+        elif isinstance(event, Checkpoint):
+            self._apply_checkpoint(event)
+        elif isinstance(event, LearnerUpdate) and event.update > self.updates:
+            self.updates = event.update
+            self._steps_consumed += len(event.step_ids) + len(event.dropped)
+        self.pool.apply(event)
+
+    def _apply_started(self, event: GameStarted) -> None:
+        index = self._next_index[event.split]
+        if event.game_index < index:
+            return
+        self._next_index[event.split] = event.game_index + 1
+        if event.evaluated_uid is not None:
+            self._evals_started.add(_eval_key(event))
+            self._evals_started_of[event.evaluated_uid] += 1
+            self._close_full_evals()
+        if event.game_id not in self._ended and event.game_id not in self._abandoned:
+            self.in_flight[event.game_id] = event
+
+    def _apply_ended(self, event: GameOutcome | GameAbandoned) -> None:
+        if event.game_id in self._ended:
+            return
+        self.in_flight.pop(event.game_id, None)
+        if isinstance(event, GameAbandoned):
+            # Not ended for good: the worker of a collector that died may still finish the game, and then it
+            # counts, as it does for everyone who reads outcomes.
+            self._abandoned.add(event.game_id)
+            return
+        self._ended.add(event.game_id)
+        if event.split == "train":
+            self._train_games += 1
+            self._steps_produced += expected_steps(
+                event, filter_opponent_invalid=self._config.collector.filter_opponent_invalid
+            )
+
+    def _apply_checkpoint(self, event: Checkpoint) -> None:
+        if event.model_uid in self._checkpoints:
+            return
+        self._checkpoints[event.model_uid] = event
+        if event.iteration < self._first_update:
+            return  # the parent has evaluated it
+        every = self._config.evaluation.every
+        last = self._last_planned
+        is_last = event.iteration >= self._config.learner.iterations
+        if last is None or is_last or event.iteration // every > last // every:
+            self._last_planned = event.iteration
+            self._open_evals.append(event)
+            self._close_full_evals()
+
+    def _close_full_evals(self) -> None:
+        self._open_evals = [
+            checkpoint
+            for checkpoint in self._open_evals
+            if self._evals_started_of[checkpoint.model_uid] < sum(1 for _ in self._matches(checkpoint))
+        ]
+
+    # -- what is known ------------------------------------------------------------------------
+
+    @property
+    def training_finished(self) -> bool:
+        """Whether the learner has made its last update."""
+        return self.updates >= self._config.learner.iterations
+
+    @property
+    def finished(self) -> bool:
+        """Whether no game is left to play: training is over and the last checkpoint evaluated.
+
+        The last update may become known before its checkpoint does: they are on different topics.
+        """
+        return (
+            self.training_finished
+            and any(c.iteration >= self._config.learner.iterations for c in self._checkpoints.values())
+            and not self.in_flight
+            and next(self._eval_games(0), None) is None
+        )
+
+    @property
+    def pending_steps(self) -> int:
+        """Steps produced and neither trained nor dropped yet."""
+        return self._steps_produced - self._steps_consumed
+
+    def checkpoint(self, uid: str) -> Checkpoint:
+        """Return the checkpoint with this uid."""
+        return self._checkpoints[uid]
+
+    def games_in_flight(self, split: str) -> int:
+        """Number of unfinished games of a split."""
+        return sum(1 for game in self.in_flight.values() if game.split == split)
+
+    # -- decisions ----------------------------------------------------------------------------
+
+    def next_games(self, now_ms: int, at_most: int = 64) -> list[GameStarted]:
+        """Return the games to start now. The caller publishes them and then feeds them to :meth:`apply`."""
+        if all(checkpoint.iteration < self._first_update for checkpoint in self._checkpoints.values()):
+            return []
+        settings = self._config.collector
+        games: list[GameStarted] = []
+        if not self.training_finished:
+            in_flight = self.games_in_flight("train")
+            per_game = (self._steps_produced + _GUESSED_STEPS_PER_GAME) / (self._train_games + 1)
+            room = settings.num_workers - in_flight
+            expected = self.pending_steps + in_flight * per_game
+            index = self._next_index["train"]
+            while room > 0 and expected < self._config.max_pending_steps and len(games) < at_most:
+                games.append(self._train_game(index, now_ms))
+                index += 1
+                room -= 1
+                expected += per_game
+        room = settings.num_eval_workers - self.games_in_flight("eval")
+        for _, game in zip(range(max(0, room)), self._eval_games(now_ms), strict=False):
+            games.append(game)
+        return games
+
+    def _train_game(self, index: int, now_ms: int) -> GameStarted:
+        seed = train_game_seed(self._config.seed, index)
+        rng = random.Random(derive_seed(seed, "schedule"))
+        envs = self._config.train_envs
+        env = rng.choices(envs, weights=[env.weight for env in envs])[0]
+        current = self.pool.current_uid()
+        assert current is not None, "a checkpoint has been applied"
+        mine = index % env.num_players
+        seats = []
+        for seat in range(env.num_players):
+            if seat == mine or rng.random() < self._config.model_pool.mirror_fraction:
+                uid = current
+            else:
+                uid = self.pool.sample(current, rng, env.env_id)
+            seats.append(self._seat(seat, uid, env, trained=uid == current))
+        return self._started("train", index, env, seed, tuple(seats), now_ms)
+
+    def _eval_games(self, now_ms: int) -> Iterator[GameStarted]:
+        index = self._next_index["eval"]
+        for checkpoint in self._open_evals:
+            uid = checkpoint.model_uid
+            for number, env, opponent in self._matches(checkpoint):
+                seed = eval_game_seed(self._config.seed, env.env_id, number)
+                if (uid, env.env_id, opponent, seed) in self._evals_started:
+                    continue
+                mine = number % env.num_players
+                seats = tuple(
+                    self._seat(seat, uid if seat == mine else opponent, env)
+                    for seat in range(env.num_players)
+                )
+                yield self._started("eval", index, env, seed, seats, now_ms, uid)
+                index += 1
+
+    def _matches(self, checkpoint: Checkpoint) -> Iterator[tuple[int, EnvConfig, str]]:
+        """Every game of a checkpoint's evaluation: number, environment, opponent (none if played alone)."""
+        names = [opponent.name for opponent in self._config.evaluation.opponents]
+        for number, env in product(
+            range(self._games_per_checkpoint(checkpoint)), self._config.evaluated_envs
+        ):
+            for opponent in names if env.num_players > 1 else [""]:
+                yield number, env, opponent
+
+    def _games_per_checkpoint(self, checkpoint: Checkpoint) -> int:
+        evaluation = self._config.evaluation
+        ends = (self._first_update, self._config.learner.iterations)
+        if evaluation.first_last_games and checkpoint.iteration in ends:
+            return evaluation.first_last_games
+        return evaluation.max_eval_games_per_ckpt
+
+    def _seat(self, seat: int, uid: str, env: EnvConfig, *, trained: bool = False) -> Seat:
+        checkpoint = self._checkpoints.get(uid)
+        if checkpoint is None:
+            opponent = self.opponent(uid)
+            template = opponent.template if opponent.kind == "openai" else None
+            return Seat(seat=seat, model_uid=uid, kind=opponent.kind, template=template)
+        return Seat(
+            seat=seat,
+            model_uid=uid,
+            kind="checkpoint",
+            policy_version=checkpoint.iteration,
+            parent_uid=checkpoint.parent_uid,
+            template=env.template,
+            trained=trained,
+        )
+
+    def opponent(self, uid: str) -> OpponentConfig:
+        """Return the configuration of a fixed opponent."""
+        return self._fixed[uid]
+
+    def _started(
+        self,
+        split: str,
+        index: int,
+        env: EnvConfig,
+        seed: int,
+        seats: tuple[Seat, ...],
+        now_ms: int,
+        evaluated_uid: str | None = None,
+    ) -> GameStarted:
+        return GameStarted(
+            event_id=event_id(self._run_id, "game-started", split, index),
+            run_id=self._run_id,
+            occurred_at_ms=now_ms,
+            game_id=game_id(self._run_id, split, index),
+            game_index=index,
+            split=split,
+            env_id=env.env_id,
+            seed=seed,
+            seats=seats,
+            evaluated_uid=evaluated_uid,
+        )
+
+
+def _eval_key(event: GameStarted) -> tuple[str, str, str, int]:
+    assert event.evaluated_uid is not None
+    opponent = next((seat.model_uid for seat in event.seats if seat.model_uid != event.evaluated_uid), "")
+    return (event.evaluated_uid, event.env_id, opponent, event.seed)
