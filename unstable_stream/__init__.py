@@ -13,7 +13,7 @@ __all__ = ["Context", "__version__", "consumer"]
 def __getattr__(name: str) -> object:
     # Looked up when asked for: whoever only wants the version should not pay for the events' codecs.
     if name in ("Context", "consumer"):
-        from unstable_stream import plugins
+        from unstable_stream.streams import plugins
 
         return getattr(plugins, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
