@@ -8,7 +8,7 @@ import pytest
 from unstable_stream.errors import ConfigError
 from unstable_stream.runs.config import RunConfig, load_config, parse_config
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 MINIMAL: dict[str, Any] = {"model": "tiny-player", "train_envs": [{"env_id": "TicTacToe-v0-train"}]}
 
 
