@@ -46,7 +46,8 @@ class GenerationRequest:
     adapter: Adapter | None = None
     """``None``: the base model."""
     seed: int | None = None
-    """Seeds this request alone: its samples do not depend on what else is in the batch."""
+    """Wished for: an engine that can draws this request's samples from it, whatever else is in the batch.
+    vLLM cannot. Nothing may rely on it: what was sampled is recorded."""
 
 
 @dataclass(frozen=True, slots=True)

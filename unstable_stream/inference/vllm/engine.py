@@ -10,6 +10,7 @@ import logging
 import math
 import multiprocessing
 import os
+import secrets
 import time
 from collections import deque
 from collections.abc import Coroutine, Mapping
@@ -41,7 +42,9 @@ class VllmEngine:
     """Generates through vLLM. Implements :class:`~.port.Engine`.
 
     Belongs to the event loop it is first used on. Temperature 0 is greedy; its log-probabilities are those at
-    temperature 1.
+    temperature 1. The seed of a request is not used: samples are recorded and never made again, and vLLM 0.32
+    on a CPU dies of a seeded request whose prompt is computed in several chunks (``CPU Generator does not use
+    offset``); on a GPU each such request costs a random generator of its own.
     """
 
     def __init__(
@@ -56,7 +59,7 @@ class VllmEngine:
         dtype: str = "auto",
         gpu_memory_utilization: float = 0.85,
         kv_cache_gb: float = 1.0,
-        seed: int = 0,
+        seed: int | None = None,
         enforce_eager: bool = False,
         extra_engine_args: Mapping[str, Any] | None = None,
     ) -> None:
@@ -72,7 +75,8 @@ class VllmEngine:
             dtype: ``float32``, ``bfloat16``, ``float16``; ``auto`` is what the model was saved in.
             gpu_memory_utilization: Share of the GPU's memory for weights and key/value cache.
             kv_cache_gb: Key/value cache without a GPU, in GiB. ``VLLM_CPU_KVCACHE_SPACE`` overrides it.
-            seed: Seeds requests that have no seed of their own.
+            seed: Seeds the one random generator of this engine; by default drawn anew at every start, so that
+                two engines, or one before and after a restart, do not repeat each other's samples.
             enforce_eager: Capture no CUDA graphs: starts faster, runs slower.
             extra_engine_args: Further arguments of vLLM's ``AsyncEngineArgs``; they override those above.
 
@@ -95,7 +99,7 @@ class VllmEngine:
             "max_num_seqs": max_parallel_seq,
             "max_model_len": max_model_len,
             "dtype": dtype,
-            "seed": seed,
+            "seed": secrets.randbits(31) if seed is None else seed,
             "enforce_eager": enforce_eager,
             "gpu_memory_utilization": gpu_memory_utilization,
             "disable_log_stats": True,
@@ -242,8 +246,6 @@ class VllmEngine:
             top_p=request.sampling.top_p,
             max_tokens=request.sampling.max_tokens,
             stop_token_ids=list(request.sampling.stop_token_ids),
-            # vLLM takes int64, and -1 would mean no seed.
-            seed=None if request.seed is None else request.seed % 2**63,
             # None besides that of the sampled token.
             logprobs=0,
             flat_logprobs=True,
