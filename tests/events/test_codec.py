@@ -23,6 +23,7 @@ from unstable_stream.events import (
     encode_event,
     event_id,
     event_type,
+    field_description,
     game_id,
     pack_floats,
     pack_tokens,
@@ -71,6 +72,31 @@ def test_every_event_type_has_a_golden_event_a_schema_and_one_topic() -> None:
 def test_stored_schemas_are_those_of_the_code(name: str) -> None:
     stored = (TOPICS_DIR / "schemas" / schema_file_name(name)).read_text(encoding="utf-8")
     assert stored == schema_text(name), "run: python -m unstable_stream.log.topics"
+
+
+@pytest.mark.parametrize("name", sorted(EVENT_TYPES))
+def test_every_field_is_described_in_the_schema_as_under_the_field(name: str) -> None:
+    for schema in event_schema(name)["$defs"].values():
+        fields = schema["properties"] if "properties" in schema else dict(enumerate(schema["prefixItems"]))
+        assert [key for key, field in fields.items() if key != "type" and not field.get("description")] == []
+
+
+def test_descriptions_are_plain_text_of_the_docstrings() -> None:
+    schema = event_schema("game-outcome")["$defs"]
+    assert schema["GameOutcome"]["properties"]["invalid_seat"]["description"] == (
+        "The seat whose invalid move ended the game; null: nobody's did."
+    )
+    # Written as an array: seat, action, valid.
+    assert schema["Action"]["prefixItems"][1]["description"] == "Exactly what was passed to the environment."
+    assert field_description(Trajectory, "run_id") == "The run."
+
+
+def test_a_field_without_a_docstring_is_named() -> None:
+    class Bare(Event, frozen=True, kw_only=True, tag="bare"):
+        weight: float
+
+    with pytest.raises(KeyError, match=r"Bare\.weight has no docstring under it"):
+        field_description(Bare, "weight")
 
 
 @pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)

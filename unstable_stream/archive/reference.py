@@ -8,6 +8,7 @@ from unstable_stream.archive.batch import EVENTS
 from unstable_stream.archive.examples import EXAMPLES
 from unstable_stream.archive.store import SCHEMA_VERSION
 from unstable_stream.archive.tables import TABLES
+from unstable_stream.archive.tables.not_columns import NOT_COLUMNS
 from unstable_stream.archive.view_files import load_views
 
 __all__ = ["Relation", "archive_reference", "relations"]
@@ -49,7 +50,7 @@ _POSITIONS: Final = {
 _VERSION: Final = {
     "version": f"Of the tables; {SCHEMA_VERSION} now.",
     "package_version": "The unstable_stream that last changed the views.",
-    "views_digest": "Tells whether the views are those of the package.",
+    "views_digest": "Tells whether the tables and views are those of the package.",
     "archive_id": "Names the archive's consumer group on the log: `archiver-` and this.",
 }
 
@@ -94,7 +95,15 @@ def archive_reference() -> str:
         for relation in relations():
             if relation.kind == kind:
                 lines += _lines_of_relation(relation)
-    return "\n".join(lines).rstrip() + "\n"
+    return "\n".join([*lines, *_lines_of_fields_without_column()]).rstrip() + "\n"
+
+
+def _lines_of_fields_without_column() -> Iterable[str]:
+    yield from ("## Event fields that are no column", "", "Every other field is one.", "")
+    yield from ("| field | reason |", "|---|---|")
+    for struct, fields in NOT_COLUMNS.items():
+        for field, reason in fields.items():
+            yield f"| `{struct.__name__}.{field}` | {reason} |"
 
 
 def _lines_of_examples() -> Iterable[str]:

@@ -5,6 +5,8 @@ finds it held tries again until a deadline, so SQL works while a run writes.
 """
 
 import contextlib
+import functools
+import hashlib
 import secrets
 import time
 from collections.abc import Callable, Iterator
@@ -15,7 +17,7 @@ import duckdb
 
 from unstable_stream.archive.batch import EVENTS
 from unstable_stream.archive.tables import TABLES
-from unstable_stream.archive.view_files import load_views, macros, views_digest
+from unstable_stream.archive.view_files import load_views, macros
 from unstable_stream.errors import ArchiveBusyError, ArchiveError
 from unstable_stream.version import __version__
 
@@ -25,7 +27,8 @@ Connection: TypeAlias = duckdb.DuckDBPyConnection
 """An open archive."""
 
 SCHEMA_VERSION: Final = 2
-"""Raised when a table changes so that an older package could not use it; views are simply replaced.
+"""Raised when a table changes so that an older package could not use it. New columns are simply added, and
+views replaced.
 
 1: one log an archive. 2: ``events`` and ``positions`` say which log they are of; the archive has an id.
 """
@@ -49,6 +52,17 @@ _POSITIONS: Final = (
 )
 
 
+@functools.cache
+def definitions_digest() -> str:
+    """Return a digest of all tables, macros and views: an archive made by other definitions has another."""
+    statements = [
+        *(table.create_sql() for table in TABLES),
+        macros(),
+        *(view.query for view in load_views()),
+    ]
+    return hashlib.sha256("".join(statements).encode()).hexdigest()
+
+
 def open_archive(
     path: Path | str, *, read_only: bool = True, timeout_s: float = 10.0
 ) -> duckdb.DuckDBPyConnection:
@@ -67,7 +81,7 @@ def open_archive(
     connection = _retry_while_held(path, timeout_s, lambda: duckdb.connect(str(path), read_only=read_only))
     try:
         _, digest = _check_version(connection, path)
-        if read_only and digest != views_digest():
+        if read_only and digest != definitions_digest():
             # Nobody has written to it since another version of the package made its views.
             _create_views(connection, "TEMP")
     except ArchiveError:
@@ -148,7 +162,7 @@ def _retry_while_held(
 
 
 def _check_version(connection: duckdb.DuckDBPyConnection, path: Path) -> tuple[int, str]:
-    """Return the schema version and the digest of the views in the file."""
+    """Return the file's schema version and the digest of its definitions."""
     try:
         # All rows, not one: an unfinished result would block the connection.
         rows = connection.execute(
@@ -174,11 +188,15 @@ def _ensure_schema(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
         version, digest = _create_tables(connection)
     if version < SCHEMA_VERSION:
         _upgrade(connection)
-    if digest != views_digest():
+    if digest != definitions_digest():
         connection.execute("BEGIN")
+        for table in TABLES:
+            for statement in table.widen_sql():
+                connection.execute(statement)
         _create_views(connection)
         connection.execute(
-            "UPDATE schema_version SET views_digest = ?, package_version = ?", [views_digest(), __version__]
+            "UPDATE schema_version SET views_digest = ?, package_version = ?",
+            [definitions_digest(), __version__],
         )
         connection.execute("COMMIT")
 
@@ -190,7 +208,7 @@ def _create_views(connection: duckdb.DuckDBPyConnection, temporary: str = "") ->
 
 
 def _create_tables(connection: duckdb.DuckDBPyConnection) -> tuple[int, str]:
-    """Create everything but the views; return the version and the digest of no views."""
+    """Create everything but the views; return the version and the digest of unfinished definitions."""
     connection.execute("BEGIN")
     for table in (EVENTS, *TABLES):
         connection.execute(table.create_sql())

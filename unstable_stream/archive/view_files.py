@@ -1,11 +1,10 @@
 """The views: one commented query a file in ``views/``, and the macros they share."""
 
 import functools
-import hashlib
 from importlib import resources
 from typing import Final, NamedTuple
 
-__all__ = ["View", "load_views", "macros", "views_digest"]
+__all__ = ["View", "load_views", "macros"]
 
 _VIEW_ORDER: Final = (
     "runs",
@@ -83,9 +82,3 @@ def _parse_view(name: str, text: str) -> View:
 def macros(temporary: str = "") -> str:
     """Return the statements that create or replace the macros, for one connection if ``"TEMP"``."""
     return _text("macros").replace("CREATE OR REPLACE MACRO", f"CREATE OR REPLACE {temporary} MACRO")
-
-
-@functools.cache
-def views_digest() -> str:
-    """Return what tells these views from those of another version of the package."""
-    return hashlib.sha256("".join((macros(), *(view.query for view in load_views()))).encode()).hexdigest()

@@ -12,6 +12,7 @@ from unstable_stream.events.arrays import (
 from unstable_stream.events.checkpoints import Checkpoint, checkpoint_uid
 from unstable_stream.events.codec import EVENT_TYPES, decode_event, encode_event, event_type
 from unstable_stream.events.dead_letters import RecordRejected
+from unstable_stream.events.descriptions import event_schemas, field_description, recorded_structs
 from unstable_stream.events.envelope import Event
 from unstable_stream.events.games import (
     Action,
@@ -57,11 +58,14 @@ __all__ = [
     "decode_event",
     "encode_event",
     "event_id",
+    "event_schemas",
     "event_type",
+    "field_description",
     "game_id",
     "pack_floats",
     "pack_tokens",
     "packed_length",
+    "recorded_structs",
     "step_id",
     "trajectory_id",
     "unpack_floats",

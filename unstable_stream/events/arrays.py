@@ -5,8 +5,9 @@ order of magnitude faster to decode than a list of JSON numbers.
 """
 
 from collections.abc import Iterable
-from typing import TypeAlias
+from typing import Annotated, TypeAlias
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -20,10 +21,10 @@ __all__ = [
     "unpack_tokens",
 ]
 
-PackedTokens: TypeAlias = bytes
+PackedTokens: TypeAlias = Annotated[bytes, msgspec.Meta(extra={"packed": "int32"})]
 """``int32[n]``, little-endian, 4 bytes each."""
 
-PackedFloats: TypeAlias = bytes
+PackedFloats: TypeAlias = Annotated[bytes, msgspec.Meta(extra={"packed": "float32"})]
 """``float32[n]``, little-endian, 4 bytes each."""
 
 _ITEM_BYTES = 4

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from unstable_stream.events.envelope import Event
+from unstable_stream.events.envelope import Event, Int64
 
 __all__ = ["Checkpoint", "checkpoint_uid"]
 
@@ -23,13 +23,18 @@ class Checkpoint(Event, frozen=True, kw_only=True, tag="checkpoint"):
     TOPIC = "checkpoints"
 
     model_uid: str
+    """The checkpoint."""
     iteration: int
-    """Learner update that made it."""
+    """Learner update that made it; 0: before any update."""
     path: str | None
     """Directory or URI of the adapter; ``None``: the base model without an adapter."""
     sha256: str | None = None
-    """Digest of the adapter's weight file."""
-    size_bytes: int = 0
+    """Digest of the adapter's weight file; ``None``: there is no file."""
+    size_bytes: Int64 = 0
+    """Size of the weight file, bytes."""
     base_model: str = ""
+    """The model that the adapter belongs to."""
     lora: dict[str, Any] = msgspec.field(default_factory=dict)
+    """LoRA configuration."""
     parent_uid: str | None = None
+    """The checkpoint it was trained from; ``None``: it is the first."""

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from unstable_stream.events.envelope import Event
+from unstable_stream.events.envelope import Event, Int64
 
 __all__ = ["RecordRejected"]
 
@@ -16,16 +16,23 @@ class RecordRejected(Event, frozen=True, kw_only=True, tag="record-rejected"):
     TOPIC = "dead-letters"
 
     consumer: str
-    """The group that rejected it."""
+    """The consumer group that rejected it."""
     topic: str
+    """Topic of the record."""
     partition: int
-    offset: int
+    """Partition of the record."""
+    offset: Int64
+    """Offset of the record."""
     reason: str
     """The error class and message."""
     record_key: str = ""
+    """The record's key."""
     record_value: bytes = b""
+    """The record's bytes."""
     record_headers: dict[str, bytes] = msgspec.field(default_factory=dict)
-    record_timestamp_ms: int = 0
+    """The record's headers."""
+    record_timestamp_ms: Int64 = 0
+    """The record's own time, Unix milliseconds."""
 
     @property
     def key(self) -> str:

@@ -4,11 +4,14 @@ Schema evolution follows msgspec's: a new field has a default, a meaning never c
 meaning raises ``SCHEMA_VERSION`` and adds an upcast in :mod:`unstable_stream.events.codec`.
 """
 
-from typing import ClassVar
+from typing import Annotated, ClassVar, TypeAlias
 
 import msgspec
 
-__all__ = ["Event"]
+__all__ = ["Event", "Int64"]
+
+Int64: TypeAlias = Annotated[int, msgspec.Meta(extra_json_schema={"format": "int64"})]
+"""A whole number that 32 bits may not hold: 64 bits in tables. Decoding does not check it."""
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
@@ -24,16 +27,17 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
     """The version this package writes; older ones are upcast, newer ones refused."""
 
     event_id: str
-    """Deterministic UUID of what caused the event (:mod:`unstable_stream.events.ids`)."""
+    """Deterministic UUID of what caused the event: an event published twice is recognised by it."""
 
     run_id: str
-    """The run this event belongs to."""
+    """The run."""
 
-    occurred_at_ms: int
+    occurred_at_ms: Int64
     """Unix time in milliseconds. A derived event carries the time of its cause, so that it can be
     recomputed byte for byte."""
 
     schema_version: int = 1
+    """Version of the event type's schema that the event was written with."""
 
     @property
     def key(self) -> str:

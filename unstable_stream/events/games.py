@@ -7,7 +7,7 @@ by the rating processor, the collector, the archive and the live view.
 
 import msgspec
 
-from unstable_stream.events.envelope import Event
+from unstable_stream.events.envelope import Event, Int64
 
 __all__ = ["Action", "GameAbandoned", "GameOutcome", "GameStarted", "Seat", "SeatResult"]
 
@@ -22,9 +22,9 @@ class Seat(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
     """``checkpoint`` (base model plus adapter), ``openai`` (an endpoint) or ``scripted``."""
     policy_version: int | None = None
-    """Learner update that made the checkpoint; 0 is the initial policy, ``None`` for fixed opponents."""
+    """Learner update that made the checkpoint; 0 is the initial policy, ``None`` for a fixed opponent."""
     parent_uid: str | None = None
-    """The checkpoint this one was trained from: where its rating starts."""
+    """The checkpoint this one was trained from: where its rating starts. ``None``: it has no parent."""
     template: str | None = None
     """Prompt template; ``None`` for scripted opponents."""
     trained: bool = False
@@ -37,16 +37,19 @@ class GameStarted(Event, frozen=True, kw_only=True, tag="game-started"):
     TOPIC = "games"
 
     game_id: str
+    """The game."""
     game_index: int
     """0, 1, 2, … within run and split."""
     split: str
     """``train`` or ``eval``."""
     env_id: str
-    seed: int
+    """TextArena environment."""
+    seed: Int64
     """Seeds the environment, the scripted opponents and the sampling of this game."""
     seats: tuple[Seat, ...]
+    """One per player, by seat."""
     evaluated_uid: str | None = None
-    """In the eval split: the checkpoint being evaluated."""
+    """The checkpoint under evaluation; ``None`` in the train split."""
 
 
 class GameAbandoned(Event, frozen=True, kw_only=True, tag="game-abandoned"):
@@ -55,37 +58,51 @@ class GameAbandoned(Event, frozen=True, kw_only=True, tag="game-abandoned"):
     TOPIC = "games"
 
     game_id: str
+    """The game."""
     game_index: int
+    """0, 1, 2, … within run and split."""
     split: str
+    """``train`` or ``eval``."""
     reason: str
+    """Why it was given up."""
 
 
 class Action(msgspec.Struct, frozen=True, array_like=True):
     """One move of a game, in order of play; with the seed it replays the game."""
 
     seat: int
+    """Who moved."""
     action: str
     """Exactly what was passed to the environment."""
     valid: bool = True
+    """Whether the environment accepted it."""
 
 
 class SeatResult(msgspec.Struct, frozen=True, kw_only=True):
     """How one seat did."""
 
     seat: int
+    """0-based player number in the environment."""
     model_uid: str
+    """``ckpt-000000`` (the initial policy), ``ckpt-000012``, or the name of a fixed opponent."""
     kind: str
+    """``checkpoint`` (base model plus adapter), ``openai`` (an endpoint) or ``scripted``."""
     reward: float
     """The environment's final reward; TextArena gives -1, 0 or 1."""
     rank: int
     """0 is best; equal rewards share a rank."""
     policy_version: int | None = None
+    """Learner update that made the checkpoint; 0 is the initial policy, ``None`` for a fixed opponent."""
     parent_uid: str | None = None
+    """The checkpoint this one was trained from: where its rating starts. ``None``: it has no parent."""
     role: str | None = None
-    """The environment's name for the seat, if it has one (``Mafia``, ``Proposer``)."""
+    """The environment's name for the seat (``Mafia``, ``Proposer``); ``None``: it has none."""
     trained: bool = False
+    """Whether this seat's turns become training steps."""
     invalid_moves: int = 0
+    """Moves of this seat that the environment refused."""
     turns: int = 0
+    """Moves of this seat."""
 
 
 class GameOutcome(Event, frozen=True, kw_only=True, tag="game-outcome"):
@@ -94,10 +111,15 @@ class GameOutcome(Event, frozen=True, kw_only=True, tag="game-outcome"):
     TOPIC = "game-outcomes"
 
     game_id: str
+    """The game."""
     game_index: int
+    """0, 1, 2, … within run and split."""
     split: str
+    """``train`` or ``eval``."""
     env_id: str
-    seed: int
+    """TextArena environment."""
+    seed: Int64
+    """Seeds the environment, the scripted opponents and the sampling of this game."""
     seats: tuple[SeatResult, ...]
     """One per player, by seat."""
     reason: str
@@ -105,8 +127,12 @@ class GameOutcome(Event, frozen=True, kw_only=True, tag="game-outcome"):
     reason_text: str = ""
     """What the environment said about the end."""
     invalid_seat: int | None = None
-    """The seat whose invalid move ended the game."""
+    """The seat whose invalid move ended the game; ``None``: nobody's did."""
     actions: tuple[Action, ...] = ()
+    """Every move in order of play; with the seed they replay the game."""
     num_turns: int = 0
+    """Moves of all seats."""
     duration_ms: float = 0.0
+    """Milliseconds from reset to end."""
     evaluated_uid: str | None = None
+    """The checkpoint under evaluation; ``None`` in the train split."""

@@ -13,11 +13,11 @@ class Metrics(Event, frozen=True, kw_only=True, tag="metrics"):
     TOPIC = "metrics"
 
     source: str
-    """Which service, e.g. ``engine-0``."""
+    """The service that measured, e.g. ``engine-0``."""
     values: dict[str, float] = msgspec.field(default_factory=dict)
     """Metric name to value, e.g. ``collection-SimpleTak-v0-train/win-rate``."""
     update: int | None = None
-    """The learner update this belongs to, if it belongs to one."""
+    """The learner update the values belong to; ``None``: none."""
 
     @property
     def key(self) -> str:

@@ -14,10 +14,13 @@ class Rating(Event, frozen=True, kw_only=True, tag="rating"):
     TOPIC = "ratings"
 
     env_id: str
-    """An environment, or :data:`OVERALL`."""
+    """An environment, or ``*`` for all together."""
     model_uid: str
+    """The rated model."""
     mu: float
+    """Mean skill, points of the rating system."""
     sigma: float
+    """Standard deviation of the skill, points of the rating system."""
     games: int
     """Rated games so far, this one included."""
     game_id: str

@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from unstable_stream.events.envelope import Event
+from unstable_stream.events.envelope import Event, Int64
 
 __all__ = ["RunFinished", "RunResumed", "RunStarted"]
 
@@ -16,16 +16,17 @@ class RunStarted(Event, frozen=True, kw_only=True, tag="run-started"):
 
     name: str
     """Display name."""
-    seed: int
+    seed: Int64
     """Every seed of the run is derived from this one."""
     config: dict[str, Any] = msgspec.field(default_factory=dict)
     """The resolved configuration, defaults filled in."""
     package_version: str = ""
+    """Version of unstable_stream."""
     parent_run_id: str | None = None
-    """The run this one was forked from, or whose steps it trains on."""
+    """The run this one was forked from, or whose steps it trains on; ``None``: neither."""
     parent_update: int | None = None
-    """The update of the parent at which it was forked; updates are numbered on from it. ``None`` with a
-    parent: it begins anew, and trains on the parent's replayed steps instead of games of its own."""
+    """The update of the parent at which it was forked; updates are numbered on from it. A run that has
+    a parent and here ``None`` begins anew, and trains on the parent's replayed steps instead of games."""
     parent_games: int = 0
     """Training games the parent had started by then; games are numbered on from there, so seeds are new."""
 
@@ -43,7 +44,9 @@ class RunResumed(Event, frozen=True, kw_only=True, tag="run-resumed"):
     resumption: int
     """1 for the first resumption."""
     config: dict[str, Any] = msgspec.field(default_factory=dict)
+    """The resolved configuration the run goes on with."""
     package_version: str = ""
+    """Version of unstable_stream."""
 
 
 class RunFinished(Event, frozen=True, kw_only=True, tag="run-finished"):
@@ -54,5 +57,6 @@ class RunFinished(Event, frozen=True, kw_only=True, tag="run-finished"):
     outcome: str
     """``completed``, ``stopped`` (by a person) or ``failed``."""
     reason: str = ""
+    """Why it ended."""
     updates: int = 0
     """Learner updates done."""

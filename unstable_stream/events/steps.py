@@ -19,22 +19,33 @@ class Step(Event, frozen=True, kw_only=True, tag="step"):
     TOPIC = "steps"
 
     trajectory_id: str
+    """The trajectory it is a turn of."""
     game_id: str
+    """The game."""
     game_index: int
+    """0, 1, 2, … within run and split."""
     env_id: str
+    """TextArena environment."""
     seat: int
+    """0-based player number in the environment."""
     turn_index: int
+    """0-based within the trajectory."""
     num_turns: int
     """Turns of the trajectory: ``turn_index == num_turns - 1`` is its last."""
     model_uid: str
+    """The policy that sampled it."""
     policy_version: int
+    """Learner update that made that policy; 0 is the initial policy."""
     prompt_token_ids: PackedTokens
+    """int32[prompt], exactly what the engine was given."""
     completion_token_ids: PackedTokens
+    """int32[completion], exactly what the engine sampled."""
     logprobs: PackedFloats
+    """float32[completion], nats, of the distribution sampled from."""
     truncated: bool = False
-    """The completion was cut at the token limit."""
+    """Whether the completion was cut at the token limit."""
     temperature: float = 1.0
-    """What the behaviour log-probabilities were sampled at; the learner applies the same."""
+    """Temperature the behaviour log-probabilities were sampled at; the learner applies the same."""
     raw_reward: float
     """The environment's final reward for this seat."""
     final_reward: float

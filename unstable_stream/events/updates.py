@@ -11,6 +11,7 @@ class DroppedStep(msgspec.Struct, frozen=True, array_like=True):
     """A step that will never be trained on."""
 
     step_id: str
+    """The step."""
     reason: str
     """``stale``, ``overflow``, ``filtered`` or ``truncated``."""
 
@@ -24,16 +25,18 @@ class LearnerUpdate(Event, frozen=True, kw_only=True, tag="learner-update"):
     TOPIC = "learner-updates"
 
     update: int
-    """1 for the first update."""
+    """Number of the update; 1 for the first."""
     step_ids: tuple[str, ...]
     """The steps trained on, in batch order."""
     dropped: tuple[DroppedStep, ...] = ()
     """Steps dropped since the previous update."""
     loss: float = 0.0
+    """The algorithm's loss."""
     metrics: dict[str, float] = msgspec.field(default_factory=dict)
-    """Gradient norm, learning rate, entropy, importance ratios, tokens, …: see docs/metrics.md."""
+    """Name to value: gradient norm, learning rate, entropy, tokens, …; see docs/metrics.md."""
     model_uid: str | None = None
-    """The checkpoint it made, if this update saved one."""
+    """The checkpoint this update saved; ``None``: it saved none."""
     positions: dict[str, int] = msgspec.field(default_factory=dict)
     """``topic[partition]`` to the next offset: all that had been read when the batch was drawn."""
     duration_ms: float = 0.0
+    """Milliseconds of the update."""

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from unstable_stream.errors import EventLogError
-from unstable_stream.events import EVENT_TYPES
+from unstable_stream.events import EVENT_TYPES, event_schemas
 from unstable_stream.log.port import TopicSpec
 
 __all__ = ["TOPICS_DIR", "event_schema", "load_topics", "schema_file_name", "schema_text"]
@@ -48,8 +48,8 @@ def schema_file_name(event_type: str) -> str:
 
 def event_schema(event_type: str) -> dict[str, Any]:
     """Return the JSON Schema (draft 2020-12) of an event's body."""
-    schema = msgspec.json.schema(EVENT_TYPES[event_type])
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+    (head,), named = event_schemas([EVENT_TYPES[event_type]])
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **head, "$defs": named}
 
 
 def schema_text(event_type: str) -> str:

@@ -1,22 +1,48 @@
-"""How a table is declared: name, type, meaning and origin of each column in one place.
+"""Derive a table's columns from the event structs: names, types and meanings are those of the fields.
 
-The declarations create the tables, fill them (:mod:`unstable_stream.archive.batch`) and document them
+A declaration says only what differs from the struct: a new name, or a column that is computed.
+It creates the table, fills it (:mod:`unstable_stream.archive.batch`) and documents it
 (:mod:`unstable_stream.archive.reference`), so the three cannot disagree.
 """
 
-from collections.abc import Callable, Iterable
+import types
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any, NamedTuple, TypeAlias
+from typing import Annotated, Any, Final, NamedTuple, TypeAlias, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from unstable_stream.events import Event
+from unstable_stream.archive.tables.not_columns import NOT_COLUMNS
+from unstable_stream.events import Event, event_type, field_description
+from unstable_stream.events.descriptions import plain_text
 
-__all__ = ["Column", "Item", "Source", "Table", "items_of", "json_text"]
+__all__ = ["Column", "Item", "Source", "Table", "columns_of", "items_of", "sql_type"]
 
 Source: TypeAlias = str | Callable[[Any], object]
 """A dotted attribute path of the row's object, or a function of it. ``Any``: one table, one row class."""
+
+Struct: TypeAlias = type[msgspec.Struct]
+
+_SQL_TYPES: Final[Mapping[object, str]] = {
+    str: "VARCHAR",
+    bool: "BOOLEAN",
+    int: "INTEGER",
+    float: "DOUBLE",
+    bytes: "BLOB",
+    tuple[str, ...]: "VARCHAR[]",
+    tuple[int, ...]: "INTEGER[]",
+    tuple[float, ...]: "DOUBLE[]",
+    dict[str, float]: "MAP(VARCHAR, DOUBLE)",
+    dict[str, int]: "MAP(VARCHAR, BIGINT)",
+    dict[str, bytes]: "MAP(VARCHAR, BLOB)",
+    dict[str, str]: "JSON",
+    dict[str, bool]: "JSON",
+    dict[str, Any]: "JSON",
+}
+_PACKED: Final = {"int32": "INTEGER[]", "float32": "FLOAT[]"}
+_MOMENT: Final = "_at_ms"
+"""A field whose name ends so is a moment: its column is a ``TIMESTAMP``, without the unit in the name."""
 
 
 class Item(NamedTuple):
@@ -37,11 +63,6 @@ def items_of(field: str) -> Callable[[Any], Iterable[Item]]:
     return explode
 
 
-def json_text(value: object) -> str:
-    """Return ``value`` as JSON text; numbers JSON does not know become ``null``."""
-    return msgspec.json.encode(value).decode()
-
-
 @dataclass(frozen=True, slots=True)
 class Column:
     """One column."""
@@ -49,18 +70,30 @@ class Column:
     name: str
     sql_type: str
     """DuckDB's name of the type, one of the keys of ``batch.ARROW_TYPES``."""
-    doc: str
-    """Meaning, unit, and what ``NULL`` stands for if it can be ``NULL``."""
+    text: str = ""
+    """Meaning, unit, and the meaning of ``NULL``; empty: as described in the struct."""
     source: Source = ""
     """Where the value comes from; by default the attribute of the column's name."""
     packed: bool = False
     """The source gives bytes: a packed array (:mod:`unstable_stream.events.arrays`), or UTF-8 for text."""
+    fields: tuple[tuple[Struct, str], ...] = ()
+    """The struct fields whose values the column holds."""
+    only_of: tuple[type[Event], ...] = ()
+    """Of a table of several event families: those that have the field; empty: all."""
 
     def getter(self) -> Callable[[Any], object]:
         """Return the function that takes the column's value from a row's object."""
         if callable(self.source):
             return self.source
         return attrgetter(self.source or self.name)
+
+    @property
+    def doc(self) -> str:
+        """Meaning, unit, and the meaning of ``NULL``, as Markdown."""
+        doc = self.text or plain_text(field_description(*self.fields[0]), null="NULL")
+        if not self.only_of:
+            return doc
+        return f"{doc} NULL except in {' and '.join(f'`{event_type(event)}`' for event in self.only_of)}."
 
     @property
     def quoted(self) -> str:
@@ -83,3 +116,122 @@ class Table:
         """Return the statement that creates the table. No indexes: they would cost more than they save."""
         columns = ", ".join(f"{column.quoted} {column.sql_type}" for column in self.columns)
         return f'CREATE TABLE IF NOT EXISTS "{self.name}" ({columns})'
+
+    def widen_sql(self) -> Iterable[str]:
+        """Yield the statements that add the columns which an older package's table lacks.
+
+        Their values are ``NULL`` in the rows that are there already.
+        """
+        for column in self.columns:
+            yield f'ALTER TABLE "{self.name}" ADD COLUMN IF NOT EXISTS {column.quoted} {column.sql_type}'
+
+
+def columns_of(
+    *structs: Struct,
+    of: str = "",
+    only: Sequence[str] = (),
+    renamed: Mapping[str, str] | None = None,
+    texts: Mapping[str, str] | None = None,
+    computed: Sequence[Column] = (),
+) -> tuple[Column, ...]:
+    """Return a column for each field of the structs that :data:`NOT_COLUMNS` does not list.
+
+    The order is: the event's id, if it is renamed; the run; the fields as declared; ``computed``; the time.
+
+    Args:
+        structs: the row's struct; several if rows of several event families share the table. A row whose
+            struct lacks the field has ``NULL``.
+        of: ``event`` or ``item`` where rows are of class :class:`Item`; by default the row is the struct.
+        only: take these fields, in this order, and no others.
+        renamed: field to the column's name.
+        texts: field to a description that says more than the struct's.
+        computed: columns that are no field.
+
+    Raises:
+        TypeError: a field is of a type that no column can hold.
+    """
+    renamed, texts = renamed or {}, texts or {}
+    owners: dict[str, list[Struct]] = {}
+    for struct in structs:
+        for field in only or struct.__struct_fields__:
+            if only or field in renamed or not _is_listed(struct, field):
+                owners.setdefault(field, []).append(struct)
+    columns = {
+        field: _column(field, having, structs, of, renamed.get(field, ""), texts.get(field, ""))
+        for field, having in owners.items()
+    }
+    if only:
+        return (*columns.values(), *computed)
+    first = [columns.pop(field) for field in ("event_id", "run_id") if field in columns]
+    last = [columns.pop(field) for field in ("occurred_at_ms",) if field in columns]
+    return (*first, *columns.values(), *computed, *last)
+
+
+def sql_type(struct: Struct, field: str) -> str:
+    """Return DuckDB's name of the type of a field's column.
+
+    Raises:
+        TypeError: no column can hold such a field.
+    """
+    annotation = get_type_hints(struct, include_extras=True)[field]
+    if get_origin(annotation) in (Union, types.UnionType):
+        # Every column may be NULL.
+        (annotation,) = (part for part in get_args(annotation) if part is not types.NoneType)
+    if field.endswith(_MOMENT):
+        return "TIMESTAMP"
+    if get_origin(annotation) is Annotated:
+        annotation, meta = get_args(annotation)
+        if packed := (meta.extra or {}).get("packed"):
+            return _PACKED[packed]
+        if (meta.extra_json_schema or {}).get("format") == "int64":
+            return "BIGINT"
+    try:
+        return _SQL_TYPES[annotation]
+    except (KeyError, TypeError) as error:
+        raise TypeError(
+            f"{struct.__name__}.{field} is of type {annotation}, which no column holds: give it a type in "
+            "archive/tables/declare.py, or list the field in archive/tables/not_columns.py"
+        ) from error
+
+
+def _is_listed(struct: Struct, field: str) -> bool:
+    return any(field in NOT_COLUMNS.get(owner, ()) for owner in struct.__mro__)
+
+
+def _column(
+    field: str, having: Sequence[Struct], structs: Sequence[Struct], of: str, name: str, text: str
+) -> Column:
+    kind = sql_type(having[0], field)
+    path = f"{of}.{field}" if of else field
+    source: Source = path
+    if kind == "JSON":
+        source = _json_of(path)
+    elif len(having) < len(structs):
+        source = _if_present(field)
+    if kind == "TIMESTAMP":
+        name, text = name or field.removesuffix("_ms"), text or "UTC."
+    return Column(
+        name or field,
+        kind,
+        text,
+        source,
+        packed=kind in _PACKED.values() and get_type_hints(having[0])[field] is bytes,
+        fields=tuple((struct, field) for struct in having),
+        only_of=tuple(s for s in having if issubclass(s, Event)) if len(having) < len(structs) else (),
+    )
+
+
+def _json_of(path: str) -> Callable[[Any], object]:
+    """Return a getter of JSON text; numbers JSON does not know become ``null``, a lacking field ``NULL``."""
+    *parents, field = path.split(".")
+    parent = attrgetter(".".join(parents)) if parents else None
+
+    def read(row: Any) -> str | None:
+        value = getattr(parent(row) if parent else row, field, None)
+        return None if value is None else msgspec.json.encode(value).decode()
+
+    return read
+
+
+def _if_present(field: str) -> Callable[[Any], object]:
+    return lambda row: getattr(row, field, None)

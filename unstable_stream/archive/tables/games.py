@@ -1,7 +1,7 @@
-"""Tables of games: what was decided, what came of it, and every move."""
+"""Declare the tables of games: those started, abandoned and finished, their seats and every move."""
 
-from unstable_stream.archive.tables.declare import Column, Item, Table, items_of
-from unstable_stream.events import GameAbandoned, GameOutcome, GameStarted, SeatResult
+from unstable_stream.archive.tables.declare import Column, Item, Table, columns_of, items_of
+from unstable_stream.events import Action, GameAbandoned, GameOutcome, GameStarted, Seat, SeatResult
 
 __all__ = ["TABLES", "seat_result"]
 
@@ -36,49 +36,22 @@ def _opponent(row: Item) -> str | None:
     return ", ".join(sorted(seat.model_uid for seat in row.event.seats if seat.seat != row.item.seat)) or None
 
 
-_GAME = (
-    Column("game_id", "VARCHAR", "The game."),
-    Column("run_id", "VARCHAR", "The run."),
-    Column("game_index", "INTEGER", "0, 1, 2, … within run and split."),
-    Column("split", "VARCHAR", "`train` or `eval`."),
-)
-_PLACE = (
-    Column("env_id", "VARCHAR", "TextArena environment."),
-    Column("seed", "BIGINT", "Seeds the environment, the scripted opponents and the sampling."),
-    Column("models", "VARCHAR[]", "Model uids in seat order.", _models),
-    Column("evaluated_uid", "VARCHAR", "The checkpoint under evaluation; NULL in the train split."),
-)
-_SEAT_OF_GAME = (
-    Column("game_id", "VARCHAR", "The game.", "event.game_id"),
-    Column("run_id", "VARCHAR", "The run.", "event.run_id"),
-    Column("split", "VARCHAR", "`train` or `eval`.", "event.split"),
-    Column("env_id", "VARCHAR", "TextArena environment.", "event.env_id"),
-    Column("seat", "INTEGER", "0-based player number.", "item.seat"),
-    Column("model_uid", "VARCHAR", "Checkpoint uid or name of a fixed opponent.", "item.model_uid"),
-    Column("kind", "VARCHAR", "`checkpoint`, `openai` or `scripted`.", "item.kind"),
-    Column(
-        "policy_version",
-        "INTEGER",
-        "Learner update that made the checkpoint, 0 the initial policy; NULL for a fixed opponent.",
-        "item.policy_version",
-    ),
-    Column("trained", "BOOLEAN", "Whether the seat's turns become steps.", "item.trained"),
-)
+_MODELS = Column("models", "VARCHAR[]", "Model uids in seat order.", _models)
 
 TABLES = (
     Table(
         "game_starts",
         "Games decided on, one row each.",
         (GameStarted,),
-        (*_GAME, *_PLACE, Column("started_at", "TIMESTAMP", "UTC.", "occurred_at_ms")),
+        columns_of(GameStarted, renamed={"occurred_at_ms": "started_at"}, computed=[_MODELS]),
     ),
     Table(
         "planned_seats",
         "Who was to play each seat, one row per game and seat, also of games that never finished.",
         (GameStarted,),
         (
-            *_SEAT_OF_GAME,
-            Column("template", "VARCHAR", "Prompt template; NULL if scripted.", "item.template"),
+            *columns_of(GameStarted, of="event", only=("run_id", "game_id", "split", "env_id")),
+            *columns_of(Seat, of="item"),
         ),
         items_of("seats"),
     ),
@@ -86,29 +59,27 @@ TABLES = (
         "game_abandonments",
         "Games given up, one row each.",
         (GameAbandoned,),
-        (
-            *_GAME,
-            Column("reason", "VARCHAR", "Why it was given up."),
-            Column("abandoned_at", "TIMESTAMP", "UTC.", "occurred_at_ms"),
-        ),
+        columns_of(GameAbandoned, renamed={"occurred_at_ms": "abandoned_at"}),
     ),
     Table(
         "game_outcomes",
         "Finished games, one row each; the view `games` adds those in flight and abandoned.",
         (GameOutcome,),
-        (
-            *_GAME,
-            *_PLACE,
-            Column("finished_at", "TIMESTAMP", "UTC.", "occurred_at_ms"),
-            Column("reason", "VARCHAR", "`win`, `draw`, `invalid-move` or `truncated`."),
-            Column("reason_text", "VARCHAR", "What the environment said about the end."),
-            Column("winner", "VARCHAR", "Winning models, joined by ` + ` if several; NULL: a draw.", _winner),
-            Column(
-                "rewards", "DOUBLE[]", "Final rewards in seat order.", lambda e: [s.reward for s in e.seats]
-            ),
-            Column("invalid_seat", "INTEGER", "Whose invalid move ended the game; NULL: nobody's."),
-            Column("num_turns", "INTEGER", "Moves of all seats."),
-            Column("duration_ms", "DOUBLE", "Milliseconds from reset to end."),
+        columns_of(
+            GameOutcome,
+            renamed={"occurred_at_ms": "finished_at"},
+            computed=[
+                _MODELS,
+                Column(
+                    "winner", "VARCHAR", "Winning models, joined by ` + ` if several; NULL: a draw.", _winner
+                ),
+                Column(
+                    "rewards",
+                    "DOUBLE[]",
+                    "Final rewards in seat order.",
+                    lambda e: [s.reward for s in e.seats],
+                ),
+            ],
         ),
     ),
     Table(
@@ -116,26 +87,24 @@ TABLES = (
         "How each seat of a finished game did, one row per game and seat.",
         (GameOutcome,),
         (
-            *_SEAT_OF_GAME,
+            *columns_of(GameOutcome, of="event", only=("run_id", "game_id", "split", "env_id")),
+            *columns_of(SeatResult, of="item"),
             Column("opponent", "VARCHAR", "The other seats' models, sorted, `, ` between.", _opponent),
-            Column("role", "VARCHAR", "The environment's name for the seat, if any.", "item.role"),
-            Column("reward", "DOUBLE", "Final reward of the environment.", "item.reward"),
-            Column("rank", "INTEGER", "0 is best; equal rewards share a rank.", "item.rank"),
             Column(
                 "result",
                 "VARCHAR",
                 "`win` (best rank, somebody worse), `draw` (all equal) or `loss`.",
                 _result,
             ),
-            Column("turns", "INTEGER", "Moves of this seat.", "item.turns"),
-            Column("invalid_moves", "INTEGER", "Moves the environment refused.", "item.invalid_moves"),
             Column(
                 "ended_invalid",
                 "BOOLEAN",
                 "Whether this seat's invalid move ended the game.",
                 lambda row: row.event.invalid_seat == row.item.seat,
             ),
-            Column("finished_at", "TIMESTAMP", "UTC.", "event.occurred_at_ms"),
+            *columns_of(
+                GameOutcome, of="event", only=("occurred_at_ms",), renamed={"occurred_at_ms": "finished_at"}
+            ),
         ),
         items_of("seats"),
     ),
@@ -144,12 +113,9 @@ TABLES = (
         "Every move of every finished game, fixed opponents' included; with the seed it replays the game.",
         (GameOutcome,),
         (
-            Column("game_id", "VARCHAR", "The game.", "event.game_id"),
-            Column("run_id", "VARCHAR", "The run.", "event.run_id"),
+            *columns_of(GameOutcome, of="event", only=("run_id", "game_id")),
             Column("game_turn", "INTEGER", "0-based among the game's moves.", "place"),
-            Column("seat", "INTEGER", "Who moved.", "item.seat"),
-            Column("action", "VARCHAR", "Exactly what the environment was given.", "item.action"),
-            Column("valid", "BOOLEAN", "Whether the environment accepted it.", "item.valid"),
+            *columns_of(Action, of="item"),
         ),
         items_of("actions"),
     ),

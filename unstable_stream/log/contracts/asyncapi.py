@@ -12,9 +12,7 @@ import re
 from collections.abc import Iterable
 from typing import Any, Final
 
-import msgspec
-
-from unstable_stream.events import EVENT_TYPES
+from unstable_stream.events import EVENT_TYPES, event_schemas
 from unstable_stream.log.port import TopicSpec
 from unstable_stream.log.topics import load_topics
 from unstable_stream.version import __version__
@@ -32,9 +30,7 @@ def document_text() -> str:
 def document() -> dict[str, Any]:
     """Return the document as nested JSON values."""
     topics = load_topics().values()
-    _, schemas = msgspec.json.schema_components(
-        EVENT_TYPES.values(), ref_template="#/components/schemas/{name}"
-    )
+    _, schemas = event_schemas(EVENT_TYPES.values(), "#/components/schemas/{name}")
     return {
         "asyncapi": "3.0.0",
         "info": {

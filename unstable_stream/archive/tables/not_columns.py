@@ -1,0 +1,62 @@
+"""List the event fields that are no column, each with the reason: every other field is a column.
+
+A test holds this list against the structs; ``docs/archive.md`` prints it.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from unstable_stream.events import (
+    Event,
+    GameOutcome,
+    GameStarted,
+    LearnerUpdate,
+    Metrics,
+    RecordRejected,
+    Seat,
+    SeatResult,
+    Step,
+    Trajectory,
+)
+
+__all__ = ["NOT_COLUMNS"]
+
+_PARENT: Final = "`checkpoints.parent_uid` says it of each `model_uid`."
+_TOKENS: Final = "`turns` has it; join by `trajectory_id` and `turn_index`."
+
+NOT_COLUMNS: Final[Mapping[type[msgspec.Struct], Mapping[str, str]]] = {
+    Event: {
+        "event_id": "`events.event_id`. Where other tables refer to it, it is `trajectory_id` or `step_id`.",
+        "schema_version": "It concerns decoding alone; the body in `events.value` has it.",
+    },
+    GameStarted: {"seats": "Each is a row of `planned_seats`; `models` has their models."},
+    GameOutcome: {
+        "seats": "Each is a row of `seats`; `models`, `rewards` and `winner` sum them up.",
+        "actions": "Each is a row of `actions`.",
+    },
+    Seat: {"parent_uid": _PARENT},
+    SeatResult: {"parent_uid": _PARENT},
+    Trajectory: {
+        "turns": "Each is a row of `turns`.",
+        "rewards": "`game_outcomes.rewards` has them.",
+        "trained_seats": "`seats.trained` says it of each seat.",
+    },
+    Step: {
+        "prompt_token_ids": _TOKENS,
+        "completion_token_ids": _TOKENS,
+        "logprobs": _TOKENS,
+        "temperature": "`trajectories.temperature` has it.",
+    },
+    LearnerUpdate: {
+        "step_ids": "Each is a row of `update_steps`.",
+        "dropped": "Each is a row of `update_steps`.",
+    },
+    Metrics: {"values": "Each is a row of `metrics`."},
+    RecordRejected: {
+        "record_headers": "`events.headers` has them, at the record's position.",
+        "record_timestamp_ms": "`events.timestamp_ms` has it, at the record's position.",
+    },
+}
+"""Struct to field to reason. What is listed of a struct holds for the structs derived from it."""
