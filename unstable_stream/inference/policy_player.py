@@ -61,9 +61,10 @@ class PolicyPlayer:
         """Sample a completion, seeded by the turn, and read the action from it.
 
         A prompt that leaves no room for a completion loses its beginning, and the move says so in
-        ``format_feedback["prompt_truncated"]``. Raises what the engine and the template raise.
+        ``format_feedback["prompt_truncated"]``. Control tokens spelled in the observation, perhaps by an
+        opponent, are broken up; those of the template count. Raises what the engine and the template raise.
         """
-        prompt = self._template.format(turn.observation)
+        prompt = self._template.format(self._tokenizer.without_control_tokens(turn.observation))
         encode = self._tokenizer.encode_chat if self._template.chat else self._tokenizer.encode
         prompt_ids = encode(prompt)
         room = self._prompt_room()

@@ -7,6 +7,7 @@
 
 import datetime
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -35,6 +36,9 @@ class Tokenizer(Protocol):
     @property
     def context_tokens(self) -> int | None:
         """Most tokens the model was built for; ``None`` if its files do not say."""
+
+    def without_control_tokens(self, text: str) -> str:
+        """Return ``text`` so that none of it is encoded as a control token (``<|im_end|>``, ``<eos>``)."""
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of a whole prompt, with whatever the model wants in front of one (``<bos>``)."""
@@ -70,6 +74,7 @@ class FileTokenizer:
         backend.no_truncation()
         backend.no_padding()
         self._special_tokens = dict(special_tokens)
+        self._control = _control_tokens(backend)
         self._chat = None if chat_template is None else _compile(name, chat_template)
         text_config = model_config.get("text_config") or model_config
         limit = text_config.get("max_position_embeddings")
@@ -84,6 +89,16 @@ class FileTokenizer:
             for token in (found if isinstance(found, list) else [found])
             if token is not None
         )
+
+    def without_control_tokens(self, text: str) -> str:
+        """Return ``text`` so that none of it is encoded as a control token (``<|im_end|>``, ``<eos>``).
+
+        Text of a game may be what an opponent wrote: it must not end our player's turn and begin another's. A
+        blank after the first character makes ordinary text of it, which stays readable.
+        """
+        while self._control is not None and self._control.search(text):
+            text = self._control.sub(lambda found: f"{found[0][0]} {found[0][1:]}", text)
+        return text
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of a whole prompt, with whatever the model wants in front of one (``<bos>``)."""
@@ -164,6 +179,19 @@ def _load_with_transformers(model_path: str) -> FileTokenizer:
         model_config=config,
         generation_config={},
     )
+
+
+def _control_tokens(backend: tokenizers.Tokenizer) -> re.Pattern[str] | None:
+    """Return what matches the tokens that mean something besides their text; ``None`` if there are none.
+
+    One of a single character, such as a blank, cannot be told from text, and none is known.
+    """
+    texts = [
+        token.content
+        for token in backend.get_added_tokens_decoder().values()
+        if token.special and len(token.content) > 1
+    ]
+    return re.compile("|".join(map(re.escape, sorted(texts, key=len, reverse=True)))) if texts else None
 
 
 def _read_json(path: Path) -> dict[str, Any]:
