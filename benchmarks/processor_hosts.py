@@ -16,11 +16,12 @@ from benchmarks.harness import compare, kafka_broker, parser, report
 from benchmarks.processor_fold import RUN, SHAPES, outcomes, trajectories
 from infra.kafka.brokers import why_unavailable
 from unstable_stream.events import decode_event
+from unstable_stream.log.open import opened_log
 from unstable_stream.log.port import EventLog, Record
 from unstable_stream.log.records import record_from_event
 from unstable_stream.log.topics import load_topics
 from unstable_stream.runs.config import parse_config
-from unstable_stream.runs.data_dir import DataDir, open_log_at
+from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.runs.records import start_run
 from unstable_stream.streams.by_run import RunDirectory
 from unstable_stream.streams.faust import run_on_faust
@@ -49,8 +50,7 @@ async def fill(log: EventLog, games: int) -> None:
 
 async def process(location: str, data: DataDir, runtime: str, games: int) -> float:
     """Host both processors until all is processed; return the rate."""
-    log = open_log_at(location, data)
-    try:
+    async with opened_log(location, data.log) as log:
         await _rewind(log)
         counters = {name: HostCounters() for name in PROCESSOR_INPUTS}
         stop = asyncio.Event()
@@ -66,8 +66,6 @@ async def process(location: str, data: DataDir, runtime: str, games: int) -> flo
             stop.set()
             await serving
         return rate
-    finally:
-        await log.close()
 
 
 async def _rewind(log: EventLog) -> None:
@@ -117,11 +115,8 @@ def main() -> None:
 
 
 async def _fill_at(location: str, data: DataDir, games: int) -> None:
-    log = open_log_at(location, data)
-    try:
+    async with opened_log(location, data.log) as log:
         await fill(log, games)
-    finally:
-        await log.close()
 
 
 if __name__ == "__main__":

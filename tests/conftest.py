@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from infra.kafka.brokers import KafkaCluster, why_unavailable
+from unstable_stream.log.open import opened_log
 from unstable_stream.log.port import EventLog
-from unstable_stream.runs.data_dir import DataDir, open_log_at
+from unstable_stream.runs.data_dir import DataDir
 
 EXISTING_BROKER = "UNSTABLE_STREAM_TEST_KAFKA"
 """Environment variable: ``host:port`` of a broker to use instead of starting one."""
@@ -47,11 +48,8 @@ def location(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 async def any_log(location: str, tmp_path: Path) -> AsyncIterator[EventLog]:
     """The log there."""
-    log = open_log_at(location, DataDir(tmp_path))
-    try:
+    async with opened_log(location, DataDir(tmp_path).log) as log:
         yield log
-    finally:
-        await log.close()
 
 
 def skip_without_kafka() -> None:

@@ -20,9 +20,10 @@ from unstable_stream.cli import app
 from unstable_stream.errors import LogUnavailableError
 from unstable_stream.events import RunFinished, RunStarted
 from unstable_stream.log.local.log import LocalLog
+from unstable_stream.log.open import check_log, opened_log
 from unstable_stream.log.records import record_from_event
 from unstable_stream.log.topics import load_topics
-from unstable_stream.runs.data_dir import DataDir, check_log, open_log_at
+from unstable_stream.runs.data_dir import DataDir
 
 NOBODY = "kafka://127.0.0.1:1"
 
@@ -73,7 +74,7 @@ def test_brokers_that_are_not_there_are_one_clear_line(tmp_path: Path) -> None:
 async def test_that_they_are_not_there_is_known_soon(tmp_path: Path) -> None:
     started = time.monotonic()
     with pytest.raises(LogUnavailableError):
-        await check_log(NOBODY, DataDir(tmp_path))
+        await check_log(NOBODY, DataDir(tmp_path).log)
     assert time.monotonic() - started < 12
 
 
@@ -160,13 +161,10 @@ def test_runs_of_a_log_are_listed_without_an_archive(tmp_path: Path) -> None:
 
 async def test_runs_of_a_kafka_log_are_listed(kafka_bootstrap: str, tmp_path: Path) -> None:
     run, location = f"run-{secrets.token_hex(4)}", f"kafka://{kafka_bootstrap}"
-    log = open_log_at(location, DataDir(tmp_path))
-    try:
+    async with opened_log(location, DataDir(tmp_path).log) as log:
         await log.create_topics(list(load_topics().values()))
         begun = next(event for event in history() if isinstance(event, RunStarted))
         await log.append([record_from_event(msgspec.structs.replace(begun, run_id=run))])
-    finally:
-        await log.close()
     for arguments in (
         ["runs", "--log", location, "--csv"],
         ["log", "tail", "runs", "--run", run, "--log", location],

@@ -19,8 +19,9 @@ from unstable_stream.cli import app
 from unstable_stream.errors import EventLogError
 from unstable_stream.log import topic_drift, topics
 from unstable_stream.log.contracts.asyncapi import document_text
+from unstable_stream.log.open import opened_log
 from unstable_stream.log.port import EventLog, Record, TopicPartition, TopicSpec
-from unstable_stream.runs.data_dir import DataDir, open_log_at
+from unstable_stream.runs.data_dir import DataDir
 
 
 @pytest.fixture(params=["local", "kafka"])
@@ -53,11 +54,8 @@ def run(*arguments: str) -> Result:
 
 def on_log(place: list[str], work: Callable[[EventLog], Awaitable[None]]) -> None:
     async def do() -> None:
-        log = open_log_at(place[3], DataDir(Path(place[1])))
-        try:
+        async with opened_log(place[3], DataDir(Path(place[1])).log) as log:
             await work(log)
-        finally:
-            await log.close()
 
     asyncio.run(do())
 

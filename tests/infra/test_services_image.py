@@ -15,10 +15,11 @@ import pytest
 from infra.kafka.brokers import KafkaCluster
 from tests.conftest import free_port_pair, skip_without_kafka
 from unstable_stream.events import RunStarted, decode_event
+from unstable_stream.log.open import open_log_at
 from unstable_stream.log.records import record_from_event
 from unstable_stream.log.topics import TOPICS_DIR
 from unstable_stream.runs.config import parse_config
-from unstable_stream.runs.data_dir import DataDir, open_log_at
+from unstable_stream.runs.data_dir import DataDir
 
 ABSENT = ("faust", "openai", "peft", "ray", "textarena", "torch", "transformers", "vllm")
 WITHOUT = f"""
@@ -88,7 +89,7 @@ def stop_after(process: "subprocess.Popen[str]", words: str) -> None:
 
 async def test_every_service_of_the_image(location: str, tmp_path: Path) -> None:
     assert "created: checkpoints" in run(location, tmp_path, "topics", "create")
-    log = open_log_at(location, DataDir(tmp_path))
+    log = open_log_at(location, DataDir(tmp_path).log)
     golden = [decode_event(path.read_bytes()) for path in (TOPICS_DIR / "golden").glob("*.json")]
     settings = parse_config({"model": "tiny-player", "train_envs": [{"env_id": "TicTacToe-v0-train"}]})
     golden = [

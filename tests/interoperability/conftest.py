@@ -10,9 +10,10 @@ from typing import TypeAlias
 import confluent_kafka
 import pytest
 
+from unstable_stream.log.open import opened_log
 from unstable_stream.log.port import EventLog
 from unstable_stream.log.topics import load_topics
-from unstable_stream.runs.data_dir import DataDir, open_log_at
+from unstable_stream.runs.data_dir import DataDir
 
 DEADLINE_S = 30.0
 
@@ -23,11 +24,8 @@ ReadMessages: TypeAlias = Callable[[Sequence[str], int], list[confluent_kafka.Me
 @pytest.fixture
 async def log(kafka_bootstrap: str, tmp_path: Path) -> AsyncIterator[EventLog]:
     """Our log on the real Kafka."""
-    opened = open_log_at(f"kafka://{kafka_bootstrap}", DataDir(tmp_path))
-    try:
+    async with opened_log(f"kafka://{kafka_bootstrap}", DataDir(tmp_path).log) as opened:
         yield opened
-    finally:
-        await opened.close()
 
 
 @pytest.fixture

@@ -126,8 +126,9 @@ def test_only_opening_a_kafka_log_loads_its_client() -> None:
         "import sys, unstable_stream.log, unstable_stream.events, unstable_stream.cli\n"
         "import unstable_stream.runs.data_dir, unstable_stream.log.kafka.location\n"
         "print('aiokafka' in sys.modules)\n"
-        "from unstable_stream.runs.data_dir import DataDir, open_log_at\n"
-        "log = open_log_at('kafka://127.0.0.1:1', DataDir())\n"
+        "from unstable_stream.log.open import open_log_at\n"
+        "from unstable_stream.runs.data_dir import DataDir\n"
+        "log = open_log_at('kafka://127.0.0.1:1', DataDir().log)\n"
         "print('aiokafka' in sys.modules, log)\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -259,9 +259,10 @@ async def test_no_log_line_holds_a_password(broker: SecureBroker, caplog: pytest
 def test_another_process_needs_only_the_location_and_the_environment(broker: SecureBroker) -> None:
     program = (
         "import asyncio, sys\n"
-        "from unstable_stream.runs.data_dir import DataDir, open_log_at\n"
+        "from unstable_stream.log.open import open_log_at\n"
+        "from unstable_stream.runs.data_dir import DataDir\n"
         "async def ask():\n"
-        "    log = open_log_at(sys.argv[1], DataDir())\n"
+        "    log = open_log_at(sys.argv[1], DataDir().log)\n"
         "    print(await log.log_id())\n"
         "    await log.close()\n"
         "asyncio.run(ask())\n"

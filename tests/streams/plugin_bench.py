@@ -17,10 +17,11 @@ from pathlib import Path
 from unstable_stream import Context, consumer
 from unstable_stream.events import Event, Metrics, RecordRejected, Step
 from unstable_stream.log.local.log import LocalLog
+from unstable_stream.log.open import open_log_at, opened_log
 from unstable_stream.log.port import EventLog, Record, StoredRecord, TopicPartition
 from unstable_stream.log.records import event_from_record, record_from_event
 from unstable_stream.log.topics import load_topics
-from unstable_stream.runs.data_dir import DataDir, open_log_at
+from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.runs.records import read_to_end
 from unstable_stream.streams.plugins import Plugin
 from unstable_stream.streams.plugins.host import PluginCounters, run_plugin
@@ -57,7 +58,7 @@ class PluginBench:
         """Open a log; on a shared one the topics get names nobody else uses."""
         data = DataDir(directory)
         suffix = "" if location == "local" else f"-{uuid.uuid4().hex[:8]}"
-        bench = cls(open_log_at(location, data), location, data, suffix)
+        bench = cls(open_log_at(location, data.log), location, data, suffix)
         specs = load_topics()
         await bench.log.create_topics(
             # Kept for ever: the made-up history happened long ago.
@@ -148,11 +149,8 @@ async def _until_killed(location: str, directory: Path, suffix: str, step: str, 
             os.kill(os.getpid(), signal.SIGKILL)
 
     data = DataDir(directory)
-    log = open_log_at(location, data)
-    try:
+    async with opened_log(location, data.log) as log:
         await PluginBench(log, location, data, suffix).run(counting(suffix), on_step=die)
-    finally:
-        await log.close()
 
 
 if __name__ == "__main__":

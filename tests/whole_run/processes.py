@@ -14,10 +14,11 @@ from typing import Self, TypeVar
 import psutil
 
 from unstable_stream.events import Event
+from unstable_stream.log.open import open_log_at
 from unstable_stream.log.port import Consumer, EventLog, TopicPartition
 from unstable_stream.log.records import event_from_record
 from unstable_stream.log.topics import load_topics
-from unstable_stream.runs.data_dir import DataDir, open_log_at
+from unstable_stream.runs.data_dir import DataDir
 
 __all__ = ["CONFIG", "History", "LaunchedRun", "StandingService", "command_line", "run_command"]
 
@@ -78,7 +79,7 @@ class History:
     async def read(self, timeout_s: float = 0.0) -> None:
         """Take in what has been written."""
         if self._consumer is None:
-            self._log = open_log_at(self.location, self._data)
+            self._log = open_log_at(self.location, self._data.log)
             await self._log.create_topics(list(load_topics().values()))
             self._consumer = await self._log.consumer(list(load_topics()))
         while records := await self._consumer.poll(max_records=5000, timeout_s=timeout_s):

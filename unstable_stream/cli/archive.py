@@ -8,6 +8,7 @@ from pathlib import Path
 import typer
 
 from unstable_stream.cli.options import DataOption, LogOption
+from unstable_stream.runs.data_dir import DEFAULT_DATA_DIR
 
 __all__ = ["register"]
 
@@ -18,7 +19,7 @@ def register(app: typer.Typer) -> None:
 
 
 def _archive(
-    data: DataOption = Path("unstable-data"),
+    data: DataOption = DEFAULT_DATA_DIR,
     log: LogOption = "local",
     rebuild: bool = typer.Option(
         False, "--rebuild", help="Keep the present archive as archive.duckdb.old and fill a new one."
@@ -35,7 +36,8 @@ def _archive(
 
     from unstable_stream.archive import Written
     from unstable_stream.launch.service_output import configure_output
-    from unstable_stream.runs.data_dir import DataDir, open_existing_log
+    from unstable_stream.log.open import opened_log
+    from unstable_stream.runs.data_dir import DataDir
     from unstable_stream.workers.archiver import run_archiver
 
     directory = DataDir(data)
@@ -47,20 +49,17 @@ def _archive(
         rejected += len(written.rejected)
 
     async def archive() -> None:
-        opened = open_existing_log(log, directory)
         stop = asyncio.Event()
         if follow:
             for number in (signal.SIGTERM, signal.SIGINT):
                 asyncio.get_running_loop().add_signal_handler(number, stop.set)
         else:
             stop.set()
-        try:
+        async with opened_log(log, directory.log, existing=True) as opened:
             await opened.topics()  # an unreachable log is found here, before the archive is set aside
             if rebuild:
                 _set_aside(directory.archive)
             await run_archiver(opened, directory.archive, stop=stop, on_flush=count)
-        finally:
-            await opened.close()
 
     console = Console(stderr=True, highlight=False)
     if follow:

@@ -1,12 +1,12 @@
 """``unstable-stream audit``: proves that a run lost nothing and did nothing twice."""
 
 import asyncio
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
 from unstable_stream.cli.options import DataOption, LogOption
+from unstable_stream.runs.data_dir import DEFAULT_DATA_DIR
 
 if TYPE_CHECKING:
     from unstable_stream.proofs.audit_fold import AuditReport
@@ -21,7 +21,7 @@ def register(app: typer.Typer) -> None:
 
 def _audit(
     run: str = typer.Argument(..., help="Run id, or an unambiguous prefix."),
-    data: DataOption = Path("unstable-data"),
+    data: DataOption = DEFAULT_DATA_DIR,
     log: LogOption = "local",
 ) -> None:
     """Prove from the log that a run's games and steps add up; status 1 and what is wrong if they do not.
@@ -30,17 +30,15 @@ def _audit(
 
     Example: unstable-stream audit quickstart-2026
     """
+    from unstable_stream.log.open import opened_log
     from unstable_stream.proofs.audit import audit_run
-    from unstable_stream.runs.data_dir import DataDir, open_existing_log
+    from unstable_stream.runs.data_dir import DataDir
     from unstable_stream.runs.records import find_run
 
     async def read() -> "AuditReport":
-        opened = open_existing_log(log, DataDir(data))
-        try:
+        async with opened_log(log, DataDir(data).log, existing=True) as opened:
             run_id, _ = await find_run(opened, run)
             return await audit_run(opened, run_id)
-        finally:
-            await opened.close()
 
     report = asyncio.run(read())
     _print_report(report)

@@ -11,6 +11,7 @@ import typer
 
 from unstable_stream.cli.moments import parse_moment
 from unstable_stream.cli.options import DataOption, LogOption
+from unstable_stream.runs.data_dir import DEFAULT_DATA_DIR
 
 if TYPE_CHECKING:
     from unstable_stream.log.port import Start
@@ -42,7 +43,7 @@ def _consume(
         False, "--list", help="List the plug-ins that installed packages announce."
     ),
     log: LogOption = "local",
-    data: DataOption = Path("unstable-data"),
+    data: DataOption = DEFAULT_DATA_DIR,
 ) -> None:
     """Run a plug-in consumer: all history first, then every event as it comes, until Ctrl-C.
 
@@ -94,38 +95,38 @@ async def _serve(
     from rich.console import Console
 
     from unstable_stream.hindsight.offline import find_recorded_run
-    from unstable_stream.runs.data_dir import DataDir, open_existing_log
+    from unstable_stream.log.open import opened_log
+    from unstable_stream.runs.data_dir import DataDir
     from unstable_stream.streams.history import LogHistory
     from unstable_stream.streams.plugins.host import run_plugin
 
     directory = DataDir(data)
-    log = open_existing_log(log_location, directory)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
     try:
-        run_id = None if run is None else (await find_recorded_run(LogHistory(log), run))[0]
-        with Console(stderr=True, highlight=False).status(plugin.name) as status:
-            shown = asyncio.ensure_future(_show(status.update, plugin.name, counters))
-            try:
-                await run_plugin(
-                    log,
-                    plugin,
-                    directory,
-                    stop=stop,
-                    start=start,
-                    run_id=run_id,
-                    until_end=until_end,
-                    reset=reset,
-                    counters=counters,
-                )
-            finally:
-                shown.cancel()
+        async with opened_log(log_location, directory.log, existing=True) as log:
+            run_id = None if run is None else (await find_recorded_run(LogHistory(log), run))[0]
+            with Console(stderr=True, highlight=False).status(plugin.name) as status:
+                shown = asyncio.ensure_future(_show(status.update, plugin.name, counters))
+                try:
+                    await run_plugin(
+                        log,
+                        plugin,
+                        directory,
+                        stop=stop,
+                        start=start,
+                        run_id=run_id,
+                        until_end=until_end,
+                        reset=reset,
+                        counters=counters,
+                    )
+                finally:
+                    shown.cancel()
     finally:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(number)
-        await log.close()
 
 
 async def _show(update: Callable[[str], None], name: str, counters: "PluginCounters") -> None:

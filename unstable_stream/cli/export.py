@@ -5,6 +5,7 @@ from pathlib import Path
 import typer
 
 from unstable_stream.cli.options import DataOption
+from unstable_stream.runs.data_dir import DEFAULT_DATA_DIR
 
 __all__ = ["register"]
 
@@ -21,7 +22,7 @@ def _export(
         "", "--tables", metavar="NAMES", help="Tables or views, comma between; all tables by default."
     ),
     force: bool = typer.Option(False, "--force", help="Replace an export that is there already."),
-    data: DataOption = Path("unstable-data"),
+    data: DataOption = DEFAULT_DATA_DIR,
 ) -> None:
     """Write a run to Parquet files, one per table and one of its raw events, with a manifest of row counts.
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from unstable_stream.cli.options import DataOption, LogOption, SetOption
+from unstable_stream.runs.data_dir import DEFAULT_DATA_DIR
 
 if TYPE_CHECKING:
     from unstable_stream.runs.config import RunConfig
@@ -34,7 +35,7 @@ def _fork(
         False, "--dry-run", help="Check everything and print the resolved configuration."
     ),
     quiet: bool = typer.Option(False, "--quiet", "-q", help="No live view."),
-    data: DataOption = Path("unstable-data"),
+    data: DataOption = DEFAULT_DATA_DIR,
     log: LogOption = "local",
 ) -> None:
     """Start a new run from a checkpoint of another, with other settings.
@@ -53,12 +54,10 @@ def _fork(
 async def _find(
     run: str, at: int | None, overrides: list[str], data: Path, location: str
 ) -> "tuple[Fork, RunConfig]":
-    from unstable_stream.runs.data_dir import DataDir, open_existing_log
+    from unstable_stream.log.open import opened_log
+    from unstable_stream.runs.data_dir import DataDir
     from unstable_stream.runs.fork import find_fork, fork_config
 
-    log = open_existing_log(location, DataDir(data))
-    try:
+    async with opened_log(location, DataDir(data).log, existing=True) as log:
         fork, config = await find_fork(log, run, at)
-    finally:
-        await log.close()
     return fork, fork_config(fork, config, [*overrides, f"log={location}"])

@@ -18,6 +18,7 @@ from unstable_stream.cli.query_output import (
     pick_format,
     print_rows,
 )
+from unstable_stream.runs.data_dir import DEFAULT_DATA_DIR
 
 if TYPE_CHECKING:
     from unstable_stream.views.transcript import Transcript
@@ -128,7 +129,7 @@ def _list(
     sort: Sort = typer.Option(Sort.LATEST, "--sort", help="Which come first; tokens: most sampled tokens."),
     limit: int = typer.Option(20, "--limit", "-n", min=1, help="At most so many, the first by --sort."),
     browse: bool = typer.Option(False, "--browse", help="Read them one after the other, by key."),
-    data: DataOption = Path("unstable-data"),
+    data: DataOption = DEFAULT_DATA_DIR,
     as_csv: CsvOption = False,
     as_json: JsonOption = False,
     as_table: TableOption = False,
@@ -241,7 +242,7 @@ GROUP BY p.game_id, p.seat, p.model_uid, p.kind
 
 def _show(
     game: str = typer.Argument(..., help="The game's id, or enough of its beginning."),
-    data: DataOption = Path("unstable-data"),
+    data: DataOption = DEFAULT_DATA_DIR,
     tokens: bool = typer.Option(
         False, "--tokens", help="Show each sampled token with its log-probability in nats."
     ),

@@ -11,6 +11,7 @@ import typer
 
 from unstable_stream.cli.options import DataOption, LogOption
 from unstable_stream.cli.query_output import plain
+from unstable_stream.runs.data_dir import DEFAULT_DATA_DIR
 
 if TYPE_CHECKING:
     from unstable_stream.log.port import StoredRecord
@@ -34,7 +35,7 @@ def _tail(
     follow: bool = typer.Option(False, "--follow", "-f", help="Go on with new records until Ctrl-C."),
     run: str | None = typer.Option(None, "--run", help="Only records of this run (id or prefix)."),
     as_json: bool = typer.Option(False, "--json", help="Whole records, one JSON object a line."),
-    data: DataOption = Path("unstable-data"),
+    data: DataOption = DEFAULT_DATA_DIR,
     log: LogOption = "local",
 ) -> None:
     """Show the last records of a topic, one a line.
@@ -50,8 +51,9 @@ def _tail(
 async def _print_tail(
     topic: str, lines: int, follow: bool, run: str | None, as_json: bool, data: Path, location: str
 ) -> None:
+    from unstable_stream.log.open import opened_log
     from unstable_stream.log.tail import read_tail
-    from unstable_stream.runs.data_dir import DataDir, open_existing_log
+    from unstable_stream.runs.data_dir import DataDir
 
     def is_wanted(record: "StoredRecord") -> bool:
         return not run or str(_body(record).get("run_id", "")).startswith(run)
@@ -60,21 +62,19 @@ async def _print_tail(
         body = _body(record)
         print(json.dumps(_position(record) | body) if as_json else _line(record, body), flush=True)
 
-    log = open_existing_log(location, DataDir(data))
     try:
-        tail, consumer = await read_tail(log, topic, lines, is_wanted)
-        try:
-            for record in tail:
-                show(record)
-            while follow:
-                for record in filter(is_wanted, await consumer.poll(timeout_s=1.0)):
+        async with opened_log(location, DataDir(data).log, existing=True) as log:
+            tail, consumer = await read_tail(log, topic, lines, is_wanted)
+            try:
+                for record in tail:
                     show(record)
-        finally:
-            await consumer.close()
+                while follow:
+                    for record in filter(is_wanted, await consumer.poll(timeout_s=1.0)):
+                        show(record)
+            finally:
+                await consumer.close()
     except BrokenPipeError:
         sys.stderr.close()  # the reader of our output has gone; there is nobody to tell
-    finally:
-        await log.close()
 
 
 def _body(record: "StoredRecord") -> dict[str, object]:

@@ -4,11 +4,11 @@ import asyncio
 import signal
 import sys
 from enum import StrEnum
-from pathlib import Path
 
 import typer
 
 from unstable_stream.cli.options import DataOption, LogOption
+from unstable_stream.runs.data_dir import DEFAULT_DATA_DIR
 
 __all__ = ["register"]
 
@@ -31,7 +31,7 @@ def _monitor(
     start: From = typer.Option(
         From.BEGINNING, "--from", help="Count all the log holds, or only what comes from now on."
     ),
-    data: DataOption = Path("unstable-data"),
+    data: DataOption = DEFAULT_DATA_DIR,
     log: LogOption = "local",
 ) -> None:
     """Serve Prometheus metrics of a log: lag, throughput, dead letters, learner updates, services. See
@@ -40,7 +40,8 @@ def _monitor(
     Example: unstable-stream monitor --port 9108 --log kafka://127.0.0.1:9092
     """
     from unstable_stream.launch.service_output import configure_output
-    from unstable_stream.runs.data_dir import DataDir, open_existing_log
+    from unstable_stream.log.open import opened_log
+    from unstable_stream.runs.data_dir import DataDir
     from unstable_stream.tracking.prometheus import run_monitor
 
     configure_output("monitor")
@@ -49,13 +50,10 @@ def _monitor(
         print(f"serving http://{host}:{listening_on}/metrics", file=sys.stderr, flush=True)
 
     async def serve() -> None:
-        opened = open_existing_log(log, DataDir(data))
         stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
-        try:
+        async with opened_log(log, DataDir(data).log, existing=True) as opened:
             await run_monitor(opened, port=port, host=host, start=start.value, stop=stop, on_ready=say)
-        finally:
-            await opened.close()
 
     asyncio.run(serve())

@@ -7,6 +7,7 @@ from pathlib import Path
 import typer
 
 from unstable_stream.cli.options import DataOption, LogOption
+from unstable_stream.runs.data_dir import DEFAULT_DATA_DIR
 
 __all__ = ["register"]
 
@@ -22,7 +23,7 @@ def _processors(
     runtime: str = typer.Option(
         "generic", "--runtime", help="'generic', or 'faust' (faust-streaming) on a Kafka log."
     ),
-    data: DataOption = Path("unstable-data"),
+    data: DataOption = DEFAULT_DATA_DIR,
 ) -> None:
     """Shape rewards and rate models of all runs, until SIGTERM or Ctrl-C.
 
@@ -41,7 +42,8 @@ def _processors(
 
 
 async def _serve(location: str, run: str | None, runtime: str, data: Path) -> None:
-    from unstable_stream.runs.data_dir import DataDir, open_existing_log
+    from unstable_stream.log.open import opened_log
+    from unstable_stream.runs.data_dir import DataDir
     from unstable_stream.runs.records import find_run
     from unstable_stream.streams.processors import run_processors
 
@@ -49,8 +51,7 @@ async def _serve(location: str, run: str | None, runtime: str, data: Path) -> No
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    log = open_existing_log(location, DataDir(data))
-    try:
+    async with opened_log(location, DataDir(data).log, existing=True) as log:
         run_id = None if run is None else (await find_run(log, run))[0]
         whose = "all runs" if run_id is None else f"run {run_id}"
 
@@ -66,5 +67,3 @@ async def _serve(location: str, run: str | None, runtime: str, data: Path) -> No
             drain=False,
             on_ready=say_ready,
         )
-    finally:
-        await log.close()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from unstable_stream.cli.options import DataOption, MetricsPortOption, OptionalLogOption, SetOption
+from unstable_stream.runs.data_dir import DEFAULT_DATA_DIR
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -35,7 +36,7 @@ def _quickstart(
     overrides: SetOption = None,
     print_config: bool = typer.Option(False, "--print-config", help="Print the configuration file and exit."),
     quiet: bool = typer.Option(False, "--quiet", "-q", help="No live view."),
-    data: DataOption = Path("unstable-data"),
+    data: DataOption = DEFAULT_DATA_DIR,
     log: OptionalLogOption = None,
     metrics_port: MetricsPortOption = None,
 ) -> None:
@@ -80,18 +81,16 @@ def _toml_string(text: str) -> str:
 
 
 async def _summarise(config: "RunConfig", run_id: str, data: Path) -> None:
+    from unstable_stream.log.open import opened_log
     from unstable_stream.log.records import event_from_record
-    from unstable_stream.runs.data_dir import DataDir, open_log
+    from unstable_stream.runs.data_dir import DataDir
     from unstable_stream.runs.records import read_to_end
     from unstable_stream.runs.run_view import RunView
 
     view = RunView(run_id, config)
-    log = open_log(config, DataDir(data))
-    try:
+    async with opened_log(config.log, DataDir(data).log, synchronous=config.synchronous) as log:
         async for record in read_to_end(log, ("game-outcomes", "checkpoints", "learner-updates", "ratings")):
             view.apply(event_from_record(record))
-    finally:
-        await log.close()
     _print_summary(view, data)
 
 
@@ -103,7 +102,7 @@ def _print_summary(view: "RunView", data: Path) -> None:
     console.print(_before_and_after(view))
     console.print("\n[bold]Rating ladder[/]: TrueSkill over all rated games, by mu - 3 sigma")
     console.print(_ladder(view))
-    where = "" if data == Path("unstable-data") else f" --data {data}"
+    where = "" if data == DEFAULT_DATA_DIR else f" --data {data}"
     console.print(f"\nEverything that happened is in [bold]{data}[/]: run {view.run_id}. Ask it:\n")
     for command in (
         "unstable-stream games --split eval --limit 5",

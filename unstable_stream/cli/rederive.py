@@ -9,6 +9,7 @@ import typer
 
 from unstable_stream.cli.options import DataOption, LogOption
 from unstable_stream.cli.query_output import CsvOption, JsonOption, TableOption, pick_format, print_rows
+from unstable_stream.runs.data_dir import DEFAULT_DATA_DIR
 
 if TYPE_CHECKING:
     from unstable_stream.hindsight.rederive import Rederived
@@ -31,7 +32,7 @@ def _rederive(
     ),
     replace: bool = typer.Option(False, "--replace", help="Replace the set of that --label."),
     dry_run: bool = typer.Option(False, "--dry-run", help="Store nothing, only compare."),
-    data: DataOption = Path("unstable-data"),
+    data: DataOption = DEFAULT_DATA_DIR,
     log: LogOption = "local",
     as_csv: CsvOption = False,
     as_json: JsonOption = False,
@@ -46,21 +47,19 @@ def _rederive(
     """
     from unstable_stream.archive.what_if import open_set, set_directory
     from unstable_stream.hindsight.rederive import RewardChange, load_rewards, rederive
-    from unstable_stream.runs.data_dir import DataDir, open_existing_log
+    from unstable_stream.log.open import opened_log
+    from unstable_stream.runs.data_dir import DataDir
     from unstable_stream.runs.records import find_run
 
     form = pick_format(as_csv, as_json, as_table)
 
     async def shape() -> "tuple[Rederived, Path]":
-        opened = open_existing_log(log, DataDir(data))
-        try:
+        async with opened_log(log, DataDir(data).log, existing=True) as opened:
             run_id, config = await find_run(opened, run)
             new = load_rewards(rewards, config)
             directory = set_directory(data, run_id, label or rewards.stem)
             with open_set(None if dry_run else directory, replace=replace or label is None) as out:
                 return await rederive(opened, run_id, config, new, out), directory
-        finally:
-            await opened.close()
 
     done, directory = asyncio.run(shape())
     names = [field.name for field in fields(RewardChange)]

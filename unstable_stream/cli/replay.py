@@ -13,6 +13,7 @@ import typer
 from unstable_stream.cli.moments import parse_moment
 from unstable_stream.cli.options import DataOption, LogOption, SetOption
 from unstable_stream.errors import ConfigError
+from unstable_stream.runs.data_dir import DEFAULT_DATA_DIR
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -65,7 +66,7 @@ def _replay(
         None, "--log-id", help="Whose records, if the archive holds several logs."
     ),
     log: LogOption = "local",
-    data: DataOption = Path("unstable-data"),
+    data: DataOption = DEFAULT_DATA_DIR,
 ) -> None:
     """Stream a slice of history in its original order; without a target, as JSON lines.
 
@@ -155,13 +156,14 @@ def _range(text: str) -> "tuple[TopicPartition, tuple[int | None, int | None]]":
 
 async def _open(options: _Options) -> "tuple[History, EventLog | None]":
     """Return the history, and the log it is from if it is not an archive."""
-    from unstable_stream.runs.data_dir import DataDir, open_existing_log
+    from unstable_stream.log.open import open_existing_log
+    from unstable_stream.runs.data_dir import DataDir
     from unstable_stream.streams.history import ArchiveHistory, LogHistory
 
     directory = DataDir(options.data)
     if options.source == "archive":
         return ArchiveHistory(directory.archive, options.log_id), None
-    log = open_existing_log(options.log, directory)
+    log = open_existing_log(options.log, directory.log)
     return LogHistory(log), log
 
 
@@ -247,13 +249,14 @@ async def _copy(options: _Options, location: str) -> None:
 
 
 def _open_target(location: str) -> "EventLog":
-    from unstable_stream.log.local.log import LocalLog
-    from unstable_stream.runs.data_dir import DataDir, open_log_at
+    from unstable_stream.log.open import open_log_at
+    from unstable_stream.runs.data_dir import DataDir
 
-    if "://" in location:
-        return open_log_at(location, DataDir())
     path = Path(location)
-    return LocalLog.open(path if path.suffix == ".sqlite" else DataDir(path).log, synchronous="NORMAL")
+    kafka = "://" in location
+    return open_log_at(
+        location if kafka else "local", path if path.suffix == ".sqlite" else DataDir(path).log
+    )
 
 
 async def _rehearse(options: _Options, target: str) -> None:
@@ -285,7 +288,8 @@ async def _train(options: _Options, path: Path, overrides: Sequence[str], epochs
         load_offline_config,
         train_offline,
     )
-    from unstable_stream.runs.data_dir import DataDir, open_log_at
+    from unstable_stream.log.open import open_log_at
+    from unstable_stream.runs.data_dir import DataDir
 
     assert options.run is not None
     directory = DataDir(options.data)
@@ -294,7 +298,7 @@ async def _train(options: _Options, path: Path, overrides: Sequence[str], epochs
         wanted = await _slice(options, history)
         _, recorded = await find_recorded_run(history, options.run)
         config = load_offline_config(recorded, path, overrides, log=options.log)
-        log = source or open_log_at(options.log, directory)
+        log = source or open_log_at(options.log, directory.log)
         progress = OfflineProgress()
         shown = asyncio.ensure_future(_show(progress, config.learner.iterations))
         try:

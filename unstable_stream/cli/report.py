@@ -5,6 +5,7 @@ from pathlib import Path
 import typer
 
 from unstable_stream.cli.options import DataOption
+from unstable_stream.runs.data_dir import DEFAULT_DATA_DIR
 
 __all__ = ["register"]
 
@@ -19,7 +20,7 @@ def _report(
         None, metavar="[RUN]...", help="Run ids, beginnings of them, or names; none: the newest run."
     ),
     output: Path = typer.Option(Path("report.html"), "--output", "-o", help="The HTML file to write."),
-    data: DataOption = Path("unstable-data"),
+    data: DataOption = DEFAULT_DATA_DIR,
     samples: int = typer.Option(6, "--samples", min=0, help="Most games to show of each run."),
     tokenizer: str | None = typer.Option(
         None,

@@ -17,6 +17,7 @@ from unstable_stream.cli.query_output import (
     pick_format,
     print_rows,
 )
+from unstable_stream.runs.data_dir import DEFAULT_DATA_DIR
 
 if TYPE_CHECKING:
     from unstable_stream.archive.what_if import LabelledSet
@@ -77,7 +78,7 @@ def _rerate(
     source: Source | None = typer.Option(
         None, "--from", help="Where to read outcomes.  [default: the archive if there is one]"
     ),
-    data: DataOption = Path("unstable-data"),
+    data: DataOption = DEFAULT_DATA_DIR,
     log: LogOption = "local",
     as_csv: CsvOption = False,
     as_json: JsonOption = False,
@@ -155,7 +156,8 @@ def _find(run: str, source: Source | None, data: Path, location: str) -> "tuple[
     """Return where the run is, its full id and its configuration."""
     from unstable_stream.errors import RunError
     from unstable_stream.hindsight.rerate import find_archived_run
-    from unstable_stream.runs.data_dir import DataDir, open_existing_log
+    from unstable_stream.log.open import opened_log
+    from unstable_stream.runs.data_dir import DataDir
     from unstable_stream.runs.records import find_run
 
     directory = DataDir(data)
@@ -167,11 +169,8 @@ def _find(run: str, source: Source | None, data: Path, location: str) -> "tuple[
                 raise
 
     async def read() -> "tuple[str, RunConfig]":
-        log = open_existing_log(location, directory)
-        try:
+        async with opened_log(location, directory.log, existing=True) as log:
             return await find_run(log, run)
-        finally:
-            await log.close()
 
     return Source.LOG, *asyncio.run(read())
 
@@ -186,17 +185,15 @@ def _rate(
     location: str,
 ) -> "Rerated":
     from unstable_stream.hindsight.rerate import rerate_from_archive, rerate_from_log
-    from unstable_stream.runs.data_dir import DataDir, open_existing_log
+    from unstable_stream.log.open import opened_log
+    from unstable_stream.runs.data_dir import DataDir
 
     if source is Source.ARCHIVE:
         return rerate_from_archive(data / "archive.duckdb", run_id, system, scopes, out)
 
     async def read() -> "Rerated":
-        log = open_existing_log(location, DataDir(data))
-        try:
+        async with opened_log(location, DataDir(data).log, existing=True) as log:
             return await rerate_from_log(log, run_id, system, scopes, out)
-        finally:
-            await log.close()
 
     return asyncio.run(read())
 

@@ -32,11 +32,12 @@ def run_config(
 
     ``log`` is where the run to resume is found, and goes on.
     """
-    from unstable_stream.runs.data_dir import DataDir, check_log
+    from unstable_stream.log.open import check_log
+    from unstable_stream.runs.data_dir import DataDir
 
     directory = DataDir(data)
     if config is not None and config.log != "local" and not dry_run:
-        asyncio.run(check_log(config.log, directory))  # said at once, before anything heavy is loaded
+        asyncio.run(check_log(config.log, directory.log))  # said at once, before anything heavy is loaded
     from unstable_stream.launch.launcher import launch
     from unstable_stream.launch.preflight import check_config
     from unstable_stream.launch.service_output import configure_output
@@ -69,11 +70,8 @@ def run_config(
 
 
 async def _find(run_id: str, location: str, directory: "DataDir") -> tuple[str, RunConfig]:
-    from unstable_stream.runs.data_dir import open_existing_log
+    from unstable_stream.log.open import opened_log
     from unstable_stream.runs.records import find_run
 
-    log = open_existing_log(location, directory)
-    try:
+    async with opened_log(location, directory.log, existing=True) as log:
         return await find_run(log, run_id)
-    finally:
-        await log.close()

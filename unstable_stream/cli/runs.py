@@ -8,6 +8,7 @@ import typer
 
 from unstable_stream.cli.options import DataOption, OptionalLogOption
 from unstable_stream.cli.query_output import CsvOption, JsonOption, TableOption, pick_format, print_rows
+from unstable_stream.runs.data_dir import DEFAULT_DATA_DIR
 
 __all__ = ["register"]
 
@@ -36,7 +37,7 @@ def register(app: typer.Typer) -> None:
 
 def _runs(
     context: typer.Context,
-    data: DataOption = Path("unstable-data"),
+    data: DataOption = DEFAULT_DATA_DIR,
     log: OptionalLogOption = None,
     as_csv: CsvOption = False,
     as_json: JsonOption = False,
@@ -63,14 +64,12 @@ def _runs(
 
 
 async def _runs_of_log(location: str, data: Path) -> list[tuple[object, ...]]:
-    from unstable_stream.runs.data_dir import DataDir, open_existing_log
+    from unstable_stream.log.open import opened_log
+    from unstable_stream.runs.data_dir import DataDir
     from unstable_stream.runs.run_list import list_runs
 
-    log = open_existing_log(location, DataDir(data))
-    try:
+    async with opened_log(location, DataDir(data).log, existing=True) as log:
         found = await list_runs(log)
-    finally:
-        await log.close()
     return [(run.run_id, run.name, _utc(run.started_at_ms), run.state, run.updates) for run in found]
 
 

@@ -7,6 +7,7 @@ import typer
 
 from unstable_stream.cli.options import DataOption
 from unstable_stream.cli.query_output import CsvOption, JsonOption, TableOption, pick_format, take_rows
+from unstable_stream.runs.data_dir import DEFAULT_DATA_DIR
 
 __all__ = ["register"]
 
@@ -18,7 +19,7 @@ def register(app: typer.Typer) -> None:
 
 def _sql(
     statement: str | None = typer.Argument(None, metavar="SQL", help="The query; '-' reads it from stdin."),
-    data: DataOption = Path("unstable-data"),
+    data: DataOption = DEFAULT_DATA_DIR,
     file: Path | None = typer.Option(None, "--file", "-f", help="Read the query from a file."),
     as_csv: CsvOption = False,
     as_json: JsonOption = False,

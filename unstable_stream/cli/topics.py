@@ -9,6 +9,7 @@ import typer
 
 from unstable_stream.cli import topics_lag
 from unstable_stream.cli.options import DataOption, LogOption
+from unstable_stream.runs.data_dir import DEFAULT_DATA_DIR
 
 if TYPE_CHECKING:
     from unstable_stream.log.port import EventLog, TopicSpec
@@ -32,7 +33,7 @@ def register(app: typer.Typer) -> None:
     app.add_typer(group, name="topics")
 
 
-def _list(context: typer.Context, data: DataOption = Path("unstable-data"), log: LogOption = "local") -> None:
+def _list(context: typer.Context, data: DataOption = DEFAULT_DATA_DIR, log: LogOption = "local") -> None:
     """List the topics: key, partitions, retention, events, and how many records they hold here.
 
     Example: unstable-stream topics list
@@ -66,7 +67,7 @@ def _list(context: typer.Context, data: DataOption = Path("unstable-data"), log:
 
 def _describe(
     name: str = typer.Argument(..., metavar="TOPIC", help="Name of the topic."),
-    data: DataOption = Path("unstable-data"),
+    data: DataOption = DEFAULT_DATA_DIR,
     log: LogOption = "local",
 ) -> None:
     """Show one topic in full: settings declared and in force, who writes and reads it, fields of its events.
@@ -108,22 +109,22 @@ def _create(
     alter: bool = typer.Option(
         False, "--alter", help="Also give existing topics their declared clean-up, retention and size limit."
     ),
-    data: DataOption = Path("unstable-data"),
+    data: DataOption = DEFAULT_DATA_DIR,
     log: LogOption = "local",
 ) -> None:
     """Create the topics that are missing. A run does this by itself.
 
     Example: unstable-stream topics create --alter --log kafka://127.0.0.1:9092
     """
+    from unstable_stream.log.open import opened_log
     from unstable_stream.log.topic_drift import find_drift
     from unstable_stream.log.topics import load_topics
-    from unstable_stream.runs.data_dir import DataDir, open_log_at
+    from unstable_stream.runs.data_dir import DataDir
 
     declared = load_topics()
 
     async def create() -> tuple[list[str], list[str]]:
-        opened = open_log_at(log, DataDir(data))
-        try:
+        async with opened_log(log, DataDir(data).log) as opened:
             drift = find_drift(declared, await opened.topic_settings())
             await opened.create_topics(list(declared.values()))
             different = {
@@ -132,8 +133,6 @@ def _create(
             if alter and different:
                 await opened.alter_topics(list(different.values()))
             return [each.topic for each in drift if each.setting == "topic"], list(different)
-        finally:
-            await opened.close()
 
     created, different = asyncio.run(create())
     typer.echo(f"created: {', '.join(created) or 'none, all were there'}")
@@ -147,24 +146,22 @@ def _create(
         )
 
 
-def _check(data: DataOption = Path("unstable-data"), log: LogOption = "local") -> None:
+def _check(data: DataOption = DEFAULT_DATA_DIR, log: LogOption = "local") -> None:
     """Compare the log's topics with their declaration; status 1 and what to do if they differ.
 
     Example: unstable-stream topics check --log kafka://127.0.0.1:9092
     """
+    from unstable_stream.log.open import opened_log
     from unstable_stream.log.topic_drift import find_drift, remedy
     from unstable_stream.log.topics import load_topics
-    from unstable_stream.runs.data_dir import DataDir, open_existing_log
+    from unstable_stream.runs.data_dir import DataDir
 
     declared = load_topics()
     directory = DataDir(data)
 
     async def settings() -> "Mapping[str, TopicSpec]":
-        opened = open_existing_log(log, directory)
-        try:
+        async with opened_log(log, directory.log, existing=True) as opened:
             return await opened.topic_settings()
-        finally:
-            await opened.close()
 
     drift = find_drift(declared, asyncio.run(settings()))
     for each in drift:
@@ -213,18 +210,16 @@ def _kept(spec: "TopicSpec") -> str:
 
 def _on_log(ask: "Callable[[EventLog], Awaitable[T]]", data: Path, location: str) -> T | None:
     """Ask a log; ``None`` if it is a file that does not exist, since the declaration is worth showing too."""
-    from unstable_stream.runs.data_dir import DataDir, open_log_at
+    from unstable_stream.log.open import opened_log
+    from unstable_stream.runs.data_dir import DataDir
 
     directory = DataDir(data)
     if location == "local" and not directory.log.is_file():
         return None
 
     async def run() -> T:
-        log = open_log_at(location, directory)
-        try:
+        async with opened_log(location, directory.log) as log:
             return await ask(log)
-        finally:
-            await log.close()
 
     return asyncio.run(run())
 

@@ -3,7 +3,6 @@
 import asyncio
 import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
@@ -17,6 +16,7 @@ from unstable_stream.cli.query_output import (
     pick_format,
     print_rows,
 )
+from unstable_stream.runs.data_dir import DEFAULT_DATA_DIR
 
 if TYPE_CHECKING:
     from unstable_stream.log.port import EventLog
@@ -40,7 +40,7 @@ def _lag(
         False, "--all", help="Also the groups of finished runs, which read no more."
     ),
     watch: bool = typer.Option(False, "--watch", "-w", help="Measure again every two seconds until Ctrl-C."),
-    data: DataOption = Path("unstable-data"),
+    data: DataOption = DEFAULT_DATA_DIR,
     log: LogOption = "local",
     as_csv: CsvOption = False,
     as_json: JsonOption = False,
@@ -64,10 +64,10 @@ def _lag(
         return await measure_lag(opened, groups, load_topics().keys())
 
     async def show() -> None:
-        from unstable_stream.runs.data_dir import DataDir, open_existing_log
+        from unstable_stream.log.open import opened_log
+        from unstable_stream.runs.data_dir import DataDir
 
-        opened = open_existing_log(log, DataDir(data))
-        try:
+        async with opened_log(log, DataDir(data).log, existing=True) as opened:
             while True:
                 rows = _rows(await measure(opened), partitions)
                 columns = (*_COLUMNS[:2], "partition", *_COLUMNS[2:]) if partitions else _COLUMNS
@@ -80,8 +80,6 @@ def _lag(
                 if not watch:
                     return
                 await asyncio.sleep(_EVERY_S)
-        finally:
-            await opened.close()
 
     try:
         asyncio.run(show())

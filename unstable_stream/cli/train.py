@@ -5,6 +5,7 @@ from pathlib import Path
 import typer
 
 from unstable_stream.cli.options import DataOption, MetricsPortOption, OptionalLogOption, SetOption
+from unstable_stream.runs.data_dir import DEFAULT_DATA_DIR
 
 __all__ = ["register"]
 
@@ -23,7 +24,7 @@ def _train(
         False, "--dry-run", help="Check everything and print the resolved configuration."
     ),
     quiet: bool = typer.Option(False, "--quiet", "-q", help="No live view."),
-    data: DataOption = Path("unstable-data"),
+    data: DataOption = DEFAULT_DATA_DIR,
     log: OptionalLogOption = None,
     metrics_port: MetricsPortOption = None,
 ) -> None:

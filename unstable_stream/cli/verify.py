@@ -3,12 +3,12 @@
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
 from unstable_stream.cli.options import DataOption, LogOption
+from unstable_stream.runs.data_dir import DEFAULT_DATA_DIR
 
 if TYPE_CHECKING:
     from unstable_stream.proofs.report import VerifyReport
@@ -26,7 +26,7 @@ def _verify(
     games: bool = typer.Option(True, "--games/--no-games", help="Play every recorded game again."),
     jobs: int = typer.Option(1, "--jobs", "-j", min=1, help="Processes that play."),
     as_json: bool = typer.Option(False, "--json", help="Print the report as one JSON object."),
-    data: DataOption = Path("unstable-data"),
+    data: DataOption = DEFAULT_DATA_DIR,
     log: LogOption = "local",
 ) -> None:
     """Recompute a run's steps, ratings and batches from their causes, play its games again, and compare.
@@ -36,17 +36,15 @@ def _verify(
 
     Example: unstable-stream verify quickstart-2026 --jobs 2
     """
+    from unstable_stream.log.open import opened_log
     from unstable_stream.proofs.verify import verify_run
-    from unstable_stream.runs.data_dir import DataDir, open_existing_log
+    from unstable_stream.runs.data_dir import DataDir
     from unstable_stream.runs.records import find_run
 
     async def read(progress: Callable[[str, int, int], None]) -> "VerifyReport":
-        opened = open_existing_log(log, DataDir(data))
-        try:
+        async with opened_log(log, DataDir(data).log, existing=True) as opened:
             run_id, _ = await find_run(opened, run)
             return await verify_run(opened, run_id, games=games, jobs=jobs, progress=progress)
-        finally:
-            await opened.close()
 
     with _progress_bar() as progress:
         report = asyncio.run(read(progress))

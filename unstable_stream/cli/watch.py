@@ -1,11 +1,11 @@
 """``unstable-stream watch``: the live view of a run, from any terminal."""
 
 import asyncio
-from pathlib import Path
 
 import typer
 
 from unstable_stream.cli.options import DataOption, LogOption
+from unstable_stream.runs.data_dir import DEFAULT_DATA_DIR
 
 __all__ = ["register"]
 
@@ -17,24 +17,22 @@ def register(app: typer.Typer) -> None:
 
 def _watch(
     run: str = typer.Argument(..., help="Run id, or an unambiguous prefix."),
-    data: DataOption = Path("unstable-data"),
+    data: DataOption = DEFAULT_DATA_DIR,
     log: LogOption = "local",
 ) -> None:
     """Follow a run live: progress, throughput, win rates, ratings. Ctrl-C closes the view, not the run.
 
     Example: unstable-stream watch quickstart-2026
     """
-    from unstable_stream.runs.data_dir import DataDir, open_existing_log
+    from unstable_stream.log.open import opened_log
+    from unstable_stream.runs.data_dir import DataDir
     from unstable_stream.runs.records import find_run
     from unstable_stream.tracking.terminal_interface import watch_run
 
     async def follow() -> None:
-        opened = open_existing_log(log, DataDir(data))
-        try:
+        async with opened_log(log, DataDir(data).log, existing=True) as opened:
             run_id, config = await find_run(opened, run)
             await watch_run(opened, run_id, config)
-        finally:
-            await opened.close()
 
     try:
         asyncio.run(follow())

@@ -1,11 +1,11 @@
 """``unstable-stream why``: where something comes from, and what came of it."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
 from unstable_stream.cli.options import DataOption
+from unstable_stream.runs.data_dir import DEFAULT_DATA_DIR
 
 if TYPE_CHECKING:
     from unstable_stream.hindsight.why import Provenance
@@ -37,7 +37,7 @@ def _why(
     limit: int = typer.Option(
         3, "--limit", "-n", min=1, help="Show so many of each list, and say how many there are."
     ),
-    data: DataOption = Path("unstable-data"),
+    data: DataOption = DEFAULT_DATA_DIR,
     as_json: bool = typer.Option(
         False, "--json", help="Print all of it, tokens included, as one JSON object."
     ),

@@ -17,10 +17,11 @@ from unstable_stream.errors import RunError, ServiceError
 from unstable_stream.launch.preflight import check_config
 from unstable_stream.launch.ray_cluster import resolve_model, start_local, stop_local
 from unstable_stream.launch.supervisor import Supervisor
+from unstable_stream.log.open import open_log_at
 from unstable_stream.log.port import EventLog
 from unstable_stream.log.topic_drift import prepare_topics
 from unstable_stream.runs.config import RunConfig
-from unstable_stream.runs.data_dir import DataDir, open_log
+from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.runs.fork import Fork
 from unstable_stream.runs.records import finish_run, new_run_id, resume_run, run_started, start_run
 from unstable_stream.tracking.reports import LAUNCHER, Reporter, Service, service_values
@@ -61,7 +62,7 @@ async def launch(
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     _stop_on_signals(stop)
-    log = open_log(config, data)
+    log = open_log_at(config.log, data.log, config.synchronous)
     try:
         await prepare_topics(log, config.log, data.options(config.log))
         if resume:

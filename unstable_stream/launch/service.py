@@ -15,8 +15,9 @@ import structlog
 
 from unstable_stream.errors import UnstableStreamError
 from unstable_stream.launch.service_output import LogFormat, configure_output
+from unstable_stream.log.open import opened_log
 from unstable_stream.log.port import EventLog
-from unstable_stream.runs.data_dir import DataDir, open_log, open_log_at
+from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.runs.records import find_run, run_started
 from unstable_stream.tracking.reports import ARCHIVER, Reporter, archived_values, reporting
 
@@ -60,11 +61,8 @@ def _end_with_parent() -> None:
 
 
 async def _serve(service: str, run_id: str, data: DataDir, log_url: str) -> None:
-    log = open_log_at(log_url, data)
-    try:
+    async with opened_log(log_url, data.log) as log:
         _, config = await find_run(log, run_id)
-    finally:
-        await log.close()
     # Where this process finds the log may not be where the launcher did: other host, other listener.
     config = config.model_copy(update={"log": log_url})
     # Imported here: each service loads only what it needs.
@@ -84,8 +82,7 @@ async def _serve(service: str, run_id: str, data: DataDir, log_url: str) -> None
             await run_learner(config, run_id, data, model_path, stop)
         return
     stop = _stop_on_signals()
-    log = open_log(config, data)
-    try:
+    async with opened_log(config.log, data.log, synchronous=config.synchronous) as log:
         if service == "processors":
             from unstable_stream.streams.processors import run_processors
 
@@ -98,8 +95,6 @@ async def _serve(service: str, run_id: str, data: DataDir, log_url: str) -> None
             began_ms = (await run_started(log, run_id)).occurred_at_ms
             port = config.metrics_port or 0
             await run_monitor(log, port=port, start=began_ms, stop=stop)
-    finally:
-        await log.close()
 
 
 async def _archive(log: EventLog, run_id: str, data: DataDir, stop: asyncio.Event) -> None:

@@ -29,10 +29,11 @@ from unstable_stream.events import (
     encode_event,
     event_id,
 )
+from unstable_stream.log.open import opened_log
 from unstable_stream.log.port import Consumer, EventLog, TopicPartition
 from unstable_stream.log.records import record_from_event
 from unstable_stream.runs.config import RunConfig, VllmEngineConfig
-from unstable_stream.runs.data_dir import DataDir, open_log
+from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.runs.records import readable_events, run_started
 from unstable_stream.workers.engine_actor import EngineActor, RemoteEngine
 from unstable_stream.workers.rollout import RolloutWorker
@@ -226,12 +227,9 @@ async def run_collector(
         worker_class.remote(config, run_id, str(data.root.absolute()), model_path, RemoteEngine(engines))
         for _ in range(config.collector.num_rollout_workers)
     ]
-    log = open_log(config, data)
-    try:
+    async with opened_log(config.log, data.log, synchronous=config.synchronous) as log:
         started = await run_started(log, run_id)
         await Collector(config, run_id, engines, workers, started).collect(log, stop)
-    finally:
-        await log.close()
 
 
 def _start_engines(config: RunConfig, model_path: str) -> list[Any]:

@@ -10,8 +10,9 @@ from typing import Any
 import ray
 
 from unstable_stream.errors import ServiceError
+from unstable_stream.log.open import opened_log
 from unstable_stream.runs.config import RunConfig
-from unstable_stream.runs.data_dir import DataDir, open_log
+from unstable_stream.runs.data_dir import DataDir
 
 __all__ = ["LearnerActor", "run_learner"]
 
@@ -32,11 +33,8 @@ class LearnerActor:
 
     async def train(self) -> int:
         """Train to the end; see :meth:`LearnerService.train`."""
-        log = open_log(self._config, self._data)
-        try:
+        async with opened_log(self._config.log, self._data.log, synchronous=self._config.synchronous) as log:
             return await self._service.train(log, self._stop)
-        finally:
-            await log.close()
 
     async def stop(self) -> None:
         """Finish the update under way and return from :meth:`train`."""

@@ -20,10 +20,11 @@ from unstable_stream.inference.engine import Adapter, Engine, SamplingSettings
 from unstable_stream.inference.openai import OpenAIEngine
 from unstable_stream.inference.policy_player import ChatPlayer, PolicyPlayer
 from unstable_stream.inference.tokenizer import load_tokenizer
+from unstable_stream.log.open import open_log_at
 from unstable_stream.log.port import Record
 from unstable_stream.log.records import record_from_event
 from unstable_stream.runs.config import OpponentConfig, RunConfig
-from unstable_stream.runs.data_dir import DataDir, open_log
+from unstable_stream.runs.data_dir import DataDir
 
 __all__ = ["RolloutWorker"]
 
@@ -38,7 +39,7 @@ class RolloutWorker:
         self._run_id = run_id
         self._engine = engine
         self._tokenizer = load_tokenizer(model_path)
-        self._log = open_log(config, DataDir(Path(data_root)))
+        self._log = open_log_at(config.log, DataDir(Path(data_root)).log, config.synchronous)
         self._chat_engines: dict[str, OpenAIEngine] = {}
         self._games: dict[str, asyncio.Task[PlayedGame]] = {}
         self._reasons: dict[str, str] = {}

@@ -1,0 +1,108 @@
+"""Open the event log that a location names: the one place that chooses between the adapters.
+
+A location is ``local``, the file that the caller names, or ``kafka://host:9092``, a Kafka cluster.
+"""
+
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Literal
+
+from unstable_stream.errors import ConfigError, EventLogError
+from unstable_stream.log.kafka.location import SCHEME
+from unstable_stream.log.local.log import LocalLog
+from unstable_stream.log.port import EventLog
+
+__all__ = ["check_log", "open_existing_log", "open_log_at", "opened_log"]
+
+_IMPATIENT_S = 5.0  # somebody waits for the answer, where a service would wait for its brokers
+
+
+@contextlib.asynccontextmanager
+async def opened_log(
+    location: str,
+    file: Path,
+    *,
+    synchronous: Literal["FULL", "NORMAL"] = "NORMAL",
+    existing: bool = False,
+) -> AsyncIterator[EventLog]:
+    """Open a log for as long as an ``async with`` block lasts.
+
+    Args:
+        location: ``local`` or ``kafka://host:9092``.
+        file: where a local log is.
+        synchronous: how a local log is written; see :meth:`LocalLog.open`.
+        existing: the log must be there already, and its brokers must answer within seconds.
+
+    Raises:
+        ConfigError: see :func:`open_log_at`.
+        EventLogError: see :func:`open_existing_log`.
+    """
+    log = open_existing_log(location, file) if existing else open_log_at(location, file, synchronous)
+    try:
+        yield log
+    finally:
+        await log.close()
+
+
+async def check_log(location: str, file: Path) -> None:
+    """Raise what is wrong with a log that others will open, such as :class:`LogUnavailableError`, early."""
+    log = open_log_at(location, file, connect_timeout_s=_IMPATIENT_S)
+    try:
+        await log.topics()
+    finally:
+        await log.close()
+
+
+def open_existing_log(location: str, file: Path) -> EventLog:
+    """Open a log to look at the records in it; the caller closes it. See :func:`open_log_at`.
+
+    Raises:
+        EventLogError: ``local``, and there is no such file.
+    """
+    if location == "local" and not file.is_file():
+        raise EventLogError(
+            f"no event log at {file}: start a run first, name its directory with --data, or its log with "
+            "--log"
+        )
+    return open_log_at(location, file, connect_timeout_s=_IMPATIENT_S)
+
+
+def open_log_at(
+    location: str,
+    file: Path,
+    synchronous: Literal["FULL", "NORMAL"] = "NORMAL",
+    *,
+    connect_timeout_s: float = 15.0,
+) -> EventLog:
+    """Open a log; the caller closes it.
+
+    A local file and its directory are made if need be. Nothing is sent to a Kafka cluster yet.
+
+    Args:
+        location: ``local`` or ``kafka://host:9092``.
+        file: where a local log is.
+        synchronous: how a local log is written; see :meth:`LocalLog.open`.
+        connect_timeout_s: how long the brokers of a Kafka cluster have to answer.
+
+    Raises:
+        ConfigError: the location names no known kind of log or is malformed, the directory of the file
+            cannot be made, or what Kafka needs is not installed.
+    """
+    if location.startswith(SCHEME):
+        try:
+            from unstable_stream.log.kafka.log import KafkaLog
+        except ModuleNotFoundError as error:
+            raise ConfigError(
+                f"a log on Kafka needs {error.name}: install it with pip install 'unstable_stream[kafka]'"
+            ) from error
+        return KafkaLog.open(location, connect_timeout_s=connect_timeout_s)
+    if location == "local":
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(
+                f"cannot make the data directory {file.parent}: {error.strerror}; name another with --data"
+            ) from error
+        return LocalLog.open(file, synchronous=synchronous)
+    raise ConfigError("log: expected 'local' or 'kafka://host:9092'")
