@@ -23,10 +23,9 @@ from unstable_stream.log.topics import load_topics
 from unstable_stream.runs.config import parse_config
 from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.runs.records import start_run
-from unstable_stream.streams.by_run import RunDirectory
 from unstable_stream.streams.faust import run_on_faust
-from unstable_stream.streams.partition import HostCounters
-from unstable_stream.streams.processors import PROCESSOR_INPUTS, host_processors, hostings
+from unstable_stream.streams.processors import PROCESSORS, fold_sinks, host_processors
+from unstable_stream.streams.run_directory import RunDirectory
 
 _DEADLINE_S = 300.0
 
@@ -52,17 +51,16 @@ async def process(location: str, data: DataDir, runtime: str, games: int) -> flo
     """Host both processors until all is processed; return the rate."""
     async with opened_log(location, data.log) as log:
         await _rewind(log)
-        counters = {name: HostCounters() for name in PROCESSOR_INPUTS}
         stop = asyncio.Event()
         async with RunDirectory(log) as runs:
-            hosted = await hostings(log, runs, RUN, counters)
+            sinks = await fold_sinks(log, runs, RUN)
             serve: Awaitable[None] = (
-                run_on_faust(hosted, location, stop=stop, drain=False)
+                run_on_faust(sinks, location, stop=stop, drain=False)
                 if runtime == "faust"
-                else host_processors(hosted, stop=stop, drain=False)
+                else host_processors(sinks, stop=stop, drain=False)
             )
             serving = asyncio.ensure_future(serve)
-            rate = await _watch(lambda: sum(one.processed for one in counters.values()), 3 * games)
+            rate = await _watch(lambda: sum(sum(sink.positions().values()) for sink in sinks), 3 * games)
             stop.set()
             await serving
         return rate
@@ -70,10 +68,10 @@ async def process(location: str, data: DataDir, runtime: str, games: int) -> flo
 
 async def _rewind(log: EventLog) -> None:
     producer = await log.producer("bench-rewind")
-    for name, inputs in PROCESSOR_INPUTS.items():
-        begin = {at: 0 for topic in inputs for at in await log.end_offsets(topic)}
+    for spec in PROCESSORS:
+        begin = {at: 0 for topic in spec.inputs for at in await log.end_offsets(topic)}
         async with producer.transaction() as transaction:
-            await transaction.commit_positions(f"{name}/{RUN}", begin)
+            await transaction.commit_positions(f"{spec.name}/{RUN}", begin)
     await producer.close()
 
 

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from tests.games.builders import ticking_clock
+from tests.streams.hosted_games import AnyProcessor
 from tests.workers.test_schedule import config
 from unstable_stream.buffer import StepBuffer
 from unstable_stream.events import (
@@ -37,9 +38,7 @@ from unstable_stream.log.records import event_from_record, record_from_event
 from unstable_stream.log.topics import load_topics
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.records import read_to_end, start_run
-from unstable_stream.streams.host import run_processor
-from unstable_stream.streams.partition import Hosting, Processor
-from unstable_stream.streams.processors import rating_processor, reward_processor
+from unstable_stream.streams.processors import rating_processor, reward_processor, run_processors
 
 ENVS = ("TicTacToe-v0-train", "ThreePlayerTicTacToe-v0-train")
 UPDATES = 3
@@ -139,7 +138,7 @@ async def record_run(
             played += ended
             index += 1
         if hosted:
-            await process_run(log, run_id, settings)
+            await process_run(log, run_id)
         else:
             await _publish(log, [change(event) for event in processors.handle(played)])
         # Not all that is there: the learner takes what it has read by then.
@@ -186,7 +185,7 @@ async def _start(log: EventLog, settings: RunConfig, run_id: str, parent_update:
     await _publish(log, [started])
 
 
-def _makers(run_id: str, settings: RunConfig) -> Sequence[Callable[[], Processor]]:
+def _makers(run_id: str, settings: RunConfig) -> Sequence[Callable[[], AnyProcessor]]:
     return (
         partial(
             reward_processor,
@@ -204,7 +203,7 @@ class _Processors:
 
     def __init__(self, run_id: str, settings: RunConfig) -> None:
         self._makers = _makers(run_id, settings)
-        self._folds: dict[tuple[str, int], Processor] = {}
+        self._folds: dict[tuple[str, int], AnyProcessor] = {}
 
     def handle(self, events: Sequence[Event]) -> list[Event]:
         outputs: list[Event] = []
@@ -216,12 +215,11 @@ class _Processors:
         return outputs
 
 
-async def process_run(log: EventLog, run_id: str, settings: RunConfig) -> None:
+async def process_run(log: EventLog, run_id: str) -> None:
     """Let both processors do in their hosts what there is to do."""
     stop = asyncio.Event()
     stop.set()
-    for make in _makers(run_id, settings):
-        await run_processor(Hosting(log, make, run_id=run_id), stop=stop)
+    await run_processors(log, run_id, stop)
 
 
 async def copy_log(source: EventLog, target: EventLog, change: Callable[[StoredRecord], bytes]) -> None:

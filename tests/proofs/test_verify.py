@@ -338,7 +338,7 @@ async def test_what_nobody_has_processed_yet_is_pending(tmp_path: Path) -> None:
         assert checks["ratings"].pending > 0
         assert checks["steps"].compared == by_name(done)["steps"].compared
         assert checks["games"].compared == by_name(done)["games"].compared + 4
-        await process_run(log, RUN, config)
+        await process_run(log, RUN)
         caught_up = by_name(await verify_run(log, RUN))
         assert caught_up["steps"].pending == 0
         assert caught_up["steps"].compared == checks["steps"].compared + checks["steps"].pending

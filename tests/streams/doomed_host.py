@@ -1,55 +1,57 @@
-"""A process that hosts both processors and kills itself at a commit step: ``LOG STEP OCCURRENCE``."""
+"""A process that hosts both processors and kills itself at a call to the log: ``LOG POINT OCCURRENCE``."""
 
 import asyncio
 import os
 import signal
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Collection
 from pathlib import Path
 
 from tests.model_pool.outcomes import RUN
+from tests.streams.hosted_games import AnyProcessor
+from tests.streams.tapped_log import Told, tapped
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.port import TopicPartition
-from unstable_stream.streams.host import run_processor
-from unstable_stream.streams.partition import Hosting, Processor
-from unstable_stream.streams.processors import rating_processor, reward_processor
+from unstable_stream.streams.folds import FoldSink, ProcessorSpec
+from unstable_stream.streams.processors import host_processors, rating_processor, reward_processor
+from unstable_stream.streams.run_directory import RunDirectory
 
 BATCH = 7
 
 
-def make_rewards() -> Processor:
+def make_rewards() -> AnyProcessor:
     return reward_processor(
         RUN, [{"type": "RoleAdvantageFormatter", "tau": 0.3}], [{"type": "RewardForFormat", "reward": 0.5}]
     )
 
 
-def make_ratings() -> Processor:
+def make_ratings() -> AnyProcessor:
     return rating_processor(RUN)
 
 
-async def host_both(
-    path: Path, on_step: Callable[[str, TopicPartition], None] = lambda step, at: None
-) -> None:
+REWARDS = ProcessorSpec("reward-processor", ("trajectories",), lambda run_id, config: make_rewards())
+RATINGS = ProcessorSpec("rating-processor", ("game-outcomes",), lambda run_id, config: make_ratings())
+
+
+async def host_both(path: Path, told: Told = lambda call, about: None) -> None:
     """Host both until their topics are drained."""
     stop = asyncio.Event()
     stop.set()
-    async with LocalLog.open(path) as log:
-        await asyncio.gather(
-            *(
-                run_processor(Hosting(log, make, run_id=RUN, on_step=on_step), stop=stop, max_records=BATCH)
-                for make in (make_rewards, make_ratings)
-            )
-        )
+    async with LocalLog.open(path) as opened:
+        log = tapped(opened, told)
+        async with RunDirectory(log) as runs:
+            sinks = [FoldSink(log, spec, runs, RUN) for spec in (REWARDS, RATINGS)]
+            await host_processors(sinks, stop=stop, max_records=BATCH)
 
 
 def main() -> None:
-    path, fatal_step, occurrence = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+    path, fatal, occurrence = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
     reached = Counter[str]()
 
-    def die(step: str, at: TopicPartition) -> None:
-        reached[step] += 1
-        if step == fatal_step and reached[step] == occurrence:
+    def die(call: str, about: Collection[TopicPartition]) -> None:
+        reached[call] += 1
+        if call == fatal and reached[call] == occurrence:
             os.kill(os.getpid(), signal.SIGKILL)
 
     asyncio.run(host_both(path, die))

@@ -8,8 +8,12 @@ from tests.reward_transformations.trajectories import RUN, make_trajectory
 from unstable_stream.events import Event, decode_event, encode_event
 from unstable_stream.log.port import EventLog, Record, StoredRecord, TopicPartition
 from unstable_stream.log.records import event_from_record, record_from_event
+from unstable_stream.model_pool import RatingProcessor
+from unstable_stream.reward_transformations import RewardProcessor
 from unstable_stream.runs.records import read_to_end
-from unstable_stream.streams.partition import Processor, group_of
+from unstable_stream.streams.folds import group_of
+
+AnyProcessor = RewardProcessor | RatingProcessor
 
 ENVIRONMENTS = 4
 OTHER_RUN = "run-b"
@@ -51,9 +55,9 @@ async def events(log: EventLog, topic: str, run_id: str | None = None) -> list[E
     return [event for event in found if run_id in (None, event.run_id)]
 
 
-async def from_scratch(log: EventLog, make: Callable[[], Processor]) -> dict[str, bytes]:
+async def from_scratch(log: EventLog, make: Callable[[], AnyProcessor]) -> dict[str, bytes]:
     """Every output of folding each input partition on its own, by event id."""
-    processors: dict[TopicPartition, Processor] = defaultdict(make)
+    processors: dict[TopicPartition, AnyProcessor] = defaultdict(make)
     expected: dict[str, bytes] = {}
     for topic in make().inputs:
         for record in await read(log, topic):
@@ -67,7 +71,7 @@ async def from_scratch(log: EventLog, make: Callable[[], Processor]) -> dict[str
 
 
 async def assert_exactly_once(
-    log: EventLog, makers: Sequence[Callable[[], Processor]], run_id: str = RUN
+    log: EventLog, makers: Sequence[Callable[[], AnyProcessor]], run_id: str = RUN
 ) -> None:
     """Nothing missing, nothing twice, the same bytes as a fold in memory; all of it committed."""
     for make in makers:

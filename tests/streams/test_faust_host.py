@@ -19,7 +19,7 @@ from faust.transport.drivers.aiokafka import credentials_to_aiokafka_auth
 from faust.types import TP
 
 from tests.reward_transformations.trajectories import make_trajectory
-from tests.streams.hosted_games import assert_exactly_once, events, games, read
+from tests.streams.hosted_games import AnyProcessor, assert_exactly_once, events, games, read
 from unstable_stream.errors import ConfigError
 from unstable_stream.log.kafka.location import parse_location
 from unstable_stream.log.kafka.log import KafkaLog
@@ -30,9 +30,9 @@ from unstable_stream.reward_transformations import StepRewardTransform
 from unstable_stream.runs.config import RunConfig, parse_config
 from unstable_stream.runs.records import start_run
 from unstable_stream.streams.faust import Reading, credentials, joined_on, kafka_location
-from unstable_stream.streams.partition import Processor, group_of
+from unstable_stream.streams.folds import group_of
 from unstable_stream.streams.processors import (
-    PROCESSOR_INPUTS,
+    PROCESSORS,
     rating_processor,
     reward_processor,
 )
@@ -70,14 +70,14 @@ class Run:
     async def rewind(self) -> None:
         """Let its processors begin again."""
         producer = await self.log.producer(f"{self.run_id}-rewind")
-        for name, inputs in PROCESSOR_INPUTS.items():
-            own = {at: offset for at, offset in self.begin.items() if at.topic in inputs}
+        for spec in PROCESSORS:
+            own = {at: offset for at, offset in self.begin.items() if at.topic in spec.inputs}
             async with producer.transaction() as transaction:
-                await transaction.commit_positions(group_of(name, self.run_id), own)
+                await transaction.commit_positions(group_of(spec.name, self.run_id), own)
         await producer.close()
 
     @property
-    def makers(self) -> Sequence[Callable[[], Processor]]:
+    def makers(self) -> Sequence[Callable[[], AnyProcessor]]:
         return partial(reward_processor, self.run_id, FINAL, STEP), partial(rating_processor, self.run_id)
 
     async def play(self, first: int, count: int) -> None:
@@ -86,8 +86,8 @@ class Run:
     async def processed(self) -> bool:
         """Whether all that is on the log has been committed by the processors."""
         committed: dict[TopicPartition, int] = {}
-        for name in PROCESSOR_INPUTS:
-            committed |= await self.log.committed_positions(group_of(name, self.run_id))
+        for spec in PROCESSORS:
+            committed |= await self.log.committed_positions(group_of(spec.name, self.run_id))
         return all(committed[TopicPartition(r.topic, r.partition)] > r.offset for r in await self.played())
 
     async def played(self) -> list[StoredRecord]:

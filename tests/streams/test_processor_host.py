@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.reward_transformations.trajectories import RUN, make_trajectory
-from tests.streams.doomed_host import host_both, make_ratings, make_rewards
-from tests.streams.hosted_games import assert_exactly_once, events, games, garbage, read
+from tests.streams.doomed_host import RATINGS, REWARDS, host_both, make_ratings, make_rewards
+from tests.streams.hosted_games import OTHER_RUN, assert_exactly_once, events, games, garbage, read
+from tests.streams.tapped_log import tapped
 from unstable_stream.errors import FencedError, ServiceError
 from unstable_stream.events import (
     Event,
@@ -24,22 +25,15 @@ from unstable_stream.events import (
     decode_event,
 )
 from unstable_stream.log.local.log import LocalLog
-from unstable_stream.log.port import Record, TopicPartition
+from unstable_stream.log.port import EventLog, Record, TopicPartition
 from unstable_stream.log.records import record_from_event
 from unstable_stream.log.topics import load_topics
-from unstable_stream.streams.host import run_processor
-from unstable_stream.streams.partition import HostCounters, Hosting, Processor
+from unstable_stream.runs.config import RunConfig, parse_config
+from unstable_stream.runs.records import start_run
+from unstable_stream.streams.folds import FoldSink, Processor, ProcessorSpec
 from unstable_stream.streams.processors import host_processors
+from unstable_stream.streams.run_directory import RunDirectory
 
-STEPS = (
-    "polled",
-    "folded",
-    "begun",
-    "outputs-appended",
-    "dead-letters-appended",
-    "positions-added",
-    "committed",
-)
 MAKERS = (make_rewards, make_ratings)
 GARBAGE = garbage()
 
@@ -53,34 +47,52 @@ def path(tmp_path: Path) -> Path:
 async def log(path: Path) -> AsyncIterator[LocalLog]:
     async with LocalLog.open(path) as opened:
         await opened.create_topics(list(load_topics().values()))
+        for run_id in (RUN, OTHER_RUN):
+            config = {"model": "tiny-player", "train_envs": [{"env_id": "Env-0"}]}
+            await start_run(opened, parse_config(config), run_id)
         yield opened
 
 
-async def _drain(
-    log: LocalLog,
-    make: Callable[[], Processor] = make_rewards,
-    *,
-    run_id: str | None = RUN,
-    on_step: Callable[[str, TopicPartition], None] = lambda step, at: None,
-) -> HostCounters:
+async def _drain(log: EventLog, spec: ProcessorSpec = REWARDS, *, run_id: str | None = RUN) -> None:
     stop = asyncio.Event()
     stop.set()
-    hosting = Hosting(log, make, run_id=run_id, on_step=on_step)
-    await run_processor(hosting, stop=stop)
-    return hosting.counters
+    async with RunDirectory(log) as runs:
+        await host_processors([FoldSink(log, spec, runs, run_id)], stop=stop)
+
+
+@dataclass
+class _Folded:
+    """Counts the events that a processor is given."""
+
+    processor: Processor
+    given: list[Event]
+
+    def handle(self, event: Event) -> Sequence[Event]:
+        self.given.append(event)
+        return self.processor.handle(event)
+
+
+def _noting(spec: ProcessorSpec) -> tuple[ProcessorSpec, list[Event]]:
+    """The same processor, and the events that it is given from now on."""
+    given: list[Event] = []
+
+    def make(run_id: str, config: RunConfig) -> Processor:
+        return _Folded(spec.make(run_id, config), given)
+
+    return ProcessorSpec(spec.name, spec.inputs, make), given
 
 
 async def test_it_publishes_what_the_fold_gives_and_commits_what_it_read(log: LocalLog) -> None:
     await log.append(games(0, 30))
-    counters = await _drain(log)
-    await _drain(log, make_ratings)
+    spec, given = _noting(REWARDS)
+    await _drain(log, spec)
+    await _drain(log, RATINGS)
     await assert_exactly_once(log, MAKERS)
     trajectories = await events(log, "trajectories")
     ours = sum(event.run_id == RUN for event in trajectories)
     steps = await events(log, "steps")
-    assert counters == HostCounters(
-        processed=ours, produced=len(steps), rejected=0, skipped=len(trajectories) - ours, lag=0
-    )
+    assert len(given) == ours < len(trajectories)
+    assert {event.run_id for event in given} == {RUN}
     assert len(steps) == 2 * ours > 0
     assert {type(event) for event in steps} == {Step}
     assert {event.run_id for event in steps} == {RUN}
@@ -91,7 +103,7 @@ async def test_a_restart_goes_on_with_the_state_of_what_was_committed(log: Local
     for first in (0, 10, 20):
         await log.append(games(first, 10))
         await _drain(log)
-        await _drain(log, make_ratings)
+        await _drain(log, RATINGS)
     await assert_exactly_once(log, MAKERS)
 
 
@@ -100,17 +112,16 @@ async def test_games_delivered_again_change_nothing(log: LocalLog) -> None:
     await _drain(log)
     before = await events(log, "steps")
     await log.append(games(0, 8))
-    counters = await _drain(log)
-    assert counters.processed > 0
-    assert counters.produced == 0
+    spec, given = _noting(REWARDS)
+    await _drain(log, spec)
+    assert len(given) == 2 * len(before) // 2 > 0
     assert await events(log, "steps") == before
 
 
 async def test_records_that_are_no_events_are_set_aside_whole(log: LocalLog) -> None:
     impossible = make_trajectory(100, env_id="Env-1", trained_seats=(7,))
     await log.append([*games(0, 4), GARBAGE, record_from_event(impossible), *games(4, 4)])
-    counters = await _drain(log)
-    assert counters.rejected == 2
+    await _drain(log)
     garbage, refused = await events(log, "dead-letters")
     assert isinstance(garbage, RecordRejected)
     assert isinstance(refused, RecordRejected)
@@ -136,7 +147,8 @@ async def test_records_that_are_no_events_are_set_aside_whole(log: LocalLog) -> 
         if r.value != GARBAGE.value
         for e in [decode_event(r.value)]
     )
-    assert (await _drain(log)).rejected == 0
+    await _drain(log)
+    assert len(await events(log, "dead-letters")) == 2
 
 
 async def test_a_bad_record_too_large_for_its_dead_letter_is_cut(log: LocalLog) -> None:
@@ -151,28 +163,29 @@ async def test_a_bad_record_too_large_for_its_dead_letter_is_cut(log: LocalLog) 
 class _Fails:
     """Fails on one game."""
 
-    name = "fails"
-    inputs = (GameOutcome.TOPIC,)
-
     def handle(self, event: Event) -> Sequence[Event]:
         if isinstance(event, GameOutcome) and event.game_index == 5:
             raise ZeroDivisionError("a bug")
         return ()
 
 
+FAILS = ProcessorSpec("fails", (GameOutcome.TOPIC,), lambda run_id, config: _Fails())
+
+
 async def test_a_bug_in_the_fold_stops_the_host_before_anything_is_committed(log: LocalLog) -> None:
     await log.append(games(0, 8))
     with pytest.raises(ServiceError, match=r"fails/run-a: folding game-outcomes\[0\]@5 .*ZeroDivisionError"):
-        await _drain(log, _Fails)
+        await _drain(log, FAILS)
     assert await log.committed_positions("fails/run-a") == {}
     assert await events(log, "dead-letters") == []
 
 
 async def test_one_that_fails_ends_the_others(log: LocalLog) -> None:
     await log.append(games(0, 8))
-    hosted = [Hosting(log, make, run_id=RUN) for make in (make_rewards, _Fails)]
-    with pytest.raises(ServiceError, match="a bug"):
-        await host_processors(hosted, stop=asyncio.Event(), drain=True)
+    async with RunDirectory(log) as runs:
+        sinks = [FoldSink(log, spec, runs, RUN) for spec in (REWARDS, FAILS)]
+        with pytest.raises(ServiceError, match="a bug"):
+            await host_processors(sinks, stop=asyncio.Event(), drain=True)
 
 
 async def _until(condition: Callable[[], bool], deadline_s: float = 30.0) -> None:
@@ -181,38 +194,48 @@ async def _until(condition: Callable[[], bool], deadline_s: float = 30.0) -> Non
             await asyncio.sleep(0.005)
 
 
-async def test_a_running_host_picks_up_what_arrives_and_measures_its_lag(log: LocalLog) -> None:
-    stop, hosting = asyncio.Event(), Hosting(log, make_ratings, run_id=RUN)
-    counters = hosting.counters
-    host = asyncio.ensure_future(run_processor(hosting, stop=stop, max_records=3))
-    for first in (0, 5):
-        await log.append(games(first, 5))
-        await _until(lambda reached=first + 5: counters.processed == reached)  # type: ignore[misc]
-    stop.set()
-    await host
-    assert counters.lag == 0
-    assert counters.produced == len(await events(log, "ratings")) == 40
+async def test_a_running_host_picks_up_what_arrives(log: LocalLog) -> None:
+    stop, (spec, given) = asyncio.Event(), _noting(RATINGS)
+    async with RunDirectory(log) as runs:
+        sink = FoldSink(log, spec, runs, RUN)
+        host = asyncio.ensure_future(host_processors([sink], stop=stop, max_records=3))
+        for first in (0, 5):
+            await log.append(games(first, 5))
+            await _until(lambda reached=first + 5: len(given) == reached)  # type: ignore[misc]
+        stop.set()
+        await host
+    assert len(await events(log, "ratings")) == 40
+    assert await log.committed_positions(sink.group) == await log.end_offsets("game-outcomes")
 
 
 @dataclass
 class _Member:
     """A running host."""
 
-    hosting: Hosting
+    sink: FoldSink
+    given: list[Event]
     stop: asyncio.Event
     task: "asyncio.Task[None]"
     held: set[TopicPartition]
-    """Partitions it has processed records of."""
+    """Partitions it has committed batches of."""
 
     async def end(self) -> None:
         self.stop.set()
         await self.task
 
 
-def _start(log: LocalLog, make: Callable[[], Processor]) -> _Member:
+def _start(log: LocalLog, spec: ProcessorSpec) -> _Member:
     stop, held = asyncio.Event(), set[TopicPartition]()
-    hosting = Hosting(log, make, run_id=RUN, on_step=lambda step, at: held.add(at), settle_s=0.1)
-    return _Member(hosting, stop, asyncio.ensure_future(run_processor(hosting, stop=stop, drain=False)), held)
+
+    def note(call: str, about: frozenset[TopicPartition]) -> None:
+        if call == "after commit":
+            held.update(about)
+
+    noting, given = _noting(spec)
+    through = tapped(log, note)
+    sink = FoldSink(through, noting, RunDirectory(through), RUN, settle_s=0.1)
+    hosting = host_processors([sink], stop=stop, drain=False)
+    return _Member(sink, given, stop, asyncio.ensure_future(hosting), held)
 
 
 async def _all_partitions(log: LocalLog) -> set[TopicPartition]:
@@ -222,10 +245,10 @@ async def _all_partitions(log: LocalLog) -> set[TopicPartition]:
 async def test_two_hosts_share_the_partitions_and_hand_them_over(path: Path, log: LocalLog) -> None:
     await log.append(games(0, 8))
     whole = await _all_partitions(log)
-    first = _start(log, make_rewards)
+    first = _start(log, REWARDS)
     await _until(lambda: first.held == whole)
     async with LocalLog.open(path) as other_log:
-        second = _start(other_log, make_rewards)
+        second = _start(other_log, REWARDS)
         shared, index = False, 8
         async with asyncio.timeout(30):
             while not shared:  # games come in while the partitions move
@@ -242,97 +265,126 @@ async def test_two_hosts_share_the_partitions_and_hand_them_over(path: Path, log
         await _until(lambda: second.held == whole)
         await second.end()
     await _drain(log)
-    await _drain(log, make_ratings)
+    await _drain(log, RATINGS)
     await assert_exactly_once(log, MAKERS)
 
 
 async def test_a_host_that_was_fenced_on_one_partition_goes_on_with_all(log: LocalLog) -> None:
     await log.append(games(0, 8))
     whole = await _all_partitions(log)
-    host = _start(log, make_rewards)
-    await _until(lambda: host.held == whole and host.hosting.counters.lag == 0)
+    host = _start(log, REWARDS)
+    await _until(lambda: host.held == whole)
     taken = min(whole)
-    await log.producer(host.hosting.producer_id(taken))
+    await log.producer(host.sink.producer_id(taken))
     await log.append(games(8, 8))
-    expected = sum(record.key.startswith(f"{RUN}/") for record in games(0, 16))
-    await _until(lambda: host.hosting.counters.processed == expected)
+    ends = {at: end for at, end in (await log.end_offsets("trajectories")).items() if end}
+    await _until(lambda: host.sink.positions().items() >= ends.items())
     await host.end()
     await _drain(log)
-    await _drain(log, make_ratings)
+    await _drain(log, RATINGS)
     await assert_exactly_once(log, MAKERS)
 
 
 async def test_a_host_whose_partition_is_taken_over_and_over_stops(log: LocalLog) -> None:
     await log.append(games(0, 8))
-    host = _start(log, make_ratings)
+    host = _start(log, RATINGS)
     at = TopicPartition(GameOutcome.TOPIC, 0)
     await _until(lambda: host.held == {at})
     index = 8
     async with asyncio.timeout(30):
         while not host.task.done():
-            await log.producer(host.hosting.producer_id(at))
+            await log.producer(host.sink.producer_id(at))
             await log.append(games(index, 1))
             index += 1
             await asyncio.wait([host.task], timeout=0.05)
     with pytest.raises(FencedError, match=r"^rating-processor/run-a: game-outcomes\[0\] is assigned"):
         await host.task
     await _drain(log)
-    await _drain(log, make_ratings)
+    await _drain(log, RATINGS)
     await assert_exactly_once(log, MAKERS)
 
 
 async def test_state_that_cannot_be_restored_is_an_error(log: LocalLog) -> None:
     await log.append(games(0, 8))
-    await _drain(log, make_ratings)
+    await _drain(log, RATINGS)
     await log.delete_before({TopicPartition("game-outcomes", 0): 3})
     with pytest.raises(ServiceError, match=r"game-outcomes\[0\] holds offsets 3 to 8, but the state up to 8"):
-        await _drain(log, make_ratings)
+        await _drain(log, RATINGS)
 
 
 async def test_a_new_processor_begins_at_what_is_retained(log: LocalLog) -> None:
     await log.append(games(0, 8))
     await log.delete_before({TopicPartition("game-outcomes", 0): 3})
-    counters = await _drain(log, make_ratings)
-    assert counters.processed == 5
+    spec, given = _noting(RATINGS)
+    await _drain(log, spec)
+    assert len(given) == 5
 
 
-class _Counts:
-    """Sees all runs."""
-
-    name = "counts"
-    inputs = (Trajectory.TOPIC, GameOutcome.TOPIC)
-    runs: set[str] = set()  # noqa: RUF012 - shared on purpose: one instance per partition
+class _Silent:
+    """Nothing follows."""
 
     def handle(self, event: Event) -> Sequence[Event]:
-        self.runs.add(event.run_id)
         return ()
 
 
 async def test_without_a_run_it_serves_all(log: LocalLog) -> None:
     await log.append(games(0, 4))
-    counters = await _drain(log, _Counts, run_id=None)
-    assert _Counts.runs == {RUN, "run-b"}
-    assert counters.skipped == 0
+    inputs = (Trajectory.TOPIC, GameOutcome.TOPIC)
+    spec, given = _noting(ProcessorSpec("counts", inputs, lambda run_id, config: _Silent()))
+    await _drain(log, spec, run_id=None)
+    assert {event.run_id for event in given} == {RUN, OTHER_RUN}
     ends: dict[TopicPartition, int] = {}
-    for topic in _Counts.inputs:
+    for topic in inputs:
+        assert sum(topic == event.TOPIC for event in given) == len(await read(log, topic))
         ends |= {at: end for at, end in (await log.end_offsets(topic)).items() if end}
     assert await log.committed_positions("counts") == ends
 
 
-async def test_the_commit_steps_come_in_order(log: LocalLog) -> None:
+async def test_each_partition_commits_results_and_position_in_one_transaction(log: LocalLog) -> None:
     await log.append(games(0, 4))
-    seen: dict[TopicPartition, list[str]] = defaultdict(list)
-    await _drain(log, on_step=lambda step, at: seen[at].append(step))
-    written = {TopicPartition(r.topic, r.partition) for r in await read(log, "trajectories")}
-    assert len(written) > 1
-    assert seen == {at: list(STEPS) for at in written}
+    calls: dict[TopicPartition, list[str]] = defaultdict(list)
+
+    def note(call: str, about: frozenset[TopicPartition]) -> None:
+        for at in about if call != "after poll" else ():
+            calls[at].append(call)
+
+    await _drain(tapped(log, note))
+    stored = await read(log, "trajectories")
+    ours = {TopicPartition(r.topic, r.partition) for r in stored if r.key.startswith(f"{RUN}/")}
+    others = {TopicPartition(r.topic, r.partition) for r in stored} - ours
+    assert len(ours) > 1
+    assert others
+    made = ("begin", "append steps", "commit_positions", "commit")
+    assert calls == {
+        at: [
+            f"{when} {call}"
+            for call in made
+            if at in ours or "append" not in call
+            for when in ("before", "after")
+        ]
+        for at in ours | others
+    }
 
 
-@pytest.mark.parametrize("step", STEPS)
-async def test_kill_between_commit_steps(path: Path, log: LocalLog, step: str) -> None:
+KILLS = (
+    ("after poll", 3),
+    ("before begin", 3),
+    ("after begin", 3),
+    ("after append steps", 3),
+    ("after append ratings", 2),
+    ("after append dead-letters", 1),
+    ("before commit_positions", 3),
+    ("after commit_positions", 3),
+    ("before commit", 3),
+    ("after commit", 3),
+)
+
+
+@pytest.mark.parametrize(("call", "occurrence"), KILLS)
+async def test_kill_between_commit_steps(path: Path, log: LocalLog, call: str, occurrence: int) -> None:
     await log.append([*games(0, 12), GARBAGE, *games(12, 12)])
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tests.streams.doomed_host", str(path), step, "3"
+        sys.executable, "-m", "tests.streams.doomed_host", str(path), call, str(occurrence)
     )
     assert await process.wait() == -signal.SIGKILL
     await host_both(path)

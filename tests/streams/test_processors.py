@@ -101,3 +101,20 @@ async def test_a_bad_transformation_is_known_before_anything_is_read(log: LocalL
     with pytest.raises(ConfigError, match="unknown type 'Nope'"):
         await run_processors(log, RUN, asyncio.Event())
     assert await log.groups() == []
+
+
+async def test_a_run_that_makes_no_processor_does_not_stop_the_host_of_all(log: LocalLog) -> None:
+    """The other runs are served; what is of this one is set aside, once."""
+    await start_run(log, _config(), RUN)
+    await start_run(log, _config(rewards={"step": [{"type": "Nope"}]}), OTHER_RUN)
+    for first in (0, 4):
+        await log.append(games(first, 4))
+        await _serve(log, None)
+    assert {event.run_id for event in await events(log, "steps")} == {RUN}
+    rejected = [e for e in await events(log, "dead-letters") if isinstance(e, RecordRejected)]
+    assert len(rejected) == len({e.event_id for e in rejected}) == 8
+    assert "run 'run-b' cannot be folded by this host" in rejected[0].reason
+    assert "unknown type 'Nope'" in rejected[0].reason
+    await log.append(games(0, 4))
+    await _serve(log, None)
+    assert len(await events(log, "dead-letters")) == 12

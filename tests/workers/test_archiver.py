@@ -1,17 +1,19 @@
 """The archiver on a real log: complete, resumable, and never stopped by a bad record."""
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 from tests.archive.history import made_up_run
+from tests.streams.tapped_log import tapped
 from unstable_stream.archive import ArchiveWriter, Written, open_archive, query
 from unstable_stream.errors import ArchiveBusyError
 from unstable_stream.events import Event
 from unstable_stream.log.local.log import LocalLog
-from unstable_stream.log.port import Record, TopicPartition
+from unstable_stream.log.port import EventLog, Record, TopicPartition
 from unstable_stream.log.records import record_from_event
 from unstable_stream.log.topics import load_topics
 from unstable_stream.workers.archiver import GROUP, run_archiver
@@ -31,7 +33,7 @@ async def _publish(log: LocalLog, events: Sequence[Event]) -> None:
     await log.append([record_from_event(event) for event in events])
 
 
-async def _archive_all(log: LocalLog, path: Path, max_batch: int = 20_000) -> list[Written]:
+async def _archive_all(log: EventLog, path: Path, max_batch: int = 20_000) -> list[Written]:
     """Archive what the log holds now, and return what each transaction stored."""
     stop = asyncio.Event()
     stop.set()
@@ -223,6 +225,44 @@ async def test_death_around_the_store_loses_nothing_and_repeats_nothing(
     assert query(path, "SELECT count(*) FROM dead_letters").rows == [(1,)]
     letters = query(path, "SELECT count(*) FROM events WHERE type = 'record-rejected'").rows
     assert letters == [(1,)] if after else [(2,)]
+
+
+class _Killed(BaseException):
+    """Stands for kill -9: nothing in the package catches it."""
+
+
+@pytest.mark.parametrize(
+    ("call", "occurrence"),
+    [
+        ("after poll", 2),
+        ("before append dead-letters", 1),
+        ("after append dead-letters", 1),
+        ("before commit", 1),  # where reading begins
+        ("before commit", 2),
+        ("after commit", 2),
+    ],
+)
+async def test_death_at_any_call_to_the_log_loses_nothing_and_repeats_nothing(
+    log: LocalLog, tmp_path: Path, call: str, occurrence: int
+) -> None:
+    await _publish(log, made_up_run())
+    await log.append([Record("metrics", "plug-in", b"bad", {}, 1_000)])
+    made = Counter[str]()
+
+    def die(name: str, about: frozenset[TopicPartition]) -> None:
+        made[name] += 1
+        if name == call and made[name] == occurrence:
+            raise _Killed
+
+    path = tmp_path / "a.duckdb"
+    with pytest.raises(_Killed):
+        await _archive_all(tapped(log, die), path, max_batch=60)
+    await _archive_all(log, path, max_batch=60)
+    await _archive_all(log, tmp_path / "whole.duckdb")
+    assert _typed(path) == _typed(tmp_path / "whole.duckdb")
+    assert query(path, "SELECT count(*) FROM dead_letters").rows == [(1,)]
+    await _archive_all(log, path)  # a letter may have come after the end
+    assert query(path, "SELECT count(*) FROM dead_letters").rows == [(1,)]
 
 
 async def test_a_reader_that_never_leaves_delays_but_does_not_stop_it(

@@ -24,7 +24,7 @@ from unstable_stream.model_pool import RatingProcessor
 from unstable_stream.reward_transformations import RewardProcessor
 from unstable_stream.runs.config import RunConfig, parse_config
 from unstable_stream.runs.topic_records import run_events
-from unstable_stream.streams.partition import group_of
+from unstable_stream.streams.folds import group_of
 
 __all__ = ["RunScope"]
 

@@ -42,7 +42,7 @@ from unstable_stream.proofs.replays import GameCheck
 from unstable_stream.proofs.report import Check, Difference, VerifyReport
 from unstable_stream.proofs.scope import RunScope
 from unstable_stream.runs.topic_records import RunReader, event_of_run, run_events
-from unstable_stream.streams.partition import Processor
+from unstable_stream.streams.folds import Processor
 from unstable_stream.streams.processors import rating_processor, reward_processor
 
 __all__ = ["verify_run"]

@@ -1,7 +1,7 @@
 """Faust as the host of the stream processors: agents of faust-streaming share out and read the partitions.
 
 Faust brings membership, delivery and its command line; everything that decides what is lost or counted twice
-is ours (:mod:`unstable_stream.streams.partition`). In particular:
+is ours (:mod:`unstable_stream.streams.folds`). In particular:
 
 - Faust acknowledges an event even if the agent that was given it failed. Nothing here is ever acknowledged,
   so nothing is committed in the group of the Faust app; positions are committed in the processor's own group.
@@ -36,10 +36,9 @@ from unstable_stream.log.kafka.location import SCHEME, KafkaLocation, parse_loca
 from unstable_stream.log.kafka.log import KafkaLog
 from unstable_stream.log.kafka.records import stored_record
 from unstable_stream.log.port import EventLog, Positions, StoredRecord, TopicPartition
-from unstable_stream.streams.by_run import RunDirectory
-from unstable_stream.streams.held_partitions import HeldPartitions
-from unstable_stream.streams.partition import Hosting
-from unstable_stream.streams.processors import PROCESSOR_INPUTS, hostings
+from unstable_stream.streams.folds import FoldSink, ProcessorSpec
+from unstable_stream.streams.processors import PROCESSORS, fold_sinks
+from unstable_stream.streams.run_directory import RunDirectory
 
 __all__ = ["FaustProcessors", "Reading", "credentials", "joined_on", "kafka_location", "run_on_faust"]
 
@@ -191,17 +190,17 @@ class _Transport(driver.Transport):  # type: ignore[misc]
 class _Served:
     """One processor: what its agent reads waits here until the partitions have been looked after."""
 
-    def __init__(self, app: Any, name: str, inputs: Sequence[str]) -> None:
+    def __init__(self, app: Any, spec: ProcessorSpec) -> None:
         self._app = app
-        self._inputs = inputs
+        self._inputs = spec.inputs
         self._waiting: asyncio.Queue[Reading] = asyncio.Queue(_BUFFER)
-        self._held: HeldPartitions | None = None
+        self._sink: FoldSink | None = None
         self._task: asyncio.Task[None] | None = None
         self._stopping = False
         self.ready = asyncio.Event()
         # Without acks Faust commits nothing; whatever it has read is ours to account for.
-        topic = app.topic(*inputs, acks=False, key_serializer="raw", value_serializer="raw")
-        app.agent(topic, name=name)(self._read)
+        topic = app.topic(*spec.inputs, acks=False, key_serializer="raw", value_serializer="raw")
+        app.agent(topic, name=spec.name)(self._read)
 
     async def _read(self, stream: Any) -> None:
         """The agent."""
@@ -210,12 +209,12 @@ class _Served:
 
     def positions(self) -> Positions:
         """Next offset of every open partition."""
-        return {} if self._held is None else self._held.positions()
+        return {} if self._sink is None else self._sink.positions()
 
-    def begin(self, hosting: Hosting, fail: Callable[[BaseException], None]) -> None:
+    def begin(self, sink: FoldSink, fail: Callable[[BaseException], None]) -> None:
         """Process what is read until :meth:`end`; ``fail`` is told why that is not possible."""
-        self._held = HeldPartitions(hosting)
-        self._task = asyncio.ensure_future(self._serve(self._held))
+        self._sink = sink
+        self._task = asyncio.ensure_future(self._serve(sink))
 
         def look(task: asyncio.Task[None]) -> None:
             error = None if task.cancelled() else task.exception()
@@ -229,8 +228,8 @@ class _Served:
         self._stopping = True
         if self._task is not None:
             await asyncio.wait([self._task])
-        if self._held is not None:
-            await self._held.close()
+        if self._sink is not None:
+            await self._sink.close()
 
     async def drained(self, log: EventLog) -> bool:
         """Return whether its partitions were read and processed to their end."""
@@ -244,24 +243,23 @@ class _Served:
             ends |= await log.end_offsets(topic)
         return all(read_up_to[at] >= ends[at] and processed[at] >= reading.reached(at) for at in assigned)
 
-    async def _serve(self, held: HeldPartitions) -> None:
+    async def _serve(self, sink: FoldSink) -> None:
         reading: _ConsumerThread = self._app.consumer.reading
         while not self._stopping:
             batch = await self._next_batch()
             opened: Positions = {}
             if not self._app.rebalancing:
-                opened = await held.follow(self._assigned())
+                opened = await sink.follow(self._assigned())
                 self.ready.set()
-            before = {at: offset for at, offset in held.positions().items() if at not in opened}
+            before = {at: offset for at, offset in sink.positions().items() if at not in opened}
             records, astray = joined_on(batch, before, reading.sessions)
             if not batch:
                 # Read, yet not delivered, although nothing else is: Faust has dropped it.
                 astray = {at for at, offset in before.items() if reading.reached(at) > offset}
-            await held.process(records)
-            back = {at: offset for at, offset in held.positions().items() if at in opened or at in astray}
+            await sink.process(records, {})
+            back = {at: offset for at, offset in sink.positions().items() if at in opened or at in astray}
             if back:
                 await reading.go_to(back)
-            await held.measure_lag()
 
     async def _next_batch(self) -> list[Reading]:
         try:
@@ -321,7 +319,7 @@ class FaustProcessors:
     Args:
         location: of the Kafka log.
         app_id: names the app and its Kafka group, in which Faust shares the partitions out.
-        begin: returns what is hosted, by processor name, when the app has started.
+        begin: called when the app has started; returns the sinks of the processors.
         close: called when the app has stopped.
     """
 
@@ -329,7 +327,7 @@ class FaustProcessors:
         self,
         location: KafkaLocation,
         app_id: str,
-        begin: Callable[[], Awaitable[Sequence[Hosting]]],
+        begin: Callable[[], Awaitable[Sequence[FoldSink]]],
         close: Callable[[], Awaitable[None]],
         *,
         crash_on_failure: bool,
@@ -355,7 +353,7 @@ class FaustProcessors:
         transport = _Transport(self.app.conf.broker_consumer, self.app)
         transport.host = self
         self.app.transport = transport
-        self._served = {name: _Served(self.app, name, inputs) for name, inputs in PROCESSOR_INPUTS.items()}
+        self._served = {spec.name: _Served(self.app, spec) for spec in PROCESSORS}
         self.app.task(self._start)
         self.app.on_before_shutdown.connect(self._end)
 
@@ -382,9 +380,8 @@ class FaustProcessors:
             await asyncio.sleep(_IDLE_S)
 
     async def _start(self) -> None:
-        hosted = {hosting.name: hosting for hosting in await self._begin()}
-        for name, served in self._served.items():
-            served.begin(hosted[name], self._fail)
+        for sink in await self._begin():
+            self._served[sink.spec.name].begin(sink, self._fail)
 
     async def _end(self, *_: object, **__: object) -> None:
         for served in self._served.values():
@@ -427,7 +424,7 @@ def _app_id(run_id: str | None) -> str:
 
 
 async def run_on_faust(
-    hosted: Sequence[Hosting],
+    sinks: Sequence[FoldSink],
     location: str,
     *,
     stop: asyncio.Event,
@@ -442,17 +439,17 @@ async def run_on_faust(
         ServiceError: a fold failed, or Faust did; nothing of the batch is committed.
         FencedError: somebody outside the group takes the partitions over.
     """
-    kafka, log = kafka_location(location), hosted[0].log
-    for topic in {topic for hosting in hosted for topic in hosting.inputs}:
+    kafka, log = kafka_location(location), sinks[0].log
+    for topic in {topic for sink in sinks for topic in sink.spec.inputs}:
         await log.end_offsets(topic)  # Faust would wait for ever for a broker or a topic that is not there
 
-    async def begin() -> Sequence[Hosting]:
-        return hosted
+    async def begin() -> Sequence[FoldSink]:
+        return sinks
 
     async def close() -> None:
         pass
 
-    processors = FaustProcessors(kafka, _app_id(hosted[0].run_id), begin, close, crash_on_failure=False)
+    processors = FaustProcessors(kafka, _app_id(sinks[0].run_id), begin, close, crash_on_failure=False)
     app = processors.app
     starting = asyncio.ensure_future(processors.start())
     stopping = asyncio.ensure_future(stop.wait())
@@ -484,10 +481,10 @@ def _standalone() -> Any:
     run_id = os.environ.get("UNSTABLE_STREAM_RUN") or None
     opened = contextlib.AsyncExitStack()
 
-    async def begin() -> Sequence[Hosting]:
+    async def begin() -> Sequence[FoldSink]:
         log = await opened.enter_async_context(KafkaLog.open(text))
         runs = await opened.enter_async_context(RunDirectory(log))
-        return await hostings(log, runs, run_id)
+        return await fold_sinks(log, runs, run_id)
 
     return FaustProcessors(
         kafka_location(text), _app_id(run_id), begin, opened.aclose, crash_on_failure=True

@@ -2,21 +2,20 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any, Final, Literal
 
 from unstable_stream.log.port import EventLog
 from unstable_stream.model_pool import RatingProcessor, TrueSkillSettings
 from unstable_stream.reward_transformations import RewardProcessor, build_final, build_step
 from unstable_stream.runs.config import RunConfig
-from unstable_stream.streams.by_run import ProcessorByRun, RunDirectory
-from unstable_stream.streams.host import run_processor
-from unstable_stream.streams.partition import HostCounters, Hosting, Processor
+from unstable_stream.streams.consumer import Pace, run_consumer
+from unstable_stream.streams.folds import FoldSink, Processor, ProcessorSpec
+from unstable_stream.streams.run_directory import RunDirectory
 
 __all__ = [
-    "PROCESSOR_INPUTS",
+    "PROCESSORS",
+    "fold_sinks",
     "host_processors",
-    "hostings",
     "rating_processor",
     "reward_processor",
     "run_processors",
@@ -58,22 +57,19 @@ def _ratings_of(run_id: str, config: RunConfig) -> Processor:
     return rating_processor(run_id, config.model_pool.draw_probability)
 
 
-_PROCESSORS: Final = ((RewardProcessor, _rewards_of), (RatingProcessor, _ratings_of))
+PROCESSORS: Final = (
+    ProcessorSpec(RewardProcessor.name, RewardProcessor.inputs, _rewards_of),
+    ProcessorSpec(RatingProcessor.name, RatingProcessor.inputs, _ratings_of),
+)
 
-PROCESSOR_INPUTS: Final = {kind.name: kind.inputs for kind, _ in _PROCESSORS}
-"""The topics each processor reads, by its name."""
 
-
-async def hostings(
-    log: EventLog, runs: RunDirectory, run_id: str | None, counters: Mapping[str, HostCounters] | None = None
-) -> list[Hosting]:
-    """Return the processors of one run, or of all, ready to be hosted.
+async def fold_sinks(log: EventLog, runs: RunDirectory, run_id: str | None) -> list[FoldSink]:
+    """Return a sink for each processor, of one run or of all.
 
     Args:
         log: the event log.
         runs: its runs.
         run_id: full id of the run; ``None``: all, each with the configuration it began with.
-        counters: by processor name, to be kept up to date.
 
     Raises:
         EventError: no such run.
@@ -81,32 +77,36 @@ async def hostings(
     """
     if run_id is not None:
         await runs.learn([run_id])
-        for _, make in _PROCESSORS:
-            make(run_id, runs.config(run_id))  # a mistake in it is to be known before anything is read
-    return [
-        Hosting(
-            log,
-            partial(ProcessorByRun, kind.name, kind.inputs, runs, make),
-            run_id=run_id,
-            learn_runs=runs.learn,
-            counters=(counters or {}).get(kind.name) or HostCounters(),
-        )
-        for kind, make in _PROCESSORS
-    ]
+        for spec in PROCESSORS:
+            spec.make(run_id, runs.config(run_id))  # a mistake in it is to be known before anything is read
+    return [FoldSink(log, spec, runs, run_id) for spec in PROCESSORS]
 
 
 async def host_processors(
-    hosted: Sequence[Hosting],
+    sinks: Sequence[FoldSink],
     *,
     stop: asyncio.Event,
-    drain: bool,
+    drain: bool = True,
+    max_records: int = 500,
     on_ready: Callable[[], None] = lambda: None,
 ) -> None:
-    """Host several processors until ``stop``; the first that fails ends all and is raised.
+    """Host processors, each in a group of its own, until ``stop``; the first that fails ends all.
 
-    ``drain`` and ``on_ready`` are as for :func:`run_processor`; ready is when all are.
+    Args:
+        sinks: of the processors.
+        stop: ends them.
+        drain: whether they first process all that their partitions hold by then; otherwise they end after the
+            batch in hand.
+        max_records: most records processed side by side.
+        on_ready: called when all have joined their groups and opened the partitions they were given first.
+
+    Raises:
+        FencedError: somebody outside the group takes its partitions over.
+        OffsetOutOfRangeError: records were deleted before they were processed.
+        ServiceError: a fold failed, or its state cannot be restored; nothing of the batch is committed.
     """
-    waiting = len(hosted)
+    pace = Pace(max_records, linger_s=0.02)
+    waiting = len(sinks)
 
     def one_is_ready() -> None:
         nonlocal waiting
@@ -114,15 +114,19 @@ async def host_processors(
         if waiting == 0:
             on_ready()
 
-    hosts = [
-        asyncio.ensure_future(run_processor(one, stop=stop, drain=drain, on_ready=one_is_ready))
-        for one in hosted
-    ]
+    async def host(sink: FoldSink) -> None:
+        topics = sink.spec.inputs
+        consumer = await sink.log.consumer(topics, sink.group)
+        await run_consumer(
+            sink.log, topics, consumer, sink, stop=stop, drain=drain, pace=pace, on_ready=one_is_ready
+        )
+
+    hosts = [asyncio.ensure_future(host(sink)) for sink in sinks]
     try:
         await asyncio.gather(*hosts)
     finally:
-        for host in hosts:
-            host.cancel()  # safe at any point: an open transaction is aborted
+        for one in hosts:
+            one.cancel()  # safe at any point: an open transaction is aborted
         await asyncio.gather(*hosts, return_exceptions=True)
 
 
@@ -140,7 +144,7 @@ async def run_processors(
 
     Args:
         log: the event log.
-        run_id: see :func:`hostings`.
+        run_id: see :func:`fold_sinks`.
         stop: ends them.
         runtime: what hosts them.
         location: where ``log`` is, for a runtime that makes connections of its own.
@@ -154,10 +158,10 @@ async def run_processors(
         FencedError: somebody else takes the partitions over.
     """
     async with RunDirectory(log) as runs:
-        hosted = await hostings(log, runs, run_id)
+        sinks = await fold_sinks(log, runs, run_id)
         if runtime == "faust":
             from unstable_stream.streams.faust import run_on_faust  # loads Faust
 
-            await run_on_faust(hosted, location, stop=stop, drain=drain, on_ready=on_ready)
+            await run_on_faust(sinks, location, stop=stop, drain=drain, on_ready=on_ready)
         else:
-            await host_processors(hosted, stop=stop, drain=drain, on_ready=on_ready)
+            await host_processors(sinks, stop=stop, drain=drain, on_ready=on_ready)

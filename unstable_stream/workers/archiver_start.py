@@ -1,7 +1,6 @@
 """What the archiver settles before it reads: which topics, of which log, and from where."""
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Collection, Sequence
 from typing import Final, TypeVar
 
@@ -11,8 +10,9 @@ from unstable_stream.archive import ArchiveWriter
 from unstable_stream.errors import ArchiveBusyError, ArchiveError
 from unstable_stream.log.port import EventLog, Positions, TopicPartition
 from unstable_stream.log.topics import load_topics
+from unstable_stream.streams.consumer import wait_for_stop
 
-__all__ = ["attribute", "declared_topics", "starts_of", "wait", "when_free"]
+__all__ = ["attribute", "declared_topics", "starts_of", "when_free"]
 
 T = TypeVar("T")
 
@@ -28,7 +28,7 @@ async def declared_topics(log: EventLog, stop: asyncio.Event) -> list[str]:
     declared = load_topics().keys()
     while not (found := declared & (await log.topics()).keys()) and not stop.is_set():
         _log.warning("the log has none of our topics yet; make them with unstable-stream topics create")
-        await wait(stop, _TOPICS_S)
+        await wait_for_stop(stop, _TOPICS_S)
     return sorted(found)
 
 
@@ -71,13 +71,6 @@ async def starts_of(
                     "or the log put back from a copy. Archive it anew: unstable-stream archive --rebuild"
                 )
     return starts
-
-
-async def wait(stop: asyncio.Event, seconds: float) -> None:
-    """Wait for ``stop``, but not longer."""
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            await stop.wait()
 
 
 async def when_free(work: Callable[[], T], stop: asyncio.Event) -> T:

@@ -1,21 +1,20 @@
-"""One processor for all runs: routes each event to a fold of its run, with the settings the run began with.
+"""The runs of a log and the configurations they began with, for whoever serves all of them.
 
 The settings are those of the ``run-started`` event, so they are the same however often the log is folded
 again. A run is recorded before anything else of it, so whoever meets one of its events finds it in ``runs``.
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from unstable_stream.errors import EventError
-from unstable_stream.events import Event, RunStarted
+from unstable_stream.events import RunStarted
 from unstable_stream.log.port import Consumer, EventLog
 from unstable_stream.runs.config import RunConfig, parse_config
 from unstable_stream.runs.records import readable_events
-from unstable_stream.streams.partition import Processor
 
-__all__ = ["ProcessorByRun", "RunDirectory"]
+__all__ = ["RunDirectory"]
 
 
 class RunDirectory:
@@ -70,34 +69,3 @@ class RunDirectory:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
-
-
-class ProcessorByRun:
-    """Holds a processor for each run it meets; :meth:`RunDirectory.learn` comes before :meth:`handle`."""
-
-    def __init__(
-        self,
-        name: str,
-        inputs: tuple[str, ...],
-        runs: RunDirectory,
-        make: Callable[[str, RunConfig], Processor],
-    ) -> None:
-        """``make`` returns a fresh processor of a run, given its id and configuration."""
-        self.name = name
-        self.inputs = inputs
-        self._runs = runs
-        self._make = make
-        self._processors: dict[str, Processor] = {}
-
-    def handle(self, event: Event) -> Sequence[Event]:
-        """Fold one event into its run.
-
-        Raises:
-            EventError: the run is unknown, or its processor refuses the event.
-            ConfigError: the run's settings make no processor here, e.g. for want of a module of its own.
-        """
-        processor = self._processors.get(event.run_id)
-        if processor is None:
-            processor = self._make(event.run_id, self._runs.config(event.run_id))
-            self._processors[event.run_id] = processor
-        return processor.handle(event)

@@ -1,0 +1,247 @@
+"""The consumer loop: a member of a group reads what it is assigned and gives it to a sink, on any event log.
+
+Processors, plug-ins and the archiver all run here; what they do with records, and what they commit, is in
+their sinks (:mod:`unstable_stream.streams.sink`). One round:
+
+1. poll until a batch is full or nothing more is there;
+2. let the sink open and close partitions after every poll, and read on from where it says;
+3. let the sink process the batch;
+4. if nothing was there, let it settle what is under way.
+
+Several members of one group share its partitions. One that is killed is missed by the group: the others are
+given its partitions, and their sinks go on from what was stored.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+
+from unstable_stream.errors import EventLogError, LogUnavailableError, OffsetOutOfRangeError
+from unstable_stream.log.port import Consumer, EventLog, Positions, StoredRecord, TopicPartition
+from unstable_stream.streams.sink import Sink
+
+__all__ = ["JOIN_S", "Pace", "run_consumer", "wait_for_stop"]
+
+JOIN_S: Final = 10.0
+"""A member that was given no partition by then has none: there are more members than partitions."""
+_POLL_RECORDS: Final = 1000
+"""Most records of one poll, so that a change of assignment is soon noticed."""
+_DRAIN_S: Final = 0.25
+"""How long a poll waits for the first record while the input is read to its end."""
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How records are gathered into batches."""
+
+    max_records: int = 500
+    """Most records of one batch."""
+    max_bytes: int = 64 * 1024 * 1024
+    """A batch whose values reach this size takes no more."""
+    wait_s: float = 0.5
+    """How long a poll waits for the first record: the longest a stop goes unnoticed."""
+    linger_s: float = 0.0
+    """How long a batch that is not full waits for the next record."""
+    gather_s: float = 0.0
+    """How long few records wait for more to come, where a batch is dear however small it is."""
+    patience_s: float | None = None
+    """On the way to the end, how long nothing may come before that is an error; ``None``: for ever."""
+
+
+async def run_consumer(
+    log: EventLog,
+    topics: Sequence[str],
+    consumer: Consumer,
+    sink: Sink,
+    *,
+    stop: asyncio.Event,
+    drain: bool,
+    until_end: bool = False,
+    pace: Pace | None = None,
+    on_ready: Callable[[], None] = lambda: None,
+) -> None:
+    """Feed a sink until ``stop`` is set, or until the end; consumer and sink are closed then.
+
+    Args:
+        log: the event log.
+        topics: what ``consumer`` reads.
+        consumer: a member of a group.
+        sink: what the records are for.
+        stop: ends the loop after the batch in hand.
+        drain: after ``stop``, first process everything up to the ends that the topics have by then.
+        until_end: end when the ends that the topics have now are reached.
+        pace: how records are gathered.
+        on_ready: called when it has joined its group and opened the partitions it was given first.
+
+    Raises:
+        OffsetOutOfRangeError: records were deleted before they were read, and the sink needs them.
+        LogUnavailableError: nothing came for ``pace.patience_s`` on the way to the end.
+    """
+    loop = _Loop(log, topics, consumer, sink, stop, drain, pace or Pace())
+    try:
+        await loop.run(await loop.ends() if until_end else None, on_ready)
+    finally:
+        try:
+            await sink.close()
+        finally:
+            await consumer.close()
+
+
+async def wait_for_stop(stop: asyncio.Event, seconds: float) -> bool:
+    """Wait for ``stop``, but not longer; return whether it is set."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await stop.wait()
+    return stop.is_set()
+
+
+class _Loop:
+    def __init__(
+        self,
+        log: EventLog,
+        topics: Sequence[str],
+        consumer: Consumer,
+        sink: Sink,
+        stop: asyncio.Event,
+        drain: bool,
+        pace: Pace,
+    ) -> None:
+        self._event_log = log
+        self._topics = topics
+        self._consumer = consumer
+        self._sink = sink
+        self._stop = stop
+        self._drain = drain
+        self._pace = pace
+        self._assigned_at = _now()
+        """When it last had a partition."""
+
+    async def ends(self) -> Positions:
+        """Return the ends of all partitions."""
+        found: dict[TopicPartition, int] = {}
+        for topic in self._topics:
+            found |= await self._event_log.end_offsets(topic)
+        return found
+
+    async def run(self, ends: Positions | None, on_ready: Callable[[], None]) -> None:
+        """Go round; ``ends`` is where to end."""
+        ready, moved_at = False, _now()
+        while not self._stop.is_set() or self._drain:
+            if self._stop.is_set() and ends is None:
+                ends, moved_at = await self.ends(), _now()
+            records = await self._gather(_DRAIN_S if ends is not None else self._pace.wait_s)
+            await self._go_to(await self._sink.process(records, self._consumer.positions()))
+            if self._stop.is_set() and not self._drain:
+                return  # the sink may have left some of the batch: nothing may settle now
+            if self._consumer.assignment():
+                self._assigned_at = _now()
+            if not ready and (self._consumer.assignment() or _now() - self._assigned_at >= JOIN_S):
+                ready = True
+                on_ready()
+            if records or self._sink.busy:
+                moved_at = _now()
+            else:
+                await self._sink.settle(self._consumer.positions())
+            if ends is None:
+                continue
+            if await self._reached(ends):
+                await self._sink.settle(self._consumer.positions())
+                return
+            if not records:
+                await self._look_for_deleted()
+                self._lose_patience(ends, _now() - moved_at)
+
+    # -- reading ------------------------------------------------------------------------------
+
+    async def _gather(self, wait_s: float) -> list[StoredRecord]:
+        """Return at most a batch of records."""
+        pace, batch = self._pace, list[StoredRecord]()
+        first = await self._poll(batch, 0.0 if self._sink.busy else wait_s)
+        if 0 < first < min(_POLL_RECORDS, pace.max_records) and pace.gather_s and not self._stop.is_set():
+            await wait_for_stop(self._stop, pace.gather_s)
+        linger_s = pace.linger_s
+        size = sum(len(record.value) for record in batch)
+        while batch and len(batch) < pace.max_records and size < pace.max_bytes:
+            before = len(batch)
+            if not await self._poll(batch, linger_s):
+                break
+            size += sum(len(record.value) for record in batch[before:])
+            linger_s = 0.0
+        return batch
+
+    async def _poll(self, batch: list[StoredRecord], wait_s: float) -> int:
+        """Add records to a batch, follow the assignment, and return how many were added."""
+        most = min(_POLL_RECORDS, self._pace.max_records - len(batch))
+        try:
+            records = await self._consumer.poll(most, wait_s)
+        except OffsetOutOfRangeError as error:
+            self._sink.deleted(error)
+            records = []
+        opened = await self._sink.follow(self._consumer.assignment())
+        if opened:
+            await self._go_to(opened)
+            # They were read from where the group was, not from where their results end: they come again.
+            batch[:] = [record for record in batch if _at(record) not in opened]
+            records = [record for record in records if _at(record) not in opened]
+        batch += records
+        return len(records)
+
+    async def _go_to(self, positions: Positions) -> None:
+        """Read these partitions on from there, and not from where the consumer is."""
+        for at, offset in positions.items():
+            try:
+                await self._consumer.seek({at: offset})
+            except OffsetOutOfRangeError as error:
+                self._sink.deleted(error)
+            except EventLogError as error:
+                _log.info("partition moved on before it was read", partition=str(at), reason=str(error))
+                # If it comes back unseen, it must be opened anew.
+                await self._go_to(await self._sink.follow(self._consumer.assignment() - {at}))
+
+    # -- ending -------------------------------------------------------------------------------
+
+    async def _reached(self, ends: Positions) -> bool:
+        """Whether all partitions of this member are open and were processed up to there."""
+        assigned = self._consumer.assignment()
+        if not assigned:
+            return await self._sink.may_leave(ends, _now() - self._assigned_at)
+        if self._sink.busy or self._sink.positions().keys() != assigned:
+            return False
+        read_up_to = self._consumer.positions()
+        return all(read_up_to[at] >= ends.get(at, 0) for at in assigned)
+
+    async def _look_for_deleted(self) -> None:
+        """Tell the sink if the next record is gone: a log may tell only when there is a later one."""
+        read_up_to = self._consumer.positions()
+        for topic in self._topics if read_up_to else ():
+            for at, first in (await self._event_log.beginning_offsets(topic)).items():
+                if read_up_to.get(at, first) < first:
+                    self._sink.deleted(
+                        OffsetOutOfRangeError(f"{at} begins at {first}, and was read up to {read_up_to[at]}")
+                    )
+                    return
+
+    def _lose_patience(self, ends: Positions, idle_s: float) -> None:
+        if self._pace.patience_s is None or idle_s <= self._pace.patience_s:
+            return
+        read_up_to = self._consumer.positions()
+        for at, end in ends.items():
+            if read_up_to.get(at, 0) < end:
+                raise LogUnavailableError(
+                    f"{at} was read up to {read_up_to.get(at, 0)} of {end}, and nothing came for "
+                    f"{self._pace.patience_s:g} s. Nothing is lost: start again to read the rest"
+                )
+
+
+def _at(record: StoredRecord) -> TopicPartition:
+    return TopicPartition(record.topic, record.partition)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
