@@ -28,7 +28,7 @@ def render() -> str:
     for name, field in RunConfig.model_fields.items():
         for model in _models(field.annotation):
             tag = model.model_fields.get("type")
-            variant = f', type = "{tag.default}"' if tag and len(_models(field.annotation)) > 1 else ""
+            variant = f", type = {_variant(tag)}" if tag and len(_models(field.annotation)) > 1 else ""
             brackets = f"[[{name}]]" if "tuple" in str(field.annotation) else f"[{name}]"
             parts.append(_section(f"`{brackets}`{variant}", model))
     opponent = _models(RunConfig.model_fields["evaluation"].annotation)[0].model_fields["opponents"]
@@ -36,6 +36,10 @@ def render() -> str:
         _section("Opponents (`evaluation.opponents`, `model_pool.fixed`)", _models(opponent.annotation)[0])
     )
     return "\n".join(parts)
+
+
+def _variant(tag: Any) -> str:
+    return "an extension" if tag.is_required() else f'"{tag.default}"'
 
 
 def _models(annotation: Any) -> list[type[BaseModel]]:
@@ -80,6 +84,8 @@ def _toml(value: Any) -> str:
 
 def _type_name(annotation: Any) -> str:
     text = str(annotation)
+    if annotation == (str | dict[str, Any]):
+        return "text or table"
     if "Literal" in text:
         listed = "tuple" in text
         choices = get_args(get_args(annotation)[0] if listed else annotation)

@@ -17,19 +17,26 @@ costs 8 MB, ten million steps at most 300 MB (a set of id strings: 1.5 GB).
 """
 
 import hashlib
-from collections.abc import Iterable, Sequence
+import inspect
+import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from unstable_stream.errors import LearnerError
 from unstable_stream.events import DroppedStep, LearnerUpdate, Step
+from unstable_stream.extensions import KINDS, Reference, Spec, build
+from unstable_stream.extensions.build import refuse
 
-__all__ = ["Batch", "BufferStrategy", "StepBuffer"]
+__all__ = ["Batch", "Ranking", "StepBuffer", "build_ranking"]
 
-BufferStrategy = Literal["random", "fifo"]
+Ranking: TypeAlias = Callable[[Step, int, int], float]
+"""``(step, update, seed)`` to a rank: a strategy of the user's own. A batch takes the lowest ranks, at
+overflow (``update`` 0) the highest are dropped; equal ranks go by step id. It must be a function of its
+arguments and nothing else, for batches are drawn again by whoever verifies the run."""
 
 _Mask = NDArray[np.intp]
 _Words = NDArray[np.uint64]
@@ -67,30 +74,31 @@ class StepBuffer:
     Args:
         max_buffer_size: steps kept; what exceeds it is dropped as ``overflow``.
         strategy: ``random``: overflow is a uniform reservoir and batches are uniform draws; ``fifo``: batches
-            take the oldest steps by (policy version, game index, seat, turn, id) and overflow drops them.
+            take the oldest steps by (policy version, game index, seat, turn, id) and overflow drops them; or
+            a reference to an extension, a :data:`Ranking`.
         seed: with the update number and the step ids it determines every choice of ``random``.
         max_staleness: how many policy versions a step may lag behind fully on-policy training, where
             update ``u`` trains on version ``u - 1``; ``None``: no limit.
 
     Raises:
-        LearnerError: a size below 1, an unknown strategy or a negative staleness.
+        LearnerError: a size below 1 or a negative staleness.
+        ConfigError: an unknown strategy, or one that cannot be loaded.
     """
 
     def __init__(
         self,
         max_buffer_size: int,
-        strategy: BufferStrategy = "random",
+        strategy: Spec = "random",
         seed: int = 0,
         max_staleness: int | None = None,
     ) -> None:
         if max_buffer_size < 1:
             raise LearnerError(f"max_buffer_size is {max_buffer_size}; expected at least 1")
-        if strategy not in ("random", "fifo"):
-            raise LearnerError(f"buffer strategy is {strategy!r}; expected 'random' or 'fifo'")
         if max_staleness is not None and max_staleness < 0:
             raise LearnerError(f"max_staleness is {max_staleness}; expected 0 or more, or None for no limit")
         self._max_size = max_buffer_size
-        self._strategy = strategy
+        self._ranking = build_ranking(strategy)
+        self._uniform = Reference.parse(strategy).target == "random"
         self._seed = seed
         self._max_staleness = max_staleness
         # Eviction costs O(n), so it waits until an eighth is too much or somebody looks: the lowest ranks of
@@ -201,11 +209,25 @@ class StepBuffer:
     def _first(self, count: int, stream: int) -> _Mask:
         """Slots of the ``count`` first steps, in order; ``stream`` picks the priorities of ``random``."""
         rows = self._columns[: len(self._steps)]
-        if self._strategy == "random":
+        if self._ranking is not None:
+            ranks = self._ranks(self._ranking, stream)
+            return _lowest([-ranks if stream == _OVERFLOW_STREAM else ranks, rows["hi"], rows["lo"]], count)
+        if self._uniform:
             priority = _priorities(rows["hi"], rows["lo"], self._seed, stream)
             return _lowest([priority, rows["hi"], rows["lo"]], count)
         names = ("policy_version", "game_index", "seat", "turn_index", "hi", "lo")
         return _lowest([rows[name] for name in names], count)
+
+    def _ranks(self, ranking: Ranking, stream: int) -> NDArray[np.float64]:
+        ranks = np.empty(len(self._steps))
+        for slot, step in enumerate(self._steps):
+            rank = ranking(step, stream, self._seed)
+            if not isinstance(rank, (int, float)) or not math.isfinite(rank):
+                raise LearnerError(
+                    f"the buffer strategy ranked step {step.event_id} at {rank!r}; expected a finite number"
+                )
+            ranks[slot] = rank
+        return ranks
 
     def _settle_overflow(self) -> None:
         excess = len(self._steps) - self._max_size
@@ -235,6 +257,28 @@ class StepBuffer:
             grown = np.empty(max(count, 2 * len(self._columns)), dtype=_COLUMNS)
             grown[: len(self._steps)] = self._columns[: len(self._steps)]
             self._columns = grown
+
+
+def build_ranking(strategy: Spec, where: str = "buffer.strategy") -> Ranking | None:
+    """Return a strategy of the user's own, ``None`` for a built-in one.
+
+    Raises:
+        ConfigError: it is no function ``(step, update, seed)`` and has none named ``rank``.
+    """
+    kind = KINDS["buffer_strategy"]
+    reference = Reference.parse(strategy, where)
+    if reference.target in kind.built_in:
+        if reference.arguments:
+            raise refuse(kind, reference, where, f"takes no arguments {sorted(reference.arguments)}")
+        return None
+    found = build(kind, strategy, where)
+    ranking: Ranking = getattr(found, "rank", found)
+    try:
+        inspect.signature(ranking).bind(None, 1, 0)
+    except (TypeError, ValueError) as error:
+        said = f"cannot be called with (step, update, seed): {error}"
+        raise refuse(kind, reference, where, said) from error
+    return ranking
 
 
 class _UsedIds:

@@ -5,6 +5,7 @@ import random
 import struct
 from collections import Counter
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -12,20 +13,18 @@ from hypothesis import strategies as st
 
 from tests.buffer.steps import make_step, make_update
 from unstable_stream import buffer as buffer_module
-from unstable_stream.buffer import BufferStrategy, StepBuffer
-from unstable_stream.errors import LearnerError
+from unstable_stream.buffer import StepBuffer
+from unstable_stream.errors import ConfigError, LearnerError
 from unstable_stream.events import DroppedStep, Step
 
-STRATEGIES: list[BufferStrategy] = ["random", "fifo"]
+STRATEGIES: list[str] = ["random", "fifo"]
 
 
 def ids(steps: tuple[Step, ...] | list[Step]) -> list[str]:
     return [step.event_id for step in steps]
 
 
-def filled(
-    steps: list[Step], size: int = 1000, strategy: BufferStrategy = "random", **kwargs: int
-) -> StepBuffer:
+def filled(steps: list[Step], size: int = 1000, strategy: str = "random", **kwargs: int) -> StepBuffer:
     buffer = StepBuffer(size, strategy, **kwargs)
     buffer.extend(steps)
     return buffer
@@ -39,7 +38,7 @@ def filled(
 )
 @settings(max_examples=30, deadline=None)
 def test_arrival_order_and_grouping_do_not_matter(
-    strategy: BufferStrategy, order: random.Random, size: int, cuts: list[int]
+    strategy: str, order: random.Random, size: int, cuts: list[int]
 ) -> None:
     steps = [make_step(game, turn, policy_version=game // 7) for game in range(20) for turn in range(3)]
     expected = filled(steps, size, strategy, seed=5, max_staleness=1)
@@ -59,7 +58,7 @@ def test_arrival_order_and_grouping_do_not_matter(
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_every_id_is_trained_or_dropped_once(strategy: BufferStrategy) -> None:
+def test_every_id_is_trained_or_dropped_once(strategy: str) -> None:
     buffer = StepBuffer(50, strategy, seed=1, max_staleness=2)
     used: Counter[str] = Counter()
     produced: set[str] = set()
@@ -173,7 +172,7 @@ def test_stale_steps_are_dropped_at_the_draw() -> None:
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_rebuilt_buffer_goes_on_like_the_live_one(strategy: BufferStrategy) -> None:
+def test_rebuilt_buffer_goes_on_like_the_live_one(strategy: str) -> None:
     live = StepBuffer(60, strategy, seed=3, max_staleness=3)
     seen: list[Step] = []
     updates = []
@@ -267,7 +266,6 @@ def test_short_batch_clear_stop_and_back_pressure() -> None:
     ("arguments", "message"),
     [
         ({"max_buffer_size": 0}, "max_buffer_size is 0"),
-        ({"max_buffer_size": 1, "strategy": "lifo"}, "'lifo'"),
         ({"max_buffer_size": 1, "max_staleness": -1}, "max_staleness is -1"),
     ],
 )
@@ -276,3 +274,38 @@ def test_impossible_settings_are_refused(arguments: dict[str, object], message: 
         StepBuffer(**arguments)  # type: ignore[arg-type]
     with pytest.raises(LearnerError, match="count from 1"):
         StepBuffer(1).get_batch(1, 0)
+
+
+def test_an_unknown_strategy_is_refused_with_those_there_are() -> None:
+    with pytest.raises(ConfigError, match="unknown buffer strategy 'lifo'; known: random, fifo"):
+        StepBuffer(1, "lifo")
+
+
+def by_size_of_reward(step: Step, update: int, seed: int, sign: float = -1.0) -> float:
+    return sign * abs(step.reward)
+
+
+def test_an_own_strategy_trains_on_its_lowest_ranks_and_drops_its_highest() -> None:
+    rewards = (-6.0, 5.0, -4.0, 3.0, 2.0, 1.0, 0.0)
+    steps = [msgspec.structs.replace(make_step(game), reward=reward) for game, reward in enumerate(rewards)]
+    batch = filled(steps, 5, f"{__name__}:by_size_of_reward").get_batch(2, 1)
+    assert [step.reward for step in batch.steps] == [-6.0, 5.0]
+    dropped = {step.event_id for step in steps[-2:]}  # rewards 1 and 0
+    assert {(drop.reason, drop.step_id) for drop in batch.dropped} == {("overflow", name) for name in dropped}
+    upside_down = filled(steps, 7, f"{__name__}:by_size_of_reward(sign=1.0)").get_batch(1, 1)
+    assert upside_down.steps[0].reward == 0.0
+
+
+def unranked(step: Step, update: int, seed: int) -> float:
+    return float("nan")
+
+
+def two_arguments(step: Step, update: int) -> float:
+    return 0.0
+
+
+def test_an_own_strategy_that_cannot_work_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"cannot be called with .*too many.*expected rank\(step: Step"):
+        StepBuffer(1, f"{__name__}:two_arguments")
+    with pytest.raises(LearnerError, match=r"ranked step .* at nan; expected a finite number"):
+        filled([make_step(0)], 1, f"{__name__}:unranked").get_batch(1, 1)

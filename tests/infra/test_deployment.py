@@ -14,7 +14,7 @@ import typer
 import yaml
 
 from unstable_stream.cli import app
-from unstable_stream.runs.config import load_config, parse_config
+from unstable_stream.runs.config import VllmEngineConfig, load_config, parse_config
 
 ROOT = Path(__file__).parents[2]
 COMPOSE = ROOT / "docker-compose.kafka.yml"
@@ -243,7 +243,7 @@ def test_the_run_on_the_cluster_is_a_valid_configuration_that_fits_its_gpus() ->
     config = parse_config(tomllib.loads(run["data"]["run.toml"]))
     cluster = job["spec"]["rayClusterSpec"]
     workers = sum(group["replicas"] for group in cluster["workerGroupSpecs"])
-    assert config.engine.type == "vllm"
+    assert isinstance(config.engine, VllmEngineConfig)
     assert config.collector.num_actors * config.engine.num_gpus == workers, "the learner has the head's"
     assert set(config.external) == {"processors", "archiver"}
     deployments = {d["metadata"]["name"].removeprefix("unstable-stream-") for d in manifests("Deployment")}

@@ -36,7 +36,7 @@ from unstable_stream.log.partitioner import partition_for_key
 from unstable_stream.log.port import Consumer, EventLog, Record, StoredRecord
 from unstable_stream.log.records import event_from_record, record_from_event
 from unstable_stream.log.topics import load_topics
-from unstable_stream.runs.config import RunConfig
+from unstable_stream.runs.config import ReinforceConfig, RunConfig
 from unstable_stream.runs.records import read_to_end, start_run
 from unstable_stream.streams.processors import rating_processor, reward_processor, run_processors
 
@@ -361,7 +361,9 @@ class _Learner:
                         self._buffer.add(step)
         positions = {str(at): offset for at, offset in sorted(self.consumer.positions().items())}
         batch = self._buffer.get_batch(self._settings.learner.batch_size, number)
-        drops = self._settings.algorithm.truncated_turns == "drop"
+        algorithm = self._settings.algorithm
+        assert isinstance(algorithm, ReinforceConfig)
+        drops = algorithm.truncated_turns == "drop"
         truncated = [step.event_id for step in batch.steps if step.truncated and drops]
         staleness = [number - 1 - step.policy_version for step in batch.steps]
         return LearnerUpdate(

@@ -60,17 +60,28 @@ def test_every_build_is_fresh() -> None:
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ({"type": "Wdl"}, "unknown type 'Wdl'; known: WinDrawLossFormatter, RoleAdvantageFormatter"),
-        ({"type": "RewardForFormat"}, "unknown type 'RewardForFormat'"),
-        ({"tau": 0.5}, "has no type; known"),
+        ({"type": "Wdl"}, "unknown final transformation 'Wdl'; known: WinDrawLossFormatter, RoleAdvantage"),
+        ({"type": "RewardForFormat"}, "rewards.final.0: unknown final transformation 'RewardForFormat'"),
+        ({"tau": 0.5}, "has no type, which names what is used"),
         ({"type": "RoleAdvantageFormatter", "alpha": 1}, r"cannot take \{'alpha': 1\}"),
         ({"type": "RoleAdvantageFormatter", "tau": 7}, r"tau is 7, expected a number in \(0, 1\]"),
         ({"type": "RoleAdvantageFormatter", "tau": "x"}, r"refused \{'tau': 'x'\}"),
-        ({"type": "no_such_module_here:X"}, "cannot import 'no_such_module_here:X'.*Python path"),
-        ({"type": f"{__name__}:Missing"}, "cannot import"),
-        ({"type": f"{__name__}:pytest"}, "expected a subclass of FinalRewardTransform"),
+        ({"type": "no_such_module_here:X"}, "cannot import no_such_module_here: ModuleNotFoundError"),
+        ({"type": f"{__name__}:Missing"}, "has no 'Missing'"),
+        ({"type": f"{__name__}:pytest"}, r"is the module pytest; expected __call__\(x: dict\[int, float\]"),
     ],
 )
-def test_what_is_wrong_is_said(spec: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
+def test_what_is_wrong_is_said_in_one_line(spec: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
         build_final([spec])
+    assert "\n" not in str(caught.value)
+
+
+def halved(x: dict[int, float], env_id: str | None, divisor: float = 2.0) -> dict[int, float]:
+    return {seat: reward / divisor for seat, reward in x.items()}
+
+
+def test_a_function_takes_the_place_of_a_class_and_a_string_that_of_a_table() -> None:
+    stack = build_final([f"{__name__}:halved", {"type": f"{__name__}:halved", "divisor": 4.0}])
+    assert stack({0: 8.0}, "A") == {0: 1.0}
+    assert build_final(["RoleAdvantageFormatter(tau=1.0, default_role_adv=3.0)"])({0: 4.0}) == {0: 1.0}

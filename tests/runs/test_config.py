@@ -32,7 +32,6 @@ def test_every_committed_configuration_loads(path: Path) -> None:
         ),
         ({"train_envs": [{"env_id": "A", "players": 2}]}, "unknown key 'train_envs.0.players'"),
         ({"train_envs": []}, "train_envs"),
-        ({"engine": {"type": "tgi"}}, "'transformers', 'vllm'"),
         (
             {"engine": {"type": "vllm", "gpus": 1}},
             "unknown key 'engine.gpus'; known here: type, max_par",

@@ -1,7 +1,8 @@
 """Policy-gradient algorithms: what one micro-batch of recorded turns contributes to the gradient.
 
-To add one, write a module with a subclass of :class:`~unstable_stream.algorithms.base.BaseAlgo` and name
-it here. Only ``update`` is required: score the batch, form the loss, call ``backward``, return sums::
+To bring your own, write a subclass of :class:`~unstable_stream.algorithms.base.BaseAlgo` anywhere and name it
+in the configuration, ``algorithm = "path/to/file.py:Vanilla"``. Only ``update`` is required: score the batch,
+form the loss, call ``backward``, return sums::
 
     class Vanilla(BaseAlgo):
         def update(self, batch, *, scale, update):
@@ -11,11 +12,11 @@ it here. Only ``update`` is required: score the batch, form the loss, call ``bac
             return {"loss": loss.detach()}
 
 Override ``prepare_batch`` for other tensors (returns, a frozen reference), ``initialize`` for other
-networks (a critic), ``admit`` to leave turns out, ``summarize`` to turn the sums into metrics. Hand the
-object to the learner; nothing else changes.
+networks (a critic), ``admit`` to leave turns out, ``summarize`` to turn the sums into metrics.
 """
 
 from unstable_stream.algorithms.base import Admission, BaseAlgo, TokenBatch, TrainingSample
+from unstable_stream.algorithms.registry import build_algorithm
 from unstable_stream.algorithms.reinforce import Reinforce
 
-__all__ = ["Admission", "BaseAlgo", "Reinforce", "TokenBatch", "TrainingSample"]
+__all__ = ["Admission", "BaseAlgo", "Reinforce", "TokenBatch", "TrainingSample", "build_algorithm"]

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from unstable_stream.algorithms.scoring import CompletionScorer
 from unstable_stream.errors import LearnerError
 from unstable_stream.events import Step, unpack_floats, unpack_tokens
+from unstable_stream.extensions import RemembersArguments
 
 __all__ = ["Admission", "BaseAlgo", "TokenBatch", "TrainingSample"]
 
@@ -105,7 +106,7 @@ class TokenBatch:
     """float32[B]"""
 
 
-class BaseAlgo(ABC):
+class BaseAlgo(RemembersArguments, ABC):
     """One algorithm's share of the learner: from a micro-batch to accumulated gradients.
 
     The learner sorts the batch into micro-batches, sets ``scale`` so that their gradients add up to the

@@ -25,7 +25,7 @@ from unstable_stream.events.games import (
 from unstable_stream.events.ids import event_id, game_id, step_id, trajectory_id
 from unstable_stream.events.metrics import Metrics
 from unstable_stream.events.ratings import OVERALL, Rating
-from unstable_stream.events.runs import RunFinished, RunResumed, RunStarted
+from unstable_stream.events.runs import ExtensionUse, RunFinished, RunResumed, RunStarted
 from unstable_stream.events.steps import Step
 from unstable_stream.events.trajectories import Trajectory, Turn
 from unstable_stream.events.updates import DroppedStep, LearnerUpdate
@@ -37,6 +37,7 @@ __all__ = [
     "Checkpoint",
     "DroppedStep",
     "Event",
+    "ExtensionUse",
     "GameAbandoned",
     "GameOutcome",
     "GameStarted",

@@ -6,7 +6,22 @@ import msgspec
 
 from unstable_stream.events.envelope import Event, Int64
 
-__all__ = ["RunFinished", "RunResumed", "RunStarted"]
+__all__ = ["ExtensionUse", "RunFinished", "RunResumed", "RunStarted"]
+
+
+class ExtensionUse(msgspec.Struct, frozen=True, kw_only=True):
+    """Code outside of this package that a run uses, and what tells it from another."""
+
+    kind: str
+    """E.g. ``algorithm``, ``template``, ``environment``."""
+    target: str
+    """As the configuration names it, a file by its absolute path."""
+    distribution: str = ""
+    """The installed package that it is of; empty for a module or file beside the run."""
+    version: str = ""
+    """Of that package."""
+    sha256: str = ""
+    """Of the source file, or of the object's source where there is no file; empty if it cannot be had."""
 
 
 class RunStarted(Event, frozen=True, kw_only=True, tag="run-started"):
@@ -30,6 +45,9 @@ class RunStarted(Event, frozen=True, kw_only=True, tag="run-started"):
     parent_games: int = 0
     """Training games the parent had started by then; games are numbered on from there, so seeds are new."""
 
+    extensions: tuple[ExtensionUse, ...] = ()
+    """Code outside of this package that the configuration names."""
+
     @property
     def replays(self) -> bool:
         """Whether it trains on the replayed steps of its parent and plays no games."""
@@ -47,6 +65,8 @@ class RunResumed(Event, frozen=True, kw_only=True, tag="run-resumed"):
     """The resolved configuration the run goes on with."""
     package_version: str = ""
     """Version of unstable_stream."""
+    extensions: tuple[ExtensionUse, ...] = ()
+    """Code outside of this package that the configuration names, as it is now."""
 
 
 class RunFinished(Event, frozen=True, kw_only=True, tag="run-finished"):

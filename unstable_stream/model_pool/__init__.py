@@ -1,7 +1,7 @@
 """The model pool: ratings as a fold over game outcomes, and the choice of opponents."""
 
 from unstable_stream.model_pool.exploration import ExplorationTracker
-from unstable_stream.model_pool.pool import ModelPool, Opponent, SampleMode
+from unstable_stream.model_pool.pool import ModelPool, Opponent
 from unstable_stream.model_pool.ratings import RatingProcessor
 from unstable_stream.model_pool.skill import Skill, TrueSkillSettings, match_quality, rate_game, rate_pair
 
@@ -10,7 +10,6 @@ __all__ = [
     "ModelPool",
     "Opponent",
     "RatingProcessor",
-    "SampleMode",
     "Skill",
     "TrueSkillSettings",
     "match_quality",

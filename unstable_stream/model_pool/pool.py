@@ -1,23 +1,26 @@
 """The model pool: who exists, how good they are, and who plays next. A fold, and a seeded choice."""
 
+import inspect
 import math
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, TypeAlias, get_args
+from typing import Any, Final, TypeAlias
 
 from unstable_stream.errors import ConfigError
 from unstable_stream.events import OVERALL, Checkpoint, Event, GameOutcome, Rating, checkpoint_uid
 from unstable_stream.events.index_set import IndexSet
+from unstable_stream.extensions import KINDS, Reference, Spec, build
+from unstable_stream.extensions.build import refuse
 from unstable_stream.model_pool.exploration import ExplorationTracker
 from unstable_stream.model_pool.skill import Skill, TrueSkillSettings, match_quality
 
-__all__ = ["ModelPool", "Opponent", "SampleMode"]
+__all__ = ["ModelPool", "Opponent", "OpponentWeight", "build_weight"]
 
-SampleMode: TypeAlias = Literal[
-    "fixed", "mirror", "lagged", "random", "match-quality", "ts-dist", "exploration"
-]
+OpponentWeight: TypeAlias = Callable[["ModelPool", str, str, str | None], float]
+"""``(pool, me, opponent, env_id)`` to a weight of 0 or more: a sampling mode of the user's own. An opponent
+is drawn in proportion to it; ``env_id`` is ``None`` when the pool chooses who stays active."""
 
 _CHECKPOINT: Final = "checkpoint"
 _NOVELTY_FLOOR = 0.01
@@ -59,12 +62,15 @@ class ModelPool:
     - ``ts-dist``: softmax of ``-|mu_me - mu| / beta``.
     - ``exploration``: softmax of ``log(novelty + 0.01)``, novelty as in :class:`ExplorationTracker`.
 
-    The last three divide by ``temperature``, leave out ``uid_me`` and mirror while there is nobody else.
+    - an extension, an :data:`OpponentWeight`: in proportion to its weights.
+
+    The last four divide the logarithm by ``temperature``, leave out ``uid_me`` and mirror while there is
+    nobody else.
     """
 
     def __init__(
         self,
-        sample_mode: SampleMode = "mirror",
+        sample_mode: Spec = "mirror",
         max_active_lora: int = 3,
         lag_range: tuple[int, int] = (1, 7),
         fixed: Sequence[str] = (),
@@ -77,10 +83,7 @@ class ModelPool:
         Raises:
             ConfigError: unknown mode, or numbers that leave nobody to draw.
         """
-        if sample_mode not in get_args(SampleMode):
-            raise ConfigError(
-                f"sample_mode is {sample_mode!r}; expected one of {', '.join(get_args(SampleMode))}"
-            )
+        self._own_weight = build_weight(sample_mode)
         needed = 2 if sample_mode == "lagged" else 1
         if max_active_lora < needed:
             raise ConfigError(
@@ -90,7 +93,7 @@ class ModelPool:
             raise ConfigError(f"lag_range is {list(lag_range)}; expected 1 <= low <= high")
         if not temperature > 0.0:
             raise ConfigError(f"temperature is {temperature}; expected a number above 0")
-        self.sample_mode = sample_mode
+        self.sample_mode = Reference.parse(sample_mode).text
         self.max_active_lora = max_active_lora
         self.lag_range = lag_range
         self.temperature = temperature
@@ -232,6 +235,8 @@ class ModelPool:
             return rng.choice(candidates)
         logits = [weight(uid) / self.temperature for uid in candidates]
         highest = max(logits)
+        if highest == -math.inf:
+            return self.current_uid() or uid_me  # nobody is wanted: mirror, as with nobody there
         return rng.choices(candidates, weights=[math.exp(logit - highest) for logit in logits])[0]
 
     def _candidates(self, uid_me: str) -> list[str]:
@@ -255,6 +260,9 @@ class ModelPool:
 
     def _weight(self, uid_me: str, env_id: str | None) -> Callable[[str], float] | None:
         """Return the logit of an opponent in the weighted modes, ``None`` in the uniform ones."""
+        own = self._own_weight
+        if own is not None:
+            return lambda uid: self._logit(own(self, uid_me, uid, env_id), uid)
         me = self.rating(uid_me, env_id)
         if self.sample_mode == "match-quality":
             # Far apart, quality underflows to 0; the floor keeps its logarithm finite.
@@ -267,6 +275,14 @@ class ModelPool:
             return lambda uid: math.log(self.exploration.novelty(uid, env_id) + _NOVELTY_FLOOR)
         return None
 
+    def _logit(self, weight: object, uid: str) -> float:
+        if not isinstance(weight, (int, float)) or not math.isfinite(weight) or weight < 0:
+            raise ConfigError(
+                f"model_pool.sample_mode {self.sample_mode!r} gave opponent {uid!r} the weight {weight!r}; "
+                "expected a finite number of at least 0"
+            )
+        return math.log(weight) if weight else -math.inf
+
     def _choose_active(self) -> None:
         newest = self._checkpoints[-1]
         past = self._lagged() if self.sample_mode == "lagged" else self._checkpoints[-2::-1]
@@ -276,3 +292,26 @@ class ModelPool:
         keep = {newest.uid, *(member.uid for member in past[: self.max_active_lora - 1])}
         for member in self._checkpoints:
             member.active = member.uid in keep
+
+
+def build_weight(mode: Spec, where: str = "model_pool.sample_mode") -> OpponentWeight | None:
+    """Return a sampling mode of the user's own, ``None`` for a built-in one.
+
+    Raises:
+        ConfigError: it cannot be loaded, or is no function ``(pool, me, opponent, env_id)`` nor has one named
+            ``weight``.
+    """
+    kind = KINDS["opponent_sampling"]
+    reference = Reference.parse(mode, where)
+    if reference.target in kind.built_in:
+        if reference.arguments:
+            raise refuse(kind, reference, where, f"takes no arguments {sorted(reference.arguments)}")
+        return None
+    found = build(kind, mode, where)
+    weight: OpponentWeight = getattr(found, "weight", found)
+    try:
+        inspect.signature(weight).bind(None, "me", "opponent", None)
+    except (TypeError, ValueError) as error:
+        said = f"cannot be called with (pool, me, opponent, env_id): {error}"
+        raise refuse(kind, reference, where, said) from error
+    return weight

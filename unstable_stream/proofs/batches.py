@@ -15,7 +15,7 @@ from unstable_stream.buffer import StepBuffer
 from unstable_stream.events import DroppedStep, LearnerUpdate, Step, encode_event, event_id, packed_length
 from unstable_stream.proofs.index import RecordIndex
 from unstable_stream.proofs.report import Check, Difference, differing_fields
-from unstable_stream.runs.config import RunConfig
+from unstable_stream.runs.config import ReinforceConfig, RunConfig
 
 __all__ = ["BatchCheck", "PendingStep"]
 
@@ -103,7 +103,7 @@ class BatchCheck:
             if pending.offset < read_to.get(pending.partition, 0)
         )
         batch = buffer.get_batch(settings.batch_size, max(1, number))
-        left_out = {step.event_id for step in batch.steps if self._left_out(step)}
+        left_out = self._left_out_of(batch.steps, update)
         metrics = dict(update.metrics)
         if batch.steps:
             staleness = [number - 1 - step.policy_version for step in batch.steps]
@@ -128,13 +128,21 @@ class BatchCheck:
             metrics={name: metrics[name] for name in update.metrics},
         )
 
-    def _left_out(self, step: Step) -> bool:
-        """Whether the algorithm trains on nothing of a step (``BaseAlgo.admit`` and ``Reinforce.admit``)."""
+    def _left_out_of(self, steps: Sequence[Step], update: LearnerUpdate) -> set[str]:
+        """Ids of those that the algorithm trains on nothing of."""
+        algorithm = self._config.algorithm
+        if isinstance(algorithm, ReinforceConfig):
+            drops = algorithm.truncated_turns == "drop"
+            return {step.event_id for step in steps if self._left_out(step, drops_truncated=drops)}
+        # An algorithm of the user's own decides as it likes: what it decided is taken from the record.
+        return {drop.step_id for drop in update.dropped if drop.reason == "truncated"}
+
+    def _left_out(self, step: Step, *, drops_truncated: bool) -> bool:
+        """Whether Reinforce trains on nothing of a step (``BaseAlgo.admit`` and ``Reinforce.admit``)."""
         limit = self._config.learner.max_train_len
         if limit is not None and packed_length(step.prompt_token_ids) >= limit:
             return True
-        drops = self._config.algorithm.truncated_turns == "drop"
-        return drops and step.truncated and len(step.completion_token_ids) > 0
+        return drops_truncated and step.truncated and len(step.completion_token_ids) > 0
 
     def _use(self, update: LearnerUpdate, read_to: Mapping[int, int], where: str) -> None:
         named = [*update.step_ids, *(drop.step_id for drop in update.dropped)]

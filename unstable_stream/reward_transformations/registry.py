@@ -1,99 +1,85 @@
 """Transformations from configuration: ``{"type": name, **arguments}`` to objects.
 
-``type`` is a class name of this package, or ``module:Class`` for a user's own.
+``type`` is a class of this package, or any reference to an extension: a subclass of the kind's base, another
+class whose instances are called in the same way, or a function.
 """
 
-import importlib
-import inspect
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, TypeVar
+from collections.abc import Sequence
+from typing import Any, TypeVar, cast
 
-from unstable_stream.errors import ConfigError
-from unstable_stream.reward_transformations.final import (
-    ComposeFinalRewardTransforms,
-    FinalRewardTransform,
-    RoleAdvantageByEnvFormatter,
-    RoleAdvantageFormatter,
-    WinDrawLossFormatter,
-)
+from unstable_stream.extensions import KINDS, Reference, Spec, build
+from unstable_stream.extensions.build import refuse
+from unstable_stream.reward_transformations.final import ComposeFinalRewardTransforms, FinalRewardTransform
 from unstable_stream.reward_transformations.sampling import (
     ComposeSamplingRewardTransforms,
-    NormalizeRewards,
-    NormalizeRewardsByEnv,
+    Sample,
     SamplingRewardTransform,
 )
 from unstable_stream.reward_transformations.step import (
     ComposeStepRewardTransforms,
-    PenaltyForInvalidMove,
-    RewardForFormat,
     StepRewardTransform,
+    TrajectoryView,
 )
 from unstable_stream.reward_transformations.transform import RewardTransform
 
-__all__ = ["FINAL_TRANSFORMS", "SAMPLING_TRANSFORMS", "STEP_TRANSFORMS"]
-__all__ += ["build_final", "build_sampling", "build_step"]
+__all__ = ["build_final", "build_sampling", "build_step"]
 
 _T = TypeVar("_T", bound=RewardTransform)
 
-FINAL_TRANSFORMS: Final[Mapping[str, type[FinalRewardTransform]]] = {
-    cls.__name__: cls for cls in (WinDrawLossFormatter, RoleAdvantageFormatter, RoleAdvantageByEnvFormatter)
-}
-STEP_TRANSFORMS: Final[Mapping[str, type[StepRewardTransform]]] = {
-    cls.__name__: cls for cls in (RewardForFormat, PenaltyForInvalidMove)
-}
-SAMPLING_TRANSFORMS: Final[Mapping[str, type[SamplingRewardTransform]]] = {
-    cls.__name__: cls for cls in (NormalizeRewards, NormalizeRewardsByEnv)
-}
+
+class _CalledFinal(FinalRewardTransform):
+    """A function, or an object of no class of ours, in the place of a transformation."""
+
+    def __init__(self, called: Any) -> None:
+        self.called = called
+
+    def __call__(self, x: dict[int, float], env_id: str | None = None) -> dict[int, float]:
+        return cast(dict[int, float], self.called(x, env_id))
 
 
-def build_final(specs: Sequence[Mapping[str, Any]]) -> ComposeFinalRewardTransforms:
+class _CalledStep(StepRewardTransform):
+    def __init__(self, called: Any) -> None:
+        self.called = called
+
+    def __call__(self, trajectory: TrajectoryView, step_index: int, base_reward: float) -> float:
+        return cast(float, self.called(trajectory, step_index, base_reward))
+
+
+class _CalledSampling(SamplingRewardTransform):
+    def __init__(self, called: Any) -> None:
+        self.called = called
+
+    def __call__(self, steps: list[Sample], env_id: str | None = None) -> list[Sample]:
+        return cast(list[Sample], self.called(steps, env_id))
+
+
+def build_final(specs: Sequence[Spec]) -> ComposeFinalRewardTransforms:
     """Return a fresh stack of final-reward transformations; raises :class:`ConfigError`."""
-    return ComposeFinalRewardTransforms(_build(FinalRewardTransform, FINAL_TRANSFORMS, specs))
+    return ComposeFinalRewardTransforms(_build(FinalRewardTransform, _CalledFinal, "final", specs))
 
 
-def build_step(specs: Sequence[Mapping[str, Any]]) -> ComposeStepRewardTransforms:
+def build_step(specs: Sequence[Spec]) -> ComposeStepRewardTransforms:
     """Return a fresh stack of step-reward transformations; raises :class:`ConfigError`."""
-    return ComposeStepRewardTransforms(_build(StepRewardTransform, STEP_TRANSFORMS, specs))
+    return ComposeStepRewardTransforms(_build(StepRewardTransform, _CalledStep, "step", specs))
 
 
-def build_sampling(specs: Sequence[Mapping[str, Any]]) -> ComposeSamplingRewardTransforms:
+def build_sampling(specs: Sequence[Spec]) -> ComposeSamplingRewardTransforms:
     """Return a fresh stack of sampling-reward transformations; raises :class:`ConfigError`."""
-    return ComposeSamplingRewardTransforms(_build(SamplingRewardTransform, SAMPLING_TRANSFORMS, specs))
+    return ComposeSamplingRewardTransforms(
+        _build(SamplingRewardTransform, _CalledSampling, "sampling", specs)
+    )
 
 
-def _build(kind: type[_T], known: Mapping[str, type[_T]], specs: Sequence[Mapping[str, Any]]) -> list[_T]:
-    built = []
+def _build(base: type[_T], called: type[Any], stage: str, specs: Sequence[Spec]) -> list[_T]:
+    kind = KINDS[f"{stage}_transformation"]
+    built: list[_T] = []
     for place, spec in enumerate(specs):
-        where = f"{kind.__name__} {place}"
-        arguments = dict(spec)
-        name = arguments.pop("type", None)
-        if not isinstance(name, str):
-            raise ConfigError(f"{where}: {dict(spec)} has no type; known: {', '.join(known)}")
-        cls = _import(name, kind, where) if ":" in name else known.get(name)
-        if cls is None:
-            raise ConfigError(
-                f"{where}: unknown type {name!r}; known: {', '.join(known)}, or module:Class for your own"
-            )
-        signature = inspect.signature(cls)
-        try:
-            signature.bind(**arguments)
-        except TypeError as error:
-            raise ConfigError(f"{where}: {name}{signature} cannot take {arguments}: {error}") from error
-        try:
-            built.append(cls(**arguments))
-        except (TypeError, ValueError) as error:
-            raise ConfigError(f"{where}: {name} refused {arguments}: {error}") from error
+        where = f"{kind.key}.{place}"
+        found = build(kind, spec, where)
+        if isinstance(found, base):
+            built.append(found)
+        elif callable(found) and not isinstance(found, RewardTransform):
+            built.append(called(found))
+        else:
+            raise refuse(kind, Reference.parse(spec, where), where, f"is a {type(found).__name__}")
     return built
-
-
-def _import(name: str, kind: type[_T], where: str) -> type[_T]:
-    module_name, _, class_name = name.partition(":")
-    try:
-        found = getattr(importlib.import_module(module_name), class_name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(
-            f"{where}: cannot import {name!r}: {error}. Is the module on the Python path?"
-        ) from error
-    if not (isinstance(found, type) and issubclass(found, kind)):
-        raise ConfigError(f"{where}: {name!r} is {found!r}, expected a subclass of {kind.__name__}")
-    return found

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 from unstable_stream.errors import ConfigError
+from unstable_stream.extensions import RemembersArguments
 
 __all__ = ["JsonState", "RewardTransform", "check_stages", "load_stage_states"]
 
@@ -11,7 +12,7 @@ JsonState: TypeAlias = dict[str, Any]
 """Plain JSON values only, so that state can be stored, compared and printed."""
 
 
-class RewardTransform:
+class RewardTransform(RemembersArguments):
     """Base of all reward transformations. Stateless unless a subclass says otherwise.
 
     A transformation that learns from what it sees overrides both methods: its state is part of the

@@ -1,7 +1,10 @@
 """The configuration of a run: one tree of frozen models, from TOML plus ``--set key=value``.
 
 Unknown keys are errors, every cross-field check runs before any process starts, and the resolved tree is
-recorded in the ``run-started`` event. Only ``cli`` and ``services`` see it; the core takes plain values.
+recorded in the ``run-started`` event. The core takes plain values and does not see it.
+
+Every choice of code is open: a built-in's name, or a reference to an extension
+(:mod:`unstable_stream.extensions`). Paths of files are made absolute when the configuration is read.
 """
 
 import tomllib
@@ -10,22 +13,26 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeAlias
 
 import pydantic
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, PositiveInt, Tag
 
 from unstable_stream.errors import ConfigError
+from unstable_stream.extensions import Reference, absolute
 
 __all__ = [
     "AlgorithmConfig",
     "BufferConfig",
     "CollectorConfig",
     "EngineConfig",
+    "EngineExtensionConfig",
     "EnvConfig",
     "EvaluationConfig",
+    "ExtensionConfig",
     "LearnerConfig",
     "LoraConfig",
     "ModelPoolConfig",
     "OpponentConfig",
     "ProcessorsConfig",
+    "ReinforceConfig",
     "RewardConfig",
     "RunConfig",
     "SamplingConfig",
@@ -35,23 +42,64 @@ __all__ = [
     "parse_config",
 ]
 
-Transform: TypeAlias = dict[str, Any]
-"""``{type = "ClassName", argument = value, …}``; a ``module:Class`` type loads your own class."""
+
+def _as_spec(value: Any) -> Any:
+    """Make the path of a file absolute; whatever is no reference is left for pydantic to refuse."""
+    if not isinstance(value, (str, Mapping)):
+        return value
+    try:
+        return absolute(value, "reference")
+    except ConfigError as error:
+        raise ValueError(str(error).removeprefix("reference: ")) from error
+
+
+def _as_table(value: Any) -> Any:
+    spec = _as_spec(value)
+    return {"type": spec} if isinstance(spec, str) else spec
+
+
+def _as_text(value: Any) -> Any:
+    spec = _as_spec(value)
+    return Reference.parse(spec).text if isinstance(spec, (str, Mapping)) else spec
+
+
+Transform: TypeAlias = Annotated[dict[str, Any], BeforeValidator(_as_table)]
+"""``{type = "ClassName", argument = value, …}`` or a string; any reference to an extension."""
+
+Choice: TypeAlias = Annotated[str | dict[str, Any], BeforeValidator(_as_spec)]
+"""A built-in's name, or a reference to an extension: a string or a table ``{type = …, argument = value}``."""
+
+Named: TypeAlias = Annotated[str, BeforeValidator(_as_text)]
+"""The same as one string, for events name it: a table becomes ``target(argument=value)``."""
 
 
 class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
+class ExtensionConfig(BaseModel):
+    """An extension in place of a built-in: all keys but ``type`` are its arguments."""
+
+    model_config = ConfigDict(extra="allow", frozen=True, use_attribute_docstrings=True)
+
+    type: str
+    """``package.module:Name``, ``path/to/file.py:Name``, or the name of an entry point."""
+
+    @property
+    def spec(self) -> dict[str, Any]:
+        """The reference: ``type`` and the arguments."""
+        return {"type": self.type, **(self.model_extra or {})}
+
+
 class EnvConfig(_Section):
     """One environment: id, number of players, prompt template."""
 
-    env_id: str
-    """TextArena id, e.g. ``SimpleTak-v0-train``."""
+    env_id: Named
+    """TextArena id, e.g. ``SimpleTak-v0-train``, or an extension."""
     num_players: PositiveInt = 2
     """Seats, the model's own included."""
-    template: str = "default"
-    """Prompt template and its action extraction."""
+    template: Named = "default"
+    """Prompt template and its action extraction, by name or an extension."""
     weight: float = Field(1.0, gt=0)
     """How often it is drawn, relative to the others."""
 
@@ -60,15 +108,35 @@ class OpponentConfig(_Section):
     """A fixed opponent."""
 
     name: str
-    """Scripted: ``random-legal``, ``first-legal``, ``perfect``, …; otherwise the endpoint's model name."""
+    """Scripted: ``random-legal``, ``first-legal``, ``perfect``, …, or an extension; otherwise the endpoint's
+    model name. Events name the opponent by it."""
     kind: Literal["scripted", "openai"] = "scripted"
+    player: Choice | None = None
+    """Scripted: an extension that plays under ``name``; by default ``name`` itself says who plays."""
     base_url: str = "https://openrouter.ai/api/v1"
     """OpenAI-compatible endpoint (kind ``openai``)."""
     api_key_env: str = "OPENROUTER_API_KEY"
     """Name of the environment variable that holds the key; the key itself is never recorded."""
-    template: str = "default"
+    template: Named = "default"
     max_tokens: PositiveInt = 1024
     temperature: float = Field(1.0, ge=0)
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _name_is_enough(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            value = {"name": value}
+        if not isinstance(value, Mapping) or value.get("player") or value.get("kind") == "openai":
+            return value
+        name = value.get("name")
+        if isinstance(name, str) and Reference.parse(name).names_code:
+            return {**value, "player": name}  # which keeps where the file is, while the name stays as given
+        return value
+
+    @property
+    def scripted(self) -> str:
+        """Who plays, as one string: an extension, or the name of a built-in."""
+        return self.name if self.player is None else Reference.parse(self.player).text
 
 
 class SamplingConfig(_Section):
@@ -124,7 +192,30 @@ class VllmEngineConfig(_Section):
     extra_engine_args: dict[str, Any] = Field(default_factory=dict)
 
 
-EngineConfig: TypeAlias = Annotated[TransformersEngineConfig | VllmEngineConfig, Field(discriminator="type")]
+class EngineExtensionConfig(ExtensionConfig):
+    """An engine of your own: all keys but these are its arguments, after the model's path."""
+
+    max_model_len: PositiveInt | None = None
+    """Context length that prompts are cut to; ``None``: not at all."""
+    num_gpus: float = Field(0.0, ge=0)
+    """GPUs each engine asks Ray for."""
+
+
+def _engine_tag(value: Any) -> str:
+    return _tag_among(value, {"transformers", "vllm"})
+
+
+def _tag_among(value: Any, built_in: set[str]) -> str:
+    name = value.get("type") if isinstance(value, Mapping) else getattr(value, "type", None)
+    return name if name in built_in else "extension"
+
+
+EngineConfig: TypeAlias = Annotated[
+    Annotated[TransformersEngineConfig, Tag("transformers")]
+    | Annotated[VllmEngineConfig, Tag("vllm")]
+    | Annotated[EngineExtensionConfig, Tag("extension")],
+    Discriminator(_engine_tag),
+]
 
 
 class CollectorConfig(_Section):
@@ -163,9 +254,9 @@ class EvaluationConfig(_Section):
 class ModelPoolConfig(_Section):
     """Who the model trains against."""
 
-    sample_mode: Literal["mirror", "fixed", "lagged", "random", "match-quality", "ts-dist", "exploration"] = (
-        "mirror"
-    )
+    sample_mode: Choice = "mirror"
+    """``mirror``, ``fixed``, ``lagged``, ``random``, ``match-quality``, ``ts-dist``, ``exploration``, or an
+    extension."""
     mirror_fraction: float = Field(0.0, ge=0, le=1)
     """This share of games is mirror self-play whatever the mode."""
     lag_range: tuple[PositiveInt, PositiveInt] = (1, 7)
@@ -179,7 +270,7 @@ class ModelPoolConfig(_Section):
 
 
 class RewardConfig(_Section):
-    """Reward transformations, in order."""
+    """Reward transformations, in order: built-ins and extensions."""
 
     final: tuple[Transform, ...] = ({"type": "RoleAdvantageByEnvFormatter"},)
     step: tuple[Transform, ...] = ()
@@ -198,12 +289,13 @@ class BufferConfig(_Section):
 
     max_buffer_size: PositiveInt | None = None
     """Most steps kept; ``None``: four batches."""
-    strategy: Literal["random", "fifo"] = "random"
+    strategy: Choice = "random"
+    """``random``, ``fifo``, or an extension."""
     max_staleness: int | None = Field(None, ge=0)
     """Steps sampled more than this many policy versions ago are dropped; ``None``: never."""
 
 
-class AlgorithmConfig(_Section):
+class ReinforceConfig(_Section):
     """The policy-gradient algorithm."""
 
     type: Literal["reinforce"] = "reinforce"
@@ -213,6 +305,16 @@ class AlgorithmConfig(_Section):
     """Entropy bonus at the first update, falling linearly to 0 at the last."""
     truncated_turns: Literal["train", "mask", "drop"] = "train"
     """What to do with completions cut at the token limit."""
+
+
+def _algorithm_tag(value: Any) -> str:
+    return _tag_among(value, {"reinforce"})
+
+
+AlgorithmConfig: TypeAlias = Annotated[
+    Annotated[ReinforceConfig, Tag("reinforce")] | Annotated[ExtensionConfig, Tag("extension")],
+    Discriminator(_algorithm_tag),
+]
 
 
 class LearnerConfig(_Section):
@@ -274,8 +376,10 @@ class RunConfig(_Section):
     rewards: RewardConfig = RewardConfig()
     processors: ProcessorsConfig = ProcessorsConfig()
     buffer: BufferConfig = BufferConfig()
-    algorithm: AlgorithmConfig = AlgorithmConfig()
+    algorithm: AlgorithmConfig = ReinforceConfig()
     learner: LearnerConfig = LearnerConfig()
+    directory: str = ""
+    """Modules of extensions are found here; by default in the directory where the run is started."""
     metrics_port: int | None = Field(None, ge=1, le=65535)
     """Serve Prometheus metrics of the log on this port of 127.0.0.1; ``None``: not at all."""
     external: tuple[Literal["processors", "archiver"], ...] = ()
@@ -298,11 +402,41 @@ class RunConfig(_Section):
         """The evaluation environments in force."""
         return self.eval_envs or self.train_envs
 
+    def references(self) -> list[tuple[str, str, Reference]]:
+        """Return every reference as (kind of extension, key, reference), built-ins included."""
+        listed: list[tuple[str, str, str | dict[str, Any]]] = []
+        for key, envs in (("train_envs", self.train_envs), ("eval_envs", self.eval_envs)):
+            for place, env in enumerate(envs):
+                listed.append(("environment", f"{key}.{place}.env_id", env.env_id))
+                listed.append(("template", f"{key}.{place}.template", env.template))
+        for key, opponents in (
+            ("evaluation.opponents", self.evaluation.opponents),
+            ("model_pool.fixed", self.model_pool.fixed),
+        ):
+            for place, opponent in enumerate(opponents):
+                if opponent.kind == "scripted":
+                    listed.append(("opponent", f"{key}.{place}", opponent.scripted))
+                else:
+                    listed.append(("template", f"{key}.{place}.template", opponent.template))
+        for stage in ("final", "step", "sampling"):
+            for place, transform in enumerate(getattr(self.rewards, stage)):
+                listed.append((f"{stage}_transformation", f"rewards.{stage}.{place}", transform))
+        listed.append(("opponent_sampling", "model_pool.sample_mode", self.model_pool.sample_mode))
+        listed.append(("buffer_strategy", "buffer.strategy", self.buffer.strategy))
+        listed.append(("algorithm", "algorithm", _spec_of(self.algorithm)))
+        listed.append(("engine", "engine", _spec_of(self.engine)))
+        return [(kind, key, Reference.parse(spec, key)) for kind, key, spec in listed]
+
     @pydantic.field_validator("engine", mode="before")
     @classmethod
     def _default_engine(cls, value: Any) -> Any:
         # So that `--set engine.max_loras=4` alone changes the default engine.
-        return {"type": "transformers", **value} if isinstance(value, dict) else value
+        return _as_table({"type": "transformers", **value} if isinstance(value, dict) else value)
+
+    @pydantic.field_validator("algorithm", mode="before")
+    @classmethod
+    def _default_algorithm(cls, value: Any) -> Any:
+        return _as_table({"type": "reinforce", **value} if isinstance(value, dict) else value)
 
     @pydantic.model_validator(mode="after")
     def _check_combinations(self) -> Self:
@@ -340,6 +474,10 @@ class RunConfig(_Section):
                 f"lora.lora_rank={self.lora.lora_rank}: vLLM takes one of {', '.join(map(str, _VLLM_RANKS))}"
             )
         return self
+
+
+def _spec_of(section: BaseModel) -> str | dict[str, Any]:
+    return section.spec if isinstance(section, ExtensionConfig) else str(getattr(section, "type", ""))
 
 
 _VLLM_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
@@ -399,7 +537,7 @@ def _apply_override(tree: dict[str, Any], override: str) -> None:
 
 def _explain(item: Any) -> str:
     """One line for one of pydantic's error details."""
-    where = ".".join(str(part) for part in item["loc"] if part not in ("transformers", "vllm"))
+    where = ".".join(str(part) for part in item["loc"] if part not in _TAGGED)
     if item["type"] == "extra_forbidden":
         known = ", ".join(_known_keys(item["loc"][:-1]))
         return f"unknown key {where!r}" + (f"; known here: {known}" if known else "")
@@ -414,8 +552,8 @@ def _known_keys(location: tuple[Any, ...]) -> list[str]:
     for part in location:
         if isinstance(part, int):
             continue
-        if part in _ENGINES:
-            section = _ENGINES[part]
+        if part in _TAGGED:
+            section = _TAGGED[part]
             continue
         field = section.model_fields.get(part)
         if field is None:
@@ -424,7 +562,12 @@ def _known_keys(location: tuple[Any, ...]) -> list[str]:
     return list(section.model_fields)
 
 
-_ENGINES: dict[str, type[_Section]] = {"transformers": TransformersEngineConfig, "vllm": VllmEngineConfig}
+_TAGGED: dict[str, type[BaseModel]] = {
+    "transformers": TransformersEngineConfig,
+    "vllm": VllmEngineConfig,
+    "reinforce": ReinforceConfig,
+    "extension": ExtensionConfig,
+}
 
 
 def _section_of(annotation: Any) -> type[_Section] | None:
@@ -432,6 +575,6 @@ def _section_of(annotation: Any) -> type[_Section] | None:
         return annotation
     for argument in getattr(annotation, "__args__", ()):
         found = _section_of(argument)
-        if found is not None and found not in _ENGINES.values():
+        if found is not None and found not in _TAGGED.values():
             return found
     return None

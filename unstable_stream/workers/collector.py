@@ -32,7 +32,7 @@ from unstable_stream.events import (
 from unstable_stream.log.open import opened_log
 from unstable_stream.log.port import Consumer, EventLog, TopicPartition
 from unstable_stream.log.records import record_from_event
-from unstable_stream.runs.config import RunConfig, VllmEngineConfig
+from unstable_stream.runs.config import EngineExtensionConfig, RunConfig, VllmEngineConfig
 from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.runs.records import readable_events, run_started
 from unstable_stream.workers.engine_actor import EngineActor, RemoteEngine
@@ -234,8 +234,9 @@ async def run_collector(
 
 def _start_engines(config: RunConfig, model_path: str) -> list[Any]:
     engine = config.engine
-    wants_gpu = isinstance(engine, VllmEngineConfig) and ray.cluster_resources().get("GPU", 0) > 0
-    num_gpus = engine.num_gpus if wants_gpu and isinstance(engine, VllmEngineConfig) else 0
+    num_gpus = 0.0
+    if isinstance(engine, VllmEngineConfig | EngineExtensionConfig) and ray.cluster_resources().get("GPU", 0):
+        num_gpus = engine.num_gpus
     engine_class = ray.remote(EngineActor).options(num_cpus=0, num_gpus=num_gpus, max_concurrency=4096)
     return [engine_class.remote(config, model_path) for _ in range(config.collector.num_actors)]
 

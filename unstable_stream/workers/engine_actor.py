@@ -12,8 +12,9 @@ from typing import Any
 import ray
 
 from unstable_stream.errors import ServiceError, UnstableStreamError
+from unstable_stream.extensions import KINDS, build
 from unstable_stream.inference.engine import Completion, Engine, EngineStats, GenerationRequest
-from unstable_stream.runs.config import RunConfig, VllmEngineConfig
+from unstable_stream.runs.config import EngineExtensionConfig, RunConfig, VllmEngineConfig
 
 __all__ = ["EngineActor", "RemoteEngine", "build_engine"]
 
@@ -34,6 +35,9 @@ def build_engine(config: RunConfig, model_path: str) -> Engine:
             kv_cache_gb=engine.kv_cache_gb,
             extra_engine_args=engine.extra_engine_args,
         )
+    if isinstance(engine, EngineExtensionConfig):
+        made: Engine = build(KINDS["engine"], engine.spec, given=(model_path,), calls_functions=True)
+        return made
     from unstable_stream.inference.transformers.engine import TransformersEngine
 
     return TransformersEngine(

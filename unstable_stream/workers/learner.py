@@ -20,7 +20,7 @@ from pathlib import Path
 
 import structlog
 
-from unstable_stream.algorithms import BaseAlgo, Reinforce, TokenBatch, TrainingSample
+from unstable_stream.algorithms import BaseAlgo, TokenBatch, TrainingSample, build_algorithm
 from unstable_stream.buffer import StepBuffer
 from unstable_stream.errors import LearnerError
 from unstable_stream.events import Checkpoint, LearnerUpdate, Step, checkpoint_uid, event_id
@@ -28,7 +28,7 @@ from unstable_stream.learners import StandardLearner, prune_optimizer_states
 from unstable_stream.log.port import Consumer, EventLog, Positions, Producer
 from unstable_stream.log.records import record_from_event
 from unstable_stream.reward_transformations import Sample, build_sampling
-from unstable_stream.runs.config import RunConfig
+from unstable_stream.runs.config import ReinforceConfig, RunConfig
 from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.runs.records import read_to_end, readable_events
 
@@ -257,12 +257,10 @@ def _batch_of(update: LearnerUpdate) -> list[str]:
 
 def _algorithm(config: RunConfig) -> BaseAlgo:
     settings = config.algorithm
-    return Reinforce(
-        is_clip=settings.is_clip,
-        entropy_coef=settings.entropy_coef,
-        entropy_decay_updates=config.learner.iterations,
-        truncated_turns=settings.truncated_turns,
-    )
+    if isinstance(settings, ReinforceConfig):
+        bonus_ends = {"entropy_decay_updates": config.learner.iterations}
+        return build_algorithm({**settings.model_dump(), **bonus_ends})
+    return build_algorithm(settings.spec)
 
 
 def _now_ms() -> int:

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, NamedTuple, TypeAlias, Union, get_args
 import msgspec
 
 from unstable_stream.archive.tables.not_columns import NOT_COLUMNS
-from unstable_stream.events import Event, event_type, field_description
+from unstable_stream.events import Event, ExtensionUse, event_type, field_description
 from unstable_stream.events.descriptions import plain_text
 
 __all__ = ["Column", "Item", "Source", "Table", "columns_of", "items_of", "sql_type"]
@@ -39,6 +39,7 @@ _SQL_TYPES: Final[Mapping[object, str]] = {
     dict[str, str]: "JSON",
     dict[str, bool]: "JSON",
     dict[str, Any]: "JSON",
+    tuple[ExtensionUse, ...]: "JSON",
 }
 _PACKED: Final = {"int32": "INTEGER[]", "float32": "FLOAT[]"}
 _MOMENT: Final = "_at_ms"

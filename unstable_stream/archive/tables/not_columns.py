@@ -10,6 +10,7 @@ import msgspec
 
 from unstable_stream.events import (
     Event,
+    ExtensionUse,
     GameOutcome,
     GameStarted,
     LearnerUpdate,
@@ -31,6 +32,9 @@ NOT_COLUMNS: Final[Mapping[type[msgspec.Struct], Mapping[str, str]]] = {
         "event_id": "`events.event_id`. Where other tables refer to it, it is `trajectory_id` or `step_id`.",
         "schema_version": "It concerns decoding alone; the body in `events.value` has it.",
     },
+    ExtensionUse: dict.fromkeys(
+        ("kind", "target", "distribution", "version", "sha256"), "`run_events.extensions` has it."
+    ),
     GameStarted: {"seats": "Each is a row of `planned_seats`; `models` has their models."},
     GameOutcome: {
         "seats": "Each is a row of `seats`; `models`, `rewards` and `winner` sum them up.",

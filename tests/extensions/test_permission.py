@@ -1,0 +1,65 @@
+"""Code that a recorded configuration names is loaded where the operator allowed it, and nowhere else."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from unstable_stream.errors import ConfigError
+from unstable_stream.extensions import (
+    ALLOW_CODE,
+    KINDS,
+    allowed_patterns,
+    build,
+    confine,
+    confined,
+    pattern_of,
+)
+
+FINAL = KINDS["final_transformation"]
+
+
+@pytest.fixture
+def target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A reference to code that leaves a file behind when it is loaded."""
+    monkeypatch.delenv(ALLOW_CODE, raising=False)
+    ran = tmp_path / "ran"
+    path = tmp_path / "a [1], b.py"
+    path.write_text(f"open({str(ran)!r}, 'w').close()\ndef f(x, env_id=None): return x\n")
+    return f"{path}:f"
+
+
+def test_a_confined_process_loads_what_is_built_in_and_nothing_else(target: str, tmp_path: Path) -> None:
+    with confined(), pytest.raises(ConfigError, match=r"give --allow-code '.*py:f' or set UNSTABLE_STREAM_A"):
+        build(FINAL, target)
+    assert not (tmp_path / "ran").exists(), "refused before it ran"
+    with confined():
+        build(FINAL, "WinDrawLossFormatter")
+    with confined(["other:*"]), pytest.raises(ConfigError, match="was not allowed"):
+        build(FINAL, target)
+
+
+@pytest.mark.parametrize("pattern", ["*", "*/a *.py:f"])
+def test_a_pattern_allows(target: str, pattern: str) -> None:
+    with confined([pattern]):
+        build(FINAL, target)
+
+
+def test_the_pattern_of_a_target_survives_the_environment(
+    target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(ALLOW_CODE, "")
+    with pytest.raises(ConfigError, match="was not allowed"):
+        build(FINAL, target)
+    confine([pattern_of(target)])
+    build(FINAL, target)
+    assert allowed_patterns() == (pattern_of(target),)
+    with pytest.raises(ConfigError, match="was not allowed"):
+        build(FINAL, "pytest:Item")
+
+
+async def test_confinement_reaches_threads_and_ends_with_its_block(target: str) -> None:
+    with confined(), pytest.raises(ConfigError, match="was not allowed"):
+        await asyncio.to_thread(build, FINAL, target)
+    build(FINAL, target)
+    assert allowed_patterns() is None

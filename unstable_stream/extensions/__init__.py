@@ -1,0 +1,48 @@
+"""The one plug point: every choice that a configuration names is loaded here, by one notation.
+
+An extension is named ``name``, ``package.module:Name``, ``path/to/file.py:Name`` or by an entry point, with
+arguments as a table ``{type = "...", key = value}`` or in one string, ``"target(key=value)"``. The kinds of
+extension are in :data:`KINDS`; ``docs/extending.md`` shows each. For users of this package:
+
+- :func:`reference_to` turns an object, a class or a function into that notation; :func:`references_to` does
+  so for a list, a ``Compose...`` or a single one;
+- :func:`build` makes the object that a reference names; :func:`load` returns what it names, not yet called;
+- :func:`loading` tells whether code is being imported as an extension right now;
+- :func:`needs_this_process` tells whether a reference holds in this process only (``backend="inline"``);
+- :func:`search` lets modules be found in a directory; :func:`confine` limits what code may be loaded;
+- :func:`use_of` says which code a reference stands for: distribution and version, or digest of the source.
+"""
+
+from unstable_stream.extensions.arguments import RemembersArguments
+from unstable_stream.extensions.build import build
+from unstable_stream.extensions.imports import loading, search
+from unstable_stream.extensions.kinds import KINDS, Kind
+from unstable_stream.extensions.load import entry_points_of, is_extension, load
+from unstable_stream.extensions.objects import needs_this_process, reference_to, references_to
+from unstable_stream.extensions.permission import ALLOW_CODE, allowed_patterns, confine, confined, pattern_of
+from unstable_stream.extensions.reference import Reference, Spec, absolute
+from unstable_stream.extensions.use import use_of
+
+__all__ = [
+    "ALLOW_CODE",
+    "KINDS",
+    "Kind",
+    "Reference",
+    "RemembersArguments",
+    "Spec",
+    "absolute",
+    "allowed_patterns",
+    "build",
+    "confine",
+    "confined",
+    "entry_points_of",
+    "is_extension",
+    "load",
+    "loading",
+    "needs_this_process",
+    "pattern_of",
+    "reference_to",
+    "references_to",
+    "search",
+    "use_of",
+]

@@ -1,0 +1,87 @@
+"""From a reference to an object at work: a class is called, a function bound, an object copied."""
+
+import copy
+import inspect
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from unstable_stream.errors import ConfigError
+from unstable_stream.extensions.kinds import Kind
+from unstable_stream.extensions.load import load
+from unstable_stream.extensions.reference import Reference, Spec
+
+__all__ = ["build", "construct", "refuse"]
+
+
+def build(
+    kind: Kind,
+    spec: Spec,
+    where: str = "",
+    *,
+    given: tuple[Any, ...] = (),
+    calls_functions: bool = False,
+) -> Any:  # of the kind's own type, which its owner checks
+    """Return a fresh object of a kind.
+
+    A class is called with its arguments. A function is returned with its arguments bound, or called as
+    well, where the kind wants what it makes. An object that code holds is copied: two users share nothing.
+
+    Args:
+        kind: what is wanted.
+        spec: a string, a table ``{type = ..., **arguments}``, or a :class:`Reference`'s ``spec``.
+        where: the configuration key, for messages; by default the kind's.
+        given: positional arguments that the caller supplies, before those of the configuration.
+        calls_functions: whether a function makes the object.
+
+    Raises:
+        ConfigError: it cannot be loaded, or does not take these arguments; one line.
+    """
+    where = where or kind.key
+    reference = Reference.parse(spec, where)
+    found = load(kind, reference, where)
+    if inspect.isclass(found) or (calls_functions and inspect.isroutine(found)):
+        return construct(found, reference, where, given)
+    if inspect.isroutine(found):
+        return partial(found, **reference.arguments) if reference.arguments else found
+    if inspect.ismodule(found):
+        raise refuse(kind, reference, where, f"is the module {found.__name__}")
+    if reference.arguments:
+        raise ConfigError(
+            f"{where}: {reference.target!r} is an object already, so it takes no arguments "
+            f"{sorted(reference.arguments)}: name its class"
+        )
+    try:
+        return copy.deepcopy(found)
+    except Exception as error:
+        raise ConfigError(
+            f"{where}: {reference.target!r} cannot be copied for its user ({type(error).__name__}: {error}); "
+            "name its class, so that one is made each time"
+        ) from error
+
+
+def construct(
+    maker: Callable[..., Any], reference: Reference, where: str, given: tuple[Any, ...] = ()
+) -> Any:  # what the maker makes
+    """Call a class or function, after a look whether it takes the arguments; raises :class:`ConfigError`."""
+    arguments: Mapping[str, Any] = reference.arguments
+    signature = inspect.signature(maker)
+    try:
+        signature.bind(*given, **arguments)
+    except TypeError as error:
+        raise ConfigError(
+            f"{where}: {reference.target}{signature} cannot take {dict(arguments)}: {error}"
+        ) from error
+    try:
+        return maker(*given, **arguments)
+    except ConfigError:
+        raise
+    except Exception as error:
+        raise ConfigError(
+            f"{where}: {reference.target} refused {dict(arguments)}: {type(error).__name__}: {error}"
+        ) from error
+
+
+def refuse(kind: Kind, reference: Reference, where: str, found: str) -> ConfigError:
+    """Return the one-line error about something that is not of its kind."""
+    return ConfigError(f"{where}: {reference.target} {found}; expected {kind.expects}")

@@ -1,0 +1,176 @@
+"""The kinds of extension: the key that names one, what is known by name, and what is expected of it.
+
+Built-ins are written as ``module:Name`` and imported when they are asked for, so that this table loads
+neither torch nor games.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from unstable_stream.errors import ConfigError
+
+__all__ = ["KINDS", "Kind", "kind_named"]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of extension."""
+
+    name: str
+    """In messages and in ``run-started``, e.g. ``buffer_strategy``."""
+    plural: str
+    """Entry points are announced in the group ``unstable_stream.<plural>``."""
+    key: str
+    """The configuration key that names one."""
+    expects: str
+    """The signature, in one line."""
+    example: str
+    """A file of ``examples/extensions/``."""
+    built_in: Mapping[str, str] = field(default_factory=dict)
+    """Name to ``module:Name``."""
+    names_elsewhere: str = ""
+    """Says who else knows names; empty: a name that is not built in is a mistake."""
+
+    @property
+    def group(self) -> str:
+        """The entry point group."""
+        return f"unstable_stream.{self.plural}"
+
+
+_REWARDS: Final = "unstable_stream.reward_transformations"
+_POOL: Final = "unstable_stream.model_pool.pool"
+_SAMPLE_MODES: Final = ("fixed", "mirror", "lagged", "random", "match-quality", "ts-dist", "exploration")
+
+KINDS: Final[Mapping[str, Kind]] = {
+    kind.name: kind
+    for kind in (
+        Kind(
+            "algorithm",
+            "algorithms",
+            "algorithm",
+            "a subclass of BaseAlgo with update(self, batch, *, scale: float, update: int) -> dict of sums",
+            "algorithm.py",
+            {"reinforce": "unstable_stream.algorithms.reinforce:Reinforce"},
+        ),
+        Kind(
+            "final_transformation",
+            "final_transformations",
+            "rewards.final",
+            "__call__(x: dict[int, float], env_id: str | None) -> dict[int, float]",
+            "final_transformation.py",
+            {
+                name: f"{_REWARDS}.final:{name}"
+                for name in ("WinDrawLossFormatter", "RoleAdvantageFormatter", "RoleAdvantageByEnvFormatter")
+            },
+        ),
+        Kind(
+            "step_transformation",
+            "step_transformations",
+            "rewards.step",
+            "__call__(trajectory: TrajectoryView, step_index: int, base_reward: float) -> float",
+            "step_transformation.py",
+            {name: f"{_REWARDS}.step:{name}" for name in ("RewardForFormat", "PenaltyForInvalidMove")},
+        ),
+        Kind(
+            "sampling_transformation",
+            "sampling_transformations",
+            "rewards.sampling",
+            "__call__(steps: list[Sample], env_id: str | None) -> list[Sample]",
+            "sampling_transformation.py",
+            {name: f"{_REWARDS}.sampling:{name}" for name in ("NormalizeRewards", "NormalizeRewardsByEnv")},
+        ),
+        Kind(
+            "opponent_sampling",
+            "opponent_samplings",
+            "model_pool.sample_mode",
+            "weight(pool: ModelPool, me: str, opponent: str, env_id: str | None) -> float, 0 or more",
+            "opponent_sampling.py",
+            dict.fromkeys(_SAMPLE_MODES, f"{_POOL}:ModelPool"),
+        ),
+        Kind(
+            "buffer_strategy",
+            "buffer_strategies",
+            "buffer.strategy",
+            "rank(step: Step, update: int, seed: int) -> float, lowest first",
+            "buffer_strategy.py",
+            dict.fromkeys(("random", "fifo"), "unstable_stream.buffer:StepBuffer"),
+        ),
+        Kind(
+            "template",
+            "templates",
+            "train_envs.template",
+            "a PromptTemplate, a class with format(observation: str) -> str and "
+            "extract(completion: str) -> (action: str, feedback: dict[str, bool]), or such a format function",
+            "template.py",
+            names_elsewhere="unstable_stream.games.templates",
+        ),
+        Kind(
+            "opponent",
+            "opponents",
+            "evaluation.opponents",
+            "player(observation: str) -> str, player(turn: TurnContext) -> str, or a class with "
+            "move(self, turn: TurnContext) -> str",
+            "opponent.py",
+            names_elsewhere="unstable_stream.games.opponents.scripted",
+        ),
+        Kind(
+            "environment",
+            "environments",
+            "train_envs.env_id",
+            "a class with TextArena's reset(num_players, seed), get_observation() -> (seat, text), "
+            "step(action) -> (done, info) and close() -> (rewards, game_info)",
+            "environment.py",
+            names_elsewhere="TextArena",
+        ),
+        Kind(
+            "engine",
+            "engines",
+            "engine",
+            "engine(model_path: str, **arguments) -> Engine with async generate(request), stats() and "
+            "async close()",
+            "engine.py",
+            {
+                "transformers": "unstable_stream.inference.transformers.engine:TransformersEngine",
+                "vllm": "unstable_stream.inference.vllm.engine:VllmEngine",
+            },
+        ),
+        Kind(
+            "rating_system",
+            "rating_systems",
+            "rerate --system",
+            "a class like unstable_stream.model_pool.systems.RatingSystem",
+            "rating_system.py",
+            {
+                "trueskill": "unstable_stream.model_pool.systems:TrueSkill",
+                "elo": "unstable_stream.model_pool.systems:Elo",
+                "openskill": "unstable_stream.model_pool.systems:OpenSkill",
+            },
+        ),
+        Kind(
+            "tracker",
+            "trackers",
+            "trackers",
+            "a class with log(self, values: dict[str, float], *, run_id: str, source: str, step: int | None, "
+            "time_ms: int) -> None",
+            "tracker.py",
+            {"jsonl": "unstable_stream.streams.trackers:JsonLinesTracker"},
+        ),
+        Kind(
+            "consumer",
+            "consumers",
+            "consumers",
+            "a function (event, context) or a class with handle(event, context), decorated with @consumer",
+            "consumer.py",
+        ),
+    )
+}
+"""Name to kind."""
+
+
+def kind_named(name: str) -> Kind:
+    """Return the kind; raises :class:`ConfigError` that lists those there are."""
+    kind = KINDS.get(name)
+    if kind is None:
+        raise ConfigError(f"unknown kind of extension {name!r}; expected one of {', '.join(KINDS)}")
+    return kind

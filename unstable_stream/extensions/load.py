@@ -1,0 +1,89 @@
+"""From a reference to what it names: built in, in this process, a file, a module or an entry point."""
+
+from importlib.metadata import EntryPoint, entry_points
+from types import ModuleType
+from typing import Any
+
+from unstable_stream.errors import ConfigError
+from unstable_stream.extensions.imports import NotImportableError, import_file, import_module
+from unstable_stream.extensions.kinds import Kind
+from unstable_stream.extensions.objects import registered
+from unstable_stream.extensions.permission import check_allowed
+from unstable_stream.extensions.reference import OBJECT_PREFIX, Reference
+
+__all__ = ["entry_points_of", "is_extension", "load", "module_of"]
+
+
+def entry_points_of(kind: Kind) -> dict[str, EntryPoint]:
+    """Return what installed packages announce of a kind, by name; nothing is imported."""
+    return {point.name: point for point in sorted(entry_points(group=kind.group))}
+
+
+def is_extension(kind: Kind, reference: Reference) -> bool:
+    """Whether a reference names code outside of this package, in a module, a file or an entry point."""
+    if reference.target in kind.built_in:
+        return False
+    return reference.names_code or reference.target in entry_points_of(kind)
+
+
+def load(kind: Kind, reference: Reference, where: str = "") -> Any:  # whatever the code holds
+    """Import and return what a reference names: a class, a function or an object.
+
+    Args:
+        kind: what it is wanted as.
+        reference: its target; the arguments are left to :func:`~unstable_stream.extensions.build.build`.
+        where: the configuration key, for messages; by default the kind's.
+
+    Raises:
+        ConfigError: unknown name, code that cannot be imported or may not be loaded here; one line.
+    """
+    where = where or kind.key
+    target = reference.target
+    built_in = kind.built_in.get(target)
+    if built_in is not None:
+        module, _, name = built_in.partition(":")
+        return getattr(import_module(module), name)
+    if target.startswith(OBJECT_PREFIX):
+        return registered(target, where)
+    try:
+        module_found, name = module_of(kind, reference, where)
+    except NotImportableError as error:
+        raise ConfigError(f"{where}: {error}. Expected {kind.expects}") from error
+    found: Any = module_found
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if found is None:
+        raise ConfigError(f"{where}: {target.rpartition(':')[0] or target} has no {name!r}")
+    return found
+
+
+def module_of(kind: Kind, reference: Reference, where: str) -> tuple[ModuleType, str]:
+    """Import the module that a reference names and return it with the name looked for in it.
+
+    Raises:
+        ConfigError: the name is unknown, or may not be loaded here.
+        NotImportableError: the module cannot be imported.
+    """
+    target = reference.target
+    file = reference.file
+    if file is not None:
+        check_allowed(target, f"{where}:")
+        path, name = file
+        if not name:
+            raise ConfigError(f"{where}: {target!r}: say which name in the file, {target}:Name")
+        return import_file(path), name
+    if ":" not in target:
+        point = entry_points_of(kind).get(target)
+        if point is None:
+            known = ", ".join([*kind.built_in, *entry_points_of(kind)]) or "none by name"
+            raise ConfigError(
+                f"{where}: unknown {kind.name.replace('_', ' ')} {target!r}; known: {known}; or give "
+                "package.module:Name or path/to/file.py:Name"
+            )
+        check_allowed(target, f"{where}:")
+        return import_module(point.module), point.attr
+    module, _, name = target.partition(":")
+    if not name or not all(part.isidentifier() for part in (*module.split("."), *name.split("."))):
+        raise ConfigError(f"{where}: {target!r}: expected package.module:Name or path/to/file.py:Name")
+    check_allowed(target, f"{where}:")
+    return import_module(module), name

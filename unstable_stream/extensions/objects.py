@@ -1,0 +1,157 @@
+"""From an object to its reference: where it can be imported from, and what it was made with.
+
+An object that no other process could import (of a notebook, a lambda, a closure) is kept here under a name
+of its own, which only this process knows.
+"""
+
+import hashlib
+import inspect
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from unstable_stream.errors import ConfigError
+from unstable_stream.extensions.arguments import is_plain, remembered_arguments
+from unstable_stream.extensions.imports import FILE_MODULE_PREFIX
+from unstable_stream.extensions.kinds import kind_named
+from unstable_stream.extensions.reference import OBJECT_PREFIX, Reference, Spec
+
+__all__ = ["needs_this_process", "reference_to", "references_to", "registered", "source_digest"]
+
+_objects: dict[str, object] = {}
+
+
+def reference_to(kind: str, obj: object) -> str | dict[str, Any]:
+    """Return how a configuration names an object.
+
+    Args:
+        kind: a key of :data:`~unstable_stream.extensions.kinds.KINDS`, e.g. ``algorithm``.
+        obj: an instance, a class, a function, or a reference already (string or table), which stays as it is.
+
+    An instance is named by its class and what it was made with, if that is known: the fields of a dataclass,
+    or what our base classes remember. What has no home in a module or file gets the name ``object:...``,
+    which holds in this process only (see :func:`needs_this_process`).
+
+    Raises:
+        ConfigError: unknown kind.
+    """
+    known = kind_named(kind)
+    if isinstance(obj, (str, Mapping)):
+        return obj if isinstance(obj, str) else dict(obj)
+    names = {target: name for name, target in known.built_in.items()}
+    home = _home(obj)
+    if home is not None:
+        return names.get(home, home)
+    if not inspect.isclass(obj) and not inspect.isroutine(obj):
+        home = _home(type(obj))
+        arguments = remembered_arguments(obj)
+        if home is not None and arguments is not None and all(map(is_plain, arguments.values())):
+            return Reference(names.get(home, home), _as_json(arguments)).spec
+        bound = _bound_name(obj)
+        if bound is not None:
+            return bound
+    return _register(obj)
+
+
+def references_to(kind: str, objs: object) -> list[str | dict[str, Any]]:
+    """Return the references of a list, of the parts of a ``Compose...``, or of a single object."""
+    parts = getattr(objs, "transforms", objs)
+    if isinstance(parts, Sequence) and not isinstance(parts, str):
+        return [reference for part in parts for reference in references_to(kind, part)]
+    return [reference_to(kind, objs)]
+
+
+def needs_this_process(spec: Spec) -> bool:
+    """Whether a reference names an object that no other process has: it needs ``backend="inline"``."""
+    return Reference.parse(spec).target.startswith(OBJECT_PREFIX)
+
+
+def registered(target: str, where: str) -> object:
+    """Return an object of this process; raises :class:`ConfigError` in any other."""
+    found = _objects.get(target)
+    if found is None:
+        raise ConfigError(
+            f"{where}: {target!r} is an object of the process that named it; define it in a module or a file "
+            'to use it here, or run with backend="inline" where it is defined'
+        )
+    return found
+
+
+def source_digest(obj: object) -> str:
+    """Return the sha256 of the source that defines an object, empty if it cannot be had."""
+    thing: Any = obj if inspect.isclass(obj) or inspect.isroutine(obj) else type(obj)
+    try:
+        return hashlib.sha256(inspect.getsource(thing).encode()).hexdigest()
+    except (OSError, TypeError):
+        return ""  # typed at a prompt: nobody keeps its text
+
+
+def _home(obj: object) -> str | None:
+    """Return ``module:Name`` or ``file.py:Name`` under which another process finds this very thing."""
+    thing = getattr(obj, "target", obj)  # a plug-in stands for the function or class it was made of
+    name = getattr(thing, "__qualname__", None)
+    module = sys.modules.get(getattr(thing, "__module__", None) or "")
+    if name is None or module is None or "<" in name:
+        return None
+    found: object = module
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    place = _place(module)
+    return f"{place}:{name}" if found is obj and place is not None else None
+
+
+def _place(module: ModuleType) -> str | None:
+    spec = getattr(module, "__spec__", None)
+    file = getattr(module, "__file__", None)
+    if module.__name__ != "__main__" and not module.__name__.startswith(FILE_MODULE_PREFIX):
+        return module.__name__
+    if module.__name__ == "__main__" and spec is not None:
+        return str(spec.name)  # python -m package.module
+    return str(Path(file).resolve()) if file and file.endswith(".py") else None
+
+
+def _bound_name(obj: object) -> str | None:
+    """Return where a module holds this object under a name of its own, e.g. a template with its functions."""
+    for module in _modules_around(obj):
+        place = _place(module)
+        if place is None:
+            continue
+        for name, value in vars(module).items():
+            if value is obj:
+                return f"{place}:{name}"
+    return None
+
+
+def _modules_around(obj: object) -> Iterator[ModuleType]:
+    names = {type(obj).__module__, "__main__"}
+    slots = [slot for cls in type(obj).__mro__ for slot in getattr(cls, "__slots__", ())]
+    parts = [*getattr(obj, "__dict__", {}).values(), *(getattr(obj, slot, None) for slot in slots)]
+    names |= {getattr(part, "__module__", None) or "" for part in parts}
+    for name in sorted(names):
+        module = sys.modules.get(name)
+        if module is not None:
+            yield module
+
+
+def _register(obj: object) -> str:
+    for name, known in _objects.items():
+        if known is obj:
+            return name
+    title = getattr(obj, "__qualname__", type(obj).__qualname__).replace("<locals>.", "").strip("<>")
+    name = f"{OBJECT_PREFIX}{title}"
+    number = 2
+    while name in _objects:
+        name = f"{OBJECT_PREFIX}{title}-{number}"
+        number += 1
+    _objects[name] = obj
+    return name
+
+
+def _as_json(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_as_json(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _as_json(item) for key, item in value.items()}
+    return value

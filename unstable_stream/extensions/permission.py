@@ -1,0 +1,67 @@
+"""Which code may be loaded: all of it where a person names it, only what an operator allowed elsewhere.
+
+A recorded configuration names code. Whoever reads it from a log that others write to would run their code.
+So a process that serves recorded runs is confined: it loads what is built in, and what the patterns of its
+operator allow (``--allow-code``, or the environment variable :data:`ALLOW_CODE`; child processes inherit it).
+"""
+
+import glob
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from fnmatch import fnmatchcase
+from typing import Final
+
+from unstable_stream.errors import ConfigError
+
+__all__ = ["ALLOW_CODE", "allowed_patterns", "check_allowed", "confine", "confined", "pattern_of"]
+
+ALLOW_CODE: Final = "UNSTABLE_STREAM_ALLOW_CODE"
+"""Patterns (``fnmatch``) of targets, separated by commas; ``*`` allows all, nothing allows none."""
+
+_here: ContextVar[tuple[str, ...] | None] = ContextVar("unstable_stream_allowed_code", default=None)
+
+
+def allowed_patterns() -> tuple[str, ...] | None:
+    """Return the patterns in force; ``None``: this process is not confined."""
+    here = _here.get()
+    if here is not None:
+        return here
+    listed = os.environ.get(ALLOW_CODE)
+    return None if listed is None else _split(listed)
+
+
+def confine(patterns: Iterable[str] = ()) -> None:
+    """Confine this process and those it starts to ``patterns``, beside what :data:`ALLOW_CODE` allows."""
+    os.environ[ALLOW_CODE] = ",".join(dict.fromkeys((*_split(os.environ.get(ALLOW_CODE, "")), *patterns)))
+
+
+@contextmanager
+def confined(patterns: Iterable[str] = ()) -> Iterator[None]:
+    """Confine what is done inside to ``patterns``, beside what :data:`ALLOW_CODE` allows."""
+    token = _here.set((*_split(os.environ.get(ALLOW_CODE, "")), *patterns))
+    try:
+        yield
+    finally:
+        _here.reset(token)
+
+
+def pattern_of(target: str) -> str:
+    """Return a pattern that matches this target and no other; a comma matches any character."""
+    return glob.escape(target).replace(",", "?")
+
+
+def check_allowed(target: str, what: str) -> None:
+    """Raise :class:`ConfigError`, naming the flag, if this process may not load ``target``."""
+    patterns = allowed_patterns()
+    if patterns is None or any(fnmatchcase(target, pattern) for pattern in patterns):
+        return
+    raise ConfigError(
+        f"{what} {target!r} is code that a recorded configuration names, and this process was not allowed "
+        f"to load it: if you trust it, give --allow-code '{target}' or set {ALLOW_CODE}"
+    )
+
+
+def _split(listed: str) -> tuple[str, ...]:
+    return tuple(pattern.strip() for pattern in listed.split(",") if pattern.strip())

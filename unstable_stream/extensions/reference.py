@@ -1,0 +1,105 @@
+"""References: a target and the arguments it is called with, as a table or as one string.
+
+``{type = "bots.py:Careful", depth = 3}`` and ``"bots.py:Careful(depth=3)"`` are the same. The string goes
+where an event holds one, such as an environment's id.
+"""
+
+import ast
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+from unstable_stream.errors import ConfigError
+
+__all__ = ["OBJECT_PREFIX", "Reference", "Spec", "absolute"]
+
+Spec: TypeAlias = str | Mapping[str, Any]
+"""A reference as a configuration holds it."""
+
+OBJECT_PREFIX: Final = "object:"
+"""Begins the name of an object that lives in this process only."""
+
+_FILE: Final = re.compile(r"(?P<path>.+\.py)(?::(?P<name>[A-Za-z_][\w.]*)?)?")
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What a configuration names."""
+
+    target: str
+    """``name``, ``package.module:Name``, ``path/to/file.py:Name`` or an entry point's name."""
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    """JSON values, given by keyword."""
+
+    @classmethod
+    def parse(cls, spec: Spec, where: str = "extension") -> "Reference":
+        """Read a table or a string; ``where`` names the key in messages.
+
+        Raises:
+            ConfigError: a table without ``type``, or arguments that are no ``key=value`` with plain values.
+        """
+        if not isinstance(spec, str):
+            arguments = dict(spec)
+            target = arguments.pop("type", None)
+            if not isinstance(target, str):
+                raise ConfigError(f"{where}: {dict(spec)} has no type, which names what is used")
+            inner = cls.parse(target, where)
+            return cls(inner.target, {**inner.arguments, **arguments})
+        text = spec.strip()
+        if not text.endswith(")"):
+            return cls(text)
+        file = text.find(".py:")
+        opening = text.find("(", max(file, 0))
+        if opening <= 0:
+            raise ConfigError(f"{where}: {text!r}: expected target(key=value, ...)")
+        return cls(text[:opening], _arguments(text[opening:], text, where))
+
+    @property
+    def text(self) -> str:
+        """The reference as one string; :meth:`parse` reads it back."""
+        if not self.arguments:
+            return self.target
+        listed = ", ".join(f"{name}={value!r}" for name, value in self.arguments.items())
+        return f"{self.target}({listed})"
+
+    @property
+    def spec(self) -> str | dict[str, Any]:
+        """The reference as a configuration holds it: a string, or a table if it has arguments."""
+        return {"type": self.target, **self.arguments} if self.arguments else self.target
+
+    @property
+    def file(self) -> tuple[Path, str] | None:
+        """Path and name if the target is in a file; the name may be empty."""
+        found = _FILE.fullmatch(self.target)
+        if found is None or self.target.startswith(OBJECT_PREFIX):
+            return None
+        return Path(found["path"]), found["name"] or ""
+
+    @property
+    def names_code(self) -> bool:
+        """Whether it says where the code is, in a module or a file, and is no mere name."""
+        return ":" in self.target or self.file is not None
+
+
+def absolute(spec: Spec, where: str = "extension", directory: Path | None = None) -> str | dict[str, Any]:
+    """Return the reference with a relative file path made absolute, against ``directory`` or this one."""
+    reference = Reference.parse(spec, where)
+    file = reference.file
+    if file is not None:
+        path, name = file
+        path = ((directory or Path.cwd()) / path.expanduser()).resolve()
+        reference = Reference(f"{path}:{name}" if name else str(path), reference.arguments)
+    return reference.spec
+
+
+def _arguments(call: str, text: str, where: str) -> dict[str, Any]:
+    problem = f"{where}: {text!r}: expected target(key=value, ...) with numbers, strings, lists or tables"
+    try:
+        parsed = ast.parse(f"_{call}", mode="eval").body
+        if not isinstance(parsed, ast.Call) or parsed.args:
+            raise ConfigError(problem)
+        return {word.arg: ast.literal_eval(word.value) for word in parsed.keywords if word.arg is not None}
+    except (SyntaxError, ValueError) as error:
+        raise ConfigError(problem) from error

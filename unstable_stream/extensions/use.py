@@ -1,0 +1,61 @@
+"""Which code a reference stands for here and now: to be recorded, and compared later."""
+
+import hashlib
+import inspect
+from functools import cache
+from importlib.metadata import PackageNotFoundError, packages_distributions, version
+from pathlib import Path
+from typing import Any
+
+from unstable_stream.errors import ConfigError
+from unstable_stream.events import ExtensionUse
+from unstable_stream.extensions.imports import NotImportableError
+from unstable_stream.extensions.kinds import Kind
+from unstable_stream.extensions.load import module_of
+from unstable_stream.extensions.objects import registered, source_digest
+from unstable_stream.extensions.reference import OBJECT_PREFIX, Reference
+
+__all__ = ["use_of"]
+
+
+def use_of(kind: Kind, reference: Reference, where: str = "") -> ExtensionUse:
+    """Return kind, target and what tells this code from another: distribution and version, source digest.
+
+    Raises:
+        ConfigError: the code cannot be loaded here.
+    """
+    where = where or kind.key
+    if reference.target.startswith(OBJECT_PREFIX):
+        digest = source_digest(registered(reference.target, where))
+        return ExtensionUse(kind=kind.name, target=reference.target, sha256=digest)
+    try:
+        module, _ = module_of(kind, reference, where)
+    except NotImportableError as error:
+        raise ConfigError(f"{where}: {error}") from error
+    distribution, its_version = ("", "") if reference.file else _distribution(module.__name__)
+    return ExtensionUse(
+        kind=kind.name,
+        target=reference.target,
+        distribution=distribution,
+        version=its_version,
+        sha256=_digest(module),
+    )
+
+
+def _digest(module: Any) -> str:
+    file = inspect.getsourcefile(module)
+    return hashlib.sha256(Path(file).read_bytes()).hexdigest() if file else ""
+
+
+def _distribution(module: str) -> tuple[str, str]:
+    for name in _distributions().get(module.partition(".")[0], ()):
+        try:
+            return name, version(name)
+        except PackageNotFoundError:
+            continue  # half removed: its metadata is gone
+    return "", ""
+
+
+@cache
+def _distributions() -> dict[str, list[str]]:
+    return dict(packages_distributions())
