@@ -1,4 +1,4 @@
-"""The pages hold together: links lead somewhere, every command is mentioned, every benchmark is listed."""
+"""The pages hold together: links lead somewhere, every command is mentioned, every word is explained once."""
 
 import re
 from pathlib import Path
@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 import typer
 
+from unstable_stream.archive.reference import relations
 from unstable_stream.cli import app
+from unstable_stream.events import EVENT_TYPES
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -38,3 +40,41 @@ def test_every_benchmark_is_described() -> None:
     ]
     assert scripts
     assert [name for name in scripts if f"`{name}`" not in page] == []
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the anchors that a page's headings make."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
+
+
+def glossary() -> list[list[str]]:
+    """Return the rows of the glossary's tables of three columns: word, meaning, where."""
+    lines = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8").splitlines()
+    rows = [
+        [cell.strip() for cell in line.strip("|").split(" | ")] for line in lines if line.startswith("| ")
+    ]
+    return [row for row in rows if len(row) == 3 and row[0] != "Word"]
+
+
+@pytest.mark.parametrize("row", glossary(), ids=lambda row: row[0])
+def test_every_word_of_the_glossary_is_where_it_says(row: list[str]) -> None:
+    _, meaning, where = row
+    assert meaning.endswith(".")
+    recorded = set(EVENT_TYPES) | {relation.name for relation in relations()}
+    assert [name for name in re.findall(r"`([^`]+)`", where) if name not in recorded] == []
+    links = re.findall(r"\]\(([^)#]+)(?:#([^)]+))?\)", where)
+    assert links
+    for target, anchor in links:
+        page = ROOT / "docs" / target
+        assert page.exists(), target
+        assert not anchor or anchor in anchors(page), f"{target}#{anchor}"
+
+
+def test_the_glossary_explains_each_word_once_and_every_event_type_somewhere() -> None:
+    words = [row[0] for row in glossary()]
+    assert len(words) == len(set(words))
+    named = {name for row in glossary() for name in re.findall(r"`([^`]+)`", row[2])}
+    assert set(EVENT_TYPES) - named - {"metrics"} == set()
+    wanted = {"partition", "position", "offset", "fold", "host", "run", "game", "split", "step", "update"}
+    assert wanted <= set(words)
