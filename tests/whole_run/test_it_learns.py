@@ -1,30 +1,21 @@
 """The whole loop in one process, without Ray: play, shape, train, play with what was learned, get better."""
 
-import asyncio
 import statistics
 from pathlib import Path
 
 import pytest
 
-from tests.workers.local_actors import Handle
 from unstable_stream.events import Event, GameOutcome
-from unstable_stream.inference.transformers.engine import TransformersEngine
-from unstable_stream.launch.ray_cluster import resolve_model
+from unstable_stream.launch.launcher import launch
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.records import event_from_record
-from unstable_stream.log.topics import load_topics
 from unstable_stream.proofs.audit import audit_run
 from unstable_stream.runs.config import RunConfig, parse_config
 from unstable_stream.runs.data_dir import DataDir
-from unstable_stream.runs.records import finish_run, read_to_end, start_run
-from unstable_stream.streams.processors import run_processors
-from unstable_stream.workers.collector import Collector
-from unstable_stream.workers.learner import LearnerService
-from unstable_stream.workers.rollout import RolloutWorker
+from unstable_stream.runs.records import read_to_end
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
-RUN = "learns"
 UPDATES = 8
 
 
@@ -56,24 +47,11 @@ def config() -> RunConfig:
 
 
 async def test_the_reward_rises_against_a_player_that_can_be_beaten(tmp_path: Path) -> None:
-    settings = config()
     data = DataDir(tmp_path)
-    model = resolve_model(settings.model)
-    async with LocalLog.open(data.log, synchronous="NORMAL") as log:
-        await log.create_topics(list(load_topics().values()))
-        await start_run(log, settings, RUN)
-        engine = TransformersEngine(model, num_threads=1)
-        worker = RolloutWorker(settings, RUN, str(tmp_path), model, engine)
-        stop = asyncio.Event()
-        processing = asyncio.ensure_future(run_processors(log, RUN, stop))
-        learning = LearnerService(settings, RUN, data, model).train(log, stop)
-        collecting = Collector(settings, RUN, [Handle(engine)], [Handle(worker)]).collect(log, stop)
-        assert (await asyncio.gather(learning, collecting))[0] == UPDATES
-        stop.set()
-        await processing
-        await engine.close()
-        await finish_run(log, RUN, "completed", "")
-        report = await audit_run(log, RUN)
+    run = await launch(config(), data, backend="inline")
+    assert run.outcome == "completed"
+    async with LocalLog.open(data.log) as log:
+        report = await audit_run(log, run.run_id)
         events = [event_from_record(record) async for record in read_to_end(log, (GameOutcome.TOPIC,))]
 
     assert report.problems == ()

@@ -25,7 +25,7 @@ VICTIMS = (
     ("process learner", "process archiver"),
     ("process collector", "process processors"),
     ("ray::EngineActor",),
-    ("ray::RolloutWorker",),
+    ("ray::RolloutActor",),
     ("ray::LearnerActor",),
 )
 

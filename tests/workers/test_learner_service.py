@@ -21,7 +21,7 @@ from unstable_stream.events import (
     step_id,
     trajectory_id,
 )
-from unstable_stream.launch.ray_cluster import resolve_model
+from unstable_stream.inference.base_model import resolve_model
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.port import Record
 from unstable_stream.log.records import event_from_record, record_from_event

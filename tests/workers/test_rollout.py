@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.workers.local_actors import Handle, PretendEngine
+from tests.workers.pretend_engine import PretendEngine
 from unstable_stream.errors import EngineError, ServiceError
 from unstable_stream.events import (
     Checkpoint,
@@ -19,18 +19,18 @@ from unstable_stream.events import (
     Seat,
     Trajectory,
     checkpoint_uid,
-    encode_event,
     event_id,
     game_id,
 )
+from unstable_stream.inference.base_model import resolve_model
 from unstable_stream.inference.engine import Engine
-from unstable_stream.launch.ray_cluster import resolve_model
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.records import event_from_record, record_from_event
 from unstable_stream.log.topics import load_topics
 from unstable_stream.runs.config import RunConfig, parse_config
 from unstable_stream.runs.records import read_to_end
 from unstable_stream.workers.collector import Collector
+from unstable_stream.workers.engine import LocalEngine
 from unstable_stream.workers.rollout import RolloutWorker
 
 RUN = "rollout-test"
@@ -68,8 +68,8 @@ def games_of(events: list[Event], kind: type[GameStarted | GameAbandoned | GameO
     return sorted(event.game_index for event in events if isinstance(event, kind) and event.split == "train")
 
 
-def worker(directory: Path, engine: Engine, settings: RunConfig | None = None) -> RolloutWorker:
-    return RolloutWorker(settings or config(), RUN, str(directory), resolve_model("tiny-player"), engine)
+def worker(log: LocalLog, engine: Engine, settings: RunConfig | None = None) -> RolloutWorker:
+    return RolloutWorker(settings or config(), log, resolve_model("tiny-player"), engine)
 
 
 def started(index: int, env_id: str = ENV) -> GameStarted:
@@ -98,9 +98,9 @@ def started(index: int, env_id: str = ENV) -> GameStarted:
 PATHS = {checkpoint_uid(0): None}
 
 
-async def test_a_finished_game_is_there_whole(tmp_path: Path, log: LocalLog) -> None:
-    games = [encode_event(started(index)) for index in range(3)]
-    assert await worker(tmp_path, PretendEngine()).play(games, PATHS) == 3
+async def test_a_finished_game_is_there_whole(log: LocalLog) -> None:
+    games = [started(index) for index in range(3)]
+    assert await worker(log, PretendEngine()).play(games, PATHS) == 3
     events = await read(log)
     assert games_of(events, GameOutcome) == [0, 1, 2]
     for trajectory in (event for event in events if isinstance(event, Trajectory)):
@@ -110,37 +110,33 @@ async def test_a_finished_game_is_there_whole(tmp_path: Path, log: LocalLog) -> 
         assert trajectory.turns[0].policy_version == 0
 
 
-async def test_a_game_its_engine_refuses_is_given_up_with_the_reason(tmp_path: Path, log: LocalLog) -> None:
+async def test_a_game_its_engine_refuses_is_given_up_with_the_reason(log: LocalLog) -> None:
     engine = PretendEngine(error=EngineError("prompt of 900 tokens, context of 512"))
-    assert await worker(tmp_path, engine).play([encode_event(started(0))], PATHS) == 0
+    assert await worker(log, engine).play([started(0)], PATHS) == 0
     (event,) = await read(log)
     assert isinstance(event, GameAbandoned)
     assert event.reason == "prompt of 900 tokens, context of 512"
 
 
-async def test_a_game_its_environment_refuses_is_given_up_and_others_go_on(
-    tmp_path: Path, log: LocalLog
-) -> None:
-    games = [encode_event(started(0, env_id="NoSuchGame-v0")), encode_event(started(1))]
-    assert await worker(tmp_path, PretendEngine()).play(games, PATHS) == 1
+async def test_a_game_its_environment_refuses_is_given_up_and_others_go_on(log: LocalLog) -> None:
+    games = [started(0, env_id="NoSuchGame-v0"), started(1)]
+    assert await worker(log, PretendEngine()).play(games, PATHS) == 1
     events = await read(log)
     assert (games_of(events, GameAbandoned), games_of(events, GameOutcome)) == ([0], [1])
     assert "NoSuchGame-v0" in next(event.reason for event in events if isinstance(event, GameAbandoned))
 
 
-async def test_games_of_an_engine_that_died_are_neither_finished_nor_given_up(
-    tmp_path: Path, log: LocalLog
-) -> None:
+async def test_games_of_an_engine_that_died_are_neither_finished_nor_given_up(log: LocalLog) -> None:
     engine = PretendEngine(error=ServiceError("inference engine 0 failed"))
     with pytest.raises(ServiceError, match="inference engine 0 failed"):
-        await worker(tmp_path, engine).play([encode_event(started(0))], PATHS)
+        await worker(log, engine).play([started(0)], PATHS)
     assert await read(log) == []
 
 
-async def test_cancelling_gives_up_exactly_those_games_once(tmp_path: Path, log: LocalLog) -> None:
+async def test_cancelling_gives_up_exactly_those_games_once(log: LocalLog) -> None:
     engine = PretendEngine(is_open=False)
-    player = worker(tmp_path, engine)
-    playing = asyncio.ensure_future(player.play([encode_event(started(index)) for index in range(4)], PATHS))
+    player = worker(log, engine)
+    playing = asyncio.ensure_future(player.play([started(index) for index in range(4)], PATHS))
     await until(lambda: engine.asked == 4)
     wanted = [game_id(RUN, "train", index) for index in (1, 3)]
     await asyncio.gather(*(player.cancel([*wanted, "no-such-game"], "training finished") for _ in range(3)))
@@ -152,9 +148,9 @@ async def test_cancelling_gives_up_exactly_those_games_once(tmp_path: Path, log:
     assert {event.reason for event in events if isinstance(event, GameAbandoned)} == {"training finished"}
 
 
-async def test_a_game_cancelled_before_its_first_move_is_given_up_too(tmp_path: Path, log: LocalLog) -> None:
-    player = worker(tmp_path, PretendEngine())
-    playing = asyncio.ensure_future(player.play([encode_event(started(0))], PATHS))
+async def test_a_game_cancelled_before_its_first_move_is_given_up_too(log: LocalLog) -> None:
+    player = worker(log, PretendEngine())
+    playing = asyncio.ensure_future(player.play([started(0)], PATHS))
     while not player._games:  # the game's task exists, but has not run yet
         await asyncio.sleep(0)
     await player.cancel([game_id(RUN, "train", 0)], "changed our mind")
@@ -191,8 +187,8 @@ async def publish(log: LocalLog, *events: Event) -> None:
     await log.append([record_from_event(event) for event in events])
 
 
-def collector(directory: Path, engine: PretendEngine, settings: RunConfig) -> Collector:
-    return Collector(settings, RUN, [Handle(engine)], [Handle(worker(directory, engine, settings))])
+def collector(log: LocalLog, engine: PretendEngine, settings: RunConfig) -> Collector:
+    return Collector(settings, RUN, [LocalEngine(engine)], [worker(log, engine, settings)])
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -201,36 +197,32 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_game_after_game_given_up_stops_the_collector_with_the_reason(
-    tmp_path: Path, log: LocalLog
-) -> None:
+async def test_game_after_game_given_up_stops_the_collector_with_the_reason(log: LocalLog) -> None:
     await publish(log, checkpoint(0))
     engine = PretendEngine(error=EngineError("the adapter has the wrong shape"))
     with pytest.raises(ServiceError) as raised:
         async with asyncio.timeout(DEADLINE_S):
-            await collector(tmp_path, engine, config(num_workers=64)).collect(log, asyncio.Event())
+            await collector(log, engine, config(num_workers=64)).collect(log, asyncio.Event())
     assert "50 games in a row were abandoned" in str(raised.value)
     assert str(raised.value).endswith("because: the adapter has the wrong shape")
 
 
-async def test_an_engine_that_died_stops_the_collector_and_gives_up_no_game(
-    tmp_path: Path, log: LocalLog
-) -> None:
+async def test_an_engine_that_died_stops_the_collector_and_gives_up_no_game(log: LocalLog) -> None:
     await publish(log, checkpoint(0))
     engine = PretendEngine(error=ServiceError("inference engine 0 failed: gone"))
     with pytest.raises(ServiceError, match="inference engine 0 failed: gone"):
         async with asyncio.timeout(DEADLINE_S):
-            await collector(tmp_path, engine, config()).collect(log, asyncio.Event())
+            await collector(log, engine, config()).collect(log, asyncio.Event())
     events = await read(log)
     assert games_of(events, GameStarted) == list(range(6))
     assert games_of(events, GameAbandoned) == games_of(events, GameOutcome) == []
 
 
-async def test_games_in_flight_at_a_kill_are_played_again_as_decided(tmp_path: Path, log: LocalLog) -> None:
+async def test_games_in_flight_at_a_kill_are_played_again_as_decided(log: LocalLog) -> None:
     await publish(log, checkpoint(0))
     settings = config()
     stuck = PretendEngine(is_open=False)
-    victim = asyncio.ensure_future(collector(tmp_path, stuck, settings).collect(log, asyncio.Event()))
+    victim = asyncio.ensure_future(collector(log, stuck, settings).collect(log, asyncio.Event()))
     await until(lambda: stuck.asked == 6 + 2)
     victim.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -240,7 +232,7 @@ async def test_games_in_flight_at_a_kill_are_played_again_as_decided(tmp_path: P
 
     stop = asyncio.Event()
     engine = PretendEngine()
-    second = asyncio.ensure_future(collector(tmp_path, engine, settings).collect(log, stop))
+    second = asyncio.ensure_future(collector(log, engine, settings).collect(log, stop))
     events: list[Event] = []
     while {e.game_id for e in events if isinstance(e, GameOutcome)} < decided.keys():
         events = await read(log)
@@ -258,11 +250,11 @@ async def test_games_in_flight_at_a_kill_are_played_again_as_decided(tmp_path: P
 
 
 async def test_at_the_end_training_games_are_given_up_and_the_last_checkpoint_is_evaluated(
-    tmp_path: Path, log: LocalLog
+    log: LocalLog,
 ) -> None:
     await publish(log, checkpoint(0))
     engine = PretendEngine(is_open=False)
-    collecting = asyncio.ensure_future(collector(tmp_path, engine, config()).collect(log, asyncio.Event()))
+    collecting = asyncio.ensure_future(collector(log, engine, config()).collect(log, asyncio.Event()))
     await until(lambda: engine.asked == 6 + 2)
     # The last update becomes known long before its checkpoint does.
     await publish(log, *(update(number) for number in range(1, UPDATES + 1)))

@@ -138,7 +138,7 @@ async def train_offline(
         LearnerError: training cannot go on, see the message.
     """
     # Imported here: the learner loads torch.
-    from unstable_stream.launch.ray_cluster import resolve_model
+    from unstable_stream.inference.base_model import resolve_model
     from unstable_stream.workers.learner import LearnerService
 
     wanted = replace(wanted, topics=(Step.TOPIC,))

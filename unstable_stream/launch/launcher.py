@@ -1,32 +1,50 @@
-"""The launcher: records the run, starts and supervises its processes, and ends it in order.
+"""The launcher: records the run, starts its services, and ends it in order.
 
 1. check the whole configuration; nothing has been started or written yet;
 2. record the run (or its resumption) in the log;
-3. start the services that do not run elsewhere, and Ray before those that need it;
+3. start the services that do not run elsewhere, and Ray, if it is used, before those that need it;
 4. wait until the learner has made its updates and the collector has evaluated the last checkpoint;
 5. record the end, stop the processors, then the archiver, each after it has drained its topics.
+
+The services are processes on Ray's machine or cluster (:mod:`unstable_stream.launch.supervisor`), or tasks
+of this process (:mod:`unstable_stream.launch.inline`).
 """
 
 import asyncio
 import contextlib
 import signal
-from collections.abc import Awaitable, Callable, Mapping
+import threading
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal, Protocol, TypeAlias
 
-from unstable_stream.errors import RunError, ServiceError
+from unstable_stream.errors import RunError, ServiceError, UnstableStreamError
+from unstable_stream.events import GameStarted
+from unstable_stream.inference.base_model import resolve_model
 from unstable_stream.launch.preflight import check_config
-from unstable_stream.launch.ray_cluster import resolve_model, start_local, stop_local
-from unstable_stream.launch.supervisor import Supervisor
-from unstable_stream.log.open import open_log_at
+from unstable_stream.log.open import opened_log
 from unstable_stream.log.port import EventLog
 from unstable_stream.log.topic_drift import prepare_topics
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.runs.fork import Fork
-from unstable_stream.runs.records import finish_run, new_run_id, resume_run, run_started, start_run
+from unstable_stream.runs.records import (
+    finish_run,
+    new_run_id,
+    readable_events,
+    resume_run,
+    run_started,
+    start_run,
+)
 from unstable_stream.tracking.reports import LAUNCHER, Reporter, Service, service_values
 
-__all__ = ["Launch", "launch"]
+__all__ = ["Backend", "Launch", "launch"]
+
+Backend: TypeAlias = Literal["ray", "inline"]
+
+Watch: TypeAlias = Callable[[EventLog, str, RunConfig, Mapping[str, Service]], Awaitable[None]]
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 @dataclass(frozen=True)
@@ -38,74 +56,135 @@ class Launch:
     """``completed`` or ``stopped``."""
 
 
+class _Services(Protocol):
+    """The services of a run, wherever they are."""
+
+    @property
+    def services(self) -> Mapping[str, Service]:
+        """Those started so far, by name."""
+
+    @property
+    def failure(self) -> BaseException | None:
+        """The first error that the run cannot go on after."""
+
+    async def prepare(self, progress: Callable[[str], None]) -> None:
+        """Make ready what the learner and the collector need."""
+
+    def start(self, name: str, *, essential: bool = True) -> None:
+        """Start a service; the run can go on without one that is not essential."""
+
+    async def wait(self, names: Sequence[str]) -> None:
+        """Return when all of ``names`` have finished; raise the first failure of any service."""
+
+    async def stop(self, name: str) -> None:
+        """Ask a service to drain and end, and wait for it."""
+
+    async def close(self) -> None:
+        """End what still runs."""
+
+
 async def launch(
     config: RunConfig,
     data: DataDir,
     *,
     resume: str | None = None,
     fork: Fork | None = None,
-    watch: Callable[[EventLog, str, RunConfig, Mapping[str, Service]], Awaitable[None]] | None = None,
+    watch: Watch | None = None,
+    backend: Backend | None = None,
+    stop: asyncio.Event | None = None,
+    progress: Callable[[str], None] = lambda stage: None,
+    on_start: Callable[[str], None] = lambda run_id: None,
 ) -> Launch:
-    """Run a configuration to its end, or until SIGINT or SIGTERM.
+    """Run a configuration to its end, or until it is stopped.
 
-    ``resume`` is the id of a run to go on with, ``fork`` where in another run's history to begin.
-    ``watch`` is run beside it as a live view and cancelled at the end.
+    In the main thread SIGINT and SIGTERM stop it too; elsewhere signals are left alone.
+
+    Args:
+        config: of the run, whole and checked against a run that is resumed.
+        data: where it keeps its files.
+        resume: id of a run to go on with.
+        fork: where in another run's history to begin.
+        watch: run beside it as a live view and cancelled at the end.
+        backend: where its services run, instead of ``config.backend``; recorded with the run.
+        stop: ends the run in order when it is set; it can be resumed. Belongs to the caller's event loop.
+        progress: told in a few words what is going on before the first game is played.
+        on_start: told the run's id once it has been recorded.
 
     Raises:
         ConfigError: the configuration cannot run; nothing was written.
         RunError: the run to resume plays no games.
         ServiceError: a service kept dying; the run can be resumed.
+        UnstableStreamError: with ``inline``, what a service failed with, with a note on how to resume.
     """
-    check_config(config)
-    resolve_model(config.model)
+    if backend is not None:
+        config = config.model_copy(update={"backend": backend})
+    stop = stop or asyncio.Event()
+    progress("checking the configuration")
+    await asyncio.to_thread(check_config, config)
+    model_path = await asyncio.to_thread(resolve_model, config.model)
     run_id = resume or new_run_id(config.name)
-    loop = asyncio.get_running_loop()
-    stop = asyncio.Event()
-    _stop_on_signals(stop)
-    log = open_log_at(config.log, data.log, config.synchronous)
-    try:
-        await prepare_topics(log, config.log, data.options(config.log))
-        if resume:
-            if (await run_started(log, run_id)).replays:
-                raise RunError(
-                    f"run {run_id} trains on the replayed steps of another run and plays no games: begin one "
-                    f"with games from its checkpoint, unstable-stream fork {run_id}"
-                )
-            await resume_run(log, run_id, config)
-        else:
-            await start_run(log, config, run_id, fork)
-        supervisor = Supervisor(
-            ["--run", run_id, "--data", str(data.root.absolute()), "--log", config.log, "--die-with-parent"],
-            data.service_logs(run_id),
-            max_restarts=config.max_restarts,
-            environment={"PYTHONUNBUFFERED": "1", "TOKENIZERS_PARALLELISM": "false"},
+    opened = opened_log(config.log, data.log, synchronous=config.synchronous)
+    with _stopped_by_signals(stop):
+        async with opened as log:
+            await prepare_topics(log, config.log, data.options(config.log))
+            await _record(log, run_id, config, resume=resume is not None, fork=fork)
+            on_start(run_id)
+            services = _services(log, run_id, config, data, model_path)
+            viewer = asyncio.ensure_future(watch(log, run_id, config, services.services)) if watch else None
+            first_game = asyncio.ensure_future(_tell_of_first_game(log, run_id, progress))
+            try:
+                return await _supervise(log, run_id, config, services, stop, progress)
+            except UnstableStreamError as error:
+                remedy = f"resume it with: unstable-stream train --resume {run_id}{data.options(config.log)}"
+                if config.backend == "inline":
+                    error.add_note(remedy)
+                    raise
+                raise ServiceError(f"run {run_id} stopped: {error}\n{remedy}") from error
+            finally:
+                await services.close()
+                await _end(first_game)
+                if viewer is not None:
+                    await _end(viewer)
+
+
+async def _record(log: EventLog, run_id: str, config: RunConfig, *, resume: bool, fork: Fork | None) -> None:
+    if not resume:
+        await start_run(log, config, run_id, fork)
+        return
+    if (await run_started(log, run_id)).replays:
+        raise RunError(
+            f"run {run_id} trains on the replayed steps of another run and plays no games: begin one "
+            f"with games from its checkpoint, unstable-stream fork {run_id}"
         )
-        viewer = asyncio.ensure_future(watch(log, run_id, config, supervisor.services)) if watch else None
-        try:
-            return await _supervise(log, run_id, config, supervisor, stop)
-        except ServiceError as error:
-            raise ServiceError(
-                f"run {run_id} stopped: {error}\n"
-                f"resume it with: unstable-stream train --resume {run_id}{data.options(config.log)}"
-            ) from error
-        finally:
-            if viewer is not None:
-                viewer.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await viewer
-    finally:
-        await asyncio.to_thread(stop_local)
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.remove_signal_handler(number)
-        await log.close()
+    await resume_run(log, run_id, config)
+
+
+def _services(log: EventLog, run_id: str, config: RunConfig, data: DataDir, model_path: str) -> _Services:
+    if config.backend == "inline":
+        from unstable_stream.launch.inline import InlineServices  # loads the games
+
+        return InlineServices(log, run_id, config, data, model_path)
+    from unstable_stream.launch.ray.services import RayServices
+
+    return RayServices(
+        ["--run", run_id, "--data", str(data.root.absolute()), "--log", config.log, "--die-with-parent"],
+        data.service_logs(run_id),
+        max_restarts=config.max_restarts,
+        environment={"PYTHONUNBUFFERED": "1", "TOKENIZERS_PARALLELISM": "false"},
+    )
 
 
 async def _supervise(
-    log: EventLog, run_id: str, config: RunConfig, supervisor: Supervisor, stop: asyncio.Event
+    log: EventLog,
+    run_id: str,
+    config: RunConfig,
+    services: _Services,
+    stop: asyncio.Event,
+    progress: Callable[[str], None],
 ) -> Launch:
-    reporter = Reporter(log, run_id, LAUNCHER, lambda: service_values(supervisor.services))
+    reporter = Reporter(log, run_id, LAUNCHER, lambda: service_values(services.services))
     reporting = asyncio.ensure_future(reporter.run())
-    work = asyncio.ensure_future(_work(supervisor, config, stop))
+    work = asyncio.ensure_future(_work(services, config, stop, progress))
     stopping = asyncio.ensure_future(stop.wait())
     outcome, reason = "failed", "the launcher was interrupted"
     try:
@@ -115,38 +194,81 @@ async def _supervise(
             outcome, reason = "completed", f"{config.learner.iterations} updates"
         else:
             outcome, reason = "stopped", "interrupted"
-    except ServiceError as error:
+    except UnstableStreamError as error:
         reason = str(error)
+        raise
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
         raise
     finally:
         work.cancel()
         stopping.cancel()
         await asyncio.wait((work, stopping))
-        await asyncio.gather(supervisor.stop("collector"), supervisor.stop("learner"))
-        await supervisor.stop("processors")
-        reporting.cancel()
-        await asyncio.wait([reporting])
+        await asyncio.gather(services.stop("collector"), services.stop("learner"))
+        await services.stop("processors")
+        await _end(reporting)
         await reporter.report()  # that they are down; the archiver stores it yet
         await finish_run(log, run_id, outcome, reason)
-        await asyncio.gather(supervisor.stop("archiver"), supervisor.stop("monitor"))
+        await asyncio.gather(services.stop("archiver"), services.stop("monitor"))
+    if services.failure is not None:
+        raise services.failure  # while it was stopped
     return Launch(run_id, outcome)
 
 
-async def _work(supervisor: Supervisor, config: RunConfig, stop: asyncio.Event) -> None:
+async def _work(
+    services: _Services, config: RunConfig, stop: asyncio.Event, progress: Callable[[str], None]
+) -> None:
     """Start everything that is not external and return when learner and collector are done."""
     for name in ("processors", "archiver"):
         if name not in config.external:
-            supervisor.start(name)
+            services.start(name)
     if config.metrics_port is not None:
-        supervisor.start("monitor", essential=False)
-    # In a thread, so that these two start meanwhile and Ctrl-C is heard.
-    supervisor.environment["RAY_ADDRESS"] = await asyncio.to_thread(start_local)
+        services.start("monitor", essential=False)
+    await services.prepare(progress)
     _stop_on_signals(stop)  # again: Ray has put a handler of its own in place, which aborts at SIGTERM
+    progress("loading the model")
     for name in ("learner", "collector"):
-        supervisor.start(name)
-    await supervisor.wait(("learner", "collector"))
+        services.start(name)
+    await services.wait(("learner", "collector"))
+
+
+async def _tell_of_first_game(log: EventLog, run_id: str, progress: Callable[[str], None]) -> None:
+    consumer = await log.consumer([GameStarted.TOPIC])
+    try:
+        await consumer.seek(await log.end_offsets(GameStarted.TOPIC))
+        while True:
+            for event in readable_events(await consumer.poll(timeout_s=1.0)):
+                if isinstance(event, GameStarted) and event.run_id == run_id:
+                    progress("playing the first games")
+                    return
+    finally:
+        await consumer.close()
+
+
+async def _end(task: "asyncio.Future[None]") -> None:
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+
+
+@contextlib.contextmanager
+def _stopped_by_signals(stop: asyncio.Event) -> Iterator[None]:
+    """Have SIGINT and SIGTERM set ``stop``, in the main thread; afterwards they do what they did before."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in _SIGNALS}
+    _stop_on_signals(stop)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            asyncio.get_running_loop().remove_signal_handler(number)
+            if handler is not None:  # None: it was set by something else than Python
+                signal.signal(number, handler)
 
 
 def _stop_on_signals(stop: asyncio.Event) -> None:
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    if threading.current_thread() is threading.main_thread():
+        for number in _SIGNALS:
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)

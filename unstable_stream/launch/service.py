@@ -15,17 +15,14 @@ import structlog
 
 from unstable_stream.errors import UnstableStreamError
 from unstable_stream.launch.service_output import LogFormat, configure_output
+from unstable_stream.launch.stream_services import STREAM_SERVICES, serve_stream
 from unstable_stream.log.open import opened_log
-from unstable_stream.log.port import EventLog
 from unstable_stream.runs.data_dir import DataDir
-from unstable_stream.runs.records import find_run, run_started
-from unstable_stream.tracking.reports import ARCHIVER, Reporter, archived_values, reporting
+from unstable_stream.runs.records import find_run
 
 __all__ = ["SERVICES", "main"]
 
-_ARCHIVER_REPORTS_S = 60.0
-
-SERVICES = ("collector", "learner", "processors", "archiver", "monitor")
+SERVICES = ("collector", "learner", *STREAM_SERVICES)
 
 
 def main() -> int:
@@ -65,52 +62,26 @@ async def _serve(service: str, run_id: str, data: DataDir, log_url: str) -> None
         _, config = await find_run(log, run_id)
     # Where this process finds the log may not be where the launcher did: other host, other listener.
     config = config.model_copy(update={"log": log_url})
-    # Imported here: each service loads only what it needs.
-    if service in ("collector", "learner"):
-        from unstable_stream.launch.ray_cluster import connect, resolve_model
-
-        connect()
+    if service in STREAM_SERVICES:
         stop = _stop_on_signals()
-        model_path = resolve_model(config.model)
-        if service == "collector":
-            from unstable_stream.workers.collector import run_collector
-
-            await run_collector(config, run_id, data, model_path, stop)
-        else:
-            from unstable_stream.workers.learner_actor import run_learner
-
-            await run_learner(config, run_id, data, model_path, stop)
+        async with opened_log(config.log, data.log, synchronous=config.synchronous) as log:
+            await serve_stream(service, log, run_id, config, data, stop)
         return
+    # Imported here: the other services need no Ray.
+    from unstable_stream.inference.base_model import resolve_model
+    from unstable_stream.launch.ray.cluster import connect
+
+    connect()
     stop = _stop_on_signals()
-    async with opened_log(config.log, data.log, synchronous=config.synchronous) as log:
-        if service == "processors":
-            from unstable_stream.streams.processors import run_processors
+    model_path = resolve_model(config.model)
+    if service == "collector":
+        from unstable_stream.launch.ray.collector import run_collector
 
-            await run_processors(log, run_id, stop, runtime=config.processors.runtime, location=config.log)
-        elif service == "archiver":
-            await _archive(log, run_id, data, stop)
-        else:
-            from unstable_stream.tracking.prometheus import run_monitor
+        await run_collector(config, run_id, data, model_path, stop)
+    else:
+        from unstable_stream.launch.ray.learner import run_learner
 
-            began_ms = (await run_started(log, run_id)).occurred_at_ms
-            port = config.metrics_port or 0
-            await run_monitor(log, port=port, start=began_ms, stop=stop)
-
-
-async def _archive(log: EventLog, run_id: str, data: DataDir, stop: asyncio.Event) -> None:
-    from unstable_stream.archive import Written
-    from unstable_stream.workers.archiver import run_archiver
-
-    stored = 0
-
-    def count(written: Written) -> None:
-        nonlocal stored
-        stored += written.records
-
-    # Seldom: every report is a record to be archived too.
-    reporter = Reporter(log, run_id, ARCHIVER, lambda: archived_values(stored), every_s=_ARCHIVER_REPORTS_S)
-    async with reporting(reporter, stop) as silent:
-        await run_archiver(log, data.archive, stop=silent, on_flush=count)
+        await run_learner(config, run_id, data, model_path, stop)
 
 
 def _stop_on_signals() -> asyncio.Event:

@@ -78,7 +78,7 @@ class Supervisor:
         self.environment = dict(environment)
         """What processes started from now on get beside this one's own, as it is then: Ray adds to it."""
         self.services: dict[str, ServiceProcess] = {}
-        self.failure: ServiceError | None = None
+        self.failure: BaseException | None = None
         self._changed = asyncio.Event()
 
     def start(self, name: str, *, essential: bool = True) -> None:

@@ -380,6 +380,9 @@ class RunConfig(_Section):
     learner: LearnerConfig = LearnerConfig()
     directory: str = ""
     """Modules of extensions are found here; by default in the directory where the run is started."""
+    backend: Literal["ray", "inline"] = "ray"
+    """``ray``: in processes of their own, on this machine or a Ray cluster; ``inline``: all in this process,
+    without Ray, for notebooks, debuggers and tests."""
     metrics_port: int | None = Field(None, ge=1, le=65535)
     """Serve Prometheus metrics of the log on this port of 127.0.0.1; ``None``: not at all."""
     external: tuple[Literal["processors", "archiver"], ...] = ()

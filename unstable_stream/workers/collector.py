@@ -13,33 +13,21 @@ the log are played again with the same seed and seats, so long games are not los
 
 import asyncio
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Protocol
 
-import ray
 import structlog
 
 from unstable_stream.errors import ServiceError
-from unstable_stream.events import (
-    Event,
-    GameAbandoned,
-    GameStarted,
-    Metrics,
-    RunStarted,
-    encode_event,
-    event_id,
-)
-from unstable_stream.log.open import opened_log
+from unstable_stream.events import Event, GameAbandoned, GameStarted, Metrics, RunStarted, event_id
 from unstable_stream.log.port import Consumer, EventLog, TopicPartition
 from unstable_stream.log.records import record_from_event
-from unstable_stream.runs.config import EngineExtensionConfig, RunConfig, VllmEngineConfig
-from unstable_stream.runs.data_dir import DataDir
-from unstable_stream.runs.records import readable_events, run_started
-from unstable_stream.workers.engine_actor import EngineActor, RemoteEngine
-from unstable_stream.workers.rollout import RolloutWorker
+from unstable_stream.runs.config import RunConfig
+from unstable_stream.runs.records import readable_events
+from unstable_stream.workers.engine import EngineHandle
 from unstable_stream.workers.schedule import GameSchedule
 
-__all__ = ["Collector", "run_collector"]
+__all__ = ["Collector", "RolloutWorkerHandle"]
 
 _TOPICS = ("games", "game-outcomes", "checkpoints", "learner-updates", "ratings")
 _STATS_EVERY_S = 5.0
@@ -49,18 +37,29 @@ _MAX_ABANDONED_IN_A_ROW = 50
 _logger = structlog.get_logger(__name__)
 
 
-class Collector:
-    """Keeps the games of a run going over the engines and workers it is given.
+class RolloutWorkerHandle(Protocol):
+    """A rollout worker that may be in another process."""
 
-    Both are Ray actor handles, or anything else whose methods have a ``remote`` that returns an awaitable.
-    """
+    async def play(self, games: Sequence[GameStarted], adapter_paths: Mapping[str, str | None]) -> int:
+        """Play games to their ends and publish them; return how many were finished.
+
+        Raises:
+            ServiceError: the worker or its engine is gone; the games are to be played again.
+        """
+
+    async def cancel(self, game_ids: Sequence[str], reason: str) -> None:
+        """Give up games that are still being played, and say so in the log."""
+
+
+class Collector:
+    """Keeps the games of a run going over the engines and rollout workers it is given, near or far."""
 
     def __init__(
         self,
         config: RunConfig,
         run_id: str,
-        engines: Sequence[Any],
-        workers: Sequence[Any],
+        engines: Sequence[EngineHandle],
+        workers: Sequence[RolloutWorkerHandle],
         started: RunStarted | None = None,
     ) -> None:
         self._config = config
@@ -68,7 +67,7 @@ class Collector:
         self._engines = engines
         self._workers = workers
         self._schedule = GameSchedule(run_id, config, started)
-        self._calls: dict[asyncio.Task[Any], list[str]] = {}
+        self._calls: set[asyncio.Task[int]] = set()
         self._abandoned_in_a_row = 0
         self._next_worker = 0
 
@@ -93,11 +92,14 @@ class Collector:
                     await self._cancel_training("training finished")
         finally:
             stats.cancel()
+            for call in self._calls:
+                call.cancel()
+            await asyncio.gather(stats, *self._calls, return_exceptions=True)
             await consumer.close()
 
     async def _engines_ready(self, stop: asyncio.Event) -> bool:
         """Wait for the engines to load their model; ``False`` if stopped first."""
-        ready = asyncio.ensure_future(_wait_for_all([engine.stats.remote() for engine in self._engines]))
+        ready = asyncio.gather(*(engine.stats() for engine in self._engines))
         stopping = asyncio.ensure_future(stop.wait())
         try:
             await asyncio.wait((ready, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -105,8 +107,6 @@ class Collector:
                 return False
             ready.result()
             return True
-        except ray.exceptions.RayError as error:
-            raise ServiceError(f"an inference engine did not start: {error}") from error
         finally:
             ready.cancel()
             stopping.cancel()
@@ -163,22 +163,17 @@ class Collector:
             }
             worker = self._workers[self._next_worker]
             self._next_worker = (self._next_worker + 1) % len(self._workers)
-            reference = worker.play.remote([encode_event(game) for game in some], paths)
-            self._calls[asyncio.ensure_future(_wait_for(reference))] = [game.game_id for game in some]
+            self._calls.add(asyncio.ensure_future(worker.play(some, paths)))
 
     def _check_calls(self) -> None:
         for call in [call for call in self._calls if call.done()]:
-            games = self._calls.pop(call)
-            error = call.exception()
-            if error is not None:
-                raise ServiceError(
-                    f"a rollout worker failed while playing {len(games)} games: {error}"
-                ) from error
+            self._calls.remove(call)
+            call.result()  # raises what went wrong
 
     async def _cancel_training(self, reason: str) -> None:
         games = [game.game_id for game in self._schedule.in_flight.values() if game.split == "train"]
         if games:
-            await asyncio.gather(*(worker.cancel.remote(games, reason) for worker in self._workers))
+            await asyncio.gather(*(worker.cancel(games, reason) for worker in self._workers))
 
     async def _report_stats(self, log: EventLog) -> None:
         """Publish each engine's load and speed every few seconds, under the documented prefix."""
@@ -187,7 +182,7 @@ class Collector:
             now = _now_ms()
             records = []
             for number, engine in enumerate(self._engines):
-                stats = await engine.stats.remote()
+                stats = await engine.stats()
                 prefix = f"inference/engine-{number}"
                 source = f"engine-{number}"
                 records.append(
@@ -207,38 +202,6 @@ class Collector:
                     )
                 )
             await log.append(records)
-
-
-async def _wait_for(reference: Any) -> Any:
-    return await reference
-
-
-async def _wait_for_all(references: Sequence[Any]) -> None:
-    await asyncio.gather(*references)
-
-
-async def run_collector(
-    config: RunConfig, run_id: str, data: DataDir, model_path: str, stop: asyncio.Event
-) -> None:
-    """Host a collector until its run has no game left; Ray must be initialised."""
-    engines = _start_engines(config, model_path)
-    worker_class = ray.remote(RolloutWorker).options(num_cpus=0, max_concurrency=1024)
-    workers = [
-        worker_class.remote(config, run_id, str(data.root.absolute()), model_path, RemoteEngine(engines))
-        for _ in range(config.collector.num_rollout_workers)
-    ]
-    async with opened_log(config.log, data.log, synchronous=config.synchronous) as log:
-        started = await run_started(log, run_id)
-        await Collector(config, run_id, engines, workers, started).collect(log, stop)
-
-
-def _start_engines(config: RunConfig, model_path: str) -> list[Any]:
-    engine = config.engine
-    num_gpus = 0.0
-    if isinstance(engine, VllmEngineConfig | EngineExtensionConfig) and ray.cluster_resources().get("GPU", 0):
-        num_gpus = engine.num_gpus
-    engine_class = ray.remote(EngineActor).options(num_cpus=0, num_gpus=num_gpus, max_concurrency=4096)
-    return [engine_class.remote(config, model_path) for _ in range(config.collector.num_actors)]
 
 
 def _now_ms() -> int:

@@ -1,4 +1,4 @@
-"""Rollout workers: Ray actors that each play many games as asyncio tasks and publish what happened.
+"""Rollout workers: each plays many games as asyncio tasks and publishes what happened.
 
 A finished game's trajectories and outcome are appended in one batch, so that either all of a game is in
 the log or nothing. Games that finish together share an append.
@@ -7,11 +7,9 @@ the log or nothing. Games that finish together share an append.
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
 
 from unstable_stream.errors import EngineError, GameError
-from unstable_stream.events import Event, GameAbandoned, GameStarted, Seat, decode_event, event_id
+from unstable_stream.events import Event, GameAbandoned, GameStarted, Seat, event_id
 from unstable_stream.games.opponents.scripted import scripted_player
 from unstable_stream.games.play import PlayedGame, play_game
 from unstable_stream.games.players import Player
@@ -20,31 +18,25 @@ from unstable_stream.inference.engine import Adapter, Engine, SamplingSettings
 from unstable_stream.inference.openai import OpenAIEngine
 from unstable_stream.inference.policy_player import ChatPlayer, PolicyPlayer
 from unstable_stream.inference.tokenizer import load_tokenizer
-from unstable_stream.log.open import open_log_at
-from unstable_stream.log.port import Record
+from unstable_stream.log.port import EventLog, Record
 from unstable_stream.log.records import record_from_event
 from unstable_stream.runs.config import OpponentConfig, RunConfig
-from unstable_stream.runs.data_dir import DataDir
 
 __all__ = ["RolloutWorker"]
 
 
 class RolloutWorker:
-    """The Ray actor. One per few hundred games; engines are shared among workers."""
+    """Plays the games it is handed. One per few hundred games; engines are shared among workers."""
 
-    def __init__(
-        self, config: RunConfig, run_id: str, data_root: str, model_path: str, engine: Engine
-    ) -> None:
+    def __init__(self, config: RunConfig, log: EventLog, model_path: str, engine: Engine) -> None:
         self._config = config
-        self._run_id = run_id
         self._engine = engine
         self._tokenizer = load_tokenizer(model_path)
-        self._log = open_log_at(config.log, DataDir(Path(data_root)).log, config.synchronous)
         self._chat_engines: dict[str, OpenAIEngine] = {}
         self._games: dict[str, asyncio.Task[PlayedGame]] = {}
         self._reasons: dict[str, str] = {}
         """Why games were given up, until that has been published."""
-        self._publisher = _Publisher(self._log.append)
+        self._publisher = _Publisher(log)
         self._sampling = SamplingSettings(
             max_tokens=config.sampling.max_tokens,
             temperature=config.sampling.temperature,
@@ -52,16 +44,15 @@ class RolloutWorker:
         )
         self._opponents = {o.name: o for o in (*config.evaluation.opponents, *config.model_pool.fixed)}
 
-    async def play(self, games: Sequence[bytes], adapter_paths: Mapping[str, str | None]) -> int:
-        """Play encoded ``game-started`` events to their ends; return how many were published as finished.
+    async def play(self, games: Sequence[GameStarted], adapter_paths: Mapping[str, str | None]) -> int:
+        """Play games to their ends; return how many were published as finished.
 
         A game that its environment or an engine refuses is given up and said so in the log. Raises the first
         failure that no later game would be spared (an engine that is gone, a bug): those games are neither
         finished nor given up, and are played again once the cause has been dealt with.
         """
-        started = [_decode_started(data) for data in games]
         results = await asyncio.gather(
-            *(self._play_one(game, adapter_paths) for game in started), return_exceptions=True
+            *(self._play_one(game, adapter_paths) for game in games), return_exceptions=True
         )
         for result in results:
             if isinstance(result, BaseException):
@@ -74,6 +65,19 @@ class RolloutWorker:
             playing = self._games.get(game_id)
             if playing is not None and playing.cancel():
                 self._reasons.setdefault(game_id, reason)
+
+    async def close(self) -> None:
+        """Stop playing: games under way stay without an end in the log, to be played again.
+
+        What was handed in for publishing before is published.
+        """
+        playing = list(self._games.values())
+        for game in playing:
+            game.cancel()
+        await asyncio.gather(*playing, return_exceptions=True)
+        await self._publisher.settle()
+        for engine in self._chat_engines.values():
+            await engine.close()
 
     async def _play_one(self, game: GameStarted, adapter_paths: Mapping[str, str | None]) -> bool:
         """Play one game and publish what came of it; return whether it was finished."""
@@ -139,29 +143,30 @@ class RolloutWorker:
 class _Publisher:
     """Appends what was handed in while the previous append was under way, all in one batch."""
 
-    def __init__(self, append: Any) -> None:
-        self._append = append
+    def __init__(self, log: EventLog) -> None:
+        self._event_log = log
         self._waiting: list[Record] = []
-        self._flushed: asyncio.Future[None] | None = None
+        self._flushed: asyncio.Task[None] | None = None
+        self._appends: set[asyncio.Task[None]] = set()
 
     async def publish(self, events: Sequence[Event]) -> None:
         """Return once the events are in the log; events of one call are appended together."""
         self._waiting.extend(record_from_event(event) for event in events)
         if self._flushed is None:
-            self._flushed = asyncio.ensure_future(self._flush())
+            self._flushed = asyncio.create_task(self._flush())
+            self._appends.add(self._flushed)
+            self._flushed.add_done_callback(self._appends.discard)
         # Shielded: cancelling one game must not cancel the append it shares with others.
         await asyncio.shield(self._flushed)
 
     async def _flush(self) -> None:
         await asyncio.sleep(0)  # let games that finish in the same turn of the loop join
         records, self._waiting, self._flushed = self._waiting, [], None
-        await self._append(records)
+        await self._event_log.append(records)
 
-
-def _decode_started(data: bytes) -> GameStarted:
-    event = decode_event(data)
-    assert isinstance(event, GameStarted), "the collector sends nothing else"
-    return event
+    async def settle(self) -> None:
+        """Return once all appends under way have ended, well or not: their callers are told which."""
+        await asyncio.gather(*self._appends, return_exceptions=True)
 
 
 def _abandoned(game: GameStarted, reason: str) -> GameAbandoned:

@@ -3,13 +3,12 @@
 import logging
 import os
 import threading
-from pathlib import Path
 
 import ray
 
-from unstable_stream.errors import ConfigError, ServiceError
+from unstable_stream.errors import ServiceError
 
-__all__ = ["connect", "resolve_model", "start_local", "stop_local"]
+__all__ = ["connect", "start_local", "stop_local"]
 
 _ATTEMPTS = 3
 # Ray gives its node 30 s to come up, however busy the machine is.
@@ -64,38 +63,3 @@ def connect() -> None:
     if not address:
         raise ServiceError("RAY_ADDRESS is not set: start Ray (`ray start --head`) and set it to its address")
     ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
-
-
-def resolve_model(name: str) -> str:
-    """Return the local directory of a base model; downloads a Hugging Face model on first use.
-
-    Raises:
-        ConfigError: neither a directory nor a model that can be had; says what to change.
-    """
-    if name == "tiny-player":
-        from unstable_stream.tiny_player import tiny_player_path
-
-        return str(tiny_player_path())
-    path = Path(name).expanduser()
-    if path.is_dir():
-        if not (path / "config.json").is_file():
-            raise ConfigError(f"model = {name!r}: the directory has no config.json, so it holds no model")
-        return str(path.resolve())
-    if name.startswith(("/", ".", "~")) or name.count("/") != 1:
-        raise ConfigError(
-            f"model = {name!r}: no such directory; give a model directory, a Hugging Face id such as "
-            '"Qwen/Qwen3-0.6B", or "tiny-player"'
-        )
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
-
-    try:
-        return snapshot_download(
-            name, allow_patterns=["*.json", "*.safetensors", "*.txt", "*.jinja", "*.model"]
-        )
-    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
-        raise ConfigError(f"model = {name!r}: could not be downloaded ({_first_line(error)})") from error
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

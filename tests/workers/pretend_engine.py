@@ -1,35 +1,10 @@
-"""Actors without Ray: handles whose methods run in this event loop, and engines that do as they are told."""
+"""An engine that does as it is told."""
 
 import asyncio
-import inspect
-from collections.abc import Callable
-from typing import Any
 
 from unstable_stream.inference.engine import Completion, EngineStats, GenerationRequest
 
-__all__ = ["Handle", "PretendEngine"]
-
-
-class Handle:
-    """``handle.method.remote(...)`` calls the target's method as a task."""
-
-    def __init__(self, target: object) -> None:
-        self._target = target
-
-    def __getattr__(self, name: str) -> "_RemoteMethod":
-        return _RemoteMethod(getattr(self._target, name))
-
-
-class _RemoteMethod:
-    def __init__(self, method: Callable[..., Any]) -> None:
-        self._method = method
-
-    def remote(self, *arguments: Any) -> "asyncio.Future[Any]":
-        async def call() -> Any:
-            result = self._method(*arguments)
-            return await result if inspect.isawaitable(result) else result
-
-        return asyncio.ensure_future(call())
+__all__ = ["PretendEngine"]
 
 
 class PretendEngine:

@@ -12,41 +12,11 @@ from typing import Any
 import ray
 
 from unstable_stream.errors import ServiceError, UnstableStreamError
-from unstable_stream.extensions import KINDS, build
-from unstable_stream.inference.engine import Completion, Engine, EngineStats, GenerationRequest
-from unstable_stream.runs.config import EngineExtensionConfig, RunConfig, VllmEngineConfig
+from unstable_stream.inference.engine import Completion, EngineStats, GenerationRequest
+from unstable_stream.runs.config import RunConfig
+from unstable_stream.workers.engine import build_engine
 
-__all__ = ["EngineActor", "RemoteEngine", "build_engine"]
-
-
-def build_engine(config: RunConfig, model_path: str) -> Engine:
-    """Construct the configured engine in this process; loads the model."""
-    engine = config.engine
-    if isinstance(engine, VllmEngineConfig):
-        from unstable_stream.inference.vllm.engine import VllmEngine
-
-        return VllmEngine(
-            model_path,
-            max_parallel_seq=engine.max_parallel_seq,
-            max_model_len=engine.max_model_len,
-            max_loras=engine.max_loras,
-            lora_rank=config.lora.lora_rank,
-            gpu_memory_utilization=engine.gpu_memory_utilization,
-            kv_cache_gb=engine.kv_cache_gb,
-            extra_engine_args=engine.extra_engine_args,
-        )
-    if isinstance(engine, EngineExtensionConfig):
-        made: Engine = build(KINDS["engine"], engine.spec, given=(model_path,), calls_functions=True)
-        return made
-    from unstable_stream.inference.transformers.engine import TransformersEngine
-
-    return TransformersEngine(
-        model_path,
-        max_parallel_seq=engine.max_parallel_seq,
-        max_model_len=engine.max_model_len,
-        max_loras=engine.max_loras,
-        num_threads=engine.num_threads,
-    )
+__all__ = ["EngineActor", "RayEngine", "RemoteEngine"]
 
 
 class EngineActor:
@@ -80,6 +50,28 @@ class EngineActor:
 
     async def close(self) -> None:
         await self._engine.close()
+
+
+class RayEngine:
+    """The handle of one engine actor, for a collector."""
+
+    def __init__(self, actor: Any, number: int) -> None:
+        self._actor = actor
+        self._number = number
+
+    async def stats(self) -> EngineStats:
+        """Return the engine's counters, once it has loaded its model.
+
+        Raises:
+            ServiceError: it did not start, or is gone.
+        """
+        try:
+            stats: EngineStats = await self._actor.stats.remote()
+        except ray.exceptions.RayError as error:
+            raise ServiceError(
+                f"inference engine {self._number} did not start or is gone: {error}"
+            ) from error
+        return stats
 
 
 def _result_of(task: "asyncio.Task[Completion]") -> Completion | UnstableStreamError:

@@ -1,0 +1,154 @@
+"""The services of a run as tasks of this process and this event loop: no Ray, no child process.
+
+They are the same components as in processes of their own, over one connection to the log. Models are loaded
+and trained in threads, the archive is written in one, and the engine computes in its own; games, folds and
+the log's shell share the event loop.
+
+Nothing is started again: the first service that fails ends the run with its error, and the run can be
+resumed, here or on Ray.
+"""
+
+import asyncio
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+import structlog
+
+from unstable_stream.inference.engine import Engine
+from unstable_stream.launch.stream_services import serve_stream
+from unstable_stream.log.port import EventLog
+from unstable_stream.runs.config import RunConfig
+from unstable_stream.runs.data_dir import DataDir
+from unstable_stream.runs.records import run_started
+from unstable_stream.workers.collector import Collector
+from unstable_stream.workers.engine import LocalEngine, build_engine
+from unstable_stream.workers.rollout import RolloutWorker
+
+if TYPE_CHECKING:
+    from unstable_stream.workers.learner import LearnerService
+
+__all__ = ["InlineService", "InlineServices"]
+
+T = TypeVar("T")
+
+_logger = structlog.get_logger(__name__)
+
+
+@dataclass
+class InlineService:
+    """One service, a task of this process."""
+
+    name: str
+    essential: bool = True
+    """Whether the run ends with it."""
+    stop: asyncio.Event = field(default_factory=asyncio.Event)
+    task: "asyncio.Task[None] | None" = field(default=None, repr=False)
+    restarts: int = 0
+    """Always 0."""
+
+    @property
+    def pid(self) -> int | None:
+        """Id of this process while the service runs."""
+        return os.getpid() if self.task is not None and not self.task.done() else None
+
+
+class InlineServices:
+    """Starts and stops services as :class:`~unstable_stream.launch.supervisor.Supervisor` does processes."""
+
+    def __init__(self, log: EventLog, run_id: str, config: RunConfig, data: DataDir, model_path: str) -> None:
+        """``log`` is shared by all of them and stays the caller's to close."""
+        self._event_log = log
+        self._run_id = run_id
+        self._config = config
+        self._data = data
+        self._model_path = model_path
+        # One thread: libraries that import each other may not be loaded by two at once.
+        self._loader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="load-model")
+        self.services: dict[str, InlineService] = {}
+        self.failure: BaseException | None = None
+        """The first error of an essential service."""
+        self._changed = asyncio.Event()
+
+    async def prepare(self, progress: Callable[[str], None]) -> None:
+        """Nothing is needed beforehand."""
+
+    def start(self, name: str, *, essential: bool = True) -> None:
+        """Start a service; one that is not essential may fail without ending the run."""
+        service = InlineService(name, essential)
+        self.services[name] = service
+        service.task = asyncio.create_task(self._serve(name, service.stop), name=f"{self._run_id}/{name}")
+        service.task.add_done_callback(partial(self._ended, service))
+
+    async def wait(self, names: Sequence[str]) -> None:
+        """Return when all of ``names`` have finished; raise the first failure of any service."""
+        while True:
+            self._changed.clear()
+            if self.failure is not None:
+                raise self.failure
+            if all(self.services[name].pid is None for name in names):
+                return
+            await self._changed.wait()
+
+    async def stop(self, name: str) -> None:
+        """Ask a service to drain and end, and wait for it. What fails meanwhile is in :attr:`failure`."""
+        service = self.services.get(name)
+        if service is None or service.task is None:
+            return
+        service.stop.set()
+        await asyncio.wait([service.task])
+
+    async def close(self) -> None:
+        """Cancel what still runs."""
+        tasks = [service.task for service in self.services.values() if service.task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._loader.shutdown(wait=False)
+
+    def _ended(self, service: InlineService, task: "asyncio.Task[None]") -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            _logger.error("service failed", service=service.name, error=f"{type(error).__name__}: {error}")
+            if service.essential and self.failure is None:
+                self.failure = error
+        self._changed.set()
+
+    async def _serve(self, name: str, stop: asyncio.Event) -> None:
+        if name == "learner":
+            await self._learn(stop)
+        elif name == "collector":
+            await self._collect(stop)
+        else:
+            await serve_stream(name, self._event_log, self._run_id, self._config, self._data, stop)
+
+    async def _learn(self, stop: asyncio.Event) -> None:
+        learner = await self._load(self._load_learner)
+        await learner.train(self._event_log, stop)
+
+    def _load_learner(self) -> "LearnerService":
+        from unstable_stream.workers.learner import LearnerService  # loads torch
+
+        return LearnerService(self._config, self._run_id, self._data, self._model_path)
+
+    async def _collect(self, stop: asyncio.Event) -> None:
+        started = await run_started(self._event_log, self._run_id)
+        engine = await self._load(self._load_engine)
+        try:
+            worker = RolloutWorker(self._config, self._event_log, self._model_path, engine)
+            try:
+                collector = Collector(self._config, self._run_id, [LocalEngine(engine)], [worker], started)
+                await collector.collect(self._event_log, stop)
+            finally:
+                await worker.close()
+        finally:
+            await engine.close()
+
+    def _load_engine(self) -> Engine:
+        return build_engine(self._config, self._model_path)
+
+    async def _load(self, load: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._loader, load)

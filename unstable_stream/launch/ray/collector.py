@@ -1,0 +1,50 @@
+"""The process that hosts a collector, and the engine and rollout actors it starts."""
+
+import asyncio
+from typing import Any
+
+import ray
+
+from unstable_stream.launch.ray.engine import EngineActor, RayEngine, RemoteEngine
+from unstable_stream.launch.ray.rollout import RayRolloutWorker, RolloutActor
+from unstable_stream.log.open import opened_log
+from unstable_stream.runs.config import EngineExtensionConfig, RunConfig, VllmEngineConfig
+from unstable_stream.runs.data_dir import DataDir
+from unstable_stream.runs.records import run_started
+from unstable_stream.workers.collector import Collector
+
+__all__ = ["run_collector"]
+
+
+async def run_collector(
+    config: RunConfig, run_id: str, data: DataDir, model_path: str, stop: asyncio.Event
+) -> None:
+    """Host a collector until its run has no game left; Ray must be initialised.
+
+    Raises:
+        ServiceError: an engine or a worker died, or game after game had to be abandoned.
+    """
+    engines = _start_engines(config, model_path)
+    worker_class = ray.remote(RolloutActor).options(num_cpus=0, max_concurrency=1024)
+    workers = [
+        worker_class.remote(config, str(data.root.absolute()), model_path, RemoteEngine(engines))
+        for _ in range(config.collector.num_rollout_workers)
+    ]
+    async with opened_log(config.log, data.log, synchronous=config.synchronous) as log:
+        collector = Collector(
+            config,
+            run_id,
+            [RayEngine(engine, number) for number, engine in enumerate(engines)],
+            [RayRolloutWorker(worker) for worker in workers],
+            await run_started(log, run_id),
+        )
+        await collector.collect(log, stop)
+
+
+def _start_engines(config: RunConfig, model_path: str) -> list[Any]:
+    engine = config.engine
+    num_gpus = 0.0
+    if isinstance(engine, VllmEngineConfig | EngineExtensionConfig) and ray.cluster_resources().get("GPU", 0):
+        num_gpus = engine.num_gpus
+    engine_class = ray.remote(EngineActor).options(num_cpus=0, num_gpus=num_gpus, max_concurrency=4096)
+    return [engine_class.remote(config, model_path) for _ in range(config.collector.num_actors)]

@@ -1,0 +1,66 @@
+"""A rollout worker in a Ray actor, and the handle a collector holds."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from unstable_stream.errors import ServiceError
+from unstable_stream.events import GameStarted, decode_event, encode_event
+from unstable_stream.inference.engine import Engine
+from unstable_stream.log.open import open_log_at
+from unstable_stream.runs.config import RunConfig
+from unstable_stream.runs.data_dir import DataDir
+from unstable_stream.workers.rollout import RolloutWorker
+
+__all__ = ["RayRolloutWorker", "RolloutActor"]
+
+
+class RolloutActor:
+    """The Ray actor: a rollout worker in a process of its own, with its own connection to the log."""
+
+    def __init__(self, config: RunConfig, data_root: str, model_path: str, engine: Engine) -> None:
+        log = open_log_at(config.log, DataDir(Path(data_root)).log, config.synchronous)
+        self._worker = RolloutWorker(config, log, model_path, engine)
+
+    async def play(self, games: Sequence[bytes], adapter_paths: Mapping[str, str | None]) -> int:
+        """Play encoded ``game-started`` events; see :meth:`RolloutWorker.play`."""
+        return await self._worker.play([_decode_started(data) for data in games], adapter_paths)
+
+    async def cancel(self, game_ids: Sequence[str], reason: str) -> None:
+        """See :meth:`RolloutWorker.cancel`."""
+        await self._worker.cancel(game_ids, reason)
+
+
+class RayRolloutWorker:
+    """The handle of a rollout actor."""
+
+    def __init__(self, actor: Any) -> None:
+        self._actor = actor
+
+    async def play(self, games: Sequence[GameStarted], adapter_paths: Mapping[str, str | None]) -> int:
+        """Play games in the actor; return how many were published as finished.
+
+        Raises:
+            ServiceError: the actor or its engine is gone, or has a bug; the games are to be played again.
+        """
+        try:
+            finished: int = await self._actor.play.remote(
+                [encode_event(game) for game in games], adapter_paths
+            )
+        except ray.exceptions.RayError as error:
+            raise ServiceError(
+                f"a rollout worker failed while playing {len(games)} games: {error}"
+            ) from error
+        return finished
+
+    async def cancel(self, game_ids: Sequence[str], reason: str) -> None:
+        """Give up games that are still being played, and say so in the log."""
+        await self._actor.cancel.remote(game_ids, reason)
+
+
+def _decode_started(data: bytes) -> GameStarted:
+    event = decode_event(data)
+    assert isinstance(event, GameStarted), "the collector sends nothing else"
+    return event

@@ -1,0 +1,52 @@
+"""The services that need neither a model nor games: processors, archiver, monitor."""
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from unstable_stream.log.port import EventLog
+from unstable_stream.runs.config import RunConfig
+from unstable_stream.runs.data_dir import DataDir
+from unstable_stream.runs.records import run_started
+from unstable_stream.tracking.reports import ARCHIVER, Reporter, archived_values, reporting
+
+if TYPE_CHECKING:
+    from unstable_stream.archive import Written
+
+__all__ = ["STREAM_SERVICES", "serve_stream"]
+
+_ARCHIVER_REPORTS_S = 60.0
+
+STREAM_SERVICES = ("processors", "archiver", "monitor")
+
+
+async def serve_stream(
+    service: str, log: EventLog, run_id: str, config: RunConfig, data: DataDir, stop: asyncio.Event
+) -> None:
+    """Serve one of :data:`STREAM_SERVICES` for a run until ``stop``, then drain and return."""
+    # Imported here: each service loads only what it needs.
+    if service == "processors":
+        from unstable_stream.streams.processors import run_processors
+
+        await run_processors(log, run_id, stop, runtime=config.processors.runtime, location=config.log)
+    elif service == "archiver":
+        await _archive(log, run_id, data, stop)
+    else:
+        from unstable_stream.tracking.prometheus import run_monitor
+
+        began_ms = (await run_started(log, run_id)).occurred_at_ms
+        await run_monitor(log, port=config.metrics_port or 0, start=began_ms, stop=stop)
+
+
+async def _archive(log: EventLog, run_id: str, data: DataDir, stop: asyncio.Event) -> None:
+    from unstable_stream.workers.archiver import run_archiver
+
+    stored = 0
+
+    def count(written: "Written") -> None:
+        nonlocal stored
+        stored += written.records
+
+    # Seldom: every report is a record to be archived too.
+    reporter = Reporter(log, run_id, ARCHIVER, lambda: archived_values(stored), every_s=_ARCHIVER_REPORTS_S)
+    async with reporting(reporter, stop) as silent:
+        await run_archiver(log, data.archive, stop=silent, on_flush=count)

@@ -1,0 +1,61 @@
+"""The inference engine of a run, and the little that a collector wants of one, wherever it is."""
+
+from typing import Protocol
+
+from unstable_stream.extensions import KINDS, build
+from unstable_stream.inference.engine import Engine, EngineStats
+from unstable_stream.runs.config import EngineExtensionConfig, RunConfig, VllmEngineConfig
+
+__all__ = ["EngineHandle", "LocalEngine", "build_engine"]
+
+
+class EngineHandle(Protocol):
+    """An engine that may be in another process."""
+
+    async def stats(self) -> EngineStats:
+        """Return its counters, once it has loaded its model.
+
+        Raises:
+            ServiceError: it did not start, or is gone.
+        """
+
+
+class LocalEngine:
+    """The handle of an engine in this process."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    async def stats(self) -> EngineStats:
+        """Return its counters."""
+        return self._engine.stats()
+
+
+def build_engine(config: RunConfig, model_path: str) -> Engine:
+    """Construct the configured engine in this process; loads the model."""
+    engine = config.engine
+    if isinstance(engine, VllmEngineConfig):
+        from unstable_stream.inference.vllm.engine import VllmEngine
+
+        return VllmEngine(
+            model_path,
+            max_parallel_seq=engine.max_parallel_seq,
+            max_model_len=engine.max_model_len,
+            max_loras=engine.max_loras,
+            lora_rank=config.lora.lora_rank,
+            gpu_memory_utilization=engine.gpu_memory_utilization,
+            kv_cache_gb=engine.kv_cache_gb,
+            extra_engine_args=engine.extra_engine_args,
+        )
+    if isinstance(engine, EngineExtensionConfig):
+        made: Engine = build(KINDS["engine"], engine.spec, given=(model_path,), calls_functions=True)
+        return made
+    from unstable_stream.inference.transformers.engine import TransformersEngine
+
+    return TransformersEngine(
+        model_path,
+        max_parallel_seq=engine.max_parallel_seq,
+        max_model_len=engine.max_model_len,
+        max_loras=engine.max_loras,
+        num_threads=engine.num_threads,
+    )
