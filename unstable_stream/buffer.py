@@ -11,12 +11,11 @@ the batch of an update is a uniform draw without replacement that anyone can rec
 and capacity is free where it was free in the live process.
 
 **Recognising duplicates** must not depend on a window: after a restart the updates come before the steps they
-used, however far back. So every id ever used is remembered, as a 16-byte digest: recent ones in a set,
-the rest in one sorted array, merged when the set reaches an eighth of it. A run of 200 updates of 384 steps
-costs 8 MB, ten million steps at most 300 MB (a set of id strings: 1.5 GB).
+used, however far back. So every id ever used is remembered, as a 16-byte digest in sorted arrays
+(:class:`~unstable_stream.events.id_sets.KeySet`). A run of 200 updates of 384 steps costs 1.2 MB, ten million
+steps 160 MB, twice that while arrays are merged (a set of id strings: 1.5 GB).
 """
 
-import hashlib
 import inspect
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -28,8 +27,10 @@ from numpy.typing import NDArray
 
 from unstable_stream.errors import LearnerError
 from unstable_stream.events import DroppedStep, LearnerUpdate, Step
+from unstable_stream.events.id_sets import DIGEST_BYTES, KeySet, digest, digest_array
 from unstable_stream.extensions import KINDS, Reference, Spec, build
 from unstable_stream.extensions.build import refuse
+from unstable_stream.seeds import split_mix, split_mix_array
 
 __all__ = ["Batch", "Ranking", "StepBuffer", "build_ranking"]
 
@@ -41,10 +42,8 @@ arguments and nothing else, for batches are drawn again by whoever verifies the 
 _Mask = NDArray[np.intp]
 _Words = NDArray[np.uint64]
 
-_DIGEST_BYTES: Final = 16
 _OVERFLOW_STREAM: Final = 0  # updates count from 1, so no batch shares the overflow priorities
 _MIN_CAPACITY: Final = 1024
-_MIN_MERGE: Final = 65_536
 
 _COLUMNS: Final = np.dtype(
     [
@@ -113,7 +112,7 @@ class StepBuffer:
         self._columns = np.empty(_MIN_CAPACITY, dtype=_COLUMNS)
         self._slot_of: dict[bytes, int] = {}
         self._overflow: dict[bytes, str] = {}
-        self._used = _UsedIds()
+        self._used: KeySet[np.bytes_] = KeySet()
 
     def add(self, step: Step) -> None:
         """Fold one step; a step that is pending, used or dropped already is ignored."""
@@ -123,11 +122,11 @@ class StepBuffer:
         """Fold many steps at once: the same result as adding each, several times faster."""
         fresh: dict[bytes, Step] = {}
         for step in steps:
-            digest = _digest(step.event_id)
-            if digest not in self._slot_of and digest not in self._overflow:
-                fresh.setdefault(digest, step)
-        for digest in self._used.among(list(fresh)):
-            del fresh[digest]
+            key = _digest(step.event_id)
+            if key not in self._slot_of and key not in self._overflow:
+                fresh.setdefault(key, step)
+        for key in self._used_among(list(fresh)):
+            del fresh[key]
         if not fresh:
             return
         start = len(self._steps)
@@ -154,16 +153,16 @@ class StepBuffer:
             )
         self._settle_overflow()
         dropped = [DroppedStep(step_id, "overflow") for step_id in self._overflow.values()]
-        self._used.update(self._overflow)
+        self._used.add(digest_array(self._overflow))
         self._overflow.clear()
 
         stale = np.flatnonzero(self._versions() < self._oldest_allowed(update))
         dropped += [DroppedStep(self._steps[slot].event_id, "stale") for slot in stale.tolist()]
-        self._used.update(self._remove(stale))
+        self._used.add(digest_array(self._remove(stale)))
 
         chosen = self._first(batch_size, update)
         steps = tuple(self._steps[slot] for slot in chosen.tolist())
-        self._used.update(self._remove(chosen))
+        self._used.add(digest_array(self._remove(chosen)))
         return Batch(steps, tuple(sorted(dropped, key=lambda drop: (drop.reason, drop.step_id))))
 
     def apply(self, update: LearnerUpdate) -> None:
@@ -173,12 +172,12 @@ class StepBuffer:
         """
         digests = [_digest(step_id) for step_id in update.step_ids]
         digests += [_digest(drop.step_id) for drop in update.dropped]
-        slots = [self._slot_of[digest] for digest in digests if digest in self._slot_of]
+        slots = [self._slot_of[key] for key in digests if key in self._slot_of]
         self._remove(np.unique(np.array(slots, dtype=np.intp)))
-        for digest in digests:
-            self._overflow.pop(digest, None)
-        known = self._used.among(digests)
-        self._used.update(digest for digest in digests if digest not in known)
+        for key in digests:
+            self._overflow.pop(key, None)
+        known = self._used_among(digests)
+        self._used.add(digest_array(key for key in dict.fromkeys(digests) if key not in known))
 
     def size(self) -> int:
         """Steps pending, stale ones included: at most ``max_buffer_size``."""
@@ -196,6 +195,12 @@ class StepBuffer:
     def continue_collection(self) -> bool:
         """Whether more games are wanted: not stopped and not full."""
         return not self._stopped and len(self._steps) < self._max_size
+
+    def _used_among(self, digests: Sequence[bytes]) -> set[bytes]:
+        if not len(self._used) or not digests:
+            return set()
+        hits = np.flatnonzero(self._used.contains(digest_array(digests)))
+        return {digests[index] for index in hits.tolist()}
 
     def _versions(self) -> NDArray[np.int64]:
         versions: NDArray[np.int64] = self._columns["policy_version"][: len(self._steps)]
@@ -242,14 +247,14 @@ class StepBuffer:
         removed = []
         for slot in np.sort(slots)[::-1].tolist():  # descending: the last slot is never one still to go
             last = len(self._steps) - 1
-            digest = _row_digest(self._columns[slot])
+            key = _row_digest(self._columns[slot])
             if slot != last:
                 self._columns[slot] = self._columns[last]
                 self._steps[slot] = self._steps[last]
                 self._slot_of[_row_digest(self._columns[slot])] = slot
             self._steps.pop()
-            del self._slot_of[digest]
-            removed.append(digest)
+            del self._slot_of[key]
+            removed.append(key)
         return removed
 
     def _reserve(self, count: int) -> None:
@@ -281,44 +286,12 @@ def build_ranking(strategy: Spec, where: str = "buffer.strategy") -> Ranking | N
     return ranking
 
 
-class _UsedIds:
-    """A set of digests that only grows, 16 bytes each at rest."""
-
-    def __init__(self) -> None:
-        self._recent: set[bytes] = set()
-        self._sorted: NDArray[np.bytes_] = np.empty(0, dtype=f"S{_DIGEST_BYTES}")
-
-    def update(self, digests: Iterable[bytes]) -> None:
-        """Remember digests that are not in the set yet."""
-        self._recent.update(digests)
-        if len(self._recent) > max(_MIN_MERGE, len(self._sorted) // 8):
-            merged = np.concatenate([self._sorted, _digest_array(list(self._recent))])
-            merged.sort(kind="stable")  # two sorted runs: close to linear
-            self._sorted = merged
-            self._recent = set()
-
-    def among(self, digests: Sequence[bytes]) -> set[bytes]:
-        """Return those of ``digests`` that are in the set."""
-        found = self._recent.intersection(digests)
-        if len(self._sorted) and digests:
-            wanted = _digest_array(digests)
-            places = np.minimum(np.searchsorted(self._sorted, wanted), len(self._sorted) - 1)
-            hits = np.flatnonzero(self._sorted[places] == wanted)
-            found.update(digests[index] for index in hits.tolist())
-        return found
-
-
 def _digest(step_id: str) -> bytes:
-    return hashlib.blake2b(step_id.encode(), digest_size=_DIGEST_BYTES).digest()
+    return digest(step_id.encode())
 
 
 def _row_digest(row: Any) -> bytes:  # one structured row: numpy has no type for it
-    return bytes(row.tobytes()[:_DIGEST_BYTES])
-
-
-def _digest_array(digests: Sequence[bytes]) -> NDArray[np.bytes_]:
-    # "S" pads with zero bytes when it compares; all items have full length, so comparison is exact.
-    return np.frombuffer(b"".join(digests), dtype=f"S{_DIGEST_BYTES}")
+    return bytes(row.tobytes()[:DIGEST_BYTES])
 
 
 def _lowest(keys: Sequence[NDArray[Any]], count: int) -> _Mask:
@@ -334,16 +307,5 @@ def _lowest(keys: Sequence[NDArray[Any]], count: int) -> _Mask:
 
 def _priorities(hi: _Words, lo: _Words, seed: int, stream: int) -> _Words:
     """Hash each 128-bit digest with (seed, stream) to a uniform 64-bit priority."""
-    key = int(_mix(_mix(np.array([seed & _WORD], dtype=np.uint64)) + np.uint64(stream))[0])
-    return _mix(_mix(hi ^ np.uint64(key)) ^ lo)
-
-
-_WORD: Final = (1 << 64) - 1
-
-
-def _mix(words: _Words) -> _Words:
-    """The splitmix64 step (Steele, Lea & Flood, OOPSLA 2014): fixed arithmetic, so stable everywhere."""
-    words = words + np.uint64(0x9E3779B97F4A7C15)
-    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return words ^ (words >> np.uint64(31))
+    key = split_mix((split_mix(seed) + stream) % 2**64)
+    return split_mix_array(split_mix_array(hi ^ np.uint64(key)) ^ lo)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from unstable_stream.events.id_table import IdTable, digest
+from unstable_stream.events.id_sets import IdTable, digest
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.port import Record, TopicSpec
 from unstable_stream.proofs.derived import DerivedCheck, Expected

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterable
-from itertools import pairwise
 
 import msgspec
 import pytest
@@ -21,7 +20,6 @@ from unstable_stream.events import (
     step_id,
     trajectory_id,
 )
-from unstable_stream.events.index_set import IndexSet
 from unstable_stream.reward_transformations import (
     ComposeFinalRewardTransforms,
     ComposeStepRewardTransforms,
@@ -273,22 +271,3 @@ def test_a_baseline_over_all_environments_is_part_of_the_state() -> None:
     processor = RewardProcessor(RUN, ComposeFinalRewardTransforms([RoleAdvantageFormatter(tau=1.0)]))
     _steps(processor, make_trajectory(0, env_id="A"))
     assert _steps(processor, make_trajectory(1, env_id="B"))[0].final_reward == 0.0
-
-
-@given(st.lists(st.integers(0, 60)))
-def test_the_index_set_against_a_set(indices: list[int]) -> None:
-    ours, theirs = IndexSet(), set[int]()
-    for index in indices:
-        assert ours.add(index) == (index not in theirs)
-        theirs.add(index)
-    assert len(ours) == len(theirs)
-    assert all((index in ours) == (index in theirs) for index in range(62))
-    assert [i for start, stop in ours.ranges() for i in range(start, stop)] == sorted(theirs)
-    assert all(a[1] < b[0] for a, b in pairwise(ours.ranges()))
-    assert IndexSet(ours.ranges()).ranges() == ours.ranges()
-
-
-@pytest.mark.parametrize("ranges", [[(3, 3)], [(0, 2), (2, 4)], [(5, 6), (0, 1)]])
-def test_the_index_set_refuses_ranges_it_would_not_make(ranges: list[tuple[int, int]]) -> None:
-    with pytest.raises(ValueError, match="is empty or not after"):
-        IndexSet(ranges)

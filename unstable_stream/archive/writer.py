@@ -25,9 +25,9 @@ import structlog
 from numpy.typing import NDArray
 
 from unstable_stream.archive.batch import ArchivedRecord, Batch, Rejection, build_batch
-from unstable_stream.archive.seen import HashSet
 from unstable_stream.archive.store import WritableArchive, open_archive
 from unstable_stream.errors import ArchiveError
+from unstable_stream.events.id_sets import KeySet
 
 __all__ = ["ArchiveWriter", "Prepared", "Written"]
 
@@ -279,6 +279,6 @@ def _stored_positions(connection: duckdb.DuckDBPyConnection) -> _Positions:
     return {(log_id, topic, partition): offset for log_id, topic, partition, offset in rows}
 
 
-def _stored_ids(connection: duckdb.DuckDBPyConnection) -> HashSet:
+def _stored_ids(connection: duckdb.DuckDBPyConnection) -> KeySet[np.uint64]:
     stored = connection.execute("SELECT hash(event_id) AS h FROM events WHERE type IS NOT NULL")
-    return HashSet(stored.fetchnumpy()["h"].astype(np.uint64))
+    return KeySet(stored.fetchnumpy()["h"].astype(np.uint64))

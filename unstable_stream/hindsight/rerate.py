@@ -16,7 +16,7 @@ from unstable_stream.archive.game_columns import SeatColumns, archived_parents, 
 from unstable_stream.archive.what_if import LabelledSet
 from unstable_stream.errors import RunError
 from unstable_stream.events import GameOutcome, Rating
-from unstable_stream.events.index_set import IndexSet
+from unstable_stream.events.id_sets import IndexSet
 from unstable_stream.hindsight.rating_set import Rater, Rerated, Scopes, UsedRating
 from unstable_stream.log.port import EventLog
 from unstable_stream.model_pool.rating_columns import GameColumns, Names

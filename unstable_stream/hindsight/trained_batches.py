@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from unstable_stream.events import LearnerUpdate, Step
-from unstable_stream.events.id_table import IdTable
+from unstable_stream.events.id_sets import IdTable
 from unstable_stream.reward_transformations import Sample, build_sampling
 
 __all__ = ["Advantage", "TrainedBatches"]

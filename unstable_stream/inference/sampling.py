@@ -1,38 +1,27 @@
 """Chance in text generation: a uniform number per request seed and token position; checked settings."""
 
 import math
-from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from unstable_stream.errors import EngineError
 from unstable_stream.inference.engine import SamplingSettings
+from unstable_stream.seeds import SPLIT_MIX_GAMMA, split_mix_array
 
 __all__ = ["check_sampling", "uniforms"]
-
-_GAMMA: Final = np.uint64(0x9E3779B97F4A7C15)
-_MIX_1: Final = np.uint64(0xBF58476D1CE4E5B9)
-_MIX_2: Final = np.uint64(0x94D049BB133111EB)
 
 
 def uniforms(seeds: npt.NDArray[np.uint64], positions: npt.NDArray[np.uint64]) -> npt.NDArray[np.float64]:
     """Return one number in [0, 1) per row, a function of that row's seed and position alone.
 
     Counter based, so that a row's samples depend neither on its neighbours in the batch nor on the order of
-    steps: output ``position`` of a SplitMix64 generator (Steele, Lea and Flood, "Fast splittable pseudorandom
-    number generators", OOPSLA 2014) whose state is the mixed seed, so that neighbouring seeds give unrelated
-    streams. Both arrays have shape (rows,), and so has the result.
+    steps: output ``position`` of a SplitMix64 generator whose state is the mixed seed, so that neighbouring
+    seeds give unrelated streams. Both arrays have shape (rows,), and so has the result.
     """
-    state = _mix(seeds + _GAMMA) + (positions + np.uint64(1)) * _GAMMA
+    outputs = split_mix_array(split_mix_array(seeds) + positions * np.uint64(SPLIT_MIX_GAMMA))
     # The upper 53 bits: every float64 multiple of 2^-53 in [0, 1) is equally likely.
-    return (_mix(state) >> np.uint64(11)).astype(np.float64) * 2.0**-53
-
-
-def _mix(state: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    state = (state ^ (state >> np.uint64(30))) * _MIX_1
-    state = (state ^ (state >> np.uint64(27))) * _MIX_2
-    return state ^ (state >> np.uint64(31))
+    return (outputs >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 def check_sampling(sampling: SamplingSettings) -> None:

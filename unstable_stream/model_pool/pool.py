@@ -10,7 +10,7 @@ from typing import Any, Final, TypeAlias
 
 from unstable_stream.errors import ConfigError
 from unstable_stream.events import OVERALL, Checkpoint, Event, GameOutcome, Rating, checkpoint_uid
-from unstable_stream.events.index_set import IndexSet
+from unstable_stream.events.id_sets import IndexSet
 from unstable_stream.extensions import KINDS, Reference, Spec, build
 from unstable_stream.extensions.build import refuse
 from unstable_stream.model_pool.exploration import ExplorationTracker

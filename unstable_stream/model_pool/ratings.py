@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 from unstable_stream.errors import EventError
 from unstable_stream.events import OVERALL, Event, GameOutcome, Rating, event_id
-from unstable_stream.events.index_set import IndexSet
+from unstable_stream.events.id_sets import IndexSet
 from unstable_stream.model_pool.skill import Skill, TrueSkillSettings, rate_game
 
 __all__ = ["RatingProcessor", "ranks_by_model"]

@@ -3,7 +3,7 @@
 from array import array
 from collections.abc import Sequence
 
-from unstable_stream.events.id_table import DIGEST_BYTES, IdTable
+from unstable_stream.events.id_sets import DIGEST_BYTES, IdTable
 from unstable_stream.log.port import StoredRecord, TopicPartition
 
 __all__ = ["RecordIndex"]

@@ -11,8 +11,7 @@ from unstable_stream.events import (
     event_id,
     trajectory_id,
 )
-from unstable_stream.events.id_table import digest
-from unstable_stream.events.index_set import IndexSet
+from unstable_stream.events.id_sets import IndexSet, digest
 from unstable_stream.log.port import EventLog, StoredRecord
 from unstable_stream.log.records import event_from_record
 from unstable_stream.proofs.derived import DerivedCheck, Expected

@@ -31,7 +31,7 @@ from unstable_stream.events import (
     Trajectory,
     encode_event,
 )
-from unstable_stream.events.id_table import digest
+from unstable_stream.events.id_sets import digest
 from unstable_stream.log.port import EventLog, Positions, StoredRecord, TopicPartition
 from unstable_stream.log.records import event_from_record
 from unstable_stream.proofs.batches import BatchCheck, PendingStep

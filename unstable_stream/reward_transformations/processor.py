@@ -10,7 +10,7 @@ from typing import ClassVar, Final
 
 from unstable_stream.errors import EventError
 from unstable_stream.events import Event, GameOutcome, Step, Trajectory, packed_length, step_id
-from unstable_stream.events.index_set import IndexSet
+from unstable_stream.events.id_sets import IndexSet
 from unstable_stream.reward_transformations.final import ComposeFinalRewardTransforms, RewardVector
 from unstable_stream.reward_transformations.step import ComposeStepRewardTransforms, TrajectoryView
 from unstable_stream.reward_transformations.transform import JsonState

@@ -17,6 +17,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Fiel
 
 from unstable_stream.errors import ConfigError
 from unstable_stream.extensions import Reference, absolute
+from unstable_stream.inference.lora_ranks import VLLM_LORA_RANKS
 
 __all__ = [
     "AlgorithmConfig",
@@ -472,18 +473,14 @@ class RunConfig(_Section):
                 f"learner.optimizer_steps={self.learner.optimizer_steps} exceeds "
                 f"learner.batch_size={self.learner.batch_size}: nothing would be left for a step"
             )
-        if isinstance(self.engine, VllmEngineConfig) and self.lora.lora_rank not in _VLLM_RANKS:
-            raise ValueError(
-                f"lora.lora_rank={self.lora.lora_rank}: vLLM takes one of {', '.join(map(str, _VLLM_RANKS))}"
-            )
+        if isinstance(self.engine, VllmEngineConfig) and self.lora.lora_rank not in VLLM_LORA_RANKS:
+            ranks = ", ".join(map(str, VLLM_LORA_RANKS))
+            raise ValueError(f"lora.lora_rank={self.lora.lora_rank}: vLLM takes one of {ranks}")
         return self
 
 
 def _spec_of(section: BaseModel) -> str | dict[str, Any]:
     return section.spec if isinstance(section, ExtensionConfig) else str(getattr(section, "type", ""))
-
-
-_VLLM_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 
 
 def load_config(path: Path, overrides: Sequence[str] = ()) -> RunConfig:

@@ -21,13 +21,11 @@ from unstable_stream.errors import ConfigError, EngineError
 from unstable_stream.inference.adapter_files import check_adapter_files, weight_shapes
 from unstable_stream.inference.adapter_slots import AdapterSlots
 from unstable_stream.inference.engine import Adapter, Completion, EngineStats, GenerationRequest
+from unstable_stream.inference.lora_ranks import VLLM_LORA_RANKS
 from unstable_stream.inference.sampling import check_sampling
 from unstable_stream.inference.vllm.environment import child_environment, set_defaults
 
-__all__ = ["LORA_RANKS", "VllmEngine"]
-
-LORA_RANKS: Final = (1, 8, 16, 32, 64, 128, 256, 320, 512)
-"""Rank limits vLLM has kernels for."""
+__all__ = ["VllmEngine"]
 
 _OURS: Final = frozenset(
     {"enable_lora", "logprobs_mode", "max_cpu_loras", "max_lora_rank", "max_loras", "model"}
@@ -113,7 +111,7 @@ class VllmEngine:
                 "enable_lora": True,
                 "max_loras": max_loras + spare,
                 "max_cpu_loras": loaded + spare,
-                "max_lora_rank": next(rank for rank in LORA_RANKS if rank >= lora_rank),
+                "max_lora_rank": next(rank for rank in VLLM_LORA_RANKS if rank >= lora_rank),
             }
         # After temperature and top-p: the distribution sampled from, which vLLM's default is not.
         arguments |= {**extra, "logprobs_mode": "processed_logprobs"}
@@ -341,8 +339,8 @@ def _check_limits(extra: Mapping[str, Any], *, max_parallel_seq: int, max_loras:
         raise ConfigError(f"max_parallel_seq is {max_parallel_seq}; expected at least 1")
     if max_loras < 0:
         raise ConfigError(f"max_loras is {max_loras}; expected 0 (base model alone) or more")
-    if not 1 <= lora_rank <= LORA_RANKS[-1]:
-        raise ConfigError(f"lora_rank is {lora_rank}; vLLM takes 1 to {LORA_RANKS[-1]}")
+    if not 1 <= lora_rank <= VLLM_LORA_RANKS[-1]:
+        raise ConfigError(f"lora_rank is {lora_rank}; vLLM takes 1 to {VLLM_LORA_RANKS[-1]}")
     if taken := sorted(_OURS & extra.keys()):
         raise ConfigError(
             f"extra_engine_args sets {', '.join(taken)}, which this engine decides; remove it (adapters: "
