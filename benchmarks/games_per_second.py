@@ -15,7 +15,7 @@ import textarena
 
 from unstable_stream.events import GameOutcome, GameStarted, Seat, event_id, game_id
 from unstable_stream.games.opponents.scripted import scripted_player
-from unstable_stream.games.play import play_game, replay_game
+from unstable_stream.games.play import play_game
 
 ENVIRONMENTS = ("SimpleTak-v0-train", "TicTacToe-v0-train", "ConnectFour-v0-train", "KuhnPoker-v0-train")
 ROUNDS = 5
@@ -36,14 +36,12 @@ def main() -> None:
 
 
 def measure(env_id: str, games: int) -> dict[str, float]:
-    """Return games per second of bare TextArena, :func:`replay_game` and :func:`play_game`, and the ratio."""
+    """Return games per second of bare TextArena, and :func:`play_game`."""
     outcomes = asyncio.run(play_all(env_id, games))
     bare = games / best(lambda: play_bare(outcomes))
-    replayed = games / best(lambda: [replay_game(outcome) for outcome in outcomes])
     played = games / best(lambda: asyncio.run(play_all(env_id, games)))
     return {
         "bare_textarena": round(bare),
-        "replay_game": round(replayed),
         "play_game_random_legal": round(played),
         "moves_per_game": round(sum(outcome.num_turns for outcome in outcomes) / games, 1),
     }

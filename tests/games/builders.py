@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from unstable_stream.events import GameStarted, Seat, event_id, game_id
+from unstable_stream.events import GameOutcome, GameStarted, Seat, event_id, game_id
 from unstable_stream.games.play import PlayedGame, play_game
 from unstable_stream.games.players import Move, Player, SampledTokens, TurnContext
 
@@ -118,3 +118,24 @@ async def play(
         now_ms=now_ms or ticking_clock(),
         invalid_moves_allowed=invalid_moves_allowed,
     )
+
+
+async def shown_again(
+    outcome: GameOutcome, *, max_turns: int = 200, invalid_moves_allowed: int = 0
+) -> list[str]:
+    """Play a recorded game again from its seed and actions; return the text that each move was shown."""
+    players = {
+        seat.seat: ListPlayer([a.action for a in outcome.actions if a.seat == seat.seat])
+        for seat in outcome.seats
+    }
+    again = await play(
+        make_started(outcome.env_id, len(outcome.seats), seed=outcome.seed),
+        players,
+        max_turns=max_turns,
+        invalid_moves_allowed=invalid_moves_allowed,
+    )
+    assert again.outcome.actions == outcome.actions
+    assert again.outcome.reason == outcome.reason
+    assert [s.reward for s in again.outcome.seats] == [s.reward for s in outcome.seats]
+    turns = [turn for player in players.values() for turn in player.turns]
+    return [turn.observation for turn in sorted(turns, key=lambda turn: turn.game_turn)]

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.games.builders import GuessingPlayer, make_started, play
+from tests.games.builders import GuessingPlayer, make_started, play, shown_again
 from unstable_stream.games.environments import list_environments
 from unstable_stream.games.opponents.scripted import scripted_names, scripted_player
 from unstable_stream.games.overview import probe
-from unstable_stream.games.play import replay_game
 from unstable_stream.games.players import Player
 
 ROOT = Path(__file__).parents[2]
@@ -43,7 +42,7 @@ async def test_every_environment_plays_or_says_why_not(monkeypatch: pytest.Monke
         assert (outcome.invalid_seat is not None) == (outcome.reason == "invalid-move"), env_id
         if player is not guessing:
             assert all(action.valid for action in outcome.actions), env_id
-        seen = [observation.text for observation in replay_game(outcome, invalid_moves_allowed=allowed)]
+        seen = await shown_again(outcome, max_turns=60, invalid_moves_allowed=allowed)
         assert player is not guessing or seen == guessing.shown, env_id
         played += 1
     assert reasons == {"win", "draw", "invalid-move", "truncated"}

@@ -1,8 +1,7 @@
-"""Plays one game and says what happened, as events.
+"""Play one game and return its events.
 
-The environment, the players' seeds and the ids are functions of the ``game-started`` event. What the players
-answer and how long they take is recorded; :func:`replay_game` plays the same game again from seed and
-recorded actions.
+The environment, the players' seeds and the ids are functions of the ``game-started`` event. The players'
+answers and the time they take are recorded, so that the seed and the recorded actions replay the game.
 
 Rules for the result:
 
@@ -29,11 +28,11 @@ from unstable_stream.events import (
     pack_tokens,
     trajectory_id,
 )
-from unstable_stream.games.environments import Environment, EnvironmentResult, Observation, StepResult
+from unstable_stream.games.environments import Environment, EnvironmentResult, StepResult
 from unstable_stream.games.players import Move, Player, SampledTokens, TurnContext
 from unstable_stream.seeds import derive_seed
 
-__all__ = ["PlayedGame", "play_game", "replay_game", "turn_seed"]
+__all__ = ["PlayedGame", "play_game", "turn_seed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,39 +92,6 @@ async def play_game(
         log.add(turn, move, environment.step(move.action), latency_ms)
     end_ms = now_ms()
     return _events(started, _judge(environment, log.actions), log, end_ms, float(end_ms - begin_ms))
-
-
-def replay_game(outcome: GameOutcome, *, invalid_moves_allowed: int = 0) -> list[Observation]:
-    """Play a recorded game again from its seed and actions; return what the seat to move saw each time.
-
-    ``invalid_moves_allowed`` must be as it was when the game was played.
-
-    Raises:
-        GameError: another seat was to move, a move was judged otherwise, or the result differs.
-    """
-    label = f"replay of game {outcome.game_id}"
-    environment = Environment(outcome.env_id, invalid_moves_allowed=invalid_moves_allowed, label=label)
-    environment.reset(len(outcome.seats), outcome.seed)
-    observations = []
-    for action in outcome.actions:
-        seen = environment.observe()
-        observations.append(seen)
-        if seen.seat != action.seat:
-            raise GameError(
-                f"{label}: seat {action.seat} made move {environment.turn}, but it is seat {seen.seat}'s turn"
-            )
-        result = environment.step(action.action)
-        if result.valid != action.valid:
-            raise GameError(
-                f"{label}: turn {environment.turn - 1}, action {action.action!r} was "
-                f"{'valid' if action.valid else 'invalid'} and now is not ({result.invalid_reason})"
-            )
-    verdict = _judge(environment, outcome.actions)
-    found = (verdict.reason, verdict.invalid_seat, verdict.rewards)
-    recorded = (outcome.reason, outcome.invalid_seat, {seat.seat: seat.reward for seat in outcome.seats})
-    if found != recorded:
-        raise GameError(f"{label}: ended as {recorded}, now as {found}")
-    return observations
 
 
 class _GameLog:

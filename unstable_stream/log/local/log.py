@@ -10,7 +10,6 @@ that is settled. Topics with the clean-up policy ``compact`` keep every record h
 import os
 import secrets
 import sqlite3
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Self
@@ -230,25 +229,6 @@ class LocalLog:
 
             while await self._log.writer.run(delete_some):
                 pass
-
-    async def apply_retention(self, now_ms: int | None = None) -> Positions:
-        """Delete what its topic's ``retention_ms`` no longer keeps; return the new beginnings.
-
-        A record goes once it and all before it in its partition are older. Nothing calls this by itself:
-        it is for a maintenance command or a service's idle time.
-
-        Args:
-            now_ms: Unix time in milliseconds, by default the current one.
-        """
-        moment_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
-        found = await self._log.reader.run(self._log.topics.reload)
-        beginnings: dict[TopicPartition, int] = {}
-        for topic in found.values():
-            if topic.retention_ms is not None:
-                keep = await self.offsets_for_time(topic.name, moment_ms - topic.retention_ms)
-                await self.delete_before(keep)
-                beginnings |= keep
-        return beginnings
 
     async def close(self) -> None:
         """Close all consumers, finish what is under way and close the file. Idempotent."""
