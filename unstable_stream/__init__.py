@@ -1,19 +1,109 @@
-"""Event-sourced self-play reinforcement learning for language models on text games."""
+"""Event-sourced self-play reinforcement learning for language models on text games.
 
+``import unstable_stream as us``, then ``us.build(...)``; docs/python-api.md describes every name. Names are
+loaded when they are first asked for, so that the import is quick and loads neither torch nor Ray.
+"""
+
+import importlib
 from typing import TYPE_CHECKING
 
 from unstable_stream.version import __version__
 
 if TYPE_CHECKING:
+    from unstable_stream import algorithms, reward_transformations
+    from unstable_stream.algorithms import Reinforce
+    from unstable_stream.api.build import build, list_runs, load, sql
+    from unstable_stream.api.documented import (
+        Collector,
+        ModelPool,
+        StandardLearner,
+        StepBuffer,
+        TerminalInterface,
+        Tracker,
+    )
+    from unstable_stream.api.games import Game
+    from unstable_stream.api.run import Run, open_run
+    from unstable_stream.api.shorthand import EvalEnvSpec, TrainEnvSpec
+    from unstable_stream.api.tables import Table
+    from unstable_stream.reward_transformations import (
+        ComposeFinalRewardTransforms,
+        ComposeSamplingRewardTransforms,
+        ComposeStepRewardTransforms,
+        FinalRewardTransform,
+        NormalizeRewards,
+        NormalizeRewardsByEnv,
+        PenaltyForInvalidMove,
+        RewardForFormat,
+        RoleAdvantageByEnvFormatter,
+        RoleAdvantageFormatter,
+        SamplingRewardTransform,
+        StepRewardTransform,
+        WinDrawLossFormatter,
+    )
     from unstable_stream.streams.plugins import Context, consumer
 
-__all__ = ["Context", "__version__", "consumer"]
+__all__ = [
+    "Collector",
+    "ComposeFinalRewardTransforms",
+    "ComposeSamplingRewardTransforms",
+    "ComposeStepRewardTransforms",
+    "Context",
+    "EvalEnvSpec",
+    "FinalRewardTransform",
+    "Game",
+    "ModelPool",
+    "NormalizeRewards",
+    "NormalizeRewardsByEnv",
+    "PenaltyForInvalidMove",
+    "Reinforce",
+    "RewardForFormat",
+    "RoleAdvantageByEnvFormatter",
+    "RoleAdvantageFormatter",
+    "Run",
+    "SamplingRewardTransform",
+    "StandardLearner",
+    "StepBuffer",
+    "StepRewardTransform",
+    "Table",
+    "TerminalInterface",
+    "Tracker",
+    "TrainEnvSpec",
+    "WinDrawLossFormatter",
+    "__version__",
+    "algorithms",
+    "build",
+    "consumer",
+    "list_runs",
+    "load",
+    "open_run",
+    "reward_transformations",
+    "sql",
+]
+
+_REWARDS = "unstable_stream.reward_transformations"
+_HOMES = {
+    **dict.fromkeys(("build", "list_runs", "load", "sql"), "unstable_stream.api.build"),
+    **dict.fromkeys(("Run", "open_run"), "unstable_stream.api.run"),
+    "Game": "unstable_stream.api.games",
+    "Table": "unstable_stream.api.tables",
+    **dict.fromkeys(("TrainEnvSpec", "EvalEnvSpec"), "unstable_stream.api.shorthand"),
+    **dict.fromkeys(
+        ("Collector", "ModelPool", "StandardLearner", "StepBuffer", "TerminalInterface", "Tracker"),
+        "unstable_stream.api.documented",
+    ),
+    "Reinforce": "unstable_stream.algorithms",
+    **dict.fromkeys(("Context", "consumer"), "unstable_stream.streams.plugins"),
+}
+_PACKAGES = ("algorithms", "reward_transformations")
 
 
 def __getattr__(name: str) -> object:
-    # Looked up when asked for: whoever only wants the version should not pay for the events' codecs.
-    if name in ("Context", "consumer"):
-        from unstable_stream.streams import plugins
-
-        return getattr(plugins, name)
+    if name in _PACKAGES:
+        return importlib.import_module(f"{__name__}.{name}")
+    if name in __all__:
+        return getattr(importlib.import_module(_HOMES.get(name, _REWARDS)), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

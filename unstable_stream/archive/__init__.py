@@ -1,7 +1,7 @@
 """The archive: every topic in one DuckDB file, raw and as typed tables, readable while a run writes it."""
 
 from unstable_stream.archive.batch import LATEST_MS, ArchivedRecord
-from unstable_stream.archive.read import QueryResult, StreamedResult, query, stream
+from unstable_stream.archive.read import QueryResult, StreamedResult, query, query_arrow, stream
 from unstable_stream.archive.store import SCHEMA_VERSION, open_archive
 from unstable_stream.archive.writer import ArchiveWriter, Prepared, Written
 
@@ -16,5 +16,6 @@ __all__ = [
     "Written",
     "open_archive",
     "query",
+    "query_arrow",
     "stream",
 ]

@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import duckdb
+import pyarrow as pa
 
 from unstable_stream.archive.sql_errors import JSON_ERRORS, explain
 from unstable_stream.archive.store import open_archive
 from unstable_stream.errors import ArchiveError
 
-__all__ = ["QueryResult", "StreamedResult", "query", "stream"]
+__all__ = ["QueryResult", "StreamedResult", "query", "query_arrow", "stream"]
 
 _FETCH_ROWS: Final = 2048
 
@@ -62,6 +63,41 @@ def query(
     """
     with stream(path, sql, parameters, write=write, timeout_s=timeout_s) as result:
         return QueryResult(result.columns, result.types, list(result.rows))
+
+
+def query_arrow(
+    path: Path | str,
+    sql: str,
+    parameters: Sequence[object] | Mapping[str, object] | None = None,
+    *,
+    run_id: str | None = None,
+    timeout_s: float = 30.0,
+) -> pa.Table:
+    """Run ``sql`` as :func:`query` does and return its rows as an Arrow table.
+
+    ``run_id`` leaves only this run in every table and view.
+    """
+    with open_archive(path, timeout_s=timeout_s) as connection:
+        connection.execute(JSON_ERRORS)
+        if run_id is not None:
+            _keep_run(connection, run_id)
+        with _explained(sql):
+            found = connection.sql(sql, params=parameters)
+            return pa.table({}) if found is None else found.to_arrow_table()
+
+
+def _keep_run(connection: duckdb.DuckDBPyConnection, run_id: str) -> None:
+    """Put a view of one run before each table; the archive's own views then read these too."""
+    tables = connection.execute(
+        "SELECT DISTINCT c.database_name, c.schema_name, c.table_name FROM duckdb_columns() AS c "
+        "JOIN duckdb_tables() AS t USING (database_name, schema_name, table_name) "
+        "WHERE c.column_name = 'run_id'"
+    ).fetchall()
+    run = run_id.replace("'", "''")
+    for database, schema, table in tables:
+        connection.execute(
+            f'CREATE TEMP VIEW "{table}" AS FROM "{database}"."{schema}"."{table}" WHERE run_id = \'{run}\''
+        )
 
 
 @contextlib.contextmanager

@@ -2,10 +2,9 @@
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 
@@ -19,9 +18,6 @@ from unstable_stream.cli.query_output import (
     print_rows,
 )
 from unstable_stream.runs.data_dir import DEFAULT_DATA_DIR
-
-if TYPE_CHECKING:
-    from unstable_stream.views.transcript import Transcript
 
 __all__ = ["register"]
 
@@ -59,38 +55,6 @@ class Sort(StrEnum):
     LONGEST = "longest"
     SHORTEST = "shortest"
     TOKENS = "tokens"
-
-
-_TOKENS = "(SELECT sum(completion_tokens) FROM trajectories AS t WHERE t.game_id = g.game_id)"
-_ORDER = {
-    Sort.LATEST: "ended DESC, run, split, number DESC",
-    Sort.EARLIEST: "ended, run, split, number",
-    Sort.LONGEST: "moves DESC NULLS LAST, run, split, number",
-    Sort.SHORTEST: "moves NULLS LAST, run, split, number",
-    Sort.TOKENS: "tokens DESC NULLS LAST, run, split, number",
-}
-
-
-@dataclass
-class _Filter:
-    """Conditions on the games ``g``, all of which must hold."""
-
-    conditions: list[str] = field(default_factory=list)
-    values: dict[str, object] = field(default_factory=dict)
-
-    def require(self, wanted: bool, condition: str, **values: object) -> None:
-        if wanted:
-            self.conditions.append(condition)
-            self.values.update(values)
-
-    def require_seat(self, conditions: Sequence[str], **values: object) -> None:
-        """Require one seat of the game for which all ``conditions`` hold, if there are any."""
-        if conditions:
-            seat = " AND ".join(["s.game_id = g.game_id", *conditions])
-            self.require(True, f"EXISTS (FROM players AS s WHERE {seat})", **values)
-
-    def where(self) -> str:
-        return f"WHERE {' AND '.join(self.conditions)}" if self.conditions else ""
 
 
 def register(app: typer.Typer) -> None:
@@ -144,58 +108,32 @@ def _list(
     """
     if context.invoked_subcommand is not None:
         return
-    from unstable_stream.archive import query
+    from unstable_stream.api.games import find_games
+    from unstable_stream.api.place import Place
 
     form = pick_format(as_csv, as_json, as_table)
-    wanted = _Filter(values={"limit": limit})
-    wanted.require(run is not None, "starts_with(g.run_id, $run)", run=run)
-    wanted.require(split is not None, "g.split = $split", split=split and split.value)
-    wanted.require(state is not None, "g.state = $state", state=state and state.value)
-    wanted.require(env is not None, "contains(lower(g.env_id), lower($env))", env=env)
-    wanted.require(model is not None, "list_contains(g.models, $model)", model=model)
-    wanted.require(min_moves is not None, "g.num_turns >= $min_moves", min_moves=min_moves)
-    wanted.require(max_moves is not None, "g.num_turns <= $max_moves", max_moves=max_moves)
-    wanted.require(
-        update is not None,
-        "g.game_id IN (SELECT game_id FROM steps WHERE step_id IN "
-        "(SELECT step_id FROM update_steps WHERE update = $update AND starts_with(run_id, $update_run)))",
+    archive = Place.at(data).archive
+    found = find_games(
+        archive,
+        run=run,
+        split=split and split.value,
+        state=state and state.value,
+        env=env,
+        model=model,
+        opponent=opponent,
+        seat=seat,
+        result=result and result.value,
         update=update,
-        update_run=run or "",
-    )
-    wanted.require(
-        invalid,
-        "(g.invalid_seat IS NOT NULL OR "
-        "EXISTS (FROM seats AS s WHERE s.game_id = g.game_id AND s.invalid_moves > 0))",
-    )
-    wanted.require(
-        truncated,
-        "(g.reason = 'truncated' OR "
-        "g.game_id IN (SELECT game_id FROM turns AS t WHERE t.finish_reason = 'length'))",
-    )
-    of_seat = {
-        "s.result = $result": result and result.value,
-        "s.seat = $seat": seat,
-        "list_contains(string_split(s.opponent, ', '), $opponent)": opponent,
-    }
-    asked = {condition: value for condition, value in of_seat.items() if value is not None}
-    if asked:
-        who = "s.kind = 'checkpoint'" if model is None else "s.model_uid = $model"
-        names = {condition: condition.rpartition("$")[2].rstrip(")") for condition in asked}
-        wanted.require_seat([*asked, who], **{names[condition]: value for condition, value in asked.items()})
-    found = query(
-        data / "archive.duckdb",
-        f"WITH players AS ({_PLAYERS}) "
-        "SELECT g.game_id AS game, g.run_id AS run, g.split, g.game_index AS number, g.env_id AS env, "
-        "array_to_string(g.models, ' – ') AS seats, "
-        "CASE WHEN g.state <> 'finished' THEN g.state ELSE coalesce(g.winner, 'nobody') END AS winner, "
-        f"g.reason, g.num_turns AS moves, {_TOKENS} AS tokens, "
-        f"coalesce(g.ended_at, g.started_at) AS ended FROM games AS g {wanted.where()} "
-        f"ORDER BY {_ORDER[sort]} LIMIT $limit",
-        wanted.values,
+        invalid=invalid,
+        truncated=truncated,
+        min_moves=min_moves,
+        max_moves=max_moves,
+        sort=sort.value,
+        limit=limit,
     )
     rows = found.rows
     if browse:
-        _browse(data, [row[0] for row in rows])
+        _browse(archive, [row[0] for row in rows])
         return
     if form is Format.TABLE:
         print_rows(*_narrow(found.columns, rows), form)
@@ -228,18 +166,6 @@ def _narrow_cell(name: str, value: Any) -> Any:
     return value
 
 
-# Games that are not over have no results, but they have seats.
-_PLAYERS = """
-SELECT game_id, seat, model_uid, kind, opponent, result FROM seats
-UNION ALL
-SELECT p.game_id, p.seat, p.model_uid, p.kind, array_to_string(list_sort(list(o.model_uid)), ', '), NULL
-FROM planned_seats AS p
-LEFT JOIN planned_seats AS o ON o.game_id = p.game_id AND o.seat <> p.seat
-WHERE p.game_id NOT IN (SELECT game_id FROM game_outcomes)
-GROUP BY p.game_id, p.seat, p.model_uid, p.kind
-"""
-
-
 def _show(
     game: str = typer.Argument(..., help="The game's id, or enough of its beginning."),
     data: DataOption = DEFAULT_DATA_DIR,
@@ -254,9 +180,11 @@ def _show(
 
     Example: unstable-stream games show 3f2a9c1e --tokens
     """
-    from unstable_stream.views.transcript import load_transcript
+    from unstable_stream.api.games import load_transcript, shown_game
+    from unstable_stream.api.place import Place
 
-    transcript = load_transcript(data / "archive.duckdb", game)
+    archive = Place.at(data).archive
+    transcript = load_transcript(archive, game)
     if as_json:
         import msgspec
 
@@ -264,10 +192,8 @@ def _show(
         return
     from rich.console import Console
 
-    from unstable_stream.cli.game_transcript import render
-
     console = Console(highlight=False)
-    shown = render(transcript, texts=_token_texts(data, transcript) if tokens else None, prompts=prompts)
+    shown = shown_game(archive, transcript, tokens=tokens, prompts=prompts)
     if not pager:
         console.print(shown)
         return
@@ -276,38 +202,16 @@ def _show(
         console.print(shown)
 
 
-def _token_texts(data: Path, transcript: "Transcript") -> dict[int, Sequence[str]]:
-    """Return the tokens' texts by game turn: of checkpoints' moves, if their tokenizer is on this machine."""
-    from unstable_stream.archive import query
-    from unstable_stream.inference.token_texts import token_texts, tokenizer_on_disk
-
-    models = query(
-        data / "archive.duckdb",
-        "SELECT any_value(base_model) FROM checkpoints WHERE run_id = ?",
-        [transcript.run_id],
-    ).rows
-    tokenizer = tokenizer_on_disk(models[0][0] or "")
-    if tokenizer is None:
-        return {}
-    own = {line.seat for line in transcript.seats if line.kind == "checkpoint"}
-    return {
-        move.game_turn: token_texts(tokenizer, move.token_ids)
-        for move in transcript.moves
-        if move.seat in own and move.token_ids
-    }
-
-
 def _is_terminal() -> bool:
     return sys.stdin.isatty() and sys.stdout.isatty()
 
 
-def _browse(data: Path, games: Sequence[str]) -> None:
+def _browse(archive: Path, games: Sequence[str]) -> None:
     """Show one game at a time; keys go on, back, or end."""
     import click
     from rich.console import Console
 
-    from unstable_stream.cli.game_transcript import render
-    from unstable_stream.views.transcript import load_transcript
+    from unstable_stream.api.games import load_transcript, shown_game
 
     if not _is_terminal():
         raise typer.BadParameter("--browse needs a terminal to read keys from; 'games show ID' does not")
@@ -318,7 +222,7 @@ def _browse(data: Path, games: Sequence[str]) -> None:
     place = 0
     while True:
         console.clear()
-        console.print(render(load_transcript(data / "archive.duckdb", games[place])))
+        console.print(shown_game(archive, load_transcript(archive, games[place])))
         console.print(f"game {place + 1} of {len(games)} · n next · p previous · q quit", style="reverse")
         key = click.getchar()
         if key in ("q", "\x1b", "\x03", "\x04"):

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import typer
 
 from unstable_stream.cli.options import DataOption, LogOption
-from unstable_stream.cli.query_output import plain
 from unstable_stream.runs.data_dir import DEFAULT_DATA_DIR
+from unstable_stream.views.literal import plain
 
 if TYPE_CHECKING:
     from unstable_stream.log.port import StoredRecord

@@ -13,6 +13,8 @@ from typing import IO, TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
+from unstable_stream.views.literal import plain
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -22,7 +24,6 @@ __all__ = [
     "JsonOption",
     "TableOption",
     "pick_format",
-    "plain",
     "print_rows",
     "take_rows",
 ]
@@ -37,9 +38,6 @@ JsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="Print a JSO
 TableOption: TypeAlias = Annotated[
     bool, typer.Option("--table", help="Print a table (the default on a terminal).")
 ]
-
-# Models write what they like, and a terminal obeys control characters: show them as what they are, unknown.
-_CONTROL = dict.fromkeys([c for c in (*range(32), *range(127, 160)) if chr(c) not in "\n\t"], "\ufffd")
 
 
 class Format(Enum):
@@ -62,11 +60,6 @@ def pick_format(as_csv: bool, as_json: bool, as_table: bool) -> Format:
     if wishes:
         return wishes[0]
     return Format.TABLE if sys.stdout.isatty() else Format.CSV
-
-
-def plain(text: str) -> str:
-    """Return text that is safe to print on a terminal."""
-    return text.translate(_CONTROL)
 
 
 def print_rows(columns: Sequence[str], rows: Iterable[Sequence[Any]], form: Format) -> None:

@@ -1,14 +1,9 @@
 """``unstable-stream why``: where something comes from, and what came of it."""
 
-from typing import TYPE_CHECKING
-
 import typer
 
 from unstable_stream.cli.options import DataOption
 from unstable_stream.runs.data_dir import DEFAULT_DATA_DIR
-
-if TYPE_CHECKING:
-    from unstable_stream.hindsight.why import Provenance
 
 __all__ = ["register"]
 
@@ -50,48 +45,12 @@ def _why(
     """
     if (wanted is None) == (update is None):
         raise typer.BadParameter("give one id, e.g. unstable-stream why 3f2a9c1e; or --update 5")
-    from unstable_stream.hindsight.why import find_node, trace
+    from unstable_stream.api.place import Place
+    from unstable_stream.api.why import find_why
 
-    archive = data / "archive.duckdb"
-    root = find_node(archive, wanted or f"update:{update}", run=run)
-    back = depth or 2
-    # From a game it is one hop more to the checkpoints it fed: by steps and updates.
-    ahead = depth or (3 if root.kind in ("game", "trajectory") else 2)
-    found = trace(archive, root, depth=back, ahead=ahead, most=None if as_json else limit)
+    name = wanted or f"update:{update}"
+    found = find_why(Place.at(data), name, run=run, depth=depth, limit=None if as_json else limit)
     if as_json:
-        print(_json(found))
-        return
-    from rich.console import Console
-
-    from unstable_stream.cli.provenance_tree import render
-
-    Console(highlight=False).print(render(found, back, ahead))
-
-
-def _json(found: "Provenance") -> str:
-    import msgspec
-
-    content = {
-        "root": str(found.root),
-        "summary": found.summary,
-        "nodes": [
-            {
-                "key": str(node.key),
-                "kind": node.key.kind,
-                "run_id": node.key.run_id,
-                "id": node.key.id,
-                "facts": node.facts,
-                "links": [
-                    {
-                        "direction": link.direction.value,
-                        "relation": link.relation,
-                        "total": link.total,
-                        "to": [{"key": str(end.key), "note": end.note} for end in link.ends],
-                    }
-                    for link in node.links
-                ],
-            }
-            for node in found.nodes.values()
-        ],
-    }
-    return msgspec.json.encode(content, enc_hook=str).decode()
+        print(found.to_json().decode())
+    else:
+        found.show()

@@ -89,6 +89,7 @@ async def launch(
     *,
     resume: str | None = None,
     fork: Fork | None = None,
+    run_id: str | None = None,
     watch: Watch | None = None,
     backend: Backend | None = None,
     stop: asyncio.Event | None = None,
@@ -104,6 +105,7 @@ async def launch(
         data: where it keeps its files.
         resume: id of a run to go on with.
         fork: where in another run's history to begin.
+        run_id: id of a new run; ``None``: one is made up.
         watch: run beside it as a live view and cancelled at the end.
         backend: where its services run, instead of ``config.backend``; recorded with the run.
         stop: ends the run in order when it is set; it can be resumed. Belongs to the caller's event loop.
@@ -122,7 +124,7 @@ async def launch(
     progress("checking the configuration")
     await asyncio.to_thread(check_config, config)
     model_path = await asyncio.to_thread(resolve_model, config.model)
-    run_id = resume or new_run_id(config.name)
+    run_id = resume or run_id or new_run_id(config.name)
     opened = opened_log(config.log, data.log, synchronous=config.synchronous)
     with _stopped_by_signals(stop):
         async with opened as log:

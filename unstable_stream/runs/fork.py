@@ -18,7 +18,7 @@ from unstable_stream.log.port import EventLog
 from unstable_stream.runs.config import RunConfig, parse_config
 from unstable_stream.runs.records import find_run, read_to_end, readable_events
 
-__all__ = ["Fork", "find_fork", "fork_config"]
+__all__ = ["Fork", "check_fork", "find_fork", "fork_config"]
 
 _KEPT_KEYS = ("model", "seed", "lora", "learner.initial_lora_path")
 """What a checkpoint is bound to."""
@@ -107,6 +107,12 @@ def fork_config(fork: Fork, config: RunConfig, overrides: Sequence[str] = ()) ->
     changed = parse_config(
         config.model_dump(mode="json"), overrides, origin=f"fork of run {fork.parent_run_id}"
     )
+    check_fork(fork, config, changed)
+    return changed
+
+
+def check_fork(fork: Fork, config: RunConfig, changed: RunConfig) -> None:
+    """Refuse a configuration that a fork of a run with ``config`` cannot have; see :func:`fork_config`."""
     bound = [key for key in _KEPT_KEYS if _at(changed, key) != _at(config, key)]
     if bound:
         raise ConfigError(
@@ -119,7 +125,6 @@ def fork_config(fork: Fork, config: RunConfig, overrides: Sequence[str] = ()) ->
             f"nothing is left to train: the fork begins after update {fork.update} and learner.iterations = "
             f"{changed.learner.iterations}; add --set learner.iterations={enough}"
         )
-    return changed
 
 
 def _at(config: RunConfig, key: str) -> object:

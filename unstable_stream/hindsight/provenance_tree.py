@@ -8,8 +8,8 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 from rich.tree import Tree
 
-from unstable_stream.cli.query_output import plain
 from unstable_stream.hindsight.why import Direction, End, Link, Node, NodeKey, Provenance
+from unstable_stream.views.literal import plain
 
 __all__ = ["render"]
 

@@ -1,0 +1,217 @@
+"""Settings in every form that ``build`` takes become the configuration that a TOML file would give."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import unstable_stream as us
+from unstable_stream.api.settings import make_config
+from unstable_stream.errors import ConfigError, UnstableStreamError
+from unstable_stream.runs.config import EnvConfig, ReinforceConfig, RunConfig
+
+SIMPLETAK = "SimpleTak-v0-train"
+
+
+def of(**settings: Any) -> RunConfig:
+    return make_config({"model": "tiny-player", "train_envs": [SIMPLETAK]} | settings)
+
+
+class Halved(us.StepRewardTransform):
+    """A transformation of a user's own."""
+
+    def __init__(self, factor: float = 0.5, above: float = 0.0) -> None:
+        self.factor = factor
+        self.above = above
+
+    def __call__(self, trajectory: Any, step_index: int, base_reward: float) -> float:
+        return base_reward * self.factor if base_reward > self.above else base_reward
+
+
+def test_the_import_is_light_and_everything_is_there() -> None:
+    heavy = "['torch', 'ray', 'duckdb', 'textarena', 'pyarrow', 'pydantic', 'msgspec']"
+    program = (
+        "import sys; import unstable_stream as us; "
+        f"print([name for name in {heavy} if name in sys.modules]); "
+        "missing = [name for name in us.__all__ if getattr(us, name, None) is None]; print(missing)"
+    )
+    printed = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    ).stdout
+    assert printed.split("\n")[:2] == ["[]", "[]"]
+
+
+def test_the_short_form_is_a_run_that_was_checked_and_not_started(tmp_path: Path) -> None:
+    run = us.build(
+        model="tiny-player",
+        train_envs=[SIMPLETAK],
+        evaluation_opponents=["random-legal"],
+        data=tmp_path / "data",
+    )
+    assert run.config.train_envs == (EnvConfig(env_id=SIMPLETAK, num_players=2, template="simpletak-board"),)
+    assert [opponent.name for opponent in run.config.evaluation.opponents] == ["random-legal"]
+    assert run.config.sampling.max_tokens == 4  # what the tiny player learns with
+    assert run.state == "built"
+    assert run.id.startswith("run-")
+    assert not (tmp_path / "data").exists()
+
+
+def test_flat_nested_and_dotted_keys_are_one() -> None:
+    flat = of(learning_rate=2e-4, batch_size=64, max_loras=3, sample_mode="lagged")
+    nested = of(
+        learner={"learning_rate": 2e-4, "batch_size": 64},
+        engine={"max_loras": 3},
+        model_pool={"sample_mode": "lagged"},
+    )
+    dotted = of(
+        **{
+            "learner.learning_rate": 2e-4,
+            "learner.batch_size": 64,
+            "engine.max_loras": 3,
+            "model_pool.sample_mode": "lagged",
+        }
+    )
+    assert flat == nested == dotted
+    assert (flat.learner.learning_rate, flat.engine.model_dump()["max_loras"]) == (2e-4, 3)
+
+
+def test_a_key_of_one_section_may_stand_beside_the_section() -> None:
+    config = of(learner={"batch_size": 64}, learning_rate=1e-5)
+    assert (config.learner.batch_size, config.learner.learning_rate) == (64, 1e-5)
+
+
+def test_a_name_makes_the_engine() -> None:
+    assert of(engine="vllm").engine.type == "vllm"
+    assert of(max_loras=4, engine="vllm").engine.model_dump()["max_loras"] == 4
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("TicTacToe-v0-train", ("TicTacToe-v0-train", 2, "tictactoe-board", 1.0)),
+        ((SIMPLETAK, 2, "qwen3-zs"), (SIMPLETAK, 2, "qwen3-zs", 1.0)),
+        (us.TrainEnvSpec(SIMPLETAK, weight=3.0), (SIMPLETAK, 2, "simpletak-board", 3.0)),
+        ({"env_id": SIMPLETAK, "template": "default"}, (SIMPLETAK, 2, "default", 1.0)),
+        (us.EvalEnvSpec(SIMPLETAK, 2, "chat"), (SIMPLETAK, 2, "chat", 1.0)),
+    ],
+)
+def test_an_environment_in_every_form(given: object, expected: tuple[object, ...]) -> None:
+    for several in (given, [given]):
+        (env,) = of(train_envs=several).train_envs
+        assert (env.env_id, env.num_players, env.template, env.weight) == expected
+
+
+@pytest.mark.parametrize(
+    ("model", "template"),
+    [("Qwen/Qwen3-0.6B", "chat"), ("Qwen/Qwen3-1.7B-Base", "qwen3-zs"), ("gpt2-base", "default")],
+)
+def test_the_template_suits_the_model(model: str, template: str) -> None:
+    assert of(model=model).train_envs[0].template == template
+
+
+def test_a_game_for_more_players_gets_as_many_as_it_needs() -> None:
+    config = of(train_envs=[("ThreePlayerTicTacToe-v0-train", None, "default")])
+    assert config.train_envs[0].num_players == 3
+
+
+def test_a_name_with_a_slash_is_an_endpoint() -> None:
+    kinds = [
+        each.kind for each in of(evaluation_opponents=["first-legal", "google/gemini"]).evaluation.opponents
+    ]
+    assert kinds == ["scripted", "openai"]
+
+
+def test_opponents_to_train_against_are_met() -> None:
+    config = of(opponents=["random-legal"])
+    assert config.model_pool.sample_mode == "random"
+    assert of(opponents=["random-legal"], sample_mode="fixed").model_pool.sample_mode == "fixed"
+
+
+def test_the_evaluation_opponent_may_stand_with_the_environment() -> None:
+    config = of(eval_envs=[us.EvalEnvSpec(SIMPLETAK, fixed_opponent="first-legal")])
+    assert [opponent.name for opponent in config.evaluation.opponents] == ["first-legal"]
+    with pytest.raises(ConfigError, match="name them once, evaluation_opponents"):
+        of(
+            eval_envs=[
+                us.EvalEnvSpec(SIMPLETAK, fixed_opponent="first-legal"),
+                us.EvalEnvSpec(SIMPLETAK, fixed_opponent="random-legal"),
+            ]
+        )
+
+
+def test_transformations_are_objects_with_their_arguments() -> None:
+    config = of(
+        final_reward_transformation=us.ComposeFinalRewardTransforms(
+            [us.WinDrawLossFormatter(), us.RoleAdvantageByEnvFormatter(tau=0.1)]
+        ),
+        step_reward_transformation=[us.RewardForFormat(1.5), Halved(above=0.25)],
+        sampling_reward_transformation="NormalizeRewards",
+    )
+    assert [dict(each) for each in config.rewards.final] == [
+        {"type": "WinDrawLossFormatter"},
+        {"type": "RoleAdvantageByEnvFormatter", "tau": 0.1},
+    ]
+    assert [dict(each) for each in config.rewards.step] == [
+        {"type": "RewardForFormat", "reward": 1.5},
+        {"type": "tests.api.test_build:Halved", "above": 0.25},
+    ]
+    assert [dict(each) for each in config.rewards.sampling] == [{"type": "NormalizeRewards"}]
+
+
+def test_an_algorithm_is_an_object_or_a_name() -> None:
+    given = us.algorithms.Reinforce(is_clip=3.0, truncated_turns="drop")
+    config = of(algorithm=given)
+    assert isinstance(config.algorithm, ReinforceConfig)
+    assert (config.algorithm.is_clip, config.algorithm.truncated_turns) == (3.0, "drop")
+    assert of(algorithm="reinforce").algorithm.type == "reinforce"
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"learnin_rate": 1e-4}, "unknown setting 'learnin_rate': did you mean 'learning_rate'?"),
+        ({"zzz": 1}, "unknown setting 'zzz': docs/configuration.md lists the keys"),
+        ({"num_threads": 2}, "write engine={'num_threads': …} or learner={'num_threads': …}"),
+        ({"learner": {"rate": 1}}, "unknown key 'learner.rate'"),
+        ({"train_envs": ["KuhnPoker-v0-train"]}, "the tiny player reads boards of SimpleTak and TicTacToe"),
+        ({"train_envs": [7]}, "environment 7: expected an id"),
+        ({"learning_rate": -1.0}, "learner.learning_rate"),
+    ],
+)
+def test_a_mistake_names_the_way_out(settings: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        of(**settings)
+    assert says in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"evaluation_opponents": ["nobody"]},
+        {"train_envs": [("NoSuchGame-v0-train", 2, "default")]},
+        {"train_envs": [(SIMPLETAK, 2, "no-such-template")]},
+        {"backend": "threads"},
+    ],
+)
+def test_build_checks_what_no_type_can(settings: dict[str, Any]) -> None:
+    with pytest.raises(UnstableStreamError):
+        us.build(**({"model": "tiny-player", "train_envs": [SIMPLETAK]} | settings))
+
+
+def test_a_file_is_loaded_and_changed(tmp_path: Path) -> None:
+    file = tmp_path / "my.toml"
+    file.write_text(
+        'model = "tiny-player"\n[[train_envs]]\nenv_id = "SimpleTak-v0-train"\ntemplate = "simpletak-board"\n'
+        "[learner]\nbatch_size = 64\n"
+    )
+    run = us.load(file, overrides=["seed=3"], learning_rate=5e-4, data=tmp_path)
+    assert run.config.learner.batch_size == 64
+    assert run.config.learner.learning_rate == 5e-4
+    assert run.config.seed == 3
+    assert run.config.sampling.max_tokens == 512  # a file says all it means: no defaults of the tiny player
+    again = us.build(config=run.config, batch_size=128)
+    assert (again.config.learner.batch_size, again.config.learner.learning_rate) == (128, 5e-4)
+    with pytest.raises(ConfigError, match="cannot read"):
+        us.load(tmp_path / "none.toml")

@@ -1,0 +1,147 @@
+"""The documentation's quick start, read here: the same names and arguments describe the same run."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import unstable_stream as us
+import unstable_stream.reward_transformations as retra
+from unstable_stream.errors import ConfigError
+from unstable_stream.runs.config import TransformersEngineConfig
+
+LORA = {"lora_rank": 32, "lora_alpha": 32, "lora_dropout": 0.0, "target_modules": ["q_proj", "v_proj"]}
+
+
+class Parts:
+    """The quick start up to the start, with the tiny player and a scripted opponent."""
+
+    def __init__(self, **learner: Any) -> None:
+        self.tracker = us.Tracker(run_name="demo")
+        self.step_buffer = us.StepBuffer(
+            max_buffer_size=768,
+            tracker=self.tracker,
+            final_reward_transformation=retra.ComposeFinalRewardTransforms(
+                [retra.RoleAdvantageByEnvFormatter()]
+            ),
+            step_reward_transformation=retra.ComposeStepRewardTransforms(
+                [retra.RewardForFormat(1.5), retra.PenaltyForInvalidMove(1.0, -1.0)]
+            ),
+            sampling_reward_transformation=retra.ComposeSamplingRewardTransforms(
+                [retra.NormalizeRewardsByEnv(True)]
+            ),
+        )
+        self.model_pool = us.ModelPool(sample_mode="mirror", max_active_lora=3, tracker=self.tracker)
+        self.model_pool.add_checkpoint(path=None, iteration=-1)
+        self.collector = us.Collector(
+            num_actors=2,
+            step_buffer=self.step_buffer,
+            model_pool=self.model_pool,
+            tracker=self.tracker,
+            vllm_config={
+                "model_name": "tiny-player",
+                "max_parallel_seq": 128,
+                "max_tokens": 4,
+                "max_loras": 5,
+                "lora_config": LORA,
+                "max_model_len": 256,
+            },
+            training_envs=[("SimpleTak-v0-train", 2, "simpletak-board")],
+            evaluation_envs=[
+                ("SimpleTak-v0-train", 2, "simpletak-board"),
+                ("TicTacToe-v0-train", 2, "tictactoe-board"),
+            ],
+            evaluation_opponent="random-legal",
+            engine="transformers",
+        )
+        arguments: dict[str, Any] = {
+            "model_name": "tiny-player",
+            "step_buffer": self.step_buffer,
+            "model_pool": self.model_pool,
+            "tracker": self.tracker,
+            "algorithm": us.algorithms.Reinforce(),
+            "batch_size": 384,
+            "mini_batch_size": 1,
+            "learning_rate": 1e-5,
+            "grad_clip": 0.2,
+            "lora_cfg": LORA,
+            "activation_checkpointing": False,
+            "gradient_checkpointing": False,
+            "max_train_len": None,
+            "max_generation_len": 4,
+        } | learner
+        self.learner = us.StandardLearner(**arguments)
+
+
+def test_the_parts_describe_one_run(tmp_path: Path) -> None:
+    parts = Parts()
+    parts.collector.collect(num_workers=384, num_eval_workers=16)
+    config = us.build(collector=parts.collector, learner=parts.learner, data=tmp_path).config
+    assert config.name == "demo"
+    assert (config.collector.num_actors, config.collector.num_workers) == (2, 384)
+    assert config.collector.num_eval_workers == 16
+    assert [env.env_id for env in config.evaluated_envs] == ["SimpleTak-v0-train", "TicTacToe-v0-train"]
+    assert config.buffer.max_buffer_size == 768
+    assert (config.model_pool.sample_mode, config.model_pool.max_active_lora) == ("mirror", 3)
+    assert (config.lora.lora_rank, config.lora.target_modules) == (32, ("q_proj", "v_proj"))
+    assert isinstance(config.engine, TransformersEngineConfig)
+    assert (config.engine.max_loras, config.engine.max_model_len) == (5, 256)
+    assert (config.sampling.max_tokens, config.learner.grad_clip) == (4, 0.2)
+    assert config.rewards.step == (
+        {"type": "RewardForFormat", "reward": 1.5},
+        {"type": "PenaltyForInvalidMove", "reward": 1.0, "penalty": -1.0},
+    )
+    assert config.rewards.sampling == ({"type": "NormalizeRewardsByEnv", "z_score": True},)
+
+
+def test_fixed_opponents_are_added_to_the_pool() -> None:
+    parts = Parts()
+    parts.model_pool.add_fixed("first-legal")
+    config = us.build(collector=parts.collector, learner=parts.learner).config
+    assert [opponent.name for opponent in config.model_pool.fixed] == ["first-legal"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        (lambda parts: us.StepBuffer.options(name="StepBuffer"), "write StepBuffer(…)"),
+        (lambda parts: us.Collector.remote(), "write Collector(…)"),
+        (lambda parts: getattr(parts.collector.collect, "remote")(384), "write .collect(…), without ray.get"),  # noqa: B009
+        (lambda parts: getattr(parts.learner.train, "remote")(200), "write .train(…)"),  # noqa: B009
+        (lambda parts: parts.step_buffer.size(), "run.audit().steps.pending"),
+        (lambda parts: parts.step_buffer.get_batch.remote(8), "FROM update_steps"),
+        (lambda parts: parts.model_pool.add_checkpoint("a/path", 3), "initial_lora_path"),
+        (lambda parts: us.Tracker("demo", wandb_project="UB"), "run.metrics()"),
+        (lambda parts: us.TerminalInterface(tracker=parts.tracker), "TerminalInterface(run)"),
+        (lambda parts: Parts(num_learners=2), "one learner trains a run"),
+        (lambda parts: Parts(ckpt_root="somewhere"), "data directory"),
+        (
+            lambda parts: us.build(collector=parts.collector, learner=Parts().learner),
+            "different step buffers or model pools",
+        ),
+        (lambda parts: us.build(collector=parts.collector), "give both"),
+    ],
+)
+def test_what_means_nothing_here_says_what_to_use(wrong: Callable[[Parts], object], says: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        wrong(Parts())
+    assert says in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_parts_that_contradict_each_other_are_refused() -> None:
+    for learner, says in (
+        ({"model_name": "Qwen/Qwen3-0.6B"}, "name one model"),
+        ({"max_generation_len": 8}, "one value is for both"),
+    ):
+        parts = Parts(**learner)
+        with pytest.raises(ConfigError, match=says):
+            us.build(collector=parts.collector, learner=parts.learner)
+
+
+def test_training_without_a_collector_is_refused() -> None:
+    buffer, pool = us.StepBuffer(), us.ModelPool()
+    learner = us.StandardLearner("tiny-player", step_buffer=buffer, model_pool=pool)
+    with pytest.raises(ConfigError, match="nobody collects into its step buffer"):
+        learner.train(1)

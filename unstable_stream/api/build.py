@@ -1,0 +1,129 @@
+"""Runs from settings and files, and questions to all runs of a place."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from unstable_stream.api.loops import wait_for
+from unstable_stream.api.place import Place
+from unstable_stream.api.run import Run
+from unstable_stream.api.settings import make_config
+from unstable_stream.api.tables import Table
+from unstable_stream.archive import query_arrow
+from unstable_stream.errors import ConfigError
+from unstable_stream.runs import run_list
+from unstable_stream.runs.config import RunConfig
+from unstable_stream.runs.run_list import RunStatus
+
+if TYPE_CHECKING:
+    from unstable_stream.api.documented import Collector, StandardLearner
+    from unstable_stream.launch.launcher import Backend
+
+__all__ = ["build", "list_runs", "load", "sql"]
+
+
+def build(
+    *,
+    config: "RunConfig | Mapping[str, Any] | Path | str | None" = None,
+    collector: "Collector | None" = None,
+    learner: "StandardLearner | None" = None,
+    data: Path | str | None = None,
+    log: str | None = None,
+    backend: "Backend | None" = None,
+    overrides: Sequence[str] = (),
+    **settings: Any,
+) -> Run:
+    """Return a run that is checked and not started. Nothing is written.
+
+    Every key of docs/configuration.md is an argument: flat where one section has it (``learning_rate=1e-4``),
+    nested (``learner={"learning_rate": 1e-4}``), or with a dot. Environments may be ids, opponents names;
+    wherever a name is expected, an object will do: ``algorithm=MyAlgorithm()``, ``opponents=[my_function]``.
+
+    Args:
+        config: what to start from: a TOML file, a mapping, or another run's ``config``.
+        collector: with ``learner``, the parts of the documented form.
+        learner: with ``collector``.
+        data: data directory; ``./unstable-data`` by default.
+        log: ``local`` (a file in the data directory, the default) or ``kafka://HOST:PORT``.
+        backend: ``ray`` (the default), or ``inline`` for this process alone.
+        overrides: ``key.path=value`` as on a command line, stronger than all else.
+        settings: the keys; ``Any``: of any kind, since names, objects and sections are accepted.
+
+    Raises:
+        ConfigError: a setting that does not exist, with the closest one, or that cannot work.
+        EnvironmentUnavailableError: an environment cannot be played on this machine.
+    """
+    if (collector is None) != (learner is None):
+        raise ConfigError("build(collector=…, learner=…): give both, or settings instead")
+    if collector is not None and learner is not None:
+        from unstable_stream.api.documented import settings_of
+
+        settings = settings_of(collector, learner) | settings
+    chosen = {"log": log, "backend": backend}
+    settings |= {name: value for name, value in chosen.items() if value is not None}
+    made = make_config(settings, config, overrides)
+    # Imported here: it loads the games.
+    from unstable_stream.launch.preflight import check_config
+
+    check_config(made)
+    return Run(made, Place.at(data, made.log))
+
+
+def load(
+    path: Path | str,
+    *,
+    data: Path | str | None = None,
+    log: str | None = None,
+    backend: "Backend | None" = None,
+    overrides: Sequence[str] = (),
+    **settings: Any,
+) -> Run:
+    """Return the run that a TOML file describes, checked and not started; see :func:`build`.
+
+    Args:
+        path: the file.
+        data: data directory; ``./unstable-data`` by default.
+        log: the event log, instead of the file's.
+        backend: ``ray`` or ``inline``.
+        overrides: ``key.path=value`` as on a command line.
+        settings: keys that differ from the file.
+    """
+    return build(config=Path(path), data=data, log=log, backend=backend, overrides=overrides, **settings)
+
+
+def list_runs(data: Path | str | None = None, log: str | None = None) -> list[RunStatus]:
+    """Return all runs of a log, newest first: ``run_id``, ``name``, ``state``, ``updates``.
+
+    Args:
+        data: data directory; ``./unstable-data`` by default.
+        log: ``local`` (the default) or ``kafka://HOST:PORT``.
+
+    Raises:
+        EventLogError: there is no log.
+    """
+    place = Place.at(data, log)
+
+    async def read() -> list[RunStatus]:
+        async with place.opened_log() as opened:
+            return await run_list.list_runs(opened)
+
+    return wait_for(read())
+
+
+def sql(
+    query: str,
+    parameters: Sequence[object] | Mapping[str, object] | None = None,
+    *,
+    data: Path | str | None = None,
+) -> Table:
+    """Ask the archive about all runs; docs/archive.md has the tables.
+
+    Args:
+        query: SQL of DuckDB.
+        parameters: values for ``?``, ``$1`` or ``$name``.
+        data: data directory; ``./unstable-data`` by default.
+
+    Raises:
+        ArchiveError: there is no archive, or the SQL is wrong; says what would be right.
+    """
+    return Table(query_arrow(Place.at(data).archive, query, parameters))

@@ -1,0 +1,484 @@
+"""The parts of the ancestor's documentation under its names: they describe a run, :func:`build` makes it.
+
+There they were Ray actors that passed objects to each other; here they hold settings, and the log is between
+the processes. docs/from-unstable-baselines.md maps every name.
+"""
+
+import importlib.util
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
+
+from unstable_stream.errors import ConfigError
+
+if TYPE_CHECKING:
+    from unstable_stream.api.run import Run
+    from unstable_stream.launch.launcher import Backend
+
+__all__ = [
+    "Collector",
+    "ModelPool",
+    "StandardLearner",
+    "StepBuffer",
+    "TerminalInterface",
+    "Tracker",
+    "settings_of",
+]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_GPU: Final = Path("/dev/nvidiactl")
+
+
+def _not_remote(words: str) -> Callable[..., NoReturn]:
+    def refuse(*_: object, **__: object) -> NoReturn:
+        raise ConfigError(words)
+
+    return refuse
+
+
+def _local(method: F) -> F:
+    """Give a method the ``remote`` that its namesake has, to say what to write instead."""
+    name = method.__qualname__.partition(".")[2]
+    words = f".{name}.remote(…): there are no Ray actors to call; write .{name}(…), without ray.get"
+    setattr(method, "remote", _not_remote(words))  # noqa: B010 - functions declare no such attribute
+    return method
+
+
+class _Part:
+    """The parts share this: no ``options``, no ``remote``, and words for methods that are elsewhere now."""
+
+    _ELSEWHERE: Mapping[str, str] = {}
+
+    @classmethod
+    def options(cls, *_: object, **__: object) -> NoReturn:
+        """Refused: there is no Ray actor to name or to place."""
+        raise ConfigError(
+            f"{cls.__name__}.options(…).remote(…): there are no Ray actors to make; write {cls.__name__}(…)"
+        )
+
+    @classmethod
+    def remote(cls, *_: object, **__: object) -> NoReturn:
+        """Refused: there is no Ray actor to make."""
+        raise ConfigError(
+            f"{cls.__name__}.remote(…): there are no Ray actors to make; write {cls.__name__}(…)"
+        )
+
+    def __getattr__(self, name: str) -> Callable[..., NoReturn]:
+        instead = self._ELSEWHERE.get(name)
+        if instead is None:
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+        refuse = _not_remote(f"{type(self).__name__}.{name}(…): {instead}")
+        setattr(refuse, "remote", refuse)  # noqa: B010
+        return refuse
+
+
+def _refuse(where: str, given: Mapping[str, tuple[object, str]]) -> None:
+    """Refuse arguments that mean nothing here: name to value and what to use instead."""
+    for name, (value, instead) in given.items():
+        if value is not None:
+            raise ConfigError(f"{where}({name}=…) means nothing here: {instead}")
+
+
+class Tracker(_Part):
+    """The name of a run. Metrics need no sink: each is on the log, see :meth:`Run.metrics`."""
+
+    _ELSEWHERE: Mapping[str, str] = {
+        "add_trajectory": "trajectories are on the log; ask run.sql('FROM trajectories')",
+        "add_eval_episode": "evaluation games are on the log; ask run.games(split='eval')",
+        "log_inference": "engines publish their own metrics; ask run.metrics('inference/')",
+        "log_learner": "the learner publishes its own metrics; ask run.metrics('learner/')",
+        "log_model_pool": "ratings are on the log; ask run.sql('FROM rating_ladder')",
+        "get_interface_info": "the live view reads the log; call run.watch()",
+    }
+
+    def __init__(self, run_name: str = "run", wandb_project: str | None = None) -> None:
+        """Name the run.
+
+        Args:
+            run_name: display name; part of the run's id.
+            wandb_project: refused, with what to use instead.
+        """
+        _refuse(
+            "Tracker",
+            {
+                "wandb_project": (
+                    wandb_project,
+                    "metrics are in run.metrics(); a consumer sends them wherever you like, see "
+                    "docs/consumers.md",
+                )
+            },
+        )
+        self.run_name = run_name
+
+
+class StepBuffer(_Part):
+    """Where steps wait for the learner, and how rewards are shaped on the way."""
+
+    _ELSEWHERE: Mapping[str, str] = {
+        "add_trajectory": "trajectories come from the log; play games with Collector.collect",
+        "get_batch": "the learner draws batches, each is recorded; ask run.sql('FROM update_steps')",
+        "size": "ask run.audit().steps.pending",
+        "clear": "steps on the log are not deleted; give max_staleness to drop old ones",
+        "stop": "call run.stop()",
+        "continue_collection": "back-pressure is a setting, max_pending_steps",
+    }
+
+    def __init__(
+        self,
+        max_buffer_size: int | None = None,
+        *,
+        final_reward_transformation: object = None,
+        step_reward_transformation: object = None,
+        sampling_reward_transformation: object = None,
+        buffer_strategy: object = None,
+        max_staleness: int | None = None,
+        tracker: Tracker | None = None,
+    ) -> None:
+        """Describe the buffer.
+
+        Args:
+            max_buffer_size: most steps kept; ``None``: four batches.
+            final_reward_transformation: a ``Compose…``, a list, one transformation or its name; ``None``:
+                as configured by default.
+            step_reward_transformation: likewise.
+            sampling_reward_transformation: likewise.
+            buffer_strategy: ``random``, ``fifo``, or an extension.
+            max_staleness: steps sampled more than this many updates ago are dropped; ``None``: never.
+            tracker: gives the run its name.
+        """
+        self.settings = _given(
+            max_buffer_size=max_buffer_size,
+            final_reward_transformation=final_reward_transformation,
+            step_reward_transformation=step_reward_transformation,
+            sampling_reward_transformation=sampling_reward_transformation,
+            buffer_strategy=buffer_strategy,
+            max_staleness=max_staleness,
+        )
+        self.tracker = tracker
+        self.collector: Collector | None = None
+
+
+class ModelPool(_Part):
+    """Whom the model trains against, and how models are rated."""
+
+    _ELSEWHERE: Mapping[str, str] = {
+        "current_uid": "ask run.checkpoints()",
+        "latest_ckpt": "ask run.checkpoints()",
+        "ckpt_path": "ask run.checkpoints()",
+        "sample": "opponents are drawn by the collector and recorded; ask run.sql('FROM planned_seats')",
+        "push_game_outcome": "ratings follow from the outcomes on the log; ask run.sql('FROM rating_ladder')",
+        "snapshot": "ask run.sql('FROM rating_ladder')",
+    }
+
+    def __init__(
+        self,
+        sample_mode: object = "mirror",
+        max_active_lora: int | None = None,
+        *,
+        lag_range: tuple[int, int] | None = None,
+        mirror_fraction: float | None = None,
+        fixed: Sequence[object] = (),
+        draw_probability: Mapping[str, float] | None = None,
+        tracker: Tracker | None = None,
+    ) -> None:
+        """Describe the pool.
+
+        Args:
+            sample_mode: ``mirror``, ``fixed``, ``lagged``, ``random``, ``match-quality``, ``ts-dist``,
+                ``exploration``, or an extension.
+            max_active_lora: checkpoints kept as opponents, the newest included.
+            lag_range: how many checkpoints back ``lagged`` reaches, first and last.
+            mirror_fraction: this share of games is mirror self-play whatever the mode.
+            fixed: fixed opponents; also :meth:`add_fixed`.
+            draw_probability: TrueSkill's, by environment.
+            tracker: gives the run its name.
+        """
+        self.settings = _given(
+            sample_mode=sample_mode,
+            max_active_lora=max_active_lora,
+            lag_range=lag_range,
+            mirror_fraction=mirror_fraction,
+            draw_probability=draw_probability,
+        )
+        self.fixed = list(fixed)
+        self.tracker = tracker
+
+    @_local
+    def add_checkpoint(self, path: str | None = None, iteration: int = -1) -> None:
+        """Accept the first checkpoint, which is the base model: every run begins with it anyway.
+
+        Raises:
+            ConfigError: another one; says what to use instead.
+        """
+        if path is not None or iteration != -1:
+            raise ConfigError(
+                f"ModelPool.add_checkpoint(path={path!r}, iteration={iteration}): the learner adds "
+                "checkpoints; begin from an adapter with StandardLearner(initial_lora_path=…), from another "
+                "run with run.fork(at=…)"
+            )
+
+    @_local
+    def add_fixed(self, name: object) -> None:
+        """Add a fixed opponent: a name, a function or a mapping."""
+        self.fixed.append(name)
+
+
+class Collector(_Part):
+    """Which games are played, with which engine."""
+
+    def __init__(
+        self,
+        num_actors: int = 1,
+        *,
+        step_buffer: StepBuffer,
+        model_pool: ModelPool,
+        vllm_config: Mapping[str, Any],
+        training_envs: object,
+        evaluation_envs: object = None,
+        evaluation_opponent: object = None,
+        max_eval_games_per_ckpt: int | None = None,
+        filter_opponent_invalid: bool | None = None,
+        action_extraction: str | None = None,
+        engine: str | None = None,
+        tracker: Tracker | None = None,
+    ) -> None:
+        """Describe collection.
+
+        Args:
+            num_actors: inference engines.
+            step_buffer: where the steps go; the learner has the same.
+            model_pool: where opponents come from; the learner has the same.
+            vllm_config: ``model_name``, ``max_parallel_seq``, ``max_tokens``, ``max_loras``,
+                ``max_model_len``, ``lora_config``, ``temperature``, ``top_p``, for whatever engine plays.
+            training_envs: ``(env_id, players, template)``, ids or :class:`TrainEnvSpec`.
+            evaluation_envs: likewise, or :class:`EvalEnvSpec`; the training environments by default.
+            evaluation_opponent: one or several: ``random-legal`` and other scripted ones, an endpoint's model
+                name, or a function.
+            max_eval_games_per_ckpt: games per checkpoint, environment and opponent.
+            filter_opponent_invalid: leave out games that ended by the opponent's invalid move.
+            action_extraction: refused: a template has its own.
+            engine: ``transformers`` or ``vllm``; ``None``: vLLM if it is installed and there is a GPU.
+            tracker: gives the run its name.
+        """
+        _refuse(
+            "Collector",
+            {"action_extraction": (action_extraction, "each template has its own, see docs/environments.md")},
+        )
+        self.settings = _given(
+            num_actors=num_actors,
+            train_envs=training_envs,
+            eval_envs=evaluation_envs,
+            evaluation_opponents=evaluation_opponent,
+            max_eval_games_per_ckpt=max_eval_games_per_ckpt,
+            filter_opponent_invalid=filter_opponent_invalid,
+        ) | _engine_settings(vllm_config, engine)
+        self.step_buffer = step_buffer
+        self.model_pool = model_pool
+        self.tracker = tracker
+        step_buffer.collector = self
+
+    @_local
+    def collect(self, num_workers: int, num_eval_workers: int = 16) -> None:
+        """Say how many games are in flight; they begin with :meth:`StandardLearner.train`.
+
+        Args:
+            num_workers: training games.
+            num_eval_workers: evaluation games.
+        """
+        self.settings |= {"num_workers": num_workers, "num_eval_workers": num_eval_workers}
+
+
+class StandardLearner(_Part):
+    """What is trained, and how."""
+
+    def __init__(
+        self,
+        model_name: str,
+        *,
+        step_buffer: StepBuffer,
+        model_pool: ModelPool,
+        algorithm: object = None,
+        batch_size: int | None = None,
+        mini_batch_size: int | None = None,
+        learning_rate: float | None = None,
+        grad_clip: float | None = None,
+        batch_delay_buffer: float | None = None,
+        lora_cfg: Mapping[str, Any] | None = None,
+        initial_lora_path: str | None = None,
+        save_every: int | None = None,
+        activation_checkpointing: bool | None = None,
+        gradient_checkpointing: bool | None = None,
+        max_train_len: int | None = None,
+        max_generation_len: int | None = None,
+        num_learners: int | None = None,
+        ckpt_root: str | None = None,
+        use_trainer_cache: bool | None = None,
+        tracker: Tracker | None = None,
+    ) -> None:
+        """Describe training.
+
+        Args:
+            model_name: base model: a directory, a Hugging Face id, or ``tiny-player``.
+            step_buffer: where batches come from.
+            model_pool: where checkpoints go.
+            algorithm: an object or a name; REINFORCE by default.
+            batch_size: steps per update.
+            mini_batch_size: most rows in one forward pass.
+            learning_rate: of AdamW.
+            grad_clip: global L2 norm.
+            batch_delay_buffer: wait until so many batches are there.
+            lora_cfg: ``lora_rank``, ``lora_alpha``, ``lora_dropout``, ``target_modules``.
+            initial_lora_path: adapter to begin from.
+            save_every: updates between two checkpoints.
+            activation_checkpointing: less memory, about a quarter slower.
+            gradient_checkpointing: likewise, by layers.
+            max_train_len: only the first so many tokens are trained on; ``None``: all.
+            max_generation_len: longest completion; also the length normaliser of Dr. GRPO.
+            num_learners: refused unless 1.
+            ckpt_root: refused: checkpoints are in the data directory.
+            use_trainer_cache: refused unless ``False``.
+            tracker: gives the run its name.
+        """
+        _refuse(
+            "StandardLearner",
+            {
+                "num_learners": (None if num_learners == 1 else num_learners, "one learner trains a run"),
+                "ckpt_root": (ckpt_root, "checkpoints are in the data directory, train(…, data=…)"),
+                "use_trainer_cache": (use_trainer_cache or None, "training keeps no key-value cache"),
+            },
+        )
+        self.settings = _given(
+            model=model_name,
+            algorithm=algorithm,
+            batch_size=batch_size,
+            mini_batch_size=mini_batch_size,
+            learning_rate=learning_rate,
+            grad_clip=grad_clip,
+            batch_delay_buffer=batch_delay_buffer,
+            lora=lora_cfg,
+            initial_lora_path=initial_lora_path,
+            save_every=save_every,
+            activation_checkpointing=activation_checkpointing,
+            gradient_checkpointing=gradient_checkpointing,
+            max_train_len=max_train_len,
+            max_generation_len=max_generation_len,
+        )
+        self.step_buffer = step_buffer
+        self.model_pool = model_pool
+        self.tracker = tracker
+
+    @_local
+    def train(
+        self,
+        iterations: int,
+        *,
+        data: Path | str | None = None,
+        log: str | None = None,
+        backend: "Backend | None" = None,
+        block: bool = True,
+        live: bool = True,
+    ) -> "Run":
+        """Run everything until so many updates are made, and return the run.
+
+        Args:
+            iterations: updates; N iterations make N updates.
+            data: data directory; ``./unstable-data`` by default.
+            log: ``local`` (the default) or ``kafka://HOST:PORT``.
+            backend: ``ray`` or ``inline``.
+            block: as for :meth:`Run.start`.
+            live: as for :meth:`Run.start`.
+
+        Raises:
+            ConfigError: no collector has this learner's buffer, or the settings cannot work.
+        """
+        from unstable_stream.api.build import build
+
+        collector = self.step_buffer.collector
+        if collector is None:
+            raise ConfigError(
+                "StandardLearner.train: nobody collects into its step buffer; make a "
+                "Collector(step_buffer=…, model_pool=…) with the same buffer first"
+            )
+        run = build(collector=collector, learner=self, data=data, log=log, backend=backend)
+        return run.start(iterations, block=block, live=live)
+
+
+class TerminalInterface(_Part):
+    """The live view of a run."""
+
+    def __init__(
+        self, run: "Run | None" = None, *, tracker: object = None, step_buffer: object = None
+    ) -> None:
+        """Choose the run.
+
+        Args:
+            run: a :class:`Run`.
+            tracker: refused: the view reads the log.
+            step_buffer: refused.
+        """
+        instead = "the view reads the log of a run; write TerminalInterface(run)"
+        _refuse("TerminalInterface", {"tracker": (tracker, instead), "step_buffer": (step_buffer, instead)})
+        if run is None:
+            raise ConfigError(
+                "TerminalInterface(): give it a run, e.g. TerminalInterface(us.open_run('demo'))"
+            )
+        self._run = run
+
+    @_local
+    def run(self) -> None:
+        """Show the run until it ends, or until Ctrl-C, as :meth:`Run.watch` does."""
+        self._run.watch()
+
+
+def settings_of(collector: Collector, learner: StandardLearner) -> dict[str, Any]:
+    """Return what the parts say together, as keyword arguments of :func:`build`.
+
+    Raises:
+        ConfigError: they do not belong together, or contradict each other.
+    """
+    if collector.step_buffer is not learner.step_buffer or collector.model_pool is not learner.model_pool:
+        raise ConfigError(
+            "collector and learner have different step buffers or model pools: give both the same"
+        )
+    pool, buffer = collector.model_pool, collector.step_buffer
+    model = learner.settings["model"]
+    played = collector.settings.get("model", model)
+    if str(played) != str(model):
+        raise ConfigError(
+            f"the collector plays with {played!r} and the learner trains {model!r}: name one model in "
+            "vllm_config['model_name'] and model_name"
+        )
+    trackers = [each.tracker for each in (learner, collector, buffer, pool) if each.tracker is not None]
+    settings: dict[str, Any] = {"name": trackers[0].run_name} if trackers else {}
+    for part in (pool.settings, buffer.settings, collector.settings, learner.settings):
+        for name, value in part.items():
+            known = "max_tokens" if name == "max_generation_len" else name
+            if known in settings and settings[known] != value:
+                raise ConfigError(
+                    f"{name}: the parts say {settings[known]!r} and {value!r}; one value is for both"
+                )
+            settings[known] = value
+    if pool.fixed:
+        settings["model_pool"] = {"fixed": pool.fixed}
+    return settings
+
+
+def _engine_settings(vllm_config: Mapping[str, Any], engine: str | None) -> dict[str, Any]:
+    given = dict(vllm_config)
+    settings = {
+        ours: given.pop(theirs)
+        for theirs, ours in (
+            ("model_name", "model"),
+            ("lora_config", "lora"),
+            *((name, name) for name in ("max_tokens", "temperature", "top_p")),
+        )
+        if theirs in given
+    }
+    if engine is None:
+        engine = "vllm" if _GPU.exists() and importlib.util.find_spec("vllm") else "transformers"
+    return settings | {"engine": {"type": engine, **given}}
+
+
+def _given(**settings: object) -> dict[str, Any]:
+    return {name: value for name, value in settings.items() if value is not None}

@@ -1,0 +1,132 @@
+"""A run on its way: launched in this thread, or on a thread of its own with an event loop of its own."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, Final
+
+from unstable_stream.api.loops import is_loop_running
+from unstable_stream.api.place import Place
+from unstable_stream.runs.config import RunConfig
+from unstable_stream.runs.fork import Fork
+
+if TYPE_CHECKING:
+    from unstable_stream.launch.launcher import Launch
+
+__all__ = ["Launching", "launch_here"]
+
+_HEARD_EVERY_S: Final = 0.2
+"""How soon a waiting thread hears Ctrl-C."""
+
+
+def _work(
+    config: RunConfig,
+    place: Place,
+    run_id: str,
+    fork: Fork | None,
+    *,
+    resume: bool,
+    live: bool,
+    stop: asyncio.Event | None = None,
+) -> "Coroutine[Any, Any, Launch]":
+    """Return the launch of a run, not begun."""
+    # Imported here: the launcher loads Ray.
+    from unstable_stream.launch.launcher import launch
+    from unstable_stream.tracking.terminal_interface import watch_run
+
+    return launch(
+        config,
+        place.data,
+        resume=run_id if resume else None,
+        run_id=run_id,
+        fork=fork,
+        watch=watch_run if live else None,
+        stop=stop,
+    )
+
+
+def launch_here(
+    config: RunConfig,
+    place: Place,
+    run_id: str,
+    fork: Fork | None,
+    *,
+    resume: bool,
+    live: bool,
+) -> "Launch":
+    """Run to the end in this thread, which ends the run in order at SIGINT or SIGTERM.
+
+    Off the main thread, or where an event loop runs, the run has a thread of its own and this one waits.
+    """
+    if threading.current_thread() is threading.main_thread() and not is_loop_running():
+        return asyncio.run(_work(config, place, run_id, fork, resume=resume, live=live))
+    started = Launching(config, place, run_id, fork, resume=resume, live=live)
+    try:
+        return started.wait()
+    except KeyboardInterrupt:
+        started.stop()
+        return started.wait()
+
+
+class Launching:
+    """A run that was launched on a thread of its own."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        place: Place,
+        run_id: str,
+        fork: Fork | None,
+        *,
+        resume: bool,
+        live: bool,
+    ) -> None:
+        self._result: Future[Launch] = Future()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop: asyncio.Event | None = None
+        self._ready = threading.Event()
+
+        async def run() -> "Launch":
+            self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+            self._ready.set()
+            return await _work(config, place, run_id, fork, resume=resume, live=live, stop=self._stop)
+
+        self._thread = threading.Thread(
+            target=_settle, args=(self._result, run, self._ready), name=f"run {run_id}", daemon=True
+        )
+        self._thread.start()
+
+    @property
+    def running(self) -> bool:
+        """Whether it is still on its way."""
+        return not self._result.done()
+
+    def stop(self) -> None:
+        """Ask it to end in order; :meth:`wait` for it."""
+        self._ready.wait()
+        if self.running and self._loop is not None and self._stop is not None:
+            self._loop.call_soon_threadsafe(self._stop.set)
+
+    def wait(self, timeout_s: float | None = None) -> "Launch":
+        """Wait for its end and return it, or raise what went wrong.
+
+        Raises:
+            TimeoutError: it was still running after ``timeout_s`` seconds.
+        """
+        waited = 0.0
+        while self.running and (timeout_s is None or waited < timeout_s):
+            self._thread.join(_HEARD_EVERY_S)
+            waited += _HEARD_EVERY_S
+        return self._result.result(timeout=0)
+
+
+def _settle(
+    result: "Future[Launch]", work: "Callable[[], Coroutine[Any, Any, Launch]]", ready: threading.Event
+) -> None:
+    try:
+        result.set_result(asyncio.run(work()))
+    except BaseException as error:  # noqa: BLE001 - raised again by whoever waits
+        result.set_exception(error)
+    finally:
+        ready.set()

@@ -1,0 +1,75 @@
+"""Coroutines for callers who have none: from a script, and from a notebook whose event loop runs already."""
+
+import asyncio
+import queue
+import threading
+from collections.abc import AsyncGenerator, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing
+from typing import Any, Final, TypeVar
+
+__all__ = ["is_loop_running", "iterate", "wait_for"]
+
+T = TypeVar("T")
+
+_WAITING_ITEMS: Final = 64
+
+
+def is_loop_running() -> bool:
+    """Return whether this thread runs an event loop, as the cells of a notebook do."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def wait_for(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine to its end and return its result; in a notebook, on a thread with a loop of its own."""
+    if not is_loop_running():
+        return asyncio.run(work)
+    with ThreadPoolExecutor(1, "unstable-stream") as thread:
+        return thread.submit(asyncio.run, work).result()
+
+
+def iterate(items: AsyncGenerator[T, None]) -> Iterator[T]:
+    """Yield the items of an asynchronous generator, which runs on a thread and is at most 64 items ahead.
+
+    The generator is closed when the caller closes this one.
+    """
+    waiting: queue.Queue[T | BaseException | None] = queue.Queue(_WAITING_ITEMS)
+    closed = threading.Event()
+
+    def put(item: T | BaseException | None) -> None:
+        while not closed.is_set():
+            try:
+                waiting.put(item, timeout=0.1)
+            except queue.Full:
+                continue
+            return
+
+    async def fill() -> None:
+        async with aclosing(items):
+            async for item in items:
+                await asyncio.to_thread(put, item)
+                if closed.is_set():
+                    return
+
+    def run() -> None:
+        try:
+            asyncio.run(fill())
+        except BaseException as error:  # noqa: BLE001 - raised again in the caller's thread
+            put(error)
+        else:
+            put(None)
+
+    thread = threading.Thread(target=run, name="unstable-stream", daemon=True)
+    thread.start()
+    try:
+        while (item := waiting.get()) is not None:
+            if isinstance(item, BaseException):
+                raise item
+            yield item
+    finally:
+        closed.set()
+        thread.join()

@@ -1,0 +1,57 @@
+"""A place: the data directory and the event log that a call works on. Every call is told both in one way."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from unstable_stream.log.open import opened_log
+from unstable_stream.log.port import EventLog
+from unstable_stream.runs.data_dir import DEFAULT_DATA_DIR, DataDir
+from unstable_stream.runs.records import find_run
+
+__all__ = ["DEFAULT_DATA_DIR", "DEFAULT_LOG", "Place"]
+
+DEFAULT_LOG = "local"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A data directory, and a log that is a file in it (``local``) or elsewhere (``kafka://HOST:PORT``)."""
+
+    root: Path = DEFAULT_DATA_DIR
+    log: str = DEFAULT_LOG
+
+    @classmethod
+    def at(cls, data: Path | str | None = None, log: str | None = None) -> "Place":
+        """Return the place for what a caller gave; ``None`` is the default."""
+        return cls(DEFAULT_DATA_DIR if data is None else Path(data), DEFAULT_LOG if log is None else log)
+
+    @property
+    def data(self) -> DataDir:
+        """The files of the data directory."""
+        return DataDir(self.root)
+
+    @property
+    def archive(self) -> Path:
+        """The DuckDB file."""
+        return self.data.archive
+
+    @property
+    def options(self) -> str:
+        """Options that lead a command here, each after a space; none for the defaults."""
+        return self.data.options(self.log)
+
+    @asynccontextmanager
+    async def opened_log(self) -> AsyncIterator[EventLog]:
+        """Open the log to look at what is there, and close it.
+
+        Raises:
+            EventLogError: ``local``, and the data directory has no event log.
+        """
+        async with opened_log(self.log, self.data.log, existing=True) as log:
+            yield log
+
+    async def full_run_id(self, log: EventLog, run: str | None) -> str | None:
+        """Return the full id of a run given by id or prefix; ``None`` stays ``None``."""
+        return None if run is None else (await find_run(log, run))[0]

@@ -1,0 +1,258 @@
+"""A slice of recorded history, streamed again: to a loop, to text, a log, a plug-in or a learner."""
+
+import asyncio
+import re
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final, Literal, TypeAlias
+
+from unstable_stream.api.loops import iterate, wait_for
+from unstable_stream.api.place import Place
+from unstable_stream.errors import ConfigError
+from unstable_stream.events import Event, Metrics
+from unstable_stream.hindsight.offline import (
+    OfflineProgress,
+    find_recorded_run,
+    load_offline_config,
+    train_offline,
+)
+from unstable_stream.hindsight.replay import Rehearsal, copy_into, paced, rehearse, write_lines
+from unstable_stream.log.open import open_log_at
+from unstable_stream.log.port import EventLog, TopicPartition
+from unstable_stream.runs.data_dir import DataDir
+from unstable_stream.runs.records import readable_events
+from unstable_stream.streams.history import ArchiveHistory, History, LogHistory, Merged, Slice, merged
+from unstable_stream.streams.plugins import Plugin, load_plugin
+from unstable_stream.streams.record_filter import RecordFilter, parse_condition
+
+__all__ = ["OfflineProgress", "Progress", "Rehearsal", "Replay", "ReplaySource"]
+
+ReplaySource: TypeAlias = Literal["log", "archive"]
+
+Progress: TypeAlias = Callable[[int, int], None]
+"""Told how many records have been read, and how many there are to read."""
+
+_RANGE: Final = re.compile(r"(?P<topic>[\w.-]+)\[(?P<partition>\d+)\]@(?P<start>\d*)\.\.(?P<end>\d*)")
+
+
+def _nobody(read: int, total: int) -> None:
+    pass
+
+
+class Replay:
+    """A slice of history in its original order. Iterating over it yields its events."""
+
+    def __init__(
+        self,
+        place: Place,
+        run: str | None = None,
+        *,
+        topics: Sequence[str] = (),
+        from_ms: int | None = None,
+        to_ms: int | None = None,
+        offsets: Sequence[str] = (),
+        where: Sequence[str] = (),
+        speed: float | None = None,
+        source: ReplaySource = "log",
+        log_id: str | None = None,
+        progress: Progress = _nobody,
+    ) -> None:
+        """Choose what is replayed.
+
+        Args:
+            place: whose history.
+            run: only this run: id or prefix.
+            topics: only these.
+            from_ms: first time, Unix milliseconds.
+            to_ms: the time after the last.
+            offsets: only these, ``TOPIC[PARTITION]@FROM..TO``.
+            where: conditions on events, e.g. ``split=eval`` or ``model=ckpt-*``.
+            speed: times as fast as it happened; ``None``: as fast as possible.
+            source: ``log`` or ``archive``.
+            log_id: whose records, if the archive holds several logs.
+            progress: told on the way.
+
+        Raises:
+            ConfigError: a source, an offset range or a condition that cannot be understood.
+        """
+        if source not in ("log", "archive"):
+            raise ConfigError(f"--source {source!r}: expected log or archive")
+        self._place = place
+        self._run = run
+        self._topics = tuple(topics)
+        self._times = (from_ms, to_ms)
+        self._ranges = dict(map(_range, offsets))
+        self._conditions = [parse_condition(text) for text in where]
+        self._speed = speed
+        self._source = source
+        self._log_id = log_id
+        self._progress = progress
+
+    def __iter__(self) -> Iterator[Event]:
+        return iterate(self._events())
+
+    async def _events(self) -> AsyncGenerator[Event, None]:
+        async with self._opened() as (history, _):
+            async for piece in self._pieces(history, await self._slice(history)):
+                for event in readable_events(piece.records):
+                    yield event
+
+    @asynccontextmanager
+    async def _opened(self) -> AsyncIterator[tuple[History, EventLog | None]]:
+        """Yield the history, and the log it is from if it is not an archive."""
+        if self._source == "archive":
+            archived = ArchiveHistory(self._place.archive, self._log_id)
+            try:
+                yield archived, None
+            finally:
+                await archived.close()
+            return
+        async with self._place.opened_log() as log:
+            yield LogHistory(log), log
+
+    async def _slice(self, history: History) -> Slice:
+        run_id = None if self._run is None else (await find_recorded_run(history, self._run))[0]
+        return Slice(
+            topics=self._topics,
+            ranges=self._ranges,
+            filter=RecordFilter(run_id, *self._times, self._conditions),
+        )
+
+    async def _pieces(self, history: History, wanted: Slice) -> AsyncIterator[Merged]:
+        """Yield the slice when it is due."""
+        total = sum(end - start for start, end in (await wanted.of(history)).values())
+        async for piece in paced(merged(history, wanted), self._speed):
+            yield piece
+            self._progress(piece.read, total)
+
+    def write(self, write: Callable[[bytes], None]) -> None:
+        """Give it to ``write`` as JSON lines."""
+
+        async def work() -> None:
+            async with self._opened() as (history, _):
+                await write_lines(self._pieces(history, await self._slice(history)), write)
+
+        wait_for(work())
+
+    def copy(self, into: str) -> int:
+        """Append it to a log (``kafka://HOST:PORT``, a .sqlite file or a directory); return the count."""
+
+        async def work() -> int:
+            async with self._opened() as (history, log):
+                wanted = await self._slice(history)
+                topics: dict[str, int] = {}
+                for at in await wanted.of(history):
+                    topics[at.topic] = max(topics.get(at.topic, 0), at.partition + 1)
+                if log is not None:
+                    topics = {name: count for name, count in (await log.topics()).items() if name in topics}
+                target = _open_target(into)
+                try:
+                    return await copy_into(self._pieces(history, wanted), log, target, topics)
+                finally:
+                    await target.close()
+
+        return wait_for(work())
+
+    def rehearse(
+        self, plugin: Plugin | str, emit: Callable[[Sequence[Metrics]], None] = lambda metrics: None
+    ) -> Rehearsal:
+        """Give it to a plug-in without storing anything; ``emit`` is given the metrics that come of it."""
+        loaded = load_plugin(plugin) if isinstance(plugin, str) else plugin
+
+        async def work() -> Rehearsal:
+            async with self._opened() as (history, _):
+                pieces = self._pieces(history, await self._slice(history))
+                return await rehearse(pieces, loaded, lambda metrics: emit(list(metrics)))
+
+        return wait_for(work())
+
+    def train(
+        self,
+        config: Path | str,
+        *,
+        overrides: Sequence[str] = (),
+        epochs: int = 1,
+        progress: OfflineProgress | None = None,
+        on_start: Callable[[str, int], None] = lambda run_id, iterations: None,
+    ) -> str:
+        """Train a new run on the steps of this one, without playing a game; return the new run's id.
+
+        Args:
+            config: a TOML file with what differs from the run's configuration.
+            overrides: ``key.path=value``, stronger than the file.
+            epochs: how often the steps are gone through.
+            progress: updated on the way.
+            on_start: told the new run's id and its number of updates.
+
+        Raises:
+            ConfigError: no run was named, or it was to be slowed down.
+            RunError: there are no such steps.
+        """
+        if self._run is None or self._speed is not None:
+            raise ConfigError(
+                "--learner trains on the steps of one run as fast as it can: unstable-stream replay RUN "
+                "--learner FILE, without --speed"
+            )
+        return wait_for(self._train(Path(config), overrides, epochs, progress, on_start))
+
+    async def _train(
+        self,
+        path: Path,
+        overrides: Sequence[str],
+        epochs: int,
+        progress: OfflineProgress | None,
+        on_start: Callable[[str, int], None],
+    ) -> str:
+        assert self._run is not None
+        place = self._place
+        async with self._opened() as (history, source):
+            wanted = await self._slice(history)
+            _, recorded = await find_recorded_run(history, self._run)
+            config = load_offline_config(recorded, path, overrides, log=place.log)
+            log = source or open_log_at(place.log, place.data.log)
+            try:
+                run_id = await train_offline(
+                    history,
+                    wanted,
+                    config,
+                    place.data,
+                    log,
+                    epochs=epochs,
+                    progress=progress,
+                    on_start=lambda run_id: on_start(run_id, config.learner.iterations),
+                )
+                if source is None:
+                    await history.close()  # reading and writing the archive exclude each other
+                if place.log == "local":
+                    await _archive(log, place)
+                return run_id
+            finally:
+                if log is not source:
+                    await log.close()
+
+
+async def _archive(log: EventLog, place: Place) -> None:
+    """Put the new run into the archive too; on a shared log its archiver does."""
+    from unstable_stream.workers.archiver import run_archiver
+
+    stop = asyncio.Event()
+    stop.set()
+    await run_archiver(log, place.archive, stop=stop)
+
+
+def _open_target(location: str) -> EventLog:
+    path = Path(location)
+    file = path if path.suffix == ".sqlite" else DataDir(path).log
+    return open_log_at(location if "://" in location else "local", file)
+
+
+def _range(text: str) -> tuple[TopicPartition, tuple[int | None, int | None]]:
+    match = _RANGE.fullmatch(text)
+    if match is None:
+        raise ConfigError(f"--offsets {text!r}: expected TOPIC[PARTITION]@FROM..TO, e.g. steps[3]@100..200")
+    start, end = match["start"], match["end"]
+    return (
+        TopicPartition(match["topic"], int(match["partition"])),
+        (int(start) if start else None, int(end) if end else None),
+    )

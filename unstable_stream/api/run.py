@@ -1,0 +1,467 @@
+"""A run: start it, watch it, ask it, prove it, fork it."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from unstable_stream.api.games import Game, Result, Sort, Split, State, find_games, game_list
+from unstable_stream.api.launching import Launching, launch_here
+from unstable_stream.api.loops import wait_for
+from unstable_stream.api.place import Place
+from unstable_stream.api.settings import changed_config, make_config
+from unstable_stream.api.tables import Table
+from unstable_stream.archive import query_arrow
+from unstable_stream.errors import RunError
+from unstable_stream.log.open import check_log
+from unstable_stream.runs.config import RunConfig, parse_config
+from unstable_stream.runs.fork import Fork, check_fork, find_fork
+from unstable_stream.runs.records import find_run, new_run_id
+from unstable_stream.runs.resume import check_resumable
+
+if TYPE_CHECKING:
+    from unstable_stream.api.replaying import Replay
+    from unstable_stream.api.what_if import Source
+    from unstable_stream.api.why import Why
+    from unstable_stream.archive.export import Manifest
+    from unstable_stream.hindsight.rating_set import Rerated
+    from unstable_stream.hindsight.rederive import Rederived
+    from unstable_stream.proofs.audit_fold import AuditReport
+    from unstable_stream.proofs.report import VerifyReport
+    from unstable_stream.proofs.verify import Progress
+
+__all__ = ["Run", "open_run"]
+
+
+class Run:
+    """One run, from :func:`build`, :func:`load`, :func:`open_run` or :meth:`fork`.
+
+    A run that was built is recorded when it starts. One that was opened may be running elsewhere: all
+    questions can be asked at any time.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        place: Place,
+        *,
+        run_id: str | None = None,
+        fork: Fork | None = None,
+        recorded: bool = False,
+    ) -> None:
+        """Use :func:`build` or :func:`open_run` instead."""
+        self._config = config
+        self._place = place
+        self._id = run_id or new_run_id(config.name)
+        self._fork = fork
+        self._recorded = recorded
+        self._launching: Launching | None = None
+        self._outcome: str | None = None
+
+    @property
+    def id(self) -> str:
+        """The full id, e.g. ``demo-20260131-142501-3fa1``."""
+        return self._id
+
+    @property
+    def config(self) -> RunConfig:
+        """The whole configuration; see docs/configuration.md."""
+        return self._config
+
+    @property
+    def place(self) -> Place:
+        """Where it is: data directory and log."""
+        return self._place
+
+    @property
+    def state(self) -> str:
+        """``built``, ``running``, ``completed``, ``stopped`` or ``failed``.
+
+        A run whose processes were killed without a word counts as ``running``.
+        """
+        if self._launching is not None and self._launching.running:
+            return "running"
+        if self._outcome is not None:
+            return self._outcome
+        if not self._recorded:
+            return "built"
+        from unstable_stream.runs.run_list import list_runs
+
+        async def read() -> str:
+            async with self._place.opened_log() as log:
+                return next((run.state for run in await list_runs(log) if run.run_id == self._id), "built")
+
+        return wait_for(read())
+
+    def __repr__(self) -> str:
+        return f"<Run {self._id}: {self.state}>"
+
+    # -- its life ---------------------------------------------------------------------------------
+
+    def start(self, iterations: int | None = None, *, block: bool = True, live: bool = True) -> "Run":
+        """Record the run and run it.
+
+        Args:
+            iterations: learner updates, instead of those configured.
+            block: return when it is over; Ctrl-C ends it in order. ``False``: return at once, then
+                :meth:`wait` or :meth:`stop`.
+            live: with ``block``, show its progress.
+
+        Raises:
+            RunError: it was started before.
+            ConfigError: it cannot run; nothing was written.
+            ServiceError: a part of it kept dying; :meth:`resume` goes on.
+        """
+        if self._recorded:
+            raise RunError(f"run {self._id} was started before: resume() goes on with it, fork() begins anew")
+        if iterations is not None:
+            self._config = changed_config(self._config, {"iterations": iterations})
+        if self._config.log != "local":
+            wait_for(check_log(self._config.log, self._place.data.log))  # before anything heavy is loaded
+        return self._launch(resume=False, block=block, live=live)
+
+    def resume(self, *, block: bool = True, live: bool = True, **changes: object) -> "Run":
+        """Go on with a run that was stopped or killed, where its newest checkpoint is.
+
+        Args:
+            block: as for :meth:`start`.
+            live: as for :meth:`start`.
+            changes: settings to change; those that its steps and ratings follow from stay.
+
+        Raises:
+            RunError: it was never started, or plays no games.
+            ConfigError: a change that would break what is recorded.
+        """
+        if not self._recorded:
+            raise RunError(f"run {self._id} was not started yet: start() it")
+        config = changed_config(self._config, changes)
+        check_resumable(self._config, config)
+        self._config = config
+        return self._launch(resume=True, block=block, live=live)
+
+    def _launch(self, *, resume: bool, block: bool, live: bool) -> "Run":
+        if self._launching is not None and self._launching.running:
+            raise RunError(f"run {self._id} is running: wait() for it, or stop() it")
+        how = (self._config, self._place, self._id, self._fork)
+        self._outcome = None
+        if not block:
+            self._launching = Launching(*how, resume=resume, live=False)
+            self._recorded = True
+            return self
+        self._outcome = launch_here(*how, resume=resume, live=live).outcome
+        self._recorded = True
+        return self
+
+    def wait(self, timeout_s: float | None = None) -> "Run":
+        """Wait for a run that ``start(block=False)`` started; raises what went wrong with it.
+
+        Raises:
+            TimeoutError: it was still running after ``timeout_s`` seconds.
+            RunError: it was not started from here.
+        """
+        self._outcome = self._begun_here().wait(timeout_s).outcome
+        return self
+
+    def stop(self) -> "Run":
+        """End a run of ``start(block=False)`` in order, and wait for its end; :meth:`resume` goes on."""
+        self._begun_here().stop()
+        return self.wait()
+
+    def _begun_here(self) -> Launching:
+        if self._launching is None:
+            raise RunError(f"run {self._id} was not started with start(block=False) here, so nobody can wait")
+        return self._launching
+
+    def fork(self, at: int | None = None, **changes: object) -> "Run":
+        """Return a new run that begins after one of this one's updates; :meth:`start` it.
+
+        It takes over weights, optimizer state, update number and, as opponents, the earlier checkpoints.
+
+        Args:
+            at: the update; ``None``: the newest checkpoint.
+            changes: settings that differ, e.g. ``learning_rate=1e-4``.
+
+        Raises:
+            RunError: no checkpoint of that update.
+            ConfigError: a change of what the checkpoint was made with, or nothing left to train.
+        """
+        return fork_run(self._place, self._id, at, changes)
+
+    def watch(self) -> None:
+        """Show the run live until it ends, or until Ctrl-C, which closes the view and not the run."""
+        from unstable_stream.tracking.terminal_interface import watch_run
+
+        async def follow() -> None:
+            async with self._place.opened_log() as log:
+                await watch_run(log, self._id, self._config)
+
+        try:
+            wait_for(follow())
+        except KeyboardInterrupt:
+            return
+
+    # -- what happened in it ----------------------------------------------------------------------
+
+    def sql(self, query: str, parameters: Sequence[object] | Mapping[str, object] | None = None) -> Table:
+        """Ask the archive about this run alone; :func:`sql` asks about all. docs/archive.md has the tables.
+
+        Args:
+            query: SQL of DuckDB.
+            parameters: values for ``?``, ``$1`` or ``$name``.
+
+        Raises:
+            ArchiveError: no archive yet, or wrong SQL; says what would be right.
+        """
+        return Table(query_arrow(self._place.archive, query, parameters, run_id=self._id))
+
+    def games(
+        self,
+        *,
+        split: Split | None = None,
+        state: State | None = None,
+        env: str | None = None,
+        model: str | None = None,
+        opponent: str | None = None,
+        seat: int | None = None,
+        result: Result | None = None,
+        update: int | None = None,
+        invalid: bool = False,
+        truncated: bool = False,
+        min_moves: int | None = None,
+        max_moves: int | None = None,
+        sort: Sort = "latest",
+        limit: int | None = 20,
+    ) -> list[Game]:
+        """Return its games, the latest first.
+
+        Args:
+            split: ``train`` or ``eval``.
+            state: ``finished``, ``abandoned`` or ``in-flight``.
+            env: part of the environment's id.
+            model: uid of a model that played.
+            opponent: whom ``model``, or any checkpoint, met.
+            seat: which seat ``model``, or any checkpoint, had.
+            result: ``win``, ``draw`` or ``loss`` of ``model``, or of any checkpoint.
+            update: only games with a step that this learner update trained on or dropped.
+            invalid: only games with an invalid move.
+            truncated: only games cut short, or with a completion that was.
+            min_moves: fewest moves.
+            max_moves: most moves.
+            sort: ``latest``, ``earliest``, ``longest``, ``shortest`` or, by sampled tokens, ``tokens``.
+            limit: at most so many; ``None``: all.
+        """
+        found = find_games(
+            self._place.archive,
+            run=self._id,
+            split=split,
+            state=state,
+            env=env,
+            model=model,
+            opponent=opponent,
+            seat=seat,
+            result=result,
+            update=update,
+            invalid=invalid,
+            truncated=truncated,
+            min_moves=min_moves,
+            max_moves=max_moves,
+            sort=sort,
+            limit=limit,
+        )
+        return game_list(self._place.archive, found)
+
+    def checkpoints(self) -> Table:
+        """Return its checkpoints in order: uid, iteration, parent, path, digest, size."""
+        return self.sql("FROM checkpoints ORDER BY iteration")
+
+    def metrics(self, name: str = "") -> Table:
+        """Return what was measured, in order of time: source, name, value. docs/metrics.md explains each.
+
+        ``name`` is the beginning of the names wanted, e.g. ``learner/``.
+        """
+        return self.sql("FROM metrics WHERE starts_with(name, $1) ORDER BY occurred_at, name", [name])
+
+    def report(self, path: Path | str = "report.html", *, samples: int = 6) -> Path:
+        """Write one HTML page of results, curves, ratings and ``samples`` games, and return its path.
+
+        Raises:
+            ReportError: Plotly is not installed, or the file cannot be written.
+        """
+        from unstable_stream.views.report import write_report
+
+        write_report(self._place.archive, [self._id], Path(path), samples=samples)
+        return Path(path)
+
+    def why(
+        self,
+        wanted: str | None = None,
+        *,
+        update: int | None = None,
+        depth: int | None = None,
+        limit: int | None = 3,
+    ) -> "Why":
+        """Return where something comes from, and what came of it.
+
+        Args:
+            wanted: id, or its beginning, of a step, game, trajectory or event; or a checkpoint's uid.
+            update: a learner update, instead of ``wanted``; by default the run itself.
+            depth: hops in each direction; by default 2, and 3 ahead from a game or trajectory.
+            limit: how many of each list are followed.
+        """
+        from unstable_stream.api.why import find_why
+
+        name = wanted or (self._id if update is None else f"update:{update}")
+        return find_why(self._place, name, run=self._id, depth=depth, limit=limit)
+
+    # -- proofs and hindsight ---------------------------------------------------------------------
+
+    def audit(self) -> "AuditReport":
+        """Prove from the log that games and steps add up: ``balanced``, the counts, and ``problems``."""
+        from unstable_stream.proofs.audit import audit_run
+
+        async def read() -> "AuditReport":
+            async with self._place.opened_log() as log:
+                return await audit_run(log, self._id)
+
+        return wait_for(read())
+
+    def verify(
+        self,
+        *,
+        games: bool = True,
+        jobs: int = 1,
+        progress: "Progress" = lambda what, done, total: None,
+    ) -> "VerifyReport":
+        """Recompute steps, ratings and batches from their causes and compare: ``clean``, and ``checks``.
+
+        Args:
+            games: also play every recorded game again.
+            jobs: processes that play.
+            progress: told what is being done, how many records of it are done and how many there are.
+        """
+        from unstable_stream.proofs.verify import verify_run
+
+        async def read() -> "VerifyReport":
+            async with self._place.opened_log() as log:
+                return await verify_run(log, self._id, games=games, jobs=jobs, progress=progress)
+
+        return wait_for(read())
+
+    def rerate(
+        self,
+        system: str = "trueskill",
+        *,
+        label: str | None = None,
+        replace: bool = False,
+        dry_run: bool = False,
+        source: "Source | None" = None,
+        **settings: float,
+    ) -> "Rerated":
+        """Rate its games anew and compare with the ratings that were used.
+
+        Args:
+            system: ``trueskill``, ``elo`` or ``openskill``.
+            label: name of the stored set; by default the system and its settings.
+            replace: replace the set of that label.
+            dry_run: store nothing.
+            source: ``archive`` or ``log``; by default the archive if there is one.
+            settings: the system's parameters, e.g. ``k=16``.
+        """
+        from unstable_stream.api.what_if import rerate_run
+
+        done, _ = rerate_run(
+            self._place,
+            self._id,
+            system=system,
+            settings=settings,
+            label=label,
+            replace=replace,
+            dry_run=dry_run,
+            source=source,
+        )
+        return done
+
+    def rederive(
+        self,
+        rewards: Path | str | Mapping[str, object],
+        *,
+        label: str | None = None,
+        replace: bool = False,
+        dry_run: bool = False,
+    ) -> "Rederived":
+        """Shape its rewards anew and compare with those it was trained on.
+
+        Args:
+            rewards: a TOML file with a ``[rewards]`` table, or ``{"step": [RewardForFormat(1.0)]}``.
+            label: name of the stored set; by default the file's name, or ``rederived``.
+            replace: replace the set of that label.
+            dry_run: store nothing.
+        """
+        from unstable_stream.api.what_if import rederive_run
+
+        done, _ = rederive_run(self._place, self._id, rewards, label=label, replace=replace, dry_run=dry_run)
+        return done
+
+    def replay(self, **wanted: Any) -> "Replay":
+        """Return a slice of its history, to iterate over, or to give to a plug-in, a log or a learner.
+
+        ``wanted``: the arguments of :class:`Replay` but the run.
+        """
+        from unstable_stream.api.replaying import Replay
+
+        return Replay(self._place, self._id, **wanted)
+
+    def export(self, directory: Path | str, *, tables: Sequence[str] = (), force: bool = False) -> "Manifest":
+        """Write it to Parquet files, one per table.
+
+        Args:
+            directory: where the files go.
+            tables: names of tables or views; by default all tables.
+            force: replace an export that is there.
+        """
+        from unstable_stream.archive.export import export_run
+
+        return export_run(self._place.archive, self._id, directory, tables=tables, force=force)
+
+
+def open_run(run: str, data: Path | str | None = None, log: str | None = None) -> Run:
+    """Return a recorded run, also one that another process is running.
+
+    Args:
+        run: its id, or an unambiguous beginning.
+        data: data directory; ``./unstable-data`` by default.
+        log: ``local`` (the file in the data directory, the default) or ``kafka://HOST:PORT``.
+
+    Raises:
+        RunError: no such run, or several; lists what is there.
+    """
+    place = Place.at(data, log)
+
+    async def find() -> tuple[str, RunConfig]:
+        async with place.opened_log() as opened:
+            return await find_run(opened, run)
+
+    run_id, config = wait_for(find())
+    config = parse_config(config.model_dump(mode="json") | {"log": place.log}, origin=f"run {run_id}")
+    return Run(config, place, run_id=run_id, recorded=True)
+
+
+def fork_run(
+    place: Place,
+    run: str,
+    at: int | None,
+    changes: Mapping[str, object],
+    overrides: Sequence[str] = (),
+) -> Run:
+    """Return a fork of a run; see :meth:`Run.fork`. ``overrides``: ``key.path=value``."""
+
+    async def find() -> tuple[Fork, RunConfig]:
+        async with place.opened_log() as log:
+            return await find_fork(log, run, at)
+
+    fork, config = wait_for(find())
+    changed = make_config(changes, config, [*overrides, f"log={place.log}"])
+    check_fork(fork, config, changed)
+    from unstable_stream.launch.preflight import check_config
+
+    check_config(changed)
+    return Run(changed, place, fork=fork)

@@ -1,0 +1,225 @@
+"""Configuration as keyword arguments: flat (``learning_rate=…``) or nested (``learner={…}``), checked.
+
+A flat keyword is the name of any key that only one section has, or of a documented argument (``_ALIASES``).
+"""
+
+import difflib
+import tomllib
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, Final, get_args
+
+from pydantic import BaseModel
+
+from unstable_stream.api import shorthand
+from unstable_stream.errors import ConfigError
+from unstable_stream.extensions import reference_to, references_to
+from unstable_stream.runs.config import RunConfig, parse_config
+
+__all__ = ["changed_config", "make_config", "read_toml", "reward_stage"]
+
+Key = tuple[str, ...]
+
+_ALIASES: Final[Mapping[str, Key]] = {
+    "model_name": ("model",),
+    "training_envs": ("train_envs",),
+    "evaluation_envs": ("eval_envs",),
+    "evaluation_opponent": ("evaluation", "opponents"),
+    "evaluation_opponents": ("evaluation", "opponents"),
+    "opponents": ("model_pool", "fixed"),
+    "lora_cfg": ("lora",),
+    "lora_config": ("lora",),
+    "max_generation_len": ("sampling", "max_tokens"),
+    "buffer_strategy": ("buffer", "strategy"),
+    "final_reward_transformation": ("rewards", "final"),
+    "step_reward_transformation": ("rewards", "step"),
+    "sampling_reward_transformation": ("rewards", "sampling"),
+}
+
+
+def make_config(
+    settings: Mapping[str, object],
+    base: "RunConfig | Mapping[str, Any] | Path | str | None" = None,
+    overrides: Sequence[str] = (),
+) -> RunConfig:
+    """Return the configuration that keyword arguments describe.
+
+    Args:
+        settings: flat or nested keys; names and objects in short forms.
+        base: a configuration to change: a TOML file, a mapping, or a configuration.
+        overrides: ``key.path=value`` as on a command line; stronger than ``settings``.
+
+    Raises:
+        ConfigError: an unknown keyword, with the closest known ones, or a configuration that cannot run.
+    """
+    tree, origin = _base_tree(base)
+    asked = _tree_of(settings)
+    model = str(asked.get("model", tree.get("model", "")))
+    _expand(asked, model)
+    if base is None and model == shorthand.TINY_PLAYER:
+        tree = shorthand.tiny_player_defaults()
+    if "opponents" in settings and "sample_mode" not in asked["model_pool"]:
+        # Opponents to train against are given to be met; mirror self-play would never draw them.
+        asked["model_pool"]["sample_mode"] = "random"
+    return parse_config(_overlaid(tree, asked), overrides, origin=origin)
+
+
+def changed_config(config: RunConfig, settings: Mapping[str, object]) -> RunConfig:
+    """Return a configuration with some keys changed."""
+    return make_config(settings, config) if settings else config
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Return the content of a TOML file; raises :class:`ConfigError`."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror or error}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path}: not valid TOML: {error}") from error
+
+
+def _base_tree(base: "RunConfig | Mapping[str, Any] | Path | str | None") -> tuple[dict[str, Any], str]:
+    if base is None:
+        return {}, "configuration"
+    if isinstance(base, RunConfig):
+        return base.model_dump(mode="json"), "configuration"
+    if isinstance(base, str | Path):
+        return read_toml(Path(base)), str(base)
+    return dict(base), "configuration"
+
+
+def _tree_of(settings: Mapping[str, object]) -> dict[str, Any]:
+    """Return settings as a nested mapping; raises :class:`ConfigError` for an unknown keyword."""
+    tree: dict[str, Any] = {}
+    for name, value in settings.items():
+        key = _key(name)
+        if isinstance(value, BaseModel):
+            value = value.model_dump(mode="json")
+        if isinstance(value, Path):
+            value = str(value)
+        if len(key) == 1 and isinstance(value, Mapping):
+            node = tree.setdefault(key[0], {})
+            node.update({each: item for each, item in value.items() if each not in node})
+        elif len(key) == 1 and isinstance(tree.get(key[0]), dict):
+            tree[key[0]] = {"type": value} | tree[key[0]]  # engine="vllm" after max_loras=4
+        else:
+            node = tree
+            for section in key[:-1]:
+                below = node.setdefault(section, {})
+                if not isinstance(below, dict):
+                    below = node[section] = {"type": below}
+                node = below
+            node[key[-1]] = value
+    return tree
+
+
+def _key(name: str) -> Key:
+    if "." in name:
+        return tuple(name.split("."))
+    if name in RunConfig.model_fields:
+        return (name,)
+    if name in _ALIASES:
+        return _ALIASES[name]
+    found = _flat_keys().get(name, [])
+    if len(found) == 1:
+        return found[0]
+    if found:
+        ways = " or ".join(f"{section}={{{leaf!r}: …}}" for section, leaf in found)
+        raise ConfigError(f"{name!r} is a key of several sections: write {ways}")
+    known = sorted({*RunConfig.model_fields, *_ALIASES, *_flat_keys()})
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    hint = f"did you mean {close[0]!r}?" if close else "docs/configuration.md lists the keys"
+    raise ConfigError(f"unknown setting {name!r}: {hint}")
+
+
+@cache
+def _flat_keys() -> dict[str, list[tuple[str, str]]]:
+    """Return for each key within a section the places it has."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    for section, field in RunConfig.model_fields.items():
+        for leaf in dict.fromkeys(
+            leaf for model in _sections(field.annotation) for leaf in model.model_fields
+        ):
+            found.setdefault(leaf, []).append((section, leaf))
+    return found
+
+
+def _sections(annotation: Any) -> list[type[BaseModel]]:
+    """``Any``: a type as annotated. Sections in a list (environments) have no keys that could be flat."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    if getattr(annotation, "__origin__", None) is tuple:
+        return []
+    return [model for argument in get_args(annotation) for model in _sections(argument)]
+
+
+def _expand(tree: dict[str, Any], model: str) -> None:
+    """Replace short forms and objects by what the configuration holds."""
+    if "model" in tree:
+        tree["model"] = str(tree["model"])
+    for name in ("train_envs", "eval_envs"):
+        if name in tree:
+            _take_opponents(tree, tree[name])
+            tree[name] = shorthand.environments(tree[name], model)
+    for section, name in (("evaluation", "opponents"), ("model_pool", "fixed")):
+        if name in tree.get(section, {}):
+            tree[section] = {**tree[section], name: shorthand.opponents(tree[section][name])}
+    if isinstance(tree.get("rewards"), Mapping):
+        tree["rewards"] = {
+            stage: reward_stage(stage, given) for stage, given in tree["rewards"].items() if given is not None
+        }
+    for kind in ("algorithm", "engine"):
+        if kind in tree and not (isinstance(tree[kind], Mapping) and "type" not in tree[kind]):
+            tree[kind] = shorthand.table(kind, tree[kind])
+    for section, name, kind in (
+        ("model_pool", "sample_mode", "opponent_sampling"),
+        ("buffer", "strategy", "buffer_strategy"),
+    ):
+        if name in tree.get(section, {}):
+            tree[section] = {**tree[section], name: reference_to(kind, tree[section][name])}
+
+
+def reward_stage(stage: str, given: object) -> list[dict[str, Any]]:
+    """Return the configuration of one stage's transformations.
+
+    Args:
+        stage: ``final``, ``step`` or ``sampling``.
+        given: one transformation, a list of them or a ``Compose...`` of them, as objects, names or tables.
+    """
+    named = references_to(f"{stage}_transformation", given)
+    return [{"type": each} if isinstance(each, str) else each for each in named]
+
+
+def _take_opponents(tree: dict[str, Any], envs: object) -> None:
+    """Take the fixed opponent of evaluation environments as the evaluation's opponent."""
+    if not isinstance(envs, Sequence):
+        return
+    named = [each.fixed_opponent for each in envs if isinstance(each, shorthand.EvalEnvSpec)]
+    different = [each for each in named if each is not None]
+    if not different:
+        return
+    if any(each != different[0] for each in different) or len(different) != len(named):
+        raise ConfigError(
+            "EvalEnvSpec(fixed_opponent=…): every opponent is met in every evaluation environment here; name "
+            "them once, evaluation_opponents=[…]"
+        )
+    tree.setdefault("evaluation", {}).setdefault("opponents", [different[0]])
+
+
+def _overlaid(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    tree = dict(base)
+    for key, value in changes.items():
+        below = tree.get(key)
+        # A section of another type shares no keys with what was there.
+        same = not isinstance(value, Mapping) or "type" not in value or _type(below) in (None, value["type"])
+        if isinstance(below, Mapping) and isinstance(value, Mapping) and same:
+            tree[key] = _overlaid(below, value)
+        else:
+            tree[key] = value
+    return tree
+
+
+def _type(section: object) -> object:
+    return section.get("type") if isinstance(section, Mapping) else None

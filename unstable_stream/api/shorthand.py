@@ -1,0 +1,174 @@
+"""Short forms of a configuration's entries: an environment's id, an opponent's name, objects."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pydantic import BaseModel
+
+from unstable_stream.errors import ConfigError
+from unstable_stream.extensions import reference_to
+
+__all__ = [
+    "TINY_PLAYER",
+    "EvalEnvSpec",
+    "TrainEnvSpec",
+    "environments",
+    "opponents",
+    "table",
+    "template_for",
+    "tiny_player_defaults",
+]
+
+TINY_PLAYER: Final = "tiny-player"
+_BOARDS: Final = {"SimpleTak": "simpletak-board", "TicTacToe": "tictactoe-board"}
+
+
+@dataclass(frozen=True)
+class TrainEnvSpec:
+    """An environment to train on.
+
+    Args:
+        env_id: TextArena id, e.g. ``SimpleTak-v0-train``, or an environment class.
+        num_players: seats, the model's own included; ``None``: two, or the fewest that work.
+        prompt_template: name or object; ``None``: the one that suits the model.
+        weight: how often it is drawn, relative to the others.
+    """
+
+    env_id: object
+    num_players: int | None = None
+    prompt_template: object = None
+    weight: float = 1.0
+
+
+@dataclass(frozen=True)
+class EvalEnvSpec:
+    """An environment to evaluate in.
+
+    Args:
+        env_id: TextArena id.
+        num_players: as for :class:`TrainEnvSpec`.
+        prompt_template: as for :class:`TrainEnvSpec`.
+        fixed_opponent: who is met there; the evaluation's opponents if ``None``. All specs name the same.
+    """
+
+    env_id: object
+    num_players: int | None = None
+    prompt_template: object = None
+    fixed_opponent: object = None
+
+
+def environments(given: object, model: str) -> list[dict[str, Any]]:
+    """Return the configuration of environments: one or several ids, tuples, specs or mappings."""
+    if isinstance(given, str | type | Mapping | TrainEnvSpec | EvalEnvSpec | BaseModel):
+        given = [given]
+    elif isinstance(given, tuple) and given and isinstance(given[0], str) and not _are_ids(given):
+        given = [given]  # (env_id, players, template)
+    if not isinstance(given, Sequence):
+        raise ConfigError(f"environments {given!r}: expected a list of ids, e.g. ['SimpleTak-v0-train']")
+    return [_environment(each, model) for each in given]
+
+
+def _are_ids(values: Sequence[object]) -> bool:
+    return all(isinstance(value, str) for value in values) and len(values) != 3
+
+
+def _environment(given: object, model: str) -> dict[str, Any]:
+    if isinstance(given, BaseModel):
+        return given.model_dump(mode="json")
+    if isinstance(given, str | type):
+        env: dict[str, Any] = {"env_id": given}
+    elif isinstance(given, TrainEnvSpec | EvalEnvSpec):
+        env = dataclasses.asdict(given) | {"prompt_template": given.prompt_template}
+        env.pop("fixed_opponent", None)
+    elif isinstance(given, Mapping):
+        env = dict(given)
+    elif isinstance(given, Sequence) and 1 <= len(given) <= 3:
+        env = dict(zip(("env_id", "num_players", "template"), given, strict=False))
+    else:
+        raise ConfigError(
+            f"environment {given!r}: expected an id, (id, players, template), a TrainEnvSpec or a mapping"
+        )
+    if "env_id" in env and not isinstance(env["env_id"], str):
+        env["env_id"] = reference_to("environment", env["env_id"])
+    if "prompt_template" in env:
+        env["template"] = env.pop("prompt_template")
+    env = {name: value for name, value in env.items() if value is not None}
+    template = env.get("template")
+    if template is None:
+        env["template"] = template_for(model, str(env["env_id"])) if "env_id" in env else "default"
+    elif not isinstance(template, str):
+        env["template"] = reference_to("template", template)
+    if "num_players" not in env and "env_id" in env:
+        from unstable_stream.games.overview import probe
+
+        env["num_players"] = probe(str(env["env_id"]))[0] or 2  # what cannot be played is told later, by name
+    return env
+
+
+def template_for(model: str, env_id: str) -> str:
+    """Return the template that suits a model in an environment.
+
+    Raises:
+        ConfigError: the tiny player has none for that game.
+    """
+    if model == TINY_PLAYER:
+        for game, template in _BOARDS.items():
+            if env_id.startswith(f"{game}-"):
+                return template
+        raise ConfigError(
+            f"the tiny player reads boards of {' and '.join(_BOARDS)}, not {env_id!r}: train another model, "
+            "or name a template of your own: (env_id, players, template)"
+        )
+    name = model.lower()
+    if "base" not in name:
+        return "chat"
+    return "qwen3-zs" if "qwen" in name else "default"
+
+
+def tiny_player_defaults() -> dict[str, Any]:
+    """Return the settings that the tiny player learns with; see docs/quickstart-recipe.md."""
+    return {
+        "sampling": {"max_tokens": 4},
+        "collector": {"max_turns": 40},
+        "buffer": {"max_staleness": 8},
+        "algorithm": {"entropy_coef": 0.02},
+        "learner": {"learning_rate": 3e-3, "mini_batch_size": 256, "optimizer_steps": 2},
+    }
+
+
+def opponents(given: object) -> list[dict[str, Any]]:
+    """Return the configuration of fixed opponents: one or several names, functions or mappings.
+
+    A name with a slash is a model of an OpenAI-compatible endpoint, any other a scripted opponent.
+    """
+    if isinstance(given, str | Mapping | BaseModel) or not isinstance(given, Sequence):
+        given = [given]
+    return [_opponent(each) for each in given]
+
+
+def _opponent(given: object) -> dict[str, Any]:
+    if isinstance(given, BaseModel):
+        return given.model_dump(mode="json")
+    if isinstance(given, Mapping):
+        return dict(given)
+    if isinstance(given, str):
+        kind = "openai" if "/" in given and ".py:" not in given else "scripted"
+        return {"name": given, "kind": kind}
+    name = getattr(given, "__name__", type(given).__name__)
+    return {"name": name, "kind": "scripted", "player": reference_to("opponent", given)}
+
+
+def table(kind: str, given: object) -> dict[str, Any]:
+    """Return the configuration of an algorithm or an engine: a name, an object or a mapping."""
+    if isinstance(given, BaseModel):
+        return given.model_dump(mode="json")
+    named = reference_to(kind, given)
+    spec = {"type": named} if isinstance(named, str) else named
+    if kind == "algorithm" and spec["type"] == "reinforce" and "entropy_decay_updates" in spec:
+        raise ConfigError(
+            "Reinforce(entropy_decay_updates=…): in a run the entropy bonus reaches zero at the last update; "
+            "leave it out"
+        )
+    return spec

@@ -1,0 +1,172 @@
+"""Ratings and rewards of a recorded run as they would be otherwise."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, Literal, TypeAlias
+
+from unstable_stream.api.loops import wait_for
+from unstable_stream.api.place import Place
+from unstable_stream.api.settings import reward_stage
+from unstable_stream.archive.what_if import LabelledSet, open_set, set_directory
+from unstable_stream.errors import ConfigError, RunError
+from unstable_stream.hindsight.rating_set import Rerated, Scopes
+from unstable_stream.hindsight.rederive import Rederived, RewardChange, load_rewards, rederive
+from unstable_stream.hindsight.rerate import find_archived_run, rerate_from_archive, rerate_from_log
+from unstable_stream.model_pool import TrueSkillSettings
+from unstable_stream.model_pool.systems import Elo, OpenSkill, RatingSystem, TrueSkill
+from unstable_stream.runs.config import RewardConfig, RunConfig
+from unstable_stream.runs.records import find_run
+
+__all__ = ["Rerated", "RewardChange", "Source", "rederive_run", "rerate_run"]
+
+Source: TypeAlias = Literal["archive", "log"]
+
+_SETTINGS: Final[Mapping[str, Sequence[str]]] = {
+    "trueskill": ("mu", "sigma", "beta", "tau", "draw_probability", "inherited_sigma"),
+    "elo": ("mu", "k"),
+    "openskill": ("mu", "sigma", "beta", "tau", "inherited_sigma"),
+}
+
+
+def rerate_run(
+    place: Place,
+    run: str,
+    *,
+    system: str = "trueskill",
+    settings: Mapping[str, float] | None = None,
+    per_env: bool = False,
+    overall: bool = False,
+    label: str | None = None,
+    replace: bool = False,
+    dry_run: bool = False,
+    source: Source | None = None,
+) -> tuple[Rerated, Path | None]:
+    """Rate a run's games anew; return the ratings and where they were stored.
+
+    Args:
+        place: where the run is.
+        run: id or prefix.
+        system: ``trueskill``, ``elo`` or ``openskill``.
+        settings: the system's parameters; those not given are the run's own.
+        per_env: only within each environment.
+        overall: only over all environments together.
+        label: name of the stored set; by default the system and its settings.
+        replace: replace the set of that label.
+        dry_run: store nothing.
+        source: where outcomes are read; ``None``: the archive if it knows the run.
+
+    Raises:
+        ConfigError: a setting that means nothing to the system.
+        RunError: no such run.
+    """
+    given = dict(settings or {})
+    _check_settings(system, given)
+    scopes = Scopes(per_env=per_env or not overall, overall=overall or not per_env)
+    source, run_id, config = _find(place, run, source)
+    name = label or "-".join([system, *(f"{key}={value:g}" for key, value in given.items())])
+    directory = None if dry_run else set_directory(place.root, run_id, name)
+    rater = _system(system, given, config)
+    if directory is None:
+        return _rate(place, run_id, rater, scopes, None, source), None
+    with open_set(directory, replace=replace or label is None) as out:
+        return _rate(place, run_id, rater, scopes, out, source), directory
+
+
+def _check_settings(system: str, settings: Mapping[str, float]) -> None:
+    if system not in _SETTINGS:
+        raise ConfigError(f"rating system {system!r}: expected one of {', '.join(_SETTINGS)}")
+    known = _SETTINGS[system]
+    for name in settings:
+        if name not in known:
+            options = ", ".join(f"--{each}".replace("_", "-") for each in known)
+            raise ConfigError(f"--{name.replace('_', '-')} means nothing to {system}; it has {options}")
+
+
+def _system(system: str, settings: Mapping[str, float], config: RunConfig) -> RatingSystem:
+    if system == "elo":
+        return Elo(**settings)
+    if system == "openskill":
+        return OpenSkill(**settings)
+    given: dict[str, Any] = dict(settings)
+    for_all = given.pop("draw_probability", None)
+    if for_all is None:
+        given["draw_probability"] = config.model_pool.draw_probability
+    else:
+        given["default_draw_probability"] = for_all
+    return TrueSkill(TrueSkillSettings(**given))
+
+
+def _find(place: Place, run: str, source: Source | None) -> tuple[Source, str, RunConfig]:
+    """Return where the run is, its full id and its configuration."""
+    if source == "archive" or (source is None and place.archive.is_file()):
+        try:
+            return "archive", *find_archived_run(place.archive, run)
+        except RunError:
+            if source == "archive":
+                raise
+
+    async def read() -> tuple[str, RunConfig]:
+        async with place.opened_log() as log:
+            return await find_run(log, run)
+
+    return "log", *wait_for(read())
+
+
+def _rate(
+    place: Place, run_id: str, system: RatingSystem, scopes: Scopes, out: LabelledSet | None, source: Source
+) -> Rerated:
+    if source == "archive":
+        return rerate_from_archive(place.archive, run_id, system, scopes, out)
+
+    async def read() -> Rerated:
+        async with place.opened_log() as log:
+            return await rerate_from_log(log, run_id, system, scopes, out)
+
+    return wait_for(read())
+
+
+def rederive_run(
+    place: Place,
+    run: str,
+    rewards: Path | str | Mapping[str, object],
+    *,
+    label: str | None = None,
+    replace: bool = False,
+    dry_run: bool = False,
+) -> tuple[Rederived, Path | None]:
+    """Shape a run's rewards anew; return how they differ from those used, and where they were stored.
+
+    Args:
+        place: where the run is.
+        run: id or prefix.
+        rewards: a TOML file with a ``[rewards]`` table, or its stages (``final``, ``step``, ``sampling``) as
+            a mapping of transformations. Stages not given stay as they were.
+        label: name of the stored set; by default the file's name, or ``rederived``.
+        replace: replace the set of that label.
+        dry_run: store nothing.
+
+    Raises:
+        RunError: no such run.
+        ConfigError: transformations that cannot be made.
+    """
+
+    async def shape() -> tuple[Rederived, Path | None]:
+        async with place.opened_log() as log:
+            run_id, config = await find_run(log, run)
+            new = _rewards(rewards, config)
+            name = label or (Path(rewards).stem if isinstance(rewards, str | Path) else "rederived")
+            directory = None if dry_run else set_directory(place.root, run_id, name)
+            with open_set(directory, replace=replace or label is None) as out:
+                return await rederive(log, run_id, config, new, out), directory
+
+    return wait_for(shape())
+
+
+def _rewards(given: Path | str | Mapping[str, object], config: RunConfig) -> RewardConfig:
+    if isinstance(given, str | Path):
+        return load_rewards(Path(given), config)
+    stages = {stage: reward_stage(stage, each) for stage, each in given.items()}
+    unknown = sorted(stages.keys() - RewardConfig.model_fields.keys())
+    if unknown:
+        raise ConfigError(f"rewards: unknown stage {', '.join(unknown)}; expected final, step, sampling")
+    return RewardConfig.model_validate(config.rewards.model_dump(mode="json") | stages)
