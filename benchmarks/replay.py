@@ -21,10 +21,10 @@ from unstable_stream.archive import open_archive
 from unstable_stream.events import Event, decode_event
 from unstable_stream.hindsight.replay import copy_into, write_lines
 from unstable_stream.log.local.log import LocalLog
+from unstable_stream.log.reading import read_to_end
 from unstable_stream.log.records import event_from_record, record_from_event
 from unstable_stream.log.topics import load_topics
 from unstable_stream.runs.data_dir import DataDir
-from unstable_stream.runs.records import read_to_end
 from unstable_stream.streams.history import ArchiveHistory, History, LogHistory, Slice, merged
 from unstable_stream.streams.plugins import Plugin
 from unstable_stream.streams.plugins.host import PluginCounters, run_plugin

@@ -30,6 +30,7 @@ from unstable_stream.games.play import play_game
 from unstable_stream.hindsight.rederive import rederive
 from unstable_stream.hindsight.rerate import rerate_from_archive, rerate_from_log
 from unstable_stream.log.local.log import LocalLog
+from unstable_stream.log.reading import read_to_end
 from unstable_stream.log.records import event_from_record, record_from_event
 from unstable_stream.log.topics import load_topics
 from unstable_stream.model_pool import RatingProcessor
@@ -38,7 +39,7 @@ from unstable_stream.proofs.games import ReplayRules, replay
 from unstable_stream.proofs.verify import verify_run
 from unstable_stream.reward_transformations import RewardProcessor
 from unstable_stream.runs.config import RewardConfig, RunConfig, parse_config
-from unstable_stream.runs.records import read_to_end, start_run
+from unstable_stream.runs.records import start_run
 
 ENV = "TicTacToe-v0-train"
 _GAMES_PER_CHECKPOINT = 200

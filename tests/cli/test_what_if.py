@@ -13,8 +13,8 @@ from unstable_stream.archive import ArchiveWriter
 from unstable_stream.cli import app
 from unstable_stream.events import Step
 from unstable_stream.log.local.log import LocalLog
+from unstable_stream.log.reading import read_to_end
 from unstable_stream.log.records import event_from_record
-from unstable_stream.runs.records import read_to_end
 
 RUN = "run-asked"
 

@@ -29,13 +29,14 @@ from unstable_stream.hindsight.offline import (
     train_offline,
 )
 from unstable_stream.log.local.log import LocalLog
+from unstable_stream.log.reading import read_to_end
 from unstable_stream.log.records import event_from_record, record_from_event
 from unstable_stream.log.topics import load_topics
 from unstable_stream.proofs.audit import audit_run
 from unstable_stream.proofs.replayed_steps import replayed_step
 from unstable_stream.proofs.verify import verify_run
 from unstable_stream.runs.data_dir import DataDir
-from unstable_stream.runs.records import read_to_end, start_run
+from unstable_stream.runs.records import start_run
 from unstable_stream.streams.history import ArchiveHistory, LogHistory, Slice
 from unstable_stream.streams.record_filter import RecordFilter
 from unstable_stream.workers.archiver import run_archiver

@@ -15,8 +15,8 @@ from unstable_stream.events import LearnerUpdate, Step, Trajectory
 from unstable_stream.hindsight.rederive import Rederived, RewardChange, load_rewards, rederive
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.port import EventLog
+from unstable_stream.log.reading import events_to_end
 from unstable_stream.runs.config import RewardConfig, RunConfig
-from unstable_stream.runs.topic_records import run_events
 
 RUN = "run-shaped"
 
@@ -44,7 +44,7 @@ def change_of(done: Rederived, stage: str, role: str = "*") -> RewardChange:
 async def steps_of(log: EventLog, run_id: str) -> dict[str, Step]:
     return {
         event.event_id: event
-        async for _, event in run_events(log, Step.TOPIC, run_id)
+        async for _, event in events_to_end(log, (Step.TOPIC,), run_id=run_id)
         if isinstance(event, Step)
     }
 
@@ -84,7 +84,7 @@ async def test_a_penalty_for_invalid_moves_changes_these_turns_by_itself(log: Lo
     new = config.rewards.model_copy(update={"step": ({"type": "PenaltyForInvalidMove", "penalty": -1.5},)})
     done, steps, _ = await shape(log, RUN, config, new)
     invalid: dict[tuple[str, int], float] = {}
-    async for _, event in run_events(log, Trajectory.TOPIC, RUN):
+    async for _, event in events_to_end(log, (Trajectory.TOPIC,), run_id=RUN):
         assert isinstance(event, Trajectory)
         for turn in event.turns:
             if not turn.valid:
@@ -128,7 +128,7 @@ async def test_advantages_are_those_of_the_batches_that_were_trained_on(log: Loc
     recorded = await steps_of(log, RUN)
     rows = {(row["update"], row["step_id"]): row for row in advantages.dicts()}
     drawn = 0
-    async for _, update in run_events(log, LearnerUpdate.TOPIC, RUN):
+    async for _, update in events_to_end(log, (LearnerUpdate.TOPIC,), run_id=RUN):
         assert isinstance(update, LearnerUpdate)
         truncated = [drop.step_id for drop in update.dropped if drop.reason == "truncated"]
         batch = [*update.step_ids, *truncated]

@@ -16,10 +16,9 @@ from unstable_stream.hindsight.rating_set import Scopes
 from unstable_stream.hindsight.rerate import find_archived_run, rerate_from_archive, rerate_from_log
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.port import EventLog
+from unstable_stream.log.reading import events_to_end, read_to_end
 from unstable_stream.model_pool import TrueSkillSettings
 from unstable_stream.model_pool.systems import Elo, TrueSkill
-from unstable_stream.runs.records import read_to_end
-from unstable_stream.runs.topic_records import run_events
 
 RUN = "run-rated"
 AS_RECORDED = TrueSkill(TrueSkillSettings(draw_probability={ENVS[0]: 0.3}))
@@ -48,7 +47,7 @@ async def recorded_ratings(
     """By game, environment and model."""
     return {
         (event.game_id, event.env_id, event.model_uid): (event.mu, event.sigma, event.games)
-        async for _, event in run_events(log, Rating.TOPIC, run_id)
+        async for _, event in events_to_end(log, (Rating.TOPIC,), run_id=run_id)
         if isinstance(event, Rating)
     }
 

@@ -19,9 +19,9 @@ import pytest
 from tests.proofs.test_audit import checkpoint, history
 from unstable_stream.events import Event, RunFinished, Step, event_id
 from unstable_stream.log.port import EventLog
+from unstable_stream.log.reading import read_to_end, readable_events
 from unstable_stream.log.records import record_from_event
 from unstable_stream.log.topics import load_topics
-from unstable_stream.runs.records import read_to_end, readable_events
 
 DEADLINE_S = 100.0
 

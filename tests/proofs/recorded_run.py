@@ -34,10 +34,11 @@ from unstable_stream.games.play import play_game
 from unstable_stream.games.players import Move, SampledTokens, TurnContext
 from unstable_stream.log.partitioner import partition_for_key
 from unstable_stream.log.port import Consumer, EventLog, Record, StoredRecord
+from unstable_stream.log.reading import read_to_end
 from unstable_stream.log.records import event_from_record, record_from_event
 from unstable_stream.log.topics import load_topics
 from unstable_stream.runs.config import ReinforceConfig, RunConfig
-from unstable_stream.runs.records import read_to_end, start_run
+from unstable_stream.runs.records import start_run
 from unstable_stream.streams.processors import rating_processor, reward_processor, run_processors
 
 ENVS = ("TicTacToe-v0-train", "ThreePlayerTicTacToe-v0-train")

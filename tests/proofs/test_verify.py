@@ -29,10 +29,10 @@ from unstable_stream.events import (
 )
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.port import EventLog, StoredRecord
+from unstable_stream.log.reading import events_to_end
 from unstable_stream.log.records import event_from_record, record_from_event
 from unstable_stream.proofs.report import Check, VerifyReport
 from unstable_stream.proofs.verify import verify_run
-from unstable_stream.runs.topic_records import run_events
 
 RUN = "run-verified"
 replace = msgspec.structs.replace
@@ -76,7 +76,7 @@ async def test_a_truthful_run_verifies(recorded: Path) -> None:
     async with LocalLog.open(recorded) as log:
         report = await verify_run(log, RUN)
         counts = {
-            kind: len([event async for event in run_events(log, kind.TOPIC, RUN)])
+            kind: len([event async for event in events_to_end(log, (kind.TOPIC,), run_id=RUN)])
             for kind in (Trajectory, Rating, Step)
         }
     checks = by_name(report)
@@ -457,7 +457,7 @@ async def test_on_any_log(any_log: EventLog) -> None:
     assert report.clean, [str(one) for each in report.checks for one in each.first]
     assert by_name(report)["steps"].compared > 20
     assert by_name(report)["updates"].compared == 1
-    first = await anext(step async for _, step in run_events(any_log, Step.TOPIC, run_id))
+    first = await anext(step async for _, step in events_to_end(any_log, (Step.TOPIC,), run_id=run_id))
     assert isinstance(first, Step)
     await any_log.append([record_from_event(replace(first, final_reward=7.0))])
     changed = await verify_run(any_log, run_id, games=False)

@@ -9,10 +9,10 @@ import pytest
 from unstable_stream.events.id_sets import IdTable, digest
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.port import Record, TopicSpec
+from unstable_stream.log.reading import read_to_end
 from unstable_stream.proofs.derived import DerivedCheck, Expected
 from unstable_stream.proofs.index import RecordIndex
 from unstable_stream.proofs.report import Check, differing_fields
-from unstable_stream.runs.records import read_to_end
 
 
 @pytest.fixture

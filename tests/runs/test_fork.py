@@ -17,11 +17,12 @@ from unstable_stream.events import (
     game_id,
 )
 from unstable_stream.log.local.log import LocalLog
+from unstable_stream.log.reading import events_to_end
 from unstable_stream.log.records import record_from_event
 from unstable_stream.log.topics import load_topics
 from unstable_stream.proofs.audit_fold import RunAudit
 from unstable_stream.runs.fork import Fork, find_fork, fork_config
-from unstable_stream.runs.records import read_to_end, readable_events, run_started, start_run
+from unstable_stream.runs.records import run_started, start_run
 from unstable_stream.runs.run_view import RunView
 from unstable_stream.workers.schedule import GameSchedule
 
@@ -76,7 +77,7 @@ async def test_a_fork_takes_over_checkpoints_and_numbers(log: LocalLog, tmp_path
 
     started = await run_started(log, FORK)
     assert (started.parent_run_id, started.parent_update, started.parent_games) == (PARENT, 2, 6)
-    events = [e async for r in read_to_end(log, ("checkpoints",)) for e in readable_events([r])]
+    events = [event async for _, event in events_to_end(log, ("checkpoints",))]
     mine = [e for e in events if isinstance(e, Checkpoint) and e.run_id == FORK]
     theirs = [e for e in events if isinstance(e, Checkpoint) and e.run_id == PARENT][:3]
     assert [e.iteration for e in mine] == [0, 1, 2]

@@ -7,10 +7,10 @@ from tests.model_pool.outcomes import make_outcome
 from tests.reward_transformations.trajectories import RUN, make_trajectory
 from unstable_stream.events import Event, decode_event, encode_event
 from unstable_stream.log.port import EventLog, Record, StoredRecord, TopicPartition
+from unstable_stream.log.reading import read_to_end
 from unstable_stream.log.records import event_from_record, record_from_event
 from unstable_stream.model_pool import RatingProcessor
 from unstable_stream.reward_transformations import RewardProcessor
-from unstable_stream.runs.records import read_to_end
 from unstable_stream.streams.folds import group_of
 
 AnyProcessor = RewardProcessor | RatingProcessor

@@ -19,10 +19,10 @@ from unstable_stream.events import Event, Metrics, RecordRejected, Step
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.open import open_log_at, opened_log
 from unstable_stream.log.port import EventLog, Record, StoredRecord, TopicPartition
+from unstable_stream.log.reading import read_to_end
 from unstable_stream.log.records import event_from_record, record_from_event
 from unstable_stream.log.topics import load_topics
 from unstable_stream.runs.data_dir import DataDir
-from unstable_stream.runs.records import read_to_end
 from unstable_stream.streams.plugins import Plugin
 from unstable_stream.streams.plugins.host import PluginCounters, run_plugin
 

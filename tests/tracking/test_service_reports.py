@@ -11,8 +11,8 @@ from unstable_stream.events import Metrics
 from unstable_stream.launch.supervisor import ServiceProcess
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.port import Record
+from unstable_stream.log.reading import read_to_end, readable_events
 from unstable_stream.log.topics import load_topics
-from unstable_stream.runs.records import read_to_end, readable_events
 from unstable_stream.tracking.reports import (
     LAUNCHER,
     Reporter,

@@ -25,10 +25,10 @@ from unstable_stream.events import (
 from unstable_stream.inference.base_model import resolve_model
 from unstable_stream.inference.engine import Engine
 from unstable_stream.log.local.log import LocalLog
+from unstable_stream.log.reading import read_to_end
 from unstable_stream.log.records import event_from_record, record_from_event
 from unstable_stream.log.topics import load_topics
 from unstable_stream.runs.config import RunConfig, parse_config
-from unstable_stream.runs.records import read_to_end
 from unstable_stream.workers.collector import Collector
 from unstable_stream.workers.engine import LocalEngine
 from unstable_stream.workers.rollout import RolloutWorker

@@ -52,7 +52,7 @@ async def _print_tail(
     topic: str, lines: int, follow: bool, run: str | None, as_json: bool, data: Path, location: str
 ) -> None:
     from unstable_stream.log.open import opened_log
-    from unstable_stream.log.tail import read_tail
+    from unstable_stream.log.reading import read_tail
     from unstable_stream.runs.data_dir import DataDir
 
     def is_wanted(record: "StoredRecord") -> bool:

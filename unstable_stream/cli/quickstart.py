@@ -82,15 +82,15 @@ def _toml_string(text: str) -> str:
 
 async def _summarise(config: "RunConfig", run_id: str, data: Path) -> None:
     from unstable_stream.log.open import opened_log
-    from unstable_stream.log.records import event_from_record
+    from unstable_stream.log.reading import events_to_end
     from unstable_stream.runs.data_dir import DataDir
-    from unstable_stream.runs.records import read_to_end
     from unstable_stream.runs.run_view import RunView
 
     view = RunView(run_id, config)
     async with opened_log(config.log, DataDir(data).log, synchronous=config.synchronous) as log:
-        async for record in read_to_end(log, ("game-outcomes", "checkpoints", "learner-updates", "ratings")):
-            view.apply(event_from_record(record))
+        topics = ("game-outcomes", "checkpoints", "learner-updates", "ratings")
+        async for _, event in events_to_end(log, topics, run_id=run_id):
+            view.apply(event)
     _print_summary(view, data)
 
 

@@ -21,12 +21,13 @@ from typing import Any, Final
 from unstable_stream.errors import ConfigError, RunError
 from unstable_stream.events import LearnerUpdate, RunResumed, RunStarted, Step
 from unstable_stream.log.port import Consumer, EventLog
+from unstable_stream.log.reading import readable_events
 from unstable_stream.log.records import record_from_event
 from unstable_stream.log.topics import load_topics
 from unstable_stream.proofs.replayed_steps import replayed_step
 from unstable_stream.runs.config import RunConfig, parse_config
 from unstable_stream.runs.data_dir import DataDir
-from unstable_stream.runs.records import finish_run, new_run_id, readable_events, start_run
+from unstable_stream.runs.records import finish_run, new_run_id, start_run
 from unstable_stream.streams.history import History, Slice, merged
 
 __all__ = ["OfflineProgress", "find_recorded_run", "load_offline_config", "train_offline"]

@@ -24,6 +24,7 @@ from unstable_stream.inference.base_model import resolve_model
 from unstable_stream.launch.preflight import check_config
 from unstable_stream.log.open import opened_log
 from unstable_stream.log.port import EventLog
+from unstable_stream.log.reading import readable_events
 from unstable_stream.log.topic_drift import prepare_topics
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.data_dir import DataDir
@@ -31,7 +32,6 @@ from unstable_stream.runs.fork import Fork
 from unstable_stream.runs.records import (
     finish_run,
     new_run_id,
-    readable_events,
     resume_run,
     run_started,
     start_run,

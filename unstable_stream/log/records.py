@@ -10,7 +10,7 @@ from unstable_stream.errors import EventError
 from unstable_stream.events import EVENT_TYPES, Event, decode_event, encode_event, event_type
 from unstable_stream.log.port import Record, StoredRecord
 
-__all__ = ["event_from_record", "event_headers", "record_from_event"]
+__all__ = ["event_from_record", "event_headers", "record_from_event", "source_header"]
 
 
 def record_from_event(event: Event) -> Record:
@@ -23,7 +23,7 @@ def record_from_event(event: Event) -> Record:
             "ce_specversion": b"1.0",
             "ce_id": event.event_id.encode(),
             "ce_type": _type_header(type(event), event.schema_version),
-            "ce_source": _source_header(event.run_id),
+            "ce_source": source_header(event.run_id),
             "ce_time": _time_header(event.occurred_at_ms),
             "content-type": b"application/json",
         },
@@ -39,7 +39,7 @@ def event_headers(
         "ce_specversion": b"1.0",
         "ce_id": event_id.encode(),
         "ce_type": _type_header(EVENT_TYPES[type_name], schema_version),
-        "ce_source": _source_header(run_id),
+        "ce_source": source_header(run_id),
         "ce_time": _time_header(occurred_at_ms),
         "content-type": b"application/json",
     }
@@ -52,7 +52,8 @@ def _type_header(event_class: type[Event], schema_version: int) -> bytes:
 
 
 @lru_cache(maxsize=64)
-def _source_header(run_id: str) -> bytes:
+def source_header(run_id: str) -> bytes:
+    """Return the header ``ce_source`` of every record that is of a run."""
     return f"/unstable_stream/runs/{run_id}".encode()
 
 

@@ -2,14 +2,14 @@
 
 import asyncio
 import hashlib
-import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
 from unstable_stream.errors import EventError
 from unstable_stream.events import Checkpoint, GameOutcome, RecordRejected, Step, Trajectory
-from unstable_stream.log.port import EventLog, Positions, StoredRecord, TopicPartition
+from unstable_stream.log.port import EventLog, Positions, StoredRecord
+from unstable_stream.log.reading import read_to_end
 from unstable_stream.log.records import event_from_record
 from unstable_stream.proofs.audit_fold import AuditReport, RunAudit
 
@@ -28,17 +28,17 @@ _TOPICS: Final = (
     "game-outcomes",
     "games",
 )
-_STALL_S: Final = 2.0
-# A transaction marker may be the last below the end: so long without a record means there is none.
 
 
 async def audit_run(log: EventLog, run_id: str) -> AuditReport:
     """Read everything the log holds of a run now, check the files it names, and report."""
     begin = await log.beginning_offsets(Step.TOPIC)
     audit = RunAudit(run_id, steps_kept=not any(begin.values()))
-    source = f"/unstable_stream/runs/{run_id}".encode()
     for topic, ends in (await _ends(log)).items():
-        await _fold_topic(log, topic, ends, audit, source)
+        # The archiver rejects records on behalf of all runs.
+        whose = None if topic == RecordRejected.TOPIC else run_id
+        async for record in read_to_end(log, (topic,), run_id=whose, ends=ends):
+            _fold_record(record, audit)
     return audit.report(await asyncio.to_thread(_file_problems, audit.checkpoints))
 
 
@@ -52,27 +52,7 @@ async def _ends(log: EventLog) -> Mapping[str, Positions]:
     return ends
 
 
-async def _fold_topic(log: EventLog, topic: str, ends: Positions, audit: RunAudit, source: bytes) -> None:
-    everyone = topic == RecordRejected.TOPIC  # the archiver rejects on behalf of all runs
-    consumer = await log.consumer([topic])
-    try:
-        stalled = time.monotonic() + _STALL_S
-        while any(consumer.positions().get(partition, 0) < end for partition, end in ends.items()):
-            records = await consumer.poll(max_records=2000, timeout_s=0.2)
-            if not records and time.monotonic() > stalled:
-                break  # what is left below the end are transaction markers
-            for record in records:
-                stalled = time.monotonic() + _STALL_S
-                if record.offset < ends[TopicPartition(record.topic, record.partition)]:
-                    _fold_record(record, audit, None if everyone else source)
-    finally:
-        await consumer.close()
-
-
-def _fold_record(record: StoredRecord, audit: RunAudit, source: bytes | None) -> None:
-    # Saves decoding other runs; a record without the header is decoded and looked at.
-    if source is not None and record.headers.get("ce_source", source) != source:
-        return
+def _fold_record(record: StoredRecord, audit: RunAudit) -> None:
     try:
         event = event_from_record(record)
     except EventError as error:

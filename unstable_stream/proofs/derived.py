@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from unstable_stream.log.port import EventLog, StoredRecord
+from unstable_stream.log.port import EventLog, StoredRecord, TopicPartition
+from unstable_stream.log.reading import read_record
 from unstable_stream.proofs.index import RecordIndex
 from unstable_stream.proofs.report import SHOWN, Check, Difference, differing_fields
-from unstable_stream.runs.topic_records import read_record
 
 __all__ = ["DerivedCheck", "Expected"]
 
@@ -142,12 +142,16 @@ class DerivedCheck:
     async def _show(self, log: EventLog, slot: int, what: str) -> None:
         """Make it one of the first differences, if there are not enough of them yet."""
         if self.check.wants_more:
-            record = await read_record(log, self._index.topic, *self._index.position(slot))
+            record = await self._recorded(log, slot)
             event_id = record.headers.get("ce_id", b"?").decode(errors="replace")
             self.check.first.append(Difference(str(record), event_id, what))
 
+    async def _recorded(self, log: EventLog, slot: int) -> StoredRecord:
+        partition, offset = self._index.position(slot)
+        return await read_record(log, TopicPartition(self._index.topic, partition), offset)
+
     async def _explain(self, log: EventLog, expected: Expected, slot: int) -> Difference:
-        record = await read_record(log, self._index.topic, *self._index.position(slot))
+        record = await self._recorded(log, slot)
         fields = differing_fields(self._comparable(record), expected.body())
         if not fields:
             return Difference(str(record), expected.event_id, "has the right values in other bytes")

@@ -6,8 +6,8 @@ import msgspec
 
 from unstable_stream.events import Step, event_id
 from unstable_stream.log.port import EventLog, StoredRecord
+from unstable_stream.log.reading import events_to_end
 from unstable_stream.proofs.index import RecordIndex
-from unstable_stream.runs.topic_records import run_events
 
 __all__ = ["recomputed_steps", "replayed_step"]
 
@@ -36,7 +36,7 @@ async def recomputed_steps(
     epoch, found = 0, True
     while found:
         epoch, found = epoch + 1, False
-        async for record, step in run_events(log, Step.TOPIC, origin):
+        async for record, step in events_to_end(log, (Step.TOPIC,), run_id=origin):
             if isinstance(step, Step):
                 replayed = replayed_step(step, run_id, epoch)
                 if recorded.find([replayed.event_id])[0] >= 0:

@@ -20,10 +20,10 @@ from unstable_stream.events import (
 )
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.port import EventLog, Positions
+from unstable_stream.log.reading import events_to_end
 from unstable_stream.model_pool import RatingProcessor
 from unstable_stream.reward_transformations import RewardProcessor
 from unstable_stream.runs.config import RunConfig, parse_config
-from unstable_stream.runs.topic_records import run_events
 from unstable_stream.streams.folds import group_of
 
 __all__ = ["RunScope"]
@@ -68,7 +68,7 @@ class RunScope:
         outcomes: dict[str, str] = {}
         first_update = 1
         replayed_run_id: str | None = None
-        async for _, event in run_events(log, RunStarted.TOPIC, run_id):
+        async for _, event in events_to_end(log, (RunStarted.TOPIC,), run_id=run_id):
             if isinstance(event, RunStarted):
                 configs[0] = event.config
                 first_update = (event.parent_update or 0) + 1

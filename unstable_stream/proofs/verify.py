@@ -33,6 +33,7 @@ from unstable_stream.events import (
 )
 from unstable_stream.events.id_sets import digest
 from unstable_stream.log.port import EventLog, Positions, StoredRecord, TopicPartition
+from unstable_stream.log.reading import TopicReader, events_to_end, readable_event
 from unstable_stream.log.records import event_from_record
 from unstable_stream.proofs.batches import BatchCheck, PendingStep
 from unstable_stream.proofs.derived import DerivedCheck, Expected
@@ -41,7 +42,6 @@ from unstable_stream.proofs.replayed_steps import recomputed_steps
 from unstable_stream.proofs.replays import GameCheck
 from unstable_stream.proofs.report import Check, Difference, VerifyReport
 from unstable_stream.proofs.scope import RunScope
-from unstable_stream.runs.topic_records import RunReader, event_of_run, run_events
 from unstable_stream.streams.folds import Processor
 from unstable_stream.streams.processors import rating_processor, reward_processor
 
@@ -108,7 +108,7 @@ class _Verifier:
         """Yield the run's events of a topic, saying ``what`` is being done with them."""
         ends = self._scope.ends[topic]
         done, total = 0, sum(ends.values())
-        async for record, event in run_events(self._log, topic, self._scope.run_id, ends):
+        async for record, event in events_to_end(self._log, (topic,), run_id=self._scope.run_id, ends=ends):
             yield record, event
             done += 1
             if what and done % _REPORT_EVERY == 0:
@@ -171,7 +171,7 @@ class _Verifier:
         """Whether it trains on steps whose origin this log has not, or not all of."""
         if self._scope.replayed_run_id is None:
             return False
-        async for _ in run_events(self._log, Step.TOPIC, self._scope.replayed_run_id):
+        async for _ in events_to_end(self._log, (Step.TOPIC,), run_id=self._scope.replayed_run_id):
             return self._scope.trimmed[Step.TOPIC]
         return True
 
@@ -235,7 +235,9 @@ class _Verifier:
             self._scope.run_id,
             self._scope.first_update - 1,
         )
-        reader = await RunReader.open(self._log, Step.TOPIC, self._scope.run_id, self._scope.ends[Step.TOPIC])
+        reader = await TopicReader.open(
+            self._log, (Step.TOPIC,), run_id=self._scope.run_id, ends=self._scope.ends[Step.TOPIC]
+        )
         named = {str(where): where for where in reader.ends}
         done: set[str] = set()
         try:
@@ -279,11 +281,11 @@ class _Verifier:
                 )
 
 
-async def _add_steps(reader: RunReader, read_to: Positions, check: BatchCheck, run_id: str) -> None:
+async def _add_steps(reader: TopicReader, read_to: Positions, check: BatchCheck, run_id: str) -> None:
     read: list[PendingStep] = []
     async for record in reader.read_to(read_to):
-        event = event_of_run(record, run_id)
-        if isinstance(event, Step):
+        event = readable_event(record)
+        if isinstance(event, Step) and event.run_id == run_id:
             read.append(PendingStep(event, record.partition, record.offset))
         if len(read) >= _BATCH:
             check.add(read)

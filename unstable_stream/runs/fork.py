@@ -15,8 +15,9 @@ import msgspec
 from unstable_stream.errors import ConfigError, RunError
 from unstable_stream.events import Checkpoint, GameStarted, checkpoint_uid, event_id
 from unstable_stream.log.port import EventLog
+from unstable_stream.log.reading import read_to_end, readable_events
 from unstable_stream.runs.config import RunConfig, parse_config
-from unstable_stream.runs.records import find_run, read_to_end, readable_events
+from unstable_stream.runs.records import find_run
 
 __all__ = ["Fork", "check_fork", "find_fork", "fork_config"]
 

@@ -3,16 +3,14 @@
 import re
 import secrets
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-import structlog
-
-from unstable_stream.errors import EventError, RunError
+from unstable_stream.errors import RunError
 from unstable_stream.events import Event, LearnerUpdate, RunFinished, RunResumed, RunStarted, event_id
-from unstable_stream.log.port import EventLog, StoredRecord, TopicPartition
-from unstable_stream.log.records import event_from_record, record_from_event
+from unstable_stream.log.port import EventLog
+from unstable_stream.log.reading import events_to_end
+from unstable_stream.log.records import record_from_event
 from unstable_stream.runs.config import RunConfig, parse_config
 from unstable_stream.version import __version__
 
@@ -23,14 +21,10 @@ __all__ = [
     "find_run",
     "finish_run",
     "new_run_id",
-    "read_to_end",
-    "readable_events",
     "resume_run",
     "run_started",
     "start_run",
 ]
-
-_logger = structlog.get_logger(__name__)
 
 
 def new_run_id(name: str) -> str:
@@ -96,9 +90,8 @@ async def finish_run(log: EventLog, run_id: str, outcome: str, reason: str) -> N
     resumptions = sum(1 for event in await _run_events(log, run_id) if isinstance(event, RunResumed))
     updates = {
         event.update
-        async for record in read_to_end(log, (LearnerUpdate.TOPIC,))
-        for event in readable_events([record])
-        if isinstance(event, LearnerUpdate) and event.run_id == run_id
+        async for _, event in events_to_end(log, (LearnerUpdate.TOPIC,), run_id=run_id)
+        if isinstance(event, LearnerUpdate)
     }
     finished = RunFinished(
         event_id=event_id(run_id, "run-finished", resumptions),
@@ -131,35 +124,10 @@ async def find_run(log: EventLog, run_id: str) -> tuple[str, RunConfig]:
     return full_id, parse_config(configs[-1], origin=f"run {full_id}")
 
 
-async def read_to_end(log: EventLog, topics: tuple[str, ...]) -> AsyncIterator[StoredRecord]:
-    """Yield what the topics hold now, in order within each partition."""
-    ends: dict[TopicPartition, int] = {}
-    for topic in topics:
-        ends.update(await log.end_offsets(topic))
-    consumer = await log.consumer(topics)
-    try:
-        while any(consumer.positions().get(partition, 0) < end for partition, end in ends.items()):
-            for record in await consumer.poll(max_records=2000, timeout_s=0.2):
-                yield record
-    finally:
-        await consumer.close()
-
-
-def readable_events(records: Iterable[StoredRecord]) -> Iterator[Event]:
-    """Yield the events in ``records``; what is no event is left to the archiver, which sets it aside."""
-    for record in records:
-        try:
-            event = event_from_record(record)
-        except EventError as error:
-            _logger.warning("record left out", reason=str(error))
-            continue
-        yield event
-
-
 async def _run_events(log: EventLog, run_id: str, *, prefix: bool = False) -> list[Event]:
     if RunStarted.TOPIC not in await log.topics():
         return []  # a log that no run has used yet
-    events = [event async for record in read_to_end(log, ("runs",)) for event in readable_events([record])]
+    events = [event async for _, event in events_to_end(log, ("runs",))]
     return [e for e in events if (e.run_id.startswith(run_id) if prefix else e.run_id == run_id)]
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from unstable_stream.events import Checkpoint, Event, RunFinished, RunResumed, RunStarted
 from unstable_stream.log.port import EventLog
-from unstable_stream.runs.records import read_to_end, readable_events
+from unstable_stream.log.reading import read_to_end, readable_events
 
 __all__ = ["RunList", "RunStatus", "finished_runs", "list_runs"]
 

@@ -46,6 +46,7 @@ from unstable_stream.errors import (
 )
 from unstable_stream.events import Event
 from unstable_stream.log.port import EventLog, Positions, Producer, Record, StoredRecord, TopicPartition
+from unstable_stream.log.reading import read_on
 from unstable_stream.log.records import event_from_record, record_from_event
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.streams.consumer import JOIN_S
@@ -276,8 +277,9 @@ class FoldSink:
         reader = await self.log.consumer(topics)
         try:
             await reader.seek(starts)
-            while any(reader.positions()[at] < one.next_offset for at, one in folds.items()):
-                batches = _by_partition(await reader.poll(max_records=1000))
+            targets = {at: one.next_offset for at, one in folds.items()}
+            async for records in read_on(reader, targets, max_records=1000):
+                batches = _by_partition(records)
                 for at in batches.keys() & folds.keys():
                     folded += await folds[at].fold_again(batches[at])
         finally:

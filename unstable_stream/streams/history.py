@@ -18,6 +18,7 @@ import msgspec
 from unstable_stream.archive.records import ArchivedRow, RecordReader
 from unstable_stream.errors import UnknownTopicError
 from unstable_stream.log.port import Consumer, EventLog, StoredRecord, TopicPartition
+from unstable_stream.log.reading import read_on
 from unstable_stream.log.records import event_headers
 from unstable_stream.streams.record_filter import RecordFilter
 
@@ -135,8 +136,7 @@ class LogHistory:
 async def _pieces(
     consumer: Consumer, where: TopicPartition, end: int
 ) -> AsyncGenerator[Sequence[StoredRecord], None]:
-    while consumer.positions()[where] < end:
-        records = await consumer.poll(_PIECE_RECORDS, 0.5)
+    async for records in read_on(consumer, {where: end}, max_records=_PIECE_RECORDS):
         # New records of the other partitions come too; they are not asked for here.
         yield [
             record

@@ -11,8 +11,8 @@ from typing import Any
 from unstable_stream.errors import EventError
 from unstable_stream.events import RunStarted
 from unstable_stream.log.port import Consumer, EventLog
+from unstable_stream.log.reading import read_on, readable_events
 from unstable_stream.runs.config import RunConfig, parse_config
-from unstable_stream.runs.records import readable_events
 
 __all__ = ["RunDirectory"]
 
@@ -37,8 +37,8 @@ class RunDirectory:
             ends = await self._event_log.end_offsets(RunStarted.TOPIC)
             if self._consumer is None:
                 self._consumer = await self._event_log.consumer([RunStarted.TOPIC])
-            while any(self._consumer.positions()[at] < end for at, end in ends.items()):
-                for event in readable_events(await self._consumer.poll(timeout_s=0.2)):
+            async for records in read_on(self._consumer, ends):
+                for event in readable_events(records):
                     if isinstance(event, RunStarted):
                         self._settings.setdefault(event.run_id, event.config)
 

@@ -7,6 +7,7 @@ from typing import Final
 
 from unstable_stream.errors import OffsetOutOfRangeError
 from unstable_stream.log.port import EventLog, Positions, TopicPartition
+from unstable_stream.log.reading import read_on
 
 __all__ = ["Lag", "live_groups", "measure_lag", "run_of_group"]
 
@@ -92,15 +93,14 @@ async def _record_offsets(
     try:
         await consumer.seek(starts)
         deadline = asyncio.get_running_loop().time() + _COUNTING_DEADLINE_S
-        while unread := [at for at in starts if consumer.positions()[at] < ends[at]]:
-            for record in await consumer.poll(timeout_s=0.2):
+        async for records in read_on(consumer, {at: ends[at] for at in starts}):
+            for record in records:
                 at = TopicPartition(record.topic, record.partition)
                 if at in offsets and record.offset < ends[at]:
                     offsets[at].append(record.offset)
             if asyncio.get_running_loop().time() > deadline:
-                for at in unread:
-                    offsets.pop(at, None)
-                break
+                positions = consumer.positions()
+                return {at: found for at, found in offsets.items() if positions[at] >= ends[at]}
     except OffsetOutOfRangeError:
         return {}  # retention has just moved a beginning: the offsets will do
     finally:

@@ -18,8 +18,8 @@ from prometheus_client.registry import Collector
 from unstable_stream.errors import LogUnavailableError, OffsetOutOfRangeError, ServiceError
 from unstable_stream.events import RunStarted
 from unstable_stream.log.port import Consumer, EventLog, Start, TopicPartition
+from unstable_stream.log.reading import ends_of, events_to_end
 from unstable_stream.log.topics import load_topics
-from unstable_stream.runs.records import read_to_end, readable_events
 from unstable_stream.tracking.lag import Lag, live_groups, measure_lag
 from unstable_stream.tracking.log_state import Key, MonitorState
 
@@ -113,13 +113,10 @@ class _Monitor:
     async def catch_up(self, stop: asyncio.Event) -> None:
         """Read what the log holds now, then serve it."""
         if self._start != "beginning" and RunStarted.TOPIC in await self._event_log.topics():
-            async for record in read_to_end(self._event_log, (RunStarted.TOPIC,)):
-                for event in readable_events([record]):
-                    self._state.apply_run(event)
+            async for _, event in events_to_end(self._event_log, (RunStarted.TOPIC,)):
+                self._state.apply_run(event)
         await self._open()
-        ends: dict[TopicPartition, int] = {}
-        for topic in self._topics:
-            ends.update(await self._event_log.end_offsets(topic))
+        ends = await ends_of(self._event_log, self._topics)
         while self._consumer is not None and not stop.is_set():
             positions = self._consumer.positions()
             if all(positions.get(at, 0) >= end for at, end in ends.items()):

@@ -20,10 +20,10 @@ import structlog
 
 from unstable_stream.errors import ServiceError
 from unstable_stream.events import Event, GameAbandoned, GameStarted, Metrics, RunStarted, event_id
-from unstable_stream.log.port import Consumer, EventLog, TopicPartition
+from unstable_stream.log.port import Consumer, EventLog
+from unstable_stream.log.reading import ends_of, read_on, readable_events
 from unstable_stream.log.records import record_from_event
 from unstable_stream.runs.config import RunConfig
-from unstable_stream.runs.records import readable_events
 from unstable_stream.workers.engine import EngineHandle
 from unstable_stream.workers.schedule import GameSchedule
 
@@ -112,11 +112,8 @@ class Collector:
             stopping.cancel()
 
     async def _restore(self, log: EventLog, consumer: Consumer) -> None:
-        ends: dict[TopicPartition, int] = {}
-        for topic in _TOPICS:
-            ends.update(await log.end_offsets(topic))
-        while any(consumer.positions().get(partition, 0) < end for partition, end in ends.items()):
-            self._apply(await self._next_events(consumer, timeout_s=0.2))
+        async for records in read_on(consumer, await ends_of(log, _TOPICS)):
+            self._apply(list(readable_events(records)))
         self._abandoned_in_a_row = 0
         unfinished = list(self._schedule.in_flight.values())
         if unfinished:

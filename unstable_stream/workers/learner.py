@@ -26,11 +26,11 @@ from unstable_stream.errors import LearnerError
 from unstable_stream.events import Checkpoint, LearnerUpdate, Step, checkpoint_uid, event_id
 from unstable_stream.learners import StandardLearner, prune_optimizer_states
 from unstable_stream.log.port import Consumer, EventLog, Positions, Producer
+from unstable_stream.log.reading import events_to_end, readable_events
 from unstable_stream.log.records import record_from_event
 from unstable_stream.reward_transformations import Sample, build_sampling
 from unstable_stream.runs.config import ReinforceConfig, RunConfig
 from unstable_stream.runs.data_dir import DataDir
-from unstable_stream.runs.records import read_to_end, readable_events
 
 __all__ = ["LearnerService"]
 
@@ -111,14 +111,12 @@ class LearnerService:
     async def _restore(self, log: EventLog, producer: Producer) -> None:
         updates: dict[int, LearnerUpdate] = {}
         newest: Checkpoint | None = None
-        async for record in read_to_end(log, ("learner-updates", "checkpoints")):
-            for event in readable_events([record]):
-                if event.run_id != self._run_id:
-                    continue
-                if isinstance(event, LearnerUpdate):
-                    updates.setdefault(event.update, event)
-                elif isinstance(event, Checkpoint) and (newest is None or event.iteration > newest.iteration):
-                    newest = event
+        topics = (LearnerUpdate.TOPIC, Checkpoint.TOPIC)
+        async for _, event in events_to_end(log, topics, run_id=self._run_id):
+            if isinstance(event, LearnerUpdate):
+                updates.setdefault(event.update, event)
+            elif isinstance(event, Checkpoint) and (newest is None or event.iteration > newest.iteration):
+                newest = event
         if newest is None:
             await self._publish_initial_policy(producer)
         else:
@@ -153,10 +151,9 @@ class LearnerService:
         batches = {update.update: _batch_of(update) for update in updates}
         wanted = {step_id for batch in batches.values() for step_id in batch}
         steps: dict[str, Step] = {}
-        async for record in read_to_end(log, ("steps",)):
-            for step in readable_events([record]):
-                if isinstance(step, Step) and step.event_id in wanted:
-                    steps.setdefault(step.event_id, step)
+        async for _, step in events_to_end(log, (Step.TOPIC,), run_id=self._run_id):
+            if isinstance(step, Step) and step.event_id in wanted:
+                steps.setdefault(step.event_id, step)
         for update in updates:
             batch = batches[update.update]
             lost = [step_id for step_id in batch if step_id not in steps]

@@ -1,0 +1,249 @@
+"""Read topics to the ends they have now: the one loop, for everyone who reads history.
+
+All records come in order within each partition, in bounded memory. Offsets have gaps (transaction markers,
+compaction), so the end is recognised by the consumer's position and never by counting. What is no event is
+left out with a warning that names its position; the archiver sets it aside.
+"""
+
+import contextlib
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Final, Self, TypeAlias
+
+import structlog
+
+from unstable_stream.errors import EventError, EventLogError
+from unstable_stream.events import Event
+from unstable_stream.log.port import Consumer, EventLog, Positions, StoredRecord, TopicPartition
+from unstable_stream.log.records import event_from_record, source_header
+
+__all__ = [
+    "Progress",
+    "TopicReader",
+    "ends_of",
+    "events_to_end",
+    "read_on",
+    "read_record",
+    "read_tail",
+    "read_to_end",
+    "readable_event",
+    "readable_events",
+]
+
+Progress: TypeAlias = Callable[[int, int], None]
+"""Told how many offsets have been passed, and how many there are to pass."""
+
+_BATCH_RECORDS: Final = 2000
+_WAIT_S: Final = 0.2  # what is below the end is there already: waiting longer would gain nothing
+
+_logger = structlog.get_logger(__name__)
+
+
+async def ends_of(log: EventLog, topics: Iterable[str]) -> dict[TopicPartition, int]:
+    """Return the present end of every partition of these topics.
+
+    Raises:
+        UnknownTopicError: a topic does not exist.
+    """
+    ends: dict[TopicPartition, int] = {}
+    for topic in topics:
+        ends |= await log.end_offsets(topic)
+    return ends
+
+
+async def read_on(
+    consumer: Consumer, ends: Positions, *, max_records: int = _BATCH_RECORDS
+) -> AsyncGenerator[Sequence[StoredRecord], None]:
+    """Poll a consumer until it has come to ``ends``; yield all that it returns, which may be a little more.
+
+    ``ends`` may change on the way. Partitions that are not in it are read too, as far as they come.
+    """
+    while True:
+        positions = consumer.positions()
+        if all(positions.get(at, 0) >= end for at, end in ends.items()):
+            return
+        yield await consumer.poll(max_records=max_records, timeout_s=_WAIT_S)
+
+
+class TopicReader:
+    """Reads topics once, a stretch at a time, up to an end that does not move. Use as ``async with``."""
+
+    def __init__(self, consumer: Consumer, ends: Positions, run_id: str | None) -> None:
+        """See :meth:`open`."""
+        self._consumer = consumer
+        self._source = None if run_id is None else source_header(run_id)
+        self.ends = ends
+        """By partition: nothing at or beyond it is read."""
+
+    @classmethod
+    async def open(
+        cls,
+        log: EventLog,
+        topics: Sequence[str],
+        *,
+        run_id: str | None = None,
+        starts: Positions | None = None,
+        ends: Positions | None = None,
+    ) -> Self:
+        """Open a reader.
+
+        Args:
+            log: what to read.
+            topics: whose records.
+            run_id: leave out the records that say that another run wrote them.
+            starts: where to begin in these partitions; the others are read from their beginning.
+            ends: where to stop, by default where the topics end now; partitions not in it are left out.
+
+        Raises:
+            UnknownTopicError: a topic does not exist.
+        """
+        stops = await ends_of(log, topics) if ends is None else dict(ends)
+        consumer = await log.consumer(topics)
+        if starts is not None:
+            await consumer.seek(starts)
+        return cls(consumer, stops, run_id)
+
+    async def read_to(
+        self, positions: Positions, on_progress: Progress | None = None
+    ) -> AsyncGenerator[StoredRecord, None]:
+        """Go on until each partition has been read up to ``positions``; it may be read somewhat further.
+
+        With a run, a record that does not say whose it is is yielded too: decode it.
+        """
+        targets = {at: min(end, positions.get(at, 0)) for at, end in self.ends.items()}
+        begun = dict(self._consumer.positions())
+        total = sum(max(0, target - begun.get(at, 0)) for at, target in targets.items())
+        async for records in read_on(self._consumer, targets):
+            for record in records:
+                # Saves decoding what other runs wrote.
+                if self._source is not None and record.headers.get("ce_source", self._source) != self._source:
+                    continue
+                if record.offset < self.ends.get(TopicPartition(record.topic, record.partition), 0):
+                    yield record
+            if on_progress is not None:
+                on_progress(self._passed(begun, targets), total)
+
+    def _passed(self, begun: Positions, targets: Positions) -> int:
+        now = self._consumer.positions()
+        return sum(max(0, min(now.get(at, 0), target) - begun.get(at, 0)) for at, target in targets.items())
+
+    async def close(self) -> None:
+        """Let go of the log."""
+        await self._consumer.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+async def read_to_end(
+    log: EventLog,
+    topics: Sequence[str],
+    *,
+    run_id: str | None = None,
+    starts: Positions | None = None,
+    ends: Positions | None = None,
+    on_progress: Progress | None = None,
+) -> AsyncGenerator[StoredRecord, None]:
+    """Yield what the topics hold now; see :meth:`TopicReader.open` for the arguments."""
+    async with (
+        await TopicReader.open(log, topics, run_id=run_id, starts=starts, ends=ends) as reader,
+        contextlib.aclosing(reader.read_to(reader.ends, on_progress)) as records,
+    ):
+        async for record in records:
+            yield record
+
+
+async def events_to_end(
+    log: EventLog, topics: Sequence[str], *, run_id: str | None = None, ends: Positions | None = None
+) -> AsyncGenerator[tuple[StoredRecord, Event], None]:
+    """Yield the events that the topics hold now, each with its record; with ``run_id``, of that run only."""
+    async with contextlib.aclosing(read_to_end(log, topics, run_id=run_id, ends=ends)) as records:
+        async for record in records:
+            event = readable_event(record)
+            if event is not None and (run_id is None or event.run_id == run_id):
+                yield record, event
+
+
+def readable_event(record: StoredRecord) -> Event | None:
+    """Return the event in ``record``; ``None``, after a warning, if there is none that this version reads."""
+    try:
+        return event_from_record(record)
+    except EventError as error:
+        _logger.warning("record left out", reason=str(error))
+        return None
+
+
+def readable_events(records: Iterable[StoredRecord]) -> Iterator[Event]:
+    """Yield the events in ``records``; what is no event is left out, see :func:`readable_event`."""
+    for record in records:
+        event = readable_event(record)
+        if event is not None:
+            yield event
+
+
+async def read_record(log: EventLog, at: TopicPartition, offset: int) -> StoredRecord:
+    """Return one record.
+
+    Raises:
+        EventLogError: it is not in the log any more.
+    """
+    ends = await log.end_offsets(at.topic)
+    consumer = await log.consumer([at.topic], start="end")
+    try:
+        await consumer.seek({**ends, at: offset})
+        # Only this record's offset is asked for; where it was deleted the position passes over it.
+        async for records in read_on(consumer, {at: min(offset + 1, ends[at])}, max_records=1):
+            for record in records:
+                if (record.partition, record.offset) == (at.partition, offset):
+                    return record
+    finally:
+        await consumer.close()
+    raise EventLogError(f"{at}@{offset} is no longer in the log")
+
+
+async def read_tail(
+    log: EventLog, topic: str, count: int, wanted: Callable[[StoredRecord], bool] = lambda record: True
+) -> tuple[list[StoredRecord], Consumer]:
+    """Return the last ``count`` records that are wanted, oldest first, and a consumer that goes on behind.
+
+    How far back ``count`` records lie is found by reading: four times as far again until they are there. The
+    caller closes the consumer.
+    """
+    begins, ends = await log.beginning_offsets(topic), await log.end_offsets(topic)
+    consumer = await log.consumer([topic], start="end")
+    found: dict[TopicPartition, list[StoredRecord]] = {at: [] for at in ends}
+    back = count
+    unfinished = set(ends) if count else set()
+    while unfinished:
+        starts = {at: max(begins[at], ends[at] - back) if at in unfinished else ends[at] for at in ends}
+        found |= await _read_between(consumer, starts, {at: ends[at] for at in unfinished}, wanted)
+        # Each partition may hold any share of the last records: every one must yield as many, or all it has.
+        unfinished = {at for at in unfinished if len(found[at]) < count and starts[at] > begins[at]}
+        back *= 4
+    await consumer.seek(ends)
+    records = sorted(
+        (record for records in found.values() for record in records),
+        key=lambda record: (record.timestamp_ms, record.partition, record.offset),
+    )
+    return records[-count:] if count else [], consumer
+
+
+async def _read_between(
+    consumer: Consumer,
+    starts: Positions,
+    ends: Mapping[TopicPartition, int],
+    wanted: Callable[[StoredRecord], bool],
+) -> dict[TopicPartition, list[StoredRecord]]:
+    await consumer.seek(starts)
+    found: dict[TopicPartition, list[StoredRecord]] = {at: [] for at in ends}
+    async for records in read_on(consumer, ends):
+        for record in records:
+            at = TopicPartition(record.topic, record.partition)
+            if at in ends and record.offset < ends[at] and wanted(record):
+                found[at].append(record)
+    return found
