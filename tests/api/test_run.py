@@ -13,7 +13,7 @@ from unstable_stream.archive import ArchiveWriter
 from unstable_stream.errors import ArchiveError, ConfigError, EventLogError, RunError
 from unstable_stream.events import GameOutcome, LearnerUpdate
 from unstable_stream.log.local.log import LocalLog
-from unstable_stream.runs.records import read_to_end
+from unstable_stream.log.reading import read_to_end
 
 RUN, OTHER = "run-asked", "another"
 

@@ -20,8 +20,8 @@ from unstable_stream.hindsight.offline import (
 from unstable_stream.hindsight.replay import Rehearsal, copy_into, paced, rehearse, write_lines
 from unstable_stream.log.open import open_log_at
 from unstable_stream.log.port import EventLog, TopicPartition
+from unstable_stream.log.reading import readable_events
 from unstable_stream.runs.data_dir import DataDir
-from unstable_stream.runs.records import readable_events
 from unstable_stream.streams.history import ArchiveHistory, History, LogHistory, Merged, Slice, merged
 from unstable_stream.streams.plugins import Plugin, load_plugin
 from unstable_stream.streams.record_filter import RecordFilter, parse_condition
