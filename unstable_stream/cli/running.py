@@ -3,6 +3,7 @@
 import asyncio
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,7 +43,7 @@ def run_config(
     from unstable_stream.launch.preflight import check_config
     from unstable_stream.launch.service_output import configure_output
     from unstable_stream.runs.resume import check_resumable
-    from unstable_stream.tracking.terminal_interface import watch_run
+    from unstable_stream.tracking.terminal_interface import Stage, watch_run
 
     if resume is not None:
         resume, found = asyncio.run(_find(resume, log, directory))
@@ -56,8 +57,16 @@ def run_config(
         typer.echo(config.model_dump_json(indent=2))
         raise typer.Exit
     configure_output("launcher")
+    stage = Stage()
     done = asyncio.run(
-        launch(config, directory, resume=resume, fork=fork, watch=None if quiet else watch_run)
+        launch(
+            config,
+            directory,
+            resume=resume,
+            fork=fork,
+            watch=None if quiet else partial(watch_run, stage=stage),
+            progress=(lambda stage: None) if quiet else stage,
+        )
     )
     if done.outcome != "completed":
         print(

@@ -17,7 +17,7 @@ from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.run_view import RunView
 from unstable_stream.tracking.reports import Service
 
-__all__ = ["render", "watch_run"]
+__all__ = ["Stage", "render", "watch_run"]
 
 _TOPICS = (
     "runs",
@@ -35,20 +35,50 @@ _LADDER_ROWS = 8
 _SPARKS = "▁▂▃▄▅▆▇█"
 
 
+class Stage:
+    """What a run that has no games yet is doing. Call it with a few words; the live view shows them.
+
+    Until a live view is there, and where there is no terminal, each stage is a line on stderr.
+    """
+
+    def __init__(self) -> None:
+        self.text = ""
+        self.shown = False
+        """Whether a live view shows it."""
+        self._console = Console(stderr=True)
+
+    def __call__(self, text: str) -> None:
+        """Take in what goes on from now."""
+        self.text = text
+        if not self.shown:
+            self._console.print(text, style="dim", highlight=False)
+
+
 async def watch_run(
-    log: EventLog, run_id: str, config: RunConfig, services: Mapping[str, Service] | None = None
+    log: EventLog,
+    run_id: str,
+    config: RunConfig,
+    services: Mapping[str, Service] | None = None,
+    *,
+    stage: Stage | None = None,
 ) -> None:
-    """Show a run until it finishes or the caller cancels; without a terminal, a line every ten seconds."""
+    """Show a run until it finishes or the caller cancels; without a terminal, a line every ten seconds.
+
+    ``stage`` says what is going on before the first game.
+    """
     view = RunView(run_id, config)
     console = Console(stderr=True)
     consumer = await log.consumer(_TOPICS)
     started = time.monotonic()
+    stage = stage or Stage()
     try:
         if console.is_terminal:
             with Live(console=console, auto_refresh=False, transient=False) as live:
+                stage.shown = True
                 while view.finished is None:
                     await _read(consumer, view, _REFRESH_S)
-                    live.update(render(view, time.monotonic() - started, services), refresh=True)
+                    elapsed_s = time.monotonic() - started
+                    live.update(render(view, elapsed_s, services, stage.text), refresh=True)
             return
         printed = -_PLAIN_EVERY_S
         while view.finished is None:
@@ -70,15 +100,17 @@ async def _read(consumer: Consumer, view: RunView, seconds: float) -> None:
                 continue  # the processors set a bad record aside; a picture needs no second report
 
 
-def render(view: RunView, elapsed_s: float, services: Mapping[str, Service] | None = None) -> RenderableType:
-    """Return the dashboard for what is known now."""
+def render(
+    view: RunView, elapsed_s: float, services: Mapping[str, Service] | None = None, stage: str = ""
+) -> RenderableType:
+    """Return the dashboard for what is known now; ``stage`` is shown until the first game."""
     iterations = view.config.learner.iterations
     games_per_s, steps_per_s = view.rates(time.time_ns() // 1_000_000)
     head = Table.grid(padding=(0, 2))
     head.add_row(
         Text(f"update {view.update}/{iterations}", style="bold"),
         ProgressBar(total=iterations, completed=view.update, width=40),
-        Text(_remaining(view, elapsed_s), style="dim"),
+        Text(_remaining(view, elapsed_s, stage), style="dim"),
     )
     body = Table.grid(padding=(0, 3))
     body.add_row(_numbers(view, games_per_s, steps_per_s), _ladder(view))
@@ -158,13 +190,17 @@ def _evaluations(view: RunView) -> Table:
     return table
 
 
-def _remaining(view: RunView, elapsed_s: float) -> str:
+def _remaining(view: RunView, elapsed_s: float, stage: str) -> str:
     elapsed = f"{int(elapsed_s // 60)}:{int(elapsed_s % 60):02d}"
     if view.update >= view.config.learner.iterations:
         return f"{elapsed}, last evaluation"
     done = view.update - view.first_update
     if done == 0:
-        return f"{elapsed}, starting" if not view.in_flight else f"{elapsed}, playing the first games"
+        return (
+            f"{elapsed}, {stage or 'starting'}"
+            if not view.in_flight
+            else f"{elapsed}, playing the first games"
+        )
     left = elapsed_s / done * (view.config.learner.iterations - view.update)
     return f"{elapsed}, about {int(left // 60)}:{int(left % 60):02d} left"
 
