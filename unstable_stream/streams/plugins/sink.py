@@ -1,0 +1,332 @@
+"""The sink of a plug-in: gives it events, publishes its metrics, keeps its state and positions.
+
+One batch, in this order:
+
+1. records of open partitions are at hand, from the archive below what the log still has, from the log above;
+2. the plug-in has been given their events, in order within each partition;
+3. its metrics, and the dead letters of what it failed at, are on the log, in one append;
+4. the group's positions are after the batch; a partition that was taken away is dropped here;
+5. positions and changed states are in the plug-in's file, in one transaction.
+
+A kill between any two loses nothing: a plug-in with state goes on from 5, one without from 4. What was
+handled since then is handled again with the state as it was, so it emits the same metrics under the same ids,
+and they count once.
+
+An event that fails is tried again, alone, with the state as it was before it. After the last retry its record
+goes to ``dead-letters`` and the plug-in goes on with the next. Events before it in its batch are handled
+again too: the state it may have left half changed is thrown away.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+import structlog
+
+from unstable_stream.errors import FencedError, OffsetOutOfRangeError
+from unstable_stream.log.port import (
+    Consumer,
+    EventLog,
+    Positions,
+    Record,
+    Start,
+    StoredRecord,
+    TopicPartition,
+)
+from unstable_stream.log.records import record_from_event
+from unstable_stream.streams.consumer import wait_for_stop
+from unstable_stream.streams.dead_letters import DeadLetters
+from unstable_stream.streams.plugins import Plugin
+from unstable_stream.streams.plugins.backfill import Backfill
+from unstable_stream.streams.plugins.state import PluginStates, Saved
+from unstable_stream.streams.plugins.worker import Attempt, Failure, PluginWorker
+
+__all__ = ["PluginCounters", "PluginSink", "plugin_group"]
+
+_LONGEST_PAUSE_S: Final = 60.0
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class PluginCounters:
+    """What a host has done since it started."""
+
+    handled: int = 0
+    """Events the plug-in was given and did not fail at."""
+    emitted: int = 0
+    """Metrics published."""
+    retried: int = 0
+    """Attempts after a failure."""
+    rejected: int = 0
+    """Records set aside."""
+    archived: int = 0
+    """Records read from the archive."""
+    position_ms: int = 0
+    """Time of the last record that is done, Unix milliseconds."""
+
+
+def plugin_group(plugin: Plugin, run_id: str | None) -> str:
+    """Return the consumer group of a plug-in; with a run it is another one than for all runs."""
+    return plugin.source if run_id is None else f"{plugin.source}/{run_id}"
+
+
+@dataclass(slots=True)
+class _Partition:
+    next_offset: int
+    log_from: int | None
+    """The archive is being read up to here, then comes the log; ``None``: the log is being read."""
+
+
+class PluginSink:
+    """The open partitions of one plug-in at work."""
+
+    def __init__(
+        self,
+        *,
+        log: EventLog,
+        plugin: Plugin,
+        run_id: str | None,
+        consumer: Consumer,
+        worker: PluginWorker,
+        states: PluginStates | None,
+        backfill: Backfill,
+        start: Start,
+        forgotten: bool,
+        counters: PluginCounters,
+        stop: asyncio.Event,
+        max_records: int,
+    ) -> None:
+        """Open nothing yet; ``worker`` has started.
+
+        Args:
+            log: the event log.
+            plugin: what is run.
+            run_id: the only run whose events it is given; ``None``: all.
+            consumer: tells and commits the group's positions.
+            worker: the plug-in's thread.
+            states: its file of states; ``None``: it keeps none. Closed with the sink.
+            backfill: what the log no longer has.
+            start: where to begin in partitions it has never read.
+            forgotten: the group's committed position of a partition does not count the first time.
+            counters: kept up to date.
+            stop: ends a pause before a retry.
+            max_records: most records read from the archive at a time.
+        """
+        self._event_log = log
+        self._plugin = plugin
+        self._group = plugin_group(plugin, run_id)
+        self._letters = DeadLetters(self._group, run_id)
+        self._consumer = consumer
+        self._worker = worker
+        self._states = states
+        self._backfill = backfill
+        self._start = start
+        self._forgotten = forgotten
+        self._begun: set[TopicPartition] = set()
+        self._counters = counters
+        self._stop = stop
+        self._max_records = max_records
+        self._open: dict[TopicPartition, _Partition] = {}
+
+    # -- partitions ---------------------------------------------------------------------------
+
+    @property
+    def busy(self) -> bool:
+        """Whether it has the archive to read."""
+        return any(one.log_from is not None for one in self._open.values())
+
+    def positions(self) -> Positions:
+        """Return the next offset to be handled of every open partition."""
+        return {at: one.next_offset for at, one in self._open.items()}
+
+    async def follow(self, assigned: Set[TopicPartition]) -> Positions:
+        """Forget partitions that were taken away; find where to go on in those that were given."""
+        for lost in self._open.keys() - assigned:
+            self._drop(lost)
+        gained = assigned - self._open.keys()
+        if not gained:
+            return {}
+        committed = await self._consumer.committed()
+        stored = {at: await self._stored(at, committed) for at in sorted(gained)}
+        begins = await self._backfill.begin(stored, self._start)
+        self._open |= {at: _Partition(begin.offset, begin.log_from) for at, begin in begins.items()}
+        self._begun |= begins.keys()
+        # Noted at once: killed now, it must not begin at a later end, or find again what was forgotten.
+        fresh = {at: begin.offset for at, begin in begins.items() if stored[at] is None}
+        if fresh:
+            await self._store(fresh, {})
+        # While the archive is read, it is parked where polling finds nothing and keeps the membership.
+        return {at: begin.offset if begin.log_from is None else begin.end for at, begin in begins.items()}
+
+    def deleted(self, error: OffsetOutOfRangeError) -> None:
+        """Begin anew everywhere: retention was faster than the plug-in, and all it has handled is saved."""
+        _log.info("looking for deleted records in the archive", reason=str(error))
+        self._open.clear()
+
+    async def may_leave(self, ends: Positions, unassigned_s: float) -> bool:
+        """Leave when the other members, who have all partitions, have come to the ends."""
+        committed = await self._event_log.committed_positions(self._group)
+        return all(committed.get(at, 0) >= end for at, end in ends.items())
+
+    async def close(self) -> None:
+        """Let go of the archive and of the file of states."""
+        self._open.clear()
+        try:
+            await self._backfill.release()
+        finally:
+            if self._states is not None:
+                await self._worker.do(self._states.close)
+
+    async def _stored(self, at: TopicPartition, committed: Positions) -> int | None:
+        """Restore a partition's states and return its next offset; ``None``: it was never read."""
+        if self._forgotten and at not in self._begun:
+            self._worker.restore(at, {})
+            return None
+        if self._states is None:
+            return committed.get(at)
+        saved = await self._worker.do(partial(self._states.load, at))
+        self._worker.restore(at, {} if saved is None else saved.states)
+        if saved is None and at in committed:
+            _log.warning(
+                "no state of this partition in the data directory: it is folded again from its beginning",
+                partition=str(at),
+                committed=committed[at],
+            )
+            return 0
+        return None if saved is None else saved.next_offset
+
+    def _drop(self, at: TopicPartition) -> None:
+        self._open.pop(at, None)
+        self._worker.forget(at)
+
+    # -- records ------------------------------------------------------------------------------
+
+    async def process(self, records: Sequence[StoredRecord], read_up_to: Positions) -> Positions:
+        """Have records handled, whatever the plug-in does, and some archived ones of each partition.
+
+        Stopped in a pause before a retry, it leaves the rest as it was.
+        """
+        await self._work(records)
+        from_log: dict[TopicPartition, int] = {}
+        for at in [at for at, one in self._open.items() if one.log_from is not None]:
+            from_log |= await self._fill(at)
+        return from_log
+
+    async def settle(self, read_up_to: Positions) -> None:
+        """Commit positions behind what no record takes up, such as the markers of transactions."""
+        behind = {
+            at: read_up_to[at]
+            for at, one in self._open.items()
+            if one.log_from is None and one.next_offset < read_up_to.get(at, 0)
+        }
+        if behind:
+            await self._store(behind, {})
+
+    async def _fill(self, at: TopicPartition) -> Positions:
+        """Handle some archived records; after the last one, go over to the log, from what is returned."""
+        partition = self._open.get(at)
+        if partition is None or partition.log_from is None:
+            return {}
+        log_from = partition.log_from
+        records = await self._backfill.read(at, partition.next_offset, log_from, self._max_records)
+        self._counters.archived += len(records)
+        await self._work(records)
+        if records or self._stop.is_set() or at not in self._open:
+            return {}
+        await self._backfill.release()
+        partition.next_offset = log_from
+        partition.log_from = await self._backfill.extend(at, log_from)
+        if partition.log_from != log_from:
+            return {}
+        partition.log_from = None
+        _log.info("going over from the archive to the log", partition=str(at), offset=log_from)
+        return {at: log_from}
+
+    async def _work(self, records: Sequence[StoredRecord]) -> None:
+        pending = [record for record in records if self._is_next(record)]
+        limit = len(pending)
+        while pending:
+            attempt = await self._worker.attempt(pending[:limit])
+            if attempt.failure is None:
+                await self._finish(pending[:limit], attempt)
+            elif attempt.failure.index > 0:
+                limit = attempt.failure.index  # those before it first, on their own
+                continue
+            elif await self._insist(pending[0], attempt.failure):
+                limit = 1
+            else:
+                return
+            pending = [record for record in pending[limit:] if self._is_next(record)]
+            limit = len(pending)
+
+    def _is_next(self, record: StoredRecord) -> bool:
+        partition = self._open.get(TopicPartition(record.topic, record.partition))
+        if partition is None or record.offset < partition.next_offset:
+            return False  # lost in a rebalance since it was read, or read again after one
+        return partition.log_from is None or record.offset < partition.log_from
+
+    async def _insist(self, record: StoredRecord, failure: Failure) -> bool:
+        """Try again, then set the record aside; ``False`` if stopped first, with nothing done."""
+        for number in range(0 if failure.unreadable else self._plugin.retries):
+            pause_s = min(self._plugin.backoff_s * 2**number, _LONGEST_PAUSE_S)
+            _log.warning(
+                "plug-in failed, trying again",
+                plugin=self._plugin.name,
+                record=str(record),
+                reason=failure.reason,
+                pause_s=pause_s,
+            )
+            if await wait_for_stop(self._stop, pause_s):
+                return False
+            attempt = await self._worker.attempt([record])
+            self._counters.retried += 1
+            if attempt.failure is None:
+                await self._finish([record], attempt)
+                return True
+            failure = attempt.failure
+        self._counters.rejected += 1
+        await self._finish([record], Attempt((), 0, {}, None), self._letters.about(record, failure.reason))
+        return True
+
+    async def _finish(
+        self, records: Sequence[StoredRecord], attempt: Attempt, letters: Sequence[Record] = ()
+    ) -> None:
+        """Publish what came of a batch, then store that it is done (steps 3 to 5)."""
+        outputs = [*map(record_from_event, attempt.metrics), *letters]
+        if outputs:
+            await self._event_log.append(outputs)
+        # Of each partition the last record's position stays.
+        positions = {TopicPartition(record.topic, record.partition): record.offset + 1 for record in records}
+        await self._store(positions, attempt.changed)
+        self._counters.handled += attempt.handled
+        self._counters.emitted += len(attempt.metrics)
+        self._counters.position_ms = records[-1].timestamp_ms
+
+    async def _store(
+        self, positions: Positions, changed: Mapping[TopicPartition, Mapping[str, bytes]]
+    ) -> None:
+        kept = await self._commit(positions)
+        for at, offset in kept.items():
+            self._open[at].next_offset = offset
+        if self._states is not None and kept:
+            saved = {at: Saved(offset, changed.get(at, {})) for at, offset in kept.items()}
+            await self._worker.do(partial(self._states.save, saved))
+
+    async def _commit(self, positions: Positions) -> dict[TopicPartition, int]:
+        """Commit to the group; drop the partitions another member has by now, and return the others."""
+        try:
+            await self._consumer.commit(positions)
+        except FencedError as error:
+            if len(positions) == 1:
+                (at,) = positions
+                _log.info("partition taken over by another member", partition=str(at), reason=str(error))
+                self._drop(at)
+                return {}
+            kept: dict[TopicPartition, int] = {}
+            for at, offset in positions.items():
+                kept |= await self._commit({at: offset})
+            return kept
+        return dict(positions)
