@@ -1,7 +1,7 @@
 """A log to try plug-ins on, local or Kafka, with topics of its own on a shared broker; and a process to kill.
 
-Run as ``python -m tests.streams.plugin_bench LOCATION DATA SUFFIX STEP OCCURRENCE`` it hosts
-:func:`counting` until the end, and kills itself when it reaches a step for the given time.
+Run as ``python -m tests.streams.plugin_bench LOCATION DATA SUFFIX CALL OCCURRENCE`` it hosts
+:func:`counting` until the end, and kills itself when it makes a call to the log for the given time.
 """
 
 import asyncio
@@ -11,9 +11,10 @@ import signal
 import sys
 import uuid
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
+from tests.streams.tapped_log import Told, tapped
 from unstable_stream import Context, consumer
 from unstable_stream.events import Event, Metrics, RecordRejected, Step
 from unstable_stream.log.local.log import LocalLog
@@ -82,8 +83,8 @@ class PluginBench:
     async def publish(self, events: Sequence[Event]) -> None:
         await self.log.append([self.record(event) for event in events])
 
-    async def run(self, plugin: Plugin, **named: object) -> PluginCounters:
-        """Run a plug-in until it has seen everything."""
+    async def run(self, plugin: Plugin, told: Told | None = None, **named: object) -> PluginCounters:
+        """Run a plug-in until it has seen everything; ``told`` hears of its calls to the log."""
         counters = PluginCounters()
         arguments: dict[str, object] = {
             "stop": asyncio.Event(),
@@ -93,7 +94,8 @@ class PluginBench:
             **named,
         }
         async with asyncio.timeout(60):
-            await run_plugin(self.log, plugin, self.data, **arguments)  # type: ignore[arg-type]
+            log = self.log if told is None else tapped(self.log, told)
+            await run_plugin(log, plugin, self.data, **arguments)  # type: ignore[arg-type]
         return counters
 
     async def stored(self, name: str) -> list[StoredRecord]:
@@ -140,17 +142,17 @@ def _delete_on_kafka(location: str, positions: Mapping[TopicPartition, int]) -> 
         future.result(30)
 
 
-async def _until_killed(location: str, directory: Path, suffix: str, step: str, occurrence: int) -> None:
+async def _until_killed(location: str, directory: Path, suffix: str, call: str, occurrence: int) -> None:
     reached = Counter[str]()
 
-    def die(name: str) -> None:
+    def die(name: str, about: Collection[TopicPartition]) -> None:
         reached[name] += 1
-        if name == step and reached[name] == occurrence:
+        if name == call and reached[name] == occurrence:
             os.kill(os.getpid(), signal.SIGKILL)
 
     data = DataDir(directory)
     async with opened_log(location, data.log) as log:
-        await PluginBench(log, location, data, suffix).run(counting(suffix), on_step=die)
+        await PluginBench(log, location, data, suffix).run(counting(suffix), told=die)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ import asyncio
 import signal
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,6 +12,7 @@ import pytest
 
 from tests.archive.history import made_up_run
 from tests.streams.plugin_bench import PluginBench, counting
+from tests.streams.tapped_log import Told
 from unstable_stream import Context, consumer
 from unstable_stream.errors import PluginError, UnknownTopicError
 from unstable_stream.events import Event, GameOutcome, Metrics, RecordRejected, Step
@@ -93,38 +94,48 @@ class Killed(BaseException):
     """Stands for kill -9: nothing in the package catches it."""
 
 
-def killer(step: str, occurrence: int) -> Callable[[str], None]:
+def killer(call: str, occurrence: int) -> Told:
     reached = Counter[str]()
 
-    def die(name: str) -> None:
+    def die(name: str, about: Collection[TopicPartition]) -> None:
         reached[name] += 1
-        if name == step and reached[name] == occurrence:
+        if name == call and reached[name] == occurrence:
             raise Killed
 
     return die
 
 
-@pytest.mark.parametrize("step", ["polled", "handled", "published", "committed", "saved"])
-async def test_killed_between_steps_it_counts_every_event_once(bench: PluginBench, step: str) -> None:
+@pytest.mark.parametrize(
+    "call",
+    [
+        "after poll",
+        "before append metrics",  # handled
+        "after append metrics",
+        "before commit",
+        "after commit",
+        "before poll",  # saved
+    ],
+)
+async def test_killed_between_steps_it_counts_every_event_once(bench: PluginBench, call: str) -> None:
     plugin = counting(bench.suffix)
     await bench.publish(steps_of(bench.run_id))
     for occurrence in (1, 3):
         with pytest.raises(Killed):
-            await bench.run(plugin, on_step=killer(step, occurrence))
+            await bench.run(plugin, told=killer(call, occurrence))
     await bench.run(plugin)
     assert await numbered(bench, plugin)
 
 
-@pytest.mark.parametrize(("step", "occurrence"), [("published", 2), ("committed", 3)])
+@pytest.mark.parametrize(("call", "occurrence"), [("after append metrics", 2), ("after commit", 3)])
 async def test_a_process_killed_by_the_system_counts_every_event_once(
-    bench: PluginBench, step: str, occurrence: int
+    bench: PluginBench, call: str, occurrence: int
 ) -> None:
     plugin = counting(bench.suffix)
     await bench.publish(steps_of(bench.run_id))
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         *("-m", "tests.streams.plugin_bench", bench.location, str(bench.data.root)),
-        *(bench.suffix, step, str(occurrence)),
+        *(bench.suffix, call, str(occurrence)),
     )
     async with asyncio.timeout(60):
         assert await process.wait() == -signal.SIGKILL
@@ -258,9 +269,9 @@ async def test_killed_in_the_archive_it_counts_every_event_once(local: PluginBen
     everything = await local.stored("steps")
     await archive(local)
     await delete_first_half(local)
-    for step in ("published", "saved"):
+    for call in ("after append metrics", "after commit"):
         with pytest.raises(Killed):
-            await local.run(plugin, max_records=2, on_step=killer(step, occurrence))
+            await local.run(plugin, max_records=2, told=killer(call, occurrence))
     await local.run(plugin, max_records=2)
     assert await numbered(local, plugin, everything)
 
@@ -273,12 +284,12 @@ async def test_retention_faster_than_the_plugin_sends_it_to_the_archive(local: P
     await archive(local)
     deleting: list[asyncio.Task[None]] = []
 
-    def delete(step: str) -> None:
-        if step == "saved" and not deleting:
+    def delete(call: str, about: Collection[TopicPartition]) -> None:
+        if call == "after commit" and not deleting:
             ends = {TopicPartition("steps", r.partition): r.offset + 1 for r in everything}
             deleting.append(asyncio.ensure_future(local.delete_before(ends)))
 
-    done = await local.run(plugin, max_records=4, on_step=delete)
+    done = await local.run(plugin, max_records=4, told=delete)
     await asyncio.gather(*deleting)
     assert done.archived > 0
     assert await numbered(local, plugin, everything)
