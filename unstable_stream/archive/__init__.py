@@ -1,12 +1,11 @@
 """The archive: every topic in one DuckDB file, raw and as typed tables, readable while a run writes it."""
 
-from unstable_stream.archive.batch import LATEST_MS, ArchivedRecord
+from unstable_stream.archive.batch import ArchivedRecord
 from unstable_stream.archive.read import QueryResult, StreamedResult, query, query_arrow, stream
 from unstable_stream.archive.store import SCHEMA_VERSION, open_archive
 from unstable_stream.archive.writer import ArchiveWriter, Prepared, Written
 
 __all__ = [
-    "LATEST_MS",
     "SCHEMA_VERSION",
     "ArchiveWriter",
     "ArchivedRecord",

@@ -14,9 +14,9 @@ import pyarrow as pa
 from unstable_stream.archive.tables import TABLES
 from unstable_stream.archive.tables.declare import Column, Table
 from unstable_stream.errors import EventDecodeError, EventError
-from unstable_stream.events import EVENT_TYPES, Event, decode_event, event_type
+from unstable_stream.events import EVENT_TYPES, LATEST_MS, Event, decode_event, event_type
 
-__all__ = ["ARROW_TYPES", "EVENTS", "LATEST_MS", "ArchivedRecord", "Batch", "Rejection", "build_batch"]
+__all__ = ["ARROW_TYPES", "EVENTS", "ArchivedRecord", "Batch", "Rejection", "build_batch"]
 
 
 class ArchivedRecord(Protocol):
@@ -149,8 +149,6 @@ _ITEM_BYTES: Final = 4
 # The decoded events of so many records are in memory at a time; fewer also means memory used again while the
 # processor still has it at hand (a third faster than 7,000, measured).
 _CHUNK_RECORDS: Final = 1000
-LATEST_MS: Final = 253_402_300_799_999
-"""The last millisecond of the year 9999, the latest that Python's dates hold."""
 
 _UNSTORABLE: Final = (pa.ArrowInvalid, OverflowError, ValueError)
 

@@ -13,7 +13,7 @@ from unstable_stream.events.checkpoints import Checkpoint, checkpoint_uid
 from unstable_stream.events.codec import EVENT_TYPES, decode_event, encode_event, event_type
 from unstable_stream.events.dead_letters import RecordRejected
 from unstable_stream.events.descriptions import event_schemas, field_description, recorded_structs
-from unstable_stream.events.envelope import Event
+from unstable_stream.events.envelope import LATEST_MS, Event
 from unstable_stream.events.games import (
     Action,
     GameAbandoned,
@@ -32,6 +32,7 @@ from unstable_stream.events.updates import DroppedStep, LearnerUpdate
 
 __all__ = [
     "EVENT_TYPES",
+    "LATEST_MS",
     "OVERALL",
     "Action",
     "Checkpoint",

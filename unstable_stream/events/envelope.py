@@ -4,11 +4,14 @@ Schema evolution follows msgspec's: a new field has a default, a meaning never c
 meaning raises ``SCHEMA_VERSION`` and adds an upcast in :mod:`unstable_stream.events.codec`.
 """
 
-from typing import Annotated, ClassVar, TypeAlias
+from typing import Annotated, ClassVar, Final, TypeAlias
 
 import msgspec
 
-__all__ = ["Event", "Int64"]
+__all__ = ["LATEST_MS", "Event", "Int64"]
+
+LATEST_MS: Final = 253_402_300_799_999
+"""The last millisecond of the year 9999: the latest that Python's dates, and so headers, can hold."""
 
 Int64: TypeAlias = Annotated[int, msgspec.Meta(extra_json_schema={"format": "int64"})]
 """A whole number that 32 bits may not hold: 64 bits in tables. Decoding does not check it."""

@@ -5,7 +5,7 @@ from typing import Final, Protocol
 
 import structlog
 
-from unstable_stream.events import RecordRejected, event_id
+from unstable_stream.events import LATEST_MS, RecordRejected, event_id
 from unstable_stream.log.port import Record
 from unstable_stream.log.records import record_from_event
 
@@ -13,8 +13,6 @@ __all__ = ["DeadLetters", "RejectedRecord"]
 
 _MAX_VALUE_BYTES: Final = 8 * 1024 * 1024
 """A longer value is cut: base64 and the limit of the topic leave room for no more."""
-_LATEST_MS: Final = 253_402_300_799_999
-"""The end of the year 9999, the last that a record's headers can express."""
 
 _log = structlog.get_logger(__name__)
 
@@ -70,7 +68,7 @@ class DeadLetters:
             event_id=event_id(self._run_id, "record-rejected", *self._origin, *place),
             run_id=self._run_id,
             # An absurd time may be what is wrong with the record.
-            occurred_at_ms=record.timestamp_ms if 0 <= record.timestamp_ms <= _LATEST_MS else 0,
+            occurred_at_ms=record.timestamp_ms if 0 <= record.timestamp_ms <= LATEST_MS else 0,
             consumer=self._consumer,
             topic=record.topic,
             partition=record.partition,
