@@ -1,4 +1,4 @@
-"""Every error a user can meet, as small families under one root.
+"""Define every error that a user can meet, in small families under one root.
 
 A message says what went wrong, where (run, game, ``topic[partition]@offset``), what was found, what
 was expected and what to do about it. Shells retry on :attr:`UnstableStreamError.retriable`, never on

@@ -1,4 +1,4 @@
-"""The archive: every topic in one DuckDB file, raw and as typed tables, readable while a run writes it."""
+"""Keep every topic in one DuckDB file, raw and as typed tables, which can be read while a run writes it."""
 
 from unstable_stream.archive.batch import ArchivedRecord
 from unstable_stream.archive.read import QueryResult, StreamedResult, query, query_arrow, stream

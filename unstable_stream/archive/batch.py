@@ -1,7 +1,7 @@
-"""Records to Arrow tables: decode, recognise what has been seen, build each column in one go.
+"""Turn records into Arrow tables: decode, recognise events seen before, build each column in one pass.
 
-Pure: no file is touched here. A record that cannot be decoded, or whose values no column can hold, is
-rejected alone; the rest of the batch goes on.
+This module is pure and touches no file. A record that cannot be decoded, or whose values no column can hold,
+is rejected alone; the rest of the batch goes on.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +20,7 @@ __all__ = ["ARROW_TYPES", "EVENTS", "ArchivedRecord", "Batch", "Rejection", "bui
 
 
 class ArchivedRecord(Protocol):
-    """What the archive needs of a stored record; the event log's records fit."""
+    """A stored record, as far as the archive needs it; the event log's records fit."""
 
     @property
     def topic(self) -> str: ...
@@ -159,19 +159,19 @@ _TABLES_OF: Final[Mapping[type[Event], tuple[Table, ...]]] = {
 
 _EventIds: TypeAlias = Sequence[str]
 Unseen: TypeAlias = Callable[[_EventIds], Sequence[bool]]
-"""Given distinct event ids, says of each whether the archive does not hold it yet."""
+"""A function that is given distinct event ids and tells of each whether it is new to the archive."""
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What one transaction inserts."""
+    """The rows that one transaction inserts."""
 
     tables: Mapping[str, pa.Table]
     """Table name to rows; only tables with rows."""
     event_ids: Sequence[str]
-    """Events that are new with this batch."""
+    """The events that this batch adds."""
     duplicates: int
-    """Events that had been archived before from another position."""
+    """The number of events that the archive held already, from another position."""
     rejected: Sequence[Rejection]
 
 

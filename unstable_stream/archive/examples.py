@@ -1,4 +1,4 @@
-"""Questions people ask of the archive, with the SQL that answers them; each runs as it is in the tests."""
+"""List questions that people ask of the archive, with the SQL that answers them; tests run each as it is."""
 
 from typing import Final, NamedTuple
 

@@ -1,4 +1,4 @@
-"""A run as Parquet files: one per table, and a manifest that says what is in them.
+"""Write a run as Parquet files: one per table, and a manifest that lists them.
 
 The files are written beside the target and moved there once all are whole: a target with a manifest holds a
 complete export. All come from one moment: while they are written, the archive is held and a writer waits.
@@ -40,7 +40,7 @@ class ExportedTable(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """What an export holds: the file ``manifest.json``."""
+    """The content of an export, stored as ``manifest.json``."""
 
     format: str = _FORMAT
     format_version: int = _FORMAT_VERSION
@@ -50,7 +50,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """UTC, ISO 8601."""
     package_version: str
     schema_version: int
-    """Of the archive: what the columns mean is in its reference."""
+    """Schema version of the archive; the reference of that version explains the columns."""
     log_ids: list[str]
     """The logs that the run's records were read from."""
     tables: dict[str, ExportedTable]

@@ -1,4 +1,4 @@
-"""A run's game outcomes as columns, straight from the archive: what rating games anew needs, and no more."""
+"""Read a run's game outcomes from the archive as columns, to rate the games anew."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ _BATCH_ROWS: Final = 200_000
 
 
 class Coded(NamedTuple):
-    """A column of few different texts: numbers, and what they stand for by first appearance."""
+    """A column of few different texts: each row has a number, and ``values[number]`` is its text."""
 
     codes: NDArray[np.int32]
     values: Sequence[str]
@@ -37,7 +37,7 @@ class SeatColumns:
     models: Coded
     """``[seats]``"""
     versions: list[int | None]
-    """Of each value of ``models``: the update that made it; ``None`` for a fixed opponent."""
+    """For each value of ``models``, the update that made it; ``None`` for a fixed opponent."""
     ranks: NDArray[np.int32]
     """``int32[seats]``"""
 
@@ -55,7 +55,8 @@ def archived_seats(path: Path | str, run_id: str, *, timeout_s: float = 30.0) ->
     """Yield a run's outcomes, each game once.
 
     The archive keeps rows in the order in which they were inserted, which for outcomes is the log's: all of
-    a run's are on one partition. Take them off soon: while this is open, nobody can write to the archive.
+    a run's are on one partition. Read on without a pause: while the iterator is open, nobody can write to
+    the archive.
 
     Raises:
         ArchiveBusyError: another process held the archive past the deadline.

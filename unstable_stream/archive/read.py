@@ -1,4 +1,4 @@
-"""Ask the archive a question and get rows, with errors a person can act on."""
+"""Run SQL on the archive and return rows; errors say what a person can do."""
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,7 +32,7 @@ class QueryResult(NamedTuple):
 
 
 class StreamedResult(NamedTuple):
-    """Columns of a query, and its rows as they are read."""
+    """The columns of a query, and an iterator over its rows."""
 
     columns: Sequence[str]
     types: Sequence[str]

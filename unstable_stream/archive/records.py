@@ -1,4 +1,4 @@
-"""Read the archive's raw records back in offset order, in pieces, without standing in the writer's way."""
+"""Read the archive's raw records in offset order, in pieces, and let the writer in between two pieces."""
 
 import threading
 import time

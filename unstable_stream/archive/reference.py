@@ -1,4 +1,4 @@
-"""The page ``docs/archive.md``, from the declarations: ``python -m unstable_stream.archive.reference``."""
+"""Write ``docs/archive.md`` from the declarations: ``python -m unstable_stream.archive.reference``."""
 
 from collections.abc import Iterable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What is wrong with a query, in one line a person can act on: where it is, and which names come close."""
+"""Explain a wrong query in one line: the place of the mistake, and names that come close."""
 
 import difflib
 import json
@@ -23,7 +23,7 @@ _ENDS_WITH_OFFSET: Final = re.compile(r"\boffset\W*$", re.IGNORECASE)
 
 
 def explain(error: duckdb.Error, sql: str) -> str:
-    """Return one line: where in ``sql`` DuckDB found what wrong, and what to do about it."""
+    """Return one line: the mistake that DuckDB found, its place in ``sql``, and the remedy."""
     details = _details(error)
     message = " ".join(line.strip() for line in _lines(details["exception_message"]))
     before = ""

@@ -1,4 +1,4 @@
-"""The archive file: open it, wait for its lock, create and check its schema.
+"""Open the archive file, wait for its lock, create and check its schema.
 
 DuckDB lets one process write or many read. Whoever writes holds the file for one batch only, and whoever
 finds it held tries again until a deadline, so SQL works while a run writes.
@@ -91,9 +91,9 @@ def open_archive(
 
 
 class WritableArchive:
-    """Takes and gives back the write lock of one archive, as often as asked.
+    """An archive that can be locked for writing and released many times.
 
-    The engine lives on between two times; starting it costs ten times as much as opening the file.
+    The engine is kept between two times: to start it costs ten times as much as to open the file.
     """
 
     def __init__(self, path: Path, *, timeout_s: float) -> None:

@@ -1,4 +1,4 @@
-"""The views: one commented query a file in ``views/``, and the macros they share."""
+"""Load the views: each file in ``views/`` holds one commented query, and one file the macros they share."""
 
 import functools
 from importlib import resources

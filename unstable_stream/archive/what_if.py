@@ -1,4 +1,4 @@
-"""Labelled sets: what ratings or steps would have been, stored beside what they were.
+"""Store ratings or steps that other settings would have given, under a label, beside the real ones.
 
 A set is a directory ``what-if/RUN/LABEL`` of the data directory: Parquet files, one per table, and
 ``about.json``, which says how it was made. Files beside the archive, not tables in it: they are made while a
@@ -79,7 +79,7 @@ class LabelledSet:
             writer.close()
 
     def query(self, sql: str) -> QueryResult:
-        """Ask the finished tables, by name."""
+        """Run SQL on the finished tables."""
         with duckdb.connect() as connection:
             for table in self._writers:
                 path = str(self._directory / f"{table}.parquet").replace("'", "''")

@@ -38,7 +38,7 @@ _Positions: TypeAlias = dict[tuple[str, str, int], int]
 
 
 class Written(NamedTuple):
-    """What one call of :meth:`ArchiveWriter.write` did."""
+    """The number of records and rows that one call of :meth:`ArchiveWriter.write` handled."""
 
     records: int
     """Raw rows inserted."""

@@ -1,4 +1,4 @@
-"""The events: frozen structs, one module per family, one codec, deterministic ids, packed arrays."""
+"""Define what is recorded: frozen structs, one module per family, one codec, deterministic ids."""
 
 from unstable_stream.events.arrays import (
     PackedFloats,

@@ -1,4 +1,4 @@
-"""Packed arrays: token ids as little-endian int32, log-probabilities as little-endian float32.
+"""Pack arrays: token ids as little-endian int32, log-probabilities as little-endian float32.
 
 In memory they are ``bytes``; msgspec writes ``bytes`` as base64 in JSON, which is both smaller and an
 order of magnitude faster to decode than a list of JSON numbers.

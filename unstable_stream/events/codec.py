@@ -1,4 +1,4 @@
-"""The one place where events become bytes and bytes become events: JSON by msgspec.
+"""Turn events into bytes and bytes into events: JSON by msgspec, in this one place.
 
 Encoders and decoders are built once. Decoding looks at ``type`` and ``schema_version`` first, so that an
 unknown type and a newer version are told apart from malformed data; an older version is lifted one

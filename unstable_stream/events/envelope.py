@@ -1,4 +1,4 @@
-"""The fields every event shares, and the rules its family obeys.
+"""Define the fields that all events share, and the rules that every event family obeys.
 
 Schema evolution follows msgspec's: a new field has a default, a meaning never changes. A changed
 meaning raises ``SCHEMA_VERSION`` and adds an upcast in :mod:`unstable_stream.events.codec`.

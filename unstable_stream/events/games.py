@@ -1,4 +1,4 @@
-"""Topics ``games`` and ``game-outcomes``: what was decided before a game and what came of it.
+"""Topics ``games`` and ``game-outcomes``: the decision to play a game, and its result.
 
 ``games`` is written by the collector; read by the collector itself after a restart and by the archive.
 ``game-outcomes`` is written by rollout workers, in one transaction with the game's trajectories; read
@@ -13,7 +13,7 @@ __all__ = ["Action", "GameAbandoned", "GameOutcome", "GameStarted", "Seat", "Sea
 
 
 class Seat(msgspec.Struct, frozen=True, kw_only=True):
-    """Who plays one seat."""
+    """The player of one seat."""
 
     seat: int
     """0-based player number in the environment."""
@@ -64,14 +64,14 @@ class GameAbandoned(Event, frozen=True, kw_only=True, tag="game-abandoned"):
     split: str
     """``train`` or ``eval``."""
     reason: str
-    """Why it was given up."""
+    """The reason for giving it up."""
 
 
 class Action(msgspec.Struct, frozen=True, array_like=True):
     """One move of a game, in order of play; with the seed it replays the game."""
 
     seat: int
-    """Who moved."""
+    """The seat that moved."""
     action: str
     """Exactly what was passed to the environment."""
     valid: bool = True
@@ -79,7 +79,7 @@ class Action(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SeatResult(msgspec.Struct, frozen=True, kw_only=True):
-    """How one seat did."""
+    """The result of one seat."""
 
     seat: int
     """0-based player number in the environment."""
@@ -125,7 +125,7 @@ class GameOutcome(Event, frozen=True, kw_only=True, tag="game-outcome"):
     reason: str
     """``win``, ``draw``, ``invalid-move`` or ``truncated``."""
     reason_text: str = ""
-    """What the environment said about the end."""
+    """The environment's words about the end."""
     invalid_seat: int | None = None
     """The seat whose invalid move ended the game; ``None``: nobody's did."""
     actions: tuple[Action, ...] = ()

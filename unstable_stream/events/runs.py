@@ -77,6 +77,6 @@ class RunFinished(Event, frozen=True, kw_only=True, tag="run-finished"):
     outcome: str
     """``completed``, ``stopped`` (by a person) or ``failed``."""
     reason: str = ""
-    """Why it ended."""
+    """The reason for the end."""
     updates: int = 0
     """Learner updates done."""

@@ -87,7 +87,7 @@ class Trajectory(Event, frozen=True, kw_only=True, tag="trajectory"):
     reward: float
     """This seat's final reward."""
     reason: str
-    """How the game ended, as in the game outcome."""
+    """The end of the game, as in the game outcome."""
     invalid_move: bool = False
     """Whether this seat's invalid move ended the game."""
     opponent_invalid: bool = False

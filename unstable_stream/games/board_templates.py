@@ -1,4 +1,4 @@
-"""Prompts for the tiny player: its own symbol and the cells of the board, one word each.
+"""Make prompts for the tiny player: its own symbol and the cells of the board, one word each.
 
 The tiny player knows 40 words, so these templates drop the rules, the history and the list of legal moves
 that an observation also holds. What is left is every fact a player of a board game with perfect information
@@ -21,7 +21,7 @@ _ACTION = re.compile(r"\[\s*(\d+)\s*\]")
 
 @dataclass(frozen=True, slots=True)
 class _BoardGame:
-    """How TextArena prints one game."""
+    """The patterns that read one game's printed board."""
 
     word: str
     """First word of the prompt: tells the games apart for a model that plays both."""

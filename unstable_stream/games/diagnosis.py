@@ -1,4 +1,4 @@
-"""Why a TextArena environment cannot run here, and what helps, read off the exception it raised."""
+"""Explain an exception of a TextArena environment: why it cannot run here, and what helps."""
 
 import re
 import sys
@@ -12,7 +12,7 @@ _NLTK_DOWNLOAD = re.compile(r"nltk\.download\('([^']+)'\)")
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """What a person needs to know."""
+    """The reason and the remedy, for a person."""
 
     kind: str
     """``nltk-data``, ``python-3.12``, ``missing-files``, ``missing-package``, ``openrouter-key``,

@@ -1,4 +1,4 @@
-"""The one door to TextArena: fresh environment objects, private randomness, typed results.
+"""Run TextArena environments: fresh objects, private randomness, typed results.
 
 Facts about TextArena 0.7.4 that this module hides:
 
@@ -42,7 +42,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What the seat to move is shown."""
+    """The text that the seat to move is shown."""
 
     seat: int
     text: str
@@ -50,7 +50,7 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What came of one action."""
+    """The result of one action."""
 
     done: bool
     valid: bool
@@ -63,12 +63,12 @@ class StepResult:
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentResult:
-    """How a game stands when it is closed."""
+    """The state of a game when it is closed."""
 
     rewards: dict[int, float] | None
     """Final reward of every seat, 0.0 for one the environment left out; ``None`` if unfinished."""
     reason: str
-    """What the environment said about the end; may be empty."""
+    """The environment's words about the end; may be empty."""
     roles: dict[int, str]
     """Seats that have a name of their own (``White``, ``Mafia``); ``Player 0`` is no name."""
     invalid_seats: frozenset[int]

@@ -1,4 +1,4 @@
-"""Private random generators for code that insists on using the process-wide ones.
+"""Give private random generators to code that uses the process-wide ones.
 
 TextArena's environments draw from the module-level functions of :mod:`random`, and a few from
 :mod:`numpy.random`. Two games that take turns would consume each other's numbers. Each game therefore owns
@@ -42,7 +42,7 @@ _TURN: Final = threading.Lock()
 
 
 class _Discard(io.TextIOBase):
-    """Where environments print their debugging lines: standard output is for data."""
+    """The stream for the environments' debugging lines: standard output is for data."""
 
     def write(self, text: str) -> int:
         return len(text)

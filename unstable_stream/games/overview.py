@@ -1,4 +1,4 @@
-"""What can be played on this machine, as a page: ``python -m unstable_stream.games.overview``."""
+"""Write the page of environments that run here: ``python -m unstable_stream.games.overview``."""
 
 import sys
 from collections import defaultdict

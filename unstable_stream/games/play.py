@@ -37,7 +37,7 @@ __all__ = ["PlayedGame", "play_game", "turn_seed"]
 
 @dataclass(frozen=True, slots=True)
 class PlayedGame:
-    """What one game adds to the log, in one transaction."""
+    """The events that one game adds to the log, in one transaction."""
 
     trajectories: list[Trajectory]
     """One per seat that a language model with recorded tokens played, by seat."""
@@ -95,7 +95,7 @@ async def play_game(
 
 
 class _GameLog:
-    """What has happened so far in one game."""
+    """The actions and turns of one game so far."""
 
     def __init__(self, num_players: int) -> None:
         self.actions: list[Action] = []
@@ -103,7 +103,7 @@ class _GameLog:
         """Moves made by each seat."""
         self.sampled: list[list[Turn]] = [[] for _ in range(num_players)]
         self.settings: list[SampledTokens | None] = [None] * num_players
-        """How each seat's first recorded turn was sampled."""
+        """The sampling settings of each seat's first recorded turn."""
 
     def add(self, turn: TurnContext, move: Move, result: StepResult, latency_ms: float) -> None:
         self.actions.append(Action(turn.seat, move.action, result.valid))
@@ -135,7 +135,7 @@ class _GameLog:
 
 @dataclass(frozen=True, slots=True)
 class _Verdict:
-    """How the game ended, by this module's rules."""
+    """The result of a game by this module's rules."""
 
     reason: str
     text: str

@@ -1,4 +1,4 @@
-"""What a game asks of whoever plays a seat."""
+"""Define a player: it is shown a turn and returns a move."""
 
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -8,7 +8,7 @@ __all__ = ["Move", "Player", "SampledTokens", "TurnContext"]
 
 @dataclass(frozen=True, slots=True)
 class TurnContext:
-    """What a player is shown when it is to move."""
+    """The information that a player gets when it is to move."""
 
     env_id: str
     seat: int
@@ -24,7 +24,7 @@ class TurnContext:
 
 @dataclass(frozen=True, slots=True)
 class SampledTokens:
-    """How a language model came to its move: all that training needs, recorded and never re-made."""
+    """The sampling behind a language model's move. Training uses this record and never samples again."""
 
     prompt: str
     prompt_token_ids: tuple[int, ...]
@@ -34,7 +34,7 @@ class SampledTokens:
     finish_reason: str
     policy_version: int | None = None
     temperature: float = 1.0
-    """What ``logprobs`` were sampled at."""
+    """The temperature that ``logprobs`` were sampled at."""
     top_p: float = 1.0
 
 
@@ -43,7 +43,7 @@ class Move:
     """A decision."""
 
     action: str
-    """What is passed to the environment, e.g. ``[4]``."""
+    """The text passed to the environment, e.g. ``[4]``."""
     format_feedback: dict[str, bool] = field(default_factory=dict)
     sampled: SampledTokens | None = None
     """``None`` for scripted players: their turns are in the outcome's actions only."""

@@ -1,4 +1,4 @@
-r"""Prompt templates, each paired with the extraction of the action from the completion.
+r"""Define prompt templates, each with the extraction of the action from the completion.
 
 A template turns an observation into the text a model is given, and a completion back into what the
 environment understands: the last ``\boxed{4}`` becomes ``[4]``. To add one, write a function from
@@ -18,7 +18,7 @@ __all__ = ["TEMPLATES", "PromptTemplate", "extract_boxed", "extract_bracketed", 
 
 @dataclass(frozen=True, slots=True)
 class PromptTemplate:
-    """How observations are worded for a model, and how its completions are read."""
+    """A prompt template, and the extraction of the action from a completion."""
 
     name: str
     format: Callable[[str], str]

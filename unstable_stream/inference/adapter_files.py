@@ -1,4 +1,4 @@
-"""What can be told about a LoRA adapter from its files alone, before an engine reads the weights."""
+"""Check a LoRA adapter by its files alone, before an engine reads the weights."""
 
 import json
 import struct

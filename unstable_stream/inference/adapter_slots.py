@@ -1,4 +1,4 @@
-"""Which LoRA adapters are live in an engine that has room for a few, and whose turn is next.
+"""Decide which LoRA adapters are live in an engine that has room for a few.
 
 A request holds its adapter's slot while it is under way. Once an adapter without a slot is asked for, the
 live adapter with the fewest requests stops taking new ones, drains and hands over. Its own later requests
@@ -30,7 +30,7 @@ class _Resident:
 
 
 class AdapterSlots:
-    """Admits requests so that at most ``max_live`` adapters have any under way. For one event loop only."""
+    """Lets requests wait, so that at most ``max_live`` adapters run at a time. For one event loop only."""
 
     def __init__(
         self,

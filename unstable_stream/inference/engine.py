@@ -1,4 +1,4 @@
-"""Text generation as the rest of the package sees it: token ids in, token ids and log-probabilities out."""
+"""Define the engine port: token ids go in, token ids and log-probabilities come out."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -28,7 +28,7 @@ class Adapter:
 
 @dataclass(frozen=True, slots=True)
 class SamplingSettings:
-    """How to sample. Greedy decoding is ``temperature=0``."""
+    """Settings of the sampling. Greedy decoding is ``temperature=0``."""
 
     max_tokens: int = 512
     temperature: float = 1.0
@@ -52,7 +52,7 @@ class GenerationRequest:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """What was sampled. ``token_ids`` and ``logprobs`` have the same length."""
+    """The sampled text and tokens. ``token_ids`` and ``logprobs`` have the same length."""
 
     token_ids: list[int]
     """The end or stop token is included if it was sampled."""

@@ -5,4 +5,4 @@ from typing import Final
 __all__ = ["VLLM_LORA_RANKS"]
 
 VLLM_LORA_RANKS: Final = (1, 8, 16, 32, 64, 128, 256, 320, 512)
-"""What ``max_lora_rank`` may be."""
+"""The values that ``max_lora_rank`` may have."""

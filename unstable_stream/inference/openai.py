@@ -1,4 +1,4 @@
-"""Fixed opponents behind any OpenAI-compatible chat endpoint: OpenRouter, a vLLM server, OpenAI itself."""
+"""Ask fixed opponents behind an OpenAI-compatible chat endpoint: OpenRouter, a vLLM server, OpenAI."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""Players that ask a language model: our own policy, or a fixed one behind a chat endpoint."""
+"""Play a seat with a language model: our own policy, or a fixed one behind a chat endpoint."""
 
 from typing import Protocol
 
@@ -10,11 +10,11 @@ __all__ = ["ChatPlayer", "PolicyPlayer", "Template"]
 
 
 class Template(Protocol):
-    """How observations are worded for a model and its completions read; see :mod:`~.games.templates`."""
+    """A prompt template with the extraction of the action; see :mod:`~.games.templates`."""
 
     @property
     def chat(self) -> bool:
-        """Whether :meth:`format` gives a user message for the chat template, not a whole prompt."""
+        """``True`` if :meth:`format` gives a user message for the chat template, not a whole prompt."""
 
     def format(self, observation: str, /) -> str:
         """Return the prompt text."""

@@ -1,4 +1,4 @@
-"""Chance in text generation: a uniform number per request seed and token position; checked settings."""
+"""Give text generation its random numbers, one per request seed and token position, and check settings."""
 
 import math
 

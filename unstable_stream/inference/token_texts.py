@@ -1,4 +1,4 @@
-"""What single sampled tokens say, for a person who reads a recorded completion. Never asks the network."""
+"""Turn single sampled tokens into text for a person who reads a completion, without the network."""
 
 from collections.abc import Sequence
 from pathlib import Path

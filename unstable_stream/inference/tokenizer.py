@@ -1,4 +1,4 @@
-"""Text to token ids and back, without loading torch.
+"""Turn text into token ids and back, without loading torch.
 
 ``tokenizer.json`` and the chat template are read directly (``tokenizers`` and ``jinja2`` load in 0.2 s, where
 ``transformers.AutoTokenizer`` takes seconds and a few hundred megabytes). Only a model without a
@@ -27,7 +27,7 @@ _SPECIAL_NAMES = ("bos_token", "eos_token", "pad_token", "unk_token")
 
 
 class Tokenizer(Protocol):
-    """What players need of a tokenizer."""
+    """The part of a tokenizer that players use."""
 
     @property
     def eos_token_ids(self) -> frozenset[int]:

@@ -1,4 +1,4 @@
-"""The model pool: ratings as a fold over game outcomes, and the choice of opponents."""
+"""Rate models by a fold over game outcomes, and choose opponents."""
 
 from unstable_stream.model_pool.exploration import ExplorationTracker
 from unstable_stream.model_pool.pool import ModelPool, Opponent

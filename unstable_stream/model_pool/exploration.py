@@ -1,4 +1,4 @@
-"""How much new play each opponent brings out: n-gram coverage over a rolling window of games."""
+"""Measure the new play that each opponent brings out: n-gram coverage over a rolling window of games."""
 
 import hashlib
 from collections import Counter, deque

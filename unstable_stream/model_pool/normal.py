@@ -1,4 +1,4 @@
-"""The standard normal distribution, precise far out in its tails."""
+"""Compute the standard normal distribution, precisely also far out in its tails."""
 
 import math
 from statistics import NormalDist

@@ -1,4 +1,4 @@
-"""Games and ratings as columns of numbers, for rating millions of games anew."""
+"""Hold games and ratings as columns of numbers, to rate millions of games anew."""
 
 from array import array
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ __all__ = ["GameColumns", "Names", "RatingHistory"]
 
 @dataclass(slots=True)
 class Names:
-    """What the integers in :class:`GameColumns` stand for. Models are numbered by first appearance."""
+    """The names behind the integers in :class:`GameColumns`. Models are numbered by first appearance."""
 
     envs: list[str] = field(default_factory=list)
     models: list[str] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""The rating processor: a fold from game outcomes to TrueSkill ratings, per environment and overall."""
+"""Fold game outcomes into TrueSkill ratings, per environment and overall."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar

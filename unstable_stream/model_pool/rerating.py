@@ -1,4 +1,4 @@
-"""Rates recorded games anew, a million of them in seconds: the rating processor's rules over columns.
+"""Rate recorded games anew, a million in seconds: the rating processor's rules over columns.
 
 The rules are :class:`~unstable_stream.model_pool.ratings.RatingProcessor`'s, and with TrueSkill and the same
 settings so are the numbers, to the last bit. What differs is that a game is a few integers in columns
@@ -17,7 +17,7 @@ __all__ = ["RatedModel", "Rerating"]
 
 @dataclass(frozen=True, slots=True)
 class RatedModel:
-    """Where a model stands in the end."""
+    """The final rating of a model."""
 
     env_id: str
     model_uid: str
@@ -174,7 +174,7 @@ class Rerating:
         return self._first(scope, model) if mu is None else (mu, scope.sigma[model])
 
     def _first(self, scope: _Scope, model: int) -> tuple[float, float]:
-        """Where a model never rated starts, as ``RatingProcessor`` has it."""
+        """Return the first belief about a model, as ``RatingProcessor`` has it."""
         names = self._names
         visited = {names.models[model]}
         parent = self._parent(model)

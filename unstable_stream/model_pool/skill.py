@@ -51,9 +51,9 @@ class TrueSkillSettings:
     """Standard deviation of the skill's drift between games. A model here never changes (each checkpoint is
     a model of its own), so there is none; the package's default of 25/300 is for people, who learn."""
     draw_probability: Mapping[str, float] = field(default_factory=dict)
-    """How often two equal models draw, by environment."""
+    """Probability that two equal models draw, by environment."""
     default_draw_probability: float = 0.1
-    """The same where not given."""
+    """The same for every other environment."""
     inherited_sigma: float = 25.0 / 12.0
     """A new checkpoint starts at its parent's ``mu``, with this much uncertainty (a standard deviation)
     added: one update may have changed it by about half a ``beta``."""
@@ -74,15 +74,15 @@ class TrueSkillSettings:
 
     @cached_property
     def default(self) -> Skill:
-        """The belief about a model never seen."""
+        """Return the belief about a model never seen."""
         return Skill(self.mu, self.sigma)
 
     def inherited(self, parent: Skill) -> Skill:
-        """Where a checkpoint starts whose parent is at ``parent``; never less certain than a stranger."""
+        """Return the first belief about a child of ``parent``, never less certain than a stranger's."""
         return Skill(parent.mu, min(self.sigma, math.hypot(parent.sigma, self.inherited_sigma)))
 
     def draw_probability_of(self, env_id: str) -> float:
-        """The draw probability in force for an environment."""
+        """Return the draw probability for an environment."""
         return self.draw_probability.get(env_id, self.default_draw_probability)
 
 

@@ -1,4 +1,4 @@
-"""Rating systems to choose from when games are rated anew: TrueSkill, Elo and OpenSkill.
+"""Define the rating systems for rating games anew: TrueSkill, Elo and OpenSkill.
 
 A belief is two numbers, ``mu`` and ``sigma``, in the system's own points; ``sigma`` is 0 where a system has
 no uncertainty. The order in which players are listed does not matter to any of them.
@@ -25,7 +25,7 @@ _NEVER_SEEN_SIGMA: Final = 25.0 / 3.0
 
 
 class RatingSystem(Protocol):
-    """How beliefs change by a game."""
+    """A rule that changes the beliefs about models after a game."""
 
     name: ClassVar[str]
     uncertain: ClassVar[bool]
@@ -33,10 +33,10 @@ class RatingSystem(Protocol):
 
     @property
     def start(self) -> tuple[float, float]:
-        """The belief about a model never seen."""
+        """Return the belief about a model never seen."""
 
     def inherited(self, mu: float, sigma: float) -> tuple[float, float]:
-        """The belief about a new checkpoint whose parent is at ``mu`` and ``sigma``."""
+        """Return the belief about a new checkpoint whose parent has ``mu`` and ``sigma``."""
 
     def pair(self, env_id: str) -> PairUpdate:
         """Return the update for games of two in an environment."""
@@ -47,7 +47,7 @@ class RatingSystem(Protocol):
         """Return everybody's belief after a game of three or more; lower ranks are better."""
 
     def score(self, mu: float, sigma: float) -> float:
-        """What a ladder is ordered by."""
+        """Return the number that orders a ladder."""
 
     def parameters(self) -> dict[str, Any]:
         """Return all settings, as JSON values."""
@@ -117,7 +117,7 @@ class Elo:
     k: float = 32.0
     """The most that one game of two can move a rating, in points."""
     mu: float = 1500.0
-    """Where a model never seen starts."""
+    """The first rating of a model."""
     scale: float = 400.0
     """A lead of so many points wins ten games for each one lost."""
 

@@ -1,4 +1,4 @@
-"""Reward transformations: what happens to a reward between the environment and the learner.
+"""Change rewards on their way from the environment to the learner.
 
 Three kinds, applied in this order: *final* (once per game, on all seats' rewards), *step* (each turn of
 a trajectory), *sampling* (a batch, just before it is trained on). The first two run in the reward

@@ -1,4 +1,4 @@
-"""Final-reward transformations: one game's rewards of all seats in, a new vector out.
+"""Change the final rewards of one game: the rewards of all seats go in, a new vector comes out.
 
 A custom one subclasses :class:`FinalRewardTransform` and implements ``__call__(x, env_id=None)``.
 """
@@ -135,7 +135,7 @@ class RoleAdvantageFormatter(FinalRewardTransform):
 
 
 class RoleAdvantageByEnvFormatter(RoleAdvantageFormatter):
-    """The same with separate baselines per environment; ``None`` counts as one more environment."""
+    """Does the same with a baseline for each environment; ``None`` counts as one more environment."""
 
     def __init__(self, default_role_adv: float = 0.0, tau: float = 0.05) -> None:
         """As :class:`RoleAdvantageFormatter`."""

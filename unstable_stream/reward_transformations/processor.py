@@ -1,4 +1,4 @@
-"""The reward processor: a fold from trajectories to steps.
+"""Fold trajectories into steps.
 
 It looks at trained trajectories of the ``train`` split of one run. Its state is the transformations'
 state and the games it has seen; neither depends on anything but the trajectories, in order.

@@ -1,4 +1,4 @@
-"""Transformations from configuration: ``{"type": name, **arguments}`` to objects.
+"""Build transformations from configuration: ``{"type": name, **arguments}``.
 
 ``type`` is a class of this package, or any reference to an extension: a subclass of the kind's base, another
 class whose instances are called in the same way, or a function.

@@ -1,4 +1,4 @@
-"""Sampling-reward transformations: applied to a training batch after it is drawn.
+"""Change the rewards of a training batch after it is drawn.
 
 A custom one subclasses :class:`SamplingRewardTransform` and implements ``__call__(steps, env_id=None)``;
 it may change ``reward`` in place.
@@ -94,7 +94,7 @@ class NormalizeRewards(SamplingRewardTransform):
 
 
 class NormalizeRewardsByEnv(NormalizeRewards):
-    """The same, for each environment of the batch on its own."""
+    """Does the same for each environment of the batch on its own."""
 
     def __call__(self, steps: list[Sample], env_id: str | None = None) -> list[Sample]:
         by_env: dict[str, list[Sample]] = {}

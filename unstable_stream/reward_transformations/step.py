@@ -1,4 +1,4 @@
-"""Step-reward transformations: shape the reward of each turn of one trajectory.
+"""Shape the reward of each turn of one trajectory.
 
 A custom one subclasses :class:`StepRewardTransform` and implements
 ``__call__(trajectory, step_index, base_reward) -> float``.
@@ -56,7 +56,7 @@ class TrajectoryView:
 
     @cached_property
     def obs(self) -> list[str]:
-        """What the environment showed this seat, before the template."""
+        """The text that the environment showed this seat, before the template."""
         return [turn.observation for turn in self.event.turns]
 
     @cached_property
@@ -66,7 +66,7 @@ class TrajectoryView:
 
     @cached_property
     def extracted_actions(self) -> list[str]:
-        """What was passed to the environment."""
+        """The actions passed to the environment."""
         return [turn.action for turn in self.event.turns]
 
     @cached_property
@@ -76,7 +76,7 @@ class TrajectoryView:
 
     @cached_property
     def format_feedbacks(self) -> list[dict[str, bool]]:
-        """What the extraction found, and ``invalid_move``: whether the environment refused the action."""
+        """The findings of the extraction, and ``invalid_move``: the environment refused the action."""
         return [{**turn.format_feedback, "invalid_move": not turn.valid} for turn in self.event.turns]
 
 

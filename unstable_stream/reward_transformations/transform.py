@@ -1,4 +1,4 @@
-"""What the three kinds of reward transformation share: explicit state."""
+"""Define the base of the three kinds of reward transformation: explicit state."""
 
 from collections.abc import Sequence
 from typing import Any, TypeAlias

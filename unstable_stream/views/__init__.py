@@ -1,1 +1,1 @@
-"""What people read of a run: transcripts of games, and the report."""
+"""Show a run to people: transcripts of games, and the report."""

@@ -1,4 +1,4 @@
-"""One game as it was played, put together from the archive's tables."""
+"""Put one game together from the archive's tables, move by move."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ ORDER BY a.game_turn
 
 @dataclass(frozen=True, slots=True)
 class SeatLine:
-    """Who played a seat, and how it went if the game finished."""
+    """The model of a seat, and its result if the game finished."""
 
     seat: int
     model_uid: str
@@ -51,7 +51,7 @@ class SeatLine:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """One move. What a scripted player saw and thought was never recorded."""
+    """One move. The log does not record observations and prompts of scripted players."""
 
     game_turn: int
     seat: int
@@ -69,7 +69,7 @@ class Move:
     """Update whose weights sampled it; ``None``: a fixed opponent."""
     latency_ms: float | None = None
     token_ids: Sequence[int] = ()
-    """What the engine sampled; as long as ``logprobs``."""
+    """The sampled token ids; as many as ``logprobs``."""
     logprobs: Sequence[float] = ()
     """Nats, one per sampled token."""
     step_id: str | None = None

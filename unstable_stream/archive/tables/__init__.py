@@ -1,4 +1,4 @@
-"""The typed tables. A new event family needs one :class:`Table` here and nothing elsewhere."""
+"""List the typed tables. A new event family needs one :class:`Table` here and nothing elsewhere."""
 
 from typing import Final
 

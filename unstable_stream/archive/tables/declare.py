@@ -74,7 +74,7 @@ class Column:
     text: str = ""
     """Meaning, unit, and the meaning of ``NULL``; empty: as described in the struct."""
     source: Source = ""
-    """Where the value comes from; by default the attribute of the column's name."""
+    """The attribute or function that gives the value; by default the attribute of the column's name."""
     packed: bool = False
     """The source gives bytes: a packed array (:mod:`unstable_stream.events.arrays`), or UTF-8 for text."""
     fields: tuple[tuple[Struct, str], ...] = ()

@@ -1,1 +1,1 @@
-"""Opponents that need no model: random, first legal move, perfect play by search."""
+"""Play without a model: a random or the first legal move, or perfect play by search."""

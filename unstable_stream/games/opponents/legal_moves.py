@@ -1,4 +1,4 @@
-"""Legal moves read from what an environment prints: scripted players see what a model sees.
+"""Read legal moves from an environment's text: scripted players see no more than a model does.
 
 An observation may hold the whole history, so the last match is always the present. Players' own words
 come before the board the environment prints in answer to them, so they cannot fake one.

@@ -1,4 +1,4 @@
-"""Opponents that need no model: evaluation without a network, and a yardstick that never changes.
+"""Play as a scripted opponent: it needs no model and no network, and it never changes.
 
 They see the observation text alone, like any player, and their choices are a function of it and the
 turn's seed. ``perfect`` is reserved for games that are solved; ``minimax-N`` looks N moves ahead.
@@ -143,7 +143,7 @@ _connect_four_board = lru_cache(maxsize=None)(search.ConnectFourBoard)
 
 @dataclass(frozen=True, slots=True)
 class _Game:
-    """What is known of one family of environments (``SimpleTak`` for ``SimpleTak-v0-large-train``)."""
+    """The strategies for one family of environments (``SimpleTak`` for ``SimpleTak-v0-large-train``)."""
 
     legal: Callable[[str], list[str]]
     strong: Mapping[str, Candidates] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Game-tree search for scripted opponents: exact where the game is small, depth-limited otherwise.
+"""Search game trees for scripted opponents: exactly in small games, to a limited depth otherwise.
 
 All positions are pairs of bit masks ``(own, other)`` from the point of view of the player to move. Every
 function returns *all* moves it finds equally good, so that the caller may choose among them by chance.
@@ -24,10 +24,10 @@ class Board(Protocol):
         """Bits that may be set, promising ones first; empty when the board is full."""
 
     def wins(self, stones: int) -> bool:
-        """Whether these stones have won."""
+        """Return whether these stones have won."""
 
     def estimate(self, own: int, other: int) -> int:
-        """How good the position is for the player to move; well under 1,000,000 in size."""
+        """Return the value of the position for the player to move; its size is well under 1,000,000."""
 
 
 def best_moves(board: Board, own: int, other: int, depth: int) -> list[int]:

@@ -1,4 +1,4 @@
-"""The engine that needs nothing but torch and transformers: continuous batches, several adapters in each.
+"""Generate with torch and transformers alone: continuous batches, several adapters in each.
 
 One thread computes. Requests join between decoding steps and leave as soon as they are done, so a batch never
 waits for its longest member. Callers may be on any event loop; the loop itself never computes.

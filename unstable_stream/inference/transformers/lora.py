@@ -1,4 +1,4 @@
-"""LoRA adapters applied to a batch whose tokens are sorted by adapter, without merging any of them."""
+"""Apply LoRA adapters to a batch whose tokens are sorted by adapter, without merging any adapter."""
 
 import json
 import math

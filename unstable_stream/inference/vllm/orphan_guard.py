@@ -1,4 +1,4 @@
-"""Loaded inside vLLM's worker process: ends the engine's processes when the engine's owner is gone.
+"""End vLLM's processes when the engine's owner is gone; vLLM loads this module in its worker process.
 
 vLLM's engine process outlives an owner that was killed with SIGKILL and keeps its memory, on a GPU all of it.
 vLLM imports this module by name (``worker_extension_cls``) before it loads the model, and importing it starts

@@ -1,4 +1,4 @@
-"""The consumer of a local log."""
+"""Read a local log, alone or as a member of a group."""
 
 import asyncio
 import math
@@ -38,7 +38,7 @@ _RECHECK_WITHOUT_WAKEUPS_S: Final = 0.1
 
 @dataclass(frozen=True, slots=True)
 class LogParts:
-    """What an open log shares with its consumers and producers."""
+    """The parts of an open log that its consumers and producers share."""
 
     path: str
     reader: ReadThread
@@ -57,7 +57,7 @@ _Look: TypeAlias = "_GroupMoved | tuple[int, list[list[StoredRecord]]]"
 """Or the database's version and the records found, by partition."""
 
 _Begins: TypeAlias = dict[TopicPartition, tuple[Owned, int | None]]
-"""What a member owns and where to begin; ``None``: go on where it is."""
+"""A member's partitions and the offsets to begin at; ``None``: the consumer goes on at its position."""
 
 
 class LocalConsumer:
@@ -299,7 +299,7 @@ class LocalConsumer:
         self._empty_at = None
 
     async def close(self) -> None:
-        """Leave the group: its other members take over at once. What was not committed is read again."""
+        """Leave the group. Its other members take over at once, from the committed positions."""
         if self._closed:
             return
         self._closed = True

@@ -1,4 +1,4 @@
-"""The file of a local log: SQLite in WAL mode, its schema, and what its errors mean.
+"""Open the file of a local log: SQLite in WAL mode, its schema, and the meaning of its errors.
 
 Each partition has a table of its own, keyed by offset: appending to it only ever touches its last page,
 which is as fast as one table for everything and keeps the records of a partition side by side on disk.

@@ -1,8 +1,7 @@
-"""Consumer groups of a local log: who is a member, who owns which partition, what is committed.
+"""Keep the consumer groups of a local log: members, owners of partitions, committed positions.
 
-A change of membership takes nothing from a live member behind its back: whoever is to lose a partition
-gives it up in its own next :func:`synchronise`, after it has committed what it had read. Only a member
-that is dead or silent for too long loses its partitions at once; its later commits are fenced.
+A live member loses a partition only in its own next :func:`synchronise`, after it has committed what it had
+read. A member that is dead, or silent for too long, loses its partitions at once, and its later commits fail.
 
 All functions run inside a transaction.
 """
@@ -102,7 +101,7 @@ def share_out(
 def synchronise(
     connection: sqlite3.Connection, topics: TopicCatalogue, member: Member
 ) -> tuple[int, list[Owned]]:
-    """Join or stay in the group and bring the owners closer to the fair share; a sign of life.
+    """Join or stay in the group, show that the member lives, and bring the owners closer to a fair share.
 
     Returns the group's generation and what the member owns from now on.
     """

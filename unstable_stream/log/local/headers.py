@@ -1,4 +1,4 @@
-"""Record headers, stored without repeating what repeats.
+"""Store record headers so that values which repeat are stored once.
 
 Names and the values of :data:`SHARED` headers form a *layout*, which is stored once and numbered; a record
 keeps the number and its own values. What is read back is equal to what was appended, order included.
@@ -28,7 +28,7 @@ _Layout: TypeAlias = tuple[tuple[str, bytes | None], ...]
 
 @dataclass(slots=True)
 class _Names:
-    """How headers with these names, in this order, are taken apart."""
+    """The split of headers with these names, in this order, into shared and own values."""
 
     shared: Callable[[Mapping[str, bytes]], tuple[bytes, ...]]
     own: Callable[[Mapping[str, bytes]], tuple[bytes, ...]]
@@ -48,7 +48,7 @@ def _values_of(names: list[str]) -> Callable[[Mapping[str, bytes]], tuple[bytes,
 
 
 class HeaderStore:
-    """Headers to ``(layout id, own values)`` and back. Each thread has its own: it caches, without a lock."""
+    """Turns headers into ``(layout id, own values)`` and back. It caches without a lock: one per thread."""
 
     def __init__(self, busy_timeout_s: float) -> None:
         self._busy_timeout_s = busy_timeout_s

@@ -1,4 +1,4 @@
-"""The local event log: one SQLite file, no server, any number of processes of one host.
+"""Keep the event log in one SQLite file, for any number of processes of one host, without a server.
 
 ``LocalLog.open(path)`` opens it, from any thread and without an event loop; all else is a coroutine.
 Reads and writes run on two threads of the log's own, so the event loop never waits for the disk.

@@ -1,4 +1,4 @@
-"""Which process owns a group membership, and whether it is still there.
+"""Identify the process that owns a group membership, and tell whether it still runs.
 
 A process is named by its pid and its start time, so that a reused pid is not mistaken for the old
 process, within the boot and pid namespace (container) where that pid has a meaning.
@@ -14,7 +14,7 @@ __all__ = ["Liveness", "ProcessIdentity", "current_process", "liveness"]
 
 
 class Liveness(Enum):
-    """What can be said about a process from here."""
+    """The state of a process, as far as it can be seen from here."""
 
     ALIVE = "alive"
     DEAD = "dead"

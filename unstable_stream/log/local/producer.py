@@ -1,4 +1,4 @@
-"""The transactional producer of a local log.
+"""Append records and commit positions of a local log in one transaction.
 
 A transaction is kept in memory until it commits; then, in one SQLite transaction: the producer's epoch
 is checked, the owners of the partitions are checked, the records are inserted, the positions stored.

@@ -1,4 +1,4 @@
-"""Appending to and reading from the partition tables of a local log."""
+"""Append to and read from the partition tables of a local log."""
 
 import itertools
 import sqlite3
@@ -28,7 +28,7 @@ _DELETED_AT_ONCE: Final = 5_000  # rows; keeps the write lock short
 
 @dataclass(slots=True)
 class _Columns:
-    """What one partition gets, column by column: SQLite takes its rows from a ``zip``, for free."""
+    """The new rows of one partition, column by column: SQLite takes rows from a ``zip`` at no cost."""
 
     timestamps_ms: list[int] = field(default_factory=list)
     keys: list[str] = field(default_factory=list)
@@ -38,7 +38,7 @@ class _Columns:
 
 
 class AppendBatch:
-    """Records on their way into the log: :meth:`prepare` outside the transaction, :meth:`write` inside."""
+    """Records to be appended: call :meth:`prepare` outside the transaction and :meth:`write` inside."""
 
     def __init__(self, records: Sequence[Record], topics: TopicCatalogue, headers: HeaderStore) -> None:
         self._records = tuple(records)  # the caller may go on using its list

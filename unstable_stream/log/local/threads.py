@@ -1,4 +1,4 @@
-"""Two threads for each open log, one SQLite connection each: reads never wait for a writer's fsync.
+"""Run SQLite on two threads for each open log, so that reads never wait for a writer's fsync.
 
 The write thread commits everything that is waiting in one SQLite transaction (group commit): many tasks
 that append one record each share an fsync, and each of their batches stays atomic.

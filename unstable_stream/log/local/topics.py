@@ -1,4 +1,4 @@
-"""The topics of a local log, and their settings."""
+"""Keep the topics of a local log and their settings."""
 
 import sqlite3
 from collections.abc import Mapping, Sequence

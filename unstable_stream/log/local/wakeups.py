@@ -1,4 +1,4 @@
-"""Waking consumers of all processes when something was committed, without polling.
+"""Wake the consumers of all processes after a commit, without polling.
 
 Each log that has a waiting consumer binds a Unix datagram socket in a directory beside the log file;
 whoever commits sends one byte to every socket there. A lost byte costs no more than the consumers'
@@ -72,7 +72,7 @@ class Ringer:
 
 
 class Doorbell:
-    """What the consumers of one open log wait on. Belongs to the event loop."""
+    """The bell that the consumers of one open log wait for. It belongs to the event loop."""
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
@@ -82,7 +82,9 @@ class Doorbell:
         self._waiters: set[asyncio.Future[None]] = set()
 
     def bind(self) -> bool:
-        """Make the doorbell known; return whether it was not before: then look once more before waiting.
+        """Make the doorbell known to writers; return whether it was unknown before.
+
+        If it was unknown, look at the log once more before waiting.
 
         Raises :class:`OSError` where no socket can be made, e.g. on some shared folders.
         """

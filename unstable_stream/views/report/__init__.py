@@ -1,4 +1,4 @@
-"""A run, or several beside each other, as one HTML page that opens anywhere and asks nobody for anything.
+"""Show one run, or compare several, on one HTML page that needs no server and no network.
 
 :mod:`reading` asks the archive, :mod:`samples` picks games worth reading, :mod:`sections` decides what is
 shown and says so in words, :mod:`figures` draws it with Plotly, :mod:`page` puts the page together. A further

@@ -1,4 +1,4 @@
-"""A chart as plain numbers, with one sentence that says what it is, and how rows become its lines.
+"""Hold charts as plain numbers with one sentence of explanation, and turn rows into their lines.
 
 A chart knows nothing of how it is drawn. Its numbers are also what the page gives as a table, so they can be
 read without a picture and checked by hand.
@@ -41,7 +41,7 @@ class Series:
     """Lower end of a band or an error bar."""
     high: Sequence[float | None] | None = None
     counts: Sequence[int] | None = None
-    """How many things each point is made of."""
+    """The number of games, moves or steps behind each point."""
     colour: int = 0
     """Place in the palette."""
     dash: int = 0
@@ -65,7 +65,7 @@ class Chart:
     """Unique in the page."""
     title: str
     says: str
-    """What it shows, in one sentence for someone who does not know the project."""
+    """One sentence that explains the chart to someone who does not know the project."""
     x_title: str = "policy version (learner updates so far)"
     y_title: str = ""
     series: Sequence[Series] = ()

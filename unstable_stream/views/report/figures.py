@@ -1,4 +1,4 @@
-"""Charts to Plotly figures. Colours come from the page, so that they fit its light and its dark theme."""
+"""Turn charts into Plotly figures; colours come from the page and fit its light and dark theme."""
 
 from collections.abc import Sequence
 from html import escape

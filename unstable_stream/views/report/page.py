@@ -1,4 +1,4 @@
-"""Puts the page together: one HTML file with everything in it, safe against whatever models wrote."""
+"""Put the report together as one HTML file that contains everything and escapes the models' texts."""
 
 import base64
 import hashlib

@@ -1,4 +1,4 @@
-"""Charts of who beats whom: ladder, ladder over time, payoff matrix."""
+"""Draw the ratings: ladder, ladder over time, payoff matrix."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""What a report needs to know of a run, asked of the archive."""
+"""Read from the archive the rows that a report shows."""
 
 import json
 import math
@@ -123,7 +123,7 @@ _TOTALS = """
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """All a report shows of a run but its games. What each list of rows holds: see the query of its name."""
+    """Everything that a report shows of a run, except games. The query of the same name fills each list."""
 
     run_id: str
     label: str
@@ -139,7 +139,7 @@ class RunFacts:
     bin_s: float
     """Width of a bar of what is shown over time, seconds."""
     rated_env: str
-    """Whose ratings are shown: ``*`` where there are any over all environments."""
+    """The environment whose ratings are shown; ``*`` (all together) if the run has such ratings."""
     opponents: Sequence[Row]
     curve: Sequence[Row]
     updates: Sequence[Row]
@@ -200,7 +200,7 @@ def _find_run(archive: Path, wanted: str, known: Sequence[tuple[str, str]]) -> s
 
 
 def read_run(archive: Path, run_id: str, label: str) -> RunFacts:
-    """Ask the archive for everything a report shows of one run."""
+    """Return everything that a report shows of one run, except its games."""
     run = {"run": run_id}
     (about,) = query(archive, "FROM runs WHERE run_id = $run", run).dicts()
     (totals,) = query(archive, _TOTALS, run).dicts()

@@ -1,4 +1,4 @@
-"""A few games worth reading, with what each token cost."""
+"""Choose a few games worth reading, with the log-probability of each sampled token."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -79,7 +79,7 @@ class SampleGame:
     """One game to read."""
 
     reasons: Sequence[str]
-    """Why it was picked."""
+    """The reason for choosing it."""
     transcript: Transcript
     moves: Sequence[Move]
     """Those shown."""

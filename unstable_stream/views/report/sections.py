@@ -1,4 +1,4 @@
-"""What the report shows, section by section."""
+"""Build the sections of the report."""
 
 from collections.abc import Callable, Sequence
 
