@@ -17,21 +17,13 @@ import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
-from aiokafka import AIOKafkaProducer
 from aiokafka import errors as kafka
 
 from unstable_stream.errors import EventLogError, LogUnavailableError, UnknownTopicError, UnstableStreamError
 from unstable_stream.log.kafka.cluster import Cluster, Lazy
 from unstable_stream.log.kafka.errors import FENCED, REFUSED, is_passing, translated
 from unstable_stream.log.kafka.records import MOST_BYTES_AT_ONCE, Batch, pack
-from unstable_stream.log.kafka.sending import (
-    close_producer,
-    commit_transaction,
-    discard,
-    fill_transaction,
-    open_producer,
-    send,
-)
+from unstable_stream.log.kafka.sending import Sender, open_sender
 from unstable_stream.log.kafka.topics import KafkaTopics
 
 __all__ = ["Appender"]
@@ -48,9 +40,9 @@ class Appender:
         self._cluster = cluster
         self._topics = topics
         name = f"unstable_stream-append-{secrets.token_hex(8)}"
-        self._plain = Lazy(lambda: open_producer(cluster, _DOING), close_producer)
+        self._plain = Lazy(lambda: open_sender(cluster, _DOING), Sender.close)
         self._transactional = Lazy(
-            lambda: open_producer(cluster, _DOING, name, transaction_timeout_s), close_producer
+            lambda: open_sender(cluster, _DOING, name, transaction_timeout_s), Sender.close
         )
         self._units = _Lane(self._store_units)
         self._transactions = _Lane(self._store_in_transaction)
@@ -72,18 +64,18 @@ class Appender:
     async def _store_units(self, batches: Sequence[Batch]) -> list[UnstableStreamError | None]:
         """Return for each batch what went wrong, if anything."""
         try:
-            producer = await self._plain.get()
+            sender = await self._plain.get()
         except EventLogError as error:
             return [error] * len(batches)
-        packed = pack(batches, producer, self._topics, whole=True)
+        packed = pack(batches, self._topics, in_transaction=False)
         try:
             async with asyncio.timeout(self._cluster.delivery_timeout_s):
-                outcomes = await send(producer, packed)
+                outcomes = await sender.send(packed)
         except TimeoutError as error:
-            await self._replace(self._plain, producer)
+            await self._replace(self._plain, sender)
             return [await self._undelivered(error, batch) for batch in batches]
         if any(outcomes):
-            await self._replace(self._plain, producer)  # its numbering of what it sent has a hole now
+            await self._replace(self._plain, sender)  # its numbering of what it sent has a hole now
         failed = {
             id(batch): outcome
             for one, outcome in zip(packed, outcomes, strict=True)
@@ -107,16 +99,16 @@ class Appender:
                 batch.offsets.clear()
             committing = False
             try:
-                producer = await self._transactional.get()
-                packed = pack(batches, producer, self._topics, whole=False)
+                sender = await self._transactional.get()
+                packed = pack(batches, self._topics, in_transaction=True)
                 try:
                     async with asyncio.timeout_at(deadline):
-                        await fill_transaction(producer, packed, {})
+                        await sender.fill_transaction(packed, {})
                         committing = True
-                        await commit_transaction(producer)
+                        await sender.commit_transaction()
                 except BaseException:
                     # The next producer has the same id, so that the brokers abort what this one left open.
-                    await self._replace(self._transactional, producer)
+                    await self._replace(self._transactional, sender)
                     raise
             except EventLogError as error:  # no producer, so that nothing was sent
                 return [error] * len(batches)
@@ -151,9 +143,9 @@ class Appender:
             return found
         return LogUnavailableError(f"{found} What was appended may be stored or not.")
 
-    async def _replace(self, holder: Lazy[AIOKafkaProducer], producer: AIOKafkaProducer) -> None:
+    async def _replace(self, holder: Lazy[Sender], sender: Sender) -> None:
         holder.take()
-        await discard(producer)
+        await sender.close()
 
 
 _Store = Callable[[Sequence[Batch]], Awaitable[list[UnstableStreamError | None]]]

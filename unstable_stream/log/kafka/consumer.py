@@ -16,7 +16,7 @@ from aiokafka.structs import TopicPartition as KafkaPartition
 from unstable_stream.errors import EventLogError, FencedError, LogUnavailableError
 from unstable_stream.log.kafka.cluster import Cluster
 from unstable_stream.log.kafka.errors import LOST_MEMBERSHIP, is_passing, translating
-from unstable_stream.log.kafka.membership import Membership
+from unstable_stream.log.kafka.membership import Membership, ShareAssignor
 from unstable_stream.log.kafka.offsets import KafkaOffsets
 from unstable_stream.log.kafka.reading import Reading
 from unstable_stream.log.kafka.topics import KafkaTopics
@@ -44,12 +44,13 @@ class KafkaConsumer:
         self,
         log: LogParts,
         consumer: AIOKafkaConsumer,
+        assignor: ShareAssignor,
         topics: Sequence[str],
         group: str | None,
         start: Start,
         on_close: Callable[["KafkaConsumer"], None],
     ) -> None:
-        """``consumer`` is started, and has no partitions yet."""
+        """``consumer`` is started with ``assignor``, and has no partitions yet."""
         self._log = log
         self._consumer = consumer
         self._topics = topics
@@ -57,7 +58,7 @@ class KafkaConsumer:
         self._start = start
         self._on_close = on_close
         self._reading = Reading(consumer)
-        self._members = Membership(consumer, self._ring)
+        self._members = Membership(assignor, self._ring)
         self._taken_over = 0  # version of the share this member reads now
         self._owned: Mapping[TopicPartition, int] = {}
         self._bell: asyncio.Future[None] | None = None

@@ -18,12 +18,13 @@ from unstable_stream.log.kafka.append import Appender
 from unstable_stream.log.kafka.cluster import Cluster
 from unstable_stream.log.kafka.consumer import KafkaConsumer, LogParts
 from unstable_stream.log.kafka.location import KafkaLocation, parse_location
+from unstable_stream.log.kafka.membership import ShareAssignor
 from unstable_stream.log.kafka.messages import curb_aiokafka
 from unstable_stream.log.kafka.offsets import KafkaOffsets
 from unstable_stream.log.kafka.producer import KafkaProducer
 from unstable_stream.log.kafka.readers import open_reader
 from unstable_stream.log.kafka.records import prepare
-from unstable_stream.log.kafka.sending import open_producer
+from unstable_stream.log.kafka.sending import open_sender
 from unstable_stream.log.kafka.topics import KafkaTopics
 from unstable_stream.log.port import Positions, Record, Start, TopicPartition, TopicSpec
 
@@ -136,7 +137,7 @@ class KafkaLog:
     async def producer(self, producer_id: str) -> KafkaProducer:
         """Open a transactional producer, fencing off any earlier one with the same id."""
         parts = self._use()
-        opened = await open_producer(self._cluster, f"open producer {producer_id!r}", producer_id)
+        opened = await open_sender(self._cluster, f"open producer {producer_id!r}", producer_id)
         producer = KafkaProducer(self._cluster, parts.topics, opened, producer_id, self._open.discard)
         self._open.add(producer)
         return producer
@@ -152,8 +153,9 @@ class KafkaLog:
         found = await parts.topics.find(topics, reload=True)
         whole = [TopicPartition(name, n) for name, topic in found.items() for n in range(topic.partitions)]
         begins = await parts.offsets.start(whole, start) if group is None else {}
-        reader = await open_reader(self._cluster, group, self._session_timeout_s)
-        consumer = KafkaConsumer(parts, reader, list(found), group, start, self._open.discard)
+        assignor = ShareAssignor()
+        reader = await open_reader(self._cluster, group, self._session_timeout_s, assignor)
+        consumer = KafkaConsumer(parts, reader, assignor, list(found), group, start, self._open.discard)
         self._open.add(consumer)
         if group is None:
             consumer.read_all(begins)

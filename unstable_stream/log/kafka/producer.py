@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Final, Self
 
-from aiokafka import AIOKafkaProducer
 from aiokafka import errors as kafka
 
 from unstable_stream.errors import EventLogError, FencedError, LogUnavailableError, UnstableStreamError
@@ -22,13 +21,7 @@ from unstable_stream.log.kafka.cluster import Cluster
 from unstable_stream.log.kafka.consumer import KafkaConsumer
 from unstable_stream.log.kafka.errors import FENCED, translated
 from unstable_stream.log.kafka.records import Batch, pack, prepare
-from unstable_stream.log.kafka.sending import (
-    abort_transaction,
-    close_producer,
-    commit_transaction,
-    discard,
-    fill_transaction,
-)
+from unstable_stream.log.kafka.sending import Sender
 from unstable_stream.log.kafka.topics import KafkaTopics
 from unstable_stream.log.port import Consumer, Positions, Record, TopicPartition
 
@@ -44,13 +37,13 @@ class KafkaProducer:
         self,
         cluster: Cluster,
         topics: KafkaTopics,
-        producer: AIOKafkaProducer,
+        sender: Sender,
         producer_id: str,
         on_close: Callable[["KafkaProducer"], None],
     ) -> None:
         self._cluster = cluster
         self._topics = topics
-        self._producer = producer
+        self._sender = sender
         self._producer_id = producer_id
         self._on_close = on_close
         self._closed = False
@@ -67,7 +60,7 @@ class KafkaProducer:
             self._closed = True
             self._on_close(self)
             if self._ended_by is None:
-                await close_producer(self._producer)
+                await self._sender.close()
 
     def enter(self) -> None:
         """Note that a transaction begins.
@@ -114,20 +107,20 @@ class KafkaProducer:
     async def _commit(
         self, batches: Sequence[Batch], positions: dict[str, dict[TopicPartition, int]]
     ) -> None:
-        producer = self._producer
+        sender = self._sender
         committing = False
         try:
             async with asyncio.timeout(self._cluster.delivery_timeout_s):
-                packed = pack(batches, producer, self._topics, whole=False)
-                await fill_transaction(producer, packed, positions)
+                packed = pack(batches, self._topics, in_transaction=True)
+                await sender.fill_transaction(packed, positions)
                 committing = True
-                await commit_transaction(producer)
+                await sender.commit_transaction()
         except (kafka.KafkaError, OSError, asyncio.CancelledError) as error:
             # To begin again with this id could fence off one that took over meanwhile: this one is over.
             self._ended_by = self._judged(error, committing)
             if not committing and not isinstance(error, FENCED):
-                await abort_transaction(producer)
-            await discard(producer)
+                await sender.abort_transaction()
+            await sender.close()
             if isinstance(error, asyncio.CancelledError):
                 raise
             raise self._ended_by from error

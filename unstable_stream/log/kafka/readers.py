@@ -6,9 +6,9 @@ from typing import Final
 
 from aiokafka import AIOKafkaConsumer
 from aiokafka import errors as kafka
-from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 
 from unstable_stream.log.kafka.cluster import Cluster
+from unstable_stream.log.kafka.membership import ShareAssignor
 
 __all__ = ["FETCH_WAIT_MS", "open_reader", "stop_reader"]
 
@@ -19,14 +19,25 @@ _FETCH_BYTES: Final = 16 * 1024 * 1024
 _PARTITION_FETCH_BYTES: Final = 2 * 1024 * 1024
 _HEARTBEAT_S: Final = 0.5  # how soon members notice that the group moves
 _CLOSE_TIMEOUT_S: Final = 10.0
+_STOPPING: Final[set[asyncio.Task[None]]] = set()  # an event loop does not hold its tasks
+_LAST_FETCH_S: Final = 0.01  # a fetch under way ends in a few turns of the event loop
 
 
 async def open_reader(
-    cluster: Cluster, group: str | None = None, session_timeout_s: float = 10.0
+    cluster: Cluster,
+    group: str | None = None,
+    session_timeout_s: float = 10.0,
+    assignor: ShareAssignor | None = None,
 ) -> AIOKafkaConsumer:
     """Start an aiokafka consumer without topics. It sees committed records only, and commits nothing itself.
 
     A record larger than what is fetched at once comes alone: the limits bound memory, not a record's size.
+
+    Args:
+        cluster: to read from.
+        group: to be a member of.
+        session_timeout_s: a member silent for so long loses its partitions.
+        assignor: tells what this member's shares mean.
 
     Raises the :class:`~unstable_stream.errors.EventLogError` family.
     """
@@ -40,8 +51,7 @@ async def open_reader(
             isolation_level="read_committed",
             enable_auto_commit=False,
             auto_offset_reset="none",
-            # Topics with as many partitions are cut the same way, so that equal keys meet at one member.
-            partition_assignment_strategy=(RangePartitionAssignor,),
+            partition_assignment_strategy=(assignor or ShareAssignor(),),
             session_timeout_ms=round(session_timeout_s * 1000),
             heartbeat_interval_ms=round(min(session_timeout_s / 3, _HEARTBEAT_S) * 1000),
             fetch_max_bytes=_FETCH_BYTES,
@@ -51,7 +61,7 @@ async def open_reader(
         try:
             await reader.start()
         except BaseException:
-            await stop_reader(reader)
+            await _stop(reader)
             raise
 
     await cluster.start(start, "connect" if group is None else f"join group {group!r}")
@@ -60,17 +70,23 @@ async def open_reader(
 
 
 async def stop_reader(reader: AIOKafkaConsumer) -> None:
-    """Stop aiokafka's consumer, within bounds; a member leaves its group at once."""
+    """Stop a consumer that has started; a member leaves its group at once.
+
+    A broker that does not answer is waited for a while; stopping then goes on without anybody waiting.
+    """
     # Its tasks must have begun: one that is cancelled before its first step ends stop() half way.
     await asyncio.sleep(0)
-    # In a task of its own: with a broker away, a fetch that stop() cancels ends stop() itself as cancelled.
-    stopping = asyncio.ensure_future(reader.stop())
-    try:
-        await asyncio.wait((stopping,), timeout=_CLOSE_TIMEOUT_S)
-    finally:
-        stopping.cancel()
-    with contextlib.suppress(kafka.KafkaError):
-        if stopping.done() and not stopping.cancelled():
+    # So does a fetch that stop() cancels while a broker is away. The end of a subscription cancels it well.
+    reader.unsubscribe()
+    await asyncio.sleep(_LAST_FETCH_S)
+    await _stop(reader)
+
+
+async def _stop(reader: AIOKafkaConsumer) -> None:
+    stopping = asyncio.create_task(reader.stop())
+    _STOPPING.add(stopping)
+    stopping.add_done_callback(_STOPPING.discard)
+    await asyncio.wait((stopping,), timeout=_CLOSE_TIMEOUT_S)
+    if stopping.done() and not stopping.cancelled():
+        with contextlib.suppress(kafka.KafkaError):
             stopping.result()
-        else:
-            await reader._client.close()  # what stop() did not come to

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import sys
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 from aiokafka import AIOKafkaConsumer
@@ -129,12 +129,12 @@ class Reading:
         """Where all that was fetched is returned, go to where aiokafka is: behind what holds no records."""
         if self._fetching is not None and self._fetching.done():
             return  # it brought records that nobody has seen yet
-        assignment = self._consumer._subscription.subscription.assignment
+        assigned = self._consumer.assignment()
         for at, offset in self.positions.items():
-            if at not in self._queues:
-                state = assignment.state_value(at)
-                if state is not None and state.has_valid_position and state.position > offset:
-                    self.positions[at] = state.position
+            if at not in self._queues and at in assigned:
+                position = _without_waiting(self._consumer.position(KafkaPartition(*at)))
+                if position is not None and position > offset:
+                    self.positions[at] = position
                     self.moved.add(at)
 
     async def close(self) -> None:
@@ -145,3 +145,16 @@ class Reading:
             await asyncio.wait([self._fetching])
             if not self._fetching.cancelled():
                 self._fetching.exception()
+
+
+def _without_waiting(asked: Coroutine[Any, Any, int]) -> int | None:
+    """Return what a coroutine returns at once; ``None`` if it would wait.
+
+    To await it could be cancelled, when records have been taken out and not returned yet.
+    """
+    try:
+        asked.send(None)
+    except StopIteration as returned:
+        return int(returned.value)
+    asked.close()
+    return None

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
-from aiokafka.record.default_records import DefaultRecordBatchBuilder
+from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 
 from unstable_stream.errors import RecordTooLargeError
 from unstable_stream.log.kafka.topics import KafkaTopics, Topic
@@ -18,6 +18,7 @@ MOST_BYTES_AT_ONCE: Final = 32 * 1024 * 1024
 """Of records in requests under way: brokers drop a connection that sends 100 MB in one request."""
 
 _PACKED_BYTES: Final = 1024 * 1024
+_NO_LIMIT: Final = 2**30  # we close packs ourselves, by the limit of their topic
 _BATCH_OVERHEAD: Final = 61
 # A broker recognises what was sent twice by what its producer sent last. It forgets producers whose last
 # record is a day old by its own timestamp, as replayed history is, but none with an open transaction.
@@ -106,8 +107,27 @@ class Packed:
     builder: Any
     """An ``aiokafka`` batch builder."""
     size: int
+    """Upper bound of the bytes, uncompressed."""
+    count: int = 0
+    """Records in it."""
     parts: list[tuple[Batch, int]] = field(default_factory=list)
     """Whose records it holds, and how many, in order."""
+
+    _data: bytearray | None = None
+
+    def append(self, row: _Row) -> None:
+        """Add a record."""
+        key, value, headers, timestamp_ms, size = row
+        self.builder.append(self.count, timestamp_ms, key, value, headers)
+        self.count += 1
+        self.size += size
+
+    def data(self, producer_id: int, epoch: int, number: int) -> bytearray:
+        """Return the bytes to send, compressed once: a batch that is sent again has the same number."""
+        if self._data is None:
+            self.builder.set_producer_state(producer_id, epoch, number)
+            self._data = self.builder.build()
+        return self._data
 
     def note_offsets(self, base: int) -> None:
         """Tell each batch the offsets its records have, ``base`` being that of the first in here."""
@@ -116,14 +136,13 @@ class Packed:
             base += count
 
 
-def pack(batches: Iterable[Batch], producer: Any, topics: KafkaTopics, *, whole: bool) -> list[Packed]:
+def pack(batches: Iterable[Batch], topics: KafkaTopics, *, in_transaction: bool) -> list[Packed]:
     """Pack the records of several appends together, by partition, within the topics' limits.
 
     Args:
         batches: prepared.
-        producer: the ``aiokafka`` producer that will send them.
         topics: knows the limits.
-        whole: never divide what a batch has for a partition, so that it is stored as a unit.
+        in_transaction: if not, never divide what a batch has for a partition, so that it is stored as a unit.
     """
     packed: list[Packed] = []
     last: dict[TopicPartition, Packed] = {}
@@ -132,22 +151,33 @@ def pack(batches: Iterable[Batch], producer: Any, topics: KafkaTopics, *, whole:
             topic = topics.known(at.topic)
             limit = _PACKED_BYTES if topic is None else min(_PACKED_BYTES, topic.max_message_bytes)
             current = last.get(at)
-            if whole and current is not None and current.size + batch.size > limit:
+            if not in_transaction and current is not None and current.size + batch.size > limit:
                 current = None
             count = 0
-            for key, value, headers, timestamp_ms, size in rows:
-                if current is None or (not whole and current.size + size > limit):
+            for row in rows:
+                if current is None or (in_transaction and current.size + row[-1] > limit):
                     if current is not None and count:
                         current.parts.append((batch, count))
-                    current = last[at] = Packed(at, producer.create_batch(), _BATCH_OVERHEAD)
+                    current = last[at] = Packed(at, _builder(in_transaction), _BATCH_OVERHEAD)
                     packed.append(current)
                     count = 0
-                current.builder.append(timestamp=timestamp_ms, key=key, value=value, headers=headers)
-                current.size += size
+                current.append(row)
                 count += 1
             if current is not None:
                 current.parts.append((batch, count))
     return packed
+
+
+def _builder(in_transaction: bool) -> Any:
+    return DefaultRecordBatchBuilder(
+        magic=2,
+        compression_type=DefaultRecordBatch.CODEC_ZSTD,
+        is_transactional=in_transaction,
+        producer_id=-1,  # known when it is sent
+        producer_epoch=-1,
+        base_sequence=-1,
+        batch_size=_NO_LIMIT,
+    )
 
 
 def waves(packed: Sequence[Packed]) -> Iterable[list[Packed]]:

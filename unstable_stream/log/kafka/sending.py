@@ -1,193 +1,308 @@
-"""Sending through aiokafka's producer: without and with a transaction, and giving up on what hangs.
+"""A producer that sends one request after another: no queue and no task of its own, so that whoever
+waits for it decides how long, and giving up is closing its connections.
 
-Three things need more than aiokafka's public interface, which is why its version is pinned closely:
+aiokafka's own producer sends in the background, never gives up what it numbered, and returns from a commit
+before readers see it. This one asks brokers through aiokafka's client, with aiokafka's requests and record
+batches, and follows Kafka's protocol for producers (KIP-98):
 
-- A commit returns when the transaction is decided, before its markers are written, so that readers do not
-  see it yet and the next transaction is turned away for a while (aiokafka then waits 20 to 100 ms). Asking
-  to commit a second time is answered with success once the markers are there: :func:`commit_transaction`.
-- An idempotent producer never gives up, and its ``stop`` waits for what it has not sent: :func:`discard`.
-- One transaction can commit positions of several groups only if it is told to forget that it has one.
+1. ``InitProducerId`` gives it an id and an epoch. A later producer with its transactional id fences it off.
+2. Each record batch has the number of its first record in its partition. A batch is sent until a broker
+   answers, always with the same number, and one at a time for each partition: brokers store it once.
+3. In a transaction, partitions and groups are added before anything is sent to them, and ``EndTxn`` decides.
+4. A commit is asked for again until it is answered without ``CONCURRENT_TRANSACTIONS``: then its markers are
+   written and everybody can see it.
 """
 
 import asyncio
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from aiokafka import AIOKafkaProducer
 from aiokafka import errors as kafka
-from aiokafka.client import ConnectionGroup, CoordinationType
-from aiokafka.producer.transaction_manager import TransactionResult, TransactionState
-from aiokafka.protocol.transaction import EndTxnRequest
+from aiokafka.client import AIOKafkaClient, ConnectionGroup, CoordinationType
+from aiokafka.protocol.produce import ProduceRequest
+from aiokafka.protocol.transaction import (
+    AddOffsetsToTxnRequest,
+    AddPartitionsToTxnRequest,
+    EndTxnRequest,
+    InitProducerIdRequest,
+    TxnOffsetCommitRequest,
+)
 from aiokafka.structs import TopicPartition as KafkaPartition
 
 from unstable_stream.log.kafka.cluster import Cluster
+from unstable_stream.log.kafka.errors import is_passing
 from unstable_stream.log.kafka.records import Packed, waves
-from unstable_stream.log.port import Positions
+from unstable_stream.log.port import Positions, TopicPartition
 
-__all__ = [
-    "abort_transaction",
-    "close_producer",
-    "commit_transaction",
-    "discard",
-    "fill_transaction",
-    "open_producer",
-    "send",
-]
+__all__ = ["Sender", "open_sender"]
 
-_PACK_LIMIT: Final = 2**30  # we close packs ourselves, by the limit of their topic
+_ALL_REPLICAS: Final = -1
+_STORING_MS: Final = 20_000  # a broker waits so long for the other replicas
 _MARKERS_TIMEOUT_S: Final = 5.0
 _FIRST_PAUSE_S: Final = 0.001
 _LONGEST_PAUSE_S: Final = 0.05
 _LAST_WORDS_S: Final = 1.0
+_LARGEST_NUMBER: Final = 2**31 - 1
+
+_ELSEWHERE: Final = (kafka.CoordinatorNotAvailableError, kafka.NotCoordinatorError)
+_BUSY: Final = (
+    *_ELSEWHERE,
+    kafka.ConcurrentTransactions,
+    kafka.CoordinatorLoadInProgressError,
+    kafka.OperationNotAttempted,
+)
 
 
-async def open_producer(
+class Sender:
+    """One of Kafka's producers, for one task at a time. After an error it is only good to be closed."""
+
+    def __init__(self, client: AIOKafkaClient, transactional_id: str | None, transaction_timeout_s: float):
+        """``client`` is connected."""
+        self._client = client
+        self._transactional_id = transactional_id
+        self._transaction_timeout_ms = round(transaction_timeout_s * 1000)
+        self._coordinators: dict[tuple[CoordinationType, str], int] = {}
+        self._producer_id = -1
+        self._epoch = -1
+        self._numbers: defaultdict[TopicPartition, int] = defaultdict(int)
+        self._decided = True
+
+    async def begin(self) -> None:
+        """Get a producer's id; aborts what an earlier producer with this transactional id left open."""
+        request = InitProducerIdRequest(self._transactional_id, self._transaction_timeout_ms)
+        if self._transactional_id is None:
+            answer = await self._client.send(self._client.get_random_node(), request)
+            if answer.error_code:
+                raise kafka.for_code(answer.error_code)()
+        else:
+            answer = await self._ask_coordinator(request, lambda answer: [answer.error_code])
+        self._producer_id, self._epoch = answer.producer_id, answer.producer_epoch
+
+    async def close(self) -> None:
+        """Disconnect at once. A request without an answer may be carried out or not."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LAST_WORDS_S):
+                await self._client.close()
+
+    # -- records ----------------------------------------------------------------------------------
+
+    async def send(self, packed: Sequence[Packed]) -> list[BaseException | None]:
+        """Send record batches until brokers have answered for each; notes the offsets of those stored.
+
+        Returns for each batch why brokers refused it, if they did.
+        """
+        outcomes: dict[int, BaseException] = {}
+        for wave in waves(packed):
+            waiting: defaultdict[TopicPartition, deque[Packed]] = defaultdict(deque)
+            for one in wave:
+                waiting[one.at].append(one)
+            pause_s = _FIRST_PAUSE_S
+            while waiting:
+                answered = await self._send_first_of_each(waiting, outcomes)
+                if not answered:
+                    await self._client.force_metadata_update()
+                    await asyncio.sleep(pause_s)
+                pause_s = _FIRST_PAUSE_S if answered else min(2 * pause_s, _LONGEST_PAUSE_S)
+        return [outcomes.get(id(one)) for one in packed]
+
+    async def _send_first_of_each(
+        self, waiting: dict[TopicPartition, deque[Packed]], outcomes: dict[int, BaseException]
+    ) -> bool:
+        """Send the first batch of each partition to its leader; tell whether none has to be sent again."""
+        of_leader: defaultdict[int, list[Packed]] = defaultdict(list)
+        leaderless = False
+        for at, queue in waiting.items():
+            leader = self._client.cluster.leader_for_partition(KafkaPartition(*at))
+            if leader is None or leader < 0:
+                leaderless = True
+            else:
+                of_leader[leader].append(queue[0])
+        answers = await asyncio.gather(*(self._produce(leader, some) for leader, some in of_leader.items()))
+        again = leaderless
+        for one, error in (pair for answer in answers for pair in answer):
+            if error is not None and is_passing(error):
+                again = True
+                continue
+            queue = waiting[one.at]
+            queue.popleft()
+            if not queue:
+                del waiting[one.at]
+            if error is not None:
+                outcomes[id(one)] = error
+            else:
+                number = self._numbers[one.at] + one.count
+                self._numbers[one.at] = number % (_LARGEST_NUMBER + 1)
+        return not again
+
+    async def _produce(self, leader: int, some: Sequence[Packed]) -> list[tuple[Packed, Exception | None]]:
+        by_topic: defaultdict[str, list[tuple[int, bytearray]]] = defaultdict(list)
+        for one in some:
+            data = one.data(self._producer_id, self._epoch, self._numbers[one.at])
+            by_topic[one.at.topic].append((one.at.partition, data))
+        request = ProduceRequest(
+            transactional_id=self._transactional_id,
+            required_acks=_ALL_REPLICAS,
+            timeout=_STORING_MS,
+            topics=list(by_topic.items()),
+        )
+        try:
+            answer = await self._client.send(leader, request)
+        except (kafka.KafkaError, OSError) as error:
+            return [(one, error) for one in some]
+        results = {
+            TopicPartition(topic, partition): (code, offset)
+            for topic, partitions in answer.topics
+            for partition, code, offset, *_ in partitions
+        }
+        judged: list[tuple[Packed, Exception | None]] = []
+        for one in some:
+            code, offset = results[one.at]
+            if not code:
+                one.note_offsets(offset)
+            judged.append((one, kafka.for_code(code)() if code else None))
+        return judged
+
+    # -- transactions -----------------------------------------------------------------------------
+
+    async def fill_transaction(self, packed: Sequence[Packed], positions: Mapping[str, Positions]) -> None:
+        """Send record batches and positions of groups in a transaction, which begins with them.
+
+        Raises aiokafka's errors; nothing of it can become visible then, unless it is committed nevertheless.
+        """
+        positions = {group: of_group for group, of_group in positions.items() if of_group}
+        self._decided = not packed and not positions
+        if packed:
+            partitions = _by_topic((at, at.partition) for at in dict.fromkeys(one.at for one in packed))
+            request = AddPartitionsToTxnRequest(*self._identity(), partitions)
+            await self._ask_coordinator(request, _codes_of_partitions)
+        both = [
+            asyncio.create_task(self._send_or_raise(packed)),
+            asyncio.create_task(self._send_positions(positions)),
+        ]
+        try:
+            await asyncio.gather(*both)
+        finally:
+            for task in both:
+                task.cancel()
+            await asyncio.wait(both)
+
+    async def _send_or_raise(self, packed: Sequence[Packed]) -> None:
+        for outcome in await self.send(packed):
+            if outcome is not None:
+                raise outcome
+
+    async def _send_positions(self, positions: Mapping[str, Positions]) -> None:
+        for group, of_group in positions.items():
+            await self._ask_coordinator(
+                AddOffsetsToTxnRequest(*self._identity(), group), lambda answer: [answer.error_code]
+            )
+            offsets = _by_topic((at, (at.partition, offset, "")) for at, offset in of_group.items())
+            transactional_id, producer_id, epoch = self._identity()
+            store = TxnOffsetCommitRequest(transactional_id, group, producer_id, epoch, offsets)
+            await self._ask_coordinator(store, _codes_of_partitions, CoordinationType.GROUP, group)
+
+    async def commit_transaction(self) -> None:
+        """Commit, and wait until everybody can see it.
+
+        Raises aiokafka's errors: fenced ones if it was not committed, with others that is not known.
+        """
+        if self._decided:
+            return
+        await self._end(commit=True)
+        self._decided = True
+        with contextlib.suppress(kafka.KafkaError, OSError):  # whatever fails, it will be seen
+            async with asyncio.timeout(_MARKERS_TIMEOUT_S):
+                await self._end(commit=True)
+
+    async def abort_transaction(self) -> None:
+        """Abort an open transaction if brokers answer soon; else they do so themselves after its time-out."""
+        if not self._decided:
+            with contextlib.suppress(kafka.KafkaError, OSError):
+                async with asyncio.timeout(_LAST_WORDS_S):
+                    await self._end(commit=False)
+
+    async def _end(self, *, commit: bool) -> None:
+        await self._ask_coordinator(
+            EndTxnRequest(*self._identity(), commit), lambda answer: [answer.error_code]
+        )
+
+    def _identity(self) -> tuple[str, int, int]:
+        assert self._transactional_id is not None
+        return self._transactional_id, self._producer_id, self._epoch
+
+    async def _ask_coordinator(
+        self,
+        request: Any,
+        codes: Callable[[Any], Iterable[int]],
+        kind: CoordinationType = CoordinationType.TRANSACTION,
+        key: str | None = None,
+    ) -> Any:
+        """Return the answer to a request that may be sent any number of times, asked until there is one.
+
+        Raises aiokafka's errors: what will not pass.
+        """
+        key = key or self._transactional_id
+        assert key is not None
+        pause_s = _FIRST_PAUSE_S
+        while True:
+            try:
+                node = self._coordinators.get((kind, key))
+                if node is None:
+                    node = self._coordinators[kind, key] = await self._client.coordinator_lookup(kind, key)
+                answer = await self._client.send(node, request, group=ConnectionGroup.COORDINATION)
+            except (kafka.KafkaError, OSError) as error:
+                if not is_passing(error):
+                    raise
+                self._coordinators.pop((kind, key), None)
+                await self._client.force_metadata_update()
+            else:
+                errors = [kafka.for_code(code) for code in codes(answer) if code]
+                for found in errors:
+                    if not issubclass(found, _BUSY) and not found.retriable:
+                        raise found()
+                if not errors:
+                    return answer
+                if any(issubclass(found, _ELSEWHERE) for found in errors):
+                    self._coordinators.pop((kind, key), None)
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+
+async def open_sender(
     cluster: Cluster, doing: str, transactional_id: str | None = None, transaction_timeout_s: float = 60.0
-) -> AIOKafkaProducer:
-    """Start a producer: acknowledged by all replicas in sync, idempotent, compressed.
+) -> Sender:
+    """Connect a producer: acknowledged by all replicas in sync, each batch stored once.
 
     With a transactional id, an open transaction of an earlier producer is aborted and that one fenced off.
 
     Raises the :class:`~unstable_stream.errors.EventLogError` family.
     """
-    producer: AIOKafkaProducer | None = None
+    sender: Sender | None = None
 
-    async def start() -> AIOKafkaProducer:
-        nonlocal producer
-        producer = AIOKafkaProducer(
-            **cluster.settings(),
-            acks="all",
-            enable_idempotence=True,
-            compression_type="zstd",
-            max_batch_size=_PACK_LIMIT,
-            transactional_id=transactional_id,
-            transaction_timeout_ms=round(transaction_timeout_s * 1000),
-        )
+    async def start() -> None:
+        nonlocal sender
+        client = AIOKafkaClient(**cluster.settings())
+        sender = Sender(client, transactional_id, transaction_timeout_s)
         try:
-            await producer.start()
+            await client.bootstrap()
+            await sender.begin()
         except BaseException:
-            await discard(producer)
+            await sender.close()
             raise
-        return producer
 
     await cluster.start(start, doing)
-    assert producer is not None
-    return producer
+    assert sender is not None
+    return sender
 
 
-async def send(producer: AIOKafkaProducer, packed: Sequence[Packed]) -> list[BaseException | None]:
-    """Send record batches; return for each what went wrong, if anything. Notes the offsets of the others."""
-    outcomes: list[BaseException | None] = []
-    for wave in waves(packed):
-        results = await asyncio.gather(*(_send_one(producer, one) for one in wave), return_exceptions=True)
-        outcomes += [result if isinstance(result, BaseException) else None for result in results]
-    return outcomes
+def _by_topic(entries: Iterable[tuple[TopicPartition, Any]]) -> list[tuple[str, list[Any]]]:
+    found: defaultdict[str, list[Any]] = defaultdict(list)
+    for at, entry in entries:
+        found[at.topic].append(entry)
+    return list(found.items())
 
 
-async def _send_one(producer: AIOKafkaProducer, packed: Packed) -> None:
-    delivered = await producer.send_batch(packed.builder, packed.at.topic, partition=packed.at.partition)
-    stored = await delivered
-    packed.note_offsets(stored.offset)
-
-
-async def fill_transaction(
-    producer: AIOKafkaProducer, packed: Sequence[Packed], positions: Mapping[str, Positions]
-) -> None:
-    """Begin a transaction and send record batches and positions of groups in it.
-
-    Raises aiokafka's errors; nothing of it can become visible then, unless it is committed nevertheless.
-    """
-    await producer.begin_transaction()
-    for outcome in await send(producer, packed):
-        if outcome is not None:
-            raise outcome
-    for group, of_group in positions.items():
-        if of_group:
-            producer._txn_manager._txn_consumer_group = None
-            offsets = {KafkaPartition(*at): offset for at, offset in of_group.items()}
-            await producer.send_offsets_to_transaction(offsets, group)
-
-
-async def commit_transaction(producer: AIOKafkaProducer) -> None:
-    """Commit, and wait until everybody can see it.
-
-    Raises aiokafka's errors: fenced ones if it was not committed, with others that is not known.
-    """
-    wrote = not producer._txn_manager.is_empty_transaction() or producer._txn_manager.partitions_to_add()
-    await producer.commit_transaction()
-    if wrote:
-        with contextlib.suppress(kafka.KafkaError, OSError):  # it is decided: whatever fails, it will be seen
-            async with asyncio.timeout(_MARKERS_TIMEOUT_S):
-                await _wait_for_markers(producer)
-
-
-async def abort_transaction(producer: AIOKafkaProducer) -> None:
-    """Abort an open transaction if the brokers answer soon; else they do so themselves after its time-out."""
-    if producer._txn_manager.state in (TransactionState.IN_TRANSACTION, TransactionState.ABORTABLE_ERROR):
-        with contextlib.suppress(kafka.KafkaError, OSError):
-            async with asyncio.timeout(_LAST_WORDS_S):
-                await producer.abort_transaction()
-
-
-async def _wait_for_markers(producer: AIOKafkaProducer) -> None:
-    manager, sender = producer._txn_manager, producer._sender
-    pause_s = _FIRST_PAUSE_S
-    while True:
-        node = await sender._find_coordinator(CoordinationType.TRANSACTION, manager.transactional_id)
-        again = EndTxnRequest(
-            transactional_id=manager.transactional_id,
-            producer_id=manager.producer_id,
-            producer_epoch=manager.producer_epoch,
-            transaction_result=TransactionResult.COMMIT,
-        )
-        answer = await producer.client.send(node, again, group=ConnectionGroup.COORDINATION)
-        error = kafka.for_code(answer.error_code)
-        if error is not kafka.ConcurrentTransactions and not error.retriable:
-            return  # written, or a later producer with this id has begun, which waits for the markers too
-        if error is not kafka.ConcurrentTransactions:
-            sender._coordinator_dead(CoordinationType.TRANSACTION)
-        await asyncio.sleep(pause_s)
-        pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
-
-
-async def close_producer(producer: AIOKafkaProducer) -> None:
-    """Close a producer that has nothing to send any more."""
-    try:
-        async with asyncio.timeout(_LAST_WORDS_S):
-            await producer.stop()
-    except TimeoutError:
-        await discard(producer)
-
-
-async def discard(producer: AIOKafkaProducer) -> None:
-    """End a producer at once. What it was sending may be stored or not."""
-    producer._closed = True
-    sender, accumulator, manager = producer._sender, producer._message_accumulator, producer._txn_manager
-    for _ in range(2):  # the first cancellation of the sender's main task makes it wait for the others
-        tasks = _tasks_of(sender)
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks, timeout=_LAST_WORDS_S)
-    batches = [batch for queue in accumulator._batches.values() for batch in queue]
-    batches += accumulator._pending_batches
-    accumulator._closed = True
-    accumulator.fail_all(kafka.ProducerClosed())
-    futures = [future for batch in batches for future in (batch.future, batch._drain_waiter)]
-    for future in (*futures, manager._transaction_waiter):
-        if future is not None and future.done() and not future.cancelled():
-            future.exception()  # taken note of: nobody waits for it any more
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(_LAST_WORDS_S):
-            await producer.client.close()
-
-
-def _tasks_of(sender: Any) -> list[asyncio.Task[Any]]:
-    """Return the tasks that run a sender's methods; it keeps no list of them."""
-    tasks = []
-    for task in asyncio.all_tasks():
-        frame = getattr(task.get_coro(), "cr_frame", None)
-        if frame is not None and frame.f_locals.get("self") is sender:
-            tasks.append(task)
-    return tasks
+def _codes_of_partitions(answer: Any) -> list[int]:
+    return [code for _, partitions in answer.errors for _, code in partitions]

@@ -149,10 +149,13 @@ class KafkaTopics:
         new = [NewTopic(spec.name, spec.partitions, -1, {}, _configuration(spec)) for spec in missing]
 
         async def create() -> Any:
-            if admin._client.cluster.controller is None:  # which aiokafka takes for granted
-                await admin._client.force_metadata_update()
-                raise kafka.NotControllerError()
-            return await admin.create_topics(new)
+            try:
+                return await admin.create_topics(new)
+            except AttributeError as error:
+                if error.name != "nodeId" or error.obj is not None:
+                    raise
+                # aiokafka takes it for granted that brokers which have just started know their controller.
+                raise kafka.NotControllerError() from error
 
         answer = await self._cluster.ask(create, "create topics")
         for name, code, message in answer.topic_errors:
