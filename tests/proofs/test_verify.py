@@ -102,6 +102,18 @@ async def test_drops_of_every_kind_are_among_what_was_verified(recorded: Path) -
     assert reasons == {"overflow", "stale", "truncated"}
 
 
+async def test_a_step_that_nobody_could_have_trained_on_is_found(recorded: Path, tmp_path: Path) -> None:
+    def cut(event: Event) -> Event:
+        return replace(event, logprobs=b"")
+
+    async with tampered(recorded, tmp_path, nth(2, Step, cut)) as log:
+        report = await verify_run(log, RUN)
+    assert differing(report) == {"steps": 1, "updates": 1}
+    (found,) = next(check for check in report.checks if check.name == "updates").first
+    assert "cannot be decided again: step" in found.what
+    assert "but 0 log-probabilities" in found.what
+
+
 async def test_a_run_that_is_not_there_is_an_error(recorded: Path) -> None:
     async with LocalLog.open(recorded) as log:
         with pytest.raises(RunError, match="no run 'nope'"):
@@ -112,7 +124,12 @@ async def test_a_run_that_is_not_there_is_an_error(recorded: Path) -> None:
     ("check", "kind", "field", "change"),
     [
         ("steps", Step, "$.final_reward", lambda e: replace(e, final_reward=e.final_reward + 0.25)),
-        ("steps", Step, "$.completion_token_ids", lambda e: replace(e, completion_token_ids=b"\0\0\0\1")),
+        (
+            "steps",
+            Step,
+            "$.completion_token_ids",
+            lambda e: replace(e, completion_token_ids=bytes(len(e.completion_token_ids))),
+        ),
         ("ratings", Rating, "$.mu", lambda e: replace(e, mu=e.mu + 1e-9)),
         ("updates", LearnerUpdate, "$.step_ids[0]", lambda e: replace(e, step_ids=e.step_ids[::-1])),
         (

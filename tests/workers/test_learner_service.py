@@ -182,10 +182,10 @@ KillAt = Callable[[LearnerService, pytest.MonkeyPatch], None]
 def before_training(victim: LearnerService, patch: pytest.MonkeyPatch) -> None:
     update = victim._learner.update
 
-    def killed(batch: Sequence[Any], number: int) -> Any:
+    def killed(batch: Sequence[Any], number: int, *rest: Any) -> Any:
         if number == 3:
             raise Killed
-        return update(batch, number)
+        return update(batch, number, *rest)
 
     patch.setattr(victim._learner, "update", killed)
 
@@ -193,8 +193,8 @@ def before_training(victim: LearnerService, patch: pytest.MonkeyPatch) -> None:
 def after_training(victim: LearnerService, patch: pytest.MonkeyPatch) -> None:
     update = victim._learner.update
 
-    def killed(batch: Sequence[Any], number: int) -> Any:
-        result = update(batch, number)
+    def killed(batch: Sequence[Any], number: int, *rest: Any) -> Any:
+        result = update(batch, number, *rest)
         if number == 3:
             raise Killed
         return result

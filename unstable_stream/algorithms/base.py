@@ -1,4 +1,4 @@
-"""What every algorithm shares: the training sample, the micro-batch of tokens and the interface.
+"""What every algorithm shares: the micro-batch of tokens and the interface.
 
 Shape letters: ``B`` rows of a micro-batch, ``T`` its longest input, ``N`` trained tokens of all rows
 together.
@@ -7,7 +7,6 @@ together.
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import torch
@@ -15,69 +14,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from unstable_stream.algorithms.scoring import CompletionScorer
-from unstable_stream.errors import LearnerError
-from unstable_stream.events import Step, unpack_floats, unpack_tokens
 from unstable_stream.extensions import RemembersArguments
+from unstable_stream.update_decisions import Admission, TrainingSample, admission
 
 __all__ = ["Admission", "BaseAlgo", "TokenBatch", "TrainingSample"]
-
-Admission = Literal["train", "mask", "drop"]
-"""``train``: goes through the model; ``mask``: counts in the batch mean but contributes nothing; ``drop``: is
-left out as ``truncated``."""
-
-
-@dataclass(frozen=True, slots=True)
-class TrainingSample:
-    """One recorded turn and the advantage it is trained with.
-
-    Raises :class:`~unstable_stream.errors.LearnerError`: empty prompt, arrays of different length,
-    a temperature that is not positive, an advantage or log-probability that is not finite.
-    """
-
-    step_id: str
-    prompt_token_ids: NDArray[np.int32]
-    """int32[prompt]: exactly what the engine was given."""
-    completion_token_ids: NDArray[np.int32]
-    """int32[completion]: exactly what the engine sampled."""
-    logprobs: NDArray[np.float32]
-    """float32[completion]: of the distribution sampled from."""
-    advantage: float
-    """After the sampling reward transformations."""
-    temperature: float = 1.0
-    """What the completion was sampled at."""
-    truncated: bool = False
-    """The completion was cut at the token limit."""
-
-    def __post_init__(self) -> None:
-        problem = None
-        if len(self.prompt_token_ids) == 0:
-            problem = "has an empty prompt, so nothing predicts its first token"
-        elif len(self.completion_token_ids) != len(self.logprobs):
-            problem = (
-                f"has {len(self.completion_token_ids)} completion tokens "
-                f"but {len(self.logprobs)} log-probabilities"
-            )
-        elif not self.temperature > 0:
-            problem = f"was sampled at temperature {self.temperature}; only a positive one can be trained on"
-        elif not np.isfinite(self.advantage):
-            problem = f"has advantage {self.advantage}; look at the sampling reward transformations"
-        elif not np.isfinite(self.logprobs).all():
-            problem = "has a log-probability that is not finite; look at the engine that sampled it"
-        if problem is not None:
-            raise LearnerError(f"step {self.step_id} {problem}")
-
-    @classmethod
-    def from_step(cls, step: Step, advantage: float) -> "TrainingSample":
-        """Unpack a step event; the arrays are views of its bytes."""
-        return cls(
-            step_id=step.event_id,
-            prompt_token_ids=unpack_tokens(step.prompt_token_ids),
-            completion_token_ids=unpack_tokens(step.completion_token_ids),
-            logprobs=unpack_floats(step.logprobs),
-            advantage=advantage,
-            temperature=step.temperature,
-            truncated=step.truncated,
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,9 +88,7 @@ class BaseAlgo(RemembersArguments, ABC):
 
         A completion without tokens is masked: its token sum is zero.
         """
-        if self.max_train_len is not None and len(sample.prompt_token_ids) >= self.max_train_len:
-            return "drop"
-        return "train" if len(sample.completion_token_ids) else "mask"
+        return admission(sample, max_train_len=self.max_train_len)
 
     def prepare_batch(self, samples: Sequence[TrainingSample]) -> TokenBatch:
         """Lay admitted samples out as tensors on the policy's device; tokens are the recorded ones."""

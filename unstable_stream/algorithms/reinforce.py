@@ -23,8 +23,9 @@ from typing import Final, Literal
 import torch
 from torch import Tensor
 
-from unstable_stream.algorithms.base import Admission, BaseAlgo, TokenBatch, TrainingSample
+from unstable_stream.algorithms.base import BaseAlgo, TokenBatch
 from unstable_stream.errors import LearnerError
+from unstable_stream.update_decisions import Admission, TrainingSample, admission
 
 __all__ = ["Reinforce"]
 
@@ -72,10 +73,7 @@ class Reinforce(BaseAlgo):
 
     def admit(self, sample: TrainingSample) -> Admission:
         """Decide about one sample: ``truncated_turns`` for turns cut at the token limit, else as the base."""
-        admission = super().admit(sample)
-        if admission == "train" and sample.truncated:
-            return self.truncated_turns
-        return admission
+        return admission(sample, max_train_len=self.max_train_len, truncated_turns=self.truncated_turns)
 
     def entropy_weight(self, update: int) -> float:
         """The entropy bonus's weight in ``update`` (from 1)."""

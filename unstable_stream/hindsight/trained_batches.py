@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 
 from unstable_stream.events import LearnerUpdate, Step
 from unstable_stream.events.id_sets import IdTable
-from unstable_stream.reward_transformations import Sample, build_sampling
+from unstable_stream.reward_transformations import build_sampling
+from unstable_stream.update_decisions import drawn_ids, shaped_rewards
 
 __all__ = ["Advantage", "TrainedBatches"]
 
@@ -51,9 +52,7 @@ class TrainedBatches:
         """Take in which steps an update drew; one told twice counts once."""
         if update.update in self._sizes:
             return
-        # The sampling transformations saw the truncated ones too, before the algorithm left them out.
-        truncated = [drop.step_id for drop in update.dropped if drop.reason == "truncated"]
-        drawn = [*update.step_ids, *truncated]
+        drawn = drawn_ids(update)
         self._sizes[update.update] = len(drawn)
         for place, step_id in enumerate(drawn):
             self._ids.add(step_id)
@@ -81,9 +80,9 @@ class TrainedBatches:
     def _close(self, update: int) -> list[Advantage]:
         members = sorted(self._open.pop(update), key=lambda member: member.place)
         self.done += 1
-        before = self._used([Sample.from_step(member.used) for member in members])
-        after = self._new([Sample.from_step(member.new) for member in members])
+        before = shaped_rewards([member.used for member in members], self._used)
+        after = shaped_rewards([member.new for member in members], self._new)
         return [
-            Advantage(update, member.new.event_id, member.new.env_id, member.role, now.reward, then.reward)
+            Advantage(update, member.new.event_id, member.new.env_id, member.role, now, then)
             for member, now, then in zip(members, after, before, strict=True)
         ]

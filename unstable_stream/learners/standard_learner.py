@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, Literal, Protocol, Self, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -35,6 +35,7 @@ from unstable_stream.learners.lora import (
 )
 from unstable_stream.learners.packing import micro_batches, optimizer_chunks
 from unstable_stream.learners.schedule import LrSchedule
+from unstable_stream.update_decisions import Admission, left_out
 
 __all__ = ["Algorithm", "Sample", "StandardLearner", "UpdateResult"]
 
@@ -75,7 +76,7 @@ class Algorithm(Protocol[SampleT_contra, BatchT]):
         max_train_len: int | None,
         recompute_logits: bool = False,
     ) -> None: ...
-    def admit(self, sample: SampleT_contra) -> Literal["train", "mask", "drop"]: ...
+    def admit(self, sample: SampleT_contra) -> Admission: ...
     def prepare_batch(self, samples: Sequence[SampleT_contra]) -> BatchT: ...
     def update(self, batch: BatchT, *, scale: float, update: int) -> Mapping[str, Tensor]: ...
     def summarize(self, totals: Mapping[str, float]) -> dict[str, float]: ...
@@ -225,8 +226,13 @@ class StandardLearner(Generic[SampleT, BatchT]):
         """Samples trained on so far."""
         return self._samples_seen
 
-    def update(self, samples: Sequence[SampleT], update_number: int) -> UpdateResult:
-        """Train on one batch.
+    def update(
+        self,
+        samples: Sequence[SampleT],
+        update_number: int,
+        admissions: Sequence[Admission] | None = None,
+    ) -> UpdateResult:
+        """Train on one batch; ``admissions`` says what becomes of each sample, ``None``: ask the algorithm.
 
         A batch without a trainable token (every turn truncated and masked or dropped) changes no weight and
         takes no optimizer step; it still counts as an update.
@@ -245,13 +251,10 @@ class StandardLearner(Generic[SampleT, BatchT]):
                 f"update {update_number} got {len(samples)} samples; "
                 f"expected 1 to batch_size = {self.batch_size}"
             )
-        decisions = [self.algorithm.admit(sample) for sample in samples]
-        dropped = tuple(
-            DroppedStep(sample.step_id, "truncated")
-            for sample, decision in zip(samples, decisions, strict=True)
-            if decision == "drop"
-        )
-        kept = [pair for pair in zip(samples, decisions, strict=True) if pair[1] != "drop"]
+        if admissions is None:
+            admissions = [self.algorithm.admit(sample) for sample in samples]
+        dropped = left_out(samples, admissions)
+        kept = [pair for pair in zip(samples, admissions, strict=True) if pair[1] != "drop"]
         learning_rate = self.learning_rate * self.lr_schedule.factor(update_number)
         for group in self._optimizer.param_groups:
             group["lr"] = learning_rate

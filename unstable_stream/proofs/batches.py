@@ -2,20 +2,25 @@
 
 The buffer's choices are a function of the set of steps it holds (:mod:`unstable_stream.buffer`). At the draw
 of an update these are the steps at offsets the learner had read by then, which the update names, less those
-that earlier updates used. So each draw is made in a fresh buffer, whatever restarts lay between.
+that earlier updates used. So each draw is made in a fresh buffer, whatever restarts lay between, and what is
+decided about it comes from the function that the learner calls (:mod:`unstable_stream.update_decisions`).
 """
 
 from array import array
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
 
 from unstable_stream.buffer import StepBuffer
-from unstable_stream.events import DroppedStep, LearnerUpdate, Step, encode_event, event_id, packed_length
+from unstable_stream.errors import LearnerError
+from unstable_stream.events import LearnerUpdate, Step, encode_event, event_id
 from unstable_stream.proofs.index import RecordIndex
 from unstable_stream.proofs.report import Check, Difference, differing_fields
+from unstable_stream.reward_transformations import build_sampling
 from unstable_stream.runs.config import ReinforceConfig, RunConfig
+from unstable_stream.update_decisions import Admit, admission, decide_update
 
 __all__ = ["BatchCheck", "PendingStep"]
 
@@ -53,6 +58,7 @@ class BatchCheck:
         self._config = config
         self._run_id = run_id
         self._last = last
+        self._transform = build_sampling(list(config.rewards.sampling))
         self._pending: dict[str, PendingStep] = {}
         self._used_by = array("i", bytes(4 * len(index)))
 
@@ -71,25 +77,27 @@ class BatchCheck:
                 Difference(where, update.event_id, f"update {update.update} comes after update {self._last}")
             )
         self._last = max(update.update, self._last)
-        again = encode_event(self._draw(update, read_to))
-        recorded = encode_event(update)
-        if again != recorded:
-            fields = differing_fields(recorded, again)
-            path, found, expected = fields[0]
+        try:
+            again = self._decide(update, read_to)
+        except LearnerError as error:
             self.check.differs(
-                Difference(
-                    where,
-                    update.event_id,
-                    f"update {update.update}, drawn again, differs in {len(fields)} field(s), first",
-                    path,
-                    found,
-                    expected,
-                )
+                Difference(where, update.event_id, f"update {update.update} cannot be decided again: {error}")
             )
+        else:
+            self._compare(update, again, where)
         self._use(update, read_to, where)
 
-    def _draw(self, update: LearnerUpdate, read_to: Mapping[int, int]) -> LearnerUpdate:
-        """Return the update with everything that follows from the draw put in anew."""
+    def _compare(self, update: LearnerUpdate, decided_again: LearnerUpdate, where: str) -> None:
+        again, recorded = encode_event(decided_again), encode_event(update)
+        if again == recorded:
+            return
+        fields = differing_fields(recorded, again)
+        path, found, expected = fields[0]
+        what = f"update {update.update}, drawn again, differs in {len(fields)} field(s), first"
+        self.check.differs(Difference(where, update.event_id, what, path, found, expected))
+
+    def _decide(self, update: LearnerUpdate, read_to: Mapping[int, int]) -> LearnerUpdate:
+        """Return the update with everything that was decided put in anew."""
         settings, number = self._config.learner, update.update
         buffer = StepBuffer(
             self._config.max_buffer_size,
@@ -102,47 +110,29 @@ class BatchCheck:
             for pending in self._pending.values()
             if pending.offset < read_to.get(pending.partition, 0)
         )
-        batch = buffer.get_batch(settings.batch_size, max(1, number))
-        left_out = self._left_out_of(batch.steps, update)
-        metrics = dict(update.metrics)
-        if batch.steps:
-            staleness = [number - 1 - step.policy_version for step in batch.steps]
-            metrics |= {
-                "staleness_mean": sum(staleness) / len(staleness),
-                "staleness_max": float(max(staleness)),
-                "reward_mean": sum(step.reward for step in batch.steps) / len(batch.steps),
-                "buffer_size": float(buffer.size()),
-            }
+        decision = decide_update(
+            buffer, settings.batch_size, max(1, number), self._transform, self._admit(update)
+        )
+        metrics = {**update.metrics, **decision.metrics}
         return msgspec.structs.replace(
             update,
             event_id=event_id(self._run_id, "learner-update", number),
-            step_ids=tuple(step.event_id for step in batch.steps if step.event_id not in left_out),
-            dropped=(
-                *batch.dropped,
-                *(
-                    DroppedStep(step.event_id, "truncated")
-                    for step in batch.steps
-                    if step.event_id in left_out
-                ),
-            ),
+            step_ids=decision.trained_ids,
+            dropped=decision.dropped,
             metrics={name: metrics[name] for name in update.metrics},
         )
 
-    def _left_out_of(self, steps: Sequence[Step], update: LearnerUpdate) -> set[str]:
-        """Ids of those that the algorithm trains on nothing of."""
+    def _admit(self, update: LearnerUpdate) -> Admit:
         algorithm = self._config.algorithm
         if isinstance(algorithm, ReinforceConfig):
-            drops = algorithm.truncated_turns == "drop"
-            return {step.event_id for step in steps if self._left_out(step, drops_truncated=drops)}
+            return partial(
+                admission,
+                max_train_len=self._config.learner.max_train_len,
+                truncated_turns=algorithm.truncated_turns,
+            )
         # An algorithm of the user's own decides as it likes: what it decided is taken from the record.
-        return {drop.step_id for drop in update.dropped if drop.reason == "truncated"}
-
-    def _left_out(self, step: Step, *, drops_truncated: bool) -> bool:
-        """Whether Reinforce trains on nothing of a step (``BaseAlgo.admit`` and ``Reinforce.admit``)."""
-        limit = self._config.learner.max_train_len
-        if limit is not None and packed_length(step.prompt_token_ids) >= limit:
-            return True
-        return drops_truncated and step.truncated and len(step.completion_token_ids) > 0
+        truncated = {drop.step_id for drop in update.dropped if drop.reason == "truncated"}
+        return lambda sample: "drop" if sample.step_id in truncated else "train"
 
     def _use(self, update: LearnerUpdate, read_to: Mapping[int, int], where: str) -> None:
         named = [*update.step_ids, *(drop.step_id for drop in update.dropped)]

@@ -3,7 +3,8 @@
 One update, in this order; a process killed between any two goes on after a restart with nothing lost and
 nothing trained twice:
 
-1. draw the batch from the buffer, a fold of ``steps`` and ``learner-updates``;
+1. decide: draw the batch from the buffer, a fold of ``steps`` and ``learner-updates``, shape its rewards,
+   drop what is not trained on (:mod:`unstable_stream.update_decisions`);
 2. train on it;
 3. save the checkpoint: temporary directory, fsync, rename;
 4. publish ``learner-update`` and ``checkpoint`` in one transaction of a fenced producer.
@@ -20,7 +21,7 @@ from pathlib import Path
 
 import structlog
 
-from unstable_stream.algorithms import BaseAlgo, TokenBatch, TrainingSample, build_algorithm
+from unstable_stream.algorithms import BaseAlgo, TokenBatch, build_algorithm
 from unstable_stream.buffer import StepBuffer
 from unstable_stream.errors import LearnerError
 from unstable_stream.events import Checkpoint, LearnerUpdate, Step, checkpoint_uid, event_id
@@ -28,9 +29,10 @@ from unstable_stream.learners import StandardLearner, prune_optimizer_states
 from unstable_stream.log.port import Consumer, EventLog, Positions, Producer
 from unstable_stream.log.reading import events_to_end, readable_events
 from unstable_stream.log.records import record_from_event
-from unstable_stream.reward_transformations import Sample, build_sampling
+from unstable_stream.reward_transformations import build_sampling
 from unstable_stream.runs.config import ReinforceConfig, RunConfig
 from unstable_stream.runs.data_dir import DataDir
+from unstable_stream.update_decisions import TrainingSample, decide_batch, decide_update, drawn_ids
 
 __all__ = ["LearnerService"]
 
@@ -45,9 +47,10 @@ class LearnerService:
         self._config = config
         self._run_id = run_id
         settings = config.learner
+        self._algorithm = _algorithm(config)
         self._learner: StandardLearner[TrainingSample, TokenBatch] = StandardLearner(
             model_path,
-            algorithm=_algorithm(config),
+            algorithm=self._algorithm,
             batch_size=settings.batch_size,
             mini_batch_size=settings.mini_batch_size,
             learning_rate=settings.learning_rate,
@@ -148,7 +151,7 @@ class LearnerService:
             await transaction.append([record_from_event(event)])
 
     async def _train_again(self, log: EventLog, updates: Sequence[LearnerUpdate]) -> None:
-        batches = {update.update: _batch_of(update) for update in updates}
+        batches = {update.update: drawn_ids(update) for update in updates}
         wanted = {step_id for batch in batches.values() for step_id in batch}
         steps: dict[str, Step] = {}
         async for _, step in events_to_end(log, (Step.TOPIC,), run_id=self._run_id):
@@ -162,8 +165,12 @@ class LearnerService:
                     f"run {self._run_id}: update {update.update} cannot be made again: {len(lost)} of "
                     f"its steps are gone from the log (first: {lost[0]}); start anew with initial_lora_path"
                 )
-            samples = self._samples([steps[step_id] for step_id in batch])
-            await asyncio.to_thread(self._learner.update, samples, update.update)
+            decision = decide_batch(
+                [steps[step_id] for step_id in batch], update.update, self._transform, self._algorithm.admit
+            )
+            await asyncio.to_thread(
+                self._learner.update, decision.samples, update.update, decision.admissions
+            )
 
     # -- one update ---------------------------------------------------------------------------
 
@@ -194,9 +201,11 @@ class LearnerService:
         settings = self._config.learner
         number = self._learner.step + 1
         started = time.monotonic()
-        batch = self._buffer.get_batch(settings.batch_size, number)
+        decision = decide_update(
+            self._buffer, settings.batch_size, number, self._transform, self._algorithm.admit
+        )
         named = {str(partition): offset for partition, offset in sorted(positions.items())}
-        result = await asyncio.to_thread(self._learner.update, self._samples(batch.steps), number)
+        result = await asyncio.to_thread(self._learner.update, decision.samples, number, decision.admissions)
         saves = number % settings.save_every == 0 or number == settings.iterations
         now = _now_ms()
         checkpoint: Checkpoint | None = None
@@ -216,21 +225,17 @@ class LearnerService:
                 parent_uid=self._parent,
             )
             self._parent = checkpoint.model_uid
-        staleness = [number - 1 - step.policy_version for step in batch.steps]
         update = LearnerUpdate(
             event_id=event_id(self._run_id, "learner-update", number),
             run_id=self._run_id,
             occurred_at_ms=now,
             update=number,
-            step_ids=result.trained_ids,
-            dropped=(*batch.dropped, *result.dropped),
+            step_ids=decision.trained_ids,
+            dropped=decision.dropped,
             loss=result.loss,
             metrics={
                 **result.metrics,
-                "staleness_mean": sum(staleness) / len(staleness),
-                "staleness_max": float(max(staleness)),
-                "reward_mean": sum(step.reward for step in batch.steps) / len(batch.steps),
-                "buffer_size": float(self._buffer.size()),
+                **decision.metrics,
                 "samples_seen": float(self._learner.samples_seen),
             },
             model_uid=checkpoint.model_uid if checkpoint else None,
@@ -238,18 +243,6 @@ class LearnerService:
             duration_ms=(time.monotonic() - started) * 1000,
         )
         return update, checkpoint
-
-    def _samples(self, steps: Sequence[Step]) -> list[TrainingSample]:
-        shaped = self._transform([Sample.from_step(step) for step in steps])
-        return [TrainingSample.from_step(sample.step, sample.reward) for sample in shaped]
-
-
-def _batch_of(update: LearnerUpdate) -> list[str]:
-    """The step ids that were drawn: those trained on, and those the algorithm then left out as truncated.
-
-    The sampling transformations saw them all, so the advantages depend on them all.
-    """
-    return [*update.step_ids, *(drop.step_id for drop in update.dropped if drop.reason == "truncated")]
 
 
 def _algorithm(config: RunConfig) -> BaseAlgo:

@@ -1,0 +1,245 @@
+"""The decisions of a learner update, one pure function: steps drawn, advantages, drops with reasons, metrics.
+
+:func:`decide_update` draws the batch, shapes its rewards, asks the algorithm which samples it takes, and
+derives the metrics that follow. The learner trains on what it returns and records it. ``verify`` calls the
+same function on the steps that the learner had read, and compares. ``rederive``, and a learner that trains a
+recorded batch again, start from the batch that the record names (:func:`drawn_ids`).
+
+Nothing here needs torch: a proof starts in a fraction of a second, on any machine.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unstable_stream.buffer import StepBuffer
+from unstable_stream.errors import ConfigError, LearnerError
+from unstable_stream.events import DroppedStep, LearnerUpdate, Step, unpack_floats, unpack_tokens
+from unstable_stream.reward_transformations import Sample
+
+__all__ = [
+    "Admission",
+    "Admit",
+    "SamplingTransform",
+    "TrainingSample",
+    "UpdateDecision",
+    "admission",
+    "decide_batch",
+    "decide_update",
+    "drawn_ids",
+    "left_out",
+    "shaped_rewards",
+]
+
+Admission = Literal["train", "mask", "drop"]
+"""``train``: goes through the model; ``mask``: counts in the batch mean but contributes nothing; ``drop``: is
+left out as ``truncated``."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingSample:
+    """One recorded turn and the advantage it is trained with.
+
+    Raises :class:`~unstable_stream.errors.LearnerError`: empty prompt, arrays of different length,
+    a temperature that is not positive, an advantage or log-probability that is not finite.
+    """
+
+    step_id: str
+    prompt_token_ids: NDArray[np.int32]
+    """int32[prompt]: exactly what the engine was given."""
+    completion_token_ids: NDArray[np.int32]
+    """int32[completion]: exactly what the engine sampled."""
+    logprobs: NDArray[np.float32]
+    """float32[completion]: of the distribution sampled from."""
+    advantage: float
+    """After the sampling reward transformations."""
+    temperature: float = 1.0
+    """What the completion was sampled at."""
+    truncated: bool = False
+    """The completion was cut at the token limit."""
+
+    def __post_init__(self) -> None:
+        problem = None
+        if len(self.prompt_token_ids) == 0:
+            problem = "has an empty prompt, so nothing predicts its first token"
+        elif len(self.completion_token_ids) != len(self.logprobs):
+            problem = (
+                f"has {len(self.completion_token_ids)} completion tokens "
+                f"but {len(self.logprobs)} log-probabilities"
+            )
+        elif not self.temperature > 0:
+            problem = f"was sampled at temperature {self.temperature}; only a positive one can be trained on"
+        elif not np.isfinite(self.advantage):
+            problem = f"has advantage {self.advantage}; look at the sampling reward transformations"
+        elif not np.isfinite(self.logprobs).all():
+            problem = "has a log-probability that is not finite; look at the engine that sampled it"
+        if problem is not None:
+            raise LearnerError(f"step {self.step_id} {problem}")
+
+    @classmethod
+    def from_step(cls, step: Step, advantage: float) -> "TrainingSample":
+        """Unpack a step event; the arrays are views of its bytes."""
+        return cls(
+            step_id=step.event_id,
+            prompt_token_ids=unpack_tokens(step.prompt_token_ids),
+            completion_token_ids=unpack_tokens(step.completion_token_ids),
+            logprobs=unpack_floats(step.logprobs),
+            advantage=advantage,
+            temperature=step.temperature,
+            truncated=step.truncated,
+        )
+
+
+Admit: TypeAlias = Callable[[TrainingSample], Admission]
+"""An algorithm's decision about one sample: ``BaseAlgo.admit``, or :func:`admission` with its settings."""
+
+SamplingTransform: TypeAlias = Callable[[list[Sample]], list[Sample]]
+"""The sampling transformations of a run, composed."""
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateDecision:
+    """What an update does, before any of it is done."""
+
+    samples: tuple[TrainingSample, ...]
+    """The whole batch in batch order, at its advantages: those that the algorithm drops are among them."""
+    admissions: tuple[Admission, ...]
+    """Of each sample."""
+    dropped: tuple[DroppedStep, ...]
+    """Overflow and stale steps since the update before, then what the algorithm leaves out of the batch."""
+    metrics: Mapping[str, float]
+    """``staleness_mean`` and ``staleness_max`` in policy versions, ``reward_mean`` before the sampling
+    transformations, ``buffer_size`` in steps after the draw. Of an empty batch there are none."""
+
+    @property
+    def trained_ids(self) -> tuple[str, ...]:
+        """The steps trained on, in batch order, masked ones included."""
+        return tuple(
+            sample.step_id
+            for sample, decision in zip(self.samples, self.admissions, strict=True)
+            if decision != "drop"
+        )
+
+
+def decide_update(
+    buffer: StepBuffer, batch_size: int, update: int, transform: SamplingTransform, admit: Admit
+) -> UpdateDecision:
+    """Take the batch of an update out of the buffer and decide about it.
+
+    Args:
+        buffer: holds the steps that may be drawn; what is drawn or dropped leaves it.
+        batch_size: steps drawn at most.
+        update: its number, from 1.
+        transform: the sampling transformations.
+        admit: the algorithm's decision about one sample.
+
+    Raises:
+        LearnerError: a step that cannot be trained on; the buffer has given the batch out all the same.
+        ConfigError: see :func:`shaped_rewards`.
+    """
+    batch = buffer.get_batch(batch_size, update)
+    return decide_batch(
+        batch.steps, update, transform, admit, dropped=batch.dropped, buffer_size=buffer.size()
+    )
+
+
+def decide_batch(
+    steps: Sequence[Step],
+    update: int,
+    transform: SamplingTransform,
+    admit: Admit,
+    *,
+    dropped: Sequence[DroppedStep] = (),
+    buffer_size: int = 0,
+) -> UpdateDecision:
+    """Decide about a batch that has been drawn: by a buffer just now, or by an update on record.
+
+    Args:
+        steps: the batch, in batch order.
+        update: number of the update, from 1.
+        transform: the sampling transformations.
+        admit: the algorithm's decision about one sample.
+        dropped: what the buffer gave up.
+        buffer_size: steps that it still holds.
+
+    Raises:
+        LearnerError: a step that cannot be trained on.
+        ConfigError: see :func:`shaped_rewards`.
+    """
+    rewards = shaped_rewards(steps, transform)
+    samples = tuple(
+        TrainingSample.from_step(step, reward) for step, reward in zip(steps, rewards, strict=True)
+    )
+    admissions = tuple(admit(sample) for sample in samples)
+    # Update u trains on version u - 1 if it is fully on policy.
+    staleness = [update - 1 - step.policy_version for step in steps]
+    metrics = (
+        {
+            "staleness_mean": sum(staleness) / len(staleness),
+            "staleness_max": float(max(staleness)),
+            "reward_mean": sum(step.reward for step in steps) / len(steps),
+            "buffer_size": float(buffer_size),
+        }
+        if steps
+        else {}
+    )
+    return UpdateDecision(samples, admissions, (*dropped, *left_out(samples, admissions)), metrics)
+
+
+def shaped_rewards(steps: Sequence[Step], transform: SamplingTransform) -> list[float]:
+    """Return a batch's advantages: each step's reward after the sampling transformations, in batch order.
+
+    Raises:
+        ConfigError: a transformation returned another number of samples, or another order. A sample it left
+            out would be a step that is neither trained on nor dropped.
+    """
+    shaped = transform([Sample.from_step(step) for step in steps])
+    if [sample.step_id for sample in shaped] != [step.event_id for step in steps]:
+        raise ConfigError(
+            f"the sampling transformations made {len(shaped)} samples of a batch of {len(steps)}, or changed "
+            "their order; expected the same samples in the same order, with new rewards"
+        )
+    return [sample.reward for sample in shaped]
+
+
+def admission(
+    sample: TrainingSample,
+    *,
+    max_train_len: int | None,
+    truncated_turns: Admission = "train",
+) -> Admission:
+    """Decide about one sample as the built-in algorithms do.
+
+    A prompt that fills ``max_train_len`` tokens leaves nothing to train on: ``drop``. A completion without
+    tokens is masked: its token sum is zero. ``truncated_turns`` decides about turns cut at the token limit.
+    """
+    if max_train_len is not None and len(sample.prompt_token_ids) >= max_train_len:
+        return "drop"
+    if not len(sample.completion_token_ids):
+        return "mask"
+    return truncated_turns if sample.truncated else "train"
+
+
+class _Named(Protocol):
+    @property
+    def step_id(self) -> str: ...
+
+
+def left_out(samples: Sequence[_Named], admissions: Sequence[Admission]) -> tuple[DroppedStep, ...]:
+    """Return what the algorithm drops of a batch, as an update records it: ``truncated``, in batch order."""
+    return tuple(
+        DroppedStep(sample.step_id, "truncated")
+        for sample, decision in zip(samples, admissions, strict=True)
+        if decision == "drop"
+    )
+
+
+def drawn_ids(update: LearnerUpdate) -> list[str]:
+    """Return the steps that a recorded update drew: those trained on, then those the algorithm left out.
+
+    The sampling transformations saw them all, so the advantages depend on them all.
+    """
+    return [*update.step_ids, *(drop.step_id for drop in update.dropped if drop.reason == "truncated")]
