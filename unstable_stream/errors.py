@@ -39,7 +39,7 @@ class UnstableStreamError(Exception):
     """Root of every error this package raises on purpose."""
 
     retriable: ClassVar[bool] = False
-    """Whether the same call may succeed later without anyone changing anything."""
+    """``True`` if the same call may succeed later although nobody changes anything."""
 
 
 class ConfigError(UnstableStreamError):
@@ -70,7 +70,7 @@ class EventDecodeError(EventError):
 
 
 class UnknownEventError(EventError):
-    """An event type this version of the package has never heard of."""
+    """An event type that this version of the package does not know."""
 
 
 class UnknownSchemaVersionError(EventError):
@@ -118,7 +118,7 @@ class EnvironmentUnavailableError(GameError):
 
 
 class EngineError(UnstableStreamError):
-    """Text generation failed for a reason that asking again will not mend."""
+    """Text generation failed, and the same request would fail again."""
 
 
 class EngineOverloadedError(EngineError):

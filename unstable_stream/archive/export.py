@@ -47,7 +47,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str
     run_name: str | None
     exported_at: str
-    """UTC, ISO 8601."""
+    """Time of the export: UTC, ISO 8601."""
     package_version: str
     schema_version: int
     """Schema version of the archive; the reference of that version explains the columns."""

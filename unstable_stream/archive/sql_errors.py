@@ -15,7 +15,7 @@ from unstable_stream.archive.view_files import load_views
 __all__ = ["JSON_ERRORS", "explain"]
 
 JSON_ERRORS: Final = "SET errors_as_json = true"
-"""To be executed first, so that errors say where they are."""
+"""Statements to execute first, so that errors contain their place in the query."""
 
 _NO_CLOSE_NAME: Final = 0.6
 _SHOWN_NAMES: Final = 3

@@ -226,7 +226,7 @@ def _create_tables(connection: duckdb.DuckDBPyConnection) -> tuple[int, str]:
 
 
 def _upgrade(connection: duckdb.DuckDBPyConnection) -> None:
-    """Make version 2 of version 1, which did not keep the log: an empty ``log_id`` says that."""
+    """Turn version 1 into version 2. Version 1 did not keep the log, so ``log_id`` becomes empty."""
     connection.execute("BEGIN")
     connection.execute("ALTER TABLE events ADD COLUMN log_id VARCHAR DEFAULT ''")
     rows = connection.execute('SELECT topic, "partition", next_offset FROM positions').fetchall()

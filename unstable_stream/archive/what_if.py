@@ -60,7 +60,7 @@ class LabelledSet:
         self._directory = directory
         self._writers: dict[str, pq.ParquetWriter] = {}
         self.about: dict[str, Any] = {}
-        """Goes into ``about.json``."""
+        """The content of ``about.json``."""
 
     def write(self, table: str, schema: TableSchema, columns: Mapping[str, Values]) -> None:
         """Append rows, given as columns of equal length."""
@@ -101,7 +101,7 @@ def _array(values: Values, kind: pa.DataType) -> pa.Array:
 
 @contextlib.contextmanager
 def open_set(directory: Path | None, *, replace: bool = False) -> Iterator[LabelledSet]:
-    """Write a set; it appears whole when the block ends, or not at all. ``None``: it is thrown away then.
+    """Write a set. It appears whole when the block ends, or not at all. ``None``: it is deleted then.
 
     Raises:
         ArchiveError: there is one with this label, and it is not to be replaced; or the disk refuses.

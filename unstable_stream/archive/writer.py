@@ -108,14 +108,14 @@ class ArchiveWriter:
 
     @property
     def unattributed(self) -> bool:
-        """Whether the archive holds records of a log that is not known: schema version 1 did not keep it."""
+        """``True`` if the archive holds records of an unknown log: schema version 1 did not keep the log."""
         return self.log_id != "" and bool(self._positions_of(""))
 
     def adopt(self, records: Sequence[ArchivedRecord]) -> bool:
-        """Attribute to this log what is unattributed, if the archive holds ``records`` at their positions.
+        """Take an unknown log's records for this log's, if the archive holds ``records`` at their positions.
 
         Args:
-            records: some of this log's first ones; those the archive had not come to prove nothing.
+            records: some of this log's first records; records that the archive does not have prove nothing.
 
         Returns:
             Whether they are there, byte for byte. If not, nothing is changed.

@@ -10,18 +10,18 @@ __all__ = ["ExtensionUse", "RunFinished", "RunResumed", "RunStarted"]
 
 
 class ExtensionUse(msgspec.Struct, frozen=True, kw_only=True):
-    """Code outside of this package that a run uses, and what tells it from another."""
+    """Code outside of this package that a run uses, with its version or digest."""
 
     kind: str
-    """E.g. ``algorithm``, ``template``, ``environment``."""
+    """The choice it is used for, e.g. ``algorithm``, ``template``, ``environment``."""
     target: str
-    """As the configuration names it, a file by its absolute path."""
+    """The name in the configuration; a file has its absolute path."""
     distribution: str = ""
-    """The installed package that it is of; empty for a module or file beside the run."""
+    """The installed package that holds it; empty for a module or file beside the run."""
     version: str = ""
-    """Of that package."""
+    """Version of that package."""
     sha256: str = ""
-    """Of the source file, or of the object's source where there is no file; empty if it cannot be had."""
+    """Digest of the source file, or of the object's source if there is no file; empty: no source."""
 
 
 class RunStarted(Event, frozen=True, kw_only=True, tag="run-started"):

@@ -70,7 +70,7 @@ class EnvironmentResult:
     reason: str
     """The environment's words about the end; may be empty."""
     roles: dict[int, str]
-    """Seats that have a name of their own (``White``, ``Mafia``); ``Player 0`` is no name."""
+    """Name of each seat that has one (``White``, ``Mafia``); ``Player 0`` is no name."""
     invalid_seats: frozenset[int]
     """Seats that used up their invalid moves."""
 
@@ -290,7 +290,7 @@ def _prepare_module(entry_point: str) -> None:
 
 @cache
 def _uses_numpy(entry_point: str) -> bool:
-    """Whether any module beside the environment mentions numpy: then its generator is isolated too."""
+    """Return whether a module beside the environment mentions numpy; its generator is then isolated too."""
     module = importlib.import_module(entry_point.partition(":")[0])
     folder = Path(inspect.getfile(module)).parent
     return any("numpy" in path.read_text(encoding="utf-8") for path in sorted(folder.rglob("*.py")))

@@ -45,7 +45,7 @@ class PlayedGame:
 
 
 def turn_seed(game_seed: int, seat: int, turn_index: int) -> int:
-    """Return the seed of whatever a seat decides by chance in its ``turn_index``-th turn."""
+    """Return the seed of a seat's random decisions in its ``turn_index``-th turn."""
     return derive_seed(game_seed, "turn", seat, turn_index)
 
 

@@ -18,7 +18,7 @@ class TurnContext:
     game_turn: int
     """0-based among all moves of the game."""
     seed: int
-    """Unique to this game, seat and turn: seeds whatever the player decides by chance."""
+    """The seed of the player's random decisions, unique to this game, seat and turn."""
     observation: str
 
 

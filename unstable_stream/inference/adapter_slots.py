@@ -1,6 +1,6 @@
 """Decide which LoRA adapters are live in an engine that has room for a few.
 
-A request holds its adapter's slot while it is under way. Once an adapter without a slot is asked for, the
+A request holds its adapter's slot while it runs. Once an adapter without a slot is asked for, the
 live adapter with the fewest requests stops taking new ones, drains and hands over. Its own later requests
 queue like anyone else's, so every adapter gets its turn in the order of its first waiting request.
 """
@@ -26,7 +26,7 @@ class _Resident:
     loading: asyncio.Task[None]
     in_flight: int = 0
     draining: bool = False
-    """Takes no new requests: somebody waits for its slot."""
+    """``True`` if it takes no new requests, because another adapter waits for its slot."""
 
 
 class AdapterSlots:
@@ -93,7 +93,7 @@ class AdapterSlots:
             self._release(resident)
 
     async def close(self) -> None:
-        """Give up loads that are under way; who waits for one is cancelled."""
+        """Cancel all loads, and the requests that wait for them."""
         loads = [resident.loading for resident in self._residents.values()]
         for loading in loads:
             loading.cancel()
@@ -155,7 +155,7 @@ class AdapterSlots:
         return False
 
     def _admit(self, uid: str) -> None:
-        """Make the adapter live if it is not and let all who wait for it through."""
+        """Make the adapter live, if it is not, and let all requests through that wait for it."""
         entries = self._waiting.pop(uid)
         resident = self._residents.get(uid)
         if resident is None:

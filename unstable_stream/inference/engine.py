@@ -34,7 +34,7 @@ class SamplingSettings:
     temperature: float = 1.0
     top_p: float = 1.0
     stop_token_ids: tuple[int, ...] = ()
-    """Ends the completion besides the model's own end token; kept as its last token."""
+    """Token ids that end the completion, beside the model's own end token; the completion keeps the token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +46,8 @@ class GenerationRequest:
     adapter: Adapter | None = None
     """``None``: the base model."""
     seed: int | None = None
-    """Wished for: an engine that can draws this request's samples from it, whatever else is in the batch.
-    vLLM cannot. Nothing may rely on it: what was sampled is recorded."""
+    """A wish: the samples should depend on this seed and not on the rest of the batch. vLLM cannot do that.
+    Nothing may rely on it: the samples themselves are recorded."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ _REMEDIES: Final = {
 
 
 class OpenAIEngine:
-    """Asks one model of one endpoint. Implements :class:`~.port.ChatEngine`.
+    """Asks one model of one endpoint. Implements :class:`~unstable_stream.inference.engine.ChatEngine`.
 
     The key is read from the environment when the engine is made; it is in no message, log line or ``repr``.
     """

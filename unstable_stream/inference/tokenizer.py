@@ -182,9 +182,9 @@ def _load_with_transformers(model_path: str) -> FileTokenizer:
 
 
 def _control_tokens(backend: tokenizers.Tokenizer) -> re.Pattern[str] | None:
-    """Return what matches the tokens that mean something besides their text; ``None`` if there are none.
+    """Return a pattern of the control tokens' texts; ``None`` if there are none.
 
-    One of a single character, such as a blank, cannot be told from text, and none is known.
+    A control token of a single character, such as a blank, could not be told from text; none is known.
     """
     texts = [
         token.content
@@ -195,7 +195,7 @@ def _control_tokens(backend: tokenizers.Tokenizer) -> re.Pattern[str] | None:
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    """Return the object in the file, or nothing where there is no such file: all of these are optional."""
+    """Return the object in the file, or an empty one if there is no file: all these files are optional."""
     if not path.is_file():
         return {}
     try:

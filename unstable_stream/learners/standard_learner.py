@@ -8,7 +8,7 @@ continues the same curve, bit for bit on a CPU.
 import contextlib
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Protocol, Self, TypeVar
@@ -48,15 +48,9 @@ class Sample(Protocol):
     @property
     def step_id(self) -> str: ...
     @property
-    def prompt_token_ids(self) -> "Sized": ...
+    def prompt_token_ids(self) -> Sized: ...
     @property
-    def completion_token_ids(self) -> "Sized": ...
-
-
-class Sized(Protocol):
-    """Something with a length in tokens."""
-
-    def __len__(self) -> int: ...
+    def completion_token_ids(self) -> Sized: ...
 
 
 SampleT = TypeVar("SampleT", bound=Sample)

@@ -54,7 +54,7 @@ class RatingSystem(Protocol):
 
 
 class TrueSkill:
-    """As the rating processor does it; see :mod:`unstable_stream.model_pool.skill`."""
+    """The rule of the rating processor; see :mod:`unstable_stream.model_pool.skill`."""
 
     name: ClassVar[str] = "trueskill"
     uncertain: ClassVar[bool] = True

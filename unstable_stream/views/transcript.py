@@ -58,12 +58,12 @@ class Move:
     action: str
     valid: bool
     observation: str | None
-    """Only what the seat had not been shown at its previous move."""
+    """The part of the observation that the seat had not been shown before its previous move."""
     completion: str | None
     completion_tokens: int | None
     finish_reason: str | None
     prompt: str | None = None
-    """The whole observation in the model's template: what the engine was given."""
+    """The whole observation in the model's template, as the engine got it."""
     prompt_tokens: int | None = None
     policy_version: int | None = None
     """Update whose weights sampled it; ``None``: a fixed opponent."""
@@ -73,13 +73,13 @@ class Move:
     logprobs: Sequence[float] = ()
     """Nats, one per sampled token."""
     step_id: str | None = None
-    """The training step made of it; ``None``: none was, and the next four are ``None`` too."""
+    """The training step made of this turn; ``None``: there is none, nor are the next four fields set."""
     raw_reward: float | None = None
     """The environment's final reward for the seat."""
     final_reward: float | None = None
-    """After the final reward transformations."""
+    """The reward after the final reward transformations."""
     step_reward: float | None = None
-    """After the step reward transformations: what the learner saw."""
+    """The reward after the step reward transformations, which the learner saw."""
     fate: str | None = None
     """``trained``, ``dropped`` or ``pending``."""
     update: int | None = None
@@ -157,7 +157,7 @@ def _only_new(moves: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def new_part(before: str, now: str) -> str:
-    """Return what ``now`` shows that ``before`` did not.
+    """Return the part of ``now`` that ``before`` does not show.
 
     An observation that goes on where the last one ended is cut there. One that shows a changed board is cut
     at the first blank line before the change, so that a board stays whole. The same again is shown whole.

@@ -43,7 +43,7 @@ _SQL_TYPES: Final[Mapping[object, str]] = {
 }
 _PACKED: Final = {"int32": "INTEGER[]", "float32": "FLOAT[]"}
 _MOMENT: Final = "_at_ms"
-"""A field whose name ends so is a moment: its column is a ``TIMESTAMP``, without the unit in the name."""
+"""The end of the name of a field that is a moment; its column is a ``TIMESTAMP`` without this unit."""
 
 
 class Item(NamedTuple):
@@ -80,7 +80,7 @@ class Column:
     fields: tuple[tuple[Struct, str], ...] = ()
     """The struct fields whose values the column holds."""
     only_of: tuple[type[Event], ...] = ()
-    """Of a table of several event families: those that have the field; empty: all."""
+    """The event families that have the field, if some of the table's lack it; empty: all have it."""
 
     def getter(self) -> Callable[[Any], object]:
         """Return the function that takes the column's value from a row's object."""

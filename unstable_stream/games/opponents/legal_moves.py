@@ -40,7 +40,7 @@ def listed_moves(observation: str) -> list[str]:
 
 
 def othello_moves(observation: str) -> list[str]:
-    """Return the listed moves; with none the environment skips the turn whatever is said."""
+    """Return the listed moves. If there are none, the environment skips the turn for any action."""
     skip = observation.rfind("No valid moves")
     if skip > observation.rfind("Valid moves:"):
         return ["[skip]"]

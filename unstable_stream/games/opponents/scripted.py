@@ -148,9 +148,9 @@ class _Game:
     legal: Callable[[str], list[str]]
     strong: Mapping[str, Candidates] = field(default_factory=dict)
     unplayable: frozenset[str] = frozenset()
-    """Variants that do not show what is needed."""
+    """Variants whose text does not show what the strategies need."""
     too_slow: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Variant to strong players that would think for seconds on its board."""
+    """Variant to the strong players that would need seconds for a move on its board."""
 
 
 _GAMES: Final[Mapping[str, _Game]] = {

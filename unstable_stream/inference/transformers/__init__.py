@@ -1,1 +1,1 @@
-"""The inference engine on transformers and torch: the default without a GPU."""
+"""Generate with transformers and torch: the default engine without a GPU."""

@@ -37,7 +37,7 @@ _RATE_WINDOW_S: Final = 5.0
 
 @dataclass(slots=True, eq=False)
 class _Row:
-    """One request on its way."""
+    """One request that waits or runs."""
 
     prompt: list[int]
     sampling: SamplingSettings
@@ -58,7 +58,9 @@ class _Row:
 
 
 class TransformersEngine:
-    """Generates with a transformers model on the CPU or one GPU. Implements :class:`~.port.Engine`.
+    """Generates with a transformers model on the CPU or one GPU.
+
+    Implements :class:`~unstable_stream.inference.engine.Engine`.
 
     A request's samples depend on its prompt, adapter, settings and seed, not on its batch (up to the last
     bits of floating-point sums). Temperature 0 is greedy; its log-probabilities are those at temperature 1.
@@ -134,7 +136,7 @@ class TransformersEngine:
         atexit.register(self._stop)
 
     async def generate(self, request: GenerationRequest) -> Completion:
-        """Return one completion; see :meth:`.port.Engine.generate`.
+        """Return one completion; see :meth:`~unstable_stream.inference.engine.Engine.generate`.
 
         Raises:
             EngineError: The prompt is empty, has ids beyond the vocabulary or fills the context; the settings
@@ -167,7 +169,7 @@ class TransformersEngine:
         )
 
     async def close(self) -> None:
-        """Stop after the step at hand; what is under way fails with ``EngineError``. May be repeated."""
+        """Stop after the present step. Running requests fail with ``EngineError``. May be called twice."""
         await asyncio.to_thread(self._stop)
 
     def _stop(self) -> None:

@@ -377,7 +377,7 @@ def _eos_token_ids(model: Any) -> frozenset[int]:
 
 
 def _load_model(model_path: str, device: torch.device, dtype: str) -> Any:
-    """Raise :class:`~unstable_stream.errors.ConfigError` in one line, whichever way transformers fails."""
+    """Raise :class:`~unstable_stream.errors.ConfigError` in one line for any failure of transformers."""
     if dtype == "auto":
         dtype = "bfloat16" if device.type == "cuda" else "float32"
     if Path(model_path).is_dir() and not (Path(model_path) / "config.json").is_file():
@@ -399,7 +399,7 @@ def _load_model(model_path: str, device: torch.device, dtype: str) -> Any:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """No progress bars: several engines write to one terminal."""
+    """Switch progress bars off: several engines write to one terminal."""
     shown = transformers_logging.is_progress_bar_enabled()
     transformers_logging.disable_progress_bar()
     try:

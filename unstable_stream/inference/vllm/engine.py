@@ -33,11 +33,11 @@ _OURS: Final = frozenset(
 _RATE_WINDOW_S: Final = 5.0
 _HEALTH_CHECK_S: Final = 1.0
 _SHUTDOWN_S: Final = 15.0
-"""Unloading torch takes seconds on a busy machine; what is left after this is killed."""
+"""Seconds that vLLM's processes have to end: torch takes some on a busy machine. Then they are killed."""
 
 
 class VllmEngine:
-    """Generates through vLLM. Implements :class:`~.port.Engine`.
+    """Generates through vLLM. Implements :class:`~unstable_stream.inference.engine.Engine`.
 
     Belongs to the event loop it is first used on. Temperature 0 is greedy; its log-probabilities are those at
     temperature 1. The seed of a request is not used: samples are recorded and never made again, and vLLM 0.32
@@ -145,7 +145,7 @@ class VllmEngine:
         self._recent: deque[tuple[float, int]] = deque()
 
     async def generate(self, request: GenerationRequest) -> Completion:
-        """Return one completion; see :meth:`.port.Engine.generate`.
+        """Return one completion; see :meth:`~unstable_stream.inference.engine.Engine.generate`.
 
         vLLM raises temperatures below 0.01 to 0.01, except 0, which is greedy, and takes none above 2.
 

@@ -18,13 +18,13 @@ DEFAULTS: Final[Mapping[str, str]] = {
     # two thirds of the time, takes 0.9 GB less, and several engines on a host do not fight for one core.
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
 }
-"""Set before vLLM is imported."""
+"""Variables that are set before vLLM is imported."""
 
 OFFLINE: Final[Mapping[str, str]] = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
-"""Set too when the model is a local directory: then nothing is to be looked up on a hub."""
+"""Variables that are set too if the model is a local directory: vLLM then asks no hub."""
 
 OWNER_VARIABLE: Final = "UNSTABLE_STREAM_ENGINE_OWNER_PID"
-"""Tells vLLM's processes which process owns the engine; see :mod:`.vllm_orphan_guard`."""
+"""The variable that tells vLLM's processes which process owns the engine; see :mod:`.orphan_guard`."""
 
 
 def set_defaults(*, offline: bool) -> None:

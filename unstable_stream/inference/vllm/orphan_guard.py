@@ -18,7 +18,7 @@ __all__ = ["OrphanGuard"]
 
 
 class OrphanGuard:
-    """Adds nothing to vLLM's worker; there because vLLM asks for a class."""
+    """Adds nothing to vLLM's worker; it exists because vLLM asks for a class."""
 
 
 def _guard(owner: int, parent: int) -> None:

@@ -1,6 +1,6 @@
 """Hold charts as plain numbers with one sentence of explanation, and turn rows into their lines.
 
-A chart knows nothing of how it is drawn. Its numbers are also what the page gives as a table, so they can be
+A chart does not know how it is drawn. Its numbers are also what the page gives as a table, so they can be
 read without a picture and checked by hand.
 """
 

@@ -249,7 +249,7 @@ def _cut(text: str) -> str:
 
 
 def _shade(logprob: float) -> int:
-    """Return how strongly a token is coloured: 0 for a sure one, 5 for one that surprises."""
+    """Return the strength of a token's colour: 0 for a likely token, 5 for an unlikely one."""
     return min(_SHADES - 1, int(-logprob / _NATS_OF_A_SHADE)) if math.isfinite(logprob) else _SHADES - 1
 
 

@@ -137,7 +137,7 @@ class RunFacts:
     duration_s: float
     """To its end, or to the last that was heard of it."""
     bin_s: float
-    """Width of a bar of what is shown over time, seconds."""
+    """Width of a bar in charts over time, seconds."""
     rated_env: str
     """The environment whose ratings are shown; ``*`` (all together) if the run has such ratings."""
     opponents: Sequence[Row]

@@ -82,13 +82,13 @@ class SampleGame:
     """The reason for choosing it."""
     transcript: Transcript
     moves: Sequence[Move]
-    """Those shown."""
+    """The moves that are shown."""
     left_out_after: int | None
-    """After which shown move some are left out; ``None``: all are shown."""
+    """The shown move after which some are left out; ``None``: all are shown."""
     tokens: Mapping[int, Sequence[Token]]
     """Sampled tokens by game turn, at most ``_MOST_TOKENS`` of a move."""
     with_texts: bool
-    """Whether the tokens' texts are known; otherwise they are numbers."""
+    """``True`` if the tokens' texts are known; otherwise tokens are shown as numbers."""
 
     @property
     def players(self) -> dict[int, str]:
