@@ -52,6 +52,33 @@ def test_interleaved_generators_go_on_where_they_were() -> None:
     assert interleaved == serial
 
 
+def test_another_thread_finds_the_global_ones_and_the_output_meanwhile(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    random.seed(8)
+    np.random.seed(8)
+    expected = draw(), draw_numpy()
+    alone = PrivateRandomness(4, with_numpy=True)
+    with alone:
+        private = draw(), draw_numpy()
+    random.seed(8)
+    np.random.seed(8)
+    found = []
+
+    def other() -> None:
+        found.append((draw(), draw_numpy()))
+        print("said by a notebook")
+
+    with PrivateRandomness(4, with_numpy=True):
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join()
+        print("said by an environment")
+        assert (draw(), draw_numpy()) == private, "nobody has drawn from the game's"
+    assert found == [expected]
+    assert capsys.readouterr().out == "said by a notebook\n"
+
+
 def test_the_outside_is_untouched_also_after_an_exception(capsys: pytest.CaptureFixture[str]) -> None:
     random.seed(5)
     np.random.seed(5)

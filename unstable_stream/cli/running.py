@@ -1,6 +1,7 @@
 """Running a configuration with the live view; shared by ``train`` and ``quickstart``."""
 
 import asyncio
+import logging
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -56,7 +57,7 @@ def run_config(
         check_config(config)
         typer.echo(config.model_dump_json(indent=2))
         raise typer.Exit
-    configure_output("launcher")
+    configure_output("launcher", level=logging.WARNING)  # the live view says the rest
     stage = Stage()
     done = asyncio.run(
         launch(

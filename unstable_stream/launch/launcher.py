@@ -22,6 +22,7 @@ from unstable_stream.errors import RunError, ServiceError, UnstableStreamError
 from unstable_stream.events import GameStarted
 from unstable_stream.inference.base_model import resolve_model
 from unstable_stream.launch.preflight import check_config
+from unstable_stream.launch.service_output import only_warnings
 from unstable_stream.log.open import opened_log
 from unstable_stream.log.port import EventLog
 from unstable_stream.log.reading import readable_events
@@ -121,6 +122,7 @@ async def launch(
     if backend is not None:
         config = config.model_copy(update={"backend": backend})
     stop = stop or asyncio.Event()
+    only_warnings()
     progress("checking the configuration")
     await asyncio.to_thread(check_config, config)
     model_path = await asyncio.to_thread(resolve_model, config.model)

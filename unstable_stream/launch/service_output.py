@@ -11,7 +11,7 @@ import structlog
 
 from unstable_stream.errors import ConfigError
 
-__all__ = ["FORMAT_VARIABLE", "LogFormat", "configure_output", "log_format"]
+__all__ = ["FORMAT_VARIABLE", "LogFormat", "configure_output", "log_format", "only_warnings"]
 
 FORMAT_VARIABLE: Final = "UNSTABLE_STREAM_LOG_FORMAT"
 
@@ -38,8 +38,10 @@ def log_format() -> LogFormat:
     raise ConfigError(f"{FORMAT_VARIABLE}={wanted!r}: expected console or json")
 
 
-def configure_output(service: str, run: str | None = None) -> LogFormat:
+def configure_output(service: str, run: str | None = None, *, level: int = logging.INFO) -> LogFormat:
     """Send our log lines and the warnings of libraries to stderr, each with time, level, service and run.
+
+    ``level`` is the lowest of our own lines that is shown.
 
     Returns the format they have.
 
@@ -59,7 +61,7 @@ def configure_output(service: str, run: str | None = None) -> LogFormat:
         else [structlog.dev.ConsoleRenderer(colors=False)]
     )
     structlog.configure(
-        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        wrapper_class=structlog.make_filtering_bound_logger(level),
         processors=[*shared, *renderers],
         logger_factory=structlog.PrintLoggerFactory(stderr),
     )
@@ -79,6 +81,15 @@ def configure_output(service: str, run: str | None = None) -> LogFormat:
     if wanted == "json":
         sys.excepthook = _log_uncaught
     return wanted
+
+
+def only_warnings() -> None:
+    """Show our warnings and errors on stderr and nothing else, unless the caller has configured structlog."""
+    if not structlog.is_configured():
+        structlog.configure(
+            wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
+            logger_factory=structlog.PrintLoggerFactory(cast(TextIO, _Stderr())),
+        )
 
 
 def _log_uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

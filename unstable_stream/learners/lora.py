@@ -1,7 +1,8 @@
 """The policy: a frozen base model with a trainable LoRA adapter (Hu et al., arXiv:2106.09685)."""
 
+import contextlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -13,6 +14,7 @@ import torch
 import transformers
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
+from transformers.utils import logging as transformers_logging
 
 from unstable_stream.errors import LearnerError
 
@@ -68,7 +70,8 @@ def build_policy(
     The adapter is float32 whatever the base is, and initialised from ``seed`` alone.
     """
     try:
-        model = transformers.AutoModelForCausalLM.from_pretrained(model_name, dtype=base_dtype)
+        with _no_progress_bar():
+            model = transformers.AutoModelForCausalLM.from_pretrained(model_name, dtype=base_dtype)
     except (OSError, ValueError) as error:
         raise LearnerError(
             f"base model {model_name!r} could not be loaded: {error}. Expected a Hugging Face directory or "
@@ -173,6 +176,18 @@ def checkpoint_activations(model: Any) -> None:  # a transformers model
         )
     for layer in layers:
         _recompute(layer)
+
+
+@contextlib.contextmanager
+def _no_progress_bar() -> Iterator[None]:
+    """Keep the terminal, or the notebook, to those who have something to say."""
+    shown = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            transformers_logging.enable_progress_bar()
 
 
 def _recompute(layer: Any) -> None:  # replacing a module's forward is beyond the type system

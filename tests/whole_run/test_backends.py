@@ -1,0 +1,239 @@
+"""A run is the same whoever plays it: on Ray, in one process, or first the one and then the other."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.whole_run.processes import DEADLINE_S
+from unstable_stream.archive import query
+from unstable_stream.errors import ServiceError
+from unstable_stream.events import (
+    Event,
+    GameOutcome,
+    LearnerUpdate,
+    RunFinished,
+    RunResumed,
+    RunStarted,
+    Step,
+    checkpoint_uid,
+)
+from unstable_stream.launch.launcher import Backend, Launch, launch
+from unstable_stream.log.open import opened_log
+from unstable_stream.log.port import EventLog
+from unstable_stream.log.reading import read_to_end, readable_events
+from unstable_stream.proofs.audit import audit_run
+from unstable_stream.proofs.verify import verify_run
+from unstable_stream.runs.config import RunConfig, parse_config
+from unstable_stream.runs.data_dir import DataDir
+from unstable_stream.tracking.reports import Service
+
+pytestmark = pytest.mark.timeout(600)
+
+UPDATES = 3
+STAGES = ["checking the configuration", "loading the model", "playing the first games"]
+ON_RAY = pytest.mark.slow
+
+
+def config(log: str = "local", **keys: Any) -> RunConfig:
+    return parse_config(
+        {
+            "name": "backends",
+            "model": "tiny-player",
+            "log": log,
+            "seed": 3,
+            "train_envs": [{"env_id": "TicTacToe-v0-train", "template": "tictactoe-board"}],
+            "sampling": {"max_tokens": 4},
+            "lora": {"lora_rank": 8, "lora_alpha": 16},
+            "collector": {"num_workers": 16, "num_eval_workers": 4},
+            "evaluation": {"opponents": [{"name": "random-legal"}], "max_eval_games_per_ckpt": 4, "every": 2},
+            "learner": {"iterations": UPDATES, "batch_size": 48, "mini_batch_size": 48},
+            **keys,
+        }
+    )
+
+
+class StopAfterUpdate:
+    """A watcher that stops its run after the first update."""
+
+    def __init__(self) -> None:
+        self.stop = asyncio.Event()
+
+    async def __call__(
+        self, log: EventLog, run_id: str, settings: RunConfig, services: Mapping[str, Service]
+    ) -> None:
+        consumer = await log.consumer([LearnerUpdate.TOPIC])
+        try:
+            while not self.stop.is_set():
+                for event in readable_events(await consumer.poll(timeout_s=0.1)):
+                    if event.run_id == run_id:
+                        self.stop.set()
+        finally:
+            await consumer.close()
+
+
+async def events_of(log: EventLog, run_id: str) -> list[Event]:
+    topics = ("runs", "game-outcomes", "steps", "learner-updates", "checkpoints")
+    records = [record async for record in read_to_end(log, topics)]
+    return [event for event in readable_events(records) if event.run_id == run_id]
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("inline", "inline"),
+        pytest.param("ray", "inline", marks=ON_RAY),
+        pytest.param("inline", "ray", marks=ON_RAY),
+    ],
+)
+async def test_a_run_stopped_in_its_middle_goes_on_and_adds_up(
+    tmp_path: Path, first: Backend, second: Backend
+) -> None:
+    data = DataDir(tmp_path)
+    watcher = StopAfterUpdate()
+    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    stages: list[str] = []
+    async with asyncio.timeout(DEADLINE_S):
+        begun = await launch(
+            config(), data, backend=first, watch=watcher, stop=watcher.stop, progress=stages.append
+        )
+    assert begun.outcome == "stopped"
+    assert [stage for stage in stages if stage != "starting Ray"] == STAGES
+    assert ("starting Ray" in stages) == (first == "ray")
+    async with opened_log("local", data.log) as log:
+        (stopped,) = (e for e in await events_of(log, begun.run_id) if isinstance(e, RunFinished))
+        assert stopped.outcome == "stopped"
+        assert 1 <= stopped.updates < UPDATES, "stopped too late for this test to mean anything"
+        assert (await audit_run(log, begun.run_id)).problems == ()
+        assert (await verify_run(log, begun.run_id)).clean
+
+    async with asyncio.timeout(DEADLINE_S):
+        done = await launch(config(), data, resume=begun.run_id, backend=second)
+    assert done == Launch(begun.run_id, "completed")
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
+    async with opened_log("local", data.log) as log:
+        events = await events_of(log, done.run_id)
+        audited = await audit_run(log, done.run_id)
+        verified = await verify_run(log, done.run_id)
+    assert audited.problems == ()
+    assert audited.updates == UPDATES
+    assert verified.clean, verified.to_json()
+    compared = {check.name: check.compared for check in verified.checks}
+    assert compared["updates"] == compared["checkpoint files"] == UPDATES
+    assert [e.config["backend"] for e in events if isinstance(e, RunStarted | RunResumed)] == [first, second]
+    assert [e.outcome for e in events if isinstance(e, RunFinished)] == ["stopped", "completed"]
+    assert [e.update for e in events if isinstance(e, LearnerUpdate)] == [1, 2, 3]
+    evaluated = {e.evaluated_uid for e in events if isinstance(e, GameOutcome) and e.split == "eval"}
+    assert evaluated == {checkpoint_uid(0), checkpoint_uid(2), checkpoint_uid(UPDATES)}
+    counts = query(
+        data.archive,
+        "SELECT (SELECT count(*) FROM game_outcomes), (SELECT count(*) FROM steps), (SELECT state FROM runs)",
+    ).rows
+    games, steps = (sum(isinstance(e, kind) for e in events) for kind in (GameOutcome, Step))
+    assert [tuple(row) for row in counts] == [(games, steps, "completed")]
+
+
+async def test_on_kafka_in_one_process(tmp_path: Path, kafka_bootstrap: str) -> None:
+    data = DataDir(tmp_path)
+    settings = config(f"kafka://{kafka_bootstrap}")
+    async with asyncio.timeout(DEADLINE_S):
+        done = await launch(settings, data, backend="inline")
+    assert done.outcome == "completed"
+    async with opened_log(settings.log, data.log) as log:
+        assert (await audit_run(log, done.run_id)).problems == ()
+        assert (await verify_run(log, done.run_id)).clean
+
+
+async def test_beside_a_running_event_loop_on_a_thread(tmp_path: Path) -> None:
+    """As a notebook does it: its own loop goes on, its signal handlers and its printing are its own."""
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    playing: dict[str, Launch] = {}
+
+    def play() -> None:
+        assert threading.current_thread() is not threading.main_thread()
+        playing["run"] = asyncio.run(launch(config(), DataDir(tmp_path), backend="inline"))
+
+    work = asyncio.ensure_future(asyncio.to_thread(play))
+    turns = 0
+    while not work.done():
+        assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+        await asyncio.wait([work], timeout=0.01)
+        turns += 1
+    await work
+    assert playing["run"].outcome == "completed"
+    assert turns > 10
+
+
+FAILING = """
+from pathlib import Path
+
+BROKEN = Path(__file__).with_name("broken")
+
+
+class FailsOnPurpose:
+    def __call__(self, x, env_id=None):
+        if BROKEN.exists():
+            raise ValueError("this transformation is broken")
+        return x
+"""
+
+
+async def test_the_error_of_a_component_ends_the_run_which_can_be_resumed(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(FAILING, encoding="utf-8")
+    broken = tmp_path / "broken"
+    data = DataDir(tmp_path / "data")
+    settings = config(rewards={"final": [f"{tmp_path}/own.py:FailsOnPurpose"]})
+    started: list[str] = []
+
+    async def break_it(*_: object) -> None:
+        broken.touch()  # once its configuration was checked
+
+    with pytest.raises(ServiceError, match="this transformation is broken") as raised:
+        async with asyncio.timeout(DEADLINE_S):
+            await launch(settings, data, backend="inline", watch=break_it, on_start=started.append)
+    (run_id,) = started
+    assert raised.value.__notes__ == [
+        f"resume it with: unstable-stream train --resume {run_id} --data {data.root}"
+    ]
+    async with opened_log("local", data.log) as log:
+        (end,) = (event for event in await events_of(log, run_id) if isinstance(event, RunFinished))
+    assert end.outcome == "failed"
+    assert "this transformation is broken" in end.reason
+
+    broken.unlink()
+    async with asyncio.timeout(DEADLINE_S):
+        assert (await launch(settings, data, resume=run_id, backend="inline")).outcome == "completed"
+    async with opened_log("local", data.log) as log:
+        assert (await audit_run(log, run_id)).problems == ()
+        assert (await verify_run(log, run_id)).clean
+
+
+PROGRAM = """
+import asyncio, sys
+from pathlib import Path
+from tests.whole_run.test_backends import config
+from unstable_stream.launch.launcher import launch
+from unstable_stream.runs.data_dir import DataDir
+
+done = asyncio.run(launch(config(), DataDir(Path(sys.argv[1])), backend="inline"))
+print(done.outcome, "ray" in sys.modules)
+"""
+
+
+def test_one_process_is_all_and_ray_is_not_loaded(tmp_path: Path) -> None:
+    result = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert result.stdout.split() == ["completed", "False"], result.stderr
