@@ -22,6 +22,7 @@ import structlog
 
 from unstable_stream.errors import EventLogError, LogUnavailableError, OffsetOutOfRangeError
 from unstable_stream.log.port import Consumer, EventLog, Positions, StoredRecord, TopicPartition
+from unstable_stream.log.reading import ends_of
 from unstable_stream.streams.sink import Sink
 
 __all__ = ["JOIN_S", "Pace", "run_consumer", "wait_for_stop"]
@@ -85,7 +86,7 @@ async def run_consumer(
     """
     loop = _Loop(log, topics, consumer, sink, stop, drain, pace or Pace())
     try:
-        await loop.run(await loop.ends() if until_end else None, on_ready)
+        await loop.run(await ends_of(log, topics) if until_end else None, on_ready)
     finally:
         try:
             await sink.close()
@@ -101,57 +102,43 @@ async def wait_for_stop(stop: asyncio.Event, seconds: float) -> bool:
     return stop.is_set()
 
 
+@dataclass(eq=False)
 class _Loop:
-    def __init__(
-        self,
-        log: EventLog,
-        topics: Sequence[str],
-        consumer: Consumer,
-        sink: Sink,
-        stop: asyncio.Event,
-        drain: bool,
-        pace: Pace,
-    ) -> None:
-        self._event_log = log
-        self._topics = topics
-        self._consumer = consumer
-        self._sink = sink
-        self._stop = stop
-        self._drain = drain
-        self._pace = pace
+    log: EventLog
+    topics: Sequence[str]
+    consumer: Consumer
+    sink: Sink
+    stop: asyncio.Event
+    drain: bool
+    pace: Pace
+
+    def __post_init__(self) -> None:
         self._assigned_at = _now()
         """When it last had a partition."""
-
-    async def ends(self) -> Positions:
-        """Return the ends of all partitions."""
-        found: dict[TopicPartition, int] = {}
-        for topic in self._topics:
-            found |= await self._event_log.end_offsets(topic)
-        return found
 
     async def run(self, ends: Positions | None, on_ready: Callable[[], None]) -> None:
         """Go round; ``ends`` is where to end."""
         ready, moved_at = False, _now()
-        while not self._stop.is_set() or self._drain:
-            if self._stop.is_set() and ends is None:
-                ends, moved_at = await self.ends(), _now()
-            records = await self._gather(_DRAIN_S if ends is not None else self._pace.wait_s)
-            await self._go_to(await self._sink.process(records, self._consumer.positions()))
-            if self._stop.is_set() and not self._drain:
+        while not self.stop.is_set() or self.drain:
+            if self.stop.is_set() and ends is None:
+                ends, moved_at = await ends_of(self.log, self.topics), _now()
+            records = await self._gather(_DRAIN_S if ends is not None else self.pace.wait_s)
+            await self._go_to(await self.sink.process(records, self.consumer.positions()))
+            if self.stop.is_set() and not self.drain:
                 return  # the sink may have left some of the batch: nothing may settle now
-            if self._consumer.assignment():
+            if self.consumer.assignment():
                 self._assigned_at = _now()
-            if not ready and (self._consumer.assignment() or _now() - self._assigned_at >= JOIN_S):
+            if not ready and (self.consumer.assignment() or _now() - self._assigned_at >= JOIN_S):
                 ready = True
                 on_ready()
-            if records or self._sink.busy:
+            if records or self.sink.busy:
                 moved_at = _now()
             else:
-                await self._sink.settle(self._consumer.positions())
+                await self.sink.settle(self.consumer.positions())
             if ends is None:
                 continue
             if await self._reached(ends):
-                await self._sink.settle(self._consumer.positions())
+                await self.sink.settle(self.consumer.positions())
                 return
             if not records:
                 await self._look_for_deleted()
@@ -161,10 +148,10 @@ class _Loop:
 
     async def _gather(self, wait_s: float) -> list[StoredRecord]:
         """Return at most a batch of records."""
-        pace, batch = self._pace, list[StoredRecord]()
-        first = await self._poll(batch, 0.0 if self._sink.busy else wait_s)
-        if 0 < first < min(_POLL_RECORDS, pace.max_records) and pace.gather_s and not self._stop.is_set():
-            await wait_for_stop(self._stop, pace.gather_s)
+        pace, batch = self.pace, list[StoredRecord]()
+        first = await self._poll(batch, 0.0 if self.sink.busy else wait_s)
+        if 0 < first < min(_POLL_RECORDS, pace.max_records) and pace.gather_s and not self.stop.is_set():
+            await wait_for_stop(self.stop, pace.gather_s)
         linger_s = pace.linger_s
         size = sum(len(record.value) for record in batch)
         while batch and len(batch) < pace.max_records and size < pace.max_bytes:
@@ -177,13 +164,13 @@ class _Loop:
 
     async def _poll(self, batch: list[StoredRecord], wait_s: float) -> int:
         """Add records to a batch, follow the assignment, and return how many were added."""
-        most = min(_POLL_RECORDS, self._pace.max_records - len(batch))
+        most = min(_POLL_RECORDS, self.pace.max_records - len(batch))
         try:
-            records = await self._consumer.poll(most, wait_s)
+            records = await self.consumer.poll(most, wait_s)
         except OffsetOutOfRangeError as error:
-            self._sink.deleted(error)
+            self.sink.deleted(error)
             records = []
-        opened = await self._sink.follow(self._consumer.assignment())
+        opened = await self.sink.follow(self.consumer.assignment())
         if opened:
             await self._go_to(opened)
             # They were read from where the group was, not from where their results end: they come again.
@@ -196,46 +183,46 @@ class _Loop:
         """Read these partitions on from there, and not from where the consumer is."""
         for at, offset in positions.items():
             try:
-                await self._consumer.seek({at: offset})
+                await self.consumer.seek({at: offset})
             except OffsetOutOfRangeError as error:
-                self._sink.deleted(error)
+                self.sink.deleted(error)
             except EventLogError as error:
                 _log.info("partition moved on before it was read", partition=str(at), reason=str(error))
                 # If it comes back unseen, it must be opened anew.
-                await self._go_to(await self._sink.follow(self._consumer.assignment() - {at}))
+                await self._go_to(await self.sink.follow(self.consumer.assignment() - {at}))
 
     # -- ending -------------------------------------------------------------------------------
 
     async def _reached(self, ends: Positions) -> bool:
         """Whether all partitions of this member are open and were processed up to there."""
-        assigned = self._consumer.assignment()
+        assigned = self.consumer.assignment()
         if not assigned:
-            return await self._sink.may_leave(ends, _now() - self._assigned_at)
-        if self._sink.busy or self._sink.positions().keys() != assigned:
+            return await self.sink.may_leave(ends, _now() - self._assigned_at)
+        if self.sink.busy or self.sink.positions().keys() != assigned:
             return False
-        read_up_to = self._consumer.positions()
+        read_up_to = self.consumer.positions()
         return all(read_up_to[at] >= ends.get(at, 0) for at in assigned)
 
     async def _look_for_deleted(self) -> None:
         """Tell the sink if the next record is gone: a log may tell only when there is a later one."""
-        read_up_to = self._consumer.positions()
-        for topic in self._topics if read_up_to else ():
-            for at, first in (await self._event_log.beginning_offsets(topic)).items():
+        read_up_to = self.consumer.positions()
+        for topic in self.topics if read_up_to else ():
+            for at, first in (await self.log.beginning_offsets(topic)).items():
                 if read_up_to.get(at, first) < first:
-                    self._sink.deleted(
+                    self.sink.deleted(
                         OffsetOutOfRangeError(f"{at} begins at {first}, and was read up to {read_up_to[at]}")
                     )
                     return
 
     def _lose_patience(self, ends: Positions, idle_s: float) -> None:
-        if self._pace.patience_s is None or idle_s <= self._pace.patience_s:
+        if self.pace.patience_s is None or idle_s <= self.pace.patience_s:
             return
-        read_up_to = self._consumer.positions()
+        read_up_to = self.consumer.positions()
         for at, end in ends.items():
             if read_up_to.get(at, 0) < end:
                 raise LogUnavailableError(
                     f"{at} was read up to {read_up_to.get(at, 0)} of {end}, and nothing came for "
-                    f"{self._pace.patience_s:g} s. Nothing is lost: start again to read the rest"
+                    f"{self.pace.patience_s:g} s. Nothing is lost: start again to read the rest"
                 )
 
 

@@ -47,7 +47,7 @@ from unstable_stream.errors import (
 from unstable_stream.events import Event
 from unstable_stream.log.port import EventLog, Positions, Producer, Record, StoredRecord, TopicPartition
 from unstable_stream.log.reading import read_on
-from unstable_stream.log.records import event_from_record, record_from_event
+from unstable_stream.log.records import event_from_record, record_from_event, source_header
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.streams.consumer import JOIN_S
 from unstable_stream.streams.dead_letters import DeadLetters
@@ -124,7 +124,7 @@ class FoldSink:
         self.letters = DeadLetters(self.group, run_id)
         self._runs = runs
         self._settle_s = settle_s
-        self._source = None if run_id is None else f"/unstable_stream/runs/{run_id}".encode()
+        self._source = None if run_id is None else source_header(run_id)
         self._refused: dict[str, str] = {}
         """Why a run is not folded, by run."""
         self._open: dict[TopicPartition, _Partition] = {}
@@ -228,11 +228,9 @@ class FoldSink:
             raise EventError(self._refused[run_id]) from error
 
     def _decode(self, record: StoredRecord) -> Event | EventError | None:
-        if self._source is not None:
-            # Saves decoding what other runs wrote; a record without the header is decoded and looked at.
-            source = record.headers.get("ce_source")
-            if source is not None and source != self._source:
-                return None
+        # Saves decoding what other runs wrote; a record without the header is decoded and looked at.
+        if self._source is not None and record.headers.get("ce_source", self._source) != self._source:
+            return None
         try:
             event = event_from_record(record)
         except EventError as error:

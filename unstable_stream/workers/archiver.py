@@ -17,8 +17,9 @@ archive that was deleted or restored is filled again from the log, and a log tha
 
 import asyncio
 from collections.abc import Callable, Sequence, Set
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final
 
 import structlog
 
@@ -97,26 +98,22 @@ async def run_archiver(
             _log.warning("archive left with its write-ahead log", reason=str(error))
 
 
+@dataclass(eq=False)
 class ArchiveSink:
     """Writes what is read into the archive; the batch before is stored while the next is read."""
 
-    busy = False
+    log: EventLog
+    consumer: Consumer
+    """Commits the positions."""
+    writer: ArchiveWriter
+    stop: asyncio.Event
+    """Once it is set, an archive that others hold is waited for no more."""
+    on_flush: Callable[[Written], None]
+    """Told what each transaction stored."""
+    busy: ClassVar[bool] = False
 
-    def __init__(
-        self,
-        log: EventLog,
-        consumer: Consumer,
-        writer: ArchiveWriter,
-        stop: asyncio.Event,
-        on_flush: Callable[[Written], None],
-    ) -> None:
-        """``consumer`` commits the positions; once ``stop`` is set, a busy archive is waited for no more."""
-        self._event_log = log
-        self._consumer = consumer
-        self._writer = writer
-        self._stop = stop
-        self._on_flush = on_flush
-        self._letters = DeadLetters(GROUP, log_id=writer.log_id)
+    def __post_init__(self) -> None:
+        self._letters = DeadLetters(GROUP, log_id=self.writer.log_id)
         self._open: dict[TopicPartition, int] = {}
         """Where reading of each partition began."""
         self._storing: asyncio.Task[Written] | None = None
@@ -125,7 +122,7 @@ class ArchiveSink:
 
     def positions(self) -> Positions:
         """Return the next offset to be archived of every open partition."""
-        archived = self._writer.positions
+        archived = self.writer.positions
         return {at: max(start, archived.get(at, 0)) for at, start in self._open.items()}
 
     async def follow(self, assigned: Set[TopicPartition]) -> Positions:
@@ -139,7 +136,7 @@ class ArchiveSink:
         if not gained:
             return {}
         await self._stored()
-        starts = await starts_of(self._event_log, self._writer, gained)
+        starts = await starts_of(self.log, self.writer, gained)
         for at in gained:
             self._committed.pop(at, None)
         # Where the log may make a member begin once more: never beyond what is archived.
@@ -151,17 +148,17 @@ class ArchiveSink:
         """Prepare a batch, publish its dead letters and begin to store it (steps 2 to 4)."""
         if not records:
             return {}
-        prepared = await when_free(lambda: self._writer.prepare(records), self._stop)
+        prepared = await when_free(lambda: self.writer.prepare(records), self.stop)
         letters: list[Record] = []
         for record, error in prepared.batch.rejected:
             where = f"{record.topic}[{record.partition}]@{record.offset}"
             letters += self._letters.about(record, f"{type(error).__name__}: {where}: {error}")
         if letters:
-            await self._event_log.append(letters)
+            await self.log.append(letters)
         if await self._stored():
             # Batch after batch: let readers, who look every 10 ms, have their turn.
             await asyncio.sleep(_READERS_TURN_S)
-        store = when_free(lambda: self._writer.store(prepared), self._stop)
+        store = when_free(lambda: self.writer.store(prepared), self.stop)
         self._storing, self._storing_up_to = asyncio.create_task(store), dict(read_up_to)
         return {}
 
@@ -191,7 +188,7 @@ class ArchiveSink:
         # Shielded: a cancelled wait must not leave a thread at work that close() knows nothing of.
         written = await asyncio.shield(self._storing)
         self._storing = None
-        self._on_flush(written)
+        self.on_flush(written)
         await self._commit(self._storing_up_to)
         return True
 
@@ -200,7 +197,7 @@ class ArchiveSink:
         if not moved:
             return
         try:
-            await self._consumer.commit(moved)
+            await self.consumer.commit(moved)
         except FencedError as error:
             # Another archiver has a partition now. The archive has its own positions; nothing is lost.
             _log.info("positions not committed to the group", reason=str(error))

@@ -80,55 +80,37 @@ class _Partition:
     """The archive is being read up to here, then comes the log; ``None``: the log is being read."""
 
 
+@dataclass(kw_only=True, eq=False)
 class PluginSink:
     """The open partitions of one plug-in at work."""
 
-    def __init__(
-        self,
-        *,
-        log: EventLog,
-        plugin: Plugin,
-        run_id: str | None,
-        consumer: Consumer,
-        worker: PluginWorker,
-        states: PluginStates | None,
-        backfill: Backfill,
-        start: Start,
-        forgotten: bool,
-        counters: PluginCounters,
-        stop: asyncio.Event,
-        max_records: int,
-    ) -> None:
-        """Open nothing yet; ``worker`` has started.
+    log: EventLog
+    plugin: Plugin
+    run_id: str | None
+    """The only run whose events it is given; ``None``: all."""
+    consumer: Consumer
+    """Tells and commits the group's positions."""
+    worker: PluginWorker
+    """The plug-in's thread; it has started."""
+    states: PluginStates | None
+    """Its file of states; ``None``: it keeps none. Closed with the sink."""
+    backfill: Backfill
+    """What the log no longer has."""
+    start: Start
+    """Where to begin in partitions it has never read."""
+    forgotten: bool
+    """The group's committed position of a partition does not count the first time."""
+    counters: PluginCounters
+    """Kept up to date."""
+    stop: asyncio.Event
+    """Ends a pause before a retry."""
+    max_records: int
+    """Most records read from the archive at a time."""
 
-        Args:
-            log: the event log.
-            plugin: what is run.
-            run_id: the only run whose events it is given; ``None``: all.
-            consumer: tells and commits the group's positions.
-            worker: the plug-in's thread.
-            states: its file of states; ``None``: it keeps none. Closed with the sink.
-            backfill: what the log no longer has.
-            start: where to begin in partitions it has never read.
-            forgotten: the group's committed position of a partition does not count the first time.
-            counters: kept up to date.
-            stop: ends a pause before a retry.
-            max_records: most records read from the archive at a time.
-        """
-        self._event_log = log
-        self._plugin = plugin
-        self._group = plugin_group(plugin, run_id)
-        self._letters = DeadLetters(self._group, run_id)
-        self._consumer = consumer
-        self._worker = worker
-        self._states = states
-        self._backfill = backfill
-        self._start = start
-        self._forgotten = forgotten
+    def __post_init__(self) -> None:
+        self._group = plugin_group(self.plugin, self.run_id)
+        self._letters = DeadLetters(self._group, self.run_id)
         self._begun: set[TopicPartition] = set()
-        self._counters = counters
-        self._stop = stop
-        self._max_records = max_records
         self._open: dict[TopicPartition, _Partition] = {}
 
     # -- partitions ---------------------------------------------------------------------------
@@ -149,9 +131,9 @@ class PluginSink:
         gained = assigned - self._open.keys()
         if not gained:
             return {}
-        committed = await self._consumer.committed()
+        committed = await self.consumer.committed()
         stored = {at: await self._stored(at, committed) for at in sorted(gained)}
-        begins = await self._backfill.begin(stored, self._start)
+        begins = await self.backfill.begin(stored, self.start)
         self._open |= {at: _Partition(begin.offset, begin.log_from) for at, begin in begins.items()}
         self._begun |= begins.keys()
         # Noted at once: killed now, it must not begin at a later end, or find again what was forgotten.
@@ -168,27 +150,27 @@ class PluginSink:
 
     async def may_leave(self, ends: Positions, unassigned_s: float) -> bool:
         """Leave when the other members, who have all partitions, have come to the ends."""
-        committed = await self._event_log.committed_positions(self._group)
+        committed = await self.log.committed_positions(self._group)
         return all(committed.get(at, 0) >= end for at, end in ends.items())
 
     async def close(self) -> None:
         """Let go of the archive and of the file of states."""
         self._open.clear()
         try:
-            await self._backfill.release()
+            await self.backfill.release()
         finally:
-            if self._states is not None:
-                await self._worker.do(self._states.close)
+            if self.states is not None:
+                await self.worker.do(self.states.close)
 
     async def _stored(self, at: TopicPartition, committed: Positions) -> int | None:
         """Restore a partition's states and return its next offset; ``None``: it was never read."""
-        if self._forgotten and at not in self._begun:
-            self._worker.restore(at, {})
+        if self.forgotten and at not in self._begun:
+            self.worker.restore(at, {})
             return None
-        if self._states is None:
+        if self.states is None:
             return committed.get(at)
-        saved = await self._worker.do(partial(self._states.load, at))
-        self._worker.restore(at, {} if saved is None else saved.states)
+        saved = await self.worker.do(partial(self.states.load, at))
+        self.worker.restore(at, {} if saved is None else saved.states)
         if saved is None and at in committed:
             _log.warning(
                 "no state of this partition in the data directory: it is folded again from its beginning",
@@ -200,7 +182,7 @@ class PluginSink:
 
     def _drop(self, at: TopicPartition) -> None:
         self._open.pop(at, None)
-        self._worker.forget(at)
+        self.worker.forget(at)
 
     # -- records ------------------------------------------------------------------------------
 
@@ -231,14 +213,14 @@ class PluginSink:
         if partition is None or partition.log_from is None:
             return {}
         log_from = partition.log_from
-        records = await self._backfill.read(at, partition.next_offset, log_from, self._max_records)
-        self._counters.archived += len(records)
+        records = await self.backfill.read(at, partition.next_offset, log_from, self.max_records)
+        self.counters.archived += len(records)
         await self._work(records)
-        if records or self._stop.is_set() or at not in self._open:
+        if records or self.stop.is_set() or at not in self._open:
             return {}
-        await self._backfill.release()
+        await self.backfill.release()
         partition.next_offset = log_from
-        partition.log_from = await self._backfill.extend(at, log_from)
+        partition.log_from = await self.backfill.extend(at, log_from)
         if partition.log_from != log_from:
             return {}
         partition.log_from = None
@@ -249,7 +231,7 @@ class PluginSink:
         pending = [record for record in records if self._is_next(record)]
         limit = len(pending)
         while pending:
-            attempt = await self._worker.attempt(pending[:limit])
+            attempt = await self.worker.attempt(pending[:limit])
             if attempt.failure is None:
                 await self._finish(pending[:limit], attempt)
             elif attempt.failure.index > 0:
@@ -270,24 +252,24 @@ class PluginSink:
 
     async def _insist(self, record: StoredRecord, failure: Failure) -> bool:
         """Try again, then set the record aside; ``False`` if stopped first, with nothing done."""
-        for number in range(0 if failure.unreadable else self._plugin.retries):
-            pause_s = min(self._plugin.backoff_s * 2**number, _LONGEST_PAUSE_S)
+        for number in range(0 if failure.unreadable else self.plugin.retries):
+            pause_s = min(self.plugin.backoff_s * 2**number, _LONGEST_PAUSE_S)
             _log.warning(
                 "plug-in failed, trying again",
-                plugin=self._plugin.name,
+                plugin=self.plugin.name,
                 record=str(record),
                 reason=failure.reason,
                 pause_s=pause_s,
             )
-            if await wait_for_stop(self._stop, pause_s):
+            if await wait_for_stop(self.stop, pause_s):
                 return False
-            attempt = await self._worker.attempt([record])
-            self._counters.retried += 1
+            attempt = await self.worker.attempt([record])
+            self.counters.retried += 1
             if attempt.failure is None:
                 await self._finish([record], attempt)
                 return True
             failure = attempt.failure
-        self._counters.rejected += 1
+        self.counters.rejected += 1
         await self._finish([record], Attempt((), 0, {}, None), self._letters.about(record, failure.reason))
         return True
 
@@ -297,13 +279,13 @@ class PluginSink:
         """Publish what came of a batch, then store that it is done (steps 3 to 5)."""
         outputs = [*map(record_from_event, attempt.metrics), *letters]
         if outputs:
-            await self._event_log.append(outputs)
+            await self.log.append(outputs)
         # Of each partition the last record's position stays.
         positions = {TopicPartition(record.topic, record.partition): record.offset + 1 for record in records}
         await self._store(positions, attempt.changed)
-        self._counters.handled += attempt.handled
-        self._counters.emitted += len(attempt.metrics)
-        self._counters.position_ms = records[-1].timestamp_ms
+        self.counters.handled += attempt.handled
+        self.counters.emitted += len(attempt.metrics)
+        self.counters.position_ms = records[-1].timestamp_ms
 
     async def _store(
         self, positions: Positions, changed: Mapping[TopicPartition, Mapping[str, bytes]]
@@ -311,14 +293,14 @@ class PluginSink:
         kept = await self._commit(positions)
         for at, offset in kept.items():
             self._open[at].next_offset = offset
-        if self._states is not None and kept:
+        if self.states is not None and kept:
             saved = {at: Saved(offset, changed.get(at, {})) for at, offset in kept.items()}
-            await self._worker.do(partial(self._states.save, saved))
+            await self.worker.do(partial(self.states.save, saved))
 
     async def _commit(self, positions: Positions) -> dict[TopicPartition, int]:
         """Commit to the group; drop the partitions another member has by now, and return the others."""
         try:
-            await self._consumer.commit(positions)
+            await self.consumer.commit(positions)
         except FencedError as error:
             if len(positions) == 1:
                 (at,) = positions

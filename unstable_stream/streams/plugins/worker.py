@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from unstable_stream.errors import EventError, PluginError
 from unstable_stream.events import Event, Metrics, event_type
 from unstable_stream.log.port import StoredRecord, TopicPartition
-from unstable_stream.log.records import event_from_record
+from unstable_stream.log.records import event_from_record, source_header
 from unstable_stream.streams.plugins import Context, Handler, Plugin, Position
 from unstable_stream.streams.plugins.rehearse import call_if_there
 
@@ -56,7 +56,7 @@ class PluginWorker:
     def __init__(self, plugin: Plugin, run_id: str | None) -> None:
         """``run_id``: the only run whose events it is given; ``None``: all."""
         self._plugin = plugin
-        self._source = None if run_id is None else f"/unstable_stream/runs/{run_id}".encode()
+        self._source = None if run_id is None else source_header(run_id)
         self._run_id = run_id
         self._types = tuple(f"unstable_stream.{event_type(kind)}.v".encode() for kind in plugin.event_types)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=plugin.source)
@@ -152,8 +152,7 @@ class PluginWorker:
 
     def _event_of(self, record: StoredRecord) -> Event | None:
         """Return the event to handle, ``None`` if it is none of the plug-in's."""
-        source = record.headers.get("ce_source")
-        if self._source is not None and source is not None and source != self._source:
+        if self._source is not None and record.headers.get("ce_source", self._source) != self._source:
             return None
         kind = record.headers.get("ce_type")
         # Saves decoding what is not wanted; a record without the header is decoded and looked at.
