@@ -6,13 +6,16 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from tests.reward_transformations.trajectories import RUN
 from tests.streams.hosted_games import OTHER_RUN, events, from_scratch, games
 from unstable_stream.errors import ConfigError
 from unstable_stream.events import Rating, RecordRejected, Step, encode_event
+from unstable_stream.extensions import confined
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.topics import load_topics
+from unstable_stream.reward_transformations import StepRewardTransform, TrajectoryView
 from unstable_stream.runs.config import RunConfig, parse_config
 from unstable_stream.runs.records import resume_run, start_run
 from unstable_stream.streams.processors import (
@@ -98,7 +101,7 @@ async def test_events_of_a_run_nobody_started_are_set_aside(log: LocalLog) -> No
 async def test_a_bad_transformation_is_known_before_anything_is_read(log: LocalLog) -> None:
     await start_run(log, _config(rewards={"step": [{"type": "Nope"}]}), RUN)
     await log.append(games(0, 4))
-    with pytest.raises(ConfigError, match="unknown type 'Nope'"):
+    with pytest.raises(ConfigError, match="unknown step transformation 'Nope'"):
         await run_processors(log, RUN, asyncio.Event())
     assert await log.groups() == []
 
@@ -109,12 +112,42 @@ async def test_a_run_that_makes_no_processor_does_not_stop_the_host_of_all(log: 
     await start_run(log, _config(rewards={"step": [{"type": "Nope"}]}), OTHER_RUN)
     for first in (0, 4):
         await log.append(games(first, 4))
-        await _serve(log, None)
+        with capture_logs() as said:
+            await _serve(log, None)
+        assert [one["event"] for one in said if one["log_level"] == "warning"] == [
+            "a run's records are set aside"
+        ]
     assert {event.run_id for event in await events(log, "steps")} == {RUN}
     rejected = [e for e in await events(log, "dead-letters") if isinstance(e, RecordRejected)]
     assert len(rejected) == len({e.event_id for e in rejected}) == 8
     assert "run 'run-b' cannot be folded by this host" in rejected[0].reason
-    assert "unknown type 'Nope'" in rejected[0].reason
+    assert "unknown step transformation 'Nope'" in rejected[0].reason
     await log.append(games(0, 4))
     await _serve(log, None)
     assert len(await events(log, "dead-letters")) == 12
+
+
+class Generous(StepRewardTransform):
+    """Code of a run's own."""
+
+    def __call__(self, trajectory: TrajectoryView, step_index: int, base_reward: float) -> float:
+        return base_reward + 7.0
+
+
+async def test_a_run_whose_code_was_not_allowed_is_made_up_for_by_serving_it_alone(log: LocalLog) -> None:
+    await start_run(log, _config(), RUN)
+    own = {"final": [], "step": [{"type": f"{__name__}:Generous"}]}
+    await start_run(log, _config(rewards=own), OTHER_RUN)
+    await log.append(games(0, 6))
+    with confined():
+        await _serve(log, None)
+    (reason, *_) = [e.reason for e in await events(log, "dead-letters") if isinstance(e, RecordRejected)]
+    assert f"give --allow-code '{__name__}:Generous'" in reason
+    assert {event.run_id for event in await events(log, "steps")} == {RUN}
+    await _serve(log, OTHER_RUN)
+    await log.append(games(6, 6))
+    await _serve(log, None)  # allowed by now
+    steps = [s for s in await events(log, "steps", OTHER_RUN) if isinstance(s, Step)]
+    assert {s.reward - s.final_reward for s in steps} == {7.0}
+    alone = partial(reward_processor, OTHER_RUN, [], own["step"])
+    assert {s.event_id: encode_event(s) for s in steps} == await from_scratch(log, alone)

@@ -51,13 +51,15 @@ class DeadLetters:
         self._run_id = run_id or ""
         self._origin = (consumer,) if log_id is None else (consumer, log_id)
 
-    def about(self, record: RejectedRecord, reason: str) -> list[Record]:
+    def about(self, record: RejectedRecord, reason: str, *, warn: bool = True) -> list[Record]:
         """Return the letter about a record, as records to append; none about one that is a letter itself.
 
-        A letter about a letter could go round for ever, and it is where it belongs already.
+        A letter about a letter could go round for ever, and it is where it belongs already. ``warn``: say so
+        in the service's own log, too.
         """
         where = f"{record.topic}[{record.partition}]@{record.offset}"
-        _log.warning("record rejected", consumer=self._consumer, record=where, reason=reason)
+        if warn:
+            _log.warning("record rejected", consumer=self._consumer, record=where, reason=reason)
         if record.topic == RecordRejected.TOPIC:
             return []
         size = len(record.value)

@@ -125,8 +125,8 @@ class FoldSink:
         self._runs = runs
         self._settle_s = settle_s
         self._source = None if run_id is None else source_header(run_id)
-        self._refused: dict[str, str] = {}
-        """Why a run is not folded, by run."""
+        self.refused: dict[str, str] = {}
+        """Why a run is not folded, by run: it was warned of, and all its records are set aside."""
         self._open: dict[TopicPartition, _Partition] = {}
         self._fenced_at: dict[TopicPartition, float] = {}
 
@@ -216,16 +216,16 @@ class FoldSink:
                 are set aside, and the others go on.
             ConfigError: this host serves just this run, and its configuration makes no processor.
         """
-        if run_id in self._refused:
-            raise EventError(self._refused[run_id])
+        if run_id in self.refused:
+            raise EventError(self.refused[run_id])
         try:
             return self.spec.make(run_id, self._runs.config(run_id))
         except ConfigError as error:
             if self.run_id is not None:
                 raise
-            self._refused[run_id] = f"run {run_id!r} cannot be folded by this host: {error}"
+            self.refused[run_id] = f"run {run_id!r} cannot be folded by this host: {error}"
             _log.warning("a run's records are set aside", group=self.group, run=run_id, reason=str(error))
-            raise EventError(self._refused[run_id]) from error
+            raise EventError(self.refused[run_id]) from error
 
     def _decode(self, record: StoredRecord) -> Event | EventError | None:
         # Saves decoding what other runs wrote; a record without the header is decoded and looked at.
@@ -350,7 +350,9 @@ class _Partition:
                 if event is not None:
                     outputs.extend(map(record_from_event, self._fold(event, record)))
             except EventError as error:
-                dead_letters += self._sink.letters.about(record, f"{type(error).__name__}: {error}")
+                reason = f"{type(error).__name__}: {error}"
+                known = isinstance(event, Event) and event.run_id in self._sink.refused
+                dead_letters += self._sink.letters.about(record, reason, warn=not known)
             self.next_offset = record.offset + 1
         async with self._producer.transaction() as transaction:
             if outputs:
