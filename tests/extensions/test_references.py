@@ -8,7 +8,17 @@ from typing import Any
 import pytest
 
 from unstable_stream.errors import ConfigError
-from unstable_stream.extensions import KINDS, Reference, absolute, build, is_extension, load, loading, use_of
+from unstable_stream.extensions import (
+    KINDS,
+    Reference,
+    absolute,
+    build,
+    forget_changed_files,
+    is_extension,
+    load,
+    loading,
+    use_of,
+)
 from unstable_stream.extensions.imports import FILE_MODULE_PREFIX
 
 FINAL = KINDS["final_transformation"]
@@ -91,10 +101,12 @@ def test_class_function_and_object_are_built(directory: Path, place: str) -> Non
     assert held is not build(FINAL, f"{place}:held"), "two users share no state"
 
 
-def test_a_file_is_imported_once_until_it_changes(directory: Path) -> None:
+def test_a_file_is_imported_once_until_its_change_is_asked_for(directory: Path) -> None:
     first = load(FINAL, Reference("mine.py:Scaled"))
     assert load(FINAL, Reference(f"{directory}/mine.py:Scaled")) is first
     (directory / "mine.py").write_text(CODE.replace("2.0", "7.0"))
+    assert load(FINAL, Reference("mine.py:Scaled")) is first, "a run goes on with the code it began with"
+    forget_changed_files()
     assert load(FINAL, Reference("mine.py:Scaled"))()({0: 1.0}) == {0: 7.0}
 
 
@@ -155,6 +167,8 @@ def test_what_was_used_is_told_apart_by_its_source(directory: Path) -> None:
     assert (first.kind, first.target, first.distribution) == ("final_transformation", "mine.py:Scaled", "")
     assert use_of(FINAL, Reference("mine.py:Scaled")) == first
     (directory / "mine.py").write_text(CODE + "# changed\n")
+    assert use_of(FINAL, Reference("mine.py:Scaled")) == first, "the code in use is still the first"
+    forget_changed_files()
     assert use_of(FINAL, Reference("mine.py:Scaled")).sha256 not in ("", first.sha256)
     installed = use_of(FINAL, Reference("pytest:Item"))
     assert (installed.distribution, installed.version) == ("pytest", pytest.__version__)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from unstable_stream.cli.options import DataOption, LogOption, SetOption
+from unstable_stream.cli.options import AllowCodeOption, DataOption, LogOption, SetOption
 from unstable_stream.runs.data_dir import DEFAULT_DATA_DIR
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ def _fork(
     quiet: bool = typer.Option(False, "--quiet", "-q", help="No live view."),
     data: DataOption = DEFAULT_DATA_DIR,
     log: LogOption = "local",
+    allow_code: AllowCodeOption = None,
 ) -> None:
     """Start a new run from a checkpoint of another, with other settings.
 
@@ -47,17 +48,21 @@ def _fork(
     """
     from unstable_stream.cli.running import run_config
 
-    fork, config = asyncio.run(_find(run, at, overrides or [], data, log))
+    fork, config = asyncio.run(_find(run, at, overrides or [], data, log, allow_code or []))
     run_config(config, data, fork=fork, quiet=quiet, dry_run=dry_run)
 
 
 async def _find(
-    run: str, at: int | None, overrides: list[str], data: Path, location: str
+    run: str, at: int | None, overrides: list[str], data: Path, location: str, allow_code: list[str]
 ) -> "tuple[Fork, RunConfig]":
     from unstable_stream.log.open import opened_log
+    from unstable_stream.runs.code import confine_to_own, patterns_of
     from unstable_stream.runs.data_dir import DataDir
     from unstable_stream.runs.fork import find_fork, fork_config
 
     async with opened_log(location, DataDir(data).log, existing=True) as log:
         fork, config = await find_fork(log, run, at)
-    return fork, fork_config(fork, config, [*overrides, f"log={location}"])
+    forked = fork_config(fork, config, [*overrides, f"log={location}"])
+    allowed = [*allow_code, *patterns_of(forked, besides=config)]
+    confine_to_own(DataDir(data).own_code(fork.parent_run_id), allowed)
+    return fork, forked

@@ -5,7 +5,14 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-__all__ = ["DataOption", "LogOption", "MetricsPortOption", "OptionalLogOption", "SetOption"]
+__all__ = [
+    "AllowCodeOption",
+    "DataOption",
+    "LogOption",
+    "MetricsPortOption",
+    "OptionalLogOption",
+    "SetOption",
+]
 
 _LOG_VARIABLE = "UNSTABLE_STREAM_LOG"
 
@@ -31,6 +38,16 @@ OptionalLogOption: TypeAlias = Annotated[
         envvar=_LOG_VARIABLE,
         metavar="LOG",
         help="The event log instead of the configured one: 'local', or kafka://HOST:PORT.",
+    ),
+]
+
+AllowCodeOption: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allow-code",
+        metavar="PATTERN",
+        help="Load code that recorded configurations name if it matches, e.g. 'mypackage.*' or '*'. Code of "
+        "runs started from this data directory is allowed anyway.",
     ),
 ]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from unstable_stream.cli.options import DataOption, LogOption
+from unstable_stream.cli.options import AllowCodeOption, DataOption, LogOption
 from unstable_stream.runs.data_dir import DEFAULT_DATA_DIR
 
 __all__ = ["register"]
@@ -24,20 +24,23 @@ def _processors(
         "generic", "--runtime", help="'generic', or 'faust' (faust-streaming) on a Kafka log."
     ),
     data: DataOption = DEFAULT_DATA_DIR,
+    allow_code: AllowCodeOption = None,
 ) -> None:
     """Shape rewards and rate models of all runs, until SIGTERM or Ctrl-C.
 
     Start as many as you like: they share the partitions. Runs that leave the work to them have
-    external = ["processors"].
+    external = ["processors"]. The records of a run that names code which is not allowed here are set aside.
 
     Example: unstable-stream processors --log kafka://127.0.0.1:9092
     """
     from unstable_stream.errors import ConfigError
+    from unstable_stream.extensions import confine
     from unstable_stream.launch.service_output import configure_output
 
     if runtime not in ("generic", "faust"):
         raise ConfigError(f"--runtime {runtime!r}: expected generic or faust")
     configure_output("processors")
+    confine(allow_code or [])
     asyncio.run(_serve(log, run, runtime, data))
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from unstable_stream.cli.options import DataOption, LogOption
+from unstable_stream.cli.options import AllowCodeOption, DataOption, LogOption
 from unstable_stream.cli.query_output import CsvOption, JsonOption, TableOption, pick_format, print_rows
 from unstable_stream.runs.data_dir import DEFAULT_DATA_DIR
 
@@ -34,6 +34,7 @@ def _rederive(
     dry_run: bool = typer.Option(False, "--dry-run", help="Store nothing, only compare."),
     data: DataOption = DEFAULT_DATA_DIR,
     log: LogOption = "local",
+    allow_code: AllowCodeOption = None,
     as_csv: CsvOption = False,
     as_json: JsonOption = False,
     as_table: TableOption = False,
@@ -48,6 +49,7 @@ def _rederive(
     from unstable_stream.archive.what_if import open_set, set_directory
     from unstable_stream.hindsight.rederive import RewardChange, load_rewards, rederive
     from unstable_stream.log.open import opened_log
+    from unstable_stream.runs.code import confine_to_own, patterns_of
     from unstable_stream.runs.data_dir import DataDir
     from unstable_stream.runs.records import find_run
 
@@ -57,6 +59,8 @@ def _rederive(
         async with opened_log(log, DataDir(data).log, existing=True) as opened:
             run_id, config = await find_run(opened, run)
             new = load_rewards(rewards, config)
+            theirs = patterns_of(config.model_copy(update={"rewards": new}), besides=config)
+            confine_to_own(DataDir(data).own_code(run_id), [*theirs, *(allow_code or [])])
             directory = set_directory(data, run_id, label or rewards.stem)
             with open_set(None if dry_run else directory, replace=replace or label is None) as out:
                 return await rederive(opened, run_id, config, new, out), directory

@@ -29,10 +29,12 @@ def run_config(
     overrides: Sequence[str] = (),
     quiet: bool = False,
     dry_run: bool = False,
+    allow_code: Sequence[str] = (),
 ) -> str:
     """Launch, resume or fork a run and return its id. Exits with status 130 if it was interrupted.
 
-    ``log`` is where the run to resume is found, and goes on.
+    ``log`` is where the run to resume is found, and goes on. ``allow_code`` are patterns of code that its
+    recorded configuration may name, beside what it was started with from this data directory.
     """
     from unstable_stream.log.open import check_log
     from unstable_stream.runs.data_dir import DataDir
@@ -43,6 +45,7 @@ def run_config(
     from unstable_stream.launch.launcher import launch
     from unstable_stream.launch.preflight import check_config
     from unstable_stream.launch.service_output import configure_output
+    from unstable_stream.runs.code import confine_to_own, patterns_of
     from unstable_stream.runs.resume import check_resumable
     from unstable_stream.tracking.terminal_interface import Stage, watch_run
 
@@ -52,6 +55,8 @@ def run_config(
             found.model_dump(mode="json"), [*overrides, f"log={log}"], origin=f"run {resume}"
         )
         check_resumable(found, config)
+        allowed = [*allow_code, *patterns_of(config, besides=found)]
+        confine_to_own(directory.own_code(resume), allowed)
     assert config is not None
     if dry_run:
         check_config(config)

@@ -4,7 +4,13 @@ from pathlib import Path
 
 import typer
 
-from unstable_stream.cli.options import DataOption, MetricsPortOption, OptionalLogOption, SetOption
+from unstable_stream.cli.options import (
+    AllowCodeOption,
+    DataOption,
+    MetricsPortOption,
+    OptionalLogOption,
+    SetOption,
+)
 from unstable_stream.runs.data_dir import DEFAULT_DATA_DIR
 
 __all__ = ["register"]
@@ -27,6 +33,7 @@ def _train(
     data: DataOption = DEFAULT_DATA_DIR,
     log: OptionalLogOption = None,
     metrics_port: MetricsPortOption = None,
+    allow_code: AllowCodeOption = None,
 ) -> None:
     """Train a model by self-play until its updates are done; Ctrl-C stops it, --resume goes on.
 
@@ -54,6 +61,7 @@ def _train(
             overrides=changes,
             quiet=quiet,
             dry_run=dry_run,
+            allow_code=allow_code or [],
         )
         return
     if log is not None:

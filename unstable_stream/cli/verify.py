@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from unstable_stream.cli.options import DataOption, LogOption
+from unstable_stream.cli.options import AllowCodeOption, DataOption, LogOption
 from unstable_stream.runs.data_dir import DEFAULT_DATA_DIR
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ def _verify(
     as_json: bool = typer.Option(False, "--json", help="Print the report as one JSON object."),
     data: DataOption = DEFAULT_DATA_DIR,
     log: LogOption = "local",
+    allow_code: AllowCodeOption = None,
 ) -> None:
     """Recompute a run's steps, ratings and batches from their causes, play its games again, and compare.
 
@@ -38,12 +39,14 @@ def _verify(
     """
     from unstable_stream.log.open import opened_log
     from unstable_stream.proofs.verify import verify_run
+    from unstable_stream.runs.code import confine_to_own
     from unstable_stream.runs.data_dir import DataDir
     from unstable_stream.runs.records import find_run
 
     async def read(progress: Callable[[str, int, int], None]) -> "VerifyReport":
         async with opened_log(log, DataDir(data).log, existing=True) as opened:
             run_id, _ = await find_run(opened, run)
+            confine_to_own(DataDir(data).own_code(run_id), allow_code or [])
             return await verify_run(opened, run_id, games=games, jobs=jobs, progress=progress)
 
     with _progress_bar() as progress:
@@ -52,6 +55,8 @@ def _verify(
         print(report.to_json().decode())
     else:
         _print_report(report)
+    for note in report.notes:
+        typer.echo(f"note: {note}", err=True)
     for check in report.checks:
         for difference in check.first:
             typer.echo(f"{check.name}: {difference}", err=True)

@@ -15,7 +15,7 @@ extension are in :data:`KINDS`; ``docs/extending.md`` shows each. For users of t
 
 from unstable_stream.extensions.arguments import RemembersArguments
 from unstable_stream.extensions.build import build
-from unstable_stream.extensions.imports import loading, search
+from unstable_stream.extensions.imports import forget_changed_files, loading, search
 from unstable_stream.extensions.kinds import KINDS, Kind
 from unstable_stream.extensions.load import entry_points_of, is_extension, load
 from unstable_stream.extensions.objects import needs_this_process, reference_to, references_to
@@ -36,6 +36,7 @@ __all__ = [
     "confine",
     "confined",
     "entry_points_of",
+    "forget_changed_files",
     "is_extension",
     "load",
     "loading",

@@ -1,12 +1,14 @@
 """Importing code that is no part of this package: a module, or a file by its path.
 
-A file is imported once for each content it has had, under a name made of its path, so that two extensions
-of one file share their classes.
+A file is imported once, under a name made of its path, so that two extensions of one file share their
+classes. A process goes on with the code it has, whatever becomes of the file, until
+:func:`forget_changed_files` is called, as is done before a run starts.
 """
 
 import hashlib
 import importlib
 import importlib.util
+import inspect
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +19,16 @@ from typing import Final
 
 from unstable_stream.errors import UnstableStreamError
 
-__all__ = ["FILE_MODULE_PREFIX", "NotImportableError", "import_file", "import_module", "loading", "search"]
+__all__ = [
+    "FILE_MODULE_PREFIX",
+    "NotImportableError",
+    "digest_of",
+    "forget_changed_files",
+    "import_file",
+    "import_module",
+    "loading",
+    "search",
+]
 
 FILE_MODULE_PREFIX: Final = "unstable_stream_extension_"
 
@@ -46,16 +57,15 @@ def import_file(path: Path) -> ModuleType:
     Raises:
         NotImportableError: no such file, or it cannot be imported.
     """
-    if not path.is_file():
-        raise NotImportableError(f"cannot load {path}: no such file")
     full = path.resolve()
-    source = full.read_bytes()
-    digest = hashlib.sha256(source).hexdigest()
     where = hashlib.sha256(str(full).encode()).hexdigest()[:8]
     name = f"{FILE_MODULE_PREFIX}{full.stem}_{where}"
     known = sys.modules.get(name)
-    if known is not None and getattr(known, _DIGEST, None) == digest:
+    if known is not None:
         return known
+    if not path.is_file():
+        raise NotImportableError(f"cannot load {path}: no such file")
+    source = full.read_bytes()
     spec = importlib.util.spec_from_file_location(name, full)
     assert spec is not None, "the name ends in .py"
     assert spec.loader is not None
@@ -70,8 +80,27 @@ def import_file(path: Path) -> ModuleType:
     except Exception as error:
         del sys.modules[name]
         raise _failed(str(path), error) from error
-    setattr(module, _DIGEST, digest)
+    setattr(module, _DIGEST, hashlib.sha256(source).hexdigest())
     return module
+
+
+def forget_changed_files() -> None:
+    """Let files that have changed since they were imported be imported anew when they are next named."""
+    for name in [name for name in sys.modules if name.startswith(FILE_MODULE_PREFIX)]:
+        module = sys.modules[name]
+        path = Path(str(module.__file__))
+        now = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
+        if now != getattr(module, _DIGEST, None):
+            del sys.modules[name]
+
+
+def digest_of(module: ModuleType) -> str:
+    """Return the sha256 of the source that a module was made of, empty if it has none."""
+    imported: str | None = getattr(module, _DIGEST, None)
+    if imported is not None:
+        return imported
+    file = inspect.getsourcefile(module)
+    return hashlib.sha256(Path(file).read_bytes()).hexdigest() if file else ""
 
 
 def import_module(name: str) -> ModuleType:

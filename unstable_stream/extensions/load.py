@@ -1,5 +1,7 @@
 """From a reference to what it names: built in, in this process, a file, a module or an entry point."""
 
+import sys
+from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
 from types import ModuleType
 from typing import Any
@@ -16,7 +18,13 @@ __all__ = ["entry_points_of", "is_extension", "load", "module_of"]
 
 def entry_points_of(kind: Kind) -> dict[str, EntryPoint]:
     """Return what installed packages announce of a kind, by name; nothing is imported."""
-    return {point.name: point for point in sorted(entry_points(group=kind.group))}
+    return _announced(kind.group, tuple(sys.path))
+
+
+@lru_cache(maxsize=64)
+def _announced(group: str, path: tuple[str, ...]) -> dict[str, EntryPoint]:
+    # Kept for as long as modules are searched in the same places: a look reads every installed package.
+    return {point.name: point for point in sorted(entry_points(group=group))}
 
 
 def is_extension(kind: Kind, reference: Reference) -> bool:

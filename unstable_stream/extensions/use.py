@@ -1,15 +1,11 @@
 """Which code a reference stands for here and now: to be recorded, and compared later."""
 
-import hashlib
-import inspect
 from functools import cache
 from importlib.metadata import PackageNotFoundError, packages_distributions, version
-from pathlib import Path
-from typing import Any
 
 from unstable_stream.errors import ConfigError
 from unstable_stream.events import ExtensionUse
-from unstable_stream.extensions.imports import NotImportableError
+from unstable_stream.extensions.imports import NotImportableError, digest_of
 from unstable_stream.extensions.kinds import Kind
 from unstable_stream.extensions.load import module_of
 from unstable_stream.extensions.objects import registered, source_digest
@@ -38,13 +34,8 @@ def use_of(kind: Kind, reference: Reference, where: str = "") -> ExtensionUse:
         target=reference.target,
         distribution=distribution,
         version=its_version,
-        sha256=_digest(module),
+        sha256=digest_of(module),
     )
-
-
-def _digest(module: Any) -> str:
-    file = inspect.getsourcefile(module)
-    return hashlib.sha256(Path(file).read_bytes()).hexdigest() if file else ""
 
 
 def _distribution(module: str) -> tuple[str, str]:

@@ -1,5 +1,9 @@
 """Run TextArena environments: fresh objects, private randomness, typed results.
 
+An environment of the user's own goes through it too: any class with the interface of TextArena's ``Env``. A
+``state`` as TextArena has is watched if it is there; without one, ``step`` says in its info that a move was
+``invalid_move``, and ``close`` in its game info whose invalid move ended the game.
+
 Facts about TextArena 0.7.4 that this module hides:
 
 - Environments use the global generators (:mod:`~unstable_stream.games.isolation`), some shuffle their deck in
@@ -23,9 +27,11 @@ from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Final
 
-from unstable_stream.errors import EnvironmentUnavailableError, GameError
+from unstable_stream.errors import ConfigError, EnvironmentUnavailableError, GameError
+from unstable_stream.extensions import KINDS, Reference, build, entry_points_of, load
+from unstable_stream.extensions.build import refuse
 from unstable_stream.games.diagnosis import Diagnosis, diagnose
 from unstable_stream.games.isolation import PrivateRandomness
 
@@ -94,6 +100,7 @@ class Environment:
         self.num_players = 0
         """Set by :meth:`reset`."""
         self._env: Any = None
+        self._state: Any = None
         self._randomness: PrivateRandomness | None = None
         self._observation: Observation | None = None
         self._invalid_reason: str | None = None
@@ -107,17 +114,26 @@ class Environment:
         """
         if self._env is not None:
             raise GameError(f"{self._label}: already used for a game; make a new Environment for each")
-        spec = _spec(self.env_id)
+        own = _own_reference(self.env_id)
+        entry_point = "" if own else _spec(self.env_id).entry_point
         self.num_players = num_players
         try:
-            _prepare_module(spec.entry_point)
-            self._randomness = PrivateRandomness(seed, with_numpy=_uses_numpy(spec.entry_point))
+            if own is not None:
+                load(_KIND, own, "env_id")  # imported outside: it may bind the functions of `random`
+            else:
+                _prepare_module(entry_point)
+            with_numpy = own is not None or _uses_numpy(entry_point)
+            self._randomness = PrivateRandomness(seed, with_numpy=with_numpy)
             with self._randomness:
-                self._env = _textarena().make(self.env_id)
+                self._env = _own_environment(own) if own else _textarena().make(self.env_id)
                 self._env.reset(num_players=num_players, seed=seed)
-                self._env.state.error_allowance = self._invalid_moves_allowed
-                self._watch_invalid_moves()
+                self._state = getattr(self._env, "state", None)
+                if self._state is not None:
+                    self._state.error_allowance = self._invalid_moves_allowed
+                    self._watch_invalid_moves()
                 self._observation = self._read_observation()
+        except ConfigError:
+            raise  # an extension that cannot be loaded or has not the interface; it names the key
         except Exception as error:
             found = diagnose(self.env_id, error)
             raise _unavailable(num_players, found, self._label) from error
@@ -150,6 +166,8 @@ class Environment:
         self.turn += 1
         self.done = bool(done)
         reason = self._invalid_reason
+        if self._state is None and isinstance(info, Mapping) and info.get("invalid_move"):
+            reason = str(info.get("reason") or "invalid move")
         return StepResult(self.done, reason is None, reason, _json_values(info))
 
     def close(self) -> EnvironmentResult:
@@ -171,7 +189,7 @@ class Environment:
         return EnvironmentResult(
             rewards=rewards,
             reason="; ".join(reasons),
-            roles=_roles(self._env.state.role_mapping, facts),
+            roles=_roles(getattr(self._state, "role_mapping", {}), facts),
             invalid_seats=frozenset(seat for seat in seats if facts[seat].get("invalid_move")),
         )
 
@@ -182,12 +200,12 @@ class Environment:
         if isinstance(observed, str):
             return Observation(int(seat), observed)
         # A raw environment gives the new messages only, as (sender, text, kind).
-        names: Mapping[int, str] = self._env.state.role_mapping
+        names: Mapping[int, str] = getattr(self._state, "role_mapping", {})
         lines = [f"[{names.get(sender, f'Player {sender}')}] {text}" for sender, text, _ in observed]
         return Observation(int(seat), "\n".join(lines))
 
     def _watch_invalid_moves(self) -> None:
-        state = self._env.state
+        state = self._state
         original = state.set_invalid_move
 
         def watched(reason: Any = None, *args: Any, **kwargs: Any) -> Any:
@@ -241,6 +259,8 @@ def environment_status(env_id: str, num_players: int) -> Diagnosis | None:
 
 
 _known_good: set[tuple[str, int]] = set()
+_KIND: Final = KINDS["environment"]
+_METHODS: Final = ("reset", "get_observation", "step", "close")
 
 
 def _unavailable(num_players: int, found: Diagnosis, label: str) -> EnvironmentUnavailableError:
@@ -267,6 +287,28 @@ def _registry() -> dict[str, Any]:
     _textarena()
     registry: dict[str, Any] = importlib.import_module("textarena.envs.registration").ENV_REGISTRY
     return registry
+
+
+def _own_reference(env_id: str) -> Reference | None:
+    """Return the reference to an environment of the user's own, ``None`` for one of TextArena's."""
+    reference = Reference.parse(env_id, "env_id")
+    if reference.names_code:
+        return reference
+    known = env_id in _registry() or reference.target not in entry_points_of(_KIND)
+    return None if known else reference
+
+
+def _own_environment(reference: Reference) -> Any:
+    made = build(_KIND, reference.spec, "env_id", calls_functions=True)
+    missing = [name for name in _METHODS if not callable(getattr(made, name, None))]
+    if missing:
+        raise refuse(_KIND, reference, "env_id", f"has no {', '.join(missing)}")
+    try:
+        inspect.signature(made.reset).bind(num_players=2, seed=0)
+        inspect.signature(made.step).bind(action="[0]")
+    except TypeError as error:
+        raise refuse(_KIND, reference, "env_id", f"cannot be called so: {error}") from error
+    return made
 
 
 def _spec(env_id: str) -> Any:

@@ -1,16 +1,20 @@
 r"""Define prompt templates, each with the extraction of the action from the completion.
 
 A template turns an observation into the text a model is given, and a completion back into what the
-environment understands: the last ``\boxed{4}`` becomes ``[4]``. To add one, write a function from
-observation to text and register it in :data:`TEMPLATES`. No wording assumes a number of players.
+environment understands: the last ``\boxed{4}`` becomes ``[4]``. To bring your own, write a function from
+observation to text, or a class with ``format`` and ``extract``, and name it where a template is named, e.g.
+``template = "path/to/file.py:mine"``. No wording assumes a number of players.
 """
 
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Final
 
 from unstable_stream.errors import ConfigError
+from unstable_stream.extensions import KINDS, Reference, build, entry_points_of
+from unstable_stream.extensions.build import refuse
 from unstable_stream.games.board_templates import BOARD_TEMPLATES
 
 __all__ = ["TEMPLATES", "PromptTemplate", "extract_boxed", "extract_bracketed", "get_template"]
@@ -157,12 +161,27 @@ TEMPLATES: Final[Mapping[str, PromptTemplate]] = {
 
 
 def get_template(name: str) -> PromptTemplate:
-    """Return the template of that name.
+    """Return the template of that name, or the extension that it refers to.
 
     Raises:
-        ConfigError: there is none; lists those there are.
+        ConfigError: there is none, or the extension is no template; lists those there are.
     """
     template = TEMPLATES.get(name)
-    if template is None:
-        raise ConfigError(f"unknown prompt template {name!r}; expected one of {', '.join(sorted(TEMPLATES))}")
-    return template
+    return template if template is not None else _own_template(name)
+
+
+@cache
+def _own_template(name: str) -> PromptTemplate:
+    kind = KINDS["template"]
+    reference = Reference.parse(name, kind.key)
+    if not reference.names_code and reference.target not in entry_points_of(kind):
+        known = ", ".join(sorted(TEMPLATES))
+        raise ConfigError(f"unknown prompt template {name!r}; expected one of {known}, or an extension")
+    found = build(kind, name, kind.key)
+    if isinstance(found, PromptTemplate):
+        return found
+    wording = getattr(found, "format", found)
+    extract = getattr(found, "extract", extract_boxed)
+    if not callable(wording) or not callable(extract):
+        raise refuse(kind, reference, kind.key, f"is a {type(found).__name__}")
+    return PromptTemplate(name, wording, extract, chat=bool(getattr(found, "chat", False)))

@@ -12,6 +12,7 @@ of this process (:mod:`unstable_stream.launch.inline`).
 
 import asyncio
 import contextlib
+import os
 import signal
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -20,6 +21,7 @@ from typing import Literal, Protocol, TypeAlias
 
 from unstable_stream.errors import RunError, ServiceError, UnstableStreamError
 from unstable_stream.events import GameStarted
+from unstable_stream.extensions import ALLOW_CODE, allowed_patterns
 from unstable_stream.inference.base_model import resolve_model
 from unstable_stream.launch.preflight import check_config
 from unstable_stream.launch.service_output import only_warnings
@@ -27,6 +29,7 @@ from unstable_stream.log.open import opened_log
 from unstable_stream.log.port import EventLog
 from unstable_stream.log.reading import readable_events
 from unstable_stream.log.topic_drift import prepare_topics
+from unstable_stream.runs.code import patterns_of, remember_code
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.runs.fork import Fork
@@ -121,6 +124,8 @@ async def launch(
     """
     if backend is not None:
         config = config.model_copy(update={"backend": backend})
+    if not config.directory:
+        config = config.model_copy(update={"directory": os.getcwd()})
     stop = stop or asyncio.Event()
     only_warnings()
     progress("checking the configuration")
@@ -132,6 +137,7 @@ async def launch(
         async with opened as log:
             await prepare_topics(log, config.log, data.options(config.log))
             await _record(log, run_id, config, resume=resume is not None, fork=fork)
+            remember_code(config, data.own_code(run_id))
             on_start(run_id)
             services = _services(log, run_id, config, data, model_path)
             viewer = asyncio.ensure_future(watch(log, run_id, config, services.services)) if watch else None
@@ -174,8 +180,17 @@ def _services(log: EventLog, run_id: str, config: RunConfig, data: DataDir, mode
         ["--run", run_id, "--data", str(data.root.absolute()), "--log", config.log, "--die-with-parent"],
         data.service_logs(run_id),
         max_restarts=config.max_restarts,
-        environment={"PYTHONUNBUFFERED": "1", "TOKENIZERS_PARALLELISM": "false"},
+        environment={
+            "PYTHONUNBUFFERED": "1",
+            "TOKENIZERS_PARALLELISM": "false",
+            ALLOW_CODE: _own_code(config),
+        },
     )
+
+
+def _own_code(config: RunConfig) -> str:
+    """Return what the run's services may load: what this process may, and the run's own code."""
+    return ",".join(dict.fromkeys((*(allowed_patterns() or ()), *patterns_of(config))))
 
 
 async def _supervise(

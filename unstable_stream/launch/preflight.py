@@ -4,10 +4,13 @@ import os
 import socket
 
 from unstable_stream.errors import ConfigError
+from unstable_stream.extensions import KINDS, forget_changed_files, load
 from unstable_stream.games.environments import check_environment
 from unstable_stream.games.opponents.scripted import check_scripted
 from unstable_stream.games.templates import get_template
+from unstable_stream.launch.trials import try_extensions
 from unstable_stream.reward_transformations import build_final, build_sampling, build_step
+from unstable_stream.runs.code import find_code
 from unstable_stream.runs.config import OpponentConfig, RunConfig
 from unstable_stream.workers.schedule import build_pool
 
@@ -17,16 +20,22 @@ __all__ = ["check_config"]
 def check_config(config: RunConfig) -> None:
     """Check environments, templates, opponents and transformations by constructing each once.
 
+    Extensions are loaded as their files are now, and tried on a small sample.
+
     Raises:
         EnvironmentUnavailableError: an environment cannot run on this machine.
         ConfigError: anything else that cannot work, naming the key to change.
     """
+    forget_changed_files()
+    find_code(config)
+    _check_names(config)
+    try_extensions(config)
     for env in dict.fromkeys((*config.train_envs, *config.evaluated_envs)):
         check_environment(env.env_id, env.num_players)
         get_template(env.template)
         for opponent in (*config.model_pool.fixed, *config.evaluation.opponents):
             if opponent.kind == "scripted" and env.num_players > 1:
-                check_scripted(opponent.name, env.env_id)
+                check_scripted(opponent.scripted, env.env_id)
     for opponent in (*config.model_pool.fixed, *config.evaluation.opponents):
         if opponent.kind == "openai":
             _check_endpoint(opponent)
@@ -36,6 +45,14 @@ def check_config(config: RunConfig) -> None:
     build_final(list(config.rewards.final))
     build_step(list(config.rewards.step))
     build_sampling(list(config.rewards.sampling))
+
+
+def _check_names(config: RunConfig) -> None:
+    """Refuse a name that nobody knows, where the kind has all its names here."""
+    for kind, key, reference in config.references():
+        known = KINDS[kind]
+        if known.built_in and reference.target not in known.built_in:
+            load(known, reference, key)
 
 
 def _check_endpoint(opponent: OpponentConfig) -> None:

@@ -14,9 +14,11 @@ from pathlib import Path
 import structlog
 
 from unstable_stream.errors import UnstableStreamError
+from unstable_stream.extensions import confine
 from unstable_stream.launch.service_output import LogFormat, configure_output
 from unstable_stream.launch.stream_services import STREAM_SERVICES, serve_stream
 from unstable_stream.log.open import opened_log
+from unstable_stream.runs.code import find_code
 from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.runs.records import find_run
 
@@ -62,6 +64,9 @@ async def _serve(service: str, run_id: str, data: DataDir, log_url: str) -> None
         _, config = await find_run(log, run_id)
     # Where this process finds the log may not be where the launcher did: other host, other listener.
     config = config.model_copy(update={"log": log_url})
+    # The configuration is a recorded one: its launcher has said in the environment what may be loaded.
+    confine()
+    find_code(config)
     if service in STREAM_SERVICES:
         stop = _stop_on_signals()
         async with opened_log(config.log, data.log, synchronous=config.synchronous) as log:

@@ -74,6 +74,8 @@ class VerifyReport:
     state: str
     """``running`` (or killed), ``completed``, ``stopped`` or ``failed``."""
     checks: Sequence[Check]
+    notes: Sequence[str] = ()
+    """What is no difference of records but may explain one: code that is another here."""
 
     @property
     def clean(self) -> bool:
@@ -83,7 +85,13 @@ class VerifyReport:
     def to_json(self) -> bytes:
         """Return the report as one JSON object."""
         return msgspec.json.encode(
-            {"run_id": self.run_id, "state": self.state, "clean": self.clean, "checks": self.checks}
+            {
+                "run_id": self.run_id,
+                "state": self.state,
+                "clean": self.clean,
+                "checks": self.checks,
+                "notes": self.notes,
+            }
         )
 
 

@@ -1,12 +1,13 @@
 """What there is to verify of a run: how it was configured, how far it has come, what the log still holds."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from unstable_stream.errors import RunError
 from unstable_stream.events import (
     Checkpoint,
+    ExtensionUse,
     GameOutcome,
     GameStarted,
     LearnerUpdate,
@@ -46,6 +47,8 @@ class RunScope:
 
     run_id: str
     config: RunConfig
+    code: Sequence[ExtensionUse]
+    """What was recorded of the code that the configuration names."""
     state: str
     """``running`` (or killed), ``completed``, ``stopped`` or ``failed``."""
     first_update: int
@@ -65,16 +68,19 @@ class RunScope:
     async def read(cls, log: EventLog, run_id: str) -> "RunScope":
         """Look at the log now; raises :class:`RunError` if there is no such run."""
         configs: dict[int, Mapping[str, object]] = {}
+        code: dict[int, Sequence[ExtensionUse]] = {}
         outcomes: dict[str, str] = {}
         first_update = 1
         replayed_run_id: str | None = None
         async for _, event in events_to_end(log, (RunStarted.TOPIC,), run_id=run_id):
             if isinstance(event, RunStarted):
                 configs[0] = event.config
+                code[0] = event.extensions
                 first_update = (event.parent_update or 0) + 1
                 replayed_run_id = event.parent_run_id if event.replays else None
             elif isinstance(event, RunResumed):
                 configs[event.resumption] = event.config
+                code[event.resumption] = event.extensions
             elif isinstance(event, RunFinished):
                 outcomes[event.event_id] = event.outcome
         if not configs:
@@ -94,6 +100,7 @@ class RunScope:
         return cls(
             run_id=run_id,
             config=parse_config(configs[max(configs)], origin=f"run {run_id}"),
+            code=code[max(code)],
             state=outcomes.get(event_id(run_id, "run-finished", max(configs)), "running"),
             first_update=first_update,
             replayed_run_id=replayed_run_id,

@@ -42,6 +42,7 @@ from unstable_stream.proofs.replayed_steps import recomputed_steps
 from unstable_stream.proofs.replays import GameCheck
 from unstable_stream.proofs.report import Check, Difference, VerifyReport
 from unstable_stream.proofs.scope import RunScope
+from unstable_stream.runs.code import changed_code, find_code
 from unstable_stream.streams.folds import Processor
 from unstable_stream.streams.processors import rating_processor, reward_processor
 
@@ -77,11 +78,12 @@ async def verify_run(
         EnvironmentUnavailableError: its games cannot be played here.
     """
     scope = await RunScope.read(log, run_id)
+    find_code(scope.config)
     verifier = _Verifier(log, scope, progress)
     await verifier.check_steps_and_ratings(games, jobs)
     await verifier.check_batches()
     await verifier.check_files()
-    return VerifyReport(run_id, scope.state, verifier.checks)
+    return VerifyReport(run_id, scope.state, verifier.checks, changed_code(scope.code, scope.config))
 
 
 class _Verifier:

@@ -34,6 +34,10 @@ class DataDir:
         """Directory of what a run's processes print."""
         return self.root / "logs" / run_id
 
+    def own_code(self, run_id: str) -> Path:
+        """What code a run was started with from here; see :mod:`unstable_stream.runs.code`."""
+        return self.root / "code" / f"{run_id}.json"
+
     def options(self, log: str = "local") -> str:
         """Options that lead a command to this directory and ``log``, each after a space; none by default."""
         options = (("--data", self.root, DEFAULT_DATA_DIR), ("--log", log, "local"))

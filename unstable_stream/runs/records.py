@@ -11,6 +11,7 @@ from unstable_stream.events import Event, LearnerUpdate, RunFinished, RunResumed
 from unstable_stream.log.port import EventLog
 from unstable_stream.log.reading import events_to_end
 from unstable_stream.log.records import record_from_event
+from unstable_stream.runs.code import code_in_use
 from unstable_stream.runs.config import RunConfig, parse_config
 from unstable_stream.version import __version__
 
@@ -56,6 +57,7 @@ async def start_run(
         parent_run_id=fork.parent_run_id if fork else replayed_run_id,
         parent_update=fork.update if fork else None,
         parent_games=fork.games if fork else 0,
+        extensions=code_in_use(config),
     )
     taken_over = fork.checkpoints_of(run_id, event.occurred_at_ms) if fork else []
     await log.append([record_from_event(each) for each in (event, *taken_over)])
@@ -80,6 +82,7 @@ async def resume_run(log: EventLog, run_id: str, config: RunConfig) -> RunResume
         resumption=resumptions + 1,
         config=config.model_dump(mode="json"),
         package_version=__version__,
+        extensions=code_in_use(config),
     )
     await log.append([record_from_event(event)])
     return event

@@ -12,6 +12,7 @@ from unstable_stream.errors import EventError
 from unstable_stream.events import RunStarted
 from unstable_stream.log.port import Consumer, EventLog
 from unstable_stream.log.reading import read_on, readable_events
+from unstable_stream.runs.code import find_code
 from unstable_stream.runs.config import RunConfig, parse_config
 
 __all__ = ["RunDirectory"]
@@ -57,6 +58,7 @@ class RunDirectory:
                     f"run {run_id!r} is not in topic {RunStarted.TOPIC}: nothing says how to fold it"
                 )
             config = self._configs[run_id] = parse_config(settings, origin=f"run {run_id}")
+            find_code(config)
         return config
 
     async def close(self) -> None:

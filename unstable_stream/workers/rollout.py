@@ -113,7 +113,8 @@ class RolloutWorker:
 
     def _player(self, seat: Seat, env_id: str, adapter_paths: Mapping[str, str | None]) -> Player:
         if seat.kind == "scripted":
-            return scripted_player(seat.model_uid, env_id)
+            opponent = self._opponents.get(seat.model_uid)
+            return scripted_player(opponent.scripted if opponent else seat.model_uid, env_id)
         template = get_template(seat.template or "default")
         if seat.kind == "openai":
             opponent = self._opponents[seat.model_uid]

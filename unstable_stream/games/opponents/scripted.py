@@ -1,9 +1,12 @@
 """Play as a scripted opponent: it needs no model and no network, and it never changes.
 
-They see the observation text alone, like any player, and their choices are a function of it and the
-turn's seed. ``perfect`` is reserved for games that are solved; ``minimax-N`` looks N moves ahead.
+Those that are known by name see the observation text alone, like any player, and their choices are a function
+of it and the turn's seed. ``perfect`` is reserved for games that are solved; ``minimax-N`` looks N moves
+ahead. Any other is an extension: a function from observation (or :class:`TurnContext`) to action text, or a
+class with ``move(turn)``, of which each game gets an instance of its own.
 """
 
+import inspect
 import random
 import re
 from collections.abc import Callable, Mapping
@@ -11,7 +14,9 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final, TypeAlias
 
-from unstable_stream.errors import ConfigError
+from unstable_stream.errors import ConfigError, GameError
+from unstable_stream.extensions import KINDS, Reference, build, entry_points_of
+from unstable_stream.extensions.build import refuse
 from unstable_stream.games.opponents import legal_moves, search
 from unstable_stream.games.players import Move, Player, TurnContext
 
@@ -48,8 +53,13 @@ def check_scripted(name: str, env_id: str) -> None:
     Raises:
         ConfigError: no such player, or it cannot play this game; lists those that can.
     """
+    if _is_own(name):
+        _own_player(name)
+        return
     if name not in SCRIPTED_NAMES:
-        raise ConfigError(f"unknown scripted player {name!r}; expected one of {', '.join(SCRIPTED_NAMES)}")
+        raise ConfigError(
+            f"unknown scripted player {name!r}; expected one of {', '.join(SCRIPTED_NAMES)}, or an extension"
+        )
     available = scripted_names(env_id)
     if not available:
         raise ConfigError(
@@ -64,11 +74,18 @@ def check_scripted(name: str, env_id: str) -> None:
 
 def scripted_player(name: str, env_id: str) -> Player:
     """Return the scripted player ``name`` for ``env_id``; raises as :func:`check_scripted`."""
+    if _is_own(name):
+        return _own_player(name)
     check_scripted(name, env_id)
     return ScriptedPlayer(name, _strategies(env_id)[name])
 
 
 def _strategies(env_id: str) -> Mapping[str, Candidates]:
+    if Reference.parse(env_id, "env_id").names_code:  # an environment of the user's own may list its moves
+        return {
+            "random-legal": lambda turn: legal_moves.listed_moves(turn.observation),
+            "first-legal": lambda turn: legal_moves.listed_moves(turn.observation)[:1],
+        }
     base, _, variant = env_id.partition("-v0")
     game = _GAMES.get(base)
     if game is None or any(part in game.unplayable for part in variant.split("-")):
@@ -83,6 +100,59 @@ def _strategies(env_id: str) -> Mapping[str, Candidates]:
         for name in game.too_slow.get(part, ()):
             strategies.pop(name)
     return strategies
+
+
+# -- players of the user's own ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _OwnPlayer:
+    """A player that an extension names, for one game."""
+
+    name: str
+    decide: Callable[..., object]
+    shown: str
+    """``turn`` if it is given the whole turn, ``observation`` if the text alone."""
+
+    async def move(self, turn: TurnContext) -> Move:
+        where = f"{turn.env_id}: opponent {self.name}, seat {turn.seat}, turn {turn.turn_index}"
+        try:
+            decided = self.decide(turn if self.shown == "turn" else turn.observation)
+            if inspect.isawaitable(decided):
+                decided = await decided
+        except Exception as error:
+            raise GameError(f"{where} failed: {type(error).__name__}: {error}") from error
+        if isinstance(decided, Move):
+            return decided
+        if not isinstance(decided, str):
+            raise GameError(f"{where} answered {decided!r}; expected the action as text")
+        return Move(decided)
+
+
+def _is_own(name: str) -> bool:
+    if name in SCRIPTED_NAMES:
+        return False
+    reference = Reference.parse(name, "opponent")
+    return reference.names_code or reference.target in entry_points_of(KINDS["opponent"])
+
+
+def _own_player(name: str) -> Player:
+    kind = KINDS["opponent"]
+    found = build(kind, name, "opponent")
+    decide = getattr(found, "move", found)
+    reference = Reference.parse(name, "opponent")
+    if not callable(decide):
+        raise refuse(kind, reference, "opponent", f"is a {type(found).__name__}")
+    try:
+        signature = inspect.signature(decide)
+        signature.bind("turn or observation")
+    except (TypeError, ValueError) as error:
+        raise refuse(kind, reference, "opponent", f"cannot be called with one argument: {error}") from error
+    first = next(iter(signature.parameters.values()))
+    given_text = first.annotation in (str, "str") or (
+        first.annotation is inspect.Parameter.empty and first.name in ("observation", "text")
+    )
+    return _OwnPlayer(name, decide, "observation" if given_text else "turn")
 
 
 # -- strong play ----------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ import ray
 
 from unstable_stream.errors import ServiceError, UnstableStreamError
 from unstable_stream.inference.engine import Completion, EngineStats, GenerationRequest
+from unstable_stream.runs.code import find_code
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.workers.engine import build_engine
 
@@ -23,6 +24,7 @@ class EngineActor:
     """The Ray actor: constructs the engine in its own process and serves many callers at once."""
 
     def __init__(self, config: RunConfig, model_path: str) -> None:
+        find_code(config)
         self._engine = build_engine(config, model_path)
 
     async def generate_many(

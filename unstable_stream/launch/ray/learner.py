@@ -11,6 +11,7 @@ import ray
 
 from unstable_stream.errors import ServiceError
 from unstable_stream.log.open import opened_log
+from unstable_stream.runs.code import find_code
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.data_dir import DataDir
 
@@ -23,6 +24,7 @@ class LearnerActor:
     def __init__(self, config: RunConfig, run_id: str, data_root: str, model_path: str) -> None:
         from unstable_stream.workers.learner import LearnerService
 
+        find_code(config)
         self._config = config
         self._data = DataDir(Path(data_root))
         self._service = LearnerService(config, run_id, self._data, model_path)

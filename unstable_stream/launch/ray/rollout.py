@@ -10,6 +10,7 @@ from unstable_stream.errors import ServiceError
 from unstable_stream.events import GameStarted, decode_event, encode_event
 from unstable_stream.inference.engine import Engine
 from unstable_stream.log.open import open_log_at
+from unstable_stream.runs.code import find_code
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.workers.rollout import RolloutWorker
@@ -21,6 +22,7 @@ class RolloutActor:
     """The Ray actor: a rollout worker in a process of its own, with its own connection to the log."""
 
     def __init__(self, config: RunConfig, data_root: str, model_path: str, engine: Engine) -> None:
+        find_code(config)
         log = open_log_at(config.log, DataDir(Path(data_root)).log, config.synchronous)
         self._worker = RolloutWorker(config, log, model_path, engine)
 

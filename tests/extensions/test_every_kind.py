@@ -1,0 +1,178 @@
+"""Every kind of extension, from outside the package: each example in a directory of the user's own."""
+
+import re
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from unstable_stream.errors import ConfigError
+from unstable_stream.extensions import KINDS
+from unstable_stream.extensions.imports import FILE_MODULE_PREFIX
+from unstable_stream.launch.preflight import check_config
+from unstable_stream.launch.trials import recorded_sample
+from unstable_stream.runs.code import code_in_use
+from unstable_stream.runs.config import RunConfig, parse_config
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "extensions"
+TICTACTOE: dict[str, Any] = {"env_id": "TicTacToe-v0-train", "template": "observation"}
+CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
+    "algorithm": ("Vanilla", {"algorithm": {"type": "{it}", "weight": 0.5}}),
+    "final_transformation": ("winner_takes_all", {"rewards": {"final": ["{it}"]}}),
+    "step_transformation": ("Discounted", {"rewards": {"step": [{"type": "{it}", "gamma": 0.9}]}}),
+    "sampling_transformation": (
+        "clipped",
+        {"rewards": {"sampling": ["NormalizeRewards", "{it}(limit=1.5)"]}},
+    ),
+    "opponent_sampling": ("a_little_better", {"model_pool": {"sample_mode": "{it}"}}),
+    "buffer_strategy": ("surprising_first", {"buffer": {"strategy": "{it}"}}),
+    "template": ("Terse", {"train_envs": [TICTACTOE | {"template": "{it}"}]}),
+    "opponent": (
+        "middle_first",
+        {"evaluation": {"opponents": ["{it}", {"name": "stubborn", "player": "opponent:Stubborn(start=7)"}]}},
+    ),
+    "environment": (
+        "Stones",
+        {
+            "train_envs": [{"env_id": "{it}(stones=9)", "template": "observation"}],
+            "evaluation": {"opponents": ["random-legal"]},
+        },
+    ),
+    "engine": ("Constant", {"engine": {"type": "{it}", "token": 5}}),
+}
+
+
+@pytest.fixture
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A working directory with copies of all examples; what is imported is forgotten after the test."""
+    for path in EXAMPLES.glob("*.py"):
+        shutil.copy(path, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    names = {path.stem for path in EXAMPLES.glob("*.py")}
+    yield tmp_path
+    for name in list(sys.modules):
+        if name in names or name.startswith(FILE_MODULE_PREFIX):
+            del sys.modules[name]
+
+
+def configured(kind: str, it: str, **more: Any) -> RunConfig:
+    changes: Any = _filled(CONFIGS[kind][1], it)
+    return parse_config({"model": "tiny-player", "train_envs": [TICTACTOE]} | changes | more)
+
+
+def _filled(value: Any, it: str) -> Any:
+    if isinstance(value, str):
+        return value.replace("{it}", it)
+    if isinstance(value, dict):
+        return {key: _filled(item, it) for key, item in value.items()}
+    return [_filled(item, it) for item in value] if isinstance(value, list) else value
+
+
+def test_there_is_a_short_example_of_every_kind() -> None:
+    for kind in KINDS.values():
+        text = (EXAMPLES / kind.example).read_text()
+        body = re.sub(r'^""".*?"""\n', "", text, flags=re.DOTALL)
+        assert 3 <= len([line for line in body.splitlines() if line.strip()]) <= 32, kind.example
+    assert {path.name for path in EXAMPLES.glob("*.py")} == {kind.example for kind in KINDS.values()}
+
+
+@pytest.mark.parametrize("form", ["module", "file"])
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_an_extension_beside_the_user_is_tried_and_its_use_recorded(
+    directory: Path, kind: str, form: str
+) -> None:
+    name = CONFIGS[kind][0]
+    config = configured(kind, f"{kind}:{name}" if form == "module" else f"{kind}.py:{name}")
+    assert parse_config(config.model_dump(mode="json")) == config, "it is the same when it is read back"
+    check_config(config)
+    use = next(use for use in code_in_use(config) if use.kind == kind)
+    assert use.target == (f"{kind}:{name}" if form == "module" else f"{directory}/{kind}.py:{name}")
+    assert len(use.sha256) == 64
+
+
+WRONG = """
+class Algorithm:
+    pass
+
+def nothing(*arguments, **named):
+    return None
+
+def no_arguments():
+    return 1.0
+
+def fails(*arguments, **named):
+    raise KeyError("of the user")
+
+class Environment:
+    def reset(self, num_players): ...
+    def get_observation(self): ...
+    def step(self, action): ...
+    def close(self): ...
+
+class Engine:
+    def __init__(self, model_path): ...
+    async def generate(self, request): ...
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "says"),
+    [
+        ("algorithm", "Algorithm", "cannot take {'weight': 0.5}"),
+        ("algorithm", "nothing", "makes a partial"),
+        ("final_transformation", "no_arguments", "TypeError: no_arguments() takes 0"),
+        ("final_transformation", "nothing", "AttributeError: 'NoneType' object has no attribute 'keys'"),
+        ("step_transformation", "nothing", "into None; expected a finite number"),
+        ("sampling_transformation", "fails", "KeyError: 'of the user'"),
+        ("opponent_sampling", "no_arguments", "cannot be called with (pool, me, opponent, env_id)"),
+        ("opponent_sampling", "nothing", "the weight None"),
+        ("buffer_strategy", "no_arguments", "cannot be called with (step, update, seed)"),
+        ("buffer_strategy", "nothing", "ranked step"),
+        ("template", "nothing", "format returned None"),
+        ("template", "no_arguments", "takes 0 positional arguments"),
+        ("opponent", "no_arguments", "cannot be called with one argument"),
+        ("opponent", "nothing", "answered None; expected the action as text"),
+        ("environment", "Environment", "cannot take {'stones': 9}"),
+        ("engine", "Engine", "unexpected keyword argument 'token'"),
+        ("engine", "no_arguments", "TypeError"),
+    ],
+)
+def test_a_wrong_signature_is_one_line_that_names_key_extension_and_signature(
+    directory: Path, kind: str, name: str, says: str
+) -> None:
+    (directory / "wrong.py").write_text(WRONG)
+    with pytest.raises(ConfigError) as caught:
+        check_config(configured(kind, f"wrong.py:{name}"))
+    message = str(caught.value)
+    assert "\n" not in message
+    assert says in message
+    assert f"wrong.py:{name}" in message
+    key = {"environment": "train_envs.0.env_id", "template": "train_envs.0.template"}.get(kind)
+    assert message.startswith(key or KINDS[kind].key)
+
+
+def test_an_unknown_name_lists_those_that_are_known(directory: Path) -> None:
+    with pytest.raises(ConfigError, match="engine: unknown engine 'tgi'; known: transformers, vllm"):
+        check_config(configured("engine", "tgi"))
+    with pytest.raises(ConfigError, match="algorithm: unknown algorithm 'sac'; known: reinforce"):
+        check_config(configured("algorithm", "sac"))
+
+
+def test_an_object_of_this_process_needs_the_inline_backend(directory: Path) -> None:
+    from unstable_stream.extensions import reference_to
+
+    name = reference_to("final_transformation", lambda x, env_id: dict(x))
+    rewards = {"final": [name]}
+    check_config(configured("opponent_sampling", "mirror", rewards=rewards, backend="inline"))
+    with pytest.raises(ConfigError, match=r'rewards\.final\.0: .*backend = "inline"'):
+        check_config(configured("opponent_sampling", "mirror", rewards=rewards))
+
+
+def test_the_sample_has_an_event_of_every_type() -> None:
+    from unstable_stream.events import EVENT_TYPES
+
+    assert set(recorded_sample()) == set(EVENT_TYPES)

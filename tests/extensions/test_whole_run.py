@@ -1,0 +1,124 @@
+"""A run with code of the user's own in every place, and who may load that code afterwards."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from unstable_stream.extensions import ALLOW_CODE
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "extensions"
+PROGRAM = "import sys; sys.argv[0] = 'unstable-stream'; from unstable_stream.cli import main; main()"
+CONFIG = """
+name = "own"
+model = "tiny-player"
+backend = "inline"
+algorithm = "algorithm:Vanilla"
+
+[[train_envs]]
+env_id = "environment:Stones(stones=6)"
+template = "template.py:Terse"
+
+[collector]
+num_workers = 8
+num_eval_workers = 4
+max_turns = 12
+
+[sampling]
+max_tokens = 4
+
+[model_pool]
+sample_mode = "opponent_sampling.py:a_little_better"
+fixed = [{ name = "careful", player = "own_opponent.py:takes_one" }]
+
+[evaluation]
+opponents = ["random-legal"]
+max_eval_games_per_ckpt = 2
+every = 2
+
+[rewards]
+final = ["final_transformation.py:winner_takes_all"]
+step = ["step_transformation.py:Discounted(gamma=0.9)"]
+sampling = ["NormalizeRewards", "sampling_transformation.py:clipped(limit=1.5)"]
+
+[buffer]
+strategy = "buffer_strategy.py:surprising_first"
+
+[learner]
+iterations = 2
+batch_size = 8
+mini_batch_size = 8
+"""
+
+
+def command(cwd: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if name != ALLOW_CODE}
+    return subprocess.run(
+        [sys.executable, "-c", PROGRAM, *arguments],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        timeout=110,
+        env=environment | variables,
+    )
+
+
+def shown(cwd: Path, sql: str) -> list[dict[str, Any]]:
+    done = command(cwd, "sql", sql, "--json")
+    assert done.returncode == 0, done.stderr
+    rows: list[dict[str, Any]] = json.loads(done.stdout)
+    return rows
+
+
+@pytest.mark.timeout(400)
+def test_a_run_made_of_own_code_is_recorded_verified_and_confined(tmp_path: Path) -> None:
+    for path in EXAMPLES.glob("*.py"):
+        shutil.copy(path, tmp_path)
+    (tmp_path / "own_opponent.py").write_text("def takes_one(observation: str) -> str:\n    return '[1]'\n")
+    (tmp_path / "run.toml").write_text(CONFIG)
+    done = command(tmp_path, "train", "run.toml", "--quiet")
+    assert done.returncode == 0, done.stderr
+
+    (started,) = shown(tmp_path, "SELECT extensions FROM run_events WHERE type = 'run-started'")
+    used = started["extensions"]
+    used = json.loads(used) if isinstance(used, str) else used
+    assert {use["kind"]: use["target"] for use in used} == {
+        "environment": "environment:Stones",
+        "template": f"{tmp_path}/template.py:Terse",
+        "opponent": f"{tmp_path}/own_opponent.py:takes_one",
+        "final_transformation": f"{tmp_path}/final_transformation.py:winner_takes_all",
+        "step_transformation": f"{tmp_path}/step_transformation.py:Discounted",
+        "sampling_transformation": f"{tmp_path}/sampling_transformation.py:clipped",
+        "opponent_sampling": f"{tmp_path}/opponent_sampling.py:a_little_better",
+        "buffer_strategy": f"{tmp_path}/buffer_strategy.py:surprising_first",
+        "algorithm": "algorithm:Vanilla",
+    }
+    assert all(len(use["sha256"]) == 64 for use in used)
+    outcomes = shown(tmp_path, "SELECT DISTINCT env_id FROM game_outcomes")
+    assert outcomes == [{"env_id": "environment:Stones(stones=6)"}]
+
+    verified = command(tmp_path, "verify", "own")
+    assert (verified.returncode, verified.stderr) == (0, ""), "its starter may load its code"
+
+    stranger = tmp_path / "stranger"
+    shutil.copytree(tmp_path / "unstable-data", stranger)
+    shutil.rmtree(stranger / "code")
+    refused = command(tmp_path, "verify", "own", "--data", str(stranger))
+    assert refused.returncode == 1
+    assert "was not allowed to load it: if you trust it, give --allow-code" in refused.stderr
+    assert "\n" not in refused.stderr.strip()
+    allowed = command(tmp_path, "verify", "own", "--data", str(stranger), "--allow-code", "*")
+    assert (allowed.returncode, allowed.stderr) == (0, "")
+
+    # The same code in other words: everything is still the same, and it is said.
+    path = tmp_path / "final_transformation.py"
+    path.write_text(path.read_text() + "\n# another\n")
+    noted = command(tmp_path, "verify", "own", "--no-games")
+    assert noted.returncode == 0
+    assert "note: final transformation" in noted.stderr
+    assert "is another than the run used: sha256" in noted.stderr

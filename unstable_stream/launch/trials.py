@@ -1,0 +1,246 @@
+"""Tries each extension of a configuration on a small sample before anything of a run is started.
+
+The sample is the recorded game of ``topics/golden``, the first turn of each configured environment, and
+what a built-in would be given. Whatever an extension raises is told in one line: the key, the extension, what
+happened, and the signature it is expected to have.
+"""
+
+import asyncio
+import inspect
+from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from unstable_stream.buffer import StepBuffer
+from unstable_stream.errors import ConfigError
+from unstable_stream.events import Event, Step, Trajectory, decode_event
+from unstable_stream.extensions import KINDS, Reference, is_extension, load, needs_this_process
+from unstable_stream.extensions.build import refuse
+from unstable_stream.games.environments import Environment
+from unstable_stream.games.opponents.scripted import scripted_player
+from unstable_stream.games.players import TurnContext
+from unstable_stream.games.templates import get_template
+from unstable_stream.log.topics import TOPICS_DIR
+from unstable_stream.model_pool import ModelPool
+from unstable_stream.reward_transformations import (
+    RewardVector,
+    Sample,
+    TrajectoryView,
+    build_final,
+    build_sampling,
+    build_step,
+)
+from unstable_stream.runs.config import EnvConfig, RunConfig
+from unstable_stream.streams.plugins import load_plugin, metrics_of
+
+__all__ = ["recorded_sample", "try_extension", "try_extensions"]
+
+T = TypeVar("T")
+
+_TRIAL_TURNS: Final = 30
+_METHODS_OF_AN_ENGINE: Final = ("generate", "stats", "close")
+
+
+def try_extensions(config: RunConfig) -> None:
+    """Try every extension that a configuration names, each reference once.
+
+    Raises:
+        ConfigError: the first that cannot work, in one line.
+    """
+    tried: set[tuple[str, str]] = set()
+    for kind, key, reference in config.references():
+        own = needs_this_process(reference.target)
+        if own and config.backend != "inline":
+            raise ConfigError(
+                f"{key}: {reference.target!r} is an object of this process, which no process of Ray has: "
+                'define it in a module or a file, or use backend = "inline"'
+            )
+        if (kind, reference.text) in tried or not (own or is_extension(KINDS[kind], reference)):
+            continue
+        tried.add((kind, reference.text))
+        try_extension(kind, key, reference, config)
+
+
+def try_extension(kind: str, key: str, reference: Reference, config: RunConfig) -> None:
+    """Try one extension; raises :class:`ConfigError` in one line if it cannot work."""
+    try:
+        _TRIALS[kind](reference, config)
+    except Exception as error:
+        said = " ".join(str(error).split())
+        expects = KINDS[kind].expects
+        if isinstance(error, ConfigError) and said.endswith(expects):
+            raise ConfigError(f"{key}: {said.removeprefix(f'{KINDS[kind].key}: ')}") from error
+        raise refuse(
+            KINDS[kind], reference, key, f"failed on a sample: {type(error).__name__}: {said}"
+        ) from error
+
+
+def recorded_sample() -> dict[str, Event]:
+    """Return one recorded event of each type, by the name of the type."""
+    found = {}
+    for path in sorted((TOPICS_DIR / "golden").glob("*.json")):
+        event = decode_event(path.read_bytes().strip())
+        found[path.name.partition(".")[0]] = event
+    return found
+
+
+def _trajectory() -> Trajectory:
+    event = recorded_sample()["trajectory"]
+    assert isinstance(event, Trajectory)
+    return event
+
+
+def _steps() -> list[Step]:
+    step = recorded_sample()["step"]
+    assert isinstance(step, Step)
+    return [
+        msgspec.structs.replace(step, event_id=f"{step.event_id[:-1]}{number}", reward=float(number - 1))
+        for number in range(3)
+    ]
+
+
+def _envs(config: RunConfig) -> list[EnvConfig]:
+    return list(dict.fromkeys((*config.train_envs, *config.evaluated_envs)))
+
+
+def _try_algorithm(reference: Reference, config: RunConfig) -> None:
+    from unstable_stream.algorithms import build_algorithm  # loads torch
+    from unstable_stream.algorithms.trial import try_algorithm
+
+    try_algorithm(build_algorithm(reference.spec))
+
+
+def _try_final(reference: Reference, config: RunConfig) -> None:
+    stack = build_final([reference.spec])
+    for env in _envs(config):
+        rewards = {seat: 1.0 - 2.0 * (seat % 2) for seat in range(env.num_players)}
+        stack(RewardVector(rewards, frozenset((0,))), env.env_id)
+    stack.load_state(stack.state())
+
+
+def _try_step(reference: Reference, config: RunConfig) -> None:
+    stack = build_step([reference.spec])
+    stack(TrajectoryView(_trajectory()), 0, 1.0)
+    stack.load_state(stack.state())
+
+
+def _try_sampling(reference: Reference, config: RunConfig) -> None:
+    steps = _steps()
+    shaped = build_sampling([reference.spec])([Sample.from_step(step) for step in steps])
+    if [sample.step_id for sample in shaped] != [step.event_id for step in steps]:
+        raise ConfigError("it returned other samples than it was given, or in another order")
+
+
+def _try_strategy(reference: Reference, config: RunConfig) -> None:
+    buffer = StepBuffer(2, reference.spec)
+    buffer.extend(_steps())
+    buffer.get_batch(1, 1)
+
+
+def _try_opponent_sampling(reference: Reference, config: RunConfig) -> None:
+    import random
+
+    pool = ModelPool(reference.spec, max_active_lora=2, fixed=("somebody",))
+    for iteration in range(3):
+        pool.add_checkpoint(None, iteration)
+    for env in _envs(config):
+        pool.sample(pool.current_uid() or "", random.Random(0), env.env_id)
+
+
+def _try_template(reference: Reference, config: RunConfig) -> None:
+    template = get_template(reference.text)
+    shown = [env for env in _envs(config) if env.template == reference.text] or _envs(config)
+    for env in shown:
+        prompt = template.format(_first_turn(env).observation)
+        if not isinstance(prompt, str) or not prompt:
+            raise ConfigError(f"format returned {prompt!r}, expected the prompt as text")
+    action, feedback = template.extract("\\boxed{0}")
+    if not isinstance(action, str) or not isinstance(feedback, Mapping):
+        raise ConfigError(f"extract returned {(action, feedback)!r}, expected text and a table")
+
+
+def _try_opponent(reference: Reference, config: RunConfig) -> None:
+    for env in _envs(config):
+        if env.num_players > 1:
+            player = scripted_player(reference.text, env.env_id)
+            _finish(player.move(_first_turn(env)))
+
+
+def _try_environment(reference: Reference, config: RunConfig) -> None:
+    for env in _envs(config):
+        if env.env_id != reference.text:
+            continue
+        environment = Environment(env.env_id, invalid_moves_allowed=1)
+        environment.reset(env.num_players, seed=0)
+        while not environment.done and environment.turn < _TRIAL_TURNS:
+            environment.step(_listed_move(environment.observe().text))
+        environment.close()
+
+
+def _try_engine(reference: Reference, config: RunConfig) -> None:
+    kind = KINDS["engine"]
+    made = load(kind, reference)
+    if not callable(made):
+        raise refuse(kind, reference, kind.key, f"is a {type(made).__name__}")
+    inspect.signature(made).bind("path/of/the/model", **reference.arguments)
+    missing = [name for name in _METHODS_OF_AN_ENGINE if inspect.isclass(made) and not hasattr(made, name)]
+    if missing:
+        raise refuse(kind, reference, kind.key, f"has no {', '.join(missing)}")
+
+
+def _try_consumer(reference: Reference, config: RunConfig) -> None:
+    plugin = load_plugin(reference.target)
+    events = list(recorded_sample().values())
+    _in_thread(lambda: metrics_of(plugin, events))
+
+
+_TRIALS: Final[Mapping[str, Callable[[Reference, RunConfig], None]]] = {
+    "algorithm": _try_algorithm,
+    "final_transformation": _try_final,
+    "step_transformation": _try_step,
+    "sampling_transformation": _try_sampling,
+    "buffer_strategy": _try_strategy,
+    "opponent_sampling": _try_opponent_sampling,
+    "template": _try_template,
+    "opponent": _try_opponent,
+    "environment": _try_environment,
+    "engine": _try_engine,
+    "consumer": _try_consumer,
+}
+
+
+def _first_turn(env: EnvConfig) -> TurnContext:
+    environment = Environment(env.env_id)
+    environment.reset(env.num_players, seed=0)
+    seen = environment.observe()
+    return TurnContext(
+        env_id=env.env_id,
+        seat=seen.seat,
+        num_players=env.num_players,
+        turn_index=0,
+        game_turn=0,
+        seed=0,
+        observation=seen.text,
+    )
+
+
+def _listed_move(observation: str) -> str:
+    from unstable_stream.errors import GameError
+    from unstable_stream.games.opponents.legal_moves import listed_moves
+
+    try:
+        return listed_moves(observation)[0]
+    except GameError:
+        return "[0]"  # it lists none
+
+
+def _finish(work: Coroutine[Any, Any, T]) -> T:
+    return _in_thread(lambda: asyncio.run(work))
+
+
+def _in_thread(work: Callable[[], T]) -> T:
+    # The caller may be in an event loop, which cannot run another.
+    with ThreadPoolExecutor(max_workers=1) as thread:
+        return thread.submit(work).result()

@@ -1,0 +1,98 @@
+"""Code that a run's configuration names: what it is here and now, where it is found, who may load it."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from unstable_stream.errors import ConfigError
+from unstable_stream.events import ExtensionUse
+from unstable_stream.extensions import (
+    KINDS,
+    Reference,
+    confine,
+    is_extension,
+    needs_this_process,
+    pattern_of,
+    search,
+    use_of,
+)
+from unstable_stream.runs.config import RunConfig
+
+__all__ = [
+    "changed_code",
+    "code_in_use",
+    "confine_to_own",
+    "find_code",
+    "named_code",
+    "patterns_of",
+    "remember_code",
+]
+
+
+def named_code(config: RunConfig) -> list[tuple[str, str, Reference]]:
+    """Return (kind, key, reference) of everything that is not built in, each target of a kind once."""
+    found: dict[tuple[str, str], tuple[str, str, Reference]] = {}
+    for kind, key, reference in config.references():
+        if needs_this_process(reference.target) or is_extension(KINDS[kind], reference):
+            found.setdefault((kind, reference.target), (kind, key, reference))
+    return list(found.values())
+
+
+def code_in_use(config: RunConfig) -> tuple[ExtensionUse, ...]:
+    """Return what tells the named code from another, to be recorded; raises :class:`ConfigError`."""
+    find_code(config)
+    return tuple(use_of(KINDS[kind], reference, key) for kind, key, reference in named_code(config))
+
+
+def changed_code(recorded: Sequence[ExtensionUse], config: RunConfig) -> list[str]:
+    """Return a line for each extension that is another than was recorded, or cannot be compared."""
+    find_code(config)
+    named = {(kind, reference.target): (key, reference) for kind, key, reference in named_code(config)}
+    lines = []
+    for use in recorded:
+        if (use.kind, use.target) not in named:
+            continue
+        key, reference = named[use.kind, use.target]
+        try:
+            here = use_of(KINDS[use.kind], reference, key)
+        except ConfigError as error:
+            lines.append(f"not compared with what the run used: {error}")
+            continue
+        if here != use:
+            lines.append(
+                f"{use.kind.replace('_', ' ')} {use.target} is another than the run used: "
+                f"{_version(use)}, here {_version(here)}"
+            )
+    return lines
+
+
+def find_code(config: RunConfig) -> None:
+    """Let the modules of a run's extensions be found in the directory it was started in."""
+    if any(reference.file is None for _, _, reference in named_code(config)):
+        search(config.directory)
+
+
+def patterns_of(config: RunConfig, besides: RunConfig | None = None) -> list[str]:
+    """Return patterns that allow the code a configuration names, less what ``besides`` names too."""
+    known = {reference.target for _, _, reference in named_code(besides)} if besides else set()
+    targets = dict.fromkeys(reference.target for _, _, reference in named_code(config))
+    return [pattern_of(target) for target in targets if target not in known]
+
+
+def remember_code(config: RunConfig, path: Path) -> None:
+    """Write down what code a run was started with here: whoever has the data directory may load it again."""
+    patterns = patterns_of(config)
+    if patterns:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(sorted(patterns), indent=1), encoding="utf-8")
+
+
+def confine_to_own(path: Path, allowed: Sequence[str] = ()) -> None:
+    """Confine this process to what :func:`remember_code` wrote to ``path`` and the ``allowed`` patterns."""
+    own = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else []
+    confine([*own, *allowed])
+
+
+def _version(use: ExtensionUse) -> str:
+    package = f"{use.distribution} {use.version}, " if use.distribution else ""
+    return f"{package}sha256 {use.sha256[:12] or 'unknown'}"
