@@ -41,6 +41,8 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
             "evaluation": {"opponents": ["random-legal"]},
         },
     ),
+    "tracker": ("Printer", {"trackers": ["jsonl", {"type": "{it}", "only": "learner/"}]}),
+    "consumer": ("mean_length", {"consumers": ["{it}"]}),
     "engine": ("Constant", {"engine": {"type": "{it}", "token": 5}}),
 }
 
@@ -139,6 +141,8 @@ class Engine:
         ("environment", "Environment", "cannot take {'stones': 9}"),
         ("engine", "Engine", "unexpected keyword argument 'token'"),
         ("engine", "no_arguments", "TypeError"),
+        ("tracker", "Algorithm", "cannot take {'only': 'learner/'}"),
+        ("consumer", "nothing", "is a function, not a plug-in: decorate it with @consumer"),
     ],
 )
 def test_a_wrong_signature_is_one_line_that_names_key_extension_and_signature(

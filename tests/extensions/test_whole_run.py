@@ -19,6 +19,8 @@ name = "own"
 model = "tiny-player"
 backend = "inline"
 algorithm = "algorithm:Vanilla"
+consumers = ["consumer.py:mean_length"]
+trackers = ["jsonl", { type = "tracker.py:Printer", only = "collection" }]
 
 [[train_envs]]
 env_id = "environment:Stones(stones=6)"
@@ -97,10 +99,26 @@ def test_a_run_made_of_own_code_is_recorded_verified_and_confined(tmp_path: Path
         "opponent_sampling": f"{tmp_path}/opponent_sampling.py:a_little_better",
         "buffer_strategy": f"{tmp_path}/buffer_strategy.py:surprising_first",
         "algorithm": "algorithm:Vanilla",
+        "consumer": f"{tmp_path}/consumer.py:mean_length",
+        "tracker": f"{tmp_path}/tracker.py:Printer",
     }
     assert all(len(use["sha256"]) == 64 for use in used)
     outcomes = shown(tmp_path, "SELECT DISTINCT env_id FROM game_outcomes")
     assert outcomes == [{"env_id": "environment:Stones(stones=6)"}]
+
+    (games,) = shown(tmp_path, "SELECT count(*) AS n FROM game_outcomes")
+    (emitted,) = shown(tmp_path, "SELECT count(*) AS n FROM metrics WHERE source = 'plugin/mean_length'")
+    assert emitted == games, "every game was counted before the run's end was recorded"
+    (file,) = (tmp_path / "unstable-data" / "tracking").glob("own-*/metrics.jsonl")
+    tracked = [json.loads(line) for line in file.read_text().splitlines()]
+    assert {"launcher", "plugin/mean_length"} <= {line["source"] for line in tracked}
+
+    points = command(tmp_path, "rerate", "own", "--system", "rating_system.py:Points", "--json", "--dry-run")
+    assert points.returncode == 0, points.stderr
+    # DuckDB shows its progress before the rows when the machine is slow.
+    rows = json.loads(points.stdout[points.stdout.index("[\n{") :])
+    assert rows
+    assert all(float(row["mu"]) * 2 == int(float(row["mu"]) * 2) for row in rows), "wins and half wins"
 
     verified = command(tmp_path, "verify", "own")
     assert (verified.returncode, verified.stderr) == (0, ""), "its starter may load its code"

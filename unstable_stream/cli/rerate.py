@@ -34,14 +34,6 @@ _SETTINGS = {
 }
 
 
-class System(StrEnum):
-    """How games are rated."""
-
-    TRUESKILL = "trueskill"
-    ELO = "elo"
-    OPENSKILL = "openskill"
-
-
 class Source(StrEnum):
     """Where outcomes are read."""
 
@@ -56,7 +48,9 @@ def register(app: typer.Typer) -> None:
 
 def _rerate(
     run: str = typer.Argument(..., help="Run id, or an unambiguous prefix."),
-    system: System = typer.Option(System.TRUESKILL, "--system", help="How to rate."),
+    system: str = typer.Option(
+        "trueskill", "--system", help="How to rate: trueskill, elo, openskill, or an extension."
+    ),
     mu: float | None = typer.Option(None, "--mu", help="Where a model never seen starts."),
     sigma: float | None = typer.Option(None, "--sigma", help="Its uncertainty."),
     beta: float | None = typer.Option(None, "--beta", help="How much one game says nothing about skill."),
@@ -92,6 +86,7 @@ def _rerate(
     Example: unstable-stream rerate quickstart-2026 --system elo --k 16
     """
     from unstable_stream.archive.what_if import open_set, set_directory
+    from unstable_stream.extensions import Reference
     from unstable_stream.hindsight.rating_set import Scopes
 
     form = pick_format(as_csv, as_json, as_table)
@@ -108,7 +103,8 @@ def _rerate(
     _check_settings(system, settings)
     scopes = Scopes(per_env=per_env or not overall, overall=overall or not per_env)
     source, run_id, config = _find(run, source, data, log)
-    name = label or "-".join([system.value, *(f"{key}={value:g}" for key, value in settings.items())])
+    title = Reference.parse(system).target.rpartition(":")[2]
+    name = label or "-".join([title, *(f"{key}={value:g}" for key, value in settings.items())])
     directory = set_directory(data, run_id, name)
     rater = _system(system, settings, config)
     if dry_run:
@@ -125,24 +121,33 @@ def _rerate(
     )
 
 
-def _check_settings(system: System, settings: Mapping[str, float]) -> None:
+def _check_settings(system: str, settings: Mapping[str, float]) -> None:
     from unstable_stream.errors import ConfigError
 
-    known = _SETTINGS[system.value]
+    if system not in _SETTINGS:
+        if settings:
+            raise ConfigError(
+                f"--{next(iter(settings)).replace('_', '-')}: an extension takes its arguments in --system, "
+                f"e.g. --system '{system}(start=3)'"
+            )
+        return
+    known = _SETTINGS[system]
     for name in settings:
         if name not in known:
             options = ", ".join(f"--{each}".replace("_", "-") for each in known)
-            raise ConfigError(f"--{name.replace('_', '-')} means nothing to {system.value}; it has {options}")
+            raise ConfigError(f"--{name.replace('_', '-')} means nothing to {system}; it has {options}")
 
 
-def _system(system: System, settings: Mapping[str, float], config: "RunConfig") -> "RatingSystem":
+def _system(system: str, settings: Mapping[str, float], config: "RunConfig") -> "RatingSystem":
     from unstable_stream.model_pool import TrueSkillSettings
-    from unstable_stream.model_pool.systems import Elo, OpenSkill, TrueSkill
+    from unstable_stream.model_pool.systems import Elo, OpenSkill, TrueSkill, build_rating_system
 
-    if system is System.ELO:
+    if system == "elo":
         return Elo(**settings)
-    if system is System.OPENSKILL:
+    if system == "openskill":
         return OpenSkill(**settings)
+    if system != "trueskill":
+        return build_rating_system(system, "--system")
     given: dict[str, Any] = dict(settings)
     for_all = given.pop("draw_probability", None)
     if for_all is None:

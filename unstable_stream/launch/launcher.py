@@ -225,6 +225,7 @@ async def _supervise(
         await asyncio.wait((work, stopping))
         await asyncio.gather(services.stop("collector"), services.stop("learner"))
         await services.stop("processors")
+        await services.stop("consumers")
         await _end(reporting)
         await reporter.report()  # that they are down; the archiver stores it yet
         await finish_run(log, run_id, outcome, reason)
@@ -243,6 +244,8 @@ async def _work(
             services.start(name)
     if config.metrics_port is not None:
         services.start("monitor", essential=False)
+    if config.consumers or config.trackers:
+        services.start("consumers", essential=False)
     await services.prepare(progress)
     _stop_on_signals(stop)  # again: Ray has put a handler of its own in place, which aborts at SIGTERM
     progress("loading the model")

@@ -4,7 +4,7 @@ import os
 import socket
 
 from unstable_stream.errors import ConfigError
-from unstable_stream.extensions import KINDS, forget_changed_files, load
+from unstable_stream.extensions import KINDS, forget_changed_files, is_extension, load, needs_this_process
 from unstable_stream.games.environments import check_environment
 from unstable_stream.games.opponents.scripted import check_scripted
 from unstable_stream.games.templates import get_template
@@ -12,6 +12,8 @@ from unstable_stream.launch.trials import try_extensions
 from unstable_stream.reward_transformations import build_final, build_sampling, build_step
 from unstable_stream.runs.code import find_code
 from unstable_stream.runs.config import OpponentConfig, RunConfig
+from unstable_stream.runs.data_dir import DataDir
+from unstable_stream.streams.beside import plugins_beside
 from unstable_stream.workers.schedule import build_pool
 
 __all__ = ["check_config"]
@@ -30,6 +32,7 @@ def check_config(config: RunConfig) -> None:
     find_code(config)
     _check_names(config)
     try_extensions(config)
+    plugins_beside(config, config.name, DataDir())
     for env in dict.fromkeys((*config.train_envs, *config.evaluated_envs)):
         check_environment(env.env_id, env.num_players)
         get_template(env.template)
@@ -51,7 +54,8 @@ def _check_names(config: RunConfig) -> None:
     """Refuse a name that nobody knows, where the kind has all its names here."""
     for kind, key, reference in config.references():
         known = KINDS[kind]
-        if known.built_in and reference.target not in known.built_in:
+        own = needs_this_process(reference.target) or is_extension(known, reference)
+        if not own and not known.names_elsewhere:
             load(known, reference, key)
 
 

@@ -1,4 +1,4 @@
-"""The services that need neither a model nor games: processors, archiver, monitor."""
+"""The services that need neither a model nor games: processors, archiver, monitor, consumers."""
 
 import asyncio
 from typing import TYPE_CHECKING
@@ -16,7 +16,7 @@ __all__ = ["STREAM_SERVICES", "serve_stream"]
 
 _ARCHIVER_REPORTS_S = 60.0
 
-STREAM_SERVICES = ("processors", "archiver", "monitor")
+STREAM_SERVICES = ("processors", "archiver", "monitor", "consumers")
 
 
 async def serve_stream(
@@ -30,6 +30,10 @@ async def serve_stream(
         await run_processors(log, run_id, stop, runtime=config.processors.runtime, location=config.log)
     elif service == "archiver":
         await _archive(log, run_id, data, stop)
+    elif service == "consumers":
+        from unstable_stream.streams.beside import serve_beside
+
+        await serve_beside(log, run_id, config, data, stop)
     else:
         from unstable_stream.tracking.prometheus import run_monitor
 

@@ -9,6 +9,8 @@ import asyncio
 import inspect
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -34,6 +36,7 @@ from unstable_stream.reward_transformations import (
 )
 from unstable_stream.runs.config import EnvConfig, RunConfig
 from unstable_stream.streams.plugins import load_plugin, metrics_of
+from unstable_stream.streams.trackers import build_tracker
 
 __all__ = ["recorded_sample", "try_extension", "try_extensions"]
 
@@ -191,9 +194,20 @@ def _try_engine(reference: Reference, config: RunConfig) -> None:
 
 
 def _try_consumer(reference: Reference, config: RunConfig) -> None:
+    if reference.file is not None and not reference.file[1]:
+        raise ConfigError(f"say which name in the file, {reference.target}:name")
     plugin = load_plugin(reference.target)
     events = list(recorded_sample().values())
     _in_thread(lambda: metrics_of(plugin, events))
+
+
+def _try_tracker(reference: Reference, config: RunConfig) -> None:
+    with TemporaryDirectory() as directory:
+        tracker = build_tracker(reference.spec, Path(directory))
+        tracker.log({"learner/loss": 0.5}, run_id="trial", source="learner", step=1, time_ms=0)
+        close = getattr(tracker, "close", None)
+        if close is not None:
+            close()
 
 
 _TRIALS: Final[Mapping[str, Callable[[Reference, RunConfig], None]]] = {
@@ -208,6 +222,7 @@ _TRIALS: Final[Mapping[str, Callable[[Reference, RunConfig], None]]] = {
     "environment": _try_environment,
     "engine": _try_engine,
     "consumer": _try_consumer,
+    "tracker": _try_tracker,
 }
 
 

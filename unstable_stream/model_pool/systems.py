@@ -12,10 +12,12 @@ from importlib.util import find_spec
 from typing import Any, ClassVar, Final, Protocol, TypeAlias
 
 from unstable_stream.errors import ConfigError
+from unstable_stream.extensions import KINDS, Reference, Spec, build
+from unstable_stream.extensions.build import refuse
 from unstable_stream.model_pool.factor_graph import rate_in_order
 from unstable_stream.model_pool.skill import Skill, TrueSkillSettings, draw_margin, rate_game, update_pair
 
-__all__ = ["Elo", "OpenSkill", "PairUpdate", "RatingSystem", "TrueSkill"]
+__all__ = ["Elo", "OpenSkill", "PairUpdate", "RatingSystem", "TrueSkill", "build_rating_system"]
 
 PairUpdate: TypeAlias = Callable[[float, float, float, float, bool], tuple[float, float, float, float]]
 """``(mu, sigma of the winner, mu, sigma of the loser, drawn)`` to the four numbers after the game."""
@@ -245,3 +247,21 @@ class OpenSkill:
 
 def _result(rank: float, other: float) -> float:
     return 1.0 if rank < other else 0.5 if rank == other else 0.0
+
+
+def build_rating_system(spec: Spec, where: str = "rerate --system") -> RatingSystem:
+    """Return a rating system: a built-in by name, or an extension.
+
+    Raises:
+        ConfigError: it cannot be loaded, does not take its arguments, or lacks what a rating system has.
+    """
+    kind = KINDS["rating_system"]
+    system: RatingSystem = build(kind, spec, where)
+    missing = [
+        name
+        for name in ("name", "uncertain", "start", "inherited", "pair", "many", "score", "parameters")
+        if not hasattr(system, name)
+    ]
+    if missing:
+        raise refuse(kind, Reference.parse(spec, where), where, f"has no {', '.join(missing)}")
+    return system

@@ -379,6 +379,10 @@ class RunConfig(_Section):
     buffer: BufferConfig = BufferConfig()
     algorithm: AlgorithmConfig = ReinforceConfig()
     learner: LearnerConfig = LearnerConfig()
+    consumers: tuple[Named, ...] = ()
+    """Plug-in consumers that run beside the run."""
+    trackers: tuple[Choice, ...] = ()
+    """Who is given every metric: ``jsonl``, which writes a file in the data directory, or an extension."""
     directory: str = ""
     """Modules of extensions are found here; by default in the directory where the run is started."""
     backend: Literal["ray", "inline"] = "ray"
@@ -429,6 +433,8 @@ class RunConfig(_Section):
         listed.append(("buffer_strategy", "buffer.strategy", self.buffer.strategy))
         listed.append(("algorithm", "algorithm", _spec_of(self.algorithm)))
         listed.append(("engine", "engine", _spec_of(self.engine)))
+        for name, specs in (("consumer", self.consumers), ("tracker", self.trackers)):
+            listed += [(name, f"{name}s.{place}", spec) for place, spec in enumerate(specs)]
         return [(kind, key, Reference.parse(spec, key)) for kind, key, spec in listed]
 
     @pydantic.field_validator("engine", mode="before")

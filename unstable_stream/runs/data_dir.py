@@ -34,6 +34,10 @@ class DataDir:
         """Directory of what a run's processes print."""
         return self.root / "logs" / run_id
 
+    def tracking(self, run_id: str) -> Path:
+        """Directory of what trackers write about a run."""
+        return self.root / "tracking" / run_id
+
     def own_code(self, run_id: str) -> Path:
         """What code a run was started with from here; see :mod:`unstable_stream.runs.code`."""
         return self.root / "code" / f"{run_id}.json"

@@ -26,6 +26,7 @@ async def run_plugin(
     start: Start = "beginning",
     run_id: str | None = None,
     until_end: bool = False,
+    drain: bool = False,
     reset: bool = False,
     max_records: int = 1000,
     counters: PluginCounters | None = None,
@@ -36,10 +37,11 @@ async def run_plugin(
         log: the event log.
         plugin: what to run.
         data: where the archive is, and the file of states.
-        stop: ends the host after the batch in hand.
+        stop: ends the host after the batch in hand, or when it has drained.
         start: where to begin in partitions it has never read; elsewhere it goes on where it was.
         run_id: the only run whose events it is given; ``None``: all.
         until_end: end when the ends that the topics have now are reached.
+        drain: after ``stop``, first handle what is there by then.
         reset: forget positions and states first.
         max_records: most records in one batch.
         counters: updated as the host goes.
@@ -81,7 +83,7 @@ async def run_plugin(
             consumer,
             sink,
             stop=stop,
-            drain=False,
+            drain=drain,
             until_end=until_end,
             pace=Pace(max_records),
         )

@@ -1,19 +1,20 @@
 """Find a plug-in: ``module:name``, ``path/to/file.py:name``, or the name of an entry point."""
 
-import importlib
-import importlib.util
-import sys
-from importlib.metadata import EntryPoint, entry_points
-from pathlib import Path
+from importlib.metadata import entry_points
 from types import ModuleType
 from typing import Final, NamedTuple
 
 from unstable_stream.errors import PluginError
+from unstable_stream.extensions import KINDS, Reference, entry_points_of
+from unstable_stream.extensions.imports import NotImportableError, import_file, import_module
+from unstable_stream.extensions.objects import registered
+from unstable_stream.extensions.permission import check_allowed
+from unstable_stream.extensions.reference import OBJECT_PREFIX
 from unstable_stream.streams.plugins.declare import Plugin
 
 __all__ = ["ENTRY_POINTS", "Discovered", "discovered_plugins", "load_plugin"]
 
-ENTRY_POINTS: Final = "unstable_stream.consumers"
+ENTRY_POINTS: Final = KINDS["consumer"].group
 """The entry point group in which installed packages announce their plug-ins."""
 
 
@@ -45,58 +46,29 @@ def load_plugin(target: str) -> Plugin:
 
     Raises:
         PluginError: it cannot be imported or is no plug-in; one line that says what to do.
+        ConfigError: this process may not load it.
     """
-    place, _, attribute = target.partition(":")
-    if place.endswith(".py"):
-        module = _import_file(Path(place))
-    else:
-        announced: list[EntryPoint] = list(entry_points(group=ENTRY_POINTS, name=target))
-        if announced:
-            place, _, attribute = announced[0].value.partition(":")
-        module = _import_module(place, target)
+    if target.startswith(OBJECT_PREFIX):
+        return _checked(registered(target, "consumers"), target)
+    point = entry_points_of(KINDS["consumer"]).get(target)
+    reference = Reference(point.value if point is not None else target)
+    check_allowed(target, "consumer")
+    try:
+        if reference.file is not None:
+            path, attribute = reference.file
+            place = str(path)
+            module = import_file(path)
+        else:
+            place, _, attribute = reference.target.partition(":")
+            if not all(part.isidentifier() for part in place.split(".")):
+                raise PluginError(
+                    f"{target!r} is no plug-in: expected module:name, path/to/file.py:name, or one of those "
+                    "that 'unstable-stream consume --list' shows"
+                )
+            module = import_module(place)
+    except NotImportableError as error:
+        raise PluginError(str(error)) from error
     return _plugin_in(module, place, attribute)
-
-
-def _import_file(path: Path) -> ModuleType:
-    if not path.is_file():
-        raise PluginError(f"cannot load {path}: no such file")
-    name = f"unstable_stream_plugin_{path.stem}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    _search(path.resolve().parent)  # as Python does for a script: it may import its neighbours
-    sys.modules[name] = module  # annotations and dataclasses are looked up there
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        del sys.modules[name]
-        raise _import_failed(str(path), error) from error
-    return module
-
-
-def _import_module(name: str, target: str) -> ModuleType:
-    if not all(part.isidentifier() for part in name.split(".")):
-        raise PluginError(
-            f"{target!r} is no plug-in: expected module:name, path/to/file.py:name, or one of those that "
-            "'unstable-stream consume --list' shows"
-        )
-    _search(Path.cwd())
-    try:
-        return importlib.import_module(name)
-    except Exception as error:
-        raise _import_failed(name, error) from error
-
-
-def _search(directory: Path) -> None:
-    if str(directory) not in sys.path:
-        sys.path.append(str(directory))
-
-
-def _import_failed(place: str, error: Exception) -> PluginError:
-    if isinstance(error, PluginError):
-        return PluginError(f"{place}: {error}")
-    return PluginError(f"cannot import {place}: {type(error).__name__}: {error}")
 
 
 def _plugin_in(module: ModuleType, place: str, attribute: str) -> Plugin:
@@ -107,11 +79,15 @@ def _plugin_in(module: ModuleType, place: str, attribute: str) -> Plugin:
     if not attribute:
         raise PluginError(f"{place}: say which plug-in, module:name; {has}")
     value = getattr(module, attribute, None)
-    if isinstance(value, Plugin):
-        return value
     if value is None:
         raise PluginError(f"{place} has no {attribute!r}; {has}")
+    return _checked(value, f"{place}:{attribute}")
+
+
+def _checked(value: object, name: str) -> Plugin:
+    if isinstance(value, Plugin):
+        return value
     raise PluginError(
-        f"{place}:{attribute} is a {type(value).__name__}, not a plug-in: decorate it with "
+        f"{name} is a {type(value).__name__}, not a plug-in: decorate it with "
         "@consumer(topics=[…]) from unstable_stream"
     )

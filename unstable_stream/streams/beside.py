@@ -1,0 +1,47 @@
+"""The consumers and trackers that a run's configuration names: they run beside it, and never hold it back."""
+
+import asyncio
+from functools import partial
+
+from unstable_stream.errors import ConfigError
+from unstable_stream.extensions import Reference
+from unstable_stream.log.port import EventLog
+from unstable_stream.runs.config import RunConfig
+from unstable_stream.runs.data_dir import DataDir
+from unstable_stream.streams.plugins import Plugin, load_plugin
+from unstable_stream.streams.plugins.host import run_plugin
+from unstable_stream.streams.trackers import build_tracker, tracker_plugin
+
+__all__ = ["plugins_beside", "serve_beside"]
+
+
+def plugins_beside(config: RunConfig, run_id: str, data: DataDir) -> list[Plugin]:
+    """Return the consumers, and each tracker as a consumer of metrics.
+
+    Raises:
+        ConfigError: two have one name, under which each would be given a part of the events only.
+        PluginError: a consumer cannot be loaded.
+    """
+    plugins = [load_plugin(target) for target in config.consumers]
+    for place, spec in enumerate(config.trackers):
+        target = Reference.parse(spec).target
+        title = target.rpartition(":")[2] or target
+        make = partial(build_tracker, spec, data.tracking(run_id), f"trackers.{place}")
+        plugins.append(tracker_plugin(f"tracker-{title}", make))
+    names = [plugin.name for plugin in plugins]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ConfigError(
+            f"consumers, trackers: two are named {twice[0]!r}; give one another name, "
+            '@consumer(name="..."), or leave it out'
+        )
+    return plugins
+
+
+async def serve_beside(
+    log: EventLog, run_id: str, config: RunConfig, data: DataDir, stop: asyncio.Event
+) -> None:
+    """Host all of them until ``stop``, then until each has seen what there is; the first failure ends all."""
+    async with asyncio.TaskGroup() as hosts:
+        for plugin in plugins_beside(config, run_id, data):
+            hosts.create_task(run_plugin(log, plugin, data, stop=stop, run_id=run_id, drain=True))
