@@ -32,7 +32,7 @@ EXISTING_BROKER = "UNSTABLE_STREAM_TEST_KAFKA"
 _PORT = 19492
 
 
-def _records(topic: str, count: int, value_bytes: int, keys: int = 40) -> list[Record]:
+def make_records(topic: str, count: int, value_bytes: int, keys: int = 40) -> list[Record]:
     """Records with the headers of real events; the values compress to about half, as base64 in JSON does."""
     generator = random.Random(1)
     values = [generator.randbytes(value_bytes // 2).hex().encode() for _ in range(1000)]
@@ -57,7 +57,7 @@ def _records(topic: str, count: int, value_bytes: int, keys: int = 40) -> list[R
 
 
 @contextmanager
-def _broker() -> Iterator[str]:
+def broker() -> Iterator[str]:
     existing = os.environ.get(EXISTING_BROKER)
     if existing:
         yield existing
@@ -69,7 +69,7 @@ def _broker() -> Iterator[str]:
         yield cluster.bootstrap
 
 
-async def _new_topic(log: KafkaLog, partitions: int) -> str:
+async def _make_topic(log: KafkaLog, partitions: int) -> str:
     topic = f"benchmark-{secrets.token_hex(6)}"
     await log.create_topics([TopicSpec(topic, partitions)])
     return topic
@@ -90,7 +90,7 @@ async def _share(
     return time.perf_counter() - began
 
 
-def _batches(records: list[Record], size: int) -> list[list[Record]]:
+def make_batches(records: list[Record], size: int) -> list[list[Record]]:
     return [records[first : first + size] for first in range(0, len(records), size)]
 
 
@@ -128,7 +128,7 @@ def bare_append(
 ) -> float:
     async def measure() -> float:
         async with KafkaLog.open(f"kafka://{bootstrap}") as log:
-            records = _records(await _new_topic(log, partitions), count, value_bytes)
+            records = make_records(await _make_topic(log, partitions), count, value_bytes)
         async with _bare_producer(bootstrap, transactional=size > 1) as producer:
 
             async def write(batch: list[Record]) -> None:
@@ -139,7 +139,7 @@ def bare_append(
                         await _send(producer, batch)
 
             await write(records[:size])  # connects
-            return len(records) / await _share(_batches(records, size), tasks, write)
+            return len(records) / await _share(make_batches(records, size), tasks, write)
 
     return asyncio.run(measure())
 
@@ -147,7 +147,7 @@ def bare_append(
 def bare_transactions(bootstrap: str, count: int, value_bytes: int, size: int, partitions: int) -> float:
     async def measure() -> float:
         async with KafkaLog.open(f"kafka://{bootstrap}") as log:
-            records = _records(await _new_topic(log, partitions), count, value_bytes)
+            records = make_records(await _make_topic(log, partitions), count, value_bytes)
         group = f"benchmark-{secrets.token_hex(6)}"
         async with _bare_producer(bootstrap, transactional=True) as producer:
 
@@ -157,12 +157,12 @@ def bare_transactions(bootstrap: str, count: int, value_bytes: int, size: int, p
                     await producer.send_offsets_to_transaction({KafkaPartition(batch[0].topic, 0): 1}, group)
 
             await write(records[:size])
-            return len(records) / await _share(_batches(records, size), 1, write)
+            return len(records) / await _share(make_batches(records, size), 1, write)
 
     return asyncio.run(measure())
 
 
-def bare_read(bootstrap: str, topic: str, count: int, page: int) -> float:
+def bare_read(bootstrap: str, topic: str, count: int, page: int, partitions: int) -> float:
     async def measure() -> float:
         async with AIOKafkaConsumer(
             bootstrap_servers=bootstrap,
@@ -172,8 +172,7 @@ def bare_read(bootstrap: str, topic: str, count: int, page: int) -> float:
             max_partition_fetch_bytes=2 * 1024 * 1024,
             fetch_max_wait_ms=200,
         ) as consumer:
-            numbers = sorted((await consumer._client.fetch_all_metadata()).partitions_for_topic(topic))
-            consumer.assign([KafkaPartition(topic, number) for number in numbers])
+            consumer.assign([KafkaPartition(topic, number) for number in range(partitions)])
             await consumer.seek_to_beginning()
             await consumer.getmany(timeout_ms=1000, max_records=page)  # connects
             began = time.perf_counter()
@@ -192,9 +191,9 @@ def bare_read(bootstrap: str, topic: str, count: int, page: int) -> float:
 def log_append(bootstrap: str, count: int, value_bytes: int, size: int, tasks: int, partitions: int) -> float:
     async def measure() -> float:
         async with KafkaLog.open(f"kafka://{bootstrap}") as log:
-            records = _records(await _new_topic(log, partitions), count, value_bytes)
+            records = make_records(await _make_topic(log, partitions), count, value_bytes)
             await log.append(records[:size])
-            return len(records) / await _share(_batches(records, size), tasks, log.append)
+            return len(records) / await _share(make_batches(records, size), tasks, log.append)
 
     return asyncio.run(measure())
 
@@ -202,7 +201,7 @@ def log_append(bootstrap: str, count: int, value_bytes: int, size: int, tasks: i
 def log_transactions(bootstrap: str, count: int, value_bytes: int, size: int, partitions: int) -> float:
     async def measure() -> float:
         async with KafkaLog.open(f"kafka://{bootstrap}") as log:
-            records = _records(await _new_topic(log, partitions), count, value_bytes)
+            records = make_records(await _make_topic(log, partitions), count, value_bytes)
             group = f"benchmark-{secrets.token_hex(6)}"
             producer = await log.producer(group)
 
@@ -212,7 +211,7 @@ def log_transactions(bootstrap: str, count: int, value_bytes: int, size: int, pa
                     await transaction.commit_positions(group, {TopicPartition(batch[0].topic, 0): 1})
 
             await write(records[:size])
-            return len(records) / await _share(_batches(records, size), 1, write)
+            return len(records) / await _share(make_batches(records, size), 1, write)
 
     return asyncio.run(measure())
 
@@ -231,12 +230,27 @@ def log_read(bootstrap: str, topic: str, count: int, page: int) -> float:
     return asyncio.run(measure())
 
 
-async def _fill(bootstrap: str, count: int, value_bytes: int, partitions: int) -> str:
-    async with KafkaLog.open(f"kafka://{bootstrap}") as log:
-        topic = await _new_topic(log, partitions)
-        for batch in _batches(_records(topic, count, value_bytes), 500):
-            await log.append(batch)
-        return topic
+def fill(bootstrap: str, count: int, value_bytes: int, partitions: int) -> str:
+    """Return a new topic with so many records, appended 500 at a time."""
+
+    async def append() -> str:
+        async with KafkaLog.open(f"kafka://{bootstrap}") as log:
+            topic = await _make_topic(log, partitions)
+            for batch in make_batches(make_records(topic, count, value_bytes), 500):
+                await log.append(batch)
+            return topic
+
+    return asyncio.run(append())
+
+
+def new_topic(bootstrap: str, partitions: int) -> str:
+    """Return a new topic without records."""
+
+    async def make() -> str:
+        async with KafkaLog.open(f"kafka://{bootstrap}") as log:
+            return await _make_topic(log, partitions)
+
+    return asyncio.run(make())
 
 
 def main() -> None:
@@ -247,7 +261,7 @@ def main() -> None:
     arguments.add_argument("--scale", type=float, default=1.0, help="multiplies the number of records")
     options = arguments.parse_args()
     results: list[Comparison] = []
-    with _broker() as bootstrap:
+    with broker() as bootstrap:
         for size, count, tasks in (
             (1, 300, 1),
             (1, 3_000, options.appenders),
@@ -283,12 +297,12 @@ def main() -> None:
                 )
             )
         count = int(50_000 * options.scale)
-        topic = asyncio.run(_fill(bootstrap, count, options.value_bytes, options.partitions))
+        topic = fill(bootstrap, count, options.value_bytes, options.partitions)
         results += [
             compare(
                 f"read, {page} at once",
                 partial(log_read, bootstrap, topic, count, page),
-                partial(bare_read, bootstrap, topic, count, page),
+                partial(bare_read, bootstrap, topic, count, page, options.partitions),
                 unit="records/s",
                 rounds=options.rounds,
             )

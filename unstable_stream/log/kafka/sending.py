@@ -94,6 +94,10 @@ class Sender:
         Returns for each batch why brokers refused it, if they did.
         """
         outcomes: dict[int, BaseException] = {}
+        for topic in dict.fromkeys(one.at.topic for one in packed):
+            await self._client.add_topic(
+                topic
+            )  # else it would ask for the leaders of the cluster's every topic
         for wave in waves(packed):
             waiting: defaultdict[TopicPartition, deque[Packed]] = defaultdict(deque)
             for one in wave:
