@@ -14,7 +14,7 @@ import pytest
 
 from tests.whole_run.processes import DEADLINE_S
 from unstable_stream.archive import query
-from unstable_stream.errors import ServiceError
+from unstable_stream.errors import ConfigError, ServiceError
 from unstable_stream.events import (
     Event,
     GameOutcome,
@@ -213,6 +213,13 @@ async def test_the_error_of_a_component_ends_the_run_which_can_be_resumed(tmp_pa
     async with opened_log("local", data.log) as log:
         assert (await audit_run(log, run_id)).problems == ()
         assert (await verify_run(log, run_id)).clean
+
+
+async def test_faust_is_refused_in_one_process_before_anything_is_written(tmp_path: Path) -> None:
+    settings = config("kafka://127.0.0.1:9", processors={"runtime": "faust"})
+    with pytest.raises(ConfigError, match=r'set processors.runtime="generic"'):
+        await launch(settings, DataDir(tmp_path / "data"), backend="inline")
+    assert not (tmp_path / "data").exists()
 
 
 PROGRAM = """

@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from unstable_stream.api.loops import is_loop_running
@@ -31,17 +32,19 @@ def _work(
     stop: asyncio.Event | None = None,
 ) -> "Coroutine[Any, Any, Launch]":
     """Return the launch of a run, not begun."""
-    # Imported here: the launcher loads Ray.
+    # Imported here: the launcher loads the games.
     from unstable_stream.launch.launcher import launch
-    from unstable_stream.tracking.terminal_interface import watch_run
+    from unstable_stream.tracking.terminal_interface import Stage, watch_run
 
+    stage = Stage()
     return launch(
         config,
         place.data,
         resume=run_id if resume else None,
         run_id=run_id,
         fork=fork,
-        watch=watch_run if live else None,
+        watch=partial(watch_run, stage=stage) if live else None,
+        progress=stage if live else lambda text: None,
         stop=stop,
     )
 

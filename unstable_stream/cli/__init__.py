@@ -107,7 +107,7 @@ def main() -> None:
     try:
         app()
     except UnstableStreamError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {error}", *getattr(error, "__notes__", ()), sep="\n", file=sys.stderr)
         sys.exit(1)
     except ModuleNotFoundError as error:
         hint = _missing(error.name or "")

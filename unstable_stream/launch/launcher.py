@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias
 
-from unstable_stream.errors import RunError, ServiceError, UnstableStreamError
+from unstable_stream.errors import ConfigError, RunError, ServiceError, UnstableStreamError
 from unstable_stream.events import GameStarted
 from unstable_stream.extensions import ALLOW_CODE, allowed_patterns
 from unstable_stream.inference.base_model import resolve_model
@@ -129,6 +129,7 @@ async def launch(
     stop = stop or asyncio.Event()
     only_warnings()
     progress("checking the configuration")
+    _check_backend(config)
     await asyncio.to_thread(check_config, config)
     model_path = await asyncio.to_thread(resolve_model, config.model)
     run_id = resume or run_id or new_run_id(config.name)
@@ -155,6 +156,16 @@ async def launch(
                 await _end(first_game)
                 if viewer is not None:
                     await _end(viewer)
+
+
+def _check_backend(config: RunConfig) -> None:
+    faust = config.processors.runtime == "faust" and "processors" not in config.external
+    if config.backend == "inline" and faust:
+        raise ConfigError(
+            'backend="inline" cannot host processors on Faust, which wants a process of its own: set '
+            'processors.runtime="generic", or backend="ray", or run the processors elsewhere and add them to '
+            "external"
+        )
 
 
 async def _record(log: EventLog, run_id: str, config: RunConfig, *, resume: bool, fork: Fork | None) -> None:
