@@ -1,215 +1,197 @@
-"""The rating processor: who is rated against whom, from where, once."""
+"""The rating fold over columns against slow obvious loops over events."""
 
-import json
-import math
 from collections.abc import Sequence
 
-import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.model_pool.outcomes import RUN, make_outcome
-from unstable_stream.errors import EventError
-from unstable_stream.events import OVERALL, Event, GameOutcome, Rating, encode_event, event_id
-from unstable_stream.model_pool import RatingProcessor, Skill, TrueSkillSettings
+from unstable_stream.events import OVERALL, GameOutcome, Rating
+from unstable_stream.model_pool import RatingProcessor, Skill, TrueSkillSettings, rate_game
+from unstable_stream.model_pool.rating_columns import GameColumns, Names, RatingHistory
+from unstable_stream.model_pool.ratings import Ratings
+from unstable_stream.model_pool.skill import rate_with_package
+from unstable_stream.model_pool.systems import Elo, TrueSkill
 
-ME, OLD = "ckpt-000002", "ckpt-000001"
-
-
-def _rate(processor: RatingProcessor, *outcomes: Event) -> list[Rating]:
-    ratings = [event for outcome in outcomes for event in processor.handle(outcome)]
-    assert all(isinstance(rating, Rating) for rating in ratings)
-    return [rating for rating in ratings if isinstance(rating, Rating)]
+ENVS = ("Env-a", "Env-b")
+UIDS = ("ckpt-000000", "ckpt-000001", "ckpt-000002", "ckpt-000005", "fixed", "other")
 
 
-def _win(index: int, winner: str, loser: str, **options: str) -> GameOutcome:
-    return make_outcome(index, {0: (winner, 1.0), 1: (loser, -1.0)}, **options)  # type: ignore[arg-type]
+@st.composite
+def histories(draw: st.DrawFn) -> list[GameOutcome]:
+    """Games of one to four seats, mirror games and models in several seats among them."""
+    orphans = draw(st.sets(st.sampled_from(UIDS)))
+    parents = dict.fromkeys(orphans)
+    outcomes = []
+    for index in range(draw(st.integers(1, 25))):
+        seats = {
+            seat: (draw(st.sampled_from(UIDS)), float(draw(st.integers(-1, 1))))
+            for seat in range(draw(st.sampled_from([1, 2, 2, 2, 3, 4])))
+        }
+        env_id = draw(st.sampled_from(ENVS))
+        outcomes.append(make_outcome(index, seats, env_id=env_id, parents=parents))
+    return outcomes
 
 
-def test_a_game_rates_both_models_in_its_environment_and_overall() -> None:
-    outcome = _win(0, "x", "y")
-    ratings = _rate(RatingProcessor(RUN), outcome)
-    assert [(r.env_id, r.model_uid, r.games) for r in ratings] == [
-        ("Env-v0", "x", 1),
-        ("Env-v0", "y", 1),
-        (OVERALL, "x", 1),
-        (OVERALL, "y", 1),
-    ]
-    assert [(r.mu, r.sigma) for r in ratings[:2]] == [
-        pytest.approx((29.396, 7.171), abs=1e-3),
-        pytest.approx((20.604, 7.171), abs=1e-3),
-    ]
-    assert ratings[0].event_id == event_id(RUN, "rating", outcome.game_id, "Env-v0", "x")
-    assert {(r.run_id, r.game_id, r.occurred_at_ms) for r in ratings} == {
-        (RUN, outcome.game_id, outcome.occurred_at_ms)
-    }
+def columns(outcomes: Sequence[GameOutcome], names: Names) -> GameColumns:
+    envs, starts, models, ranks = [], [0], [], []
+    for outcome in outcomes:
+        envs.append(names.env(outcome.env_id))
+        for seat in outcome.seats:
+            models.append(names.model(seat.model_uid, seat.policy_version, seat.parent_uid))
+            ranks.append(seat.rank)
+        starts.append(len(models))
+    return GameColumns(envs, starts, models, ranks)
 
 
-def test_a_mirror_game_rates_nobody() -> None:
-    # The ancestor wrote both results to the same entry: the last one won.
-    processor = RatingProcessor(RUN)
-    assert _rate(processor, _win(0, ME, ME)) == []
-    assert processor.skill(ME) == Skill(25.0, 25.0 / 3.0)
-    assert _rate(processor, make_outcome(1, {0: (ME, 1.0)})) == []
+def history_of(
+    outcomes: Sequence[GameOutcome], ratings: Ratings[TrueSkill], names: Names, pieces: int
+) -> dict[tuple[str, str, str], tuple[float, float, int]]:
+    """Every rating given, by game, environment and model; the games come in pieces."""
+    found = {}
+    size = -(-len(outcomes) // pieces)
+    for start in range(0, len(outcomes), size):
+        piece = outcomes[start : start + size]
+        history = RatingHistory()
+        ratings.apply(columns(piece, names), history)
+        for game, scope, model, mu, sigma, games in zip(
+            history.game.tolist(),
+            history.scope.tolist(),
+            history.model.tolist(),
+            history.mu.tolist(),
+            history.sigma.tolist(),
+            history.games.tolist(),
+            strict=True,
+        ):
+            env_id = OVERALL if scope < 0 else names.envs[scope]
+            found[piece[game].game_id, env_id, names.models[model]] = (mu, sigma, games)
+    return found
 
 
-def test_a_draw_is_a_draw() -> None:
-    # The ancestor counted it as a win.
-    ratings = _rate(RatingProcessor(RUN), make_outcome(0, {0: ("x", 0.0), 1: ("y", 0.0)}))
-    assert [r.mu for r in ratings] == [25.0] * 4
-    assert ratings[0].sigma == pytest.approx(6.458, abs=1e-3)
+def plainly_rated(
+    parameters: TrueSkillSettings, outcomes: Sequence[GameOutcome]
+) -> dict[tuple[str, str, str], tuple[float, float, int]]:
+    """The rules once more, by dictionaries of names and the package's numbers."""
+    skills: dict[str, dict[str, Skill]] = {ENVS[0]: {}, ENVS[1]: {}, OVERALL: {}}
+    counts: dict[tuple[str, str], int] = {}
+    parents: dict[str, str | None] = {}
+    versions: dict[str, int] = {}
+
+    def first(uid: str, known: dict[str, Skill]) -> Skill:
+        asked, parent = {uid}, parents.get(uid)
+        while parent is not None and parent not in asked:
+            if parent in known:
+                return parameters.inherited(known[parent])
+            asked.add(parent)
+            parent = parents.get(parent)
+        if uid in versions:
+            earlier = [(v, u) for u, v in versions.items() if v < versions[uid] and u in known]
+            if earlier:
+                return parameters.inherited(known[max(earlier)[1]])
+        return parameters.default
+
+    found = {}
+    for outcome in outcomes:
+        ranks: dict[str, list[int]] = {}
+        for seat in outcome.seats:
+            ranks.setdefault(seat.model_uid, []).append(seat.rank)
+            if seat.policy_version is not None:
+                parents.setdefault(seat.model_uid, seat.parent_uid)
+                versions.setdefault(seat.model_uid, seat.policy_version)
+        if len(ranks) < 2:
+            continue
+        means = {uid: sum(each) / len(each) for uid, each in ranks.items()}
+        for scope in (outcome.env_id, OVERALL):
+            before = {uid: skills[scope].get(uid) or first(uid, skills[scope]) for uid in ranks}
+            after = rate_game(parameters, outcome.env_id, before, means)
+            skills[scope].update(after)
+            for uid, skill in after.items():
+                counts[scope, uid] = counts.get((scope, uid), 0) + 1
+                found[outcome.game_id, scope, uid] = (skill.mu, skill.sigma, counts[scope, uid])
+    return found
 
 
-def test_a_model_in_several_seats_takes_part_once_with_its_mean_rank() -> None:
-    first_and_last = make_outcome(0, {0: ("x", 1.0), 1: ("y", 0.0), 2: ("x", -1.0)})
-    ratings = _rate(RatingProcessor(RUN), first_and_last)
-    assert [(r.model_uid, r.mu) for r in ratings[:2]] == [("x", 25.0), ("y", 25.0)]
-    wins_twice = make_outcome(0, {0: ("x", 1.0), 1: ("x", 0.5), 2: ("y", -1.0)})
-    assert [r.mu for r in _rate(RatingProcessor(RUN), wins_twice)[:2]] == pytest.approx(
-        [29.396, 20.604], abs=1e-3
-    )
-    assert len(_rate(RatingProcessor(RUN), make_outcome(0, dict.fromkeys(range(3), ("x", 1.0))))) == 0
-
-
-def test_environments_are_rated_apart_and_overall_together() -> None:
-    ratings = _rate(RatingProcessor(RUN), _win(0, "x", "y", env_id="A"), _win(1, "x", "y", env_id="B"))
-    games = {(r.env_id, r.model_uid): r.games for r in ratings}
-    assert games == {
-        ("A", "x"): 1,
-        ("A", "y"): 1,
-        ("B", "x"): 1,
-        ("B", "y"): 1,
-        (OVERALL, "x"): 2,
-        (OVERALL, "y"): 2,
-    }
-    by_env = {(r.env_id, r.model_uid): r.mu for r in ratings}
-    assert by_env["A", "x"] == by_env["B", "x"] < by_env[OVERALL, "x"]
-
-
-def test_train_and_eval_games_both_rate_and_share_no_indices() -> None:
-    processor = RatingProcessor(RUN)
-    assert len(_rate(processor, _win(0, "x", "y"), _win(0, "x", "y", split="eval"))) == 8
-
-
-def test_a_game_seen_before_and_other_runs_change_nothing() -> None:
-    processor = RatingProcessor(RUN)
-    _rate(processor, _win(0, "x", "y"))
-    before = json.dumps(processor.state())
-    assert _rate(processor, _win(0, "x", "y"), _win(5, "x", "y", run_id="run-b")) == []
-    assert json.dumps(processor.state()) == before
-
-
-def test_an_outcome_without_seats_is_refused() -> None:
-    processor = RatingProcessor(RUN)
-    with pytest.raises(EventError, match="no seats"):
-        processor.handle(make_outcome(0, {}))
-    assert len(_rate(processor, _win(0, "x", "y"))) == 4
-
-
-# -- where a checkpoint starts ----------------------------------------------------------------
-
-
-def test_a_checkpoint_starts_from_its_parents_rating_at_its_first_game() -> None:
-    processor = RatingProcessor(RUN)
-    _rate(processor, _win(0, OLD, "x"))
-    parent = processor.skill(OLD, "Env-v0")
-    widened = Skill(parent.mu, math.hypot(parent.sigma, 25.0 / 12.0))
-    _rate(processor, _win(1, ME, ME))  # a mirror game tells who its parent is, and rates nobody
-    assert processor.skill(ME, "Env-v0") == widened
-    _rate(processor, _win(2, OLD, "x"))
-    later = processor.skill(OLD, "Env-v0")
-    assert processor.skill(ME, "Env-v0").mu == later.mu > parent.mu
-    _rate(processor, _win(3, ME, OLD))  # and both sides of a game start from before it
-    assert processor.skill(ME, "Env-v0").mu > later.mu > processor.skill(OLD, "Env-v0").mu
-
-
-def test_inherited_uncertainty_never_exceeds_a_strangers() -> None:
-    settings = TrueSkillSettings(inherited_sigma=100.0)
-    assert settings.inherited(Skill(30.0, 2.0)) == Skill(30.0, settings.sigma)
-
-
-def test_an_unrated_parent_passes_the_question_on() -> None:
-    processor = RatingProcessor(RUN)
-    _rate(processor, _win(0, "ckpt-000001", "x"))
-    strong = processor.skill("ckpt-000001").mu
-    # ckpt-000004 says its parent is ckpt-000003, which never played: the newest rated one before it is 1.
-    _rate(processor, _win(1, "ckpt-000004", "ckpt-000004"))
-    assert processor.skill("ckpt-000004").mu == strong
-    # ckpt-000005 was trained from 4, which is known but not rated.
-    _rate(processor, _win(2, "ckpt-000005", "ckpt-000005"))
-    assert processor.skill("ckpt-000005").mu == strong
-
-
-def test_a_parent_of_another_line_comes_before_a_newer_sibling() -> None:
-    processor = RatingProcessor(RUN)
-    _rate(processor, _win(0, "ckpt-000001", "x"), _win(1, "x", "ckpt-000002"))
-    branch = make_outcome(
-        2, {0: ("ckpt-000003", 0.0), 1: ("ckpt-000003", 0.0)}, parents={"ckpt-000003": "ckpt-000001"}
-    )
-    _rate(processor, branch)
-    assert processor.skill("ckpt-000003").mu == processor.skill("ckpt-000001").mu
-
-
-def test_without_any_rated_ancestor_the_start_is_the_default() -> None:
-    processor = RatingProcessor(RUN)
-    _rate(processor, _win(0, "ckpt-000005", "x"))
-    _rate(processor, _win(1, "ckpt-000002", "ckpt-000002"))
-    assert processor.skill("ckpt-000002") == Skill(25.0, 25.0 / 3.0)  # 5 is newer, no ancestor
-    assert processor.skill("stranger") == Skill(25.0, 25.0 / 3.0)
-    circle = {"ckpt-000007": "ckpt-000008", "ckpt-000008": "ckpt-000007"}
-    _rate(processor, make_outcome(2, {0: ("ckpt-000007", 0.0), 1: ("ckpt-000007", 0.0)}, parents=circle))
-    _rate(processor, make_outcome(3, {0: ("ckpt-000008", 0.0), 1: ("ckpt-000008", 0.0)}, parents=circle))
-    assert processor.skill("ckpt-000008").mu == processor.skill("ckpt-000005").mu
-
-
-# -- folding again ----------------------------------------------------------------------------
-
-models = st.sampled_from(["x", "y", "ckpt-000000", "ckpt-000001", "ckpt-000002"])
-games = st.lists(
-    st.tuples(
-        st.integers(0, 10),
-        st.sampled_from(["A", "B"]),
-        st.lists(st.tuples(models, st.sampled_from([-1.0, 0.0, 1.0])), min_size=2, max_size=3),
-    ),
-    max_size=12,
+@settings(max_examples=200)
+@given(
+    histories(),
+    st.floats(1.0, 10.0),
+    st.floats(0.0, 1.0),
+    st.floats(0.0, 5.0),
+    st.floats(0.05, 0.6),
+    st.integers(1, 3),
 )
-
-
-def _outcomes(draws: Sequence[tuple[int, str, list[tuple[str, float]]]]) -> list[GameOutcome]:
-    return [make_outcome(i, dict(enumerate(seats)), env_id=env_id) for i, env_id, seats in draws]
-
-
-@given(games, st.integers(0, 12))
-def test_folding_again_gives_the_same_bytes(
-    draws: list[tuple[int, str, list[tuple[str, float]]]], cut: int
+def test_trueskill_gives_what_a_slow_loop_gives_to_the_last_bit(
+    outcomes: list[GameOutcome], beta: float, tau: float, inherited: float, p: float, pieces: int
 ) -> None:
-    outcomes = _outcomes(draws)
-    live = RatingProcessor(RUN)
-    expected = [encode_event(r) for r in _rate(live, *outcomes)]
-    first = RatingProcessor(RUN)
-    head = _rate(first, *outcomes[:cut])
-    resumed = RatingProcessor(RUN)
-    resumed.load_state(json.loads(json.dumps(first.state())))
-    assert [encode_event(r) for r in head + _rate(resumed, *outcomes[cut:])] == expected
-    assert json.dumps(resumed.state()) == json.dumps(live.state())
-    assert len(set(expected)) == len(expected)
+    parameters = TrueSkillSettings(
+        beta=beta, tau=tau, inherited_sigma=inherited, draw_probability={ENVS[0]: p}
+    )
+    recorded = plainly_rated(parameters, outcomes)
+    names = Names()
+    ratings = Ratings(names, TrueSkill(parameters))
+    assert history_of(outcomes, ratings, names, pieces) == recorded
+    assert ratings.games == len(outcomes)
+    assert ratings.rated == len({game for game, _, _ in recorded})
+    processor = RatingProcessor(RUN, TrueSkill(parameters, rate_with_package))
+    live = [rating for outcome in outcomes for rating in processor.handle(outcome)]
+    assert {
+        (each.game_id, each.env_id, each.model_uid): (each.mu, each.sigma, each.games)
+        for each in live
+        if isinstance(each, Rating)
+    } == recorded
+    last = {(env, uid): value for (_, env, uid), value in recorded.items()}
+    ladder = ratings.ladder()
+    assert {(each.env_id, each.model_uid): (each.mu, each.sigma, each.games) for each in ladder} == last
+    for env_id in {each.env_id for each in ladder}:
+        standing = [each for each in ladder if each.env_id == env_id]
+        assert [each.rank for each in standing] == list(range(1, len(standing) + 1))
+        scores = [each.mu - 3 * each.sigma for each in standing]
+        assert scores == sorted(scores, reverse=True)
 
 
-@given(games)
-def test_seats_may_be_reversed(draws: list[tuple[int, str, list[tuple[str, float]]]]) -> None:
-    reversed_draws = [(i, env_id, seats[::-1]) for i, env_id, seats in draws]
-    one, two = RatingProcessor(RUN), RatingProcessor(RUN)
-    assert _rate(one, *_outcomes(draws)) == _rate(two, *_outcomes(reversed_draws))
+@given(histories())
+def test_elo_gives_what_a_slow_loop_gives(outcomes: list[GameOutcome]) -> None:
+    outcomes = [outcome for outcome in outcomes if len(outcome.seats) == 2]
+    fixed = [outcome for outcome in outcomes if not any(s.policy_version is not None for s in outcome.seats)]
+    ratings: dict[str, float] = {}
+    for outcome in fixed:
+        one, two = outcome.seats
+        if one.model_uid == two.model_uid:
+            continue
+        mine, theirs = (ratings.get(seat.model_uid, 1500.0) for seat in (one, two))
+        expected = 1 / (1 + 10 ** ((theirs - mine) / 400))
+        result = 1.0 if one.rank < two.rank else 0.0 if two.rank < one.rank else 0.5
+        ratings[one.model_uid] = mine + 32 * (result - expected)
+        ratings[two.model_uid] = theirs - 32 * (result - expected)
+    names = Names()
+    fold = Ratings(names, Elo(), per_env=False)
+    fold.apply(columns(fixed, names))
+    found = {each.model_uid: each.mu for each in fold.ladder()}
+    assert found.keys() == ratings.keys()
+    for uid, rating in ratings.items():
+        assert abs(found[uid] - rating) < 1e-9
 
 
-def test_ratings_find_the_order_of_strength() -> None:
-    processor = RatingProcessor(RUN)
-    strength = ["weak", "middle", "strong"]
-    index = 0
-    for _ in range(20):
-        for low in range(3):
-            for high in range(low + 1, 3):
-                processor.handle(_win(index, strength[high], strength[low]))
-                index += 1
-    mus = [processor.skill(uid).mu for uid in strength]
-    assert mus[0] + 5 < mus[1] < mus[2] - 5
+def test_a_new_checkpoint_takes_its_parents_elo() -> None:
+    games = [
+        make_outcome(0, {0: ("ckpt-000000", 1.0), 1: ("fixed", -1.0)}),
+        make_outcome(1, {0: ("ckpt-000001", 0.0), 1: ("ckpt-000000", 0.0)}),
+    ]
+    names = Names()
+    ratings = Ratings(names, Elo())
+    ratings.apply(columns(games, names))
+    overall = {each.model_uid: each.mu for each in ratings.ladder() if each.env_id == OVERALL}
+    assert overall == {"ckpt-000000": 1516.0, "ckpt-000001": 1516.0, "fixed": 1484.0}
+
+
+def test_only_what_is_asked_for_is_rated() -> None:
+    games = [make_outcome(i, {0: ("x", 1.0), 1: ("y", -1.0)}, env_id=ENVS[i % 2]) for i in range(4)]
+    for per_env, overall, scopes in (
+        (True, False, set(ENVS)),
+        (False, True, {OVERALL}),
+        (True, True, {*ENVS, OVERALL}),
+    ):
+        names = Names()
+        ratings = Ratings(names, TrueSkill(), per_env=per_env, overall=overall)
+        ratings.apply(columns(games, names))
+        assert {each.env_id for each in ratings.ladder()} == scopes

@@ -12,7 +12,7 @@ from unstable_stream.archive.game_columns import Coded
 from unstable_stream.archive.what_if import LabelledSet
 from unstable_stream.events import OVERALL
 from unstable_stream.model_pool.rating_columns import GameColumns, Names, RatingHistory
-from unstable_stream.model_pool.rerating import Rerating
+from unstable_stream.model_pool.ratings import Ratings
 from unstable_stream.model_pool.systems import RatingSystem
 from unstable_stream.version import __version__
 
@@ -112,17 +112,17 @@ class Rater:
         self._run_id = run_id
         self._system = system
         self._scopes = scopes
-        self._rerating = Rerating(self.names, system, per_env=scopes.per_env, overall=scopes.overall)
+        self._ratings = Ratings(self.names, system, per_env=scopes.per_env, overall=scopes.overall)
         self._out = out
         self._began = time.perf_counter()
 
     def rate(self, games: GameColumns, game_ids: Sequence[str]) -> None:
         """Rate the next games."""
         if self._out is None:
-            self._rerating.apply(games)
+            self._ratings.apply(games)
             return
         history = RatingHistory()
-        self._rerating.apply(games, history)
+        self._ratings.apply(games, history)
         self._out.write(
             "ratings",
             _RATINGS,
@@ -153,7 +153,7 @@ class Rater:
                 sigma_used=old.sigma if old else None,
                 games_used=old.games if old else None,
             )
-            for new in self._rerating.ladder()
+            for new in self._ratings.ladder()
             for old in (used.get((new.env_id, new.model_uid)),)
         ]
         done = Rerated(
@@ -161,8 +161,8 @@ class Rater:
             system=self._system.name,
             parameters=self._system.parameters(),
             source=source,
-            games=self._rerating.games,
-            rated=self._rerating.rated,
+            games=self._ratings.games,
+            rated=self._ratings.rated,
             seconds=time.perf_counter() - self._began,
             models=models,
         )

@@ -2,7 +2,8 @@
 
 from unstable_stream.model_pool.exploration import ExplorationTracker
 from unstable_stream.model_pool.pool import ModelPool, Opponent
-from unstable_stream.model_pool.ratings import RatingProcessor
+from unstable_stream.model_pool.rating_processor import RatingProcessor
+from unstable_stream.model_pool.ratings import Ratings
 from unstable_stream.model_pool.skill import Skill, TrueSkillSettings, match_quality, rate_game, rate_pair
 
 __all__ = [
@@ -10,6 +11,7 @@ __all__ = [
     "ModelPool",
     "Opponent",
     "RatingProcessor",
+    "Ratings",
     "Skill",
     "TrueSkillSettings",
     "match_quality",

@@ -1,4 +1,4 @@
-"""Hold games and ratings as columns of numbers, to rate millions of games anew."""
+"""Hold games and ratings as columns of numbers: the input and the output of the rating fold."""
 
 from array import array
 from collections.abc import Sequence
@@ -31,12 +31,14 @@ class Names:
         return number
 
     def model(self, uid: str, version: int | None, parent: str | None) -> int:
-        """Return the number of a model, a new one if need be."""
+        """Return the number of a model, a new one if need be; the first to know its version tells it."""
         number = self.model_of.setdefault(uid, len(self.models))
         if number == len(self.models):
             self.models.append(uid)
             self.versions.append(version)
             self.parents.append(parent)
+        elif version is not None and self.versions[number] is None:
+            self.versions[number], self.parents[number] = version, parent
         return number
 
 
@@ -60,6 +62,11 @@ class RatingHistory:
     def __init__(self) -> None:
         self.numbers = array("d")
         """Six numbers for each rating: see the properties. All integers here are exact as floats."""
+
+    def rows(self) -> list[tuple[float, ...]]:
+        """Return game, scope, model, mu, sigma and games of each rating: cheaper for a single game."""
+        numbers = iter(self.numbers)
+        return list(zip(*[numbers] * 6, strict=True))
 
     def _column(self, place: int) -> NDArray[np.float64]:
         return np.frombuffer(self.numbers, dtype=np.float64).reshape(-1, 6)[:, place]

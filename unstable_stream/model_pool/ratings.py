@@ -1,144 +1,282 @@
-"""Fold game outcomes into TrueSkill ratings, per environment and overall."""
+"""Fold games into ratings, per environment and overall, by any rating system: the one fold there is.
+
+Live rating and ``verify`` hand it one game at a time
+(:class:`~unstable_stream.model_pool.rating_processor.RatingProcessor`), ``rerate`` a million in columns. The
+fold knows who is rated against whom and where a model starts. A rating system
+(:class:`~unstable_stream.model_pool.systems.RatingSystem`) knows how beliefs change by a game.
+
+- Every model takes part once, as a team of its own. One that played several seats takes part with the mean
+  of its seats' ranks. In mirror self-play it is alone and nothing is rated: a model is never rated against
+  itself.
+- Equal ranks are a draw. A truncated game is rated by its ranks like any other.
+- A checkpoint's first rated game (in an environment, and overall) starts from what it inherits of its
+  parent's rating at that moment. A parent never rated there passes the question to its own parent, and, where
+  that is unknown, to the newest rated checkpoint before it. With none of these, and for fixed opponents, the
+  start is the system's.
+"""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
-from unstable_stream.errors import EventError
-from unstable_stream.events import OVERALL, Event, GameOutcome, Rating, event_id
-from unstable_stream.events.id_sets import IndexSet
-from unstable_stream.model_pool.skill import Skill, TrueSkillSettings, rate_game
+from unstable_stream.events import OVERALL
+from unstable_stream.model_pool.rating_columns import GameColumns, Names, RatingHistory
+from unstable_stream.model_pool.systems import PairUpdate, RatingSystem
 
-__all__ = ["RatingProcessor", "ranks_by_model"]
+__all__ = ["RatedModel", "Ratings"]
+
+SystemT = TypeVar("SystemT", bound=RatingSystem)
 
 
-class RatingProcessor:
-    """Rates the models of each finished game, of the train and the eval split, against one another.
+@dataclass(frozen=True, slots=True)
+class RatedModel:
+    """The final rating of a model."""
 
-    - Every model takes part once, as a team of its own. One that played several seats takes part with the
-      mean of its seats' ranks; in mirror self-play it is alone and nothing is rated: a model is never rated
-      against itself.
-    - Equal ranks are a draw. A truncated game is rated by its ranks like any other.
-    - A checkpoint's first rated game (in an environment, and overall) starts from its parent's rating at
-      that moment, its uncertainty widened by ``inherited_sigma``. A parent never rated there passes the
-      question to its own parent, and, where that is unknown, to the newest rated checkpoint before it.
-      With none of these, and for fixed opponents, the start is the default.
-    - A game seen before changes nothing.
+    env_id: str
+    model_uid: str
+    mu: float
+    sigma: float
+    games: int
+    rank: int
+    """1 is best; by the system's score, then by name."""
 
-    All it needs to know about a checkpoint is in the outcome, so its only input is one topic in one order.
-    """
 
-    name: ClassVar[str] = "rating-processor"
-    inputs: ClassVar[tuple[str, ...]] = (GameOutcome.TOPIC,)
+class _Scope:
+    """Ratings of all models in one environment, or overall."""
 
-    def __init__(self, run_id: str, settings: TrueSkillSettings | None = None) -> None:
-        """Start with nobody rated."""
-        self.run_id = run_id
-        self.settings = settings if settings is not None else TrueSkillSettings()
-        self._seen: dict[str, IndexSet] = {}
-        self._skills: dict[str, dict[str, Skill]] = {}
-        self._games: dict[str, dict[str, int]] = {}
-        self._parents: dict[str, str | None] = {}
-        self._versions: dict[str, int] = {}
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.mu: list[float | None] = []
+        """By model; ``None``: not rated yet."""
+        self.sigma: list[float] = []
+        self.games: list[int] = []
 
-    def handle(self, event: Event) -> Sequence[Event]:
-        """Fold one event.
+    def grow(self, models: int) -> None:
+        missing = models - len(self.mu)
+        self.mu += [None] * missing
+        self.sigma += [0.0] * missing
+        self.games += [0] * missing
 
-        Raises:
-            EventError: an outcome without seats; nothing has changed.
-        """
-        if not isinstance(event, GameOutcome) or event.run_id != self.run_id:
-            return ()
-        if not event.seats:
-            raise EventError(f"outcome of game {event.game_id} has no seats; expected one per player")
-        if not self._seen.setdefault(event.split, IndexSet()).add(event.game_index):
-            return ()
-        for seat in event.seats:
-            if seat.policy_version is not None:
-                self._parents.setdefault(seat.model_uid, seat.parent_uid)
-                self._versions.setdefault(seat.model_uid, seat.policy_version)
-        ranks = ranks_by_model(event)
-        if len(ranks) < 2:
-            return ()
-        return [rating for scope in (event.env_id, OVERALL) for rating in self._rate(event, scope, ranks)]
 
-    def skill(self, model_uid: str, env_id: str = OVERALL) -> Skill:
-        """Return what a model would start its next game at."""
-        known = self._skills.get(env_id, {})
-        return known.get(model_uid) or self._first_skill(model_uid, known)
+class Ratings(Generic[SystemT]):
+    """The fold. Its memory grows with models and environments, not with games."""
 
-    def _rate(self, event: GameOutcome, scope: str, ranks: Mapping[str, float]) -> list[Rating]:
-        skills = self._skills.setdefault(scope, {})
-        games = self._games.setdefault(scope, {})
-        # All starting points are read before any is written: a model may play its own parent.
-        before = {uid: skills.get(uid) or self._first_skill(uid, skills) for uid in ranks}
-        after = rate_game(self.settings, event.env_id, before, ranks)
-        skills.update(after)
-        ratings = []
-        for uid in sorted(after):
-            games[uid] = games.get(uid, 0) + 1
-            ratings.append(
-                Rating(
-                    event_id=event_id(self.run_id, "rating", event.game_id, scope, uid),
-                    run_id=self.run_id,
-                    occurred_at_ms=event.occurred_at_ms,
-                    env_id=scope,
-                    model_uid=uid,
-                    mu=after[uid].mu,
-                    sigma=after[uid].sigma,
-                    games=games[uid],
-                    game_id=event.game_id,
+    def __init__(self, names: Names, system: SystemT, *, per_env: bool = True, overall: bool = True) -> None:
+        """``per_env`` and ``overall`` say what is rated; ``names`` may still grow."""
+        self._names = names
+        self._system: SystemT = system
+        self._per_env = per_env
+        self._overall = _Scope(-1) if overall else None
+        self._by_env: list[tuple[_Scope, ...]] = []
+        self._scopes = [self._overall] if self._overall is not None else []
+        self._pairs: list[PairUpdate] = []
+        self._known = -1
+        """Models up to this number have appeared in a game."""
+        self.games = 0
+        """Games so far."""
+        self.rated = 0
+        """Those among different models."""
+
+    def apply(self, games: GameColumns, history: RatingHistory | None = None) -> None:
+        """Rate the next games; every new rating is added to ``history``."""
+        self._make_room()
+        names, pairs, by_env, known = self._names.models, self._pairs, self._by_env, self._known
+        models, ranks = games.models, games.ranks
+        numbers = None if history is None else history.numbers
+        for place, env in enumerate(games.envs):
+            first, stop = games.starts[place], games.starts[place + 1]
+            if stop - first != 2:
+                self._known = known = max(known, *models[first:stop])
+                self._rate_many(place, env, models[first:stop], ranks[first:stop], history)
+                continue
+            a, b = models[first], models[first + 1]
+            if a > known or b > known:
+                self._known = known = max(a, b)
+            if a == b:
+                continue
+            self.rated += 1
+            rank_a, rank_b = ranks[first], ranks[first + 1]
+            drawn = rank_a == rank_b
+            if rank_b < rank_a or (drawn and names[b] < names[a]):
+                a, b = b, a
+            update = pairs[env]
+            for scope in by_env[env]:
+                mu, sigma = scope.mu, scope.sigma
+                mu_a, mu_b = mu[a], mu[b]
+                sigma_a, sigma_b = sigma[a], sigma[b]
+                # All starting points are read before any is written: a model may play its own parent.
+                if mu_a is None:
+                    mu_a, sigma_a = self._first(scope, a)
+                if mu_b is None:
+                    mu_b, sigma_b = self._first(scope, b)
+                mu_a, sigma_a, mu_b, sigma_b = update(mu_a, sigma_a, mu_b, sigma_b, drawn)
+                mu[a], sigma[a], mu[b], sigma[b] = mu_a, sigma_a, mu_b, sigma_b
+                counts = scope.games
+                counts[a] += 1
+                counts[b] += 1
+                if numbers is not None:
+                    number = scope.number
+                    numbers.extend(
+                        (
+                            place,
+                            number,
+                            a,
+                            mu_a,
+                            sigma_a,
+                            counts[a],
+                            place,
+                            number,
+                            b,
+                            mu_b,
+                            sigma_b,
+                            counts[b],
+                        )
+                    )
+        self.games += len(games.envs)
+
+    def _make_room(self) -> None:
+        for number in range(len(self._by_env), len(self._names.envs)):
+            own = [_Scope(number)] if self._per_env else []
+            self._scopes += own
+            self._by_env.append((*own, *([self._overall] if self._overall is not None else [])))
+            self._pairs.append(self._system.pair(self._names.envs[number]))
+        for scope in self._scopes:
+            scope.grow(len(self._names.models))
+
+    def _rate_many(
+        self,
+        place: int,
+        env: int,
+        models: Sequence[int],
+        ranks: Sequence[int],
+        history: RatingHistory | None,
+    ) -> None:
+        """Rate a game that is not of two seats; a model in several of them takes part at their mean rank."""
+        seats: dict[int, list[int]] = {}
+        for model, rank in zip(models, ranks, strict=True):
+            seats.setdefault(model, []).append(rank)
+        if len(seats) < 2:
+            return
+        self.rated += 1
+        names = self._names.models
+        mean_ranks = {model: sum(each) / len(each) for model, each in seats.items()}
+        for scope in self._by_env[env]:
+            before = {model: self._belief(scope, model) for model in seats}
+            if len(seats) == 2:
+                winner, loser = sorted(seats, key=lambda model: (mean_ranks[model], names[model]))
+                drawn = mean_ranks[winner] == mean_ranks[loser]
+                numbers = self._pairs[env](*before[winner], *before[loser], drawn)
+                after = {winner: numbers[:2], loser: numbers[2:]}
+            else:
+                rated = self._system.many(
+                    self._names.envs[env],
+                    {names[model]: belief for model, belief in before.items()},
+                    {names[model]: rank for model, rank in mean_ranks.items()},
                 )
-            )
-        return ratings
+                after = {model: (rated[names[model]][0], rated[names[model]][1]) for model in seats}
+            for model, (mu, sigma) in after.items():
+                scope.mu[model], scope.sigma[model] = mu, sigma
+                scope.games[model] += 1
+                if history is not None:
+                    history.numbers.extend((place, scope.number, model, mu, sigma, scope.games[model]))
 
-    def _first_skill(self, uid: str, skills: Mapping[str, Skill]) -> Skill:
-        visited = {uid}
-        parent = self._parents.get(uid)
+    def _belief(self, scope: _Scope, model: int) -> tuple[float, float]:
+        mu = scope.mu[model]
+        return self._first(scope, model) if mu is None else (mu, scope.sigma[model])
+
+    def _first(self, scope: _Scope, model: int) -> tuple[float, float]:
+        """Return the first belief about a model."""
+        names = self._names
+        visited = {names.models[model]}
+        parent = self._parent(model)
         while parent is not None and parent not in visited:
-            if parent in skills:
-                return self.settings.inherited(skills[parent])
+            number = names.model_of.get(parent)
+            if number is None or number > self._known:
+                break
+            mu = scope.mu[number]
+            if mu is not None:
+                return self._system.inherited(mu, scope.sigma[number])
             visited.add(parent)
-            parent = self._parents.get(parent)
-        version = self._versions.get(uid)
+            parent = self._parent(number)
+        version = names.versions[model]
         if version is None:
-            return self.settings.default
-        earlier = [(v, u) for u, v in self._versions.items() if v < version and u in skills]
-        return self.settings.inherited(skills[max(earlier)[1]]) if earlier else self.settings.default
+            return self._system.start
+        newest: tuple[int, str] | None = None
+        for number in range(self._known + 1):
+            other = names.versions[number]
+            if other is not None and other < version and scope.mu[number] is not None:
+                newest = max(newest or (other, names.models[number]), (other, names.models[number]))
+        if newest is None:
+            return self._system.start
+        number = names.model_of[newest[1]]
+        mu = scope.mu[number]
+        assert mu is not None
+        return self._system.inherited(mu, scope.sigma[number])
+
+    def _parent(self, model: int) -> str | None:
+        # Only of a checkpoint is the parent known.
+        return self._names.parents[model] if self._names.versions[model] is not None else None
+
+    def belief(self, env_id: str, model_uid: str) -> tuple[float, float]:
+        """Return what a model would start its next game at, in an environment or :data:`OVERALL`."""
+        self._make_room()
+        model = self._names.model_of.get(model_uid)
+        scope = next((scope for scope in self._scopes if self._env_of(scope) == env_id), None)
+        return self._system.start if model is None or scope is None else self._belief(scope, model)
+
+    def _env_of(self, scope: _Scope) -> str:
+        return OVERALL if scope.number < 0 else self._names.envs[scope.number]
 
     def state(self) -> dict[str, Any]:
-        """Return everything the fold depends on, as JSON values."""
+        """Return every rating, and what is known of checkpoints, as JSON values."""
+        names = self._names
+        rated = {
+            self._env_of(scope): {
+                uid: [scope.mu[model], scope.sigma[model], scope.games[model]]
+                for uid, model in sorted(names.model_of.items())
+                if model < len(scope.mu) and scope.mu[model] is not None
+            }
+            for scope in self._scopes
+        }
         return {
-            "seen": {split: [list(r) for r in seen.ranges()] for split, seen in sorted(self._seen.items())},
-            "ratings": {
-                scope: {
-                    uid: [skill.mu, skill.sigma, self._games[scope][uid]]
-                    for uid, skill in sorted(skills.items())
-                }
-                for scope, skills in sorted(self._skills.items())
-            },
+            "ratings": {env_id: models for env_id, models in sorted(rated.items()) if models},
             "checkpoints": {
-                uid: [version, self._parents[uid]] for uid, version in sorted(self._versions.items())
+                uid: [names.versions[model], names.parents[model]]
+                for uid, model in sorted(names.model_of.items())
+                if names.versions[model] is not None
             },
         }
 
-    def load_state(self, state: dict[str, Any]) -> None:
-        """Go on from what :meth:`state` returned, also after a trip through JSON."""
-        self._seen = {s: IndexSet((start, stop) for start, stop in r) for s, r in state["seen"].items()}
-        self._skills = {
-            scope: {uid: Skill(mu, sigma) for uid, (mu, sigma, _) in rated.items()}
-            for scope, rated in state["ratings"].items()
-        }
-        self._games = {
-            scope: {uid: games for uid, (_, _, games) in rated.items()}
-            for scope, rated in state["ratings"].items()
-        }
-        self._versions = {uid: version for uid, (version, _) in state["checkpoints"].items()}
-        self._parents = {uid: parent for uid, (_, parent) in state["checkpoints"].items()}
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from what :meth:`state` returned, also through JSON; nothing may be rated yet."""
+        names = self._names
+        for uid, (version, parent) in state["checkpoints"].items():
+            names.model(uid, version, parent)
+        for env_id, rated in state["ratings"].items():
+            if env_id != OVERALL:
+                names.env(env_id)
+            for uid in rated:
+                names.model(uid, None, None)
+        self._make_room()
+        for scope in self._scopes:
+            for uid, (mu, sigma, games) in state["ratings"].get(self._env_of(scope), {}).items():
+                model = names.model_of[uid]
+                scope.mu[model], scope.sigma[model], scope.games[model] = mu, sigma, games
+        self._known = len(names.models) - 1
 
-
-def ranks_by_model(outcome: GameOutcome) -> dict[str, float]:
-    """Return each model's rank, lower is better; of a model in several seats, their mean."""
-    seats: dict[str, list[int]] = {}
-    for result in outcome.seats:
-        seats.setdefault(result.model_uid, []).append(result.rank)
-    return {uid: sum(ranks) / len(ranks) for uid, ranks in seats.items()}
+    def ladder(self) -> list[RatedModel]:
+        """Return everybody rated, by environment (overall first) and rank."""
+        rows: list[RatedModel] = []
+        for scope in sorted(self._scopes, key=lambda scope: scope.number):
+            env_id = self._env_of(scope)
+            standing = [
+                (self._system.score(mu, scope.sigma[model]), self._names.models[model], model, mu)
+                for model, mu in enumerate(scope.mu)
+                if mu is not None
+            ]
+            standing.sort(key=lambda entry: (-entry[0], entry[1]))
+            rows += [
+                RatedModel(env_id, uid, mu, scope.sigma[model], scope.games[model], rank)
+                for rank, (_, uid, model, mu) in enumerate(standing, 1)
+            ]
+        return rows

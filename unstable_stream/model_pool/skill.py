@@ -2,8 +2,8 @@
 
 Source: Herbrich, Minka, Graepel, "TrueSkill: A Bayesian Skill Rating System", NIPS 2006; the two-player
 equations are its section 3 with one player a team. For two players the factor graph needs one pass, so
-the closed form is exact, and about a hundred times faster than building the graph. Who rates a million games
-again may pass :func:`~unstable_stream.model_pool.factor_graph.rate_in_order`, the package's numbers sooner.
+the closed form is exact, and about a hundred times faster than building the graph. Which implementation rates
+games of more players where is in :class:`unstable_stream.model_pool.systems.TrueSkill`.
 """
 
 import math
@@ -26,6 +26,7 @@ __all__ = [
     "match_quality",
     "rate_game",
     "rate_pair",
+    "rate_with_package",
     "update_pair",
 ]
 
@@ -93,9 +94,10 @@ OrderedRater: TypeAlias = Callable[
 one drew with it, to everybody's mean and deviation; ``FloatingPointError`` where float64 does not suffice."""
 
 
-def _rate_with_package(
+def rate_with_package(
     settings: TrueSkillSettings, draw_probability: float, beliefs: Sequence[Skill], drawn: Sequence[bool]
 ) -> list[tuple[float, float]]:
+    """Rate as :data:`OrderedRater` says, by the ``trueskill`` package."""
     environment = trueskill.TrueSkill(
         mu=settings.mu,
         sigma=settings.sigma,
@@ -118,7 +120,7 @@ def rate_game(
     env_id: str,
     players: Mapping[str, Skill],
     ranks: Mapping[str, float],
-    rate: OrderedRater = _rate_with_package,
+    rate: OrderedRater = rate_with_package,
 ) -> dict[str, Skill]:
     """Return every player's belief after one game among distinct players, each on its own.
 

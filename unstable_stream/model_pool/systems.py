@@ -1,4 +1,4 @@
-"""Define the rating systems for rating games anew: TrueSkill, Elo and OpenSkill.
+"""Define the rating systems for the rating fold: TrueSkill, Elo and OpenSkill.
 
 A belief is two numbers, ``mu`` and ``sigma``, in the system's own points; ``sigma`` is 0 where a system has
 no uncertainty. The order in which players are listed does not matter to any of them.
@@ -15,9 +15,24 @@ from unstable_stream.errors import ConfigError
 from unstable_stream.extensions import KINDS, Reference, Spec, build
 from unstable_stream.extensions.build import refuse
 from unstable_stream.model_pool.factor_graph import rate_in_order
-from unstable_stream.model_pool.skill import Skill, TrueSkillSettings, draw_margin, rate_game, update_pair
+from unstable_stream.model_pool.skill import (
+    OrderedRater,
+    Skill,
+    TrueSkillSettings,
+    draw_margin,
+    rate_game,
+    update_pair,
+)
 
-__all__ = ["Elo", "OpenSkill", "PairUpdate", "RatingSystem", "TrueSkill", "build_rating_system"]
+__all__ = [
+    "Elo",
+    "OpenSkill",
+    "PairUpdate",
+    "RatingSystem",
+    "TrueSkill",
+    "build_rating_system",
+    "rate_on_floats",
+]
 
 PairUpdate: TypeAlias = Callable[[float, float, float, float, bool], tuple[float, float, float, float]]
 """``(mu, sigma of the winner, mu, sigma of the loser, drawn)`` to the four numbers after the game."""
@@ -56,13 +71,24 @@ class RatingSystem(Protocol):
 
 
 class TrueSkill:
-    """The rule of the rating processor; see :mod:`unstable_stream.model_pool.skill`."""
+    """TrueSkill; see :mod:`unstable_stream.model_pool.skill`.
+
+    Games of two always go by the closed form. Of games of three and more there are two implementations, which
+    agree to the last bit (tests/model_pool/test_factor_graph.py compares them on generated games):
+
+    - :func:`~unstable_stream.model_pool.skill.rate_with_package`, the ``trueskill`` package: live rating and
+      ``verify`` use it, because recorded ratings should rest on the code that others have checked;
+    - :func:`rate_on_floats`, the same factor graph without objects and several times faster: ``rerate`` uses
+      it, where a million games are rated at once.
+    """
 
     name: ClassVar[str] = "trueskill"
     uncertain: ClassVar[bool] = True
 
-    def __init__(self, settings: TrueSkillSettings | None = None) -> None:
+    def __init__(self, settings: TrueSkillSettings | None = None, rate: OrderedRater | None = None) -> None:
+        """``rate``: rates games of three and more; by default :func:`rate_on_floats`."""
         self.settings = settings if settings is not None else TrueSkillSettings()
+        self._rate = rate if rate is not None else rate_on_floats
 
     @property
     def start(self) -> tuple[float, float]:
@@ -88,7 +114,7 @@ class TrueSkill:
             env_id,
             {uid: Skill(*belief) for uid, belief in players.items()},
             ranks,
-            _rate_on_floats,
+            self._rate,
         )
 
     def score(self, mu: float, sigma: float) -> float:
@@ -98,9 +124,10 @@ class TrueSkill:
         return asdict(self.settings)
 
 
-def _rate_on_floats(
+def rate_on_floats(
     settings: TrueSkillSettings, draw_probability: float, beliefs: Sequence[Skill], drawn: Sequence[bool]
 ) -> list[tuple[float, float]]:
+    """Rate as :data:`~unstable_stream.model_pool.skill.OrderedRater` says, by our own factor graph."""
     margin = draw_margin(settings, draw_probability)
     return rate_in_order(beliefs, drawn, beta=settings.beta, tau=settings.tau, margin=margin)
 

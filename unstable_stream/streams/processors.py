@@ -6,6 +6,8 @@ from typing import Any, Final, Literal
 
 from unstable_stream.log.port import EventLog
 from unstable_stream.model_pool import RatingProcessor, TrueSkillSettings
+from unstable_stream.model_pool.skill import rate_with_package
+from unstable_stream.model_pool.systems import TrueSkill
 from unstable_stream.reward_transformations import RewardProcessor, build_final, build_step
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.streams.consumer import Pace, run_consumer
@@ -41,7 +43,8 @@ def reward_processor(
 
 def rating_processor(run_id: str, draw_probability: Mapping[str, float] | None = None) -> RatingProcessor:
     """Return a fresh rating processor; raises :class:`ConfigError` for a probability outside (0, 1)."""
-    return RatingProcessor(run_id, TrueSkillSettings(draw_probability=draw_probability or {}))
+    settings = TrueSkillSettings(draw_probability=draw_probability or {})
+    return RatingProcessor(run_id, TrueSkill(settings, rate_with_package))
 
 
 def _rewards_of(run_id: str, config: RunConfig) -> Processor:

@@ -1,0 +1,215 @@
+"""The rating processor: who is rated against whom, from where, once."""
+
+import json
+import math
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.model_pool.outcomes import RUN, make_outcome
+from unstable_stream.errors import EventError
+from unstable_stream.events import OVERALL, Event, GameOutcome, Rating, encode_event, event_id
+from unstable_stream.model_pool import RatingProcessor, Skill, TrueSkillSettings
+
+ME, OLD = "ckpt-000002", "ckpt-000001"
+
+
+def _rate(processor: RatingProcessor, *outcomes: Event) -> list[Rating]:
+    ratings = [event for outcome in outcomes for event in processor.handle(outcome)]
+    assert all(isinstance(rating, Rating) for rating in ratings)
+    return [rating for rating in ratings if isinstance(rating, Rating)]
+
+
+def _win(index: int, winner: str, loser: str, **options: str) -> GameOutcome:
+    return make_outcome(index, {0: (winner, 1.0), 1: (loser, -1.0)}, **options)  # type: ignore[arg-type]
+
+
+def test_a_game_rates_both_models_in_its_environment_and_overall() -> None:
+    outcome = _win(0, "x", "y")
+    ratings = _rate(RatingProcessor(RUN), outcome)
+    assert [(r.env_id, r.model_uid, r.games) for r in ratings] == [
+        ("Env-v0", "x", 1),
+        ("Env-v0", "y", 1),
+        (OVERALL, "x", 1),
+        (OVERALL, "y", 1),
+    ]
+    assert [(r.mu, r.sigma) for r in ratings[:2]] == [
+        pytest.approx((29.396, 7.171), abs=1e-3),
+        pytest.approx((20.604, 7.171), abs=1e-3),
+    ]
+    assert ratings[0].event_id == event_id(RUN, "rating", outcome.game_id, "Env-v0", "x")
+    assert {(r.run_id, r.game_id, r.occurred_at_ms) for r in ratings} == {
+        (RUN, outcome.game_id, outcome.occurred_at_ms)
+    }
+
+
+def test_a_mirror_game_rates_nobody() -> None:
+    # The ancestor wrote both results to the same entry: the last one won.
+    processor = RatingProcessor(RUN)
+    assert _rate(processor, _win(0, ME, ME)) == []
+    assert processor.skill(ME) == Skill(25.0, 25.0 / 3.0)
+    assert _rate(processor, make_outcome(1, {0: (ME, 1.0)})) == []
+
+
+def test_a_draw_is_a_draw() -> None:
+    # The ancestor counted it as a win.
+    ratings = _rate(RatingProcessor(RUN), make_outcome(0, {0: ("x", 0.0), 1: ("y", 0.0)}))
+    assert [r.mu for r in ratings] == [25.0] * 4
+    assert ratings[0].sigma == pytest.approx(6.458, abs=1e-3)
+
+
+def test_a_model_in_several_seats_takes_part_once_with_its_mean_rank() -> None:
+    first_and_last = make_outcome(0, {0: ("x", 1.0), 1: ("y", 0.0), 2: ("x", -1.0)})
+    ratings = _rate(RatingProcessor(RUN), first_and_last)
+    assert [(r.model_uid, r.mu) for r in ratings[:2]] == [("x", 25.0), ("y", 25.0)]
+    wins_twice = make_outcome(0, {0: ("x", 1.0), 1: ("x", 0.5), 2: ("y", -1.0)})
+    assert [r.mu for r in _rate(RatingProcessor(RUN), wins_twice)[:2]] == pytest.approx(
+        [29.396, 20.604], abs=1e-3
+    )
+    assert len(_rate(RatingProcessor(RUN), make_outcome(0, dict.fromkeys(range(3), ("x", 1.0))))) == 0
+
+
+def test_environments_are_rated_apart_and_overall_together() -> None:
+    ratings = _rate(RatingProcessor(RUN), _win(0, "x", "y", env_id="A"), _win(1, "x", "y", env_id="B"))
+    games = {(r.env_id, r.model_uid): r.games for r in ratings}
+    assert games == {
+        ("A", "x"): 1,
+        ("A", "y"): 1,
+        ("B", "x"): 1,
+        ("B", "y"): 1,
+        (OVERALL, "x"): 2,
+        (OVERALL, "y"): 2,
+    }
+    by_env = {(r.env_id, r.model_uid): r.mu for r in ratings}
+    assert by_env["A", "x"] == by_env["B", "x"] < by_env[OVERALL, "x"]
+
+
+def test_train_and_eval_games_both_rate_and_share_no_indices() -> None:
+    processor = RatingProcessor(RUN)
+    assert len(_rate(processor, _win(0, "x", "y"), _win(0, "x", "y", split="eval"))) == 8
+
+
+def test_a_game_seen_before_and_other_runs_change_nothing() -> None:
+    processor = RatingProcessor(RUN)
+    _rate(processor, _win(0, "x", "y"))
+    before = json.dumps(processor.state())
+    assert _rate(processor, _win(0, "x", "y"), _win(5, "x", "y", run_id="run-b")) == []
+    assert json.dumps(processor.state()) == before
+
+
+def test_an_outcome_without_seats_is_refused() -> None:
+    processor = RatingProcessor(RUN)
+    with pytest.raises(EventError, match="no seats"):
+        processor.handle(make_outcome(0, {}))
+    assert len(_rate(processor, _win(0, "x", "y"))) == 4
+
+
+# -- where a checkpoint starts ----------------------------------------------------------------
+
+
+def test_a_checkpoint_starts_from_its_parents_rating_at_its_first_game() -> None:
+    processor = RatingProcessor(RUN)
+    _rate(processor, _win(0, OLD, "x"))
+    parent = processor.skill(OLD, "Env-v0")
+    widened = Skill(parent.mu, math.hypot(parent.sigma, 25.0 / 12.0))
+    _rate(processor, _win(1, ME, ME))  # a mirror game tells who its parent is, and rates nobody
+    assert processor.skill(ME, "Env-v0") == widened
+    _rate(processor, _win(2, OLD, "x"))
+    later = processor.skill(OLD, "Env-v0")
+    assert processor.skill(ME, "Env-v0").mu == later.mu > parent.mu
+    _rate(processor, _win(3, ME, OLD))  # and both sides of a game start from before it
+    assert processor.skill(ME, "Env-v0").mu > later.mu > processor.skill(OLD, "Env-v0").mu
+
+
+def test_inherited_uncertainty_never_exceeds_a_strangers() -> None:
+    settings = TrueSkillSettings(inherited_sigma=100.0)
+    assert settings.inherited(Skill(30.0, 2.0)) == Skill(30.0, settings.sigma)
+
+
+def test_an_unrated_parent_passes_the_question_on() -> None:
+    processor = RatingProcessor(RUN)
+    _rate(processor, _win(0, "ckpt-000001", "x"))
+    strong = processor.skill("ckpt-000001").mu
+    # ckpt-000004 says its parent is ckpt-000003, which never played: the newest rated one before it is 1.
+    _rate(processor, _win(1, "ckpt-000004", "ckpt-000004"))
+    assert processor.skill("ckpt-000004").mu == strong
+    # ckpt-000005 was trained from 4, which is known but not rated.
+    _rate(processor, _win(2, "ckpt-000005", "ckpt-000005"))
+    assert processor.skill("ckpt-000005").mu == strong
+
+
+def test_a_parent_of_another_line_comes_before_a_newer_sibling() -> None:
+    processor = RatingProcessor(RUN)
+    _rate(processor, _win(0, "ckpt-000001", "x"), _win(1, "x", "ckpt-000002"))
+    branch = make_outcome(
+        2, {0: ("ckpt-000003", 0.0), 1: ("ckpt-000003", 0.0)}, parents={"ckpt-000003": "ckpt-000001"}
+    )
+    _rate(processor, branch)
+    assert processor.skill("ckpt-000003").mu == processor.skill("ckpt-000001").mu
+
+
+def test_without_any_rated_ancestor_the_start_is_the_default() -> None:
+    processor = RatingProcessor(RUN)
+    _rate(processor, _win(0, "ckpt-000005", "x"))
+    _rate(processor, _win(1, "ckpt-000002", "ckpt-000002"))
+    assert processor.skill("ckpt-000002") == Skill(25.0, 25.0 / 3.0)  # 5 is newer, no ancestor
+    assert processor.skill("stranger") == Skill(25.0, 25.0 / 3.0)
+    circle = {"ckpt-000007": "ckpt-000008", "ckpt-000008": "ckpt-000007"}
+    _rate(processor, make_outcome(2, {0: ("ckpt-000007", 0.0), 1: ("ckpt-000007", 0.0)}, parents=circle))
+    _rate(processor, make_outcome(3, {0: ("ckpt-000008", 0.0), 1: ("ckpt-000008", 0.0)}, parents=circle))
+    assert processor.skill("ckpt-000008").mu == processor.skill("ckpt-000005").mu
+
+
+# -- folding again ----------------------------------------------------------------------------
+
+models = st.sampled_from(["x", "y", "ckpt-000000", "ckpt-000001", "ckpt-000002"])
+games = st.lists(
+    st.tuples(
+        st.integers(0, 10),
+        st.sampled_from(["A", "B"]),
+        st.lists(st.tuples(models, st.sampled_from([-1.0, 0.0, 1.0])), min_size=2, max_size=3),
+    ),
+    max_size=12,
+)
+
+
+def _outcomes(draws: Sequence[tuple[int, str, list[tuple[str, float]]]]) -> list[GameOutcome]:
+    return [make_outcome(i, dict(enumerate(seats)), env_id=env_id) for i, env_id, seats in draws]
+
+
+@given(games, st.integers(0, 12))
+def test_folding_again_gives_the_same_bytes(
+    draws: list[tuple[int, str, list[tuple[str, float]]]], cut: int
+) -> None:
+    outcomes = _outcomes(draws)
+    live = RatingProcessor(RUN)
+    expected = [encode_event(r) for r in _rate(live, *outcomes)]
+    first = RatingProcessor(RUN)
+    head = _rate(first, *outcomes[:cut])
+    resumed = RatingProcessor(RUN)
+    resumed.load_state(json.loads(json.dumps(first.state())))
+    assert [encode_event(r) for r in head + _rate(resumed, *outcomes[cut:])] == expected
+    assert json.dumps(resumed.state()) == json.dumps(live.state())
+    assert len(set(expected)) == len(expected)
+
+
+@given(games)
+def test_seats_may_be_reversed(draws: list[tuple[int, str, list[tuple[str, float]]]]) -> None:
+    reversed_draws = [(i, env_id, seats[::-1]) for i, env_id, seats in draws]
+    one, two = RatingProcessor(RUN), RatingProcessor(RUN)
+    assert _rate(one, *_outcomes(draws)) == _rate(two, *_outcomes(reversed_draws))
+
+
+def test_ratings_find_the_order_of_strength() -> None:
+    processor = RatingProcessor(RUN)
+    strength = ["weak", "middle", "strong"]
+    index = 0
+    for _ in range(20):
+        for low in range(3):
+            for high in range(low + 1, 3):
+                processor.handle(_win(index, strength[high], strength[low]))
+                index += 1
+    mus = [processor.skill(uid).mu for uid in strength]
+    assert mus[0] + 5 < mus[1] < mus[2] - 5
