@@ -18,6 +18,8 @@ One TOML file describes a run; `--set key.path=value` overrides single keys; unk
 resolved configuration is recorded in the run's `run-started` event. This page is generated from
 `unstable_stream/runs/config.py` by `docs/build_reference.py`.
 
+Wherever code is named, your own may stand: see [extending](extending.md).
+
 `unstable-stream train FILE --dry-run` checks a file and prints it with all defaults filled in.
 """
 

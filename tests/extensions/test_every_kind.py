@@ -3,12 +3,14 @@
 import re
 import shutil
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.documented_code import blocks_of
 from unstable_stream.errors import ConfigError
 from unstable_stream.extensions import KINDS
 from unstable_stream.extensions.imports import FILE_MODULE_PREFIX
@@ -174,6 +176,20 @@ def test_an_object_of_this_process_needs_the_inline_backend(directory: Path) -> 
     check_config(configured("opponent_sampling", "mirror", rewards=rewards, backend="inline"))
     with pytest.raises(ConfigError, match=r'rewards\.final\.0: .*backend = "inline"'):
         check_config(configured("opponent_sampling", "mirror", rewards=rewards))
+
+
+def test_the_page_has_every_kind_and_a_configuration_that_works(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    root = EXAMPLES.parents[1]
+    monkeypatch.chdir(root)
+    page = root / "docs" / "extending.md"
+    (block,) = blocks_of(page, "toml")
+    check_config(parse_config(tomllib.loads(block.code)))
+    text = page.read_text()
+    for kind in KINDS.values():
+        assert f"\n| {kind.name.replace('_', ' ')} | `" in text
+        assert f"../examples/extensions/{kind.example}" in text
 
 
 def test_the_sample_has_an_event_of_every_type() -> None:

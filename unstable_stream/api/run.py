@@ -12,6 +12,7 @@ from unstable_stream.api.settings import changed_config, make_config
 from unstable_stream.api.tables import Table
 from unstable_stream.archive import query_arrow
 from unstable_stream.errors import RunError
+from unstable_stream.extensions import loading
 from unstable_stream.log.open import check_log
 from unstable_stream.runs.config import RunConfig, parse_config
 from unstable_stream.runs.fork import Fork, check_fork, find_fork
@@ -139,6 +140,11 @@ class Run:
         return self._launch(resume=True, block=block, live=live)
 
     def _launch(self, *, resume: bool, block: bool, live: bool) -> "Run":
+        if loading():
+            raise RunError(
+                "a run is started while this script is imported for the code that it names: guard the start "
+                'of the run with if __name__ == "__main__":'
+            )
         if self._launching is not None and self._launching.running:
             raise RunError(f"run {self._id} is running: wait() for it, or stop() it")
         how = (self._config, self._place, self._id, self._fork)

@@ -70,6 +70,7 @@ def import_file(path: Path) -> ModuleType:
     assert spec is not None, "the name ends in .py"
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    setattr(module, _DIGEST, hashlib.sha256(source).hexdigest())
     search(full.parent)
     sys.modules[name] = module  # annotations and dataclasses are looked up there
     try:
@@ -78,9 +79,8 @@ def import_file(path: Path) -> ModuleType:
             # changed within a second.
             exec(compile(source, str(full), "exec"), vars(module))
     except Exception as error:
-        del sys.modules[name]
+        sys.modules.pop(name, None)
         raise _failed(str(path), error) from error
-    setattr(module, _DIGEST, hashlib.sha256(source).hexdigest())
     return module
 
 
