@@ -214,7 +214,7 @@ def test_replay_trains_a_learner(directory: Path) -> None:
         (["replay", "--into-log", "x", "--consumer", "y"], "--into-log and --consumer: give one of them"),
         (["replay", "--learner", "x.toml"], "trains on the steps of one run"),
         (["replay", "--epochs", "2"], "--set and --epochs go with --learner"),
-        (["replay", "zzz"], "no run 'zzz' here; known runs: run-a"),
+        (["replay", "zzz"], "no run 'zzz' in this log; known runs: run-a"),
     ],
 )
 def test_a_mistake_is_one_line_on_stderr(arguments: list[str], says: str, directory: Path) -> None:

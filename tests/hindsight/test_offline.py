@@ -167,7 +167,7 @@ async def test_a_run_is_found_by_its_prefix(log: LocalLog) -> None:
     assert (await find_recorded_run(history, SOURCE))[0] == SOURCE
     with pytest.raises(RunError, match="beginning of several runs: learner-other, learner-test"):
         await find_recorded_run(history, "learner")
-    with pytest.raises(RunError, match="no run 'x' here; known runs: learner-other, learner-test"):
+    with pytest.raises(RunError, match="no run 'x' in this log; known runs: learner-other, learner-test"):
         await find_recorded_run(history, "x")
 
 

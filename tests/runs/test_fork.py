@@ -22,7 +22,8 @@ from unstable_stream.log.records import record_from_event
 from unstable_stream.log.topics import load_topics
 from unstable_stream.proofs.audit_fold import RunAudit
 from unstable_stream.runs.fork import Fork, find_fork, fork_config
-from unstable_stream.runs.records import run_started, start_run
+from unstable_stream.runs.history import run_started
+from unstable_stream.runs.records import start_run
 from unstable_stream.runs.run_view import RunView
 from unstable_stream.workers.schedule import GameSchedule
 
@@ -165,7 +166,7 @@ def test_a_forks_books_begin_where_it_does() -> None:
         audit.apply(event, f"t[0]@{offset}")
         view.apply(event)
     assert audit.report().problems == ()
-    assert (view.first_update, view.update) == (2, 2)
+    assert (view.status.updates_before, view.update) == (2, 2)
     audit.apply(started_game(42, 5), "t[0]@9")
     audit.apply(update(4, 0), "t[0]@10")
     problems = audit.report().problems

@@ -11,9 +11,9 @@ from unstable_stream.api.settings import make_config
 from unstable_stream.api.tables import Table
 from unstable_stream.archive import query_arrow
 from unstable_stream.errors import ConfigError
-from unstable_stream.runs import run_list
+from unstable_stream.runs import history
 from unstable_stream.runs.config import RunConfig
-from unstable_stream.runs.run_list import RunStatus
+from unstable_stream.runs.history import RunStatus
 
 if TYPE_CHECKING:
     from unstable_stream.api.documented import Collector, StandardLearner
@@ -105,7 +105,7 @@ def list_runs(data: Path | str | None = None, log: str | None = None) -> list[Ru
 
     async def read() -> list[RunStatus]:
         async with place.opened_log() as opened:
-            return await run_list.list_runs(opened)
+            return await history.list_runs(opened)
 
     return wait_for(read())
 

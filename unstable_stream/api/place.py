@@ -8,7 +8,7 @@ from pathlib import Path
 from unstable_stream.log.open import opened_log
 from unstable_stream.log.port import EventLog
 from unstable_stream.runs.data_dir import DEFAULT_DATA_DIR, DataDir
-from unstable_stream.runs.records import find_run
+from unstable_stream.runs.history import find_run
 
 __all__ = ["DEFAULT_DATA_DIR", "DEFAULT_LOG", "Place"]
 

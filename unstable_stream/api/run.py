@@ -16,7 +16,8 @@ from unstable_stream.extensions import loading
 from unstable_stream.log.open import check_log
 from unstable_stream.runs.config import RunConfig, parse_config
 from unstable_stream.runs.fork import Fork, check_fork, find_fork
-from unstable_stream.runs.records import find_run, new_run_id
+from unstable_stream.runs.history import find_run
+from unstable_stream.runs.records import new_run_id
 from unstable_stream.runs.resume import check_resumable
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ class Run:
             return self._outcome
         if not self._recorded:
             return "built"
-        from unstable_stream.runs.run_list import list_runs
+        from unstable_stream.runs.history import list_runs
 
         async def read() -> str:
             async with self._place.opened_log() as log:

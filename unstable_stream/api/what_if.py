@@ -15,7 +15,7 @@ from unstable_stream.hindsight.rerate import find_archived_run, rerate_from_arch
 from unstable_stream.model_pool import TrueSkillSettings
 from unstable_stream.model_pool.systems import Elo, OpenSkill, RatingSystem, TrueSkill
 from unstable_stream.runs.config import RewardConfig, RunConfig
-from unstable_stream.runs.records import find_run
+from unstable_stream.runs.history import find_run
 
 __all__ = ["Rerated", "RewardChange", "Source", "rederive_run", "rerate_run"]
 

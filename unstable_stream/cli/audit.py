@@ -33,7 +33,7 @@ def _audit(
     from unstable_stream.log.open import opened_log
     from unstable_stream.proofs.audit import audit_run
     from unstable_stream.runs.data_dir import DataDir
-    from unstable_stream.runs.records import find_run
+    from unstable_stream.runs.history import find_run
 
     async def read() -> "AuditReport":
         async with opened_log(log, DataDir(data).log, existing=True) as opened:

@@ -47,7 +47,7 @@ def _processors(
 async def _serve(location: str, run: str | None, runtime: str, data: Path) -> None:
     from unstable_stream.log.open import opened_log
     from unstable_stream.runs.data_dir import DataDir
-    from unstable_stream.runs.records import find_run
+    from unstable_stream.runs.history import find_run
     from unstable_stream.streams.processors import run_processors
 
     stop = asyncio.Event()

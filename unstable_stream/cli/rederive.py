@@ -51,7 +51,7 @@ def _rederive(
     from unstable_stream.log.open import opened_log
     from unstable_stream.runs.code import confine_to_own, patterns_of
     from unstable_stream.runs.data_dir import DataDir
-    from unstable_stream.runs.records import find_run
+    from unstable_stream.runs.history import find_run
 
     form = pick_format(as_csv, as_json, as_table)
 

@@ -163,7 +163,7 @@ def _find(run: str, source: Source | None, data: Path, location: str) -> "tuple[
     from unstable_stream.hindsight.rerate import find_archived_run
     from unstable_stream.log.open import opened_log
     from unstable_stream.runs.data_dir import DataDir
-    from unstable_stream.runs.records import find_run
+    from unstable_stream.runs.history import find_run
 
     directory = DataDir(data)
     if source is Source.ARCHIVE or (source is None and directory.archive.is_file()):

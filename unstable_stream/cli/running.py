@@ -86,7 +86,7 @@ def run_config(
 
 async def _find(run_id: str, location: str, directory: "DataDir") -> tuple[str, RunConfig]:
     from unstable_stream.log.open import opened_log
-    from unstable_stream.runs.records import find_run
+    from unstable_stream.runs.history import find_run
 
     async with opened_log(location, directory.log, existing=True) as log:
         return await find_run(log, run_id)

@@ -66,7 +66,7 @@ def _runs(
 async def _runs_of_log(location: str, data: Path) -> list[tuple[object, ...]]:
     from unstable_stream.log.open import opened_log
     from unstable_stream.runs.data_dir import DataDir
-    from unstable_stream.runs.run_list import list_runs
+    from unstable_stream.runs.history import list_runs
 
     async with opened_log(location, DataDir(data).log, existing=True) as log:
         found = await list_runs(log)

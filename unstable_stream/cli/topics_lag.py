@@ -56,10 +56,10 @@ def _lag(
 
     async def measure(opened: "EventLog") -> list["Lag"]:
         from unstable_stream.log.topics import load_topics
-        from unstable_stream.runs.run_list import finished_runs
+        from unstable_stream.runs.history import read_history
         from unstable_stream.tracking.lag import live_groups, measure_lag
 
-        groups = await live_groups(opened, () if everyone else await finished_runs(opened))
+        groups = await live_groups(opened, () if everyone else (await read_history(opened)).finished())
         groups = [name for name in groups if wanted is None or wanted in name]
         return await measure_lag(opened, groups, load_topics().keys())
 

@@ -41,7 +41,7 @@ def _verify(
     from unstable_stream.proofs.verify import verify_run
     from unstable_stream.runs.code import confine_to_own
     from unstable_stream.runs.data_dir import DataDir
-    from unstable_stream.runs.records import find_run
+    from unstable_stream.runs.history import find_run
 
     async def read(progress: Callable[[str, int, int], None]) -> "VerifyReport":
         async with opened_log(log, DataDir(data).log, existing=True) as opened:

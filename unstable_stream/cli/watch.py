@@ -26,7 +26,7 @@ def _watch(
     """
     from unstable_stream.log.open import opened_log
     from unstable_stream.runs.data_dir import DataDir
-    from unstable_stream.runs.records import find_run
+    from unstable_stream.runs.history import find_run
     from unstable_stream.tracking.terminal_interface import watch_run
 
     async def follow() -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from unstable_stream.errors import ConfigError, RunError
-from unstable_stream.events import LearnerUpdate, RunResumed, RunStarted, Step
+from unstable_stream.events import LearnerUpdate, RunStarted, Step
 from unstable_stream.log.port import Consumer, EventLog
 from unstable_stream.log.reading import readable_events
 from unstable_stream.log.records import record_from_event
@@ -27,6 +27,7 @@ from unstable_stream.log.topics import load_topics
 from unstable_stream.proofs.replayed_steps import replayed_step
 from unstable_stream.runs.config import RunConfig, parse_config
 from unstable_stream.runs.data_dir import DataDir
+from unstable_stream.runs.history import RunHistory
 from unstable_stream.runs.records import finish_run, new_run_id, start_run
 from unstable_stream.streams.history import History, Slice, merged
 
@@ -53,17 +54,12 @@ async def find_recorded_run(history: History, prefix: str) -> tuple[str, Mapping
     Raises:
         RunError: no such run, or several; lists what is there.
     """
-    configs: dict[str, Mapping[str, Any]] = {}
+    runs = RunHistory()
     async for piece in merged(history, Slice(topics=(RunStarted.TOPIC,))):
         for event in readable_events(piece.records):
-            if isinstance(event, RunStarted | RunResumed):
-                configs[event.run_id] = event.config
-    found = [prefix] if prefix in configs else [run for run in configs if run.startswith(prefix)]
-    if not found:
-        raise RunError(f"no run {prefix!r} here; known runs: {', '.join(sorted(configs)[-10:]) or 'none'}")
-    if len(found) > 1:
-        raise RunError(f"{prefix!r} is the beginning of several runs: {', '.join(sorted(found))}")
-    return found[0], configs[found[0]]
+            runs.apply(event)
+    run = runs.find(prefix)
+    return run.run_id, run.settings
 
 
 def load_offline_config(

@@ -14,7 +14,6 @@ import numpy as np
 from unstable_stream.archive import query
 from unstable_stream.archive.game_columns import SeatColumns, archived_parents, archived_seats
 from unstable_stream.archive.what_if import LabelledSet
-from unstable_stream.errors import RunError
 from unstable_stream.events import GameOutcome, Rating
 from unstable_stream.events.id_sets import IndexSet
 from unstable_stream.hindsight.rating_set import Rater, Rerated, Scopes, UsedRating
@@ -23,6 +22,7 @@ from unstable_stream.log.reading import events_to_end
 from unstable_stream.model_pool.rating_columns import GameColumns, Names
 from unstable_stream.model_pool.systems import RatingSystem
 from unstable_stream.runs.config import RunConfig, parse_config
+from unstable_stream.runs.history import pick_run
 
 __all__ = ["find_archived_run", "rerate_from_archive", "rerate_from_log"]
 
@@ -135,13 +135,6 @@ def find_archived_run(path: Path, run_id: str) -> tuple[str, RunConfig]:
         "SELECT run_id, config FROM run_events WHERE config IS NOT NULL "
         "ORDER BY run_id, coalesce(resumption, 0)",
     ).rows
-    configs = {found: config for found, config in rows if found.startswith(run_id)}
-    if run_id in configs:
-        configs = {run_id: configs[run_id]}
-    if not configs:
-        known = ", ".join(sorted({found for found, _ in rows})[-10:]) or "none"
-        raise RunError(f"no run {run_id!r} in {path}; known runs: {known}")
-    if len(configs) > 1:
-        raise RunError(f"{run_id!r} is the beginning of several runs: {', '.join(sorted(configs))}")
-    ((full_id, config),) = configs.items()
-    return full_id, parse_config(msgspec.json.decode(config), origin=f"run {full_id}")
+    configs = dict(rows)
+    full_id = pick_run(run_id, configs, str(path))
+    return full_id, parse_config(msgspec.json.decode(configs[full_id]), origin=f"run {full_id}")

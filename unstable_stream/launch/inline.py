@@ -23,7 +23,7 @@ from unstable_stream.launch.stream_services import serve_stream
 from unstable_stream.log.port import EventLog
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.data_dir import DataDir
-from unstable_stream.runs.records import run_started
+from unstable_stream.runs.history import run_started
 from unstable_stream.workers.collector import Collector
 from unstable_stream.workers.engine import LocalEngine, build_engine
 from unstable_stream.workers.rollout import RolloutWorker

@@ -33,13 +33,8 @@ from unstable_stream.runs.code import patterns_of, remember_code
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.runs.fork import Fork
-from unstable_stream.runs.records import (
-    finish_run,
-    new_run_id,
-    resume_run,
-    run_started,
-    start_run,
-)
+from unstable_stream.runs.history import run_started
+from unstable_stream.runs.records import finish_run, new_run_id, resume_run, start_run
 from unstable_stream.tracking.reports import LAUNCHER, Reporter, Service, service_values
 
 __all__ = ["Backend", "Launch", "launch"]

@@ -20,7 +20,7 @@ from unstable_stream.launch.stream_services import STREAM_SERVICES, serve_stream
 from unstable_stream.log.open import opened_log
 from unstable_stream.runs.code import find_code
 from unstable_stream.runs.data_dir import DataDir
-from unstable_stream.runs.records import find_run
+from unstable_stream.runs.history import find_run
 
 __all__ = ["SERVICES", "main"]
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from unstable_stream.log.port import EventLog
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.data_dir import DataDir
-from unstable_stream.runs.records import run_started
+from unstable_stream.runs.history import run_started
 from unstable_stream.tracking.reports import ARCHIVER, Reporter, archived_values, reporting
 
 if TYPE_CHECKING:

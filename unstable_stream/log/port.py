@@ -157,6 +157,10 @@ class EventLog(Protocol):
     async def log_id(self) -> str:
         """Return what tells this log from any other: offsets mean something only together with it."""
 
+    @property
+    def compacts(self) -> bool:
+        """Whether a topic with the policy ``compact`` may have lost all but the newest record of a key."""
+
     async def create_topics(self, specs: Sequence[TopicSpec]) -> None:
         """Create those that do not exist; an existing one with other partitions is an error."""
 

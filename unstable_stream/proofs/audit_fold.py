@@ -34,11 +34,11 @@ from unstable_stream.events import (
     Trajectory,
     checkpoint_uid,
     encode_event,
-    event_id,
     trajectory_id,
 )
 from unstable_stream.reward_transformations import expected_steps
 from unstable_stream.runs.config import RunConfig
+from unstable_stream.runs.history import RunStatus
 
 __all__ = ["AuditReport", "GameCounts", "RunAudit", "StepCounts"]
 
@@ -154,14 +154,20 @@ class RunAudit:
     _unreadable: dict[str, str] = field(default_factory=dict)
     _redelivered: int = 0
     _replayed: int = 0
-    _configs: dict[int, RunConfig] = field(default_factory=dict)
-    _ends: dict[str, str] = field(default_factory=dict)
-    _first_update: int = 0
-    """Where the run began: 0, or the update of the parent it was forked at."""
-    _first_game: int = 0
-    """The number of its first training game; a fork numbers on from its parent's."""
-    _replays: bool = False
-    """Whether its steps are replayed ones of its parent: their trajectories are the parent's too."""
+    _run: RunStatus = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._run = RunStatus(self.run_id)
+
+    @property
+    def _replays(self) -> bool:
+        """Whether its steps are replayed ones of its parent: their trajectories are the parent's too."""
+        return self._run.replayed_run_id is not None
+
+    @property
+    def _config(self) -> RunConfig | None:
+        """What it runs with; ``None`` if it never started."""
+        return self._run.config() if self._run.settings else None
 
     # -- fold ---------------------------------------------------------------------------------
 
@@ -200,15 +206,7 @@ class RunAudit:
         self._problems.append((kind, text))
 
     def _apply_run(self, event: Event, where: str) -> None:
-        if isinstance(event, RunStarted):
-            self._configs[0] = RunConfig.model_validate(event.config)
-            self._first_update, self._first_game = event.parent_update or 0, event.parent_games
-            self._replays = event.replays
-        elif isinstance(event, RunResumed):
-            self._configs[event.resumption] = RunConfig.model_validate(event.config)
-
-    def _apply_end(self, event: RunFinished, where: str) -> None:
-        self._ends[event.event_id] = event.outcome
+        self._run.apply(event)
 
     def _apply_started(self, event: GameStarted, where: str) -> None:
         self._started[event.game_id] = _Game(event.game_index, event.split, where)
@@ -270,7 +268,7 @@ class RunAudit:
     @property
     def state(self) -> str:
         """See :attr:`AuditReport.state`."""
-        return self._ends.get(event_id(self.run_id, "run-finished", max(self._configs, default=0)), "running")
+        return self._run.state
 
     def report(self, more_problems: Iterable[tuple[str, str]] = ()) -> AuditReport:
         """Weigh what has been folded; ``more_problems`` are found outside the log, as (kind, text)."""
@@ -317,7 +315,7 @@ class RunAudit:
                     yield "game never started", f"{game.where}: game {game_id} ended, but never started"
         for split, counts in games.items():
             indices = {game.game_index for game in self._started.values() if game.split == split}
-            first = self._first_game if split == "train" else 0
+            first = self._run.games_before if split == "train" else 0
             for missing in sorted(set(range(first, max(indices, default=-1) + 1)) - indices):
                 yield "game index left out", f"{split} game {missing} was never started, later ones were"
             if counts.started != counts.finished + counts.abandoned + counts.in_flight:
@@ -330,8 +328,8 @@ class RunAudit:
                 yield "games in flight", f"the run is over, but {counts.in_flight} {split} games never ended"
 
     def _count_steps(self) -> tuple[StepCounts, list[tuple[str, str]]]:
-        configs = self._configs
-        filtering = bool(configs) and configs[max(configs)].collector.filter_opponent_invalid
+        config = self._config
+        filtering = config is not None and config.collector.filter_opponent_invalid
         problems: list[tuple[str, str]] = []
         found: dict[str, list[int]] = {}
         for trajectory, turn_index in () if self._replays else self._steps.values():
@@ -417,7 +415,7 @@ class RunAudit:
                     yield "trajectory missing", f"{game.where}: seat {seat} of game {game_id} has none"
 
     def _update_problems(self) -> Iterable[tuple[str, str]]:
-        expected = range(self._first_update + 1, max(self._updates, default=0) + 1)
+        expected = range(self._run.updates_before + 1, max(self._updates, default=0) + 1)
         for missing in sorted(set(expected) - self._updates.keys()):
             yield "update left out", f"there is no update {missing}, but later ones"
         for number, update in self._updates.items():
@@ -429,11 +427,11 @@ class RunAudit:
                     f"update {number} names checkpoint {update.model_uid}, topic checkpoints has "
                     f"{'one' if number in self._checkpoints else 'none'}",
                 )
-        config = self._configs[max(self._configs)] if self._configs else None
+        config = self._config
         if config is None:
             yield "run never started", f"there is no run-started event of {self.run_id}"
         elif self.state == "completed":
-            needed = config.learner.iterations - self._first_update
+            needed = config.learner.iterations - self._run.updates_before
             if len(self._updates) < needed:
                 yield (
                     "updates missing",
@@ -442,16 +440,16 @@ class RunAudit:
 
     def _checkpoint_problems(self) -> Iterable[tuple[str, str]]:
         for iteration, checkpoint in self._checkpoints.items():
-            if iteration > self._first_update and iteration not in self._updates:
+            if iteration > self._run.updates_before and iteration not in self._updates:
                 yield "checkpoint without update", f"no update made checkpoint {checkpoint.model_uid}"
-        if self._updates and self._first_update not in self._checkpoints:
+        if self._updates and self._run.updates_before not in self._checkpoints:
             yield "checkpoint missing", "the initial policy was never published"
 
 
 _HANDLERS: Final[Mapping[type[Event], Callable[..., None]]] = {
     RunStarted: RunAudit._apply_run,
     RunResumed: RunAudit._apply_run,
-    RunFinished: RunAudit._apply_end,
+    RunFinished: RunAudit._apply_run,
     GameStarted: RunAudit._apply_started,
     GameAbandoned: RunAudit._apply_abandoned,
     GameOutcome: RunAudit._apply_outcome,

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from unstable_stream.errors import RunError
 from unstable_stream.events import (
     Checkpoint,
     ExtensionUse,
@@ -12,19 +11,14 @@ from unstable_stream.events import (
     GameStarted,
     LearnerUpdate,
     Rating,
-    RunFinished,
-    RunResumed,
-    RunStarted,
     Step,
     Trajectory,
-    event_id,
 )
-from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.port import EventLog, Positions
-from unstable_stream.log.reading import events_to_end
 from unstable_stream.model_pool import RatingProcessor
 from unstable_stream.reward_transformations import RewardProcessor
-from unstable_stream.runs.config import RunConfig, parse_config
+from unstable_stream.runs.config import RunConfig
+from unstable_stream.runs.history import read_history
 from unstable_stream.streams.folds import group_of
 
 __all__ = ["RunScope"]
@@ -67,24 +61,7 @@ class RunScope:
     @classmethod
     async def read(cls, log: EventLog, run_id: str) -> "RunScope":
         """Look at the log now; raises :class:`RunError` if there is no such run."""
-        configs: dict[int, Mapping[str, object]] = {}
-        code: dict[int, Sequence[ExtensionUse]] = {}
-        outcomes: dict[str, str] = {}
-        first_update = 1
-        replayed_run_id: str | None = None
-        async for _, event in events_to_end(log, (RunStarted.TOPIC,), run_id=run_id):
-            if isinstance(event, RunStarted):
-                configs[0] = event.config
-                code[0] = event.extensions
-                first_update = (event.parent_update or 0) + 1
-                replayed_run_id = event.parent_run_id if event.replays else None
-            elif isinstance(event, RunResumed):
-                configs[event.resumption] = event.config
-                code[event.resumption] = event.extensions
-            elif isinstance(event, RunFinished):
-                outcomes[event.event_id] = event.outcome
-        if not configs:
-            raise RunError(f"no run {run_id!r} in this log")
+        run = (await read_history(log)).find(run_id)
         # Before the ends: whatever had been processed by then has its results below them.
         processed = {
             processor.inputs[0]: await _processed(log, processor.name, run_id)
@@ -99,15 +76,14 @@ class RunScope:
         settings = await log.topic_settings()
         return cls(
             run_id=run_id,
-            config=parse_config(configs[max(configs)], origin=f"run {run_id}"),
-            code=code[max(code)],
-            state=outcomes.get(event_id(run_id, "run-finished", max(configs)), "running"),
-            first_update=first_update,
-            replayed_run_id=replayed_run_id,
+            config=run.config(),
+            code=run.extensions,
+            state=run.state,
+            first_update=run.updates_before + 1,
+            replayed_run_id=run.replayed_run_id,
             ends=ends,
             trimmed={topic: any((await log.beginning_offsets(topic)).values()) for topic in _TOPICS},
-            # A local log keeps every record, whatever the policy.
-            compacted=not isinstance(log, LocalLog) and settings[Rating.TOPIC].cleanup_policy == "compact",
+            compacted=log.compacts and settings[Rating.TOPIC].cleanup_policy == "compact",
             processed=processed,
         )
 

@@ -15,9 +15,9 @@ import msgspec
 from unstable_stream.errors import ConfigError, RunError
 from unstable_stream.events import Checkpoint, GameStarted, checkpoint_uid, event_id
 from unstable_stream.log.port import EventLog
-from unstable_stream.log.reading import read_to_end, readable_events
+from unstable_stream.log.reading import events_to_end
 from unstable_stream.runs.config import RunConfig, parse_config
-from unstable_stream.runs.records import find_run
+from unstable_stream.runs.history import find_run
 
 __all__ = ["Fork", "check_fork", "find_fork", "fork_config"]
 
@@ -59,15 +59,9 @@ async def find_fork(log: EventLog, run_id: str, update: int | None = None) -> tu
     """
     run_id, config = await find_run(log, run_id)
     found: dict[int, Checkpoint] = {}
-    games: list[GameStarted] = []
-    async for record in read_to_end(log, ("checkpoints", "games")):
-        for event in readable_events([record]):
-            if event.run_id != run_id:
-                continue
-            if isinstance(event, Checkpoint):
-                found.setdefault(event.iteration, event)
-            elif isinstance(event, GameStarted) and event.split == "train":
-                games.append(event)
+    async for _, event in events_to_end(log, (Checkpoint.TOPIC,), run_id=run_id):
+        if isinstance(event, Checkpoint):
+            found.setdefault(event.iteration, event)
     if not found:
         raise RunError(f"run {run_id} has no checkpoint yet, so there is nothing to fork")
     if update is None:
@@ -88,12 +82,17 @@ async def find_fork(log: EventLog, run_id: str, update: int | None = None) -> tu
             "learner.keep_optimizer_states): fork at a newer update, or start a run with "
             f"learner.initial_lora_path={chosen.path}"
         )
-    # The last checkpoint's moment is recorded; of the games before it the highest number counts.
-    started = [game.game_index + 1 for game in games if game.occurred_at_ms <= chosen.occurred_at_ms]
+    games = 0
+    async for _, event in events_to_end(log, (GameStarted.TOPIC,), run_id=run_id):
+        # The checkpoint's moment is recorded; of the games before it the highest number counts.
+        if not isinstance(event, GameStarted) or event.split != "train":
+            continue
+        if event.occurred_at_ms <= chosen.occurred_at_ms:
+            games = max(games, event.game_index + 1)
     fork = Fork(
         parent_run_id=run_id,
         update=update,
-        games=max(started, default=0),
+        games=games,
         checkpoints=tuple(found[number] for number in sorted(found) if number <= update),
     )
     return fork, config

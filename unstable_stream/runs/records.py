@@ -1,4 +1,4 @@
-"""Runs as they stand in the log: start one, find one, read back its configuration."""
+"""Record that a run starts, goes on or ends."""
 
 import re
 import secrets
@@ -6,24 +6,21 @@ import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from unstable_stream.errors import RunError
-from unstable_stream.events import Event, LearnerUpdate, RunFinished, RunResumed, RunStarted, event_id
+from unstable_stream.events import LearnerUpdate, RunFinished, RunResumed, RunStarted, event_id
 from unstable_stream.log.port import EventLog
-from unstable_stream.log.reading import events_to_end
 from unstable_stream.log.records import record_from_event
 from unstable_stream.runs.code import code_in_use
-from unstable_stream.runs.config import RunConfig, parse_config
+from unstable_stream.runs.config import RunConfig
+from unstable_stream.runs.history import read_history
 from unstable_stream.version import __version__
 
 if TYPE_CHECKING:
     from unstable_stream.runs.fork import Fork
 
 __all__ = [
-    "find_run",
     "finish_run",
     "new_run_id",
     "resume_run",
-    "run_started",
     "start_run",
 ]
 
@@ -64,22 +61,14 @@ async def start_run(
     return event
 
 
-async def run_started(log: EventLog, run_id: str) -> RunStarted:
-    """Return how a run began; raises :class:`RunError` if there is no such run."""
-    for event in await _run_events(log, run_id):
-        if isinstance(event, RunStarted):
-            return event
-    raise RunError(f"no run {run_id!r} in this log")
-
-
 async def resume_run(log: EventLog, run_id: str, config: RunConfig) -> RunResumed:
-    """Record that a run goes on."""
-    resumptions = sum(1 for event in await _run_events(log, run_id) if isinstance(event, RunResumed))
+    """Record that a run goes on; raises :class:`RunError` if there is no such run."""
+    resumption = (await read_history(log)).find(run_id).resumptions + 1
     event = RunResumed(
-        event_id=event_id(run_id, "run-resumed", resumptions + 1),
+        event_id=event_id(run_id, "run-resumed", resumption),
         run_id=run_id,
         occurred_at_ms=_now_ms(),
-        resumption=resumptions + 1,
+        resumption=resumption,
         config=config.model_dump(mode="json"),
         package_version=__version__,
         extensions=code_in_use(config),
@@ -89,49 +78,20 @@ async def resume_run(log: EventLog, run_id: str, config: RunConfig) -> RunResume
 
 
 async def finish_run(log: EventLog, run_id: str, outcome: str, reason: str) -> None:
-    """Record how a run ended; ``outcome`` is ``completed``, ``stopped`` or ``failed``."""
-    resumptions = sum(1 for event in await _run_events(log, run_id) if isinstance(event, RunResumed))
-    updates = {
-        event.update
-        async for _, event in events_to_end(log, (LearnerUpdate.TOPIC,), run_id=run_id)
-        if isinstance(event, LearnerUpdate)
-    }
+    """Record how a run ended; ``outcome`` is ``completed``, ``stopped`` or ``failed``.
+
+    Raises :class:`RunError` if there is no such run.
+    """
+    run = (await read_history(log, (RunStarted.TOPIC, LearnerUpdate.TOPIC))).find(run_id)
     finished = RunFinished(
-        event_id=event_id(run_id, "run-finished", resumptions),
+        event_id=event_id(run_id, "run-finished", run.resumptions),
         run_id=run_id,
         occurred_at_ms=_now_ms(),
         outcome=outcome,
         reason=reason,
-        updates=len(updates),
+        updates=run.updates,
     )
     await log.append([record_from_event(finished)])
-
-
-async def find_run(log: EventLog, run_id: str) -> tuple[str, RunConfig]:
-    """Return a run's full id and the configuration it runs with, given its id or an unambiguous prefix.
-
-    Raises:
-        RunError: no such run, or several; lists what is there.
-    """
-    events = await _run_events(log, run_id, prefix=True)
-    found = {event.run_id for event in events if isinstance(event, RunStarted)}
-    if run_id in found:
-        found = {run_id}
-    if not found:
-        known = sorted({e.run_id for e in await _run_events(log, "", prefix=True)}) or ["none"]
-        raise RunError(f"no run {run_id!r} in this log; known runs: {', '.join(known[-10:])}")
-    if len(found) > 1:
-        raise RunError(f"{run_id!r} is the beginning of several runs: {', '.join(sorted(found))}")
-    full_id = found.pop()
-    configs = [e.config for e in events if e.run_id == full_id and isinstance(e, RunStarted | RunResumed)]
-    return full_id, parse_config(configs[-1], origin=f"run {full_id}")
-
-
-async def _run_events(log: EventLog, run_id: str, *, prefix: bool = False) -> list[Event]:
-    if RunStarted.TOPIC not in await log.topics():
-        return []  # a log that no run has used yet
-    events = [event async for _, event in events_to_end(log, ("runs",))]
-    return [e for e in events if (e.run_id.startswith(run_id) if prefix else e.run_id == run_id)]
 
 
 def _now_ms() -> int:

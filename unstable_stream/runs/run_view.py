@@ -13,12 +13,11 @@ from unstable_stream.events import (
     LearnerUpdate,
     Metrics,
     Rating,
-    RunFinished,
-    RunResumed,
     RunStarted,
     Trajectory,
 )
 from unstable_stream.runs.config import RunConfig
+from unstable_stream.runs.history import RunStatus
 
 __all__ = ["RunView", "Score"]
 
@@ -74,8 +73,6 @@ class RunView:
     games: dict[str, int] = field(default_factory=lambda: {"train": 0, "eval": 0})
     in_flight: set[str] = field(default_factory=set)
     abandoned: int = 0
-    first_update: int = 0
-    """Where the run began: 0, or the update of the parent it was forked at."""
     update: int = 0
     last_update: LearnerUpdate | None = None
     recent: deque[tuple[bool, bool]] = field(default_factory=lambda: deque(maxlen=_RECENT_GAMES))
@@ -88,18 +85,22 @@ class RunView:
     """The overall rating of each model."""
     engine: dict[str, float] = field(default_factory=dict)
     checkpoints: int = 0
-    finished: RunFinished | None = None
+    status: RunStatus = field(init=False)
+    """How the run stands."""
     _ends: deque[tuple[int, int]] = field(default_factory=deque)
     _iterations: dict[str, int] = field(default_factory=dict)
     _ended: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.status = RunStatus(self.run_id)
 
     def apply(self, event: Event) -> None:
         """Take one event in; other runs' events change nothing."""
         if event.run_id != self.run_id:
             return
+        self.status.apply(event)
         if isinstance(event, RunStarted):
-            self.first_update = event.parent_update or 0
-            self.update = max(self.update, self.first_update)
+            self.update = max(self.update, self.status.updates_before)
         elif isinstance(event, GameStarted):
             if event.game_id not in self._ended:
                 self.in_flight.add(event.game_id)
@@ -122,10 +123,6 @@ class RunView:
                 self.ratings[event.model_uid] = event
         elif isinstance(event, Metrics):
             self.engine.update({k: v for k, v in event.values.items() if k.startswith("inference/")})
-        elif isinstance(event, RunFinished):
-            self.finished = event
-        elif isinstance(event, RunResumed):
-            self.finished = None
 
     def _end(self, game_id: str) -> None:
         self._ended.add(game_id)

@@ -5,15 +5,15 @@ again. A run is recorded before anything else of it, so whoever meets one of its
 """
 
 import asyncio
-from collections.abc import Collection, Mapping
-from typing import Any
+from collections.abc import Collection
 
 from unstable_stream.errors import EventError
 from unstable_stream.events import RunStarted
 from unstable_stream.log.port import Consumer, EventLog
 from unstable_stream.log.reading import read_on, readable_events
 from unstable_stream.runs.code import find_code
-from unstable_stream.runs.config import RunConfig, parse_config
+from unstable_stream.runs.config import RunConfig
+from unstable_stream.runs.history import RunHistory
 
 __all__ = ["RunDirectory"]
 
@@ -23,25 +23,24 @@ class RunDirectory:
 
     def __init__(self, log: EventLog) -> None:
         self._event_log = log
-        self._settings: dict[str, Mapping[str, Any]] = {}
+        self._history = RunHistory()
         self._configs: dict[str, RunConfig] = {}
         self._consumer: Consumer | None = None
         self._reading = asyncio.Lock()
 
     async def learn(self, run_ids: Collection[str]) -> None:
         """Read ``runs`` to its end if one of these is not known yet."""
-        if self._settings.keys() >= set(run_ids):
+        if self._history.runs.keys() >= set(run_ids):
             return
         async with self._reading:
-            if self._settings.keys() >= set(run_ids):
+            if self._history.runs.keys() >= set(run_ids):
                 return  # another partition has met it at the same time
             ends = await self._event_log.end_offsets(RunStarted.TOPIC)
             if self._consumer is None:
                 self._consumer = await self._event_log.consumer([RunStarted.TOPIC])
             async for records in read_on(self._consumer, ends):
                 for event in readable_events(records):
-                    if isinstance(event, RunStarted):
-                        self._settings.setdefault(event.run_id, event.config)
+                    self._history.apply(event)
 
     def config(self, run_id: str) -> RunConfig:
         """Return the configuration a run began with.
@@ -52,12 +51,12 @@ class RunDirectory:
         """
         config = self._configs.get(run_id)
         if config is None:
-            settings = self._settings.get(run_id)
-            if settings is None:
+            run = self._history.runs.get(run_id)
+            if run is None or run.began is None:
                 raise EventError(
                     f"run {run_id!r} is not in topic {RunStarted.TOPIC}: nothing says how to fold it"
                 )
-            config = self._configs[run_id] = parse_config(settings, origin=f"run {run_id}")
+            config = self._configs[run_id] = run.first_config()
             find_code(config)
         return config
 

@@ -16,7 +16,7 @@ from unstable_stream.events import (
 )
 from unstable_stream.log.port import StoredRecord
 from unstable_stream.log.records import event_from_record
-from unstable_stream.runs.run_list import RunList
+from unstable_stream.runs.history import RunHistory
 from unstable_stream.tracking.reports import ARCHIVER, LAUNCHER, read_archived, read_services
 
 __all__ = ["Key", "MonitorState"]
@@ -40,7 +40,7 @@ class MonitorState:
     """Feed it every record; it counts records, so one that was delivered twice counts twice."""
 
     def __init__(self, most_runs: int = _MOST_RUNS) -> None:
-        self.runs = RunList()
+        self.runs = RunHistory()
         self.events: Counter[Key] = Counter()
         """Records by run, topic and event type."""
         self.games: Counter[Key] = Counter()

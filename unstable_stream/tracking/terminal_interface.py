@@ -75,13 +75,13 @@ async def watch_run(
         if console.is_terminal:
             with Live(console=console, auto_refresh=False, transient=False) as live:
                 stage.shown = True
-                while view.finished is None:
+                while view.status.ended is None:
                     await _read(consumer, view, _REFRESH_S)
                     elapsed_s = time.monotonic() - started
                     live.update(render(view, elapsed_s, services, stage.text), refresh=True)
             return
         printed = -_PLAIN_EVERY_S
-        while view.finished is None:
+        while view.status.ended is None:
             await _read(consumer, view, _REFRESH_S)
             if time.monotonic() - started - printed >= _PLAIN_EVERY_S:
                 printed = time.monotonic() - started
@@ -194,7 +194,7 @@ def _remaining(view: RunView, elapsed_s: float, stage: str) -> str:
     elapsed = f"{int(elapsed_s // 60)}:{int(elapsed_s % 60):02d}"
     if view.update >= view.config.learner.iterations:
         return f"{elapsed}, last evaluation"
-    done = view.update - view.first_update
+    done = view.update - view.status.updates_before
     if done == 0:
         return (
             f"{elapsed}, {stage or 'starting'}"

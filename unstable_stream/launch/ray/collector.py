@@ -10,7 +10,7 @@ from unstable_stream.launch.ray.rollout import RayRolloutWorker, RolloutActor
 from unstable_stream.log.open import opened_log
 from unstable_stream.runs.config import EngineExtensionConfig, RunConfig, VllmEngineConfig
 from unstable_stream.runs.data_dir import DataDir
-from unstable_stream.runs.records import run_started
+from unstable_stream.runs.history import run_started
 from unstable_stream.workers.collector import Collector
 
 __all__ = ["run_collector"]

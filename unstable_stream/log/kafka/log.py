@@ -96,6 +96,11 @@ class KafkaLog:
         """Return the cluster's id."""
         return await self._use().topics.cluster_id()
 
+    @property
+    def compacts(self) -> bool:
+        """Return that brokers clean topics with the policy ``compact``."""
+        return True
+
     async def create_topics(self, specs: Sequence[TopicSpec]) -> None:
         """Create those that do not exist; existing ones keep their settings.
 

@@ -112,6 +112,11 @@ class LocalLog:
         """Return what tells this log from any other; a copy of the file keeps it."""
         return await self._log.reader.run(_log_id)
 
+    @property
+    def compacts(self) -> bool:
+        """Return that every record is kept, whatever a topic's policy."""
+        return False
+
     async def create_topics(self, specs: Sequence[TopicSpec]) -> None:
         """Create those that do not exist; existing ones keep their settings.
 

@@ -1,0 +1,213 @@
+"""What is known of a run is a fold of its events: the same in any order, however often they are delivered."""
+
+import secrets
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from unstable_stream.errors import RunError
+from unstable_stream.events import (
+    Checkpoint,
+    Event,
+    GameAbandoned,
+    LearnerUpdate,
+    RunFinished,
+    RunResumed,
+    RunStarted,
+    checkpoint_uid,
+    event_id,
+)
+from unstable_stream.log.port import EventLog, Record
+from unstable_stream.log.records import record_from_event
+from unstable_stream.log.topics import load_topics
+from unstable_stream.runs.config import parse_config
+from unstable_stream.runs.history import (
+    RunHistory,
+    find_run,
+    list_runs,
+    pick_run,
+    read_history,
+    run_started,
+)
+from unstable_stream.runs.records import finish_run, resume_run, start_run
+
+_CONFIG = {"model": "tiny-player", "train_envs": [{"env_id": "TicTacToe-v0-train"}]}
+
+
+def started(run: str, at_ms: int = 1000, **parent: object) -> RunStarted:
+    return RunStarted(
+        event_id=event_id(run, "run-started"),
+        run_id=run,
+        occurred_at_ms=at_ms,
+        name=f"name of {run}",
+        seed=1,
+        config=_CONFIG,
+        **parent,  # type: ignore[arg-type]  # fields by name
+    )
+
+
+def resumed(run: str, number: int) -> RunResumed:
+    return RunResumed(
+        event_id=event_id(run, "run-resumed", number),
+        run_id=run,
+        occurred_at_ms=2000 + number,
+        resumption=number,
+        config=_CONFIG | {"seed": number},
+    )
+
+
+def finished(run: str, number: int, outcome: str, updates: int = 0) -> RunFinished:
+    return RunFinished(
+        event_id=event_id(run, "run-finished", number),
+        run_id=run,
+        occurred_at_ms=3000 + number,
+        outcome=outcome,
+        updates=updates,
+    )
+
+
+def update(run: str, number: int) -> LearnerUpdate:
+    return LearnerUpdate(
+        event_id=event_id(run, "learner-update", number),
+        run_id=run,
+        occurred_at_ms=1,
+        update=number,
+        step_ids=(),
+    )
+
+
+def checkpoint(run: str, iteration: int) -> Checkpoint:
+    return Checkpoint(
+        event_id=event_id(run, "checkpoint", iteration),
+        run_id=run,
+        occurred_at_ms=1,
+        model_uid=checkpoint_uid(iteration),
+        iteration=iteration,
+        path=None,
+    )
+
+
+def folded(*events: Event) -> RunHistory:
+    history = RunHistory()
+    for event in events:
+        history.apply(event)
+    return history
+
+
+LIVES: tuple[Event, ...] = (
+    started("run-a"),
+    finished("run-a", 0, "stopped", 2),
+    resumed("run-a", 1),
+    finished("run-a", 1, "failed", 3),
+    resumed("run-a", 2),
+    started("run-b", 500, parent_run_id="run-a", parent_update=4, parent_games=70),
+    *(checkpoint("run-b", iteration) for iteration in (0, 2, 4, 6, 7)),
+    finished("run-b", 0, "completed", 3),
+    started("run-c", 2000, parent_run_id="run-a"),
+    *(update("run-c", number) for number in (1, 2, 3, 5)),
+    checkpoint("run-d", 1),
+)
+
+
+def facts(history: RunHistory) -> dict[str, tuple[object, ...]]:
+    return {
+        run.run_id: (run.began, run.resumed, run.ended, run.state, run.updates, run.newest_checkpoint)
+        for run in history.runs.values()
+    }
+
+
+@given(st.permutations([*LIVES, *LIVES[::2]]))
+def test_any_order_with_redelivered_events_gives_the_same(events: list[Event]) -> None:
+    assert facts(folded(*events)) == facts(folded(*LIVES))
+
+
+def test_each_run_stands_as_its_events_say() -> None:
+    history = folded(*LIVES)
+    a, b, c, d = (history.runs[f"run-{letter}"] for letter in "abcd")
+    # The second resumption has not ended, whatever was said of those before.
+    assert (a.state, a.resumptions, a.updates, a.ended) == ("running", 2, 3, None)
+    assert (b.state, b.updates_before, b.games_before, b.updates) == ("completed", 4, 70, 3)
+    assert (b.replayed_run_id, c.replayed_run_id) == (None, "run-a")
+    assert (c.state, c.updates, c.name, c.started_at_ms) == ("running", 4, "name of run-c", 2000)
+    assert (d.began, d.name, d.started_at_ms, d.settings) == (None, "", 0, {})
+    assert history.finished() == {"run-b"}
+    assert [run.run_id for run in history.newest_first()] == ["run-c", "run-a", "run-b", "run-d"]
+
+
+def test_updates_of_a_fork_count_from_where_it_began() -> None:
+    began = started("f", parent_run_id="p", parent_update=4)
+    assert folded(began, *(checkpoint("f", number) for number in (3, 4, 9))).runs["f"].updates == 5
+    assert folded(began, checkpoint("f", 4)).runs["f"].updates == 0
+
+
+def test_the_configuration_is_that_of_the_latest_resumption() -> None:
+    run = folded(*LIVES).find("run-a")
+    assert (run.first_config().seed, run.config().seed) == (parse_config(_CONFIG).seed, 2)
+    assert run.settings["seed"] == 2
+    with pytest.raises(RunError, match="run run-d has no run-started event"):
+        folded(*LIVES).runs["run-d"].config()
+
+
+def test_games_leave_no_trace() -> None:
+    history = folded(*LIVES)
+    before = facts(history)
+    for index in range(100):
+        history.apply(
+            GameAbandoned(
+                event_id=str(index), run_id=f"run-{index}", occurred_at_ms=1, game_id="g", game_index=index,
+                split="train", reason="",
+            )
+        )  # fmt: skip
+    assert facts(history) == before
+
+
+@pytest.mark.parametrize(
+    ("prefix", "found"),
+    [
+        ("run-", "'run-' is the beginning of several runs: run-a, run-b, run-c"),
+        ("x", "no run 'x' in this log; known runs: run-a, run-b, run-c"),
+        ("run-d", "no run 'run-d' in this log"),
+    ],
+)
+def test_a_run_that_is_not_one_is_an_error_that_lists_what_is_there(prefix: str, found: str) -> None:
+    with pytest.raises(RunError, match=found):
+        folded(*LIVES).find(prefix)
+
+
+def test_an_id_is_a_run_even_if_another_begins_with_it() -> None:
+    assert pick_run("run", ["run", "run-2"]) == "run"
+    assert pick_run("run-", ["run", "run-2"]) == "run-2"
+    with pytest.raises(RunError, match="no run 'x' in an archive; known runs: none"):
+        pick_run("x", [], "an archive")
+
+
+async def test_a_log_without_topics_has_no_runs(any_log: EventLog) -> None:
+    topics = await any_log.topics()
+    if RunStarted.TOPIC not in topics:
+        assert (await read_history(any_log)).runs == {}
+        with pytest.raises(RunError, match="no run 'x' in this log; known runs: none"):
+            await find_run(any_log, "x")
+
+
+async def test_a_life_is_written_and_read_back(any_log: EventLog) -> None:
+    await any_log.create_topics(list(load_topics().values()))
+    run, config = f"life-{secrets.token_hex(6)}", parse_config(_CONFIG)
+    began = await start_run(any_log, config, run)
+    await any_log.append([record_from_event(update(run, number)) for number in (1, 2, 2)])
+    await any_log.append([Record("runs", run, b"nonsense")])
+    await finish_run(any_log, run, "stopped", "a person")
+    assert (await resume_run(any_log, run, config)).resumption == 1
+    assert (await read_history(any_log)).find(run).state == "running"
+    await any_log.append([record_from_event(checkpoint(run, number)) for number in (2, 3)])
+    assert await find_run(any_log, run[:-2]) == (run, config)
+    assert await run_started(any_log, run) == began
+    (listed,) = [each for each in await list_runs(any_log) if each.run_id == run]
+    assert (listed.state, listed.updates) == ("running", 3)
+    await finish_run(any_log, run, "completed", "3 updates")
+    assert (await read_history(any_log)).find(run).state == "completed"
+    assert run in (await read_history(any_log)).finished()
+
+
+def test_a_status_says_what_it_is() -> None:
+    assert repr(folded(*LIVES).runs["run-b"]) == "<RunStatus run-b: completed, 3 updates>"
