@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.proofs.test_audit import checkpoint, history, update
 from unstable_stream.errors import LogUnavailableError, ServiceError
-from unstable_stream.events import Event, Metrics, RecordRejected, RunFinished, RunStarted
+from unstable_stream.events import Event, Metrics, RecordRejected, RunFinished, RunStarted, event_id
 from unstable_stream.log.port import EventLog, Record, StoredRecord, TopicPartition
 from unstable_stream.log.records import record_from_event
 from unstable_stream.log.topics import load_topics
@@ -259,7 +259,7 @@ async def test_it_serves_what_is_there_and_what_comes(any_log: EventLog) -> None
         begun = [event for event in events if isinstance(event, RunStarted)]
         await any_log.append([record_from_event(event) for event in begun * 5])
         await until(scraped, lambda now: now["consumer_lag", where] >= lag_before + 5)
-        end = msgspec.structs.replace(history()[-1], run_id=run)
+        end = msgspec.structs.replace(history()[-1], run_id=run, event_id=event_id(run, "run-finished", 0))
         await any_log.append([record_from_event(end)])
         samples = await until(scraped, lambda now: now["run_active", labels(run=run)] == 0)
         await until(scraped, lambda now: ("consumer_lag", where) not in now)
