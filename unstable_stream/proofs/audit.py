@@ -1,17 +1,16 @@
 """Audits a run: reads the log, folds it with :class:`RunAudit`, and checks the files the log names."""
 
 import asyncio
-import hashlib
-from collections.abc import Iterable, Mapping
-from pathlib import Path
+from collections.abc import Iterable
 from typing import Final
 
 from unstable_stream.errors import EventError
-from unstable_stream.events import Checkpoint, GameOutcome, RecordRejected, Step, Trajectory
-from unstable_stream.log.port import EventLog, Positions, StoredRecord
+from unstable_stream.events import Checkpoint, RecordRejected, Step
+from unstable_stream.log.port import EventLog, StoredRecord
 from unstable_stream.log.reading import read_to_end
 from unstable_stream.log.records import event_from_record
 from unstable_stream.proofs.audit_fold import AuditReport, RunAudit
+from unstable_stream.proofs.evidence import ends_of, file_digest, weights_of
 
 __all__ = ["audit_run"]
 
@@ -34,22 +33,12 @@ async def audit_run(log: EventLog, run_id: str) -> AuditReport:
     """Read everything the log holds of a run now, check the files it names, and report."""
     begin = await log.beginning_offsets(Step.TOPIC)
     audit = RunAudit(run_id, steps_kept=not any(begin.values()))
-    for topic, ends in (await _ends(log)).items():
+    for topic, ends in (await ends_of(log, _TOPICS)).items():
         # The archiver rejects records on behalf of all runs.
         whose = None if topic == RecordRejected.TOPIC else run_id
         async for record in read_to_end(log, (topic,), run_id=whose, ends=ends):
             _fold_record(record, audit)
     return audit.report(await asyncio.to_thread(_file_problems, audit.checkpoints))
-
-
-async def _ends(log: EventLog) -> Mapping[str, Positions]:
-    ends = {topic: await log.end_offsets(topic) for topic in _TOPICS}
-    # A game's trajectories and outcome are appended at once: take both or neither.
-    while (again := await log.end_offsets(Trajectory.TOPIC)) != ends[Trajectory.TOPIC]:
-        ends[Trajectory.TOPIC] = again
-        ends[GameOutcome.TOPIC] = await log.end_offsets(GameOutcome.TOPIC)
-        ends["games"] = await log.end_offsets("games")
-    return ends
 
 
 def _fold_record(record: StoredRecord, audit: RunAudit) -> None:
@@ -64,13 +53,13 @@ def _fold_record(record: StoredRecord, audit: RunAudit) -> None:
 def _file_problems(checkpoints: Iterable[Checkpoint]) -> list[tuple[str, str]]:
     problems = []
     for checkpoint in checkpoints:
-        if checkpoint.path is None or checkpoint.sha256 is None or "://" in checkpoint.path:
+        weights = weights_of(checkpoint)
+        if weights is None:
             continue
-        weights = Path(checkpoint.path) / "adapter_model.safetensors"
         if not weights.is_file():
             problems.append(("checkpoint file missing", f"{checkpoint.model_uid}: {weights}"))
             continue
-        digest = hashlib.sha256(weights.read_bytes()).hexdigest()
+        digest = file_digest(weights)
         if digest != checkpoint.sha256:
             problems.append(
                 (

@@ -16,6 +16,7 @@ from unstable_stream.events import (
 )
 from unstable_stream.log.port import EventLog, Positions
 from unstable_stream.model_pool import RatingProcessor
+from unstable_stream.proofs.evidence import ends_of
 from unstable_stream.reward_transformations import RewardProcessor
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.history import read_history
@@ -67,12 +68,7 @@ class RunScope:
             processor.inputs[0]: await _processed(log, processor.name, run_id)
             for processor in (RewardProcessor, RatingProcessor)
         }
-        ends = {topic: await log.end_offsets(topic) for topic in _TOPICS}
-        # A game's trajectories and outcome are appended at once: take both or neither.
-        while (again := await log.end_offsets(Trajectory.TOPIC)) != ends[Trajectory.TOPIC]:
-            ends[Trajectory.TOPIC] = again
-            for topic in (GameOutcome.TOPIC, GameStarted.TOPIC):
-                ends[topic] = await log.end_offsets(topic)
+        ends = await ends_of(log, _TOPICS)
         settings = await log.topic_settings()
         return cls(
             run_id=run_id,

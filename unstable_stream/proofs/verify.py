@@ -13,10 +13,8 @@ trajectory.
 """
 
 import asyncio
-import hashlib
 from collections.abc import AsyncIterator, Callable
 from functools import partial
-from pathlib import Path
 from typing import Final
 
 from unstable_stream.errors import EventError
@@ -37,6 +35,7 @@ from unstable_stream.log.reading import TopicReader, events_to_end, readable_eve
 from unstable_stream.log.records import event_from_record
 from unstable_stream.proofs.batches import BatchCheck, PendingStep
 from unstable_stream.proofs.derived import DerivedCheck, Expected
+from unstable_stream.proofs.evidence import file_digest, weights_of
 from unstable_stream.proofs.index import RecordIndex
 from unstable_stream.proofs.replayed_steps import recomputed_steps
 from unstable_stream.proofs.replays import GameCheck
@@ -264,12 +263,12 @@ class _Verifier:
         async for record, event in self._events(Checkpoint.TOPIC, "reading files"):
             if not isinstance(event, Checkpoint) or event.sha256 is None or event.path is None:
                 continue
-            weights = Path(event.path) / "adapter_model.safetensors"
-            if "://" in event.path or not weights.is_file():
+            weights = weights_of(event)
+            if weights is None or not weights.is_file():
                 check.gone += 1
                 continue
             check.compared += 1
-            found = await asyncio.to_thread(_file_digest, weights)
+            found = await asyncio.to_thread(file_digest, weights)
             if found != event.sha256:
                 check.differs(
                     Difference(
@@ -297,8 +296,3 @@ async def _add_steps(reader: TopicReader, read_to: Positions, check: BatchCheck,
 
 def _body(record: StoredRecord) -> bytes:
     return encode_event(event_from_record(record))
-
-
-def _file_digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
