@@ -10,6 +10,7 @@ import typer
 from typer.testing import CliRunner
 
 from unstable_stream.cli import app
+from unstable_stream.cli.commands import COMMANDS
 
 HEAVY = ("torch", "transformers", "ray", "textarena", "vllm", "duckdb", "peft")
 
@@ -28,9 +29,9 @@ def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 def all_commands() -> dict[str, Any]:
     def walk(command: Any, path: str) -> dict[str, Any]:
-        children = getattr(command, "commands", None)
-        if children is None:
+        if not hasattr(command, "list_commands"):
             return {path: command}
+        children = {name: command.get_command(None, name) for name in command.list_commands(None)}
         return {
             k: v for name, child in children.items() for k, v in walk(child, f"{path} {name}".strip()).items()
         }
@@ -43,6 +44,29 @@ def test_every_command_shows_an_example_of_itself(name: str) -> None:
     result = CliRunner().invoke(app, [*name.split(), "--help"], env={"COLUMNS": "200"})
     assert result.exit_code == 0
     assert f"unstable-stream {name.split()[0]}" in result.output
+
+
+def test_the_list_of_commands_says_what_each_says_itself() -> None:
+    root: Any = typer.main.get_command(app)
+    for name, summary in COMMANDS.items():
+        own = " ".join(root.get_command(None, name).help.split())
+        assert own.startswith(summary.rstrip(".")), name
+
+
+def test_the_list_of_commands_imports_none() -> None:
+    program = (
+        "import sys; sys.argv = ['unstable-stream', '--help']\n"
+        "from unstable_stream.cli import main\n"
+        "try:\n    main()\nfinally:\n"
+        "    print([name for name in sys.modules if name.startswith('unstable_stream.')])"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
+    )
+    loaded = result.stdout.splitlines()[-1]
+    assert "'unstable_stream.cli.commands'" in loaded
+    assert "unstable_stream.api" not in loaded
+    assert "unstable_stream.cli.topics" not in loaded
 
 
 def test_the_commands_of_the_readme_exist() -> None:

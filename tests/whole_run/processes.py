@@ -22,7 +22,7 @@ from unstable_stream.runs.data_dir import DataDir
 
 __all__ = ["CONFIG", "History", "LaunchedRun", "StandingService", "command_line", "run_command"]
 
-CONFIG = Path(__file__).resolve().parents[2] / "unstable_stream" / "cli" / "quickstart.toml"
+CONFIG = Path(__file__).resolve().parents[2] / "unstable_stream" / "api" / "quickstart.toml"
 _SMALL = (
     "name=small",
     "seed=7",

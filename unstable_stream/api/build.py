@@ -2,14 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from unstable_stream.api.loops import wait_for
 from unstable_stream.api.place import Place
 from unstable_stream.api.run import Run
 from unstable_stream.api.settings import make_config
 from unstable_stream.api.tables import Table
-from unstable_stream.archive import query_arrow
+from unstable_stream.archive import QueryResult, query, query_arrow
 from unstable_stream.errors import ConfigError
 from unstable_stream.runs import history
 from unstable_stream.runs.config import RunConfig
@@ -19,7 +19,25 @@ if TYPE_CHECKING:
     from unstable_stream.api.documented import Collector, StandardLearner
     from unstable_stream.launch.launcher import Backend
 
-__all__ = ["build", "list_runs", "load", "sql"]
+__all__ = ["RunConfig", "build", "check", "list_runs", "load", "runs_overview", "sql"]
+
+
+_RUNS: Final = """
+WITH latest AS (
+    SELECT run_id, arg_max(win_rate, policy_version) AS win_rate FROM (
+        SELECT run_id, policy_version, sum(win_rate * games) / sum(games) AS win_rate
+        FROM learning_curve WHERE split = 'eval' GROUP BY run_id, policy_version
+    ) GROUP BY run_id
+)
+SELECT
+    r.run_id AS run, r.name, r.started_at AS started, r.state,
+    coalesce(l.games_finished, 0) AS games, coalesce(u.updates, 0) AS updates, latest.win_rate
+FROM runs AS r
+LEFT JOIN ledger AS l USING (run_id)
+LEFT JOIN (SELECT run_id, count(*) AS updates FROM updates GROUP BY run_id) AS u USING (run_id)
+LEFT JOIN latest USING (run_id)
+ORDER BY r.started_at DESC, r.run_id
+"""
 
 
 def build(
@@ -62,11 +80,16 @@ def build(
     chosen = {"log": log, "backend": backend}
     settings |= {name: value for name, value in chosen.items() if value is not None}
     made = make_config(settings, config, overrides)
+    return Run(check(made), Place.at(data, made.log))
+
+
+def check(config: RunConfig) -> RunConfig:
+    """Return a configuration after everything was tried that can fail before a run starts; raises so."""
     # Imported here: it loads the games.
     from unstable_stream.launch.preflight import check_config
 
-    check_config(made)
-    return Run(made, Place.at(data, made.log))
+    check_config(config)
+    return config
 
 
 def load(
@@ -111,7 +134,7 @@ def list_runs(data: Path | str | None = None, log: str | None = None) -> list[Ru
 
 
 def sql(
-    query: str,
+    question: str,
     parameters: Sequence[object] | Mapping[str, object] | None = None,
     *,
     data: Path | str | None = None,
@@ -119,11 +142,20 @@ def sql(
     """Ask the archive about all runs; docs/archive.md has the tables.
 
     Args:
-        query: SQL of DuckDB.
+        question: SQL of DuckDB.
         parameters: values for ``?``, ``$1`` or ``$name``.
         data: data directory; ``./unstable-data`` by default.
 
     Raises:
         ArchiveError: there is no archive, or the SQL is wrong; says what would be right.
     """
-    return Table(query_arrow(Place.at(data).archive, query, parameters))
+    return Table(query_arrow(Place.at(data).archive, question, parameters))
+
+
+def runs_overview(place: Place) -> QueryResult:
+    """Return the archived runs, newest first, with the evaluated win rate of each one's latest checkpoint.
+
+    Raises:
+        ArchiveError: there is no archive.
+    """
+    return query(place.archive, _RUNS)

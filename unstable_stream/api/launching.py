@@ -37,6 +37,22 @@ def _work(
     from unstable_stream.tracking.terminal_interface import Stage, watch_run
 
     stage = Stage()
+    # A mistake that is found before the run is recorded is told alone.
+    recorded = False
+    early: list[str] = []
+
+    def progress(text: str) -> None:
+        if recorded:
+            stage(text)
+        else:
+            early.append(text)
+
+    def on_start(_: str) -> None:
+        nonlocal recorded
+        recorded = True
+        for text in early:
+            stage(text)
+
     return launch(
         config,
         place.data,
@@ -44,7 +60,8 @@ def _work(
         run_id=run_id,
         fork=fork,
         watch=partial(watch_run, stage=stage) if live else None,
-        progress=stage if live else lambda text: None,
+        progress=progress if live else lambda text: None,
+        on_start=on_start if live else lambda run_id: None,
         stop=stop,
     )
 

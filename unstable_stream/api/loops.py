@@ -1,10 +1,11 @@
 """Coroutines for callers who have none: from a script, and from a notebook whose event loop runs already."""
 
 import asyncio
+import contextlib
 import queue
 import threading
 from collections.abc import AsyncGenerator, Coroutine, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import aclosing
 from typing import Any, Final, TypeVar
 
@@ -13,6 +14,7 @@ __all__ = ["is_loop_running", "iterate", "wait_for"]
 T = TypeVar("T")
 
 _WAITING_ITEMS: Final = 64
+_LOOK_EVERY_S: Final = 0.1
 
 
 def is_loop_running() -> bool:
@@ -35,15 +37,16 @@ def wait_for(work: Coroutine[Any, Any, T]) -> T:
 def iterate(items: AsyncGenerator[T, None]) -> Iterator[T]:
     """Yield the items of an asynchronous generator, which runs on a thread and is at most 64 items ahead.
 
-    The generator is closed when the caller closes this one.
+    When the caller stops early, the generator is cancelled where it waits.
     """
     waiting: queue.Queue[T | BaseException | None] = queue.Queue(_WAITING_ITEMS)
     closed = threading.Event()
+    filling: Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[None]]] = Future()
 
     def put(item: T | BaseException | None) -> None:
         while not closed.is_set():
             try:
-                waiting.put(item, timeout=0.1)
+                waiting.put(item, timeout=_LOOK_EVERY_S)
             except queue.Full:
                 continue
             return
@@ -52,18 +55,14 @@ def iterate(items: AsyncGenerator[T, None]) -> Iterator[T]:
         async with aclosing(items):
             async for item in items:
                 await asyncio.to_thread(put, item)
-                if closed.is_set():
-                    return
 
-    def run() -> None:
-        try:
-            asyncio.run(fill())
-        except BaseException as error:  # noqa: BLE001 - raised again in the caller's thread
-            put(error)
-        else:
-            put(None)
+    async def run() -> None:
+        task = asyncio.ensure_future(fill())
+        filling.set_result((asyncio.get_running_loop(), task))
+        await asyncio.wait([task])
+        put(None if task.cancelled() else task.exception())
 
-    thread = threading.Thread(target=run, name="unstable-stream", daemon=True)
+    thread = threading.Thread(target=asyncio.run, args=(run(),), name="unstable-stream", daemon=True)
     thread.start()
     try:
         while (item := waiting.get()) is not None:
@@ -72,4 +71,8 @@ def iterate(items: AsyncGenerator[T, None]) -> Iterator[T]:
             yield item
     finally:
         closed.set()
+        loop, task = filling.result()
+        if thread.is_alive():
+            with contextlib.suppress(RuntimeError):  # its loop has ended meanwhile
+                loop.call_soon_threadsafe(task.cancel)
         thread.join()

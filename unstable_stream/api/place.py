@@ -1,12 +1,14 @@
 """A place: the data directory and the event log that a call works on. Every call is told both in one way."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from unstable_stream.log.open import opened_log
 from unstable_stream.log.port import EventLog
+from unstable_stream.runs.code import confine_to_own, patterns_of
+from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.data_dir import DEFAULT_DATA_DIR, DataDir
 from unstable_stream.runs.history import find_run
 
@@ -51,6 +53,27 @@ class Place:
         """
         async with opened_log(self.log, self.data.log, existing=True) as log:
             yield log
+
+    @asynccontextmanager
+    async def made_log(self) -> AsyncIterator[EventLog]:
+        """Open the log, made if need be, and close it."""
+        async with opened_log(self.log, self.data.log) as log:
+            yield log
+
+    def confine(
+        self, run_id: str, allow_code: Sequence[str] | None, config: RunConfig, recorded: RunConfig
+    ) -> None:
+        """Let this process load only code that a run may load here, if the caller wants it confined.
+
+        Args:
+            run_id: the run whose recorded configuration is about to be used.
+            allow_code: patterns beside the run's own code, e.g. ``mypackage.*``; ``None``: no confinement.
+            config: what the caller gave; the code it names besides ``recorded`` is allowed.
+            recorded: the configuration that the log holds.
+        """
+        if allow_code is not None:
+            allowed = [*allow_code, *patterns_of(config, besides=recorded)]
+            confine_to_own(self.data.own_code(run_id), allowed)
 
     async def full_run_id(self, log: EventLog, run: str | None) -> str | None:
         """Return the full id of a run given by id or prefix; ``None`` stays ``None``."""

@@ -10,7 +10,7 @@ from typing import Final, Literal, TypeAlias
 from unstable_stream.api.loops import iterate, wait_for
 from unstable_stream.api.place import Place
 from unstable_stream.errors import ConfigError
-from unstable_stream.events import Event, Metrics
+from unstable_stream.events import Event, Metrics, encode_event
 from unstable_stream.hindsight.offline import (
     OfflineProgress,
     find_recorded_run,
@@ -26,7 +26,7 @@ from unstable_stream.streams.history import ArchiveHistory, History, LogHistory,
 from unstable_stream.streams.plugins import Plugin, load_plugin
 from unstable_stream.streams.record_filter import RecordFilter, parse_condition
 
-__all__ = ["OfflineProgress", "Progress", "Rehearsal", "Replay", "ReplaySource"]
+__all__ = ["OfflineProgress", "Progress", "Rehearsal", "Replay", "ReplaySource", "encode_event"]
 
 ReplaySource: TypeAlias = Literal["log", "archive"]
 
@@ -155,7 +155,7 @@ class Replay:
         return wait_for(work())
 
     def rehearse(
-        self, plugin: Plugin | str, emit: Callable[[Sequence[Metrics]], None] = lambda metrics: None
+        self, plugin: Plugin | str, emit: Callable[[Sequence[Metrics]], object] = lambda metrics: None
     ) -> Rehearsal:
         """Give it to a plug-in without storing anything; ``emit`` is given the metrics that come of it."""
         loaded = load_plugin(plugin) if isinstance(plugin, str) else plugin

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from unstable_stream.archive.export import Manifest
     from unstable_stream.hindsight.rating_set import Rerated
     from unstable_stream.hindsight.rederive import Rederived
-    from unstable_stream.proofs.audit_fold import AuditReport
-    from unstable_stream.proofs.report import VerifyReport
+    from unstable_stream.proofs.audit_fold import AuditReport as AuditReport
+    from unstable_stream.proofs.report import VerifyReport as VerifyReport
     from unstable_stream.proofs.verify import Progress
 
 __all__ = ["Run", "open_run"]
@@ -121,12 +121,22 @@ class Run:
             wait_for(check_log(self._config.log, self._place.data.log))  # before anything heavy is loaded
         return self._launch(resume=False, block=block, live=live)
 
-    def resume(self, *, block: bool = True, live: bool = True, **changes: object) -> "Run":
+    def resume(
+        self,
+        *,
+        block: bool = True,
+        live: bool = True,
+        overrides: Sequence[str] = (),
+        allow_code: Sequence[str] | None = None,
+        **changes: object,
+    ) -> "Run":
         """Go on with a run that was stopped or killed, where its newest checkpoint is.
 
         Args:
             block: as for :meth:`start`.
             live: as for :meth:`start`.
+            overrides: ``key.path=value`` as on a command line.
+            allow_code: confine this process to the run's own code and these patterns; ``None``: do not.
             changes: settings to change; those that its steps and ratings follow from stay.
 
         Raises:
@@ -135,10 +145,17 @@ class Run:
         """
         if not self._recorded:
             raise RunError(f"run {self._id} was not started yet: start() it")
-        config = changed_config(self._config, changes)
-        check_resumable(self._config, config)
-        self._config = config
+        self._config = self.resumable_config(overrides, allow_code, **changes)
         return self._launch(resume=True, block=block, live=live)
+
+    def resumable_config(
+        self, overrides: Sequence[str] = (), allow_code: Sequence[str] | None = None, **changes: object
+    ) -> RunConfig:
+        """Return the configuration that :meth:`resume` would go on with; raises as it does."""
+        config = make_config(changes, self._config, overrides)
+        check_resumable(self._config, config)
+        self._place.confine(self._id, allow_code, config, self._config)
+        return config
 
     def _launch(self, *, resume: bool, block: bool, live: bool) -> "Run":
         if loading():
@@ -336,6 +353,7 @@ class Run:
         *,
         games: bool = True,
         jobs: int = 1,
+        allow_code: Sequence[str] | None = None,
         progress: "Progress" = lambda what, done, total: None,
     ) -> "VerifyReport":
         """Recompute steps, ratings and batches from their causes and compare: ``clean``, and ``checks``.
@@ -343,9 +361,12 @@ class Run:
         Args:
             games: also play every recorded game again.
             jobs: processes that play.
+            allow_code: confine this process to the run's own code and these patterns; ``None``: do not.
             progress: told what is being done, how many records of it are done and how many there are.
         """
         from unstable_stream.proofs.verify import verify_run
+
+        self._place.confine(self._id, allow_code, self._config, self._config)
 
         async def read() -> "VerifyReport":
             async with self._place.opened_log() as log:
@@ -458,8 +479,9 @@ def fork_run(
     at: int | None,
     changes: Mapping[str, object],
     overrides: Sequence[str] = (),
+    allow_code: Sequence[str] | None = None,
 ) -> Run:
-    """Return a fork of a run; see :meth:`Run.fork`. ``overrides``: ``key.path=value``."""
+    """Return a fork of a run; see :meth:`Run.fork`, and :meth:`Run.resume` for the last two."""
 
     async def find() -> tuple[Fork, RunConfig]:
         async with place.opened_log() as log:
@@ -468,6 +490,7 @@ def fork_run(
     fork, config = wait_for(find())
     changed = make_config(changes, config, [*overrides, f"log={place.log}"])
     check_fork(fork, config, changed)
+    place.confine(fork.parent_run_id, allow_code, changed, config)
     from unstable_stream.launch.preflight import check_config
 
     check_config(changed)

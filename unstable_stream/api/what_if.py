@@ -9,11 +9,12 @@ from unstable_stream.api.place import Place
 from unstable_stream.api.settings import reward_stage
 from unstable_stream.archive.what_if import LabelledSet, open_set, set_directory
 from unstable_stream.errors import ConfigError, RunError
+from unstable_stream.extensions import Reference
 from unstable_stream.hindsight.rating_set import Rerated, Scopes
 from unstable_stream.hindsight.rederive import Rederived, RewardChange, load_rewards, rederive
 from unstable_stream.hindsight.rerate import find_archived_run, rerate_from_archive, rerate_from_log
 from unstable_stream.model_pool import TrueSkillSettings
-from unstable_stream.model_pool.systems import Elo, OpenSkill, RatingSystem, TrueSkill
+from unstable_stream.model_pool.systems import Elo, OpenSkill, RatingSystem, TrueSkill, build_rating_system
 from unstable_stream.runs.config import RewardConfig, RunConfig
 from unstable_stream.runs.history import find_run
 
@@ -39,14 +40,14 @@ def rerate_run(
     label: str | None = None,
     replace: bool = False,
     dry_run: bool = False,
-    source: Source | None = None,
+    source: str | None = None,
 ) -> tuple[Rerated, Path | None]:
     """Rate a run's games anew; return the ratings and where they were stored.
 
     Args:
         place: where the run is.
         run: id or prefix.
-        system: ``trueskill``, ``elo`` or ``openskill``.
+        system: ``trueskill``, ``elo``, ``openskill``, or a reference to an extension.
         settings: the system's parameters; those not given are the run's own.
         per_env: only within each environment.
         overall: only over all environments together.
@@ -62,19 +63,25 @@ def rerate_run(
     given = dict(settings or {})
     _check_settings(system, given)
     scopes = Scopes(per_env=per_env or not overall, overall=overall or not per_env)
-    source, run_id, config = _find(place, run, source)
-    name = label or "-".join([system, *(f"{key}={value:g}" for key, value in given.items())])
+    found, run_id, config = _find(place, run, source)
+    title = Reference.parse(system).target.rpartition(":")[2]
+    name = label or "-".join([title, *(f"{key}={value:g}" for key, value in given.items())])
     directory = None if dry_run else set_directory(place.root, run_id, name)
     rater = _system(system, given, config)
     if directory is None:
-        return _rate(place, run_id, rater, scopes, None, source), None
+        return _rate(place, run_id, rater, scopes, None, found), None
     with open_set(directory, replace=replace or label is None) as out:
-        return _rate(place, run_id, rater, scopes, out, source), directory
+        return _rate(place, run_id, rater, scopes, out, found), directory
 
 
 def _check_settings(system: str, settings: Mapping[str, float]) -> None:
     if system not in _SETTINGS:
-        raise ConfigError(f"rating system {system!r}: expected one of {', '.join(_SETTINGS)}")
+        if settings:
+            raise ConfigError(
+                f"--{next(iter(settings)).replace('_', '-')}: an extension takes its arguments in --system, "
+                f"e.g. --system '{system}(start=3)'"
+            )
+        return
     known = _SETTINGS[system]
     for name in settings:
         if name not in known:
@@ -87,6 +94,8 @@ def _system(system: str, settings: Mapping[str, float], config: RunConfig) -> Ra
         return Elo(**settings)
     if system == "openskill":
         return OpenSkill(**settings)
+    if system != "trueskill":
+        return build_rating_system(system, "--system")
     given: dict[str, Any] = dict(settings)
     for_all = given.pop("draw_probability", None)
     if for_all is None:
@@ -96,7 +105,7 @@ def _system(system: str, settings: Mapping[str, float], config: RunConfig) -> Ra
     return TrueSkill(TrueSkillSettings(**given))
 
 
-def _find(place: Place, run: str, source: Source | None) -> tuple[Source, str, RunConfig]:
+def _find(place: Place, run: str, source: str | None) -> tuple[Source, str, RunConfig]:
     """Return where the run is, its full id and its configuration."""
     if source == "archive" or (source is None and place.archive.is_file()):
         try:
@@ -133,6 +142,7 @@ def rederive_run(
     label: str | None = None,
     replace: bool = False,
     dry_run: bool = False,
+    allow_code: Sequence[str] | None = None,
 ) -> tuple[Rederived, Path | None]:
     """Shape a run's rewards anew; return how they differ from those used, and where they were stored.
 
@@ -144,6 +154,7 @@ def rederive_run(
         label: name of the stored set; by default the file's name, or ``rederived``.
         replace: replace the set of that label.
         dry_run: store nothing.
+        allow_code: confine this process to the run's own code and these patterns; ``None``: do not.
 
     Raises:
         RunError: no such run.
@@ -154,6 +165,7 @@ def rederive_run(
         async with place.opened_log() as log:
             run_id, config = await find_run(log, run)
             new = _rewards(rewards, config)
+            place.confine(run_id, allow_code, config.model_copy(update={"rewards": new}), config)
             name = label or (Path(rewards).stem if isinstance(rewards, str | Path) else "rederived")
             directory = None if dry_run else set_directory(place.root, run_id, name)
             with open_set(directory, replace=replace or label is None) as out:

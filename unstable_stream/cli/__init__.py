@@ -5,29 +5,7 @@ import sys
 
 import typer
 
-from unstable_stream.cli import (
-    archive,
-    audit,
-    consume,
-    export,
-    fork,
-    games,
-    log,
-    monitor,
-    processors,
-    quickstart,
-    rederive,
-    replay,
-    report,
-    rerate,
-    runs,
-    sql,
-    topics,
-    train,
-    verify,
-    watch,
-    why,
-)
+from unstable_stream.cli.commands import LazyCommands
 from unstable_stream.errors import UnstableStreamError
 from unstable_stream.version import __version__
 
@@ -35,6 +13,7 @@ __all__ = ["app", "main"]
 
 app = typer.Typer(
     name="unstable-stream",
+    cls=LazyCommands,
     help="Self-play reinforcement learning for language models on text games, on an event log.",
     epilog="Start with: unstable-stream quickstart",
     no_args_is_help=True,
@@ -42,30 +21,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in (
-    quickstart,
-    train,
-    watch,
-    fork,
-    processors,
-    runs,
-    games,
-    report,
-    why,
-    sql,
-    export,
-    archive,
-    audit,
-    verify,
-    rerate,
-    rederive,
-    replay,
-    consume,
-    topics,
-    log,
-    monitor,
-):
-    module.register(app)
 
 
 def _print_version(wanted: bool) -> None:

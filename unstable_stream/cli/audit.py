@@ -1,15 +1,14 @@
 """``unstable-stream audit``: proves that a run lost nothing and did nothing twice."""
 
-import asyncio
 from typing import TYPE_CHECKING
 
 import typer
 
+from unstable_stream.api.place import DEFAULT_DATA_DIR
 from unstable_stream.cli.options import DataOption, LogOption
-from unstable_stream.runs.data_dir import DEFAULT_DATA_DIR
 
 if TYPE_CHECKING:
-    from unstable_stream.proofs.audit_fold import AuditReport
+    from unstable_stream.api.run import AuditReport
 
 __all__ = ["register"]
 
@@ -30,17 +29,9 @@ def _audit(
 
     Example: unstable-stream audit quickstart-2026
     """
-    from unstable_stream.log.open import opened_log
-    from unstable_stream.proofs.audit import audit_run
-    from unstable_stream.runs.data_dir import DataDir
-    from unstable_stream.runs.history import find_run
+    from unstable_stream.api.run import open_run
 
-    async def read() -> "AuditReport":
-        async with opened_log(log, DataDir(data).log, existing=True) as opened:
-            run_id, _ = await find_run(opened, run)
-            return await audit_run(opened, run_id)
-
-    report = asyncio.run(read())
+    report = open_run(run, data, log).audit()
     _print_report(report)
     if not report.balanced:
         for problem in report.problems:

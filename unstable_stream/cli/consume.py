@@ -1,24 +1,22 @@
 """``unstable-stream consume``: run a plug-in consumer."""
 
-import asyncio
-import signal
 import sys
-from collections.abc import Callable
-from pathlib import Path
-from typing import TYPE_CHECKING
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
 
 import typer
 
+from unstable_stream.api.place import DEFAULT_DATA_DIR
+from unstable_stream.cli.every import every
 from unstable_stream.cli.moments import parse_moment
 from unstable_stream.cli.options import DataOption, LogOption
-from unstable_stream.runs.data_dir import DEFAULT_DATA_DIR
 
 if TYPE_CHECKING:
-    from unstable_stream.log.port import Start
-    from unstable_stream.streams.plugins import Plugin
-    from unstable_stream.streams.plugins.host import PluginCounters
+    from unstable_stream.api.serving import Start
 
 __all__ = ["register"]
+
+_SHOW_EVERY_S: Final = 0.5
 
 
 def register(app: typer.Typer) -> None:
@@ -52,8 +50,6 @@ def _consume(
     Example: unstable-stream consume examples/consumers/language_drift.py:repetition --until-end
     """
     from unstable_stream.errors import ConfigError
-    from unstable_stream.streams.plugins import load_plugin
-    from unstable_stream.streams.plugins.host import PluginCounters
 
     if list_all:
         _print_discovered()
@@ -68,87 +64,50 @@ def _consume(
         begin = "end" if start == "end" else "beginning"
     else:
         begin = parse_moment(start, "--from")
-    from unstable_stream.launch.service_output import configure_output
+    from rich.console import Console
+
+    from unstable_stream.api.output import configure_output
+    from unstable_stream.api.place import Place
+    from unstable_stream.api.serving import PluginCounters, consume, load_plugin
 
     configure_output("consumer")
     loaded = load_plugin(plugin)
-    counters = PluginCounters()
-    asyncio.run(_serve(loaded, begin, run, until_end, reset, log, data, counters))
+    counted = PluginCounters()
+
+    def show() -> None:
+        if counted.position_ms:
+            moment = datetime.fromtimestamp(counted.position_ms / 1000, tz=UTC)
+            done = f"{counted.handled:,} events, {counted.emitted:,} metrics"
+            status.update(f"{loaded.name}: {done}, at {moment:%Y-%m-%d %H:%M:%S}")
+
+    console = Console(stderr=True, highlight=False)
+    with console.status(loaded.name) as status, every(_SHOW_EVERY_S, show):
+        consume(
+            Place.at(data, log),
+            loaded,
+            start=begin,
+            run=run,
+            until_end=until_end,
+            reset=reset,
+            counters=counted,
+        )
     print(
-        f"{loaded.name}: {counters.handled:,} events, {counters.emitted:,} metrics, "
-        f"{counters.rejected:,} set aside"
-        + (f"; {counters.archived:,} records from the archive" if counters.archived else ""),
+        f"{loaded.name}: {counted.handled:,} events, {counted.emitted:,} metrics, "
+        f"{counted.rejected:,} set aside"
+        + (f"; {counted.archived:,} records from the archive" if counted.archived else ""),
         file=sys.stderr,
     )
 
 
-async def _serve(
-    plugin: "Plugin",
-    start: "Start",
-    run: str | None,
-    until_end: bool,
-    reset: bool,
-    log_location: str,
-    data: Path,
-    counters: "PluginCounters",
-) -> None:
-    from rich.console import Console
-
-    from unstable_stream.hindsight.offline import find_recorded_run
-    from unstable_stream.log.open import opened_log
-    from unstable_stream.runs.data_dir import DataDir
-    from unstable_stream.streams.history import LogHistory
-    from unstable_stream.streams.plugins.host import run_plugin
-
-    directory = DataDir(data)
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
-    try:
-        async with opened_log(log_location, directory.log, existing=True) as log:
-            run_id = None if run is None else (await find_recorded_run(LogHistory(log), run))[0]
-            with Console(stderr=True, highlight=False).status(plugin.name) as status:
-                shown = asyncio.ensure_future(_show(status.update, plugin.name, counters))
-                try:
-                    await run_plugin(
-                        log,
-                        plugin,
-                        directory,
-                        stop=stop,
-                        start=start,
-                        run_id=run_id,
-                        until_end=until_end,
-                        reset=reset,
-                        counters=counters,
-                    )
-                finally:
-                    shown.cancel()
-    finally:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.remove_signal_handler(number)
-
-
-async def _show(update: Callable[[str], None], name: str, counters: "PluginCounters") -> None:
-    from datetime import UTC, datetime
-
-    while True:
-        if counters.position_ms:
-            moment = datetime.fromtimestamp(counters.position_ms / 1000, tz=UTC)
-            done = f"{counters.handled:,} events, {counters.emitted:,} metrics"
-            update(f"{name}: {done}, at {moment:%Y-%m-%d %H:%M:%S}")
-        await asyncio.sleep(0.5)
-
-
 def _print_discovered() -> None:
-    from unstable_stream.streams.plugins import ENTRY_POINTS, discovered_plugins
+    from unstable_stream.api.serving import PLUGIN_GROUP, installed_plugins
 
-    found = discovered_plugins()
+    found = installed_plugins()
     for plugin in found:
         print(f"{plugin.name}\t{plugin.target}\t{plugin.package}")
     if not found:
         print(
-            f"no installed package announces a plug-in in the entry point group {ENTRY_POINTS!r}; run one "
+            f"no installed package announces a plug-in in the entry point group {PLUGIN_GROUP!r}; run one "
             "from a file: unstable-stream consume path/to/file.py:name",
             file=sys.stderr,
         )

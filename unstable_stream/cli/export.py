@@ -4,8 +4,8 @@ from pathlib import Path
 
 import typer
 
+from unstable_stream.api.place import DEFAULT_DATA_DIR
 from unstable_stream.cli.options import DataOption
-from unstable_stream.runs.data_dir import DEFAULT_DATA_DIR
 
 __all__ = ["register"]
 
@@ -32,12 +32,13 @@ def _export(
     """
     from rich.console import Console
 
-    from unstable_stream.archive.export import export_run
+    from unstable_stream.api.archived import export_run
+    from unstable_stream.api.place import Place
 
     console = Console(stderr=True, highlight=False)
     names = [name.strip() for name in tables.split(",") if name.strip()]
     with console.status("exporting"):
-        manifest = export_run(data / "archive.duckdb", run, out, tables=names, force=force)
+        manifest = export_run(Place.at(data).archive, run, out, tables=names, force=force)
     files = manifest.tables.values()
     rows, size = sum(file.rows for file in files), sum(file.bytes for file in files) / 1e6
     told = f"run {manifest.run_id}: {rows:,} rows of {len(files)} tables, {size:,.1f} MB, in {out}"

@@ -1,17 +1,9 @@
 """``unstable-stream fork``: a new run from a point of another's history."""
 
-import asyncio
-from pathlib import Path
-from typing import TYPE_CHECKING
-
 import typer
 
+from unstable_stream.api.place import DEFAULT_DATA_DIR
 from unstable_stream.cli.options import AllowCodeOption, DataOption, LogOption, SetOption
-from unstable_stream.runs.data_dir import DEFAULT_DATA_DIR
-
-if TYPE_CHECKING:
-    from unstable_stream.runs.config import RunConfig
-    from unstable_stream.runs.fork import Fork
 
 __all__ = ["register"]
 
@@ -46,23 +38,12 @@ def _fork(
 
     Example: unstable-stream fork quickstart-2026 --at 10 --set learner.learning_rate=1e-4
     """
-    from unstable_stream.cli.running import run_config
+    from unstable_stream.api.place import Place
+    from unstable_stream.api.run import fork_run
+    from unstable_stream.cli.running import print_config, run_to_end
 
-    fork, config = asyncio.run(_find(run, at, overrides or [], data, log, allow_code or []))
-    run_config(config, data, fork=fork, quiet=quiet, dry_run=dry_run)
-
-
-async def _find(
-    run: str, at: int | None, overrides: list[str], data: Path, location: str, allow_code: list[str]
-) -> "tuple[Fork, RunConfig]":
-    from unstable_stream.log.open import opened_log
-    from unstable_stream.runs.code import confine_to_own, patterns_of
-    from unstable_stream.runs.data_dir import DataDir
-    from unstable_stream.runs.fork import find_fork, fork_config
-
-    async with opened_log(location, DataDir(data).log, existing=True) as log:
-        fork, config = await find_fork(log, run, at)
-    forked = fork_config(fork, config, [*overrides, f"log={location}"])
-    allowed = [*allow_code, *patterns_of(forked, besides=config)]
-    confine_to_own(DataDir(data).own_code(fork.parent_run_id), allowed)
-    return fork, forked
+    forked = fork_run(Place.at(data, log), run, at, {}, overrides or [], allow_code or [])
+    if dry_run:
+        print_config(forked.config)
+        return
+    run_to_end(forked, quiet=quiet)

@@ -8,6 +8,7 @@ from typing import Any
 
 import typer
 
+from unstable_stream.api.place import DEFAULT_DATA_DIR
 from unstable_stream.cli.options import DataOption
 from unstable_stream.cli.query_output import (
     CsvOption,
@@ -17,7 +18,6 @@ from unstable_stream.cli.query_output import (
     pick_format,
     print_rows,
 )
-from unstable_stream.runs.data_dir import DEFAULT_DATA_DIR
 
 __all__ = ["register"]
 

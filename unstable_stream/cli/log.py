@@ -1,20 +1,18 @@
 """``unstable-stream log tail``: read the log as it is written."""
 
-import asyncio
 import json
 import sys
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
+from unstable_stream.api.output import plain
+from unstable_stream.api.place import DEFAULT_DATA_DIR
 from unstable_stream.cli.options import DataOption, LogOption
-from unstable_stream.runs.data_dir import DEFAULT_DATA_DIR
-from unstable_stream.views.literal import plain
 
 if TYPE_CHECKING:
-    from unstable_stream.log.port import StoredRecord
+    from unstable_stream.api.topics import StoredRecord
 
 __all__ = ["register"]
 
@@ -42,48 +40,17 @@ def _tail(
 
     Example: unstable-stream log tail game-outcomes -n 5 --follow
     """
-    try:
-        asyncio.run(_print_tail(topic, lines, follow, run, as_json, data, log))
-    except KeyboardInterrupt:
-        return
-
-
-async def _print_tail(
-    topic: str, lines: int, follow: bool, run: str | None, as_json: bool, data: Path, location: str
-) -> None:
-    from unstable_stream.log.open import opened_log
-    from unstable_stream.log.reading import read_tail
-    from unstable_stream.runs.data_dir import DataDir
-
-    def is_wanted(record: "StoredRecord") -> bool:
-        return not run or str(_body(record).get("run_id", "")).startswith(run)
-
-    def show(record: "StoredRecord") -> None:
-        body = _body(record)
-        print(json.dumps(_position(record) | body) if as_json else _line(record, body), flush=True)
+    from unstable_stream.api.place import Place
+    from unstable_stream.api.topics import record_body, tail
 
     try:
-        async with opened_log(location, DataDir(data).log, existing=True) as log:
-            tail, consumer = await read_tail(log, topic, lines, is_wanted)
-            try:
-                for record in tail:
-                    show(record)
-                while follow:
-                    for record in filter(is_wanted, await consumer.poll(timeout_s=1.0)):
-                        show(record)
-            finally:
-                await consumer.close()
+        for record in tail(Place.at(data, log), topic, lines, follow=follow, run=run):
+            body = record_body(record)
+            print(json.dumps(_position(record) | body) if as_json else _line(record, body), flush=True)
     except BrokenPipeError:
         sys.stderr.close()  # the reader of our output has gone; there is nobody to tell
-
-
-def _body(record: "StoredRecord") -> dict[str, object]:
-    """Return the record's JSON object; anything else under a name that says so, since tailing must go on."""
-    try:
-        body = json.loads(record.value)
-    except ValueError:
-        return {"unreadable": record.value.decode(errors="replace")}
-    return body if isinstance(body, dict) else {"unreadable": body}
+    except KeyboardInterrupt:
+        return
 
 
 def _position(record: "StoredRecord") -> dict[str, object]:

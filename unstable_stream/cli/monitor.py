@@ -1,14 +1,12 @@
 """``unstable-stream monitor``: what is going on, for Prometheus."""
 
-import asyncio
-import signal
 import sys
 from enum import StrEnum
 
 import typer
 
+from unstable_stream.api.place import DEFAULT_DATA_DIR
 from unstable_stream.cli.options import DataOption, LogOption
-from unstable_stream.runs.data_dir import DEFAULT_DATA_DIR
 
 __all__ = ["register"]
 
@@ -39,21 +37,13 @@ def _monitor(
 
     Example: unstable-stream monitor --port 9108 --log kafka://127.0.0.1:9092
     """
-    from unstable_stream.launch.service_output import configure_output
-    from unstable_stream.log.open import opened_log
-    from unstable_stream.runs.data_dir import DataDir
-    from unstable_stream.tracking.prometheus import run_monitor
+    from unstable_stream.api.output import configure_output
+    from unstable_stream.api.place import Place
+    from unstable_stream.api.serving import monitor
 
     configure_output("monitor")
 
     def say(listening_on: int) -> None:
         print(f"serving http://{host}:{listening_on}/metrics", file=sys.stderr, flush=True)
 
-    async def serve() -> None:
-        stop = asyncio.Event()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, stop.set)
-        async with opened_log(log, DataDir(data).log, existing=True) as opened:
-            await run_monitor(opened, port=port, host=host, start=start.value, stop=stop, on_ready=say)
-
-    asyncio.run(serve())
+    monitor(Place.at(data, log), port=port, host=host, start=start.value, on_ready=say)

@@ -1,13 +1,9 @@
 """``unstable-stream processors``: serve stream processors until they are stopped."""
 
-import asyncio
-import signal
-from pathlib import Path
-
 import typer
 
+from unstable_stream.api.place import DEFAULT_DATA_DIR
 from unstable_stream.cli.options import AllowCodeOption, DataOption, LogOption
-from unstable_stream.runs.data_dir import DEFAULT_DATA_DIR
 
 __all__ = ["register"]
 
@@ -33,40 +29,13 @@ def _processors(
 
     Example: unstable-stream processors --log kafka://127.0.0.1:9092
     """
-    from unstable_stream.errors import ConfigError
-    from unstable_stream.extensions import confine
-    from unstable_stream.launch.service_output import configure_output
+    from unstable_stream.api.output import configure_output
+    from unstable_stream.api.place import Place
+    from unstable_stream.api.serving import processors
 
-    if runtime not in ("generic", "faust"):
-        raise ConfigError(f"--runtime {runtime!r}: expected generic or faust")
     configure_output("processors")
-    confine(allow_code or [])
-    asyncio.run(_serve(log, run, runtime, data))
 
+    def say_ready(whose: str) -> None:
+        print(f"processors ready: {whose}, {runtime} runtime, log {log}", flush=True)
 
-async def _serve(location: str, run: str | None, runtime: str, data: Path) -> None:
-    from unstable_stream.log.open import opened_log
-    from unstable_stream.runs.data_dir import DataDir
-    from unstable_stream.runs.history import find_run
-    from unstable_stream.streams.processors import run_processors
-
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    async with opened_log(location, DataDir(data).log, existing=True) as log:
-        run_id = None if run is None else (await find_run(log, run))[0]
-        whose = "all runs" if run_id is None else f"run {run_id}"
-
-        def say_ready() -> None:
-            print(f"processors ready: {whose}, {runtime} runtime, log {location}", flush=True)
-
-        await run_processors(
-            log,
-            run_id,
-            stop,
-            runtime="faust" if runtime == "faust" else "generic",
-            location=location,
-            drain=False,
-            on_ready=say_ready,
-        )
+    processors(Place.at(data, log), run, runtime=runtime, allow_code=allow_code or [], on_ready=say_ready)

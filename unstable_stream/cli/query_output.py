@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from unstable_stream.views.literal import plain
+from unstable_stream.api.output import plain
 
 if TYPE_CHECKING:
     from rich.console import Console

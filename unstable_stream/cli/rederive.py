@@ -1,18 +1,13 @@
 """``unstable-stream rederive``: rewards and advantages as they would be under other transformations."""
 
-import asyncio
 from dataclasses import astuple, fields
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import typer
 
+from unstable_stream.api.place import DEFAULT_DATA_DIR
 from unstable_stream.cli.options import AllowCodeOption, DataOption, LogOption
 from unstable_stream.cli.query_output import CsvOption, JsonOption, TableOption, pick_format, print_rows
-from unstable_stream.runs.data_dir import DEFAULT_DATA_DIR
-
-if TYPE_CHECKING:
-    from unstable_stream.hindsight.rederive import Rederived
 
 __all__ = ["register"]
 
@@ -46,31 +41,24 @@ def _rederive(
 
     Example: unstable-stream rederive quickstart-2026 --rewards new.toml --label no-baseline
     """
-    from unstable_stream.archive.what_if import open_set, set_directory
-    from unstable_stream.hindsight.rederive import RewardChange, load_rewards, rederive
-    from unstable_stream.log.open import opened_log
-    from unstable_stream.runs.code import confine_to_own, patterns_of
-    from unstable_stream.runs.data_dir import DataDir
-    from unstable_stream.runs.history import find_run
+    from unstable_stream.api.place import Place
+    from unstable_stream.api.what_if import RewardChange, rederive_run
 
     form = pick_format(as_csv, as_json, as_table)
-
-    async def shape() -> "tuple[Rederived, Path]":
-        async with opened_log(log, DataDir(data).log, existing=True) as opened:
-            run_id, config = await find_run(opened, run)
-            new = load_rewards(rewards, config)
-            theirs = patterns_of(config.model_copy(update={"rewards": new}), besides=config)
-            confine_to_own(DataDir(data).own_code(run_id), [*theirs, *(allow_code or [])])
-            directory = set_directory(data, run_id, label or rewards.stem)
-            with open_set(None if dry_run else directory, replace=replace or label is None) as out:
-                return await rederive(opened, run_id, config, new, out), directory
-
-    done, directory = asyncio.run(shape())
+    done, directory = rederive_run(
+        Place.at(data, log),
+        run,
+        rewards,
+        label=label,
+        replace=replace,
+        dry_run=dry_run,
+        allow_code=allow_code or [],
+    )
     names = [field.name for field in fields(RewardChange)]
     print_rows(names, [astuple(change) for change in done.changes], form)
     typer.echo(
         f"{done.steps:,} steps and {done.updates:,} batches in {done.seconds:.1f} s; the reward of "
         f"{done.differing:,} steps differs from the one used"
-        + ("" if dry_run else f"; the new ones are in {directory}"),
+        + ("" if directory is None else f"; the new ones are in {directory}"),
         err=True,
     )

@@ -1,31 +1,27 @@
 """``unstable-stream replay``: history again, to standard output, a log, a plug-in or a learner."""
 
-import asyncio
-import re
 import sys
-from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import typer
 
+from unstable_stream.api.place import DEFAULT_DATA_DIR
+from unstable_stream.cli.every import every
 from unstable_stream.cli.moments import parse_moment
 from unstable_stream.cli.options import DataOption, LogOption, SetOption
 from unstable_stream.errors import ConfigError
-from unstable_stream.runs.data_dir import DEFAULT_DATA_DIR
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from unstable_stream.hindsight.offline import OfflineProgress
-    from unstable_stream.log.port import EventLog, TopicPartition
-    from unstable_stream.runs.data_dir import DataDir
-    from unstable_stream.streams.history import History, Merged, Slice
+    from unstable_stream.api.replaying import Replay
 
 __all__ = ["register"]
 
-_RANGE: Final = re.compile(r"(?P<topic>[\w.-]+)\[(?P<partition>\d+)\]@(?P<start>\d*)\.\.(?P<end>\d*)")
+_SHOW_EVERY_S: Final = 0.5
 
 
 def register(app: typer.Typer) -> None:
@@ -80,53 +76,37 @@ def _replay(
         raise ConfigError(f"--source {source!r}: expected log or archive")
     if learner is None and (overrides or epochs != 1):
         raise ConfigError("--set and --epochs go with --learner")
-    options = _Options(
-        run=run,
-        topics=tuple(topics.split(",")) if topics else (),
-        from_ms=None if start is None else parse_moment(start, "--from"),
-        to_ms=None if end is None else parse_moment(end, "--to"),
-        ranges=tuple(ranges or ()),
-        where=tuple(where or ()),
-        speed=_speed(speed),
-        source=source,
-        log_id=log_id,
-        log=log,
-        data=data,
-    )
-    if learner is not None:
-        if run is None or options.speed is not None:
-            raise ConfigError(
-                "--learner trains on the steps of one run as fast as it can: unstable-stream replay RUN "
-                "--learner FILE, without --speed"
-            )
-        work = _train(options, learner, overrides or [], epochs)
-    elif consumer is not None:
-        work = _rehearse(options, consumer)
-    elif into_log is not None:
-        work = _copy(options, into_log)
-    else:
-        work = _print(options)
-    try:
-        asyncio.run(work)
-    except KeyboardInterrupt:
-        raise typer.Exit(130) from None
-    except BrokenPipeError:
-        sys.stderr.close()  # the reader of our output has gone; there is nobody to tell
+    from unstable_stream.api.place import Place
+    from unstable_stream.api.replaying import Replay
 
-
-@dataclass(frozen=True)
-class _Options:
-    run: str | None
-    topics: tuple[str, ...]
-    from_ms: int | None
-    to_ms: int | None
-    ranges: tuple[str, ...]
-    where: tuple[str, ...]
-    speed: float | None
-    source: str
-    log_id: str | None
-    log: str
-    data: Path
+    place = Place.at(data, log)
+    with _progress(shown=learner is None and (into_log is not None or not sys.stdout.isatty())) as progress:
+        replayed = Replay(
+            place,
+            run,
+            topics=topics.split(",") if topics else (),
+            from_ms=None if start is None else parse_moment(start, "--from"),
+            to_ms=None if end is None else parse_moment(end, "--to"),
+            offsets=ranges or (),
+            where=where or (),
+            speed=_speed(speed),
+            source="archive" if source == "archive" else "log",
+            log_id=log_id,
+            progress=progress,
+        )
+        try:
+            if learner is not None:
+                _train(replayed, learner, overrides or [], epochs)
+            elif consumer is not None:
+                _rehearse(replayed, consumer)
+            elif into_log is not None:
+                print(f"{replayed.copy(into_log):,} records copied to {into_log}", file=sys.stderr)
+            else:
+                replayed.write(_write)
+        except KeyboardInterrupt:
+            raise typer.Exit(130) from None
+        except BrokenPipeError:
+            sys.stderr.close()  # the reader of our output has gone; there is nobody to tell
 
 
 def _speed(text: str) -> float | None:
@@ -141,65 +121,22 @@ def _speed(text: str) -> float | None:
     return speed
 
 
-def _range(text: str) -> "tuple[TopicPartition, tuple[int | None, int | None]]":
-    from unstable_stream.log.port import TopicPartition
-
-    match = _RANGE.fullmatch(text)
-    if match is None:
-        raise ConfigError(f"--offsets {text!r}: expected TOPIC[PARTITION]@FROM..TO, e.g. steps[3]@100..200")
-    start, end = match["start"], match["end"]
-    return (
-        TopicPartition(match["topic"], int(match["partition"])),
-        (int(start) if start else None, int(end) if end else None),
-    )
+def _write(lines: bytes) -> None:
+    sys.stdout.buffer.write(lines)
+    sys.stdout.buffer.flush()
 
 
-async def _open(options: _Options) -> "tuple[History, EventLog | None]":
-    """Return the history, and the log it is from if it is not an archive."""
-    from unstable_stream.log.open import open_existing_log
-    from unstable_stream.runs.data_dir import DataDir
-    from unstable_stream.streams.history import ArchiveHistory, LogHistory
-
-    directory = DataDir(options.data)
-    if options.source == "archive":
-        return ArchiveHistory(directory.archive, options.log_id), None
-    log = open_existing_log(options.log, directory.log)
-    return LogHistory(log), log
-
-
-async def _slice(options: _Options, history: "History") -> "Slice":
-    from unstable_stream.hindsight.offline import find_recorded_run
-    from unstable_stream.streams.history import Slice
-    from unstable_stream.streams.record_filter import RecordFilter, parse_condition
-
-    run_id = None if options.run is None else (await find_recorded_run(history, options.run))[0]
-    conditions = [parse_condition(text) for text in options.where]
-    return Slice(
-        topics=options.topics,
-        ranges=dict(map(_range, options.ranges)),
-        filter=RecordFilter(run_id, options.from_ms, options.to_ms, conditions),
-    )
-
-
-async def _stream(
-    options: _Options, history: "History", wanted: "Slice", *, shown: bool
-) -> "AsyncIterator[Merged]":
-    """Yield the slice when it is due, with progress on standard error if it is ``shown``."""
+@contextmanager
+def _progress(*, shown: bool) -> "Iterator[Callable[[int, int], None]]":
+    """Show on standard error, if it is a terminal, how many records are read; it goes away at the end."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from unstable_stream.hindsight.replay import paced
-    from unstable_stream.streams.history import merged
-
-    chosen = await wanted.of(history)
-    total = sum(end - start for start, end in chosen.values())
     console = _console()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     disable = not shown or not console.is_terminal
-    with Progress(*columns, console=console, transient=True, disable=disable) as progress:
-        task = progress.add_task("records read", total=total)
-        async for piece in paced(merged(history, wanted), options.speed):
-            yield piece
-            progress.update(task, completed=piece.read)
+    with Progress(*columns, console=console, transient=True, disable=disable) as bar:
+        task = bar.add_task("records read", total=None)
+        yield lambda read, total: bar.update(task, completed=read, total=total)
 
 
 def _console() -> "Console":
@@ -208,138 +145,37 @@ def _console() -> "Console":
     return Console(stderr=True, highlight=False)
 
 
-# -- targets --------------------------------------------------------------------------------------
-
-
-async def _print(options: _Options) -> None:
-    from unstable_stream.hindsight.replay import write_lines
-
-    history, _ = await _open(options)
-
-    def write(lines: bytes) -> None:
-        sys.stdout.buffer.write(lines)
-        sys.stdout.buffer.flush()
-
-    try:
-        wanted = await _slice(options, history)
-        await write_lines(_stream(options, history, wanted, shown=not sys.stdout.isatty()), write)
-    finally:
-        await history.close()
-
-
-async def _copy(options: _Options, location: str) -> None:
-    from unstable_stream.hindsight.replay import copy_into
-
-    history, source = await _open(options)
-    try:
-        wanted = await _slice(options, history)
-        topics: dict[str, int] = {}
-        for where in await wanted.of(history):
-            topics[where.topic] = max(topics.get(where.topic, 0), where.partition + 1)
-        if source is not None:
-            topics = {name: count for name, count in (await source.topics()).items() if name in topics}
-        target = _open_target(location)
-        try:
-            count = await copy_into(_stream(options, history, wanted, shown=True), source, target, topics)
-        finally:
-            await target.close()
-    finally:
-        await history.close()
-    print(f"{count:,} records copied to {location}", file=sys.stderr)
-
-
-def _open_target(location: str) -> "EventLog":
-    from unstable_stream.log.open import open_log_at
-    from unstable_stream.runs.data_dir import DataDir
-
-    path = Path(location)
-    kafka = "://" in location
-    return open_log_at(
-        location if kafka else "local", path if path.suffix == ".sqlite" else DataDir(path).log
-    )
-
-
-async def _rehearse(options: _Options, target: str) -> None:
-    from unstable_stream.events import encode_event
-    from unstable_stream.hindsight.replay import rehearse
-    from unstable_stream.streams.plugins import load_plugin
+def _rehearse(replayed: "Replay", target: str) -> None:
+    from unstable_stream.api.replaying import encode_event
+    from unstable_stream.api.serving import load_plugin
 
     plugin = load_plugin(target)
-    history, _ = await _open(options)
-    try:
-        wanted = await _slice(options, history)
-        done = await rehearse(
-            _stream(options, history, wanted, shown=not sys.stdout.isatty()),
-            plugin,
-            lambda metrics: [print(encode_event(event).decode()) for event in metrics],
-        )
-    finally:
-        await history.close()
+    done = replayed.rehearse(
+        plugin, lambda metrics: [print(encode_event(event).decode()) for event in metrics]
+    )
     print(f"{plugin.name}: {done.handled:,} events, {done.emitted:,} metrics", file=sys.stderr)
     if done.failed:
         print(f"error: it failed at {done.failed:,} events; first: {done.first_failure}", file=sys.stderr)
         raise typer.Exit(1)
 
 
-async def _train(options: _Options, path: Path, overrides: Sequence[str], epochs: int) -> None:
-    from unstable_stream.hindsight.offline import (
-        OfflineProgress,
-        find_recorded_run,
-        load_offline_config,
-        train_offline,
-    )
-    from unstable_stream.log.open import open_log_at
-    from unstable_stream.runs.data_dir import DataDir
+def _train(replayed: "Replay", path: Path, overrides: Sequence[str], epochs: int) -> None:
+    from unstable_stream.api.replaying import OfflineProgress
 
-    assert options.run is not None
-    directory = DataDir(options.data)
-    history, source = await _open(options)
-    try:
-        wanted = await _slice(options, history)
-        _, recorded = await find_recorded_run(history, options.run)
-        config = load_offline_config(recorded, path, overrides, log=options.log)
-        log = source or open_log_at(options.log, directory.log)
-        progress = OfflineProgress()
-        shown = asyncio.ensure_future(_show(progress, config.learner.iterations))
-        try:
-            run_id = await train_offline(
-                history,
-                wanted,
-                config,
-                directory,
-                log,
-                epochs=epochs,
-                progress=progress,
-                on_start=lambda run_id: print(f"run {run_id}", file=sys.stderr),
-            )
-            if source is None:
-                await history.close()  # reading and writing the archive exclude each other
-            await _archive(log, directory, options.log)
-        finally:
-            shown.cancel()
-            if log is not source:
-                await log.close()
-    finally:
-        await history.close()
+    progress = OfflineProgress()
+    with _console().status("loading the model") as status, every(_SHOW_EVERY_S, lambda: show()):
+        planned = 0
+
+        def show() -> None:
+            if progress.published:
+                done = f"{progress.updates:,} of {planned:,} updates, {progress.published:,} steps replayed"
+                status.update(done)
+
+        def start(run_id: str, iterations: int) -> None:
+            nonlocal planned
+            planned = iterations
+            print(f"run {run_id}", file=sys.stderr)
+
+        run_id = replayed.train(path, overrides=overrides, epochs=epochs, progress=progress, on_start=start)
     print(f"{run_id}: {progress.updates:,} updates, {progress.published:,} steps replayed", file=sys.stderr)
     print(run_id)
-
-
-async def _show(progress: "OfflineProgress", iterations: int) -> None:
-    with _console().status("loading the model") as status:
-        while True:
-            if progress.published:
-                status.update(
-                    f"{progress.updates:,} of {iterations:,} updates, {progress.published:,} steps replayed"
-                )
-            await asyncio.sleep(0.5)
-
-
-async def _archive(log: "EventLog", directory: "DataDir", location: str) -> None:
-    """Put the new run into the archive too; on a shared log its archiver does."""
-    from unstable_stream.workers.archiver import run_archiver
-
-    if location == "local":
-        stop = asyncio.Event()
-        stop.set()
-        await run_archiver(log, directory.archive, stop=stop)

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import typer
 
+from unstable_stream.api.place import DEFAULT_DATA_DIR
 from unstable_stream.cli.options import DataOption
-from unstable_stream.runs.data_dir import DEFAULT_DATA_DIR
 
 __all__ = ["register"]
 
@@ -38,9 +38,10 @@ def _report(
     """
     from rich.console import Console
 
-    from unstable_stream.views.report import find_runs, write_report
+    from unstable_stream.api.archived import find_runs, write_report
+    from unstable_stream.api.place import Place
 
-    archive = data / "archive.duckdb"
+    archive = Place.at(data).archive
     console = Console(stderr=True, highlight=False)
     with console.status("writing the report"):
         size = write_report(

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import typer
 
+from unstable_stream.api.place import DEFAULT_DATA_DIR
 from unstable_stream.cli.options import DataOption
 from unstable_stream.cli.query_output import CsvOption, JsonOption, TableOption, pick_format, take_rows
-from unstable_stream.runs.data_dir import DEFAULT_DATA_DIR
 
 __all__ = ["register"]
 
@@ -39,10 +39,11 @@ def _sql(
     elif examples:
         _print_examples()
     else:
-        from unstable_stream.archive import stream
+        from unstable_stream.api.archived import stream
+        from unstable_stream.api.place import Place
 
         form = pick_format(as_csv, as_json, as_table)
-        with stream(data / "archive.duckdb", _statement(statement, file), write=write) as result:
+        with stream(Place.at(data).archive, _statement(statement, file), write=write) as result:
             print_them = take_rows(result.columns, result.rows, form)
             columns = result.columns
         if columns:
@@ -65,7 +66,7 @@ def _print_relations() -> None:
     from rich.padding import Padding
     from rich.text import Text
 
-    from unstable_stream.archive.reference import relations
+    from unstable_stream.api.archived import relations
 
     console = Console()
     for relation in relations():
@@ -78,7 +79,7 @@ def _print_relations() -> None:
 
 
 def _print_examples() -> None:
-    from unstable_stream.archive.examples import EXAMPLES
+    from unstable_stream.api.archived import EXAMPLES
 
     for example in EXAMPLES:
         print(f"-- {example.question}\n{example.sql};\n")

@@ -1,22 +1,12 @@
 """``unstable-stream topics``: what is on the log, as declared and as it is, and how far its readers are."""
 
-import asyncio
-from collections.abc import Awaitable, Callable, Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
-
 import typer
 
+from unstable_stream.api.place import DEFAULT_DATA_DIR
 from unstable_stream.cli import topics_lag
 from unstable_stream.cli.options import DataOption, LogOption
-from unstable_stream.runs.data_dir import DEFAULT_DATA_DIR
-
-if TYPE_CHECKING:
-    from unstable_stream.log.port import EventLog, TopicSpec
 
 __all__ = ["register"]
-
-T = TypeVar("T")
 
 
 def register(app: typer.Typer) -> None:
@@ -45,20 +35,21 @@ def _list(context: typer.Context, data: DataOption = DEFAULT_DATA_DIR, log: LogO
     from rich.console import Console
     from rich.table import Table
 
-    from unstable_stream.log.topics import load_topics
+    from unstable_stream.api.place import Place
+    from unstable_stream.api.topics import declared_topics, kept, record_counts
 
-    counts = _on_log(_record_counts, data, log)
+    counts = record_counts(Place.at(data, log))
     table = Table(box=None, header_style="bold")
     for column in ("topic", "key", "partitions", "kept", "events"):
         table.add_column(column, overflow="fold", no_wrap=column in ("topic", "partitions"))
     table.add_column("records" if log == "local" else "offsets", justify="right")
-    for spec in load_topics().values():
+    for spec in declared_topics().values():
         count = counts.get(spec.name) if counts is not None else None
         table.add_row(
             spec.name,
             spec.key,
             str(spec.partitions),
-            _kept(spec),
+            kept(spec),
             ", ".join(spec.events),
             "–" if count is None else f"{count:,}",
         )
@@ -77,15 +68,11 @@ def _describe(
     from rich.console import Console
     from rich.table import Table
 
-    from unstable_stream.errors import UnknownTopicError
-    from unstable_stream.log.topic_drift import show_setting
-    from unstable_stream.log.topics import event_schema, load_topics
+    from unstable_stream.api.place import Place
+    from unstable_stream.api.topics import declared_topic, event_fields, show_setting, topic_settings
 
-    specs = load_topics()
-    if name not in specs:
-        raise UnknownTopicError(f"no topic {name!r}; topics: {', '.join(specs)}")
-    spec = specs[name]
-    settings = _on_log(lambda opened: opened.topic_settings(), data, log)
+    spec = declared_topic(name)
+    settings = topic_settings(Place.at(data, log))
     actual = None if settings is None else settings.get(name)
     console = Console()
     console.print(f"[bold]{spec.name}[/]: {spec.description}")
@@ -100,9 +87,7 @@ def _describe(
         table.add_row(label, declared, found if found in ("–", declared) else f"[yellow]{found}[/]")
     console.print(table)
     for event in spec.events:
-        schema = event_schema(event)
-        definition = schema["$defs"][schema["$ref"].rsplit("/", 1)[-1]]
-        console.print(f"\n[bold]{event}[/]: {', '.join(definition['properties'])}")
+        console.print(f"\n[bold]{event}[/]: {', '.join(event_fields(event))}")
 
 
 def _create(
@@ -116,32 +101,18 @@ def _create(
 
     Example: unstable-stream topics create --alter --log kafka://127.0.0.1:9092
     """
-    from unstable_stream.log.open import opened_log
-    from unstable_stream.log.topic_drift import find_drift
-    from unstable_stream.log.topics import load_topics
-    from unstable_stream.runs.data_dir import DataDir
+    from unstable_stream.api.place import Place
+    from unstable_stream.api.topics import create_topics
 
-    declared = load_topics()
-
-    async def create() -> tuple[list[str], list[str]]:
-        async with opened_log(log, DataDir(data).log) as opened:
-            drift = find_drift(declared, await opened.topic_settings())
-            await opened.create_topics(list(declared.values()))
-            different = {
-                each.topic: each.declared for each in drift if each.setting not in ("topic", "partitions")
-            }
-            if alter and different:
-                await opened.alter_topics(list(different.values()))
-            return [each.topic for each in drift if each.setting == "topic"], list(different)
-
-    created, different = asyncio.run(create())
-    typer.echo(f"created: {', '.join(created) or 'none, all were there'}")
+    place = Place.at(data, log)
+    done = create_topics(place, alter=alter)
+    typer.echo(f"created: {', '.join(done.created) or 'none, all were there'}")
     if alter:
-        typer.echo(f"altered: {', '.join(different) or 'none, all were as declared'}")
-    elif different:
+        typer.echo(f"altered: {', '.join(done.different) or 'none, all were as declared'}")
+    elif done.different:
         typer.echo(
-            f"not as declared: {', '.join(different)}; see unstable-stream topics check"
-            f"{DataDir(data).options(log)}; --alter brings them to the declaration",
+            f"not as declared: {', '.join(done.different)}; see unstable-stream topics check"
+            f"{place.options}; --alter brings them to the declaration",
             err=True,
         )
 
@@ -151,24 +122,16 @@ def _check(data: DataOption = DEFAULT_DATA_DIR, log: LogOption = "local") -> Non
 
     Example: unstable-stream topics check --log kafka://127.0.0.1:9092
     """
-    from unstable_stream.log.open import opened_log
-    from unstable_stream.log.topic_drift import find_drift, remedy
-    from unstable_stream.log.topics import load_topics
-    from unstable_stream.runs.data_dir import DataDir
+    from unstable_stream.api.place import Place
+    from unstable_stream.api.topics import declared_topics, remedy, topic_drifts
 
-    declared = load_topics()
-    directory = DataDir(data)
-
-    async def settings() -> "Mapping[str, TopicSpec]":
-        async with opened_log(log, directory.log, existing=True) as opened:
-            return await opened.topic_settings()
-
-    drift = find_drift(declared, asyncio.run(settings()))
+    place = Place.at(data, log)
+    drift = topic_drifts(place)
     for each in drift:
-        typer.echo(f"{each}\n    {remedy(each, log, directory.options(log))}")
+        typer.echo(f"{each}\n    {remedy(place, each)}")
     if drift:
         raise typer.Exit(1)
-    typer.echo(f"{len(declared)} topics are as declared")
+    typer.echo(f"{len(declared_topics())} topics are as declared")
 
 
 def _strimzi(
@@ -181,15 +144,10 @@ def _strimzi(
 
     Example: unstable-stream topics strimzi --cluster my-cluster | kubectl apply -f -
     """
-    from unstable_stream.log.contracts.strimzi import manifests
-    from unstable_stream.log.topics import load_topics
+    from unstable_stream.api.topics import strimzi
 
-    typer.echo(
-        manifests(
-            load_topics().values(), cluster, replicas=replicas, namespace=namespace, api_version=api_version
-        ),
-        nl=False,
-    )
+    manifests = strimzi(cluster, replicas=replicas, namespace=namespace, api_version=api_version)
+    typer.echo(manifests, nl=False)
 
 
 def _asyncapi() -> None:
@@ -197,40 +155,6 @@ def _asyncapi() -> None:
 
     Example: unstable-stream topics asyncapi > topics/asyncapi.json
     """
-    from unstable_stream.log.contracts.asyncapi import document_text
+    from unstable_stream.api.topics import asyncapi
 
-    typer.echo(document_text(), nl=False)
-
-
-def _kept(spec: "TopicSpec") -> str:
-    from unstable_stream.log.topic_drift import show_setting
-
-    return "latest per key" if spec.cleanup_policy == "compact" else show_setting(spec, "retention_ms")
-
-
-def _on_log(ask: "Callable[[EventLog], Awaitable[T]]", data: Path, location: str) -> T | None:
-    """Ask a log; ``None`` if it is a file that does not exist, since the declaration is worth showing too."""
-    from unstable_stream.log.open import opened_log
-    from unstable_stream.runs.data_dir import DataDir
-
-    directory = DataDir(data)
-    if location == "local" and not directory.log.is_file():
-        return None
-
-    async def run() -> T:
-        async with opened_log(location, directory.log) as log:
-            return await ask(log)
-
-    return asyncio.run(run())
-
-
-async def _record_counts(log: "EventLog") -> dict[str, int]:
-    from unstable_stream.log.topics import load_topics
-
-    async def count(topic: str) -> int:
-        begin, end = await asyncio.gather(log.beginning_offsets(topic), log.end_offsets(topic))
-        return sum(end.values()) - sum(begin.values())
-
-    there = await log.topics()
-    topics = [topic for topic in load_topics() if topic in there]
-    return dict(zip(topics, await asyncio.gather(*map(count, topics)), strict=True))
+    typer.echo(asyncapi(), nl=False)

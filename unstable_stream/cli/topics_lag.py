@@ -1,12 +1,12 @@
 """``unstable-stream topics lag``: how far each consumer group is behind."""
 
-import asyncio
 import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import typer
 
+from unstable_stream.api.place import DEFAULT_DATA_DIR
 from unstable_stream.cli.options import DataOption, LogOption
 from unstable_stream.cli.query_output import (
     CsvOption,
@@ -16,11 +16,9 @@ from unstable_stream.cli.query_output import (
     pick_format,
     print_rows,
 )
-from unstable_stream.runs.data_dir import DEFAULT_DATA_DIR
 
 if TYPE_CHECKING:
-    from unstable_stream.log.port import EventLog
-    from unstable_stream.tracking.lag import Lag
+    from unstable_stream.api.topics import Lag
 
 __all__ = ["register"]
 
@@ -54,35 +52,20 @@ def _lag(
     """
     form = pick_format(as_csv, as_json, as_table)
 
-    async def measure(opened: "EventLog") -> list["Lag"]:
-        from unstable_stream.log.topics import load_topics
-        from unstable_stream.runs.history import read_history
-        from unstable_stream.tracking.lag import live_groups, measure_lag
+    from unstable_stream.api.place import Place
+    from unstable_stream.api.topics import lags
 
-        groups = await live_groups(opened, () if everyone else (await read_history(opened)).finished())
-        groups = [name for name in groups if wanted is None or wanted in name]
-        return await measure_lag(opened, groups, load_topics().keys())
-
-    async def show() -> None:
-        from unstable_stream.log.open import opened_log
-        from unstable_stream.runs.data_dir import DataDir
-
-        async with opened_log(log, DataDir(data).log, existing=True) as opened:
-            while True:
-                rows = _rows(await measure(opened), partitions)
-                columns = (*_COLUMNS[:2], "partition", *_COLUMNS[2:]) if partitions else _COLUMNS
-                if watch and form is Format.JSON:
-                    print(json.dumps([dict(zip(columns, row, strict=True)) for row in rows]), flush=True)
-                else:
-                    if watch and form is Format.TABLE:
-                        _clear()
-                    print_rows(columns, rows, form)
-                if not watch:
-                    return
-                await asyncio.sleep(_EVERY_S)
-
+    columns = (*_COLUMNS[:2], "partition", *_COLUMNS[2:]) if partitions else _COLUMNS
+    measured = lags(Place.at(data, log), group=wanted, everyone=everyone, every_s=_EVERY_S if watch else None)
     try:
-        asyncio.run(show())
+        for found in measured:
+            rows = _rows(found, partitions)
+            if watch and form is Format.JSON:
+                print(json.dumps([dict(zip(columns, row, strict=True)) for row in rows]), flush=True)
+                continue
+            if watch and form is Format.TABLE:
+                _clear()
+            print_rows(columns, rows, form)
     except KeyboardInterrupt:
         return
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import typer
 
+from unstable_stream.api.place import DEFAULT_DATA_DIR
 from unstable_stream.cli.options import (
     AllowCodeOption,
     DataOption,
@@ -11,7 +12,6 @@ from unstable_stream.cli.options import (
     OptionalLogOption,
     SetOption,
 )
-from unstable_stream.runs.data_dir import DEFAULT_DATA_DIR
 
 __all__ = ["register"]
 
@@ -39,9 +39,10 @@ def _train(
 
     Example: unstable-stream train examples/simpletak.toml --set learner.iterations=50
     """
-    from unstable_stream.cli.running import run_config
+    from unstable_stream.api.build import check, load
+    from unstable_stream.api.run import open_run
+    from unstable_stream.cli.running import print_config, run_to_end
     from unstable_stream.errors import ConfigError
-    from unstable_stream.runs.config import load_config
 
     changes = list(overrides or [])
     if engine:
@@ -53,19 +54,16 @@ def _train(
             raise ConfigError(
                 "give either a configuration file or --resume RUN: a run keeps its configuration"
             )
-        run_config(
-            None,
-            data,
-            resume=resume,
-            log=log or "local",
-            overrides=changes,
-            quiet=quiet,
-            dry_run=dry_run,
-            allow_code=allow_code or [],
-        )
+        run = open_run(resume, data, log)
+        if dry_run:
+            print_config(check(run.resumable_config(changes, allow_code or [])))
+            return
+        run_to_end(run, quiet=quiet, resume=True, overrides=changes, allow_code=allow_code or [])
         return
-    if log is not None:
-        changes.append(f"log={log}")
     if config is None:
         raise ConfigError("give a configuration file, e.g. unstable-stream train examples/simpletak.toml")
-    run_config(load_config(config, changes), data, quiet=quiet, dry_run=dry_run)
+    run = load(config, data=data, log=log, overrides=changes)
+    if dry_run:
+        print_config(run.config)
+        return
+    run_to_end(run, quiet=quiet)

@@ -1,17 +1,16 @@
 """``unstable-stream verify``: recomputes everything that can be, and compares."""
 
-import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import typer
 
+from unstable_stream.api.place import DEFAULT_DATA_DIR
 from unstable_stream.cli.options import AllowCodeOption, DataOption, LogOption
-from unstable_stream.runs.data_dir import DEFAULT_DATA_DIR
 
 if TYPE_CHECKING:
-    from unstable_stream.proofs.report import VerifyReport
+    from unstable_stream.api.run import VerifyReport
 
 __all__ = ["register"]
 
@@ -37,20 +36,12 @@ def _verify(
 
     Example: unstable-stream verify quickstart-2026 --jobs 2
     """
-    from unstable_stream.log.open import opened_log
-    from unstable_stream.proofs.verify import verify_run
-    from unstable_stream.runs.code import confine_to_own
-    from unstable_stream.runs.data_dir import DataDir
-    from unstable_stream.runs.history import find_run
-
-    async def read(progress: Callable[[str, int, int], None]) -> "VerifyReport":
-        async with opened_log(log, DataDir(data).log, existing=True) as opened:
-            run_id, _ = await find_run(opened, run)
-            confine_to_own(DataDir(data).own_code(run_id), allow_code or [])
-            return await verify_run(opened, run_id, games=games, jobs=jobs, progress=progress)
+    from unstable_stream.api.run import open_run
 
     with _progress_bar() as progress:
-        report = asyncio.run(read(progress))
+        report = open_run(run, data, log).verify(
+            games=games, jobs=jobs, allow_code=allow_code or [], progress=progress
+        )
     if as_json:
         print(report.to_json().decode())
     else:

@@ -1,11 +1,9 @@
 """``unstable-stream watch``: the live view of a run, from any terminal."""
 
-import asyncio
-
 import typer
 
+from unstable_stream.api.place import DEFAULT_DATA_DIR
 from unstable_stream.cli.options import DataOption, LogOption
-from unstable_stream.runs.data_dir import DEFAULT_DATA_DIR
 
 __all__ = ["register"]
 
@@ -24,17 +22,6 @@ def _watch(
 
     Example: unstable-stream watch quickstart-2026
     """
-    from unstable_stream.log.open import opened_log
-    from unstable_stream.runs.data_dir import DataDir
-    from unstable_stream.runs.history import find_run
-    from unstable_stream.tracking.terminal_interface import watch_run
+    from unstable_stream.api.run import open_run
 
-    async def follow() -> None:
-        async with opened_log(log, DataDir(data).log, existing=True) as opened:
-            run_id, config = await find_run(opened, run)
-            await watch_run(opened, run_id, config)
-
-    try:
-        asyncio.run(follow())
-    except KeyboardInterrupt:
-        return
+    open_run(run, data, log).watch()

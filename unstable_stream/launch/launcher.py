@@ -126,6 +126,9 @@ async def launch(
     progress("checking the configuration")
     _check_backend(config)
     await asyncio.to_thread(check_config, config)
+    if config.backend == "ray":
+        # Loaded before anything is written, for the case that Ray is not installed.
+        from unstable_stream.launch.ray import cluster  # noqa: F401
     model_path = await asyncio.to_thread(resolve_model, config.model)
     run_id = resume or run_id or new_run_id(config.name)
     opened = opened_log(config.log, data.log, synchronous=config.synchronous)

@@ -1,0 +1,20 @@
+"""Questions to the archive: SQL, its reference, exports and reports."""
+
+from unstable_stream.archive import StreamedResult, query, stream
+from unstable_stream.archive.examples import EXAMPLES
+from unstable_stream.archive.export import Manifest, export_run
+from unstable_stream.archive.reference import Relation, relations
+from unstable_stream.views.report import find_runs, write_report
+
+__all__ = [
+    "EXAMPLES",
+    "Manifest",
+    "Relation",
+    "StreamedResult",
+    "export_run",
+    "find_runs",
+    "query",
+    "relations",
+    "stream",
+    "write_report",
+]

@@ -1,0 +1,6 @@
+"""The printing side of processes that serve: how their log lines look, and text that is safe to show."""
+
+from unstable_stream.launch.service_output import configure_output
+from unstable_stream.views.literal import plain
+
+__all__ = ["configure_output", "plain"]

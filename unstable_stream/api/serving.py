@@ -1,0 +1,235 @@
+"""Services that run by themselves beside or after runs: archiving, processors, plug-ins, monitoring.
+
+Each ends in order at SIGINT or SIGTERM.
+"""
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+from unstable_stream.api.place import Place
+from unstable_stream.errors import ArchiveError, ConfigError
+from unstable_stream.extensions import confine
+from unstable_stream.log.port import Start
+from unstable_stream.streams.plugins import ENTRY_POINTS, Discovered, Plugin, discovered_plugins, load_plugin
+from unstable_stream.streams.plugins.host import PluginCounters, run_plugin
+
+__all__ = [
+    "PLUGIN_GROUP",
+    "Archived",
+    "PluginCounters",
+    "Start",
+    "archive",
+    "consume",
+    "installed_plugins",
+    "load_plugin",
+    "monitor",
+    "processors",
+]
+
+
+PLUGIN_GROUP: Final = ENTRY_POINTS
+"""Packages announce plug-ins in this entry point group."""
+
+
+@asynccontextmanager
+async def _stopped_by_signals() -> AsyncIterator[asyncio.Event]:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    try:
+        yield stop
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+
+
+@dataclass
+class Archived:
+    """What :func:`archive` stored."""
+
+    records: int = 0
+    rejected: int = 0
+    """Records that could not be decoded; see the table dead_letters."""
+    old: Path | None = None
+    """The archive that was set aside."""
+
+
+def archive(place: Place, *, rebuild: bool = False, follow: bool = False) -> Archived:
+    """Bring the archive up to date with the log, once, or until a signal with ``follow``.
+
+    ``rebuild`` sets the present archive aside as ``archive.duckdb.old`` and fills a new one.
+
+    Raises:
+        EventLogError: there is no log.
+        ArchiveError: an archive was set aside before, or the archive is ahead of the log.
+    """
+    from unstable_stream.archive import Written
+    from unstable_stream.workers.archiver import run_archiver
+
+    done = Archived()
+
+    def count(written: Written) -> None:
+        done.records += written.records
+        done.rejected += len(written.rejected)
+
+    async def work(stop: asyncio.Event) -> None:
+        async with place.opened_log() as log:
+            await log.topics()  # an unreachable log is found here, before the archive is set aside
+            if rebuild:
+                done.old = _set_aside(place.archive)
+            await run_archiver(log, place.archive, stop=stop, on_flush=count)
+
+    async def once() -> None:
+        stop = asyncio.Event()
+        stop.set()
+        await work(stop)
+
+    async def on() -> None:
+        async with _stopped_by_signals() as stop:
+            await work(stop)
+
+    asyncio.run(on() if follow else once())
+    return done
+
+
+def _set_aside(path: Path) -> Path | None:
+    """Rename the archive with its write-ahead log, if there is one, so that a new one takes its place."""
+    from unstable_stream.archive import open_archive
+
+    if not path.exists():
+        return None
+    old = path.with_name(path.name + ".old")
+    if old.exists():
+        raise ArchiveError(f"{old} is there from an earlier rebuild: move it away or delete it first")
+    # Nobody is writing it, and the write-ahead log is folded in.
+    with open_archive(path, read_only=False) as connection:
+        connection.execute("CHECKPOINT")
+    path.rename(old)
+    return old
+
+
+def processors(
+    place: Place,
+    run: str | None = None,
+    *,
+    runtime: str = "generic",
+    allow_code: Sequence[str] | None = None,
+    on_ready: Callable[[str], None] = lambda whose: None,
+) -> None:
+    """Shape rewards and rate models of one run, or of all, until a signal.
+
+    Args:
+        place: whose log.
+        run: id or prefix; ``None``: all runs.
+        runtime: ``generic``, or ``faust`` on a Kafka log.
+        allow_code: confine this process to code that fits these patterns; ``None``: do not.
+        on_ready: told whose they are once they are ready.
+
+    Raises:
+        ConfigError: a runtime that does not exist.
+        RunError: no such run.
+    """
+    if runtime not in ("generic", "faust"):
+        raise ConfigError(f"--runtime {runtime!r}: expected generic or faust")
+    chosen: Literal["generic", "faust"] = "faust" if runtime == "faust" else "generic"
+    if allow_code is not None:
+        confine(allow_code)
+    from unstable_stream.streams.processors import run_processors
+
+    async def serve() -> None:
+        async with _stopped_by_signals() as stop, place.opened_log() as log:
+            run_id = await place.full_run_id(log, run)
+            whose = "all runs" if run_id is None else f"run {run_id}"
+            await run_processors(
+                log,
+                run_id,
+                stop,
+                runtime=chosen,
+                location=place.log,
+                drain=False,
+                on_ready=lambda: on_ready(whose),
+            )
+
+    asyncio.run(serve())
+
+
+def monitor(
+    place: Place,
+    *,
+    port: int = 9108,
+    host: str = "127.0.0.1",
+    start: Start = "beginning",
+    on_ready: Callable[[int], None] = lambda port: None,
+) -> None:
+    """Serve Prometheus metrics of a log until a signal.
+
+    Args:
+        place: whose log.
+        port: to serve on; 0 takes a free one.
+        host: address to serve on.
+        start: where counting begins.
+        on_ready: told the port once it is served.
+    """
+    from unstable_stream.tracking.prometheus import run_monitor
+
+    async def serve() -> None:
+        async with _stopped_by_signals() as stop, place.opened_log() as log:
+            await run_monitor(log, port=port, host=host, start=start, stop=stop, on_ready=on_ready)
+
+    asyncio.run(serve())
+
+
+def installed_plugins() -> Sequence[Discovered]:
+    """Return the plug-ins that installed packages announce."""
+    return discovered_plugins()
+
+
+def consume(
+    place: Place,
+    plugin: Plugin,
+    *,
+    start: Start = "beginning",
+    run: str | None = None,
+    until_end: bool = False,
+    reset: bool = False,
+    counters: PluginCounters | None = None,
+) -> None:
+    """Give a plug-in all history and then every event as it comes, until a signal.
+
+    Args:
+        place: whose history; the plug-in's metrics go to its log.
+        plugin: what to run.
+        start: where to begin if it has never run: ``beginning``, ``end``, or Unix milliseconds.
+        run: only this run, id or prefix, in a group of its own.
+        until_end: end when what is there now has been handled.
+        reset: forget positions and state first.
+        counters: updated on the way.
+
+    Raises:
+        PluginError: it does not start, or its state cannot be kept.
+    """
+    from unstable_stream.hindsight.offline import find_recorded_run
+    from unstable_stream.streams.history import LogHistory
+
+    async def serve() -> None:
+        async with _stopped_by_signals() as stop, place.opened_log() as log:
+            run_id = None if run is None else (await find_recorded_run(LogHistory(log), run))[0]
+            await run_plugin(
+                log,
+                plugin,
+                place.data,
+                stop=stop,
+                start=start,
+                run_id=run_id,
+                until_end=until_end,
+                reset=reset,
+                counters=counters,
+            )
+
+    asyncio.run(serve())

@@ -1,0 +1,235 @@
+"""The topics of a log: as declared and as they are, how far their readers are, and what they end with."""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from unstable_stream.api.loops import iterate, wait_for
+from unstable_stream.api.place import Place
+from unstable_stream.errors import UnknownTopicError
+from unstable_stream.log import topic_drift, topics
+from unstable_stream.log.port import EventLog, StoredRecord, TopicSpec
+from unstable_stream.log.topic_drift import Drift, show_setting
+from unstable_stream.runs.history import read_history
+from unstable_stream.tracking.lag import Lag, live_groups, measure_lag
+
+__all__ = [
+    "Created",
+    "Drift",
+    "Lag",
+    "StoredRecord",
+    "TopicSpec",
+    "asyncapi",
+    "create_topics",
+    "declared_topic",
+    "declared_topics",
+    "event_fields",
+    "kept",
+    "lags",
+    "record_body",
+    "record_counts",
+    "remedy",
+    "show_setting",
+    "strimzi",
+    "tail",
+    "topic_drifts",
+    "topic_settings",
+]
+
+T = TypeVar("T")
+
+
+def declared_topics() -> Mapping[str, TopicSpec]:
+    """Return the topics by name, as ``topics/`` declares them."""
+    return topics.load_topics()
+
+
+def declared_topic(name: str) -> TopicSpec:
+    """Return one topic's declaration; raises :class:`UnknownTopicError` that names those there are."""
+    specs = topics.load_topics()
+    if name not in specs:
+        raise UnknownTopicError(f"no topic {name!r}; topics: {', '.join(specs)}")
+    return specs[name]
+
+
+def event_fields(event: str) -> list[str]:
+    """Return the names of an event's fields."""
+    schema = topics.event_schema(event)
+    return list(schema["$defs"][schema["$ref"].rsplit("/", 1)[-1]]["properties"])
+
+
+def kept(spec: TopicSpec) -> str:
+    """Say how long a topic's records are kept."""
+    return "latest per key" if spec.cleanup_policy == "compact" else show_setting(spec, "retention_ms")
+
+
+def record_counts(place: Place) -> Mapping[str, int] | None:
+    """Return how many records (on Kafka offsets) each topic holds; ``None``: there is no log yet."""
+
+    async def count(log: EventLog, topic: str) -> int:
+        begin, end = await asyncio.gather(log.beginning_offsets(topic), log.end_offsets(topic))
+        return sum(end.values()) - sum(begin.values())
+
+    async def ask(log: EventLog) -> dict[str, int]:
+        there = await log.topics()
+        names = [topic for topic in topics.load_topics() if topic in there]
+        counts = await asyncio.gather(*(count(log, name) for name in names))
+        return dict(zip(names, counts, strict=True))
+
+    return _on_log(ask, place)
+
+
+def topic_settings(place: Place) -> Mapping[str, TopicSpec] | None:
+    """Return the settings in force by topic; ``None``: there is no log yet."""
+    return _on_log(lambda log: log.topic_settings(), place)
+
+
+def _on_log(ask: Callable[[EventLog], Awaitable[T]], place: Place) -> T | None:
+    """Ask a log; ``None`` if it is a file that does not exist, since the declaration is worth showing too."""
+    if place.log == "local" and not place.data.log.is_file():
+        return None
+
+    async def work() -> T:
+        async with place.opened_log() as log:
+            return await ask(log)
+
+    return wait_for(work())
+
+
+@dataclass(frozen=True)
+class Created:
+    """What :func:`create_topics` did."""
+
+    created: Sequence[str]
+    different: Sequence[str]
+    """Topics that were there with other settings; altered if that was asked for."""
+
+
+def create_topics(place: Place, *, alter: bool = False) -> Created:
+    """Create the topics that are missing; ``alter``: also bring existing ones to their declaration."""
+    declared = topics.load_topics()
+
+    async def work() -> Created:
+        async with place.made_log() as log:
+            drift = topic_drift.find_drift(declared, await log.topic_settings())
+            await log.create_topics(list(declared.values()))
+            different = {
+                each.topic: each.declared for each in drift if each.setting not in ("topic", "partitions")
+            }
+            if alter and different:
+                await log.alter_topics(list(different.values()))
+            return Created([each.topic for each in drift if each.setting == "topic"], list(different))
+
+    return wait_for(work())
+
+
+def topic_drifts(place: Place) -> Sequence[Drift]:
+    """Return where the log's topics differ from their declaration.
+
+    Raises:
+        EventLogError: there is no log.
+    """
+
+    async def work() -> Sequence[Drift]:
+        async with place.opened_log() as log:
+            return topic_drift.find_drift(topics.load_topics(), await log.topic_settings())
+
+    return wait_for(work())
+
+
+def remedy(place: Place, drift: Drift) -> str:
+    """Say how to mend a difference."""
+    return topic_drift.remedy(drift, place.log, place.options)
+
+
+def strimzi(cluster: str, *, replicas: int = 3, namespace: str | None = None, api_version: str = "v1") -> str:
+    """Return Kubernetes KafkaTopic manifests for Strimzi's operator.
+
+    Args:
+        cluster: name of the Strimzi Kafka cluster.
+        replicas: copies of each partition.
+        namespace: Kubernetes namespace of the cluster.
+        api_version: ``v1``, or ``v1beta2`` before Strimzi 0.49.
+    """
+    from unstable_stream.log.contracts.strimzi import manifests
+
+    specs = topics.load_topics().values()
+    return manifests(specs, cluster, replicas=replicas, namespace=namespace, api_version=api_version)
+
+
+def asyncapi() -> str:
+    """Return the AsyncAPI 3.0 document of all topics."""
+    from unstable_stream.log.contracts.asyncapi import document_text
+
+    return document_text()
+
+
+def lags(
+    place: Place, *, group: str | None = None, everyone: bool = False, every_s: float | None = None
+) -> Iterator[Sequence[Lag]]:
+    """Measure how far each consumer group is behind.
+
+    Args:
+        place: whose log.
+        group: only groups with this in the name.
+        everyone: also the groups of finished runs.
+        every_s: measure again every so many seconds, without end; ``None``: once.
+    """
+
+    async def measure() -> AsyncGenerator[Sequence[Lag], None]:
+        async with place.opened_log() as log:
+            while True:
+                groups = await live_groups(log, () if everyone else (await read_history(log)).finished())
+                wanted = [name for name in groups if group is None or group in name]
+                yield await measure_lag(log, wanted, topics.load_topics().keys())
+                if every_s is None:
+                    return
+                await asyncio.sleep(every_s)
+
+    return iterate(measure())
+
+
+def record_body(record: StoredRecord) -> dict[str, object]:
+    """Return a record's JSON object; anything else under a name that says so."""
+    try:
+        body = json.loads(record.value)
+    except ValueError:
+        return {"unreadable": record.value.decode(errors="replace")}
+    return body if isinstance(body, dict) else {"unreadable": body}
+
+
+def tail(
+    place: Place, topic: str, lines: int = 10, *, follow: bool = False, run: str | None = None
+) -> Iterator[StoredRecord]:
+    """Yield the last records of a topic.
+
+    Args:
+        place: whose log.
+        topic: its name.
+        lines: how many.
+        follow: go on with new records, without end.
+        run: only records of this run, id or prefix.
+
+    Raises:
+        UnknownTopicError: the log has no such topic.
+    """
+    from unstable_stream.log.reading import read_tail
+
+    def is_wanted(record: StoredRecord) -> bool:
+        return not run or str(record_body(record).get("run_id", "")).startswith(run)
+
+    async def read() -> AsyncGenerator[StoredRecord, None]:
+        async with place.opened_log() as log:
+            found, consumer = await read_tail(log, topic, lines, is_wanted)
+            try:
+                for record in found:
+                    yield record
+                while follow:
+                    for record in filter(is_wanted, await consumer.poll(timeout_s=1.0)):
+                        yield record
+            finally:
+                await consumer.close()
+
+    return iterate(read())

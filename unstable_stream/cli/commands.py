@@ -1,0 +1,70 @@
+"""The commands, by name: the module of one is imported when it is called, or its own help is asked for.
+
+A new command is a module with ``register(app)`` and a line in :data:`COMMANDS`.
+"""
+
+import importlib
+from collections.abc import Mapping
+from typing import Any, Final
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+__all__ = ["COMMANDS", "LazyCommands"]
+
+COMMANDS: Final[Mapping[str, str]] = {
+    "quickstart": "Train a tiny player on SimpleTak, live, and show how much it learned.",
+    "train": "Train a model by self-play until its updates are done; Ctrl-C stops it, --resume goes on.",
+    "watch": "Follow a run live: progress, throughput, win rates, ratings.",
+    "fork": "Start a new run from a checkpoint of another, with other settings.",
+    "processors": "Shape rewards and rate models of all runs, until SIGTERM or Ctrl-C.",
+    "runs": "List the runs, newest first, with the evaluated win rate of each one's latest checkpoint.",
+    "games": "List games, the latest first; 'games show ID' tells one move by move.",
+    "report": "Write one HTML page about a run: results, curves, ratings and games to read.",
+    "why": "Walk from a gradient step back to games, tokens, adapters and seeds.",
+    "sql": "Query every game, turn, step, rating and update, also while a run trains.",
+    "export": "Write a run to Parquet files, one per table and one of its raw events.",
+    "archive": "Archive what the log holds and the archive does not.",
+    "audit": "Prove from the log that a run's games and steps add up.",
+    "verify": "Recompute a run's steps, ratings and batches from their causes.",
+    "rerate": "Rate a run's games anew and compare with the ratings that were used.",
+    "rederive": "Shape a run's rewards anew and compare them, stage by stage, with those it was trained on.",
+    "replay": "Stream a slice of history in its original order; without a target, as JSON lines.",
+    "consume": "Run a plug-in consumer: all history first, then every event as it comes, until Ctrl-C.",
+    "topics": "List the topics: key, partitions, retention, events, and how many records they hold here.",
+    "log": "Read the event log.",
+    "monitor": "Serve Prometheus metrics of a log: lag, throughput, dead letters, learner updates, services.",
+}
+"""Name to what ``unstable-stream --help`` says of it: the beginning of its own help."""
+
+
+class LazyCommands(TyperGroup):
+    """Imports ``unstable_stream.cli.NAME`` for the command ``NAME``.
+
+    ``Any``: of click, of which newer versions of Typer have a copy of their own.
+    """
+
+    _listing = False
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names in the order of :data:`COMMANDS`."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return a command; while the list of all is shown, one that only has a summary."""
+        if cmd_name not in COMMANDS:
+            return None
+        if self._listing:
+            return TyperCommand(cmd_name, help=COMMANDS[cmd_name], rich_markup_mode="rich")
+        app = typer.Typer(rich_markup_mode="rich")
+        importlib.import_module(f"unstable_stream.cli.{cmd_name}").register(app)
+        group = typer.main.get_group(app)
+        return group.get_command(ctx, cmd_name)
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Show the list of commands without importing any."""
+        self._listing = True
+        try:
+            super().format_help(ctx, formatter)
+        finally:
+            self._listing = False
