@@ -199,8 +199,8 @@ async def test_by_offsets(local: PluginBench) -> None:
 @pytest.mark.parametrize(
     ("wanted", "says"),
     [
-        (Slice(topics=("nonsense",)), r"nothing of topic 'nonsense' here; there is checkpoints"),
-        (Slice(ranges={TopicPartition("runs", 7): (0, 1)}), r"there is no runs\[7\] here"),
+        (Slice(topics=("nonsense",)), r"no topic 'nonsense' here; the topics are checkpoints"),
+        (Slice(ranges={TopicPartition("runs", 7): (0, 1)}), r"no partition runs\[7\] here"),
     ],
 )
 async def test_what_is_not_there_is_an_error(local: PluginBench, wanted: Slice, says: str) -> None:

@@ -1,4 +1,4 @@
-"""The consumers and trackers that a run's configuration names: they run beside it, and never hold it back."""
+"""Run the consumers and trackers that a run's configuration names. They never hold back the run."""
 
 import asyncio
 from functools import partial
@@ -16,10 +16,11 @@ __all__ = ["plugins_beside", "serve_beside"]
 
 
 def plugins_beside(config: RunConfig, run_id: str, data: DataDir) -> list[Plugin]:
-    """Return the consumers, and each tracker as a consumer of metrics.
+    """Return the consumers; a tracker becomes a consumer of metrics.
 
     Raises:
-        ConfigError: two have one name, under which each would be given a part of the events only.
+        ConfigError: two have the same name; they would share one group, and each would see only a part of the
+            events.
         PluginError: a consumer cannot be loaded.
     """
     plugins = [load_plugin(target) for target in config.consumers]
@@ -41,7 +42,7 @@ def plugins_beside(config: RunConfig, run_id: str, data: DataDir) -> list[Plugin
 async def serve_beside(
     log: EventLog, run_id: str, config: RunConfig, data: DataDir, stop: asyncio.Event
 ) -> None:
-    """Host all of them until ``stop``, then until each has seen what there is; the first failure ends all."""
+    """Host all of them until ``stop``, then let each read to the end; the first failure ends all."""
     async with asyncio.TaskGroup() as hosts:
         for plugin in plugins_beside(config, run_id, data):
             hosts.create_task(run_plugin(log, plugin, data, stop=stop, run_id=run_id, drain=True))

@@ -1,15 +1,15 @@
-"""The consumer loop: a member of a group reads what it is assigned and gives it to a sink, on any event log.
+"""The consumer loop: a member of a group reads its partitions and passes the records to a sink, on any log.
 
-Processors, plug-ins and the archiver all run here; what they do with records, and what they commit, is in
-their sinks (:mod:`unstable_stream.streams.sink`). One round:
+Processors, plug-ins and the archiver all run here. Their sinks (:mod:`unstable_stream.streams.sink`) process
+the records and commit the positions. One round:
 
-1. poll until a batch is full or nothing more is there;
-2. let the sink open and close partitions after every poll, and read on from where it says;
+1. poll until a batch is full or no record is left;
+2. after every poll, let the sink open and close partitions, and read on from the positions it returns;
 3. let the sink process the batch;
-4. if nothing was there, let it settle what is under way.
+4. if there was no record, let the sink settle its unfinished work.
 
-Several members of one group share its partitions. One that is killed is missed by the group: the others are
-given its partitions, and their sinks go on from what was stored.
+Several members of one group share its partitions. If a member is killed, the group gives its partitions to
+the others, and their sinks go on from the stored positions.
 """
 
 import asyncio
@@ -28,31 +28,33 @@ from unstable_stream.streams.sink import Sink
 __all__ = ["JOIN_S", "Pace", "run_consumer", "wait_for_stop"]
 
 JOIN_S: Final = 10.0
-"""A member that was given no partition by then has none: there are more members than partitions."""
+"""Seconds. A member without a partition after this time gets none: there are more members than partitions."""
 _POLL_RECORDS: Final = 1000
-"""Most records of one poll, so that a change of assignment is soon noticed."""
+"""The most records of one poll. A small number makes a change of assignment noticed soon."""
 _DRAIN_S: Final = 0.25
-"""How long a poll waits for the first record while the input is read to its end."""
+"""Seconds that a poll waits for the first record while the input is read to its end."""
 
 _log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How records are gathered into batches."""
+    """Settings for gathering records into batches."""
 
     max_records: int = 500
-    """Most records of one batch."""
+    """The most records of one batch."""
     max_bytes: int = 64 * 1024 * 1024
-    """A batch whose values reach this size takes no more."""
+    """A batch takes no more records when its values reach this size."""
     wait_s: float = 0.5
-    """How long a poll waits for the first record: the longest a stop goes unnoticed."""
+    """Seconds that a poll waits for the first record; a stop is noticed after at most this time."""
     linger_s: float = 0.0
-    """How long a batch that is not full waits for the next record."""
+    """Seconds that a batch waits for the next record while it is not full."""
     gather_s: float = 0.0
-    """How long few records wait for more to come, where a batch is dear however small it is."""
+    """Seconds to wait after a small first poll, for sinks where a small batch costs as much as a large one.
+    """
     patience_s: float | None = None
-    """On the way to the end, how long nothing may come before that is an error; ``None``: for ever."""
+    """Seconds without a record, before the end, after which an error is raised; ``None``: wait for ever.
+    """
 
 
 async def run_consumer(
@@ -67,22 +69,22 @@ async def run_consumer(
     pace: Pace | None = None,
     on_ready: Callable[[], None] = lambda: None,
 ) -> None:
-    """Feed a sink until ``stop`` is set, or until the end; consumer and sink are closed then.
+    """Feed a sink until ``stop`` is set or the end is reached, then close the consumer and the sink.
 
     Args:
         log: the event log.
-        topics: what ``consumer`` reads.
+        topics: the topics that ``consumer`` reads.
         consumer: a member of a group.
-        sink: what the records are for.
+        sink: processes the records.
         stop: ends the loop after the batch in hand.
-        drain: after ``stop``, first process everything up to the ends that the topics have by then.
-        until_end: end when the ends that the topics have now are reached.
-        pace: how records are gathered.
-        on_ready: called when it has joined its group and opened the partitions it was given first.
+        drain: after ``stop``, first process everything up to the ends of the topics at that moment.
+        until_end: stop at the ends that the topics have now.
+        pace: settings for gathering records.
+        on_ready: called when the consumer has joined its group and opened its first partitions.
 
     Raises:
-        OffsetOutOfRangeError: records were deleted before they were read, and the sink needs them.
-        LogUnavailableError: nothing came for ``pace.patience_s`` on the way to the end.
+        OffsetOutOfRangeError: the log deleted records before they were read, and the sink needs them.
+        LogUnavailableError: no record came for ``pace.patience_s`` on the way to the end.
     """
     loop = _Loop(log, topics, consumer, sink, stop, drain, pace or Pace())
     try:
@@ -95,7 +97,7 @@ async def run_consumer(
 
 
 async def wait_for_stop(stop: asyncio.Event, seconds: float) -> bool:
-    """Wait for ``stop``, but not longer; return whether it is set."""
+    """Wait for ``stop``, at most ``seconds``; return whether it is set."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await stop.wait()
@@ -114,10 +116,10 @@ class _Loop:
 
     def __post_init__(self) -> None:
         self._assigned_at = _now()
-        """When it last had a partition."""
+        """The last time this member had a partition."""
 
     async def run(self, ends: Positions | None, on_ready: Callable[[], None]) -> None:
-        """Go round; ``ends`` is where to end."""
+        """Repeat the round until ``stop``, or until the positions ``ends``."""
         ready, moved_at = False, _now()
         while not self.stop.is_set() or self.drain:
             if self.stop.is_set() and ends is None:
@@ -125,7 +127,7 @@ class _Loop:
             records = await self._gather(_DRAIN_S if ends is not None else self.pace.wait_s)
             await self._go_to(await self.sink.process(records, self.consumer.positions()))
             if self.stop.is_set() and not self.drain:
-                return  # the sink may have left some of the batch: nothing may settle now
+                return  # the sink may not have processed the whole batch, so it must not settle
             if self.consumer.assignment():
                 self._assigned_at = _now()
             if not ready and (self.consumer.assignment() or _now() - self._assigned_at >= JOIN_S):
@@ -173,14 +175,14 @@ class _Loop:
         opened = await self.sink.follow(self.consumer.assignment())
         if opened:
             await self._go_to(opened)
-            # They were read from where the group was, not from where their results end: they come again.
+            # These records were read from the group's position, not from the sink's. They are read again.
             batch[:] = [record for record in batch if _at(record) not in opened]
             records = [record for record in records if _at(record) not in opened]
         batch += records
         return len(records)
 
     async def _go_to(self, positions: Positions) -> None:
-        """Read these partitions on from there, and not from where the consumer is."""
+        """Continue these partitions from the given offsets."""
         for at, offset in positions.items():
             try:
                 await self.consumer.seek({at: offset})
@@ -188,13 +190,13 @@ class _Loop:
                 self.sink.deleted(error)
             except EventLogError as error:
                 _log.info("partition moved on before it was read", partition=str(at), reason=str(error))
-                # If it comes back unseen, it must be opened anew.
+                # The partition may leave and come back between two polls. Then it must be opened again.
                 await self._go_to(await self.sink.follow(self.consumer.assignment() - {at}))
 
     # -- ending -------------------------------------------------------------------------------
 
     async def _reached(self, ends: Positions) -> bool:
-        """Whether all partitions of this member are open and were processed up to there."""
+        """Return whether all partitions of this member are open and processed up to ``ends``."""
         assigned = self.consumer.assignment()
         if not assigned:
             return await self.sink.may_leave(ends, _now() - self._assigned_at)
@@ -204,7 +206,9 @@ class _Loop:
         return all(read_up_to[at] >= ends.get(at, 0) for at in assigned)
 
     async def _look_for_deleted(self) -> None:
-        """Tell the sink if the next record is gone: a log may tell only when there is a later one."""
+        """Tell the sink if the next record was deleted: a log may report this only when a later record
+        exists.
+        """
         read_up_to = self.consumer.positions()
         for topic in self.topics if read_up_to else ():
             for at, first in (await self.log.beginning_offsets(topic)).items():
@@ -221,7 +225,7 @@ class _Loop:
         for at, end in ends.items():
             if read_up_to.get(at, 0) < end:
                 raise LogUnavailableError(
-                    f"{at} was read up to {read_up_to.get(at, 0)} of {end}, and nothing came for "
+                    f"{at} was read up to {read_up_to.get(at, 0)} of {end}, and no record came for "
                     f"{self.pace.patience_s:g} s. Nothing is lost: start again to read the rest"
                 )
 

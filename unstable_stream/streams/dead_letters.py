@@ -1,4 +1,4 @@
-"""The one writer of dead letters: what a consumer cannot take is kept whole, with the reason."""
+"""The only writer of dead letters: it keeps a whole record that a consumer refused, with the reason."""
 
 from collections.abc import Mapping
 from typing import Final, Protocol
@@ -12,13 +12,13 @@ from unstable_stream.log.records import record_from_event
 __all__ = ["DeadLetters", "RejectedRecord"]
 
 _MAX_VALUE_BYTES: Final = 8 * 1024 * 1024
-"""A longer value is cut: base64 and the limit of the topic leave room for no more."""
+"""Bytes. A longer value is cut: in base64 it would exceed the limit of the topic."""
 
 _log = structlog.get_logger(__name__)
 
 
 class RejectedRecord(Protocol):
-    """What a dead letter says of a stored record; the event log's records fit."""
+    """The fields of a stored record that a dead letter keeps; the event log's records have them."""
 
     @property
     def topic(self) -> str: ...
@@ -40,22 +40,23 @@ class DeadLetters:
     """Writes the dead letters of one consumer."""
 
     def __init__(self, consumer: str, run_id: str | None = None, *, log_id: str | None = None) -> None:
-        """A letter about the same record by the same consumer always has the same event id.
+        """Store the names that make event ids: one consumer and one record always give the same event id.
 
         Args:
-            consumer: named in the letter; its group, as a rule.
-            run_id: the run it serves; ``None``: all.
-            log_id: for a consumer that reads several logs: the same position of another is another record.
+            consumer: the consumer's name in the letter, usually its group.
+            run_id: the run that the consumer serves; ``None``: all runs.
+            log_id: for a consumer that reads several logs, where one position names a record of each log.
         """
         self._consumer = consumer
         self._run_id = run_id or ""
         self._origin = (consumer,) if log_id is None else (consumer, log_id)
 
     def about(self, record: RejectedRecord, reason: str, *, warn: bool = True) -> list[Record]:
-        """Return the letter about a record, as records to append; none about one that is a letter itself.
+        """Return the dead letter about a record, as records to append; none if the record is itself a dead
+        letter.
 
-        A letter about a letter could go round for ever, and it is where it belongs already. ``warn``: say so
-        in the service's own log, too.
+        A letter about a letter could repeat for ever, and the first one is already in the right topic.
+        ``warn``: also log a warning.
         """
         where = f"{record.topic}[{record.partition}]@{record.offset}"
         if warn:
@@ -69,7 +70,7 @@ class DeadLetters:
         letter = RecordRejected(
             event_id=event_id(self._run_id, "record-rejected", *self._origin, *place),
             run_id=self._run_id,
-            # An absurd time may be what is wrong with the record.
+            # The fault of the record may be an impossible time.
             occurred_at_ms=record.timestamp_ms if 0 <= record.timestamp_ms <= LATEST_MS else 0,
             consumer=self._consumer,
             topic=record.topic,

@@ -1,14 +1,15 @@
-"""Faust as the host of the stream processors: agents of faust-streaming share out and read the partitions.
+"""Faust as the host of the stream processors: its agents share and read the partitions.
 
-Faust brings membership, delivery and its command line; everything that decides what is lost or counted twice
-is ours (:mod:`unstable_stream.streams.folds`). In particular:
+Faust brings membership, delivery and its command line. Our own code (:mod:`unstable_stream.streams.folds`)
+does everything that prevents loss and double counting. In particular:
 
-- Faust acknowledges an event even if the agent that was given it failed. Nothing here is ever acknowledged,
-  so nothing is committed in the group of the Faust app; positions are committed in the processor's own group.
-- Faust reads uncommitted records unless it runs its own exactly-once mode, which is broken. It is told to
-  read committed ones.
-- Where Faust reads is not trusted. Each record carries the offset from which reading came to it without a
-  break; one that does not join on to what was processed is dropped, and Faust is sent back.
+- Faust acknowledges an event even if its agent failed. Nothing here is ever acknowledged, so Faust commits
+  nothing in the group of its app. We commit positions in the processor's own group.
+- Faust reads uncommitted records, except in its own exactly-once mode, which is broken. We set it to read
+  committed records.
+- We do not trust the positions at which Faust reads. Each record carries the offset from which Faust read up
+  to it without a break. If that leaves a gap after the processed records, the record is dropped and Faust is
+  sent back.
 
 ``unstable-stream processors --runtime faust`` runs :func:`run_on_faust`. Faust's own command line works too:
 ``faust -A unstable_stream.streams.faust worker``, with ``UNSTABLE_STREAM_LOG`` (``kafka://HOST:PORT``)
@@ -43,17 +44,17 @@ from unstable_stream.streams.run_directory import RunDirectory
 __all__ = ["FaustProcessors", "Reading", "credentials", "joined_on", "kafka_location", "run_on_faust"]
 
 _BATCH: Final = 500
-"""Most records processed side by side."""
+"""The most records in one batch."""
 _BUFFER: Final = 2 * _BATCH
-"""Records of one processor that wait; then Faust waits."""
+"""The most records that wait for one processor; then Faust waits."""
 _IDLE_S: Final = 0.5
-"""How long a processor waits for records before it looks after its partitions."""
+"""Seconds that a processor waits for records before it checks its partitions."""
 _LINGER_S: Final = 0.02
-"""How long a batch that is not full waits for more: Faust delivers records one by one."""
+"""Seconds that a batch waits for more records while it is not full: Faust delivers them one by one."""
 _SESSION_TIMEOUT_S: Final = 10.0
-"""A worker that was killed is missed after this long."""
+"""Seconds after which the group notices a killed worker."""
 _DRAIN_S: Final = 60.0
-"""A host that is to drain its input gives up if nothing has moved for this long."""
+"""Seconds without progress after which a draining host gives up."""
 
 
 # -- Faust's consumer, told where to read and made to say where it was ------------------------------
@@ -61,17 +62,17 @@ _DRAIN_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A record, and how reading came to it."""
+    """A record and the reading that led to it."""
 
     record: StoredRecord
     follows: int
-    """Between this offset and the record there is none: it was read right after going there."""
+    """The offset at which reading began or went on. No record lies between it and this record."""
     session: int
-    """Counts the times that reading of the partition went elsewhere."""
+    """Counts the jumps of reading in this partition."""
 
 
 class _ConsumerThread(driver.AIOKafkaConsumerThread):  # type: ignore[misc] # Faust is not typed here
-    """Where reading happens: in a thread of its own, in which nothing else happens at the same time."""
+    """The thread that reads. Nothing else runs in it at the same time."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -105,7 +106,7 @@ class _ConsumerThread(driver.AIOKafkaConsumerThread):  # type: ignore[misc] # Fa
         return self._reached.get(TP(*at), 0)
 
     async def go_to(self, positions: Positions) -> None:
-        """Read on from there, as far as these partitions are assigned."""
+        """Continue at the given offsets, in those of the partitions that are assigned."""
         await self.call_thread(self._go_to, positions)
 
     async def _go_to(self, positions: Positions) -> None:
@@ -118,7 +119,7 @@ class _ConsumerThread(driver.AIOKafkaConsumerThread):  # type: ignore[misc] # Fa
                 self.sessions[at] += 1
 
     async def read_up_to(self) -> Positions:
-        """Return how far reading has come in each assigned partition, whether there were records or not."""
+        """Return the next offset to read in each assigned partition, even where there were no records."""
         found: Positions = await self.call_thread(self._read_up_to)
         return found
 
@@ -129,7 +130,7 @@ class _ConsumerThread(driver.AIOKafkaConsumerThread):  # type: ignore[misc] # Fa
 
 
 class _NoMemory(dict[TP, int | None]):
-    """What Faust has read of a partition, which it uses to drop records: always nothing."""
+    """The offset that Faust has read, with which it drops records: always empty, so it drops none."""
 
     def __missing__(self, key: TP) -> None:
         return None
@@ -156,7 +157,7 @@ class _Consumer(driver.Consumer):  # type: ignore[misc]
         return thread
 
     async def seek_to_committed(self) -> Mapping[TP, int]:
-        # Asked for after every change of assignment: go on where the open partitions are.
+        # Faust asks for this after every change of assignment. Go on at the positions of the open partitions.
         await self._thread.go_to(self.transport.host.positions())
         return {}
 
@@ -188,7 +189,7 @@ class _Transport(driver.Transport):  # type: ignore[misc]
 
 
 class _Served:
-    """One processor: what its agent reads waits here until the partitions have been looked after."""
+    """One processor. The records that its agent reads wait here until the partitions have been checked."""
 
     def __init__(self, app: Any, spec: ProcessorSpec) -> None:
         self._app = app
@@ -198,12 +199,12 @@ class _Served:
         self._task: asyncio.Task[None] | None = None
         self._stopping = False
         self.ready = asyncio.Event()
-        # Without acks Faust commits nothing; whatever it has read is ours to account for.
+        # Without acks Faust commits nothing, and we keep account of everything that it has read.
         topic = app.topic(*spec.inputs, acks=False, key_serializer="raw", value_serializer="raw")
         app.agent(topic, name=spec.name)(self._read)
 
     async def _read(self, stream: Any) -> None:
-        """The agent."""
+        """Receive records: this is the Faust agent."""
         async for event in stream.events():
             await self._waiting.put(event.message.value)
 
@@ -212,7 +213,7 @@ class _Served:
         return {} if self._sink is None else self._sink.positions()
 
     def begin(self, sink: FoldSink, fail: Callable[[BaseException], None]) -> None:
-        """Process what is read until :meth:`end`; ``fail`` is told why that is not possible."""
+        """Process records until :meth:`end`; report an error to ``fail``."""
         self._sink = sink
         self._task = asyncio.ensure_future(self._serve(sink))
 
@@ -224,7 +225,7 @@ class _Served:
         self._task.add_done_callback(look)
 
     async def end(self) -> None:
-        """Finish the batch in hand and give the partitions up."""
+        """Finish the current batch and close the partitions."""
         self._stopping = True
         if self._task is not None:
             await asyncio.wait([self._task])
@@ -232,7 +233,7 @@ class _Served:
             await self._sink.close()
 
     async def drained(self, log: EventLog) -> bool:
-        """Return whether its partitions were read and processed to their end."""
+        """Return whether this processor's partitions were read and processed to their ends."""
         reading: _ConsumerThread = self._app.consumer.reading
         read_up_to = await reading.read_up_to()
         assigned, processed = self._assigned(), self.positions()
@@ -254,7 +255,7 @@ class _Served:
             before = {at: offset for at, offset in sink.positions().items() if at not in opened}
             records, astray = joined_on(batch, before, reading.sessions)
             if not batch:
-                # Read, yet not delivered, although nothing else is: Faust has dropped it.
+                # Faust read a record and delivers nothing: it has dropped the record.
                 astray = {at for at, offset in before.items() if reading.reached(at) > offset}
             await sink.process(records, {})
             back = {at: offset for at, offset in sink.positions().items() if at in opened or at in astray}
@@ -281,10 +282,10 @@ class _Served:
 def joined_on(
     batch: Iterable[Reading], positions: Positions, sessions: Mapping[TP, int]
 ) -> tuple[list[StoredRecord], set[TopicPartition]]:
-    """Return the records that join on to ``positions`` and to each other, and the partitions gone astray.
+    """Return the records that follow ``positions`` without a gap, and the partitions with a gap.
 
-    A record from before the last time that reading of its partition went elsewhere may well be out of place:
-    it is dropped, and reading is left alone.
+    A record that was read before the last jump of its partition may leave a gap. It is dropped, and reading
+    goes on as it is.
     """
     reached = dict(positions)
     records: list[StoredRecord] = []
@@ -317,8 +318,8 @@ class FaustProcessors:
     """A Faust app with an agent for each processor.
 
     Args:
-        location: of the Kafka log.
-        app_id: names the app and its Kafka group, in which Faust shares the partitions out.
+        location: the location of the Kafka log.
+        app_id: names the app and its Kafka group, in which Faust shares the partitions.
         begin: called when the app has started; returns the sinks of the processors.
         close: called when the app has stopped.
     """
@@ -362,16 +363,16 @@ class FaustProcessors:
         return {at: offset for served in self._served.values() for at, offset in served.positions().items()}
 
     async def start(self) -> None:
-        """Start the app; returns when it has joined its group and opened what it was given first."""
+        """Start the app; return when it has joined its group and opened its first partitions."""
         await self.app.start()
         for served in self._served.values():
             await served.ready.wait()
 
     async def drain(self, log: EventLog) -> None:
-        """Return when all that the partitions of this host hold has been processed, or nothing moves."""
+        """Return when this host has processed its partitions to their ends, or when it makes no progress."""
         moved_at, before = _now(), self.positions()
         while not self.failed.is_set() and _now() - moved_at < _DRAIN_S:
-            with contextlib.suppress(TimeoutError):  # where a partition is just changing hands
+            with contextlib.suppress(TimeoutError):  # a partition may be moving to another host
                 async with asyncio.timeout(_DRAIN_S / 4):
                     if all([await served.drained(log) for served in self._served.values()]):
                         return
@@ -396,7 +397,7 @@ class FaustProcessors:
 
 
 def credentials(location: KafkaLocation) -> Any:
-    """Return how Faust is let in; ``None``: as anybody is."""
+    """Return Faust's credentials for the brokers; ``None`` if they ask for none."""
     context = Cluster(location, 0.0, 0.0).settings()["ssl_context"]
     if location.uses_sasl:
         return faust.SASLCredentials(
@@ -409,7 +410,7 @@ def credentials(location: KafkaLocation) -> Any:
 
 
 def kafka_location(text: str) -> KafkaLocation:
-    """Return where Faust finds its brokers; raises :class:`ConfigError` for another kind of log."""
+    """Return the location of Faust's brokers; raises :class:`ConfigError` for another kind of log."""
     if not text.startswith(SCHEME):
         raise ConfigError(
             f"the faust runtime needs a Kafka log, found log {text!r}: give --log kafka://HOST:PORT, or use "
@@ -419,7 +420,7 @@ def kafka_location(text: str) -> KafkaLocation:
 
 
 def _app_id(run_id: str | None) -> str:
-    """Names the group in which Faust shares partitions out: one for all workers that serve the same."""
+    """Return the name of Faust's group; workers that serve the same runs have the same."""
     return "unstable_stream-faust" if run_id is None else f"unstable_stream-faust-{run_id}"
 
 
@@ -436,8 +437,8 @@ async def run_on_faust(
     Raises:
         ConfigError: the log is not on Kafka.
         UnknownTopicError: a topic is missing.
-        ServiceError: a fold failed, or Faust did; nothing of the batch is committed.
-        FencedError: somebody outside the group takes the partitions over.
+        ServiceError: a fold failed, or Faust failed; nothing of the batch is committed.
+        FencedError: a process outside the group takes the partitions over.
     """
     kafka, log = kafka_location(location), sinks[0].log
     for topic in {topic for sink in sinks for topic in sink.spec.inputs}:
@@ -492,7 +493,7 @@ def _standalone() -> Any:
 
 
 def __getattr__(name: str) -> Any:
-    # `faust -A` looks for an app here; nobody else should make one by importing this module.
+    # `faust -A` looks for an app here. Importing this module for another purpose must not make one.
     if name == "app":
         globals()[name] = _standalone()
         return globals()[name]

@@ -1,33 +1,34 @@
-"""The sink of the stream processors: folds each partition; publishes results and position together.
+"""The sink of the stream processors folds each partition and publishes results and position together.
 
-State is kept per run and input partition: order is only defined within a partition, so only then does folding
-again give the same bytes. What must share state must share a key.
+There is one state for each run and input partition. Order is defined only within a partition, so only such a
+state is the same when it is folded again. Events that must share state must share a key.
 
-Hosts of one processor share its partitions out, and a partition may change hands at any moment. It is opened
-in this order:
+The hosts of one processor share its partitions, and a partition may move to another host at any moment. A
+host opens a partition in this order:
 
-a. its producer is opened, and from here on an earlier holder can commit nothing;
-b. the committed position is read, which therefore stays what it is;
-c. the partition is folded again from its beginning up to there, with the results thrown away;
-d. records from that position on are processed.
+a. it opens the partition's producer; from here on an earlier host can commit nothing;
+b. it reads the committed position, which nobody else can change now;
+c. it folds the partition again, from its beginning up to that position, and throws the results away;
+d. it processes the records from that position on.
 
 The commit steps, for each batch of a partition:
 
-1. records have been read; the partition is open;
-2. every record has been decoded and folded, in memory only;
+1. records are read; the partition is open;
+2. every record is decoded and folded, in memory only;
 3. a transaction is open;
-4. what the fold returned is in it;
-5. the dead letters of records that are no events are in it;
+4. the events that the fold returned are in it;
+5. the dead letters of unreadable records are in it;
 6. the position after the batch is in it;
-7. all of it is visible, or, until here, none of it.
+7. the transaction is committed: all of it is visible. Until here, none of it is.
 
-A kill between any two loses nothing and publishes nothing twice: what is not committed is read again, by a
-host whose state is a fold of exactly what was committed.
+A kill between any two steps loses nothing and publishes nothing twice. The next host reads again what is not
+committed, and its state is a fold of exactly what was committed.
 
-A holder that was fenced drops the partition, loses nothing but the work since its last commit, and goes on
-with the others. A partition that was taken over although it is still assigned to us may have gone to another
-host and back unseen, so it is opened once more after a while. If that happens twice in a row, somebody
-outside the sharing uses the same group: then the host stops rather than take turns with it.
+A host that is fenced drops the partition and goes on with the others. It loses only the work since its last
+commit. A partition may be taken over and still be assigned to this host: perhaps it moved to another host and
+came back between two polls. So this host opens it again after a while. If this happens twice in a row, a
+process outside the sharing uses the same group. Then this host stops, because the two would take the
+partition from each other for ever.
 """
 
 import asyncio
@@ -56,36 +57,41 @@ from unstable_stream.streams.run_directory import RunDirectory
 __all__ = ["FoldSink", "Processor", "ProcessorSpec", "group_of"]
 
 _SETTLE_S: Final = 3.0
-"""A host may learn that it lost a partition this much later than another that it was given it."""
+"""Seconds to wait before opening a lost partition again. The new host may know of the move this much earlier
+than the old one.
+"""
 _UNEXPLAINED_WITHIN_S: Final = 60.0
-"""Being fenced again within this time, with the partition assigned all along, has no innocent reason."""
+"""Seconds. If a host is fenced twice within this time and keeps the partition assigned, another process uses
+the group.
+"""
 
 _log = structlog.get_logger(__name__)
 
 
 class Processor(Protocol):
-    """A fold of one run with its state. Cheap to make, and the same after the same events."""
+    """A fold of one run with its state. It is cheap to make. The same events always give the same state."""
 
     def handle(self, event: Event) -> Sequence[Event]:
-        """Fold one event; return what follows from it, in order.
+        """Fold one event; return the events that follow from it, in order.
 
         Raises:
-            EventError: the event is impossible. State is unchanged and the record is set aside; anything
-                else that is raised is taken for a bug and stops the host.
+            EventError: the event is impossible. The state is unchanged, and the host sets the record aside.
+                Any other exception is a bug and stops the host.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessorSpec:
-    """A stream processor: its name, what it reads, and how it is made."""
+    """A stream processor: its name, its input topics, and a function that makes it."""
 
     name: str
     """Names the consumer group."""
     inputs: tuple[str, ...]
     """The topics it reads."""
     make: Callable[[str, RunConfig], Processor]
-    """Returns a fresh fold of a run, given its id and the configuration it began with; raises
-    :class:`ConfigError` if that makes none."""
+    """Returns a fresh fold of a run from the run's id and first configuration; raises :class:`ConfigError` if
+    the configuration does not allow it.
+    """
 
 
 def group_of(processor_name: str, run_id: str | None) -> str:
@@ -107,31 +113,33 @@ class FoldSink:
         *,
         settle_s: float = _SETTLE_S,
     ) -> None:
-        """Open nothing yet.
+        """Store the arguments; open nothing.
 
         Args:
             log: the event log.
             spec: the processor.
-            runs: the runs of the log; each is folded with the configuration it began with.
-            run_id: the run whose events are folded; others are passed over. ``None``: all.
-            settle_s: how long to leave a partition alone that another host took over, in seconds.
+            runs: the runs of the log; each is folded with its first configuration.
+            run_id: only events of this run are folded; ``None``: events of all runs.
+            settle_s: seconds to wait before opening a partition again that another host took over.
         """
         self.log = log
         self.spec = spec
         self.run_id = run_id
         self.group = group_of(spec.name, run_id)
-        """Whose committed positions count."""
+        """The group whose committed positions count."""
         self.letters = DeadLetters(self.group, run_id)
         self._runs = runs
         self._settle_s = settle_s
         self._source = None if run_id is None else source_header(run_id)
         self.refused: dict[str, str] = {}
-        """Why a run is not folded, by run: it was warned of, and all its records are set aside."""
+        """By run, the reason why it is not folded. All its records are set aside, and a warning was logged
+        once.
+        """
         self._open: dict[TopicPartition, _Partition] = {}
         self._fenced_at: dict[TopicPartition, float] = {}
 
     def producer_id(self, at: TopicPartition) -> str:
-        """Return the id under which a partition's holders fence each other."""
+        """Return the id with which the hosts of a partition fence each other."""
         return f"{self.group}/{at.topic}/{at.partition}"
 
     def positions(self) -> Positions:
@@ -139,10 +147,10 @@ class FoldSink:
         return {at: one.next_offset for at, one in self._open.items()}
 
     async def follow(self, assigned: Set[TopicPartition]) -> Positions:
-        """Close partitions that were taken away and open those that were given; see the port.
+        """Close lost partitions and open new ones; see the port.
 
         Raises:
-            ServiceError: part of the history is gone, so the state of a partition cannot be restored.
+            ServiceError: part of the history was deleted, so the state of a partition cannot be restored.
         """
         lost = self._open.keys() - assigned
         for at in lost:
@@ -163,11 +171,11 @@ class FoldSink:
         return {at: one.next_offset for at, one in opened.items()}
 
     async def process(self, records: Sequence[StoredRecord], read_up_to: Positions) -> Positions:
-        """Process records, side by side, each partition's in a transaction of its own.
+        """Process the partitions in parallel, each in a transaction of its own.
 
         Raises:
             ServiceError: a fold failed; nothing of its batch was committed.
-            FencedError: partitions are taken over by somebody who does not share them out with us.
+            FencedError: a process outside the sharing takes partitions over.
         """
         batches = _by_partition(records)
         held = [at for at in batches if at in self._open]
@@ -183,18 +191,18 @@ class FoldSink:
         return {}
 
     async def settle(self, read_up_to: Positions) -> None:
-        """Leave things as they are: every batch is committed at once."""
+        """Do nothing: every batch is committed at once."""
 
     def deleted(self, error: OffsetOutOfRangeError) -> None:
-        """Raise: a fold must not miss an event."""
+        """Raise the error: a fold must not miss an event."""
         raise error
 
     async def may_leave(self, ends: Positions, unassigned_s: float) -> bool:
-        """Leave the rest to the other hosts, who have all partitions."""
+        """Return true: the other hosts have all partitions and process the rest."""
         return unassigned_s >= JOIN_S
 
     async def close(self) -> None:
-        """Close all partitions; whoever opens them next goes on from what was committed."""
+        """Close all partitions; the next host goes on from the committed positions."""
         folds, self._open = self._open, {}
         await asyncio.gather(*(one.close() for one in folds.values()))
 
@@ -203,18 +211,18 @@ class FoldSink:
     async def decode(
         self, records: Sequence[StoredRecord]
     ) -> list[tuple[StoredRecord, Event | EventError | None]]:
-        """Return with each record its event, why it is none, or ``None`` if it is another run's."""
+        """Return each record with its event, its decoding error, or ``None`` for another run."""
         decoded = [(record, self._decode(record)) for record in records]
         await self._runs.learn({event.run_id for _, event in decoded if isinstance(event, Event)})
         return decoded
 
     def fresh(self, run_id: str) -> Processor:
-        """Return a fresh fold of a run that :meth:`decode` has met.
+        """Return a fresh fold of a run that :meth:`decode` has seen.
 
         Raises:
-            EventError: nobody started it, or this host serves all runs and cannot fold this one: its records
-                are set aside, and the others go on.
-            ConfigError: this host serves just this run, and its configuration makes no processor.
+            EventError: the run was never started, or this host serves all runs and cannot fold this one. Its
+                records are set aside, and the other runs go on.
+            ConfigError: this host serves only this run, and no processor can be made from its configuration.
         """
         if run_id in self.refused:
             raise EventError(self.refused[run_id])
@@ -228,7 +236,7 @@ class FoldSink:
             raise EventError(self.refused[run_id]) from error
 
     def _decode(self, record: StoredRecord) -> Event | EventError | None:
-        # Saves decoding what other runs wrote; a record without the header is decoded and looked at.
+        # The header saves decoding records of other runs. A record without the header is decoded.
         if self._source is not None and record.headers.get("ce_source", self._source) != self._source:
             return None
         try:
@@ -240,7 +248,7 @@ class FoldSink:
     # -- opening and handing over ---------------------------------------------------------------
 
     async def _take_over(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, "_Partition"]:
-        """Open partitions: whoever held them is fenced, and the state is what was committed (a to c)."""
+        """Open partitions: fence their earlier hosts and restore the committed state (a to c)."""
         log = self.log
         opened = await asyncio.gather(
             *(log.producer(self.producer_id(at)) for at in partitions), return_exceptions=True
@@ -287,7 +295,7 @@ class FoldSink:
     async def _restore_from(
         self, topics: Collection[str], folds: Mapping[TopicPartition, "_Partition"]
     ) -> Positions:
-        """Return where to read from: the beginning of partitions to restore, the end of all others."""
+        """Return the positions to read from: the beginning of partitions to restore, the end of others."""
         starts: dict[TopicPartition, int] = {}
         for topic in topics:
             beginnings = await self.log.beginning_offsets(topic)
@@ -319,7 +327,7 @@ class FoldSink:
 
 
 class _Partition:
-    """One partition: a producer of its own, a fold of each run, and how far it has come."""
+    """One partition: its producer, a fold of each run, and the next offset."""
 
     def __init__(self, sink: FoldSink, at: TopicPartition, producer: Producer, next_offset: int) -> None:
         self.next_offset = next_offset
@@ -329,13 +337,13 @@ class _Partition:
         self._processors: dict[str, Processor] = {}
 
     async def process(self, records: Sequence[StoredRecord]) -> None:
-        """Fold records and publish what follows; those folded before are passed over.
+        """Fold records and publish the resulting events; skip records that were folded before.
 
         Raises:
             FencedError: another host has opened the partition; nothing of the batch was committed.
             ServiceError: the fold failed; nothing of the batch was committed.
 
-        After an exception this object is of no more use: close it.
+        After an exception, close this object: it cannot be used any more.
         """
         if not records or records[-1].offset < self.next_offset:
             return
@@ -359,11 +367,11 @@ class _Partition:
                 await transaction.append(outputs)
             if dead_letters:
                 await transaction.append(dead_letters)
-            # In the group's name, whoever its members are: the producer's id settles who may commit.
+            # Commit for the group without naming a member: the producer's id decides who may commit.
             await transaction.commit_positions(self._sink.group, {self._at: self.next_offset})
 
     async def fold_again(self, records: Sequence[StoredRecord]) -> int:
-        """Fold records that were processed before, for their effect on the state; return how many were."""
+        """Fold records that were processed before, only to restore the state; return their number."""
         folded = 0
         for record, event in await self._sink.decode(records):
             if event is None or isinstance(event, EventError) or record.offset >= self.next_offset:

@@ -1,8 +1,8 @@
-"""History as a stream: the records of a log or of an archive in their original order, in bounded memory.
+"""Stream the records of a log or of an archive in their original order, in bounded memory.
 
-Within a partition the order is that of the offsets. Across partitions it is that of the records' times, as
-far as the partitions' own order allows; at equal times causes come before effects (a trajectory before its
-steps). The order is a function of the records alone: the same slice always streams the same.
+Within a partition, records are in the order of their offsets. Between partitions, they are in the order of
+their times, as far as the offsets allow. At equal times causes come before effects (a trajectory before its
+steps). The order depends only on the records: the same slice always gives the same stream.
 """
 
 import asyncio
@@ -41,13 +41,13 @@ _CAUSES_FIRST: Final = (
 
 
 class History(Protocol):
-    """Where records can be read again."""
+    """A source of records that can be read again."""
 
     async def topics(self) -> Collection[str]:
-        """Names of all topics there are."""
+        """Return the names of all topics."""
 
     async def partitions(self, topics: Collection[str]) -> Mapping[TopicPartition, tuple[int, int]]:
-        """Of every partition of these topics the first offset, and the one after the last."""
+        """Return the first offset, and the offset after the last, of every partition of these topics."""
 
     def read(
         self, where: TopicPartition, start: int, end: int
@@ -59,32 +59,34 @@ class History(Protocol):
 
 @dataclass(frozen=True)
 class Slice:
-    """What part of a history is wanted."""
+    """The part of a history to read."""
 
     topics: tuple[str, ...] = ()
-    """Empty: all."""
+    """Empty: all topics."""
     ranges: Mapping[TopicPartition, tuple[int | None, int | None]] = field(default_factory=dict)
-    """Offsets from and to before; where there are any, partitions not named are left out."""
+    """First offset, and offset after the last; ``None``: no limit. If not empty, only these partitions are
+    read.
+    """
     filter: RecordFilter = field(default_factory=RecordFilter)
 
     async def of(self, history: History) -> dict[TopicPartition, tuple[int, int]]:
-        """Return the partitions of a history to read, and from and to which offsets.
+        """Return the partitions to read, each with its first offset and the offset after its last.
 
         Raises:
-            UnknownTopicError: a topic or partition that is asked for is not there.
+            UnknownTopicError: the history has no such topic or partition.
         """
         there = await history.topics()
         of_ranges = {where.topic for where in self.ranges}
         if missing := sorted({*self.topics, *of_ranges}.difference(there)):
             raise UnknownTopicError(
-                f"nothing of topic {missing[0]!r} here; there is {', '.join(sorted(there))}"
+                f"no topic {missing[0]!r} here; the topics are {', '.join(sorted(there))}"
             )
         names = (of_ranges or set(there)).intersection(self.topics or there)
         available = await history.partitions(names)
         if absent := sorted(
             where for where in self.ranges if where.topic in names and where not in available
         ):
-            raise UnknownTopicError(f"there is no {absent[0]} here")
+            raise UnknownTopicError(f"no partition {absent[0]} here")
         chosen = {}
         for where, (first, end) in sorted(available.items()):
             if self.ranges:
@@ -99,7 +101,7 @@ class Slice:
 
 
 class LogHistory:
-    """A log's records, up to the ends it has when it is first asked."""
+    """The records of a log, up to its ends at the first question."""
 
     def __init__(self, log: EventLog) -> None:
         self._event_log = log
@@ -118,7 +120,8 @@ class LogHistory:
     async def read(
         self, where: TopicPartition, start: int, end: int
     ) -> AsyncGenerator[Sequence[StoredRecord], None]:
-        # A consumer of its own: in bounded memory no partition may be read faster than it is used.
+        # Each partition has its own consumer, so that it is read only as fast as it is used. This bounds
+        # memory.
         consumer = await self._event_log.consumer([where.topic])
         try:
             ends = await self._event_log.end_offsets(where.topic)
@@ -137,7 +140,7 @@ async def _pieces(
     consumer: Consumer, where: TopicPartition, end: int
 ) -> AsyncGenerator[Sequence[StoredRecord], None]:
     async for records in read_on(consumer, {where: end}, max_records=_PIECE_RECORDS):
-        # New records of the other partitions come too; they are not asked for here.
+        # The consumer also returns new records of other partitions, which are not wanted here.
         yield [
             record
             for record in records
@@ -149,7 +152,7 @@ class ArchiveHistory:
     """The records of a log that an archive holds."""
 
     def __init__(self, path: Path, log_id: str | None = None) -> None:
-        """See :class:`RecordReader` for the errors."""
+        """Open the archive; see :class:`RecordReader` for the errors."""
         self._reader = RecordReader(path, log_id)
 
     async def topics(self) -> Collection[str]:
@@ -185,7 +188,7 @@ _head_decoder: Final = msgspec.json.Decoder(_Head)
 
 
 def record_of_row(row: ArchivedRow) -> StoredRecord:
-    """Return the record that was archived, with the headers every event's record has."""
+    """Return the archived record, with the headers that the record of every event has."""
     headers = row.headers
     if row.is_event:
         head = _head_decoder.decode(row.value)
@@ -200,7 +203,7 @@ def record_of_row(row: ArchivedRow) -> StoredRecord:
 
 
 class _Place(NamedTuple):
-    """What decides whose turn it is; the last two make it total."""
+    """The sort key of a record. Topic and partition make the order total."""
 
     time_ms: int
     rank: int
@@ -209,7 +212,7 @@ class _Place(NamedTuple):
 
 
 class _Cursor:
-    """Reads on in one partition, a piece at a time."""
+    """Reads one partition, piece by piece."""
 
     def __init__(
         self,
@@ -224,10 +227,10 @@ class _Cursor:
         self._records: deque[StoredRecord] = deque()
         self._latest_ms = -(1 << 63)
         self.read = 0
-        """Records read so far, wanted or not."""
+        """Records read so far, including those that the filter left out."""
 
     async def fill(self) -> bool:
-        """Make sure there is a record; ``False`` at the end."""
+        """Read until a record is ready; return ``False`` at the end."""
         while not self._records:
             piece = await anext(self._pieces, None)
             if piece is None:
@@ -237,12 +240,12 @@ class _Cursor:
         return True
 
     def place(self) -> _Place:
-        """Where its next record belongs; a time that goes back counts as the latest so far."""
+        """Return the sort key of the next record; a time before the latest so far counts as the latest."""
         self._latest_ms = max(self._latest_ms, self._records[0].timestamp_ms)
         return _Place(self._latest_ms, self._rank, *self._where)
 
     def take(self, until: _Place | None, most: int, into: list[StoredRecord]) -> None:
-        """Move records into ``into`` while they belong before ``until``."""
+        """Move records into ``into`` while they sort before ``until``, up to ``most`` records there."""
         records = self._records
         while records and len(into) < most and (until is None or self.place() < until):
             into.append(records.popleft())
@@ -252,20 +255,20 @@ class _Cursor:
 
 
 class Merged(NamedTuple):
-    """Some records in order, and how far the reading has come."""
+    """Some records in order, and the number of records read."""
 
     records: Sequence[StoredRecord]
     read: int
-    """Records read of all partitions so far, those the filter left out among them."""
+    """Records of all partitions read so far, including those that the filter left out."""
 
 
 async def merged(history: History, wanted: Slice) -> AsyncGenerator[Merged, None]:
-    """Stream a slice of history in original order.
+    """Stream a slice of history in the original order.
 
-    Memory: two pieces of 1,000 records for each partition at most.
+    Memory: at most two pieces of 1,000 records for each partition.
 
     Raises:
-        UnknownTopicError: something that is asked for by name is not there.
+        UnknownTopicError: the history has no topic or partition that the slice names.
     """
     chosen = await wanted.of(history)
     iterators = {where: history.read(where, *offsets) for where, offsets in chosen.items()}

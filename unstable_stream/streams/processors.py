@@ -1,4 +1,4 @@
-"""The stream processors, rewards and ratings, each with a group of its own, in one event loop."""
+"""The stream processors for rewards and ratings. Each has its own group; both run in one event loop."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -31,10 +31,10 @@ def reward_processor(
     *,
     filter_opponent_invalid: bool = False,
 ) -> RewardProcessor:
-    """Return a fresh reward processor; ``final`` and ``step`` are ``{"type": name, **arguments}``.
+    """Return a fresh reward processor; ``final`` and ``step`` hold ``{"type": name, **arguments}``.
 
     Raises:
-        ConfigError: an unknown transformation or arguments it does not take.
+        ConfigError: a transformation is unknown or does not take these arguments.
     """
     return RewardProcessor(
         run_id, build_final(final), build_step(step), filter_opponent_invalid=filter_opponent_invalid
@@ -67,21 +67,21 @@ PROCESSORS: Final = (
 
 
 async def fold_sinks(log: EventLog, runs: RunDirectory, run_id: str | None) -> list[FoldSink]:
-    """Return a sink for each processor, of one run or of all.
+    """Return a sink for each processor, for one run or for all.
 
     Args:
         log: the event log.
-        runs: its runs.
-        run_id: full id of the run; ``None``: all, each with the configuration it began with.
+        runs: the runs of the log.
+        run_id: full id of the run; ``None``: all runs, each with its first configuration.
 
     Raises:
         EventError: no such run.
-        ConfigError: an unknown transformation, or arguments it does not take.
+        ConfigError: a transformation is unknown or does not take its arguments.
     """
     if run_id is not None:
         await runs.learn([run_id])
         for spec in PROCESSORS:
-            spec.make(run_id, runs.config(run_id))  # a mistake in it is to be known before anything is read
+            spec.make(run_id, runs.config(run_id))  # finds mistakes before anything is read
     return [FoldSink(log, spec, runs, run_id) for spec in PROCESSORS]
 
 
@@ -93,18 +93,18 @@ async def host_processors(
     max_records: int = 500,
     on_ready: Callable[[], None] = lambda: None,
 ) -> None:
-    """Host processors, each in a group of its own, until ``stop``; the first that fails ends all.
+    """Host processors, each in its own group, until ``stop``; the first failure ends all.
 
     Args:
-        sinks: of the processors.
+        sinks: the sinks of the processors.
         stop: ends them.
-        drain: whether they first process all that their partitions hold by then; otherwise they end after the
-            batch in hand.
-        max_records: most records processed side by side.
-        on_ready: called when all have joined their groups and opened the partitions they were given first.
+        drain: after ``stop``, first process all records of their partitions; otherwise end after the current
+            batch.
+        max_records: the most records of one batch.
+        on_ready: called when all have joined their groups and opened their first partitions.
 
     Raises:
-        FencedError: somebody outside the group takes its partitions over.
+        FencedError: a process outside the group takes its partitions over.
         OffsetOutOfRangeError: records were deleted before they were processed.
         ServiceError: a fold failed, or its state cannot be restored; nothing of the batch is committed.
     """
@@ -143,22 +143,22 @@ async def run_processors(
     drain: bool = True,
     on_ready: Callable[[], None] = lambda: None,
 ) -> None:
-    """Serve the processors of one run, or of all, until ``stop``.
+    """Host the processors of one run, or of all runs, until ``stop``.
 
     Args:
         log: the event log.
         run_id: see :func:`fold_sinks`.
         stop: ends them.
-        runtime: what hosts them.
-        location: where ``log`` is, for a runtime that makes connections of its own.
-        drain: whether they first process what is there by then.
-        on_ready: called when they have joined their groups and restored their state.
+        runtime: the host of the processors.
+        location: the location of ``log``, for a runtime that opens its own connections.
+        drain: after ``stop``, first process all records.
+        on_ready: called when the processors have joined their groups and restored their state.
 
     Raises:
         EventError: no such run.
-        ConfigError: settings that make no processor, or a runtime that cannot host them on this log.
+        ConfigError: no processor can be made from these settings, or the runtime cannot read this log.
         ServiceError: a fold failed; nothing of its batch was committed.
-        FencedError: somebody else takes the partitions over.
+        FencedError: another process takes the partitions over.
     """
     async with RunDirectory(log) as runs:
         sinks = await fold_sinks(log, runs, run_id)

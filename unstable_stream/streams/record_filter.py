@@ -1,4 +1,4 @@
-"""Which records of a history are wanted: by run, time, and the fields of the event."""
+"""Filter the records of a history by run, by time and by the fields of the event."""
 
 import fnmatch
 import functools
@@ -27,13 +27,13 @@ class Condition:
     """One field compared with a pattern."""
 
     paths: tuple[str, ...]
-    """Dotted; a path through a list means any of its items."""
+    """Dotted paths; a path through a list means any item of the list."""
     pattern: str
-    """Shell style: ``*`` and ``?``."""
+    """A shell pattern with ``*`` and ``?``."""
     negated: bool = False
 
     def holds(self, body: Mapping[str, Any]) -> bool:
-        """Whether any value at any of the paths fits, or with ``negated`` none."""
+        """Return whether a value at any of the paths matches; with ``negated``, whether none does."""
         values = (value for path in self.paths for value in _values(body, path.split(".")))
         return any(fnmatch.fnmatchcase(_text(value), self.pattern) for value in values) != self.negated
 
@@ -52,17 +52,19 @@ def parse_condition(text: str) -> Condition:
 
 @dataclass(frozen=True, slots=True)
 class RecordFilter:
-    """Accepts a record if all of it holds."""
+    """Accepts a record that fulfils all of its fields."""
 
     run_id: str | None = None
     from_ms: int | None = None
-    """First time, Unix milliseconds."""
+    """The earliest time accepted, Unix milliseconds."""
     to_ms: int | None = None
-    """The time after the last."""
+    """The earliest time after the accepted ones, Unix milliseconds."""
     conditions: Sequence[Condition] = ()
 
     def accepts(self, record: StoredRecord) -> bool:
-        """Whether the record is wanted. One that is no JSON object is no run's and fulfils no condition."""
+        """Return whether the record is wanted. A record that is no JSON object has no run and fulfils no
+        condition.
+        """
         if self.from_ms is not None and record.timestamp_ms < self.from_ms:
             return False
         if self.to_ms is not None and record.timestamp_ms >= self.to_ms:

@@ -1,7 +1,7 @@
-"""The runs of a log and the configurations they began with, for whoever serves all of them.
+"""The runs of a log and their first configurations, for consumers that serve all runs.
 
-The settings are those of the ``run-started`` event, so they are the same however often the log is folded
-again. A run is recorded before anything else of it, so whoever meets one of its events finds it in ``runs``.
+The settings come from the ``run-started`` event, so they are the same whenever the log is folded again. That
+event is the first of its run, so a consumer that reads any other event of the run finds it in ``runs``.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ __all__ = ["RunDirectory"]
 
 
 class RunDirectory:
-    """The runs of a log and what they began with. Use as ``async with``, or :meth:`close` it."""
+    """The runs of a log and their first configurations. Use it with ``async with``, or call :meth:`close`."""
 
     def __init__(self, log: EventLog) -> None:
         self._event_log = log
@@ -29,12 +29,12 @@ class RunDirectory:
         self._reading = asyncio.Lock()
 
     async def learn(self, run_ids: Collection[str]) -> None:
-        """Read ``runs`` to its end if one of these is not known yet."""
+        """Read topic ``runs`` to its end if one of these runs is not known yet."""
         if self._history.runs.keys() >= set(run_ids):
             return
         async with self._reading:
             if self._history.runs.keys() >= set(run_ids):
-                return  # another partition has met it at the same time
+                return  # another partition asked at the same time and has read it
             ends = await self._event_log.end_offsets(RunStarted.TOPIC)
             if self._consumer is None:
                 self._consumer = await self._event_log.consumer([RunStarted.TOPIC])
@@ -43,11 +43,11 @@ class RunDirectory:
                     self._history.apply(event)
 
     def config(self, run_id: str) -> RunConfig:
-        """Return the configuration a run began with.
+        """Return the first configuration of a run.
 
         Raises:
             EventError: there is no such run.
-            ConfigError: it does not make sense to this version of the package.
+            ConfigError: this version of the package does not accept the configuration.
         """
         config = self._configs.get(run_id)
         if config is None:
@@ -61,7 +61,7 @@ class RunDirectory:
         return config
 
     async def close(self) -> None:
-        """Read no more."""
+        """Close the consumer of topic ``runs``."""
         if self._consumer is not None:
             await self._consumer.close()
 

@@ -1,10 +1,11 @@
-"""The port between the consumer loop and what becomes of the records it reads.
+"""The port between the consumer loop and the code that processes its records.
 
 :mod:`unstable_stream.streams.consumer` is the only loop that joins a group, polls and follows the assignment.
-Whoever consumes a topic brings a sink: :class:`~unstable_stream.streams.folds.FoldSink` folds and publishes
-in transactions, :class:`~unstable_stream.streams.plugins.sink.PluginSink` runs a plug-in,
-:class:`~unstable_stream.workers.archiver.ArchiveSink` fills the archive. Each lists its numbered commit steps
-where it is defined, and each decides where a partition goes on: the positions it stored with its results.
+Every consumer brings a sink: :class:`~unstable_stream.streams.folds.FoldSink` folds and publishes in
+transactions, :class:`~unstable_stream.streams.plugins.sink.PluginSink` runs a plug-in,
+:class:`~unstable_stream.workers.archiver.ArchiveSink` fills the archive. Each sink lists its numbered commit
+steps where it is defined. Each also decides the offset at which a partition goes on: the position that it
+stored with its results.
 """
 
 from collections.abc import Sequence, Set
@@ -17,46 +18,50 @@ __all__ = ["Sink"]
 
 
 class Sink(Protocol):
-    """What is done with the partitions that one member of a group is given. One task at a time may use it."""
+    """Processes the partitions that are assigned to one member of a group. Only one task at a time may use
+    it.
+    """
 
     @property
     def busy(self) -> bool:
-        """Whether it has records of its own to work at, from elsewhere: then polling does not wait."""
+        """True while the sink has other records to process, e.g. from the archive. Then polling does not
+        wait.
+        """
 
     def positions(self) -> Positions:
-        """Return the next offset to be processed of every open partition."""
+        """Return the next offset to process, for every open partition."""
 
     async def follow(self, assigned: Set[TopicPartition]) -> Positions:
-        """Close partitions that were taken away and open those that were given.
+        """Close partitions that are no longer assigned and open those that are new.
 
-        Returns the partitions opened now, each with the offset to read on from: what has been read of them
-        before is not to be processed. A partition may stay closed for now; it is asked for again.
+        Returns the partitions opened now, each with the offset to read on from. Records read from them before
+        must not be processed. A sink may leave a partition closed for now; the loop asks again.
         """
 
     async def process(self, records: Sequence[StoredRecord], read_up_to: Positions) -> Positions:
-        """Process records, in order within each partition; pass over those of partitions that are not open.
+        """Process records, in order within each partition; skip those of partitions that are not open.
 
         Args:
-            records: may be none: then there is time for work of its own.
-            read_up_to: how far reading has come with them, whatever lies between records.
+            records: may be empty; then the sink has time for its own work.
+            read_up_to: the positions after these records and after anything that lies between records.
 
         Returns:
-            The partitions to read on from elsewhere, usually none.
+            The partitions to read on from another offset, usually none.
         """
 
     async def settle(self, read_up_to: Positions) -> None:
-        """Bring to rest what is under way: all that was read has been given, and nothing more is there."""
+        """Finish the open work: the sink has all records that were read, and there are no more for now."""
 
     def deleted(self, error: OffsetOutOfRangeError) -> None:
-        """Go on although records were deleted before they were read: close all partitions; or raise."""
+        """Records were deleted before they were read: close all partitions to go on, or raise the error."""
 
     async def may_leave(self, ends: Positions, unassigned_s: float) -> bool:
-        """Whether a member that is to read up to ``ends``, yet has no partition, may end.
+        """Return whether a member that must read up to ``ends``, but has no partition, may end.
 
         Args:
-            ends: of all partitions.
-            unassigned_s: for how long it has had none.
+            ends: the ends of all partitions.
+            unassigned_s: seconds since the member last had a partition.
         """
 
     async def close(self) -> None:
-        """Give all partitions up; whoever opens them next goes on from what was stored."""
+        """Close all partitions; the next member goes on from the stored positions."""

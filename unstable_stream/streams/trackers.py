@@ -1,8 +1,8 @@
-"""Trackers: whoever wants every metric of a run as it is published, e.g. to send it elsewhere.
+"""Trackers take every metric of a run when it is published, e.g. to send it elsewhere.
 
-A tracker is a small class with :meth:`Tracker.log`. It is hosted like a plug-in consumer of the topic
-``metrics``, so it goes on where it was after a restart and is given all it missed. After a kill it may be
-given the last metrics a second time.
+A tracker is a small class with :meth:`Tracker.log`. It runs like a plug-in that reads topic ``metrics``. So
+after a restart it goes on from its position and misses nothing. After a kill it may receive the last metrics
+a second time.
 """
 
 import inspect
@@ -19,23 +19,23 @@ from unstable_stream.streams.plugins import Context, Plugin
 __all__ = ["JsonLinesTracker", "Tracker", "build_tracker", "tracker_plugin"]
 
 _DIRECTORY: Final = "directory"
-"""A tracker whose constructor has this parameter is given the run's own directory by it."""
+"""A constructor with a parameter of this name receives the run's own directory."""
 
 
 class Tracker(Protocol):
-    """Takes metrics. It may also have ``close()``, called when nothing more comes."""
+    """Takes metrics. It may also have ``close()``, which is called after the last one."""
 
     def log(
         self, values: dict[str, float], *, run_id: str, source: str, step: int | None, time_ms: int
     ) -> None:
-        """Take what ``source`` measured at ``time_ms`` (Unix milliseconds).
+        """Take the values that ``source`` measured.
 
         Args:
             values: name to number; the names are explained in ``docs/metrics.md``.
             run_id: the run.
-            source: the service or plug-in that measured.
-            step: the learner update it belongs to, ``None`` if it belongs to none.
-            time_ms: when it was measured.
+            source: the service or plug-in that measured them.
+            step: the learner update that they belong to; ``None`` if they belong to none.
+            time_ms: the time of the measurement, Unix milliseconds.
         """
 
 
@@ -64,7 +64,7 @@ def build_tracker(spec: Spec, directory: Path, where: str = "trackers") -> Track
     """Return a fresh tracker.
 
     Raises:
-        ConfigError: it cannot be loaded, does not take its arguments, or has no fitting ``log``.
+        ConfigError: the tracker cannot be loaded, does not take its arguments, or has no ``log`` that fits.
     """
     kind = KINDS["tracker"]
     reference = Reference.parse(spec, where)
@@ -84,7 +84,7 @@ def build_tracker(spec: Spec, directory: Path, where: str = "trackers") -> Track
 
 
 def tracker_plugin(name: str, make: Callable[[], Tracker]) -> Plugin:
-    """Return the plug-in that hands every metric on the log to the tracker that ``make`` makes."""
+    """Return a plug-in that passes every metric of the log to the tracker from ``make``."""
 
     class Handler:
         def __init__(self) -> None:

@@ -1,7 +1,7 @@
 """Plug-in consumers: a decorated function or class that reads events and emits metrics.
 
-``@consumer`` declares one, :class:`Context` is what it is given beside each event, :func:`metrics_of` runs it
-over events in memory, as its tests do. ``unstable-stream consume module:name`` runs it on a log.
+``@consumer`` declares one. It receives a :class:`Context` beside each event. :func:`metrics_of` runs it over
+events in memory, for tests. ``unstable-stream consume module:name`` runs it on a log.
 """
 
 from unstable_stream.streams.plugins.context import Context, Position

@@ -1,8 +1,8 @@
-"""Where a plug-in begins in a partition, and what it must read from the archive first.
+"""Find the offset at which a plug-in begins in a partition, and the records to read from the archive first.
 
-The log is read from the first offset it still has; what lies before comes from the archive, which knows every
-record by log, partition and offset, so the two meet without a gap or a double. Of a compacted topic the log
-may lack records anywhere, so the archive is read as far as it goes.
+The log is read from the first offset that it still has; earlier records come from the archive. The archive
+keeps log, partition and offset of every record, so no record is missed or read twice where the two meet. A
+compacted topic may lack records anywhere in the log, so there the archive is read to its end.
 """
 
 import asyncio
@@ -22,21 +22,21 @@ _log = structlog.get_logger(__name__)
 
 
 class Beginning(NamedTuple):
-    """Where to go on in a partition."""
+    """The offset to go on from in a partition, and the source to read."""
 
     offset: int
-    """The next one to handle."""
+    """The next offset to handle."""
     log_from: int | None
-    """The archive is to be read up to here, then the log from here on; ``None``: the log alone."""
+    """Read the archive up to this offset, and the log from it on; ``None``: read only the log."""
     end: int
-    """The log's end now."""
+    """The end of the log now."""
 
 
 class Backfill:
-    """Reads what a log no longer has from its archive."""
+    """Reads records from the archive that the log no longer has."""
 
     def __init__(self, log: EventLog, log_id: str, archive: Path) -> None:
-        """``archive``: the file; it may not exist."""
+        """Store the arguments; the file ``archive`` need not exist."""
         self._event_log = log
         self._log_id = log_id
         self._archive = archive
@@ -45,11 +45,11 @@ class Backfill:
     async def begin(
         self, stored: Mapping[TopicPartition, int | None], start: Start
     ) -> dict[TopicPartition, Beginning]:
-        """Decide where to go on in some partitions.
+        """Return the beginnings of some partitions.
 
         Args:
-            stored: for each the next offset, if any was stored.
-            start: where to begin otherwise.
+            stored: the stored next offset of each partition, ``None`` if there is none.
+            start: the place to begin in partitions without a stored offset.
         """
         settings = await self._event_log.topic_settings()
         found: dict[TopicPartition, Beginning] = {}
@@ -83,7 +83,7 @@ class Backfill:
         return Beginning(offset, max(first, archived) if compacted else first, end)
 
     async def extend(self, where: TopicPartition, log_from: int) -> int:
-        """Return ``log_from``, or the first offset the log still has if retention has moved on meanwhile."""
+        """Return ``log_from``, or the first offset of the log if retention has moved past it."""
         return max(log_from, (await self._event_log.beginning_offsets(where.topic))[where])
 
     async def read(self, where: TopicPartition, start: int, end: int, limit: int) -> list[StoredRecord]:
@@ -94,7 +94,7 @@ class Backfill:
         return [record_of_row(row) for row in await asyncio.to_thread(reader.read, *where, start, end, limit)]
 
     async def release(self) -> None:
-        """Let go of the archive; the next read takes it again."""
+        """Close the archive; the next read opens it again."""
         if self._reader is not None:
             await asyncio.to_thread(self._reader.release)
 
@@ -107,12 +107,13 @@ class Backfill:
         reader = await self._open()
         if offset > first or reader is None:
             return offset
-        # The log's first record is late enough: earlier ones that are too may be archived.
+        # The log's first record is late enough. Earlier records that are also late enough may be in the
+        # archive.
         archived = await asyncio.to_thread(reader.first_at, *where, start)
         return offset if archived is None else min(offset, archived)
 
     async def _archived(self, where: TopicPartition) -> int:
-        """Return the offset after the last archived one; 0: none."""
+        """Return the offset after the last archived record; 0 if there is none."""
         reader = await self._open()
         if reader is None:
             return 0

@@ -1,4 +1,4 @@
-"""What a plug-in is given beside each event."""
+"""The context that a plug-in receives with each event."""
 
 import math
 from typing import Any, Final, NamedTuple
@@ -14,7 +14,7 @@ _NO_STATE: Final = object()
 
 
 class Position(NamedTuple):
-    """Where an event lies in the log."""
+    """The place of an event in the log."""
 
     topic: str
     partition: int
@@ -25,7 +25,7 @@ class Position(NamedTuple):
 
 
 class Context:
-    """One event's surroundings: where it is from, the state it is folded into, and where results go."""
+    """The context of one event: its position, the state to fold it into, and a way to emit metrics."""
 
     __slots__ = ("_emitted", "_event", "_plugin_name", "_state", "position")
 
@@ -33,7 +33,7 @@ class Context:
     """Topic, partition and offset of the event."""
 
     def __init__(self, plugin_name: str, event: Event, position: Position, state: object = _NO_STATE) -> None:
-        """Made by the host, once for every event."""
+        """Store the arguments; the host makes one context for every event."""
         self._plugin_name = plugin_name
         self._event = event
         self._state = state
@@ -46,7 +46,7 @@ class Context:
         return self._event.run_id
 
     @property
-    def state(self) -> Any:  # whatever the plug-in's own factory makes
+    def state(self) -> Any:  # the type that the plug-in's factory makes
         """The state of this run in this partition of the topic; change it in place.
 
         Raises:
@@ -67,15 +67,15 @@ class Context:
         )
 
     def emit(self, name: str, value: float, *, update: int | None = None) -> None:
-        """Publish one number to the topic ``metrics``, beside the built-in ones, if the event succeeds.
+        """Publish one number to topic ``metrics``, if handling the event succeeds.
 
-        Its id is derived from plug-in, event and ``name``: however often the event is handled, it counts
-        once.
+        The id of the metric is computed from plug-in, event and ``name``. If the event is handled again, the
+        metric still counts once.
 
         Args:
-            name: of the metric.
+            name: the metric's name.
             value: a finite number.
-            update: the learner update it belongs to, if it belongs to one.
+            update: the learner update that the metric belongs to; ``None`` if it belongs to none.
 
         Raises:
             ValueError: the number is not finite, or this event has emitted ``name`` before.
@@ -97,5 +97,5 @@ class Context:
 
     @property
     def emitted(self) -> list[Metrics]:
-        """What this event has emitted so far."""
+        """The metrics emitted for this event so far."""
         return list(self._emitted.values())

@@ -1,4 +1,4 @@
-"""Declare a plug-in consumer and check at once that it can work."""
+"""Declare a plug-in consumer and check at once that it can run."""
 
 import inspect
 import re
@@ -22,7 +22,7 @@ _PLAIN: Final = (str, int, float, bool, bytes, type(None))
 
 
 class Handler(Protocol):
-    """A plug-in at work; the methods may be coroutine functions."""
+    """A running plug-in; its methods may be coroutine functions."""
 
     def handle(self, event: Event, context: Context) -> object:
         """Take one event."""
@@ -33,8 +33,9 @@ class Handler(Protocol):
 class StateCodec:
     """Makes, saves and restores a plug-in's state.
 
-    A ``dict`` may hold what comes back equal: dicts, lists, strings, numbers, booleans, bytes and ``None``. A
-    dataclass or :class:`msgspec.Struct` comes back with the types of its fields.
+    A ``dict`` may hold values that are equal after saving and restoring: dicts, lists, strings, numbers,
+    booleans, bytes and ``None``. A dataclass or :class:`msgspec.Struct` is restored with the types of its
+    fields.
     """
 
     def __init__(self, factory: Callable[[], Any], plugin_name: str) -> None:
@@ -62,7 +63,7 @@ class StateCodec:
         return self._factory()
 
     def encode(self, state: Any) -> bytes:
-        """Return the state as bytes; raises :class:`PluginError` if it holds what would not come back."""
+        """Return the state as bytes; raises :class:`PluginError` if a value in it cannot be restored."""
         if self._plain:
             self._check_plain(state, "state")
         try:
@@ -71,7 +72,9 @@ class StateCodec:
             raise PluginError(f"plug-in {self._plugin_name!r}: its state cannot be saved: {error}") from error
 
     def decode(self, data: bytes) -> Any:
-        """Return the state in ``data``; raises :class:`PluginError` if its declaration has changed."""
+        """Return the state in ``data``; raises :class:`PluginError` if it does not fit the declared type any
+        more.
+        """
         try:
             return self._decoder.decode(data)
         except msgspec.DecodeError as error:
@@ -103,18 +106,18 @@ class StateCodec:
 
 @dataclass(frozen=True)
 class Plugin:
-    """A declared plug-in consumer. Calling it calls the function or class it was made of."""
+    """A declared plug-in consumer. Calling it calls its function or class."""
 
     name: str
     """Names its group, its metrics' source and its file of states."""
     topics: tuple[str, ...]
     event_types: tuple[type[Event], ...]
-    """What it is given; empty: every event of its topics."""
+    """The event types that it receives; empty: every event of its topics."""
     target: Callable[..., Any]
     state: Callable[[], Any] | None
-    """Makes a fresh state; ``None``: it keeps none."""
+    """Makes a fresh state; ``None``: the plug-in keeps no state."""
     retries: int
-    """How often an event that failed is tried again."""
+    """The number of retries of an event that failed."""
     backoff_s: float
     """Seconds before the first retry; doubled before each further one."""
 
@@ -133,7 +136,7 @@ class Plugin:
 
     @cached_property
     def codec(self) -> StateCodec | None:
-        """Saves and restores the state; ``None``: it keeps none."""
+        """Saves and restores the state; ``None``: the plug-in keeps no state."""
         return None if self.state is None else StateCodec(self.state, self.name)
 
     def open(self) -> Handler:
@@ -144,7 +147,7 @@ class Plugin:
         return _FunctionHandler(self.target)
 
     def wants(self, event: Event) -> bool:
-        """Whether it is to be given this event; its own metrics never."""
+        """Return whether the plug-in receives this event. It never receives its own metrics."""
         if getattr(event, "source", None) == self.source:
             return False
         return not self.event_types or isinstance(event, self.event_types)
@@ -183,18 +186,20 @@ def consumer(
     """Make a plug-in consumer of a function ``(event, context)`` or a class with ``handle(event, context)``.
 
     Either may be ``async``. A class may have ``start()`` and ``stop()``. The annotation of ``event`` filters:
-    with ``event: Trajectory | GameOutcome`` it is called with these only, without one with all.
+    with ``event: Trajectory | GameOutcome`` the plug-in receives only these types; without an annotation it
+    receives all.
 
     Args:
         target: the function or class, when used without parentheses.
-        topics: what to read; by default the topics of the annotated event types.
-        name: of the plug-in; by default the function's or class's. Its positions and state go by this name.
+        topics: the topics to read; by default those of the annotated event types.
+        name: the plug-in's name; by default that of the function or class. Positions and state are stored
+            under it.
         state: makes a fresh state, one for each run in each partition: ``dict``, a dataclass or a Struct.
-        retries: how often an event that failed is tried again before it is set aside.
+        retries: the number of retries before an event that failed is set aside.
         backoff_s: seconds before the first retry; doubled before each further one.
 
     Raises:
-        PluginError: it could not work as declared; says what to change.
+        PluginError: the plug-in cannot run as declared; the message says what to change.
     """
     if target is None:
         return lambda given: _declare(given, name or given.__name__, topics, state, retries, backoff_s)
@@ -230,14 +235,14 @@ def _declare(
             "topics: " + ", ".join(sorted(known))
         )
     for event_type in event_types:
-        # Copies of topics have names of their own, and who knows what is on them.
+        # A copy of a topic has another name, and the event types on it are not known here.
         if event_type.TOPIC not in topics and known.issuperset(topics):
             raise PluginError(
                 f"plug-in {name!r}: {event_type.__name__} is on topic {event_type.TOPIC!r}, which is not "
                 f"among its topics {list(topics)}"
             )
     plugin = Plugin(name, tuple(topics), event_types, target, state, retries, backoff_s)
-    _ = plugin.codec  # made here, so that a state that cannot be saved is found at import
+    _ = plugin.codec  # finds a state that cannot be saved at import
     return plugin
 
 

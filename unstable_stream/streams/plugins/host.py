@@ -1,4 +1,4 @@
-"""Runs a plug-in consumer: a process and a group of its own, so that it never holds back a run."""
+"""Run a plug-in consumer in its own process and group, so that it never holds back a run."""
 
 import asyncio
 
@@ -31,23 +31,23 @@ async def run_plugin(
     max_records: int = 1000,
     counters: PluginCounters | None = None,
 ) -> None:
-    """Serve a plug-in until ``stop`` is set, or until it has seen all there is.
+    """Run a plug-in until ``stop`` is set or the end is reached.
 
     Args:
         log: the event log.
-        plugin: what to run.
-        data: where the archive is, and the file of states.
-        stop: ends the host after the batch in hand, or when it has drained.
-        start: where to begin in partitions it has never read; elsewhere it goes on where it was.
-        run_id: the only run whose events it is given; ``None``: all.
-        until_end: end when the ends that the topics have now are reached.
-        drain: after ``stop``, first handle what is there by then.
-        reset: forget positions and states first.
-        max_records: most records in one batch.
-        counters: updated as the host goes.
+        plugin: the plug-in.
+        data: the data directory with the archive and the file of states.
+        stop: ends the host after the current batch, or after draining.
+        start: the place to begin in partitions without a stored position.
+        run_id: the plug-in receives only events of this run; ``None``: of all runs.
+        until_end: stop at the ends that the topics have now.
+        drain: after ``stop``, first handle everything up to the ends of the topics at that moment.
+        reset: first forget stored positions and states.
+        max_records: the most records of one batch.
+        counters: updated while the host runs.
 
     Raises:
-        PluginError: the plug-in does not start, or its state cannot be kept.
+        PluginError: the plug-in does not start, or its state cannot be stored.
         UnknownTopicError: the log has no such topic.
     """
     await _ensure_topics(log, plugin)

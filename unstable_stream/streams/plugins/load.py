@@ -22,15 +22,15 @@ class Discovered(NamedTuple):
     """An installed plug-in."""
 
     name: str
-    """Of the entry point."""
+    """The entry point's name."""
     target: str
     """``module:name``."""
     package: str
-    """The distribution that announces it."""
+    """The distribution that announces the plug-in."""
 
 
 def discovered_plugins() -> list[Discovered]:
-    """Return what installed packages announce, by name; nothing is imported."""
+    """Return the plug-ins that installed packages announce, sorted by name; nothing is imported."""
     return sorted(
         Discovered(point.name, point.value, point.dist.name if point.dist else "")
         for point in entry_points(group=ENTRY_POINTS)
@@ -42,11 +42,11 @@ def load_plugin(target: str) -> Plugin:
 
     Args:
         target: ``module:name`` (the working directory is searched too), ``path/to/file.py:name``, or the name
-            of an entry point. ``:name`` may be left out if the module holds just one plug-in.
+            of an entry point. ``:name`` may be left out if the module holds only one plug-in.
 
     Raises:
-        PluginError: it cannot be imported or is no plug-in; one line that says what to do.
-        ConfigError: this process may not load it.
+        PluginError: the target cannot be imported or is no plug-in; one line that says what to do.
+        ConfigError: this process may not load the target.
     """
     if target.startswith(OBJECT_PREFIX):
         return _checked(registered(target, "consumers"), target)
@@ -62,7 +62,7 @@ def load_plugin(target: str) -> Plugin:
             place, _, attribute = reference.target.partition(":")
             if not all(part.isidentifier() for part in place.split(".")):
                 raise PluginError(
-                    f"{target!r} is no plug-in: expected module:name, path/to/file.py:name, or one of those "
+                    f"{target!r} is no plug-in: expected module:name, path/to/file.py:name, or a name "
                     "that 'unstable-stream consume --list' shows"
                 )
             module = import_module(place)

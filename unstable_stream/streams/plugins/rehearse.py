@@ -1,4 +1,4 @@
-"""Run a plug-in over events in memory: what its tests need, without a log."""
+"""Run a plug-in over events in memory, without a log, for its tests."""
 
 import asyncio
 import inspect
@@ -13,9 +13,9 @@ __all__ = ["call_if_there", "metrics_of"]
 
 
 def metrics_of(plugin: Plugin, events: Iterable[Event]) -> list[Metrics]:
-    """Return what the plug-in emits for ``events``, each topic a single partition; what it raises escapes.
+    """Return the metrics that the plug-in emits for ``events``. Its exceptions are not caught.
 
-    Not for use inside a running event loop.
+    Each topic is one partition. Do not call it inside a running event loop.
     """
     return asyncio.run(_rehearse(plugin, events))
 
@@ -48,7 +48,7 @@ async def _rehearse(plugin: Plugin, events: Iterable[Event]) -> list[Metrics]:
 
 
 async def call_if_there(handler: object, method: str) -> None:
-    """Call a method that a plug-in's class may have and may have made ``async``."""
+    """Call a method, sync or ``async``, if the plug-in's class has it."""
     called = getattr(handler, method, None)
     if called is not None:
         result = called()

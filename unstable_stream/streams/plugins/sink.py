@@ -1,20 +1,20 @@
-"""The sink of a plug-in: gives it events, publishes its metrics, keeps its state and positions.
+"""The sink of a plug-in passes it events, publishes its metrics, and stores its state and positions.
 
 One batch, in this order:
 
-1. records of open partitions are at hand, from the archive below what the log still has, from the log above;
-2. the plug-in has been given their events, in order within each partition;
-3. its metrics, and the dead letters of what it failed at, are on the log, in one append;
-4. the group's positions are after the batch; a partition that was taken away is dropped here;
+1. records of open partitions are read, from the archive up to the first offset of the log, then from the log;
+2. the plug-in has handled their events, in order within each partition;
+3. its metrics, and the dead letters of records that it failed at, are on the log, in one append;
+4. the group's positions are after the batch; a partition that was lost is dropped here;
 5. positions and changed states are in the plug-in's file, in one transaction.
 
-A kill between any two loses nothing: a plug-in with state goes on from 5, one without from 4. What was
-handled since then is handled again with the state as it was, so it emits the same metrics under the same ids,
-and they count once.
+A kill between any two steps loses nothing. A plug-in with state goes on from the positions of 5, a plug-in
+without state from those of 4. It handles the later events again with the same state, so it emits the same
+metrics with the same ids, and they count once.
 
-An event that fails is tried again, alone, with the state as it was before it. After the last retry its record
-goes to ``dead-letters`` and the plug-in goes on with the next. Events before it in its batch are handled
-again too: the state it may have left half changed is thrown away.
+An event that fails is tried again, alone, with the state before it. After the last retry its record goes to
+``dead-letters``, and the plug-in goes on with the next event. The failed event may leave the state half
+changed, so that state is thrown away, and the earlier events of the batch are handled again too.
 """
 
 import asyncio
@@ -52,10 +52,10 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(slots=True)
 class PluginCounters:
-    """What a host has done since it started."""
+    """Counts of a host since its start."""
 
     handled: int = 0
-    """Events the plug-in was given and did not fail at."""
+    """Events that the plug-in handled without failure."""
     emitted: int = 0
     """Metrics published."""
     retried: int = 0
@@ -65,11 +65,11 @@ class PluginCounters:
     archived: int = 0
     """Records read from the archive."""
     position_ms: int = 0
-    """Time of the last record that is done, Unix milliseconds."""
+    """Time of the last finished record, Unix milliseconds."""
 
 
 def plugin_group(plugin: Plugin, run_id: str | None) -> str:
-    """Return the consumer group of a plug-in; with a run it is another one than for all runs."""
+    """Return the consumer group of a plug-in. A group for one run differs from the group for all runs."""
     return plugin.source if run_id is None else f"{plugin.source}/{run_id}"
 
 
@@ -77,35 +77,35 @@ def plugin_group(plugin: Plugin, run_id: str | None) -> str:
 class _Partition:
     next_offset: int
     log_from: int | None
-    """The archive is being read up to here, then comes the log; ``None``: the log is being read."""
+    """The archive is read up to this offset, then the log; ``None``: the log is read now."""
 
 
 @dataclass(kw_only=True, eq=False)
 class PluginSink:
-    """The open partitions of one plug-in at work."""
+    """The open partitions of one running plug-in."""
 
     log: EventLog
     plugin: Plugin
     run_id: str | None
-    """The only run whose events it is given; ``None``: all."""
+    """The plug-in receives only events of this run; ``None``: of all runs."""
     consumer: Consumer
-    """Tells and commits the group's positions."""
+    """Reads and commits the group's positions."""
     worker: PluginWorker
-    """The plug-in's thread; it has started."""
+    """The plug-in's thread, already started."""
     states: PluginStates | None
-    """Its file of states; ``None``: it keeps none. Closed with the sink."""
+    """The plug-in's file of states; ``None``: it keeps no state. Closed with the sink."""
     backfill: Backfill
-    """What the log no longer has."""
+    """Reads the records that the log no longer has."""
     start: Start
-    """Where to begin in partitions it has never read."""
+    """The place to begin in partitions without a stored position."""
     forgotten: bool
-    """The group's committed position of a partition does not count the first time."""
+    """True: ignore the committed position of a partition the first time that it is opened."""
     counters: PluginCounters
-    """Kept up to date."""
+    """Updated while the sink works."""
     stop: asyncio.Event
     """Ends a pause before a retry."""
     max_records: int
-    """Most records read from the archive at a time."""
+    """The most records read from the archive at once."""
 
     def __post_init__(self) -> None:
         self._group = plugin_group(self.plugin, self.run_id)
@@ -117,15 +117,15 @@ class PluginSink:
 
     @property
     def busy(self) -> bool:
-        """Whether it has the archive to read."""
+        """True while a partition is read from the archive."""
         return any(one.log_from is not None for one in self._open.values())
 
     def positions(self) -> Positions:
-        """Return the next offset to be handled of every open partition."""
+        """Return the next offset to handle, for every open partition."""
         return {at: one.next_offset for at, one in self._open.items()}
 
     async def follow(self, assigned: Set[TopicPartition]) -> Positions:
-        """Forget partitions that were taken away; find where to go on in those that were given."""
+        """Forget lost partitions; find the offset to go on from in new ones."""
         for lost in self._open.keys() - assigned:
             self._drop(lost)
         gained = assigned - self._open.keys()
@@ -136,25 +136,27 @@ class PluginSink:
         begins = await self.backfill.begin(stored, self.start)
         self._open |= {at: _Partition(begin.offset, begin.log_from) for at, begin in begins.items()}
         self._begun |= begins.keys()
-        # Noted at once: killed now, it must not begin at a later end, or find again what was forgotten.
+        # Store the beginnings at once. After a kill, a new look could find a later end, or a forgotten
+        # position.
         fresh = {at: begin.offset for at, begin in begins.items() if stored[at] is None}
         if fresh:
             await self._store(fresh, {})
-        # While the archive is read, it is parked where polling finds nothing and keeps the membership.
+        # While the archive is read, the log's reader waits at the end: polling finds nothing and keeps
+        # membership.
         return {at: begin.offset if begin.log_from is None else begin.end for at, begin in begins.items()}
 
     def deleted(self, error: OffsetOutOfRangeError) -> None:
-        """Begin anew everywhere: retention was faster than the plug-in, and all it has handled is saved."""
+        """Open all partitions again: retention was faster than the plug-in. All handled work is stored."""
         _log.info("looking for deleted records in the archive", reason=str(error))
         self._open.clear()
 
     async def may_leave(self, ends: Positions, unassigned_s: float) -> bool:
-        """Leave when the other members, who have all partitions, have come to the ends."""
+        """Return true when the other members, who have all partitions, have reached the ends."""
         committed = await self.log.committed_positions(self._group)
         return all(committed.get(at, 0) >= end for at, end in ends.items())
 
     async def close(self) -> None:
-        """Let go of the archive and of the file of states."""
+        """Close the archive and the file of states."""
         self._open.clear()
         try:
             await self.backfill.release()
@@ -163,7 +165,7 @@ class PluginSink:
                 await self.worker.do(self.states.close)
 
     async def _stored(self, at: TopicPartition, committed: Positions) -> int | None:
-        """Restore a partition's states and return its next offset; ``None``: it was never read."""
+        """Restore a partition's states and return its next offset; ``None`` if it was never read."""
         if self.forgotten and at not in self._begun:
             self.worker.restore(at, {})
             return None
@@ -187,9 +189,9 @@ class PluginSink:
     # -- records ------------------------------------------------------------------------------
 
     async def process(self, records: Sequence[StoredRecord], read_up_to: Positions) -> Positions:
-        """Have records handled, whatever the plug-in does, and some archived ones of each partition.
+        """Handle these records, and some archived records of each partition that still reads the archive.
 
-        Stopped in a pause before a retry, it leaves the rest as it was.
+        If ``stop`` is set in a pause before a retry, the remaining records stay unhandled.
         """
         await self._work(records)
         from_log: dict[TopicPartition, int] = {}
@@ -198,7 +200,7 @@ class PluginSink:
         return from_log
 
     async def settle(self, read_up_to: Positions) -> None:
-        """Commit positions behind what no record takes up, such as the markers of transactions."""
+        """Commit positions past offsets without a record, such as the markers of transactions."""
         behind = {
             at: read_up_to[at]
             for at, one in self._open.items()
@@ -208,7 +210,7 @@ class PluginSink:
             await self._store(behind, {})
 
     async def _fill(self, at: TopicPartition) -> Positions:
-        """Handle some archived records; after the last one, go over to the log, from what is returned."""
+        """Handle some archived records. After the last one, return the offset at which the log goes on."""
         partition = self._open.get(at)
         if partition is None or partition.log_from is None:
             return {}
@@ -235,7 +237,7 @@ class PluginSink:
             if attempt.failure is None:
                 await self._finish(pending[:limit], attempt)
             elif attempt.failure.index > 0:
-                limit = attempt.failure.index  # those before it first, on their own
+                limit = attempt.failure.index  # first handle the records before it
                 continue
             elif await self._insist(pending[0], attempt.failure):
                 limit = 1
@@ -247,11 +249,11 @@ class PluginSink:
     def _is_next(self, record: StoredRecord) -> bool:
         partition = self._open.get(TopicPartition(record.topic, record.partition))
         if partition is None or record.offset < partition.next_offset:
-            return False  # lost in a rebalance since it was read, or read again after one
+            return False  # the partition was lost after the read, or the record was read a second time
         return partition.log_from is None or record.offset < partition.log_from
 
     async def _insist(self, record: StoredRecord, failure: Failure) -> bool:
-        """Try again, then set the record aside; ``False`` if stopped first, with nothing done."""
+        """Try again, then set the record aside; return ``False`` if ``stop`` came first."""
         for number in range(0 if failure.unreadable else self.plugin.retries):
             pause_s = min(self.plugin.backoff_s * 2**number, _LONGEST_PAUSE_S)
             _log.warning(
@@ -276,11 +278,11 @@ class PluginSink:
     async def _finish(
         self, records: Sequence[StoredRecord], attempt: Attempt, letters: Sequence[Record] = ()
     ) -> None:
-        """Publish what came of a batch, then store that it is done (steps 3 to 5)."""
+        """Publish the results of a batch, then store its positions and states (steps 3 to 5)."""
         outputs = [*map(record_from_event, attempt.metrics), *letters]
         if outputs:
             await self.log.append(outputs)
-        # Of each partition the last record's position stays.
+        # The last record of each partition decides its position.
         positions = {TopicPartition(record.topic, record.partition): record.offset + 1 for record in records}
         await self._store(positions, attempt.changed)
         self.counters.handled += attempt.handled
@@ -298,7 +300,7 @@ class PluginSink:
             await self.worker.do(partial(self.states.save, saved))
 
     async def _commit(self, positions: Positions) -> dict[TopicPartition, int]:
-        """Commit to the group; drop the partitions another member has by now, and return the others."""
+        """Commit to the group; drop the partitions that another member has now, and return the others."""
         try:
             await self.consumer.commit(positions)
         except FencedError as error:

@@ -1,7 +1,7 @@
-"""Where the state of plug-in consumers is kept: a SQLite file beside the log, one for each plug-in.
+"""Store the state of plug-ins: one SQLite file beside the log for each plug-in.
 
-State and position of a partition are stored together, so what is restored is always the fold of exactly the
-events before the position that comes with it.
+State and position of a partition are stored together. So a restored state is always the fold of exactly the
+events before its position.
 """
 
 import contextlib
@@ -29,18 +29,18 @@ CREATE TABLE IF NOT EXISTS states (
 
 
 class Saved(NamedTuple):
-    """What was kept of one partition."""
+    """The stored position and states of one partition."""
 
     next_offset: int
     states: Mapping[str, bytes]
-    """By run."""
+    """States by run id."""
 
 
 class PluginStates:
-    """The states of one plug-in's group on one log; blocking, for one thread."""
+    """The states of one plug-in's group on one log. Its calls block; only one thread may use it."""
 
     def __init__(self, path: Path, log_id: str, group: str) -> None:
-        """Open the file, made with its directory if need be; raises :class:`PluginError` if it cannot be."""
+        """Open the file, or create it with its directory; raises :class:`PluginError` if that fails."""
         self._path = path
         self._key = (log_id, group)
         try:
@@ -55,7 +55,7 @@ class PluginStates:
             ) from error
 
     def load(self, where: TopicPartition) -> Saved | None:
-        """Return what was saved of a partition; ``None`` if nothing was."""
+        """Return the stored position and states of a partition; ``None`` if there are none."""
         key = (*self._key, *where)
         same = "log_id = ? AND consumer_group = ? AND topic = ? AND partition = ?"
         with self._transaction("cannot read"):
@@ -64,7 +64,7 @@ class PluginStates:
         return None if row is None else Saved(row[0], dict(states))
 
     def save(self, partitions: Mapping[TopicPartition, Saved]) -> None:
-        """Store positions, and the states given, in one transaction; states not given stay as they are."""
+        """Store the given positions and states in one transaction; other states stay unchanged."""
         with self._transaction("cannot write"):
             self._database.executemany(
                 "INSERT OR REPLACE INTO positions VALUES (?, ?, ?, ?, ?)",
@@ -80,7 +80,7 @@ class PluginStates:
             )
 
     def forget(self) -> None:
-        """Delete everything this group has saved of this log."""
+        """Delete everything that this group has stored for this log."""
         with self._transaction("cannot write"):
             for table in ("positions", "states"):
                 self._database.execute(

@@ -1,6 +1,6 @@
-"""Runs a plug-in's code on a thread and an event loop of its own, so that slow code holds up nothing else.
+"""Run a plug-in's code on its own thread and event loop, so that slow code does not hold up anything else.
 
-Everything a plug-in does happens on this one thread: opening, every event, its file of states, stopping.
+All work of a plug-in happens on this one thread: opening, every event, its file of states, stopping.
 """
 
 import asyncio
@@ -28,33 +28,35 @@ _PACKAGE: Final = str(Path(__file__).resolve().parents[2])
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What went wrong with a record."""
+    """The failure of one record."""
 
     index: int
-    """Of the record in the batch."""
+    """The index of the record in the batch."""
     reason: str
     """The exception, its message, and where it was raised."""
     unreadable: bool
-    """It is no event; the plug-in never saw it."""
+    """True: the record is no event, and the plug-in never saw it."""
 
 
 class Attempt(NamedTuple):
-    """What became of a batch."""
+    """The result of a batch."""
 
     metrics: Sequence[Metrics]
     handled: int
-    """Events the plug-in was given."""
+    """The number of events that the plug-in handled."""
     changed: Mapping[TopicPartition, Mapping[str, bytes]]
-    """The states it may have changed, saved, by partition and run."""
+    """The states that may have changed, as bytes, by partition and run."""
     failure: Failure | None
-    """Why it stopped early; states are then as they were before the batch."""
+    """The reason for an early stop; the states are then as before the batch."""
 
 
 class PluginWorker:
-    """One plug-in at work, with its states in memory."""
+    """One running plug-in, with its states in memory."""
 
     def __init__(self, plugin: Plugin, run_id: str | None) -> None:
-        """``run_id``: the only run whose events it is given; ``None``: all."""
+        """Prepare the thread; the plug-in receives only events of ``run_id``, or of all runs if it is
+        ``None``.
+        """
         self._plugin = plugin
         self._source = None if run_id is None else source_header(run_id)
         self._run_id = run_id
@@ -64,10 +66,10 @@ class PluginWorker:
         self._handler: Handler | None = None
         self._states: dict[TopicPartition, dict[str, Any]] = {}
         self._saved: dict[TopicPartition, dict[str, bytes]] = {}
-        """The same states as they were before the batch in hand."""
+        """The same states as bytes, as before the current batch."""
 
     async def do(self, work: Callable[[], T]) -> T:
-        """Do some blocking work on the plug-in's thread."""
+        """Run blocking work on the plug-in's thread."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     async def start(self) -> None:
@@ -83,11 +85,11 @@ class PluginWorker:
             self._thread.shutdown(wait=False)
 
     async def attempt(self, records: Sequence[StoredRecord]) -> Attempt:
-        """Give the plug-in the events in ``records``; at the first that fails, undo the batch and stop."""
+        """Pass the events in ``records`` to the plug-in; at the first failure, undo the batch and stop."""
         return await self._run(lambda: self._attempt(records))
 
     def restore(self, where: TopicPartition, states: Mapping[str, bytes]) -> None:
-        """Take over a partition with the states saved of it, by run."""
+        """Take over a partition with its stored states, by run."""
         self._saved[where] = dict(states)
         self._states[where] = {}
 
@@ -137,7 +139,7 @@ class PluginWorker:
                 if inspect.isawaitable(result):
                     await result
             except PluginError:
-                raise  # a mistake of its declaration, the same for every event
+                raise  # a mistake in the plug-in's declaration, the same for every event
             except Exception as error:  # noqa: BLE001 - a plug-in may raise anything; the record is set aside
                 return self._undone(touched, Failure(index, _reason(error), False))
             metrics += context.emitted
@@ -151,11 +153,11 @@ class PluginWorker:
         return Attempt(metrics, handled, changed, None)
 
     def _event_of(self, record: StoredRecord) -> Event | None:
-        """Return the event to handle, ``None`` if it is none of the plug-in's."""
+        """Return the event to handle; ``None`` if the plug-in does not want it."""
         if self._source is not None and record.headers.get("ce_source", self._source) != self._source:
             return None
         kind = record.headers.get("ce_type")
-        # Saves decoding what is not wanted; a record without the header is decoded and looked at.
+        # The header saves decoding unwanted records. A record without the header is decoded.
         if kind is not None and self._types and not kind.startswith(self._types):
             return None
         event = event_from_record(record)
@@ -183,7 +185,7 @@ class PluginWorker:
         return Context(self._plugin.name, event, position, state)
 
     def _undone(self, touched: Mapping[TopicPartition, Mapping[str, Any]], failure: Failure) -> Attempt:
-        # The next event decodes them again from what was saved before the batch.
+        # The next event decodes these states again from the bytes saved before the batch.
         for where, states in touched.items():
             for run_id in states:
                 del self._states[where][run_id]
@@ -191,7 +193,7 @@ class PluginWorker:
 
 
 def _reason(error: Exception) -> str:
-    """Return the exception, its message, and the line of the plug-in that raised or called what raised."""
+    """Return the exception, its message, and the plug-in's line that raised it or led to it."""
     frames = traceback.extract_tb(error.__traceback__)
     theirs = [frame for frame in frames if not frame.filename.startswith(_PACKAGE)]
     own = theirs[0] if theirs else frames[-1]
