@@ -20,7 +20,7 @@ $(BIN)/uv:
 # A stamp per environment: installed again when what it is made from changes.
 $(VENV)/.train: $(BIN)/uv pyproject.toml constraints.txt overrides.txt
 	@echo "installing unstable_stream with what training needs (a few minutes the first time)"
-	$(INSTALL) -e '.[train]'
+	$(INSTALL) -e '.[train,analytics]'
 	@touch $@
 
 $(VENV)/.dev: $(BIN)/uv pyproject.toml constraints.txt overrides.txt

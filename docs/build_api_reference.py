@@ -1,0 +1,113 @@
+"""Writes docs/python-api.md from the docstrings of what ``unstable_stream`` exports.
+
+Run: python docs/build_api_reference.py
+"""
+
+import inspect
+import re
+import types
+from pathlib import Path
+from typing import Any
+
+import unstable_stream as us
+
+PAGE = Path(__file__).with_name("python-api.md")
+
+_INTRO = """# Python API
+
+`import unstable_stream as us`. The command line is a second skin over this: whatever a command can do, a
+script can. This page is generated from the docstrings by `docs/build_api_reference.py`.
+
+<!-- not run: it trains for minutes; the tests of the API run the same in one process -->
+```python
+import unstable_stream as us
+
+run = us.build(model="tiny-player", train_envs=["SimpleTak-v0-train"], evaluation_opponents=["random-legal"])
+run.start(iterations=20)
+run.sql("SELECT * FROM win_rates")
+run.games()[0].show()
+run.fork(at=10, learning_rate=1e-4)
+```
+
+`backend="inline"` plays a run in this process, without Ray: for notebooks, debuggers and tests. The keys that
+`build` takes are those of [configuration.md](configuration.md); extensions are in
+[extending.md](extending.md). Names of the ancestor are mapped in
+[from-unstable-baselines.md](from-unstable-baselines.md).
+"""
+
+_SECTIONS = (
+    ("Runs", ("build", "load", "open_run", "list_runs", "sql", "Run", "Table", "Game")),
+    ("Environments", ("TrainEnvSpec", "EvalEnvSpec")),
+    (
+        "The documented parts",
+        ("Collector", "ModelPool", "StepBuffer", "StandardLearner", "Tracker", "TerminalInterface"),
+    ),
+    ("Algorithms", ("Reinforce",)),
+)
+_ELSEWHERE = "Reward transformations and plug-ins"
+
+
+def render() -> str:
+    """Return the page."""
+    told = {name for _, names in _SECTIONS for name in names}
+    parts = [_INTRO]
+    for title, names in _SECTIONS:
+        parts.append(f"## {title}\n")
+        parts += [_entry(name) for name in names]
+    parts.append(f"## {_ELSEWHERE}\n")
+    rest = [name for name in us.__all__ if name not in told and not name.startswith("_")]
+    parts += [_entry(name) for name in rest if not inspect.ismodule(getattr(us, name))]
+    return "\n".join(parts)
+
+
+def _entry(name: str) -> str:
+    """Return the part of one exported name."""
+    thing: Any = getattr(us, name)
+    if not inspect.isclass(thing):
+        return f"### `{name}{_signature(thing)}`\n\n{_prose(thing)}\n"
+    lines = [f"### `{name}{_signature(thing)}`", "", _prose(thing), ""]
+    if thing.__init__.__doc__ and not thing.__init__.__doc__.startswith("Initialize self"):
+        lines += [_prose(thing.__init__), ""]
+    for member, value in vars(thing).items():
+        if member.startswith("_") or not inspect.getdoc(value):
+            continue
+        if isinstance(value, property):
+            lines += [f"#### `{name}.{member}`", "", _prose(value), ""]
+        elif isinstance(value, types.FunctionType):
+            lines += [f"#### `{name}.{member}{_signature(value)}`", "", _prose(value), ""]
+    return "\n".join(lines)
+
+
+def _signature(thing: Any) -> str:
+    try:
+        signature = inspect.signature(thing)
+    except ValueError:
+        return ""
+    parameters = [p.replace(annotation=p.empty) for p in signature.parameters.values() if p.name != "self"]
+    shown = signature.replace(parameters=parameters, return_annotation=signature.empty)
+    return re.sub(r"<[a-z]+ [^=,]*? at 0x[0-9a-f]+>", "…", str(shown))
+
+
+def _prose(thing: Any) -> str:
+    """Return a docstring as Markdown: roles and double backquotes become code, sections become lists."""
+    text = inspect.getdoc(thing) or ""
+    text = re.sub(r":\w+:`~?\.?([^`]+)`", r"`\1`", text).replace("``", "`")
+    lines: list[str] = []
+    inside = False
+    for line in text.splitlines():
+        if line in ("Args:", "Raises:", "Returns:"):
+            inside = True
+            lines += [f"*{line[:-1]}*", ""]
+        elif inside and re.match(r"    \S", line):
+            name, colon, rest = line.strip().partition(": ")
+            lines.append(f"- `{name}`: {rest}" if colon else f"- {line.strip()}")
+        elif inside and line.startswith("        "):
+            lines.append(f"  {line.strip()}")
+        else:
+            inside = inside and not line
+            lines.append(line)
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(render(), encoding="utf-8")

@@ -1,0 +1,77 @@
+"""The examples that show the API run, and the pages about it say what the code says."""
+
+import importlib.util
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+
+import unstable_stream as us
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
+
+
+def render() -> str:
+    """Return the reference as the code makes it now."""
+    spec = importlib.util.spec_from_file_location("api_reference", ROOT / "docs" / "build_api_reference.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return str(module.render())
+
+
+def test_the_reference_is_up_to_date() -> None:
+    page = (ROOT / "docs" / "python-api.md").read_text(encoding="utf-8")
+    assert page == render(), "run: python docs/build_api_reference.py"
+
+
+def test_the_reference_has_every_name() -> None:
+    page = render()
+    assert [name for name in us.__all__ if not name.startswith("_") and f"`{name}" not in page] == [
+        "algorithms",
+        "reward_transformations",
+    ]
+
+
+def test_the_quick_start_script_trains(tmp_path: Path) -> None:
+    program = [sys.executable, str(EXAMPLES / "quick_start.py")]
+    small = ["--iterations", "2", "--batch-size", "32", "--num-workers", "16", "--backend", "inline"]
+    done = subprocess.run(
+        [*program, *small, "--data", str(tmp_path)], capture_output=True, text=True, timeout=110, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "win_rate" in done.stdout
+    (status,) = us.list_runs(tmp_path)
+    assert (status.name, status.state, status.updates) == ("demo", "completed", 2)
+    run = us.open_run("demo", tmp_path)
+    assert run.audit().balanced
+    assert {row[0] for row in run.sql("SELECT DISTINCT env_id FROM game_outcomes WHERE split = 'eval'")} == {
+        "SimpleTak-v0-train",
+        "TicTacToe-v0-train",
+    }
+
+
+@pytest.mark.slow
+def test_the_notebook_runs(tmp_path: Path) -> None:
+    nbclient = pytest.importorskip("nbclient")
+    nbformat = pytest.importorskip("nbformat")
+    notebook = nbformat.read(EXAMPLES / "first_run.ipynb", as_version=4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of Jupyter's own libraries
+        nbclient.NotebookClient(
+            notebook, timeout=100, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
+        ).execute()
+    shown = [
+        output["data"]["text/plain"]
+        for cell in notebook.cells
+        if cell.cell_type == "code"
+        for output in cell.outputs
+        if "data" in output
+    ]
+    assert "(True, True)" in shown
+    assert shown[-1].endswith("completed>")
+    assert len(us.list_runs(tmp_path / "unstable-data")) == 2
