@@ -1,10 +1,14 @@
 """Code that a recorded configuration names is loaded where the operator allowed it, and nowhere else."""
 
 import asyncio
+import os
 from pathlib import Path
 
 import pytest
 
+import unstable_stream as us
+from tests.reward_transformations.trajectories import RUN
+from unstable_stream.api.loops import wait_for
 from unstable_stream.errors import ConfigError
 from unstable_stream.extensions import (
     ALLOW_CODE,
@@ -15,6 +19,11 @@ from unstable_stream.extensions import (
     confined,
     pattern_of,
 )
+from unstable_stream.log.local.log import LocalLog
+from unstable_stream.log.topics import load_topics
+from unstable_stream.proofs.games import processes
+from unstable_stream.runs.config import parse_config
+from unstable_stream.runs.records import start_run
 
 FINAL = KINDS["final_transformation"]
 
@@ -63,3 +72,30 @@ async def test_confinement_reaches_threads_and_ends_with_its_block(target: str) 
         await asyncio.to_thread(build, FINAL, target)
     build(FINAL, target)
     assert allowed_patterns() is None
+
+
+async def test_confinement_reaches_the_thread_of_a_call_in_a_notebook_and_processes(target: str) -> None:
+    with confined(["mine:*"]):
+        with pytest.raises(ConfigError, match="was not allowed"):
+            wait_for(asyncio.to_thread(build, FINAL, target))
+        with processes(1) as pool:
+            assert pool.submit(allowed_patterns).result(timeout=60) == ("mine:*",)
+
+
+def test_a_call_that_confines_itself_leaves_its_caller_free(target: str, tmp_path: Path) -> None:
+    settings: dict[str, object] = {"model": "tiny-player", "train_envs": [{"env_id": "SimpleTak-v0-train"}]}
+    settings["rewards"] = {"final": [target]}
+
+    async def record() -> None:
+        async with LocalLog.open(tmp_path / "log.sqlite") as log:
+            await log.create_topics(list(load_topics().values()))
+            await start_run(log, parse_config(settings), RUN)
+
+    asyncio.run(record())
+    run = us.open_run(RUN, tmp_path)
+    with pytest.raises(ConfigError, match="was not allowed"):
+        run.resumable_config(allow_code=[])
+    run.verify(allow_code=[])
+    assert ALLOW_CODE not in os.environ
+    assert run.resumable_config(allow_code=[pattern_of(target)]).rewards == run.config.rewards
+    assert run.resumable_config().rewards == run.config.rewards

@@ -144,10 +144,14 @@ async def test_a_run_whose_code_was_not_allowed_is_made_up_for_by_serving_it_alo
     (reason, *_) = [e.reason for e in await events(log, "dead-letters") if isinstance(e, RecordRejected)]
     assert f"give --allow-code '{__name__}:Generous'" in reason
     assert {event.run_id for event in await events(log, "steps")} == {RUN}
-    await _serve(log, OTHER_RUN)
-    await log.append(games(6, 6))
-    await _serve(log, None)  # allowed by now
+    with confined(), pytest.raises(ConfigError, match="was not allowed to load it"):
+        await _serve(log, OTHER_RUN)
+    with confined([f"{__name__}:Generous"]):
+        await _serve(log, OTHER_RUN)
+        await log.append(games(6, 6))
+        await _serve(log, None)
     steps = [s for s in await events(log, "steps", OTHER_RUN) if isinstance(s, Step)]
     assert {s.reward - s.final_reward for s in steps} == {7.0}
     alone = partial(reward_processor, OTHER_RUN, [], own["step"])
-    assert {s.event_id: encode_event(s) for s in steps} == await from_scratch(log, alone)
+    with confined([f"{__name__}:Generous"]):
+        assert {s.event_id: encode_event(s) for s in steps} == await from_scratch(log, alone)

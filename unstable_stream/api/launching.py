@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
+from contextvars import copy_context
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -113,7 +114,10 @@ class Launching:
             return await _work(config, place, run_id, fork, resume=resume, live=live, stop=self._stop)
 
         self._thread = threading.Thread(
-            target=_settle, args=(self._result, run, self._ready), name=f"run {run_id}", daemon=True
+            target=copy_context().run,
+            args=(_settle, self._result, run, self._ready),
+            name=f"run {run_id}",
+            daemon=True,
         )
         self._thread.start()
 

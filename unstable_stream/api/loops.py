@@ -7,6 +7,7 @@ import threading
 from collections.abc import AsyncGenerator, Coroutine, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import aclosing
+from contextvars import copy_context
 from typing import Any, Final, TypeVar
 
 __all__ = ["is_loop_running", "iterate", "wait_for"]
@@ -31,7 +32,7 @@ def wait_for(work: Coroutine[Any, Any, T]) -> T:
     if not is_loop_running():
         return asyncio.run(work)
     with ThreadPoolExecutor(1, "unstable-stream") as thread:
-        return thread.submit(asyncio.run, work).result()
+        return thread.submit(copy_context().run, asyncio.run, work).result()
 
 
 def iterate(items: AsyncGenerator[T, None]) -> Iterator[T]:
@@ -62,7 +63,10 @@ def iterate(items: AsyncGenerator[T, None]) -> Iterator[T]:
         await asyncio.wait([task])
         put(None if task.cancelled() else task.exception())
 
-    thread = threading.Thread(target=asyncio.run, args=(run(),), name="unstable-stream", daemon=True)
+    context = copy_context()
+    thread = threading.Thread(
+        target=context.run, args=(asyncio.run, run()), name="unstable-stream", daemon=True
+    )
     thread.start()
     try:
         while (item := waiting.get()) is not None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from unstable_stream.log.open import opened_log
 from unstable_stream.log.port import EventLog
-from unstable_stream.runs.code import confine_to_own, patterns_of
+from unstable_stream.runs.code import own_patterns, patterns_of
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.data_dir import DEFAULT_DATA_DIR, DataDir
 from unstable_stream.runs.history import find_run
@@ -60,10 +60,10 @@ class Place:
         async with opened_log(self.log, self.data.log) as log:
             yield log
 
-    def confine(
+    def allowed_code(
         self, run_id: str, allow_code: Sequence[str] | None, config: RunConfig, recorded: RunConfig
-    ) -> None:
-        """Let this process load only code that a run may load here, if the caller wants it confined.
+    ) -> list[str] | None:
+        """Return patterns of the code that a run may load here, for ``extensions.confined``.
 
         Args:
             run_id: the run whose recorded configuration is about to be used.
@@ -71,9 +71,10 @@ class Place:
             config: what the caller gave; the code it names besides ``recorded`` is allowed.
             recorded: the configuration that the log holds.
         """
-        if allow_code is not None:
-            allowed = [*allow_code, *patterns_of(config, besides=recorded)]
-            confine_to_own(self.data.own_code(run_id), allowed)
+        if allow_code is None:
+            return None
+        own = own_patterns(self.data.own_code(run_id))
+        return [*own, *allow_code, *patterns_of(config, besides=recorded)]
 
     async def full_run_id(self, log: EventLog, run: str | None) -> str | None:
         """Return the full id of a run given by id or prefix; ``None`` stays ``None``."""

@@ -12,7 +12,7 @@ from unstable_stream.api.settings import changed_config, make_config
 from unstable_stream.api.tables import Table
 from unstable_stream.archive import query_arrow
 from unstable_stream.errors import RunError
-from unstable_stream.extensions import loading
+from unstable_stream.extensions import confined, loading
 from unstable_stream.log.open import check_log
 from unstable_stream.runs.config import RunConfig, parse_config
 from unstable_stream.runs.fork import Fork, check_fork, find_fork
@@ -49,6 +49,7 @@ class Run:
         run_id: str | None = None,
         fork: Fork | None = None,
         recorded: bool = False,
+        allowed: Sequence[str] | None = None,
     ) -> None:
         """Use :func:`build` or :func:`open_run` instead."""
         self._config = config
@@ -56,6 +57,7 @@ class Run:
         self._id = run_id or new_run_id(config.name)
         self._fork = fork
         self._recorded = recorded
+        self._allowed = allowed  # the code that it may load when it starts; None: all
         self._launching: Launching | None = None
         self._outcome: str | None = None
 
@@ -136,7 +138,7 @@ class Run:
             block: as for :meth:`start`.
             live: as for :meth:`start`.
             overrides: ``key.path=value`` as on a command line.
-            allow_code: confine this process to the run's own code and these patterns; ``None``: do not.
+            allow_code: load only the run's own code and what fits these patterns; ``None``: load all.
             changes: settings to change; those that its steps and ratings follow from stay.
 
         Raises:
@@ -145,17 +147,26 @@ class Run:
         """
         if not self._recorded:
             raise RunError(f"run {self._id} was not started yet: start() it")
-        self._config = self.resumable_config(overrides, allow_code, **changes)
+        self._config, self._allowed = self._resumable(overrides, allow_code, changes)
         return self._launch(resume=True, block=block, live=live)
 
     def resumable_config(
         self, overrides: Sequence[str] = (), allow_code: Sequence[str] | None = None, **changes: object
     ) -> RunConfig:
-        """Return the configuration that :meth:`resume` would go on with; raises as it does."""
+        """Return the configuration that :meth:`resume` would go on with, checked; raises as it does."""
+        from unstable_stream.launch.preflight import check_config
+
+        config, allowed = self._resumable(overrides, allow_code, changes)
+        with confined(allowed):
+            check_config(config)
+        return config
+
+    def _resumable(
+        self, overrides: Sequence[str], allow_code: Sequence[str] | None, changes: Mapping[str, object]
+    ) -> tuple[RunConfig, list[str] | None]:
         config = make_config(changes, self._config, overrides)
         check_resumable(self._config, config)
-        self._place.confine(self._id, allow_code, config, self._config)
-        return config
+        return config, self._place.allowed_code(self._id, allow_code, config, self._config)
 
     def _launch(self, *, resume: bool, block: bool, live: bool) -> "Run":
         if loading():
@@ -167,11 +178,11 @@ class Run:
             raise RunError(f"run {self._id} is running: wait() for it, or stop() it")
         how = (self._config, self._place, self._id, self._fork)
         self._outcome = None
-        if not block:
-            self._launching = Launching(*how, resume=resume, live=False)
-            self._recorded = True
-            return self
-        self._outcome = launch_here(*how, resume=resume, live=live).outcome
+        with confined(self._allowed):
+            if not block:
+                self._launching = Launching(*how, resume=resume, live=False)
+            else:
+                self._outcome = launch_here(*how, resume=resume, live=live).outcome
         self._recorded = True
         return self
 
@@ -361,18 +372,19 @@ class Run:
         Args:
             games: also play every recorded game again.
             jobs: processes that play.
-            allow_code: confine this process to the run's own code and these patterns; ``None``: do not.
+            allow_code: load only the run's own code and what fits these patterns; ``None``: load all.
             progress: told what is being done, how many records of it are done and how many there are.
         """
         from unstable_stream.proofs.verify import verify_run
 
-        self._place.confine(self._id, allow_code, self._config, self._config)
+        allowed = self._place.allowed_code(self._id, allow_code, self._config, self._config)
 
         async def read() -> "VerifyReport":
             async with self._place.opened_log() as log:
                 return await verify_run(log, self._id, games=games, jobs=jobs, progress=progress)
 
-        return wait_for(read())
+        with confined(allowed):
+            return wait_for(read())
 
     def rerate(
         self,
@@ -490,8 +502,9 @@ def fork_run(
     fork, config = wait_for(find())
     changed = make_config(changes, config, [*overrides, f"log={place.log}"])
     check_fork(fork, config, changed)
-    place.confine(fork.parent_run_id, allow_code, changed, config)
+    allowed = place.allowed_code(fork.parent_run_id, allow_code, changed, config)
     from unstable_stream.launch.preflight import check_config
 
-    check_config(changed)
-    return Run(changed, place, fork=fork)
+    with confined(allowed):
+        check_config(changed)
+    return Run(changed, place, fork=fork, allowed=allowed)

@@ -13,8 +13,9 @@ from typing import Final, Literal
 
 from unstable_stream.api.place import Place
 from unstable_stream.errors import ArchiveError, ConfigError
-from unstable_stream.extensions import confine
+from unstable_stream.extensions import confined
 from unstable_stream.log.port import Start
+from unstable_stream.runs.code import own_patterns
 from unstable_stream.streams.plugins import ENTRY_POINTS, Discovered, Plugin, discovered_plugins, load_plugin
 from unstable_stream.streams.plugins.host import PluginCounters, run_plugin
 
@@ -128,7 +129,8 @@ def processors(
         place: whose log.
         run: id or prefix; ``None``: all runs.
         runtime: ``generic``, or ``faust`` on a Kafka log.
-        allow_code: confine this process to code that fits these patterns; ``None``: do not.
+        allow_code: load only code that fits these patterns, and with ``run`` what that run was started with
+            from this data directory; ``None``: load all.
         on_ready: told whose they are once they are ready.
 
     Raises:
@@ -138,23 +140,25 @@ def processors(
     if runtime not in ("generic", "faust"):
         raise ConfigError(f"--runtime {runtime!r}: expected generic or faust")
     chosen: Literal["generic", "faust"] = "faust" if runtime == "faust" else "generic"
-    if allow_code is not None:
-        confine(allow_code)
     from unstable_stream.streams.processors import run_processors
 
     async def serve() -> None:
         async with _stopped_by_signals() as stop, place.opened_log() as log:
             run_id = await place.full_run_id(log, run)
             whose = "all runs" if run_id is None else f"run {run_id}"
-            await run_processors(
-                log,
-                run_id,
-                stop,
-                runtime=chosen,
-                location=place.log,
-                drain=False,
-                on_ready=lambda: on_ready(whose),
-            )
+            allowed = allow_code
+            if allow_code is not None and run_id is not None:
+                allowed = [*own_patterns(place.data.own_code(run_id)), *allow_code]
+            with confined(allowed):
+                await run_processors(
+                    log,
+                    run_id,
+                    stop,
+                    runtime=chosen,
+                    location=place.log,
+                    drain=False,
+                    on_ready=lambda: on_ready(whose),
+                )
 
     asyncio.run(serve())
 

@@ -9,7 +9,7 @@ from unstable_stream.api.place import Place
 from unstable_stream.api.settings import reward_stage
 from unstable_stream.archive.what_if import LabelledSet, open_set, set_directory
 from unstable_stream.errors import ConfigError, RunError
-from unstable_stream.extensions import Reference
+from unstable_stream.extensions import Reference, confined
 from unstable_stream.hindsight.rating_set import Rerated, Scopes
 from unstable_stream.hindsight.rederive import Rederived, RewardChange, load_rewards, rederive
 from unstable_stream.hindsight.rerate import find_archived_run, rerate_from_archive, rerate_from_log
@@ -154,7 +154,7 @@ def rederive_run(
         label: name of the stored set; by default the file's name, or ``rederived``.
         replace: replace the set of that label.
         dry_run: store nothing.
-        allow_code: confine this process to the run's own code and these patterns; ``None``: do not.
+        allow_code: load only the run's own code and what fits these patterns; ``None``: load all.
 
     Raises:
         RunError: no such run.
@@ -165,10 +165,12 @@ def rederive_run(
         async with place.opened_log() as log:
             run_id, config = await find_run(log, run)
             new = _rewards(rewards, config)
-            place.confine(run_id, allow_code, config.model_copy(update={"rewards": new}), config)
+            asked = config.model_copy(update={"rewards": new})
+            allowed = place.allowed_code(run_id, allow_code, asked, config)
             name = label or (Path(rewards).stem if isinstance(rewards, str | Path) else "rederived")
             directory = None if dry_run else set_directory(place.root, run_id, name)
-            with open_set(directory, replace=replace or label is None) as out:
+            stored = open_set(directory, replace=replace or label is None)
+            with confined(allowed), stored as out:
                 return await rederive(log, run_id, config, new, out), directory
 
     return wait_for(shape())

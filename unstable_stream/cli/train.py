@@ -39,7 +39,7 @@ def _train(
 
     Example: unstable-stream train examples/simpletak.toml --set learner.iterations=50
     """
-    from unstable_stream.api.build import check, load
+    from unstable_stream.api.build import load
     from unstable_stream.api.run import open_run
     from unstable_stream.cli.running import print_config, run_to_end
     from unstable_stream.errors import ConfigError
@@ -56,7 +56,7 @@ def _train(
             )
         run = open_run(resume, data, log)
         if dry_run:
-            print_config(check(run.resumable_config(changes, allow_code or [])))
+            print_config(run.resumable_config(changes, allow_code or []))
             return
         run_to_end(run, quiet=quiet, resume=True, overrides=changes, allow_code=allow_code or [])
         return

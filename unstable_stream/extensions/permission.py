@@ -38,8 +38,16 @@ def confine(patterns: Iterable[str] = ()) -> None:
 
 
 @contextmanager
-def confined(patterns: Iterable[str] = ()) -> Iterator[None]:
-    """Confine what is done inside to ``patterns``, beside what :data:`ALLOW_CODE` allows."""
+def confined(patterns: Iterable[str] | None = ()) -> Iterator[None]:
+    """Confine what is done inside to ``patterns``, beside what :data:`ALLOW_CODE` allows; ``None`` does not.
+
+    It ends with the block, so a library call that confines itself leaves its caller as free as before. A
+    thread begun inside is confined if it runs in a copy of the context (:func:`contextvars.copy_context`); a
+    process begun inside has to be told: see :func:`confine`.
+    """
+    if patterns is None:
+        yield
+        return
     token = _here.set((*_split(os.environ.get(ALLOW_CODE, "")), *patterns))
     try:
         yield

@@ -15,10 +15,11 @@ import msgspec
 
 from unstable_stream.errors import EnvironmentUnavailableError, GameError
 from unstable_stream.events import GameOutcome, GameStarted, Seat, Trajectory, decode_event, encode_event
+from unstable_stream.extensions import allowed_patterns, confine
 from unstable_stream.games.play import PlayedGame, play_game
 from unstable_stream.games.players import Move, SampledTokens, TurnContext
 
-__all__ = ["Replay", "ReplayRules", "Replayer", "replay", "started_view", "trajectory_view"]
+__all__ = ["Replay", "ReplayRules", "Replayer", "processes", "replay", "started_view", "trajectory_view"]
 
 TagT = TypeVar("TagT")
 
@@ -150,6 +151,16 @@ def _finish(playing: Coroutine[Any, Any, PlayedGame]) -> PlayedGame:
     raise AssertionError("recorded players do not wait")
 
 
+def processes(jobs: int) -> ProcessPoolExecutor:
+    """Return processes that may load what this one may: a game's environment may be its run's own code."""
+    allowed = allowed_patterns()
+    # Spawned, not forked: this process has threads.
+    spawn = get_context("spawn")
+    if allowed is None:
+        return ProcessPoolExecutor(jobs, spawn)
+    return ProcessPoolExecutor(jobs, spawn, initializer=confine, initargs=(allowed,))
+
+
 class Replayer(Generic[TagT]):
     """Plays games again, in this process or in several others, and gives the results back in order.
 
@@ -160,8 +171,7 @@ class Replayer(Generic[TagT]):
         """``jobs``: processes; 1 is this one."""
         self._rules = rules
         self._most_waiting = 2 * jobs
-        # Spawned, not forked: this process has threads.
-        self._pool = ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) if jobs > 1 else None
+        self._pool = processes(jobs) if jobs > 1 else None
         self._batch: list[tuple[TagT, GameOutcome]] = []
         self._waiting: deque[tuple[list[tuple[TagT, GameOutcome]], Future[list[Replay]]]] = deque()
 

@@ -9,7 +9,6 @@ from unstable_stream.events import ExtensionUse
 from unstable_stream.extensions import (
     KINDS,
     Reference,
-    confine,
     is_extension,
     needs_this_process,
     pattern_of,
@@ -21,9 +20,9 @@ from unstable_stream.runs.config import RunConfig
 __all__ = [
     "changed_code",
     "code_in_use",
-    "confine_to_own",
     "find_code",
     "named_code",
+    "own_patterns",
     "patterns_of",
     "remember_code",
 ]
@@ -87,10 +86,10 @@ def remember_code(config: RunConfig, path: Path) -> None:
         path.write_text(json.dumps(sorted(patterns), indent=1), encoding="utf-8")
 
 
-def confine_to_own(path: Path, allowed: Sequence[str] = ()) -> None:
-    """Confine this process to what :func:`remember_code` wrote to ``path`` and the ``allowed`` patterns."""
-    own = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else []
-    confine([*own, *allowed])
+def own_patterns(path: Path) -> list[str]:
+    """Return what :func:`remember_code` wrote to ``path``; nothing if the run was not started there."""
+    own: list[str] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else []
+    return own
 
 
 def _version(use: ExtensionUse) -> str:
