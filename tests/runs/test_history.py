@@ -182,6 +182,27 @@ def test_an_id_is_a_run_even_if_another_begins_with_it() -> None:
         pick_run("x", [], "an archive")
 
 
+def test_a_full_id_is_no_beginning_of_another() -> None:
+    history = folded(*LIVES)
+    assert history.run("run-a") is history.find("run-a")
+    for none in ("run-", "run-d"):  # of run-d no beginning has been read
+        with pytest.raises(RunError, match=f"no run '{none}' in this log; known runs: run-a, run-b, run-c"):
+            history.run(none)
+
+
+async def test_nothing_is_recorded_of_a_run_that_only_begins_alike(any_log: EventLog) -> None:
+    await any_log.create_topics(list(load_topics().values()))
+    run, config = f"alike-{secrets.token_hex(6)}", parse_config(_CONFIG)
+    await start_run(any_log, config, run)
+    with pytest.raises(RunError, match=f"no run '{run[:-1]}'"):
+        await resume_run(any_log, run[:-1], config)
+    with pytest.raises(RunError, match=f"no run '{run[:-1]}'"):
+        await finish_run(any_log, run[:-1], "stopped", "a person")
+    with pytest.raises(RunError, match=f"no run '{run[:-1]}'"):
+        await run_started(any_log, run[:-1])
+    assert run[:-1] not in (await read_history(any_log)).runs
+
+
 async def test_a_log_without_topics_has_no_runs(any_log: EventLog) -> None:
     topics = await any_log.topics()
     if RunStarted.TOPIC not in topics:

@@ -20,7 +20,7 @@ from unstable_stream.launch.stream_services import STREAM_SERVICES, serve_stream
 from unstable_stream.log.open import opened_log
 from unstable_stream.runs.code import find_code
 from unstable_stream.runs.data_dir import DataDir
-from unstable_stream.runs.history import find_run
+from unstable_stream.runs.history import read_history
 
 __all__ = ["SERVICES", "main"]
 
@@ -61,7 +61,7 @@ def _end_with_parent() -> None:
 
 async def _serve(service: str, run_id: str, data: DataDir, log_url: str) -> None:
     async with opened_log(log_url, data.log) as log:
-        _, config = await find_run(log, run_id)
+        config = (await read_history(log)).run(run_id).config()
     # Where this process finds the log may not be where the launcher did: other host, other listener.
     config = config.model_copy(update={"log": log_url})
     # The configuration is a recorded one: its launcher has said in the environment what may be loaded.

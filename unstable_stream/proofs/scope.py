@@ -62,7 +62,7 @@ class RunScope:
     @classmethod
     async def read(cls, log: EventLog, run_id: str) -> "RunScope":
         """Look at the log now; raises :class:`RunError` if there is no such run."""
-        run = (await read_history(log)).find(run_id)
+        run = (await read_history(log)).run(run_id)
         # Before the ends: whatever had been processed by then has its results below them.
         processed = {
             processor.inputs[0]: await _processed(log, processor.name, run_id)

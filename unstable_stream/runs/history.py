@@ -158,13 +158,27 @@ class RunHistory:
                 run = self.runs[event.run_id] = RunStatus(event.run_id)
             run.apply(event)
 
+    def run(self, run_id: str) -> RunStatus:
+        """Return the run of exactly this id: no beginning of one will do, whatever else is there.
+
+        Raises:
+            RunError: no such run; lists what is there.
+        """
+        found = self.runs.get(run_id)
+        if found is None or found.began is None:
+            raise _no_run(run_id, self._begun(), "this log")
+        return found
+
     def find(self, prefix: str) -> RunStatus:
-        """Return the run that an id or an unambiguous beginning of one means.
+        """Return the run that a person means by an id or by an unambiguous beginning of one.
 
         Raises:
             RunError: no such run, or several; lists what is there.
         """
-        return self.runs[pick_run(prefix, [run.run_id for run in self.runs.values() if run.began])]
+        return self.runs[pick_run(prefix, self._begun())]
+
+    def _begun(self) -> list[str]:
+        return sorted(run.run_id for run in self.runs.values() if run.began)
 
     def finished(self) -> frozenset[str]:
         """Return the runs that are over: their groups read no more, however much is written."""
@@ -189,11 +203,15 @@ def pick_run(prefix: str, known: Iterable[str], where: str = "this log") -> str:
     ids = sorted(set(known))
     found = [prefix] if prefix in ids else [run_id for run_id in ids if run_id.startswith(prefix)]
     if not found:
-        listed = ", ".join(ids[-_NAMED_RUNS:]) or "none"
-        raise RunError(f"no run {prefix!r} in {where}; known runs: {listed}")
+        raise _no_run(prefix, ids, where)
     if len(found) > 1:
         raise RunError(f"{prefix!r} is the beginning of several runs: {', '.join(found)}")
     return found[0]
+
+
+def _no_run(wanted: str, ids: Sequence[str], where: str) -> RunError:
+    listed = ", ".join(ids[-_NAMED_RUNS:]) or "none"
+    return RunError(f"no run {wanted!r} in {where}; known runs: {listed}")
 
 
 async def read_history(log: EventLog, topics: Sequence[str] = (RunStarted.TOPIC,)) -> RunHistory:
@@ -225,7 +243,7 @@ async def find_run(log: EventLog, prefix: str) -> tuple[str, RunConfig]:
 
 
 async def run_started(log: EventLog, run_id: str) -> RunStarted:
-    """Return how a run began; raises :class:`RunError` if there is no such run."""
-    began = (await read_history(log)).find(run_id).began
+    """Return how the run of exactly this id began; raises :class:`RunError` if there is none."""
+    began = (await read_history(log)).run(run_id).began
     assert began is not None, "a run is found by its beginning"
     return began

@@ -63,7 +63,7 @@ async def start_run(
 
 async def resume_run(log: EventLog, run_id: str, config: RunConfig) -> RunResumed:
     """Record that a run goes on; raises :class:`RunError` if there is no such run."""
-    resumption = (await read_history(log)).find(run_id).resumptions + 1
+    resumption = (await read_history(log)).run(run_id).resumptions + 1
     event = RunResumed(
         event_id=event_id(run_id, "run-resumed", resumption),
         run_id=run_id,
@@ -82,7 +82,7 @@ async def finish_run(log: EventLog, run_id: str, outcome: str, reason: str) -> N
 
     Raises :class:`RunError` if there is no such run.
     """
-    run = (await read_history(log, (RunStarted.TOPIC, LearnerUpdate.TOPIC))).find(run_id)
+    run = (await read_history(log, (RunStarted.TOPIC, LearnerUpdate.TOPIC))).run(run_id)
     finished = RunFinished(
         event_id=event_id(run_id, "run-finished", run.resumptions),
         run_id=run_id,
