@@ -152,7 +152,7 @@ class _Consumer(driver.Consumer):  # type: ignore[misc]
 
     @property
     def reading(self) -> _ConsumerThread:
-        """Where reading happens."""
+        """The thread that reads."""
         thread: _ConsumerThread = self._thread
         return thread
 

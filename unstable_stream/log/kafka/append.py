@@ -1,14 +1,16 @@
-"""Appending: what several tasks append at the same time goes together, each batch whole or not at all.
+"""Append batches. Batches of several tasks are sent together; each is stored whole or not at all.
 
-Records of one partition that fit one of Kafka's record batches are stored as a unit anyway and need no
-transaction, unless they are so old that brokers would not know them again if they were sent twice. All others
-are written in one, by a producer with a random id of its own for each open log.
+Kafka stores a record batch, which belongs to one partition, as a unit. So an append that fits into one record
+batch needs no transaction, unless its records are so old that brokers could not recognise them if they were
+sent twice. Every other append is written in a transaction, by a producer with a random id of its own for each
+open log.
 
-A process that is killed inside such a transaction leaves it open. Readers then get nothing that lies behind
-its first record, in any partition it wrote to, until the brokers abort it: after ``transaction_timeout_s``,
-looked for every ``transaction.abort.timed.out.transaction.cleanup.interval.ms`` (10 s by default). The
-time-out is short for that reason, but longer than brokers need to replace one that died (9 s by default), so
-that a transaction survives this. A transaction takes some hundredths of a second.
+A process that is killed inside such a transaction leaves it open. In every partition it wrote to, readers
+then get nothing after its first record until the brokers abort it. They abort it after
+``transaction_timeout_s``, and check this every
+``transaction.abort.timed.out.transaction.cleanup.interval.ms`` (10 s by default). Therefore the time-out is
+short. But it is longer than brokers need to replace a dead broker (9 s by default), so that a transaction
+survives that. A transaction takes some hundredths of a second.
 """
 
 import asyncio
@@ -48,21 +50,21 @@ class Appender:
         self._transactions = _Lane(self._store_in_transaction)
 
     async def append(self, batch: Batch) -> None:
-        """Store a batch; afterwards it knows its offsets.
+        """Store a batch; afterwards the batch knows its offsets.
 
-        Cancelled, it may be stored or not. Raises the :class:`EventLogError` family.
+        If the call is cancelled, the batch may be stored or not. Raises the :class:`EventLogError` family.
         """
         await (self._units if batch.is_unit else self._transactions).store(batch)
 
     async def close(self) -> None:
-        """Finish what is under way."""
+        """Finish the batches in progress."""
         await self._units.finish()
         await self._transactions.finish()
         await self._plain.close()
         await self._transactional.close()
 
     async def _store_units(self, batches: Sequence[Batch]) -> list[UnstableStreamError | None]:
-        """Return for each batch what went wrong, if anything."""
+        """Return the error of each batch, ``None`` if it was stored."""
         try:
             sender = await self._plain.get()
         except EventLogError as error:
@@ -75,7 +77,7 @@ class Appender:
             await self._replace(self._plain, sender)
             return [await self._undelivered(error, batch) for batch in batches]
         if any(outcomes):
-            await self._replace(self._plain, sender)  # its numbering of what it sent has a hole now
+            await self._replace(self._plain, sender)  # its sequence numbers have a gap now
         failed = {
             id(batch): outcome
             for one, outcome in zip(packed, outcomes, strict=True)
@@ -86,7 +88,7 @@ class Appender:
         for batch in batches:
             outcome = failed.get(id(batch))
             if isinstance(outcome, REFUSED) and len(batches) > 1:
-                errors += await self._store_units([batch])  # let only the bad one fail
+                errors += await self._store_units([batch])  # let only the bad batch fail
             else:
                 errors.append(None if outcome is None else self._translated(outcome))
         return errors
@@ -107,10 +109,11 @@ class Appender:
                         committing = True
                         await sender.commit_transaction()
                 except BaseException:
-                    # The next producer has the same id, so that the brokers abort what this one left open.
+                    # The next producer has the same id, so the brokers abort the transaction that this one
+                    # left open.
                     await self._replace(self._transactional, sender)
                     raise
-            except EventLogError as error:  # no producer, so that nothing was sent
+            except EventLogError as error:  # there was no producer, so nothing was sent
                 return [error] * len(batches)
             except TimeoutError as error:
                 return [await self._undelivered(error, batch) for batch in batches]
@@ -122,18 +125,18 @@ class Appender:
                     if len(batches) == 1:
                         return [self._translated(error)]
                     alone = [await self._store_in_transaction([batch]) for batch in batches]
-                    return [outcome for (outcome,) in alone]  # only the bad one fails
+                    return [outcome for (outcome,) in alone]  # only the bad batch fails
             else:
                 break
         return [None] * len(batches)
 
     async def _undelivered(self, error: TimeoutError, batch: Batch) -> UnstableStreamError:
-        """Return what to say of a batch that the brokers did not take in time."""
+        """Return the error of a batch that the brokers did not accept in time."""
         with contextlib.suppress(LogUnavailableError, TimeoutError):
             async with asyncio.timeout(_LOOK_S):
                 try:
                     await self._topics.find({at.topic for at in batch.rows}, reload=True)
-                except UnknownTopicError as reason:  # deleted meanwhile
+                except UnknownTopicError as reason:  # the topic was deleted meanwhile
                     return reason
         return self._translated(error)
 
@@ -152,7 +155,9 @@ _Store = Callable[[Sequence[Batch]], Awaitable[list[UnstableStreamError | None]]
 
 
 class _Lane:
-    """Stores batches in the order they come; those that come while others are being stored go together."""
+    """Stores batches in the order of their arrival; those that arrive during a store are then stored
+    together.
+    """
 
     def __init__(self, store: _Store) -> None:
         self._store = store
@@ -160,7 +165,7 @@ class _Lane:
         self._running: asyncio.Task[None] | None = None
 
     async def store(self, batch: Batch) -> None:
-        """Store a batch. Cancelled while it waits its turn, it is not stored."""
+        """Store a batch. If the call is cancelled while the batch waits, the batch is not stored."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         entry = (batch, done)
         self._waiting.append(entry)
@@ -173,7 +178,7 @@ class _Lane:
                 self._waiting.remove(entry)
 
     async def finish(self) -> None:
-        """Wait until all that was given is stored, or has failed."""
+        """Wait until all batches are stored or have failed."""
         if self._running is not None:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._running
@@ -187,10 +192,10 @@ class _Lane:
                 (result,) = await asyncio.gather(storing, return_exceptions=True)
                 outcomes: Sequence[BaseException | None] = (
                     [result] * len(together) if isinstance(result, BaseException) else result
-                )  # the first is a bug, which whoever appends is to see
+                )  # the first is a bug, which the caller must see
                 for (_, done), error in zip(together, outcomes, strict=True):
                     if done.done():
-                        continue  # cancelled meanwhile
+                        continue  # the call was cancelled meanwhile
                     if error is None:
                         done.set_result(None)
                     else:

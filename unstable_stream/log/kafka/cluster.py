@@ -1,4 +1,4 @@
-"""Reaching a Kafka cluster: what all clients share, starting them, and asking again while brokers move."""
+"""Connect to a Kafka cluster: shared client settings, starting clients, and repeating failed requests."""
 
 import asyncio
 import contextlib
@@ -17,13 +17,13 @@ __all__ = ["Cluster", "Lazy"]
 
 T = TypeVar("T")
 
-_REQUEST_TIMEOUT_MS: Final = 20_000  # longer than a group's rebalance, whose members wait in one request
+_REQUEST_TIMEOUT_MS: Final = 20_000  # longer than a rebalance, which answers a request at its end
 _RETRY_MS: Final = 50
 _CLOSE_TIMEOUT_S: Final = 10.0
 
 
 class Cluster:
-    """A cluster as its clients see it."""
+    """The connection settings and time-outs of a cluster."""
 
     def __init__(self, location: KafkaLocation, connect_timeout_s: float, delivery_timeout_s: float) -> None:
         """Raises :class:`ConfigError` if the certificates cannot be read."""
@@ -58,10 +58,11 @@ class Cluster:
         return login
 
     async def start(self, start: Callable[[], Awaitable[object]], doing: str) -> None:
-        """Start a client, again and again until a broker answers.
+        """Start a client; try again until a broker answers.
 
         Raises:
-            LogUnavailableError: none did within ``connect_timeout_s``; ``delivery_timeout_s`` once one had.
+            LogUnavailableError: no broker answered within ``connect_timeout_s``, or, after a first answer,
+                within ``delivery_timeout_s``.
             EventLogError: login or TLS failed.
         """
         within_s = self.delivery_timeout_s if self._reached else self.connect_timeout_s
@@ -69,7 +70,7 @@ class Cluster:
         self._reached = True
 
     async def ask(self, request: Callable[[], Awaitable[T]], doing: str) -> T:
-        """Return the answer to a request, asked again while brokers restart or leaders move.
+        """Return the answer to a request; repeat it while brokers restart or leaders move.
 
         Raises the :class:`EventLogError` family.
         """
@@ -90,7 +91,7 @@ class Cluster:
                 if not isinstance(error, TimeoutError):
                     last = error
                 if diagnose and isinstance(error, kafka.KafkaConnectionError):
-                    # A client that cannot start keeps the reason to itself.
+                    # A client that cannot start does not tell the reason.
                     last = await self._reason(deadline) or kafka.KafkaConnectionError(
                         "a broker answers, but then ends the connection"
                     )
@@ -100,7 +101,7 @@ class Cluster:
             pause_s = min(2 * pause_s, 1.0)
 
     async def _reason(self, deadline: float) -> BaseException | None:
-        """Return why the first broker that refuses us does, or why none answers."""
+        """Return the reason of the first broker that refuses us, or the reason why no broker answers."""
         reason: BaseException | None = None
         for server in self.location.servers:
             host, _, port = server.rpartition(":")
@@ -129,7 +130,7 @@ def _ssl_context(location: KafkaLocation) -> ssl.SSLContext:
     context.check_hostname = location.ssl_check_hostname
     if location.ssl_certfile is not None:
         try:
-            # Without a password OpenSSL would ask for one on the terminal: an empty one fails instead.
+            # Without a password OpenSSL would ask for one on the terminal. With an empty password it fails.
             context.load_cert_chain(location.ssl_certfile, location.ssl_keyfile, location.ssl_password or "")
         except (OSError, ssl.SSLError) as error:
             raise ConfigError(
@@ -141,7 +142,7 @@ def _ssl_context(location: KafkaLocation) -> ssl.SSLContext:
 
 
 class Lazy(Generic[T]):
-    """Something made by the first who needs it, and closed once."""
+    """An object that is made at its first use and closed once."""
 
     def __init__(self, make: Callable[[], Awaitable[T]], close: Callable[[T], Awaitable[object]]) -> None:
         self._make = make
@@ -150,7 +151,7 @@ class Lazy(Generic[T]):
         self._lock = asyncio.Lock()
 
     async def get(self) -> T:
-        """Return it, made if need be."""
+        """Return the object; make it if there is none."""
         if self._made is None:
             async with self._lock:
                 if self._made is None:
@@ -158,12 +159,12 @@ class Lazy(Generic[T]):
         return self._made
 
     def take(self) -> T | None:
-        """Forget it: the next who needs one gets a new one. Whoever takes it closes it."""
+        """Take the object out; the next use makes a new one. The caller closes the old one."""
         made, self._made = self._made, None
         return made
 
     async def close(self) -> None:
-        """Close it if it was made."""
+        """Close the object if there is one."""
         made = self.take()
         if made is not None:
             with contextlib.suppress(TimeoutError):

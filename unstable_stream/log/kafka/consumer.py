@@ -1,7 +1,8 @@
 """The consumer of a Kafka log.
 
-aiokafka fetches and rebalances in the background; :meth:`KafkaConsumer.poll` takes over what happened. Where
-to read is decided here, never by aiokafka: at the committed position, at ``start``, or where this member was.
+aiokafka fetches and rebalances in the background; :meth:`KafkaConsumer.poll` takes over the results. This
+module, never aiokafka, decides the position to read from: the committed one, ``start``, or this member's last
+one.
 """
 
 import asyncio
@@ -24,13 +25,13 @@ from unstable_stream.log.port import Positions, Start, StoredRecord, TopicPartit
 
 __all__ = ["KafkaConsumer", "LogParts"]
 
-_PAUSE_S: Final = 0.05  # after an error that passes
-_TAKE_OVER_S: Final = 5.0  # a poll may take this long to look up where to begin, however short its timeout
+_PAUSE_S: Final = 0.05  # pause after an error that may pass
+_TAKE_OVER_S: Final = 5.0  # a poll may look up its first positions this long, after its timeout too
 
 
 @dataclass(frozen=True, slots=True)
 class LogParts:
-    """What an open log shares with its consumers."""
+    """The objects that an open log shares with its consumers."""
 
     cluster: Cluster
     topics: KafkaTopics
@@ -50,7 +51,7 @@ class KafkaConsumer:
         start: Start,
         on_close: Callable[["KafkaConsumer"], None],
     ) -> None:
-        """``consumer`` is started with ``assignor``, and has no partitions yet."""
+        """Take a ``consumer`` that was started with ``assignor`` and has no partitions yet."""
         self._log = log
         self._consumer = consumer
         self._topics = topics
@@ -59,7 +60,7 @@ class KafkaConsumer:
         self._on_close = on_close
         self._reading = Reading(consumer)
         self._members = Membership(assignor, self._ring)
-        self._taken_over = 0  # version of the share this member reads now
+        self._taken_over = 0  # version of the share that this member reads now
         self._owned: Mapping[TopicPartition, int] = {}
         self._bell: asyncio.Future[None] | None = None
         self._joined = False
@@ -68,11 +69,11 @@ class KafkaConsumer:
 
     @property
     def cluster(self) -> Cluster:
-        """The cluster of its log."""
+        """The cluster of the log."""
         return self._log.cluster
 
     def read_all(self, positions: Positions) -> None:
-        """Without a group: read these partitions from these positions."""
+        """Read these partitions from these positions, without a group."""
         self._consumer.assign([KafkaPartition(*at) for at in positions])
         self._owned = dict.fromkeys(positions, 0)
         self._reading.begin(positions)
@@ -80,13 +81,13 @@ class KafkaConsumer:
     # -- reading ----------------------------------------------------------------------------------
 
     async def poll(self, max_records: int = 500, timeout_s: float = 1.0) -> list[StoredRecord]:
-        """Return up to ``max_records``, in offset order within each partition.
+        """Return up to ``max_records`` records, in offset order within each partition.
 
-        While no broker answers it returns nothing: aiokafka goes on trying.
+        It returns nothing while no broker answers; aiokafka goes on trying.
 
         Raises:
-            OffsetOutOfRangeError: retention deleted what was to be read next; :meth:`seek` to go on.
-            EventLogError: the brokers do not allow it.
+            OffsetOutOfRangeError: retention deleted the next record; call :meth:`seek` to go on.
+            EventLogError: the brokers do not allow reading.
         """
         self._check_open()
         if max_records < 1:
@@ -105,9 +106,7 @@ class KafkaConsumer:
         if self._group is not None and not self._joined:
             self._joined = True
             self._consumer.subscribe(list(self._topics), listener=self._members)
-        await asyncio.sleep(
-            0
-        )  # with records at hand nothing below waits, but fetches and heartbeats must run
+        await asyncio.sleep(0)  # with records ready nothing below waits, but fetches and heartbeats must run
         while True:
             bell = self._bell = loop.create_future()
             if await self._follow_the_group(timeout_s):
@@ -129,7 +128,7 @@ class KafkaConsumer:
             self._check_open()
 
     async def _follow_the_group(self, timeout_s: float) -> bool:
-        """Take over the share this member got; tell whether it has one and reads it."""
+        """Take over this member's new share; return whether it has one and reads it."""
         members = self._members
         if self._group is None:
             return True
@@ -151,47 +150,47 @@ class KafkaConsumer:
             self._reading.begin(begins)
 
     async def _begin_at(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Where a member begins with partitions that are new to it."""
+        """Return the first positions in partitions that are new to this member."""
         if not partitions:
             return {}
         assert self._group is not None
         committed = await self._log.topics.committed(self._group)
-        # Where nobody has committed anything, what this member has read before is the best there is.
+        # Where nobody has committed a position, this member's own last position is the best one.
         known = {at: committed.get(at, self._reading.positions.get(at)) for at in partitions}
         missing = [at for at, offset in known.items() if offset is None]
         started = await self._log.offsets.start(missing, self._start)
         return {at: started[at] if offset is None else offset for at, offset in known.items()}
 
     async def _judge(self, error: kafka.KafkaError) -> None:
-        """Raise what the user has to know; let pass what mends itself."""
+        """Raise errors that the user must know; ignore those that pass by themselves."""
         if not self._members.rebalancing or self._group is None:
             self._reading.begin_again()
         if isinstance(error, kafka.OffsetOutOfRangeError):
             ((at, offset),) = error.args[0].items()
             raise await self._log.offsets.out_of_range(TopicPartition(*at), offset) from error
-        # Without an offset: a new share, and we have not yet said from where.
+        # An error without an offset means a new share for which we have not set positions yet.
         if not is_passing(error) and not isinstance(error, kafka.NoOffsetForPartitionError):
             with translating(self._log.cluster.location, f"read {', '.join(self._topics)}"):
                 raise error
         await asyncio.sleep(_PAUSE_S)
 
     def _ring(self) -> None:
-        """Wake a poll that waits."""
+        """Wake a waiting poll."""
         if self._bell is not None and not self._bell.done():
             self._bell.set_result(None)
 
     # -- positions --------------------------------------------------------------------------------
 
     def assignment(self) -> frozenset[TopicPartition]:
-        """The partitions this member reads now; changes only inside :meth:`poll`."""
+        """Return the partitions that this member reads now; they change only inside :meth:`poll`."""
         return frozenset(self._owned)
 
     def positions(self) -> Positions:
-        """Next offset of every assigned partition."""
+        """Return the next offset of every assigned partition."""
         return dict(self._reading.positions)
 
     async def committed(self) -> Positions:
-        """The group's committed positions of the assigned partitions that have one; none without a group."""
+        """Return the committed positions of assigned partitions; none without a group."""
         self._check_open()
         if self._group is None:
             return {}
@@ -199,12 +198,12 @@ class KafkaConsumer:
         return {at: offset for at, offset in found.items() if at in self._owned}
 
     async def commit(self, positions: Positions | None = None) -> None:
-        """Commit ``positions``, by default all that moved since the last commit.
+        """Commit ``positions``; by default all positions that changed since the last commit.
 
         Raises:
-            FencedError: a partition belongs to this member no more; nothing was committed.
+            FencedError: a partition is no longer this member's; nothing was committed.
             EventLogError: the consumer has no group.
-            LogUnavailableError: the brokers did not take them in time.
+            LogUnavailableError: the brokers did not accept the positions in time.
         """
         self._check_open()
         if positions is None:
@@ -224,9 +223,9 @@ class KafkaConsumer:
         self.saved(positions)
 
     async def _commit(self, group: str, offsets: Mapping[Any, int]) -> bool:
-        """Tell whether it worked; if not, the group moves and may be asked again when it has settled."""
+        """Return whether the commit worked; if not, the group is in a rebalance: try again after it."""
         with translating(self._log.cluster.location, f"commit positions of group {group!r}"):
-            # In a task of its own: what aiokafka does for a commit that is cancelled would fail unheard.
+            # The commit has its own task: in a cancelled commit, aiokafka's later errors would be lost.
             committing = asyncio.create_task(self._consumer.commit(offsets))
             committing.add_done_callback(_heard)
             try:
@@ -237,10 +236,10 @@ class KafkaConsumer:
         return True
 
     async def claim(self, positions: Positions) -> str:
-        """Return the group if these partitions are this member's; waits for a rebalance under way.
+        """Return the group if these partitions are this member's; first wait for the end of a rebalance.
 
         Raises:
-            FencedError: a partition is not.
+            FencedError: a partition is not this member's.
             EventLogError: the consumer has no group or is closed.
         """
         self._check_open()
@@ -266,7 +265,7 @@ class KafkaConsumer:
         self._reading.moved -= {at for at, offset in positions.items() if now.get(at) == offset}
 
     async def seek(self, positions: Positions) -> None:
-        """Go on from these offsets; whether they exist shows in the next :meth:`poll`.
+        """Go on from these offsets; if one does not exist, the next :meth:`poll` raises.
 
         Raises :class:`EventLogError` if a partition is not assigned.
         """
@@ -280,7 +279,7 @@ class KafkaConsumer:
         self._reading.seek(positions)
 
     async def close(self) -> None:
-        """Leave the group: its other members take over at once. What was not committed is read again."""
+        """Leave the group: its other members take over at once and read again everything not committed."""
         if self._closed:
             return
         self._closed = True

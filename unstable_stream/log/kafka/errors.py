@@ -1,4 +1,4 @@
-"""What Kafka's answers and broken connections mean to a user, as errors of this package."""
+"""Translate Kafka's answers and broken connections into errors of this package."""
 
 import ssl
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ from unstable_stream.log.kafka.location import ENVIRONMENT_PREFIX, KafkaLocation
 __all__ = ["FENCED", "LOST_MEMBERSHIP", "REFUSED", "is_passing", "translated", "translating"]
 
 FENCED: Final = (kafka.ProducerFenced, kafka.InvalidProducerEpoch)
-"""A later producer with the same id has begun, or the brokers gave a transaction up."""
+"""A later producer with the same id has begun, or the brokers aborted a transaction."""
 
 LOST_MEMBERSHIP: Final = (
     kafka.CommitFailedError,
@@ -28,7 +28,7 @@ LOST_MEMBERSHIP: Final = (
     kafka.RebalanceInProgressError,
     kafka.IllegalStateError,
 )
-"""The group has moved on without this member, or is about to."""
+"""The group has a new generation without this member, or will have one soon."""
 
 _FORBIDDEN: Final = (
     kafka.TopicAuthorizationFailedError,
@@ -39,7 +39,7 @@ _FORBIDDEN: Final = (
 _TOO_LARGE: Final = (kafka.MessageSizeTooLargeError, kafka.RecordListTooLargeError)
 
 REFUSED: Final = (*_FORBIDDEN, *_TOO_LARGE, kafka.InvalidTimestampError, kafka.PolicyViolationError)
-"""Records that brokers looked at and did not store."""
+"""Records that brokers checked and did not store."""
 _LOGIN: Final = (
     kafka.SaslAuthenticationFailed,
     kafka.AuthenticationFailedError,
@@ -50,22 +50,22 @@ _LOGIN: Final = (
 
 
 def is_passing(error: BaseException) -> bool:
-    """Whether the same request may succeed later: a broker restarts, a leader moves."""
+    """Return whether the same request may succeed later, e.g. a broker restarts or a leader moves."""
     if isinstance(error, (*_LOGIN, *_FORBIDDEN, ssl.SSLCertVerificationError)):
         return False
-    # asyncio's own TimeoutError is an OSError; aiokafka's does not say that it is retriable.
+    # asyncio's own TimeoutError is an OSError; aiokafka's is not marked as retriable.
     if isinstance(error, OSError | kafka.KafkaTimeoutError):
         return True
     return isinstance(error, kafka.KafkaError) and bool(error.retriable)
 
 
 def translated(error: BaseException, location: KafkaLocation, doing: str) -> UnstableStreamError:
-    """Return our error for one of Kafka's.
+    """Return the error of this package for an error of Kafka.
 
     Args:
-        error: what aiokafka, TLS or the operating system raised.
-        location: of the cluster.
-        doing: what was tried, to follow "could not", e.g. ``append to 'steps'``.
+        error: the error from aiokafka, TLS or the operating system.
+        location: the cluster's location.
+        doing: the action that failed, in words that follow "could not", e.g. ``append to 'steps'``.
     """
     if isinstance(error, UnstableStreamError):
         return error
@@ -132,7 +132,7 @@ def _checks(location: KafkaLocation) -> str:
 
 @contextmanager
 def translating(location: KafkaLocation, doing: str) -> Iterator[None]:
-    """Raise Kafka's errors as ours; see :func:`translated`."""
+    """Raise Kafka's errors as errors of this package; see :func:`translated`."""
     try:
         yield
     except (kafka.KafkaError, kafka.IllegalOperation, kafka.ConsumerStoppedError, OSError) as error:

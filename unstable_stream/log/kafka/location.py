@@ -1,8 +1,8 @@
-"""Where a Kafka cluster is and how to be let in, from a location such as ``kafka://host:9092?security_protocol=SSL``.
+"""Read a Kafka location, e.g. ``kafka://host:9092?security_protocol=SSL``: addresses, login and encryption.
 
 Every option may come from the location or from the environment variable ``UNSTABLE_STREAM_KAFKA_<OPTION>``;
-the location wins. Passwords come from the environment only, because a run's configuration, with the location
-in it, is recorded in the log. No message here repeats what could be a password.
+the location wins. Passwords come only from the environment, because the log records a run's configuration
+with the location in it. No message here repeats text that could be a password.
 """
 
 import re
@@ -38,32 +38,32 @@ _EXAMPLE: Final = "kafka://host:9092,other:9092?security_protocol=SASL_SSL&sasl_
 
 @dataclass(frozen=True, slots=True)
 class KafkaLocation:
-    """A cluster and how to reach it. Printing it shows no password."""
+    """The address and login of a cluster. Printing it shows no password."""
 
     servers: tuple[str, ...]
-    """``host:port`` of brokers to ask for the rest of the cluster."""
+    """``host:port`` of some brokers, which tell the others."""
     security_protocol: SecurityProtocol = "PLAINTEXT"
     sasl_mechanism: str | None = None
     sasl_username: str | None = None
     sasl_password: str | None = field(default=None, repr=False)
     ssl_cafile: str | None = None
-    """``None``: the certificate authorities this machine trusts."""
+    """``None``: the certificate authorities that this machine trusts."""
     ssl_certfile: str | None = None
-    """Our own certificate, where the brokers ask for one."""
+    """Our own certificate, for brokers that ask for one."""
     ssl_keyfile: str | None = None
     """``None``: the key is in ``ssl_certfile``."""
     ssl_password: str | None = field(default=None, repr=False)
-    """Opens the key file."""
+    """The password of the key file."""
     ssl_check_hostname: bool = True
 
     @property
     def uses_tls(self) -> bool:
-        """Whether connections are encrypted."""
+        """True if connections are encrypted."""
         return self.security_protocol in ("SSL", "SASL_SSL")
 
     @property
     def uses_sasl(self) -> bool:
-        """Whether to log in with a name and a password."""
+        """True if a name and a password are needed."""
         return self.security_protocol in ("SASL_PLAINTEXT", "SASL_SSL")
 
     def __str__(self) -> str:
@@ -74,12 +74,12 @@ def parse_location(text: str, environ: Mapping[str, str]) -> KafkaLocation:
     """Return the location in ``text``, completed from ``environ``.
 
     Raises:
-        ConfigError: malformed, an unknown or contradictory option, a password in the location, or a password
-            missing from the environment.
+        ConfigError: the text is malformed, an option is unknown or contradicts another, the location holds a
+            password, or a password is missing from the environment.
     """
     rest = text.removeprefix(SCHEME)
-    # An @ is looked for before anything is repeated in a message: what stands before it may be a password,
-    # and a password may hold any of the characters that separate the parts.
+    # Look for an @ before any message repeats the text: the part before it may be a password, and a password
+    # may contain any of the characters that separate the parts.
     if rest == text or "@" in re.sub(r"sasl_username=[^&]*", "", rest):
         raise ConfigError(
             f"a Kafka location looks like {_EXAMPLE!r}, without a password: set "
@@ -136,7 +136,7 @@ def _options(query: str) -> dict[str, str]:
 
 
 def _decoded(value: str) -> str:
-    """Undo percent encoding, the only way to write ``&`` or ``#`` in a value; ``+`` stays itself."""
+    """Undo percent encoding, the only way to write ``&`` or ``#`` in a value; ``+`` is not changed."""
     return re.sub(r"%([0-9A-Fa-f]{2})", lambda found: chr(int(found[1], 16)), value)
 
 
@@ -174,7 +174,7 @@ def _file(name: str, values: Mapping[str, str]) -> str | None:
 
 
 def _check(location: KafkaLocation, given: Mapping[str, str]) -> None:
-    """Refuse what cannot work together. What only the environment says may be meant for another cluster."""
+    """Refuse options that contradict each other; one from the environment may be for another cluster."""
     protocol = location.security_protocol
     for name in given:
         used = location.uses_sasl if name.startswith("sasl_") else location.uses_tls

@@ -1,11 +1,11 @@
 """The event log on a Kafka cluster.
 
-``KafkaLog.open("kafka://host:9092")`` reads the location and no more; the first coroutine connects, and binds
-the log to the event loop it runs in. Everything read is committed (``read_committed``), everything written is
-acknowledged by all replicas in sync and written once however often it had to be sent.
+``KafkaLog.open("kafka://host:9092")`` only reads the location. The first coroutine connects, and binds the
+log to its event loop. The log reads only committed records (``read_committed``). All replicas in sync
+acknowledge every record written, and it is stored once even if it was sent several times.
 
-An append or transaction is visible when it returns, unless an earlier transaction of somebody else is open in
-one of its partitions: readers get to the records behind that one when it ends.
+An append or transaction is visible when it returns, with one exception: an earlier transaction of another
+process may still be open in one of its partitions. Then readers see the later records when that one ends.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ class KafkaLog:
     """Implements :class:`~unstable_stream.log.port.EventLog` on Kafka."""
 
     def __init__(self, cluster: Cluster, append_timeout_s: float, session_timeout_s: float) -> None:
-        """Use :meth:`open`."""
+        """Store the parts; use :meth:`open` instead."""
         self._cluster = cluster
         self._append_timeout_s = append_timeout_s
         self._session_timeout_s = session_timeout_s
@@ -56,16 +56,16 @@ class KafkaLog:
         append_timeout_s: float = 15.0,
         session_timeout_s: float = 10.0,
     ) -> Self:
-        """Open the log at ``location``; nothing is sent yet.
+        """Open the log at ``location`` without sending anything.
 
         Args:
             location: see :mod:`~unstable_stream.log.kafka.location`.
-            environ: completes the location, by default the process's environment.
-            connect_timeout_s: how long the first request waits for a broker.
-            delivery_timeout_s: how long later ones wait for brokers that restart or moved.
-            append_timeout_s: after this long, brokers abort what a killed process was appending.
-            session_timeout_s: a group member silent for so long loses its partitions. One whose event loop is
-                busy is silent.
+            environ: completes the location; by default the environment of this process.
+            connect_timeout_s: seconds that the first request waits for a broker.
+            delivery_timeout_s: seconds that later requests wait for brokers that restart or moved.
+            append_timeout_s: seconds after which brokers abort the unfinished append of a killed process.
+            session_timeout_s: seconds of silence after which a group member loses its partitions. A busy
+                event loop makes a member silent.
 
         Raises:
             ConfigError: the location is malformed, or its certificates cannot be read.
@@ -80,7 +80,7 @@ class KafkaLog:
         return f"<KafkaLog {self._cluster.location}>"
 
     def _use(self) -> LogParts:
-        """Return the parts, made on first use."""
+        """Return the parts; make them at first use."""
         loop = asyncio.get_running_loop()
         if self._closed:
             raise EventLogError("this log is closed; open it again to go on.")
@@ -98,22 +98,22 @@ class KafkaLog:
 
     @property
     def compacts(self) -> bool:
-        """Return that brokers clean topics with the policy ``compact``."""
+        """Return true: brokers clean topics that have the policy ``compact``."""
         return True
 
     async def create_topics(self, specs: Sequence[TopicSpec]) -> None:
-        """Create those that do not exist; existing ones keep their settings.
+        """Create missing topics; existing ones keep their settings.
 
         Raises :class:`EventLogError` if an existing one has another number of partitions.
         """
         await self._use().topics.create(specs)
 
     async def topics(self) -> Mapping[str, int]:
-        """Topic name to number of partitions, without Kafka's own topics."""
+        """Return the number of partitions by topic name, without Kafka's own topics."""
         return await self._use().topics.partitions()
 
     async def topic_settings(self) -> Mapping[str, TopicSpec]:
-        """Return the topics with the settings they have now."""
+        """Return the topics with their present settings."""
         return await self._use().topics.settings()
 
     async def alter_topics(self, specs: Sequence[TopicSpec]) -> None:
@@ -123,13 +123,13 @@ class KafkaLog:
     async def append(self, records: Sequence[Record]) -> list[tuple[TopicPartition, int]]:
         """Append a batch atomically and durably; return partition and offset of each, in order.
 
-        Batches that several tasks append at the same time are sent together, each whole or not at all; see
+        Batches of several tasks are sent together; each is stored whole or not at all; see
         :mod:`~unstable_stream.log.kafka.append`.
 
         Raises:
             UnknownTopicError: a topic or forced partition does not exist.
             RecordTooLargeError: a record exceeds its topic's limit.
-            LogUnavailableError: the brokers did not take it in time; it may be stored or not.
+            LogUnavailableError: the brokers did not accept the batch in time; it may be stored or not.
         """
         parts = self._use()
         if not records:
@@ -140,7 +140,7 @@ class KafkaLog:
         return batch.places()
 
     async def producer(self, producer_id: str) -> KafkaProducer:
-        """Open a transactional producer, fencing off any earlier one with the same id."""
+        """Open a transactional producer and fence earlier ones with the same id."""
         parts = self._use()
         opened = await open_sender(self._cluster, f"open producer {producer_id!r}", producer_id)
         producer = KafkaProducer(self._cluster, parts.topics, opened, producer_id, self._open.discard)
@@ -150,7 +150,7 @@ class KafkaLog:
     async def consumer(
         self, topics: Sequence[str], group: str | None = None, start: Start = "beginning"
     ) -> KafkaConsumer:
-        """Open a consumer; a member of a group joins it in its first poll.
+        """Open a consumer; it joins its group in its first poll.
 
         Raises :class:`UnknownTopicError`.
         """
@@ -167,15 +167,17 @@ class KafkaLog:
         return consumer
 
     async def beginning_offsets(self, topic: str) -> Positions:
-        """Offset of the first retained record of each partition."""
+        """Return the offset of the first retained record of each partition."""
         return await self._use().offsets.beginning(await self._partitions(topic))
 
     async def end_offsets(self, topic: str) -> Positions:
-        """Offset after the last committed record of each partition, its transaction's marker included."""
+        """Return the offset after the last committed record and its transaction marker, by partition."""
         return await self._use().offsets.end(await self._partitions(topic))
 
     async def offsets_for_time(self, topic: str, timestamp_ms: int) -> Positions:
-        """First offset of each partition with a timestamp at or after the given one; the end if none."""
+        """Return the first offset with a timestamp at or after the given one, for each partition; the end if
+        none.
+        """
         return await self._use().offsets.for_time(await self._partitions(topic), timestamp_ms)
 
     async def _partitions(self, topic: str) -> list[TopicPartition]:
@@ -187,11 +189,13 @@ class KafkaLog:
         return await self._use().topics.groups()
 
     async def committed_positions(self, group: str) -> Positions:
-        """All positions a group has committed."""
+        """Return all positions that a group has committed."""
         return await self._use().topics.committed(group)
 
     async def close(self) -> None:
-        """Close all consumers and producers, finish what is under way and disconnect. Idempotent."""
+        """Close all consumers and producers, finish appends in progress and disconnect. A second call does
+        nothing.
+        """
         if self._closed:
             return
         parts = self._parts

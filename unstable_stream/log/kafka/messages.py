@@ -1,9 +1,10 @@
-"""What aiokafka says by itself, cut down to what a person at a terminal needs.
+"""Reduce aiokafka's own log messages to those that a person at a terminal needs.
 
-In an outage it logs several errors a second, and a rebalance as a warning. What matters reaches the caller
-as an exception; so trouble is passed on, to the logger ``unstable_stream.kafka``, only if it lasts, and once
-a minute; what aiokafka itself did not expect, at once. Whoever configures the logger ``aiokafka`` gets
-everything there instead, but never a login: debug messages show requests, and a login holds a password.
+In an outage aiokafka logs several errors a second, and it logs a rebalance as a warning. Important errors
+reach the caller as exceptions. So an error message is passed to the logger ``unstable_stream.kafka`` only if
+the trouble lasts, and only once a minute. An error that aiokafka did not expect is passed on at once. A user
+who configures the logger ``aiokafka`` gets all messages there instead, except logins: debug messages show
+requests, and a login holds a password.
 """
 
 import logging
@@ -12,13 +13,13 @@ from typing import Final
 
 __all__ = ["curb_aiokafka"]
 
-_BLIP_S: Final = 3.0  # a group that moves, a topic that is being made, a leader that changes
-_QUIET_S: Final = 10.0  # without a message, trouble is over
+_BLIP_S: Final = 3.0  # a rebalance, a topic in creation, a new leader
+_QUIET_S: Final = 10.0  # after this time without a message, trouble is over
 _AGAIN_S: Final = 60.0
 _ORDINARY: Final = (
     "Heartbeat failed for group",
     "OffsetCommit failed for group",
-)  # while members come and go
+)  # while members join and leave
 _log = logging.getLogger("unstable_stream.kafka")
 
 
@@ -50,7 +51,7 @@ def _without_logins(record: logging.LogRecord) -> bool:
 
 
 def curb_aiokafka() -> None:
-    """Set this up, once in a process, unless somebody has configured aiokafka's logger already."""
+    """Install this once in a process, unless aiokafka's logger is configured already."""
     logging.getLogger("aiokafka.conn").addFilter(_without_logins)
     logger = logging.getLogger("aiokafka")
     if logger.level == logging.NOTSET and not logger.handlers:

@@ -1,4 +1,4 @@
-"""Looking up offsets: beginnings, ends, times, and what is there when a position is not."""
+"""Look up offsets: beginnings, ends, offsets of times, and the error for a position that does not exist."""
 
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
@@ -14,7 +14,7 @@ __all__ = ["KafkaOffsets"]
 
 
 class KafkaOffsets:
-    """Offsets of whole partitions, committed records only."""
+    """Looks up offsets of whole partitions; only committed records count."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -25,21 +25,21 @@ class KafkaOffsets:
         await self._reader.close()
 
     async def beginning(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Offset of the first retained record of each partition."""
+        """Return the offset of the first retained record of each partition."""
         reader = await self._reader.get()
         wanted = [KafkaPartition(*at) for at in partitions]
         found = await self._cluster.ask(lambda: reader.beginning_offsets(wanted), "look up offsets")
         return {at: found[at] for at in partitions}
 
     async def end(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Offset after the last committed record of each partition, its transaction's marker included."""
+        """Return the offset after the last committed record and its transaction marker, by partition."""
         reader = await self._reader.get()
         wanted = [KafkaPartition(*at) for at in partitions]
         found = await self._cluster.ask(lambda: reader.end_offsets(wanted), "look up offsets")
         return {at: found[at] for at in partitions}
 
     async def start(self, partitions: Sequence[TopicPartition], start: Start) -> dict[TopicPartition, int]:
-        """Where reading begins when nothing is committed."""
+        """Return the first position to read if no position is committed."""
         if not partitions:
             return {}
         if start == "beginning":
@@ -51,10 +51,11 @@ class KafkaOffsets:
     async def for_time(
         self, partitions: Collection[TopicPartition], timestamp_ms: int
     ) -> dict[TopicPartition, int]:
-        """First offset of each partition with a timestamp at or after the given one; the end if none.
+        """Return the first offset with a timestamp at or after the given one, for each partition; the end if
+        none.
 
-        Kafka's index counts the markers of transactions too, which have the time they were written: where one
-        was found, the records behind it are looked at.
+        Kafka's index also finds markers of transactions, which carry the time of writing. Where it finds a
+        marker, the records after it are read.
         """
         ends = await self.end(partitions)
         reader = await self._reader.get()
@@ -71,7 +72,7 @@ class KafkaOffsets:
     async def _first_records(
         self, candidates: Mapping[TopicPartition, int], ends: Positions, timestamp_ms: int
     ) -> dict[TopicPartition, int]:
-        """Offset of the first record so late at or behind each candidate; the end if none."""
+        """Return the offset of the first late enough record, from each candidate on; the end if none."""
         reader = await open_reader(self._cluster)
         try:
             wanted = {KafkaPartition(*at): offset for at, offset in candidates.items()}
@@ -98,7 +99,7 @@ class KafkaOffsets:
             await stop_reader(reader)
 
     async def out_of_range(self, at: TopicPartition, offset: int) -> OffsetOutOfRangeError:
-        """Return the error for a position that is not there."""
+        """Return the error for a position that does not exist."""
         begin, end = (await self.beginning([at]))[at], (await self.end([at]))[at]
         return OffsetOutOfRangeError(
             f"{at}@{offset} is out of range: this log has offsets {begin} up to (not including) {end}. "

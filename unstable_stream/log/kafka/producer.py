@@ -1,12 +1,12 @@
 """The transactional producer of a Kafka log.
 
-A transaction is kept in memory until it commits, so nothing is sent of one that is left by an exception.
-Then the owners of the partitions are checked and, in one Kafka transaction, the records sent, the positions
-sent, everything committed. It returns when everybody can see it.
+A transaction is kept in memory until it commits. An exception inside it therefore sends nothing. At the
+commit, the producer checks the owners of the partitions. Then one Kafka transaction sends the records and the
+positions and commits them. The call returns when all readers can see them.
 
-Kafka checks the producer's id at the commit, but not that a consumer still owns its partitions at that very
-moment: two members of a group are kept apart for certain only if whoever works on a partition takes a
-producer whose id is made of the group and the partition.
+At the commit Kafka checks the producer's id, but not whether a consumer still owns its partitions at that
+moment. Two members of a group are certain not to commit the same partition only if each uses a producer for
+it whose id is made of the group and the partition.
 """
 
 import asyncio
@@ -51,7 +51,7 @@ class KafkaProducer:
         self._ended_by: UnstableStreamError | None = None
 
     def transaction(self) -> "KafkaTransaction":
-        """Return a transaction to enter with ``async with``; one at a time."""
+        """Return a transaction to enter with ``async with``; only one may be open."""
         return KafkaTransaction(self, self._cluster, self._topics)
 
     async def close(self) -> None:
@@ -67,8 +67,8 @@ class KafkaProducer:
 
         Raises:
             FencedError: a later producer has taken over.
-            LogUnavailableError: an earlier transaction ended in doubt.
-            EventLogError: closed, or a transaction is open.
+            LogUnavailableError: it is unknown whether an earlier transaction was committed.
+            EventLogError: the producer is closed, or a transaction is open.
         """
         if self._closed:
             raise EventLogError(f"producer {self._producer_id!r} is closed; open another one to go on.")
@@ -86,22 +86,22 @@ class KafkaProducer:
         self._in_transaction = False
 
     async def commit(self, batches: Sequence[Batch], positions: dict[str, dict[TopicPartition, int]]) -> None:
-        """Send and commit.
+        """Send the records and positions, and commit.
 
         Raises:
             FencedError: a later producer has taken over; nothing was stored.
-            LogUnavailableError: it may be stored or not. This producer is of no use any more.
+            LogUnavailableError: the transaction may be stored or not. This producer cannot be used any more.
         """
         sending = asyncio.create_task(self._commit(batches, positions))
         try:
             await asyncio.shield(sending)
         except asyncio.CancelledError:
-            # Half a commit would leave open whether it was stored: that is settled first, if brokers answer.
+            # A half-finished commit would leave the result unknown. Finish it first, if brokers answer.
             await asyncio.wait([sending], timeout=_SETTLE_S)
             sending.cancel()
             await asyncio.wait([sending])
             if not sending.cancelled():
-                sending.exception()  # is raised when the next transaction begins
+                sending.exception()  # raised when the next transaction begins
             raise
 
     async def _commit(
@@ -116,7 +116,7 @@ class KafkaProducer:
                 committing = True
                 await sender.commit_transaction()
         except (kafka.KafkaError, OSError, asyncio.CancelledError) as error:
-            # To begin again with this id could fence off one that took over meanwhile: this one is over.
+            # This producer ends here: beginning again with its id could fence one that took over meanwhile.
             self._ended_by = self._judged(error, committing)
             if not committing and not isinstance(error, FENCED):
                 await sender.abort_transaction()
@@ -165,7 +165,7 @@ class KafkaTransaction:
         self._batches.append(await prepare(records, self._topics))
 
     async def commit_positions(self, consumer: Consumer | str, positions: Positions) -> None:
-        """Commit positions of the consumer's group, or of a named one, together with the records."""
+        """Commit positions of the consumer's group, or of a named group, together with the records."""
         self._check_open()
         positions = dict(positions)
         if isinstance(consumer, str):

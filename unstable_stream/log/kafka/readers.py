@@ -1,4 +1,4 @@
-"""Starting and stopping aiokafka's consumers."""
+"""Start and stop aiokafka's consumers."""
 
 import asyncio
 import contextlib
@@ -13,14 +13,14 @@ from unstable_stream.log.kafka.membership import ShareAssignor
 __all__ = ["FETCH_WAIT_MS", "open_reader", "stop_reader"]
 
 FETCH_WAIT_MS: Final = 200
-"""How long a broker waits for records; what is asked of it meanwhile waits with it."""
+"""Milliseconds that a broker waits for records; other requests to it wait too."""
 
 _FETCH_BYTES: Final = 16 * 1024 * 1024
 _PARTITION_FETCH_BYTES: Final = 2 * 1024 * 1024
-_HEARTBEAT_S: Final = 0.5  # how soon members notice that the group moves
+_HEARTBEAT_S: Final = 0.5  # after this time members notice a rebalance
 _CLOSE_TIMEOUT_S: Final = 10.0
 _STOPPING: Final[set[asyncio.Task[None]]] = set()  # an event loop does not hold its tasks
-_LAST_FETCH_S: Final = 0.01  # a fetch under way ends in a few turns of the event loop
+_LAST_FETCH_S: Final = 0.01  # a fetch in progress ends in a few turns of the event loop
 
 
 async def open_reader(
@@ -29,15 +29,15 @@ async def open_reader(
     session_timeout_s: float = 10.0,
     assignor: ShareAssignor | None = None,
 ) -> AIOKafkaConsumer:
-    """Start an aiokafka consumer without topics. It sees committed records only, and commits nothing itself.
+    """Start an aiokafka consumer without topics. It sees only committed records and commits nothing itself.
 
-    A record larger than what is fetched at once comes alone: the limits bound memory, not a record's size.
+    The fetch limits bound memory, not the size of a record: a larger record comes alone.
 
     Args:
-        cluster: to read from.
-        group: to be a member of.
-        session_timeout_s: a member silent for so long loses its partitions.
-        assignor: tells what this member's shares mean.
+        cluster: the cluster to read from.
+        group: the group to join.
+        session_timeout_s: seconds of silence after which a member loses its partitions.
+        assignor: divides partitions and interprets this member's shares.
 
     Raises the :class:`~unstable_stream.errors.EventLogError` family.
     """
@@ -70,13 +70,14 @@ async def open_reader(
 
 
 async def stop_reader(reader: AIOKafkaConsumer) -> None:
-    """Stop a consumer that has started; a member leaves its group at once.
+    """Stop a started consumer; a member leaves its group at once.
 
-    A broker that does not answer is waited for a while; stopping then goes on without anybody waiting.
+    The call waits a limited time for a broker that does not answer; then stopping goes on in the background.
     """
-    # Its tasks must have begun: one that is cancelled before its first step ends stop() half way.
+    # Its tasks must have begun: a task that is cancelled before its first step makes stop() end too early.
     await asyncio.sleep(0)
-    # So does a fetch that stop() cancels while a broker is away. The end of a subscription cancels it well.
+    # A fetch that stop() cancels while a broker is away has the same effect. Unsubscribing cancels it
+    # correctly.
     reader.unsubscribe()
     await asyncio.sleep(_LAST_FETCH_S)
     await _stop(reader)

@@ -1,4 +1,4 @@
-"""Reading partitions through aiokafka from positions we decide, and handing records out fairly."""
+"""Read partitions through aiokafka from our own positions, and return records of all partitions fairly."""
 
 import asyncio
 import contextlib
@@ -17,33 +17,35 @@ from unstable_stream.log.port import Positions, StoredRecord, TopicPartition
 
 __all__ = ["Reading"]
 
-_WAIT_MS: Final = 60_000  # for records; a poll stops waiting earlier by itself
+_WAIT_MS: Final = 60_000  # waiting for records; a poll stops its own waiting earlier
 
 _Fetched: TypeAlias = Mapping[Any, Sequence[Any]]
 
 
 class Reading:
-    """What has been fetched, returned, and is being fetched of some partitions."""
+    """The fetched and returned records of some partitions, and the fetch in progress."""
 
     def __init__(self, consumer: AIOKafkaConsumer) -> None:
         self._consumer = consumer
-        self._queues: dict[TopicPartition, deque[Any]] = {}  # in the order of their turns; none is empty
+        self._queues: dict[TopicPartition, deque[Any]] = {}  # in the order of their turns; no queue is empty
         self._paused: set[TopicPartition] = set()
         self._fetching: asyncio.Task[_Fetched] | None = None
         self.positions: dict[TopicPartition, int] = {}
-        """Next offset to return of each partition."""
+        """The next offset to return, by partition."""
         self.moved: set[TopicPartition] = set()
-        """Whose position moved since it was last taken out of here."""
+        """Partitions whose position changed since they were last taken out of here."""
 
     @property
     def fetching(self) -> asyncio.Task[_Fetched] | None:
-        """Ends when there is something for :meth:`fetch`. Cancelling who waits for it loses nothing."""
+        """A task that ends when :meth:`fetch` has records to take. Cancelling a caller that waits for it
+        loses nothing.
+        """
         return self._fetching
 
     def begin(self, positions: Positions) -> None:
-        """Read these partitions, which aiokafka has been given, and no others."""
+        """Read these partitions, which are assigned in aiokafka, and no others."""
         if self._fetching is not None and self._fetching.done():
-            self._fetching.exception()  # whatever it brought, it was fetched before we said from where
+            self._fetching.exception()  # its records were fetched before we set the positions
             self._fetching = None
         self._queues.clear()
         self._paused.clear()
@@ -54,7 +56,7 @@ class Reading:
     def seek(self, positions: Positions) -> None:
         """Go on from these offsets."""
         if self._fetching is not None and self._fetching.done():
-            with contextlib.suppress(kafka.KafkaError):  # comes again, if it still matters
+            with contextlib.suppress(kafka.KafkaError):  # the error comes again if it still matters
                 self._take_in(self._fetching.result(), sys.maxsize)
             self._fetching = None
         for at in positions:
@@ -64,7 +66,7 @@ class Reading:
         self._tell(positions)
 
     def begin_again(self) -> None:
-        """After an error: fetch again what lies behind the records we have."""
+        """Fetch again the records after those in memory; called after an error."""
         self._tell({at: self._fetched_to(at) for at in self.positions})
 
     def _fetched_to(self, at: TopicPartition) -> int:
@@ -72,17 +74,17 @@ class Reading:
         return int(queue[-1].offset) + 1 if queue else self.positions[at]
 
     def _tell(self, positions: Positions) -> None:
-        """Let aiokafka go on from there; what a rebalance has just taken from it does not matter any more."""
+        """Let aiokafka go on from these offsets; ignore partitions that a rebalance has just taken away."""
         assigned = self._consumer.assignment()
         for at, offset in positions.items():
             if at in assigned:
                 self._consumer.seek(KafkaPartition(*at), offset)
 
     async def fetch(self, enough: int) -> None:
-        """Take what aiokafka has fetched, without waiting; if there is nothing, begin to wait for it.
+        """Take the records that aiokafka has fetched; if there are none, start a task that waits for them.
 
-        Partitions with ``enough`` records pause, so that those with fewer are fetched meanwhile: aiokafka has
-        one fetch under way for each broker, and holds it back while it has records itself.
+        Partitions with ``enough`` records pause, so that the others are fetched meanwhile: aiokafka makes one
+        fetch at a time for each broker, and delays it while it holds records itself.
 
         Raises aiokafka's errors.
         """
@@ -104,7 +106,7 @@ class Reading:
         self._paused.update(full)
 
     def take(self, most: int) -> list[StoredRecord]:
-        """Remove up to ``most`` records: equal shares of all partitions that have as many, in turns."""
+        """Remove up to ``most`` records, in equal shares of the partitions, in turns."""
         found: dict[TopicPartition, list[StoredRecord]] = {}
         room = most
         while self._queues and room > 0:
@@ -117,7 +119,7 @@ class Reading:
                 self.positions[at] = records[-1].offset + 1
                 room -= count
                 if queue:
-                    self._queues[at] = queue  # its next turn comes after all others'
+                    self._queues[at] = queue  # its next turn comes after all others
         self.moved |= found.keys()
         low = [at for at in self._paused if len(self._queues.get(at, ())) < most]
         self._consumer.resume(*(KafkaPartition(*at) for at in low))
@@ -126,9 +128,9 @@ class Reading:
         return [record for records in found.values() for record in records]
 
     def _move_past_markers(self) -> None:
-        """Where all that was fetched is returned, go to where aiokafka is: behind what holds no records."""
+        """Move past offsets without records in partitions whose fetched records are all returned."""
         if self._fetching is not None and self._fetching.done():
-            return  # it brought records that nobody has seen yet
+            return  # it fetched records that were not taken yet
         assigned = self._consumer.assignment()
         for at, offset in self.positions.items():
             if at not in self._queues and at in assigned:
@@ -148,9 +150,9 @@ class Reading:
 
 
 def _without_waiting(asked: Coroutine[Any, Any, int]) -> int | None:
-    """Return what a coroutine returns at once; ``None`` if it would wait.
+    """Return the result of a coroutine that does not wait; ``None`` if it would wait.
 
-    To await it could be cancelled, when records have been taken out and not returned yet.
+    Awaiting it could be cancelled after records were taken out and before they are returned.
     """
     try:
         asked.send(None)

@@ -1,4 +1,6 @@
-"""Records on their way to Kafka and back: checked, sorted by partition, packed into record batches."""
+"""Convert records to Kafka's form and back: check them, sort them by partition, pack them into record
+batches.
+"""
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,31 +17,31 @@ from unstable_stream.log.port import Record, StoredRecord, TopicPartition
 __all__ = ["MOST_BYTES_AT_ONCE", "Batch", "Packed", "pack", "prepare", "stored_record", "waves"]
 
 MOST_BYTES_AT_ONCE: Final = 32 * 1024 * 1024
-"""Of records in requests under way: brokers drop a connection that sends 100 MB in one request."""
+"""The most bytes of records in one send: brokers close a connection that sends 100 MB in one request."""
 
 _PACKED_BYTES: Final = 1024 * 1024
-_NO_LIMIT: Final = 2**30  # we close packs ourselves, by the limit of their topic
+_NO_LIMIT: Final = 2**30  # we close packs ourselves, at their topic's limit
 _BATCH_OVERHEAD: Final = 61
-# A broker recognises what was sent twice by what its producer sent last. It forgets producers whose last
-# record is a day old by its own timestamp, as replayed history is, but none with an open transaction.
+# A broker recognises a repeated batch by the last batches of its producer. It forgets a producer if the
+# timestamp of its last record is a day old, as in replayed history, unless it has an open transaction.
 _REMEMBERED_MS: Final = 12 * 3600 * 1000
-_RECORD_OVERHEAD: Final = 32  # lengths and differences, at most; each header has two lengths more
+_RECORD_OVERHEAD: Final = 32  # upper bound for lengths and differences; each header has two more lengths
 
 _Row: TypeAlias = tuple[bytes, bytes, list[tuple[str, bytes]], int, int]
-"""Key, value, headers, time in milliseconds, and an upper bound of its bytes."""
+"""Key, value, headers, time in Unix milliseconds, and an upper bound of the record's bytes."""
 
 
 @dataclass(slots=True)
 class Batch:
-    """The records of one append, sorted by partition, and where they were stored."""
+    """The records of one append, sorted by partition, and their offsets after storing."""
 
     rows: dict[TopicPartition, list[_Row]]
     order: list[TopicPartition]
-    """The partition of each record, in the order given."""
+    """The partition of each record, in the order of the append."""
     size: int
     """Upper bound of the bytes, uncompressed."""
     is_unit: bool
-    """Stored whole and only once even without a transaction."""
+    """True if the batch is stored whole and once even without a transaction."""
     offsets: dict[TopicPartition, list[int]] = field(default_factory=dict)
 
     def places(self) -> list[tuple[TopicPartition, int]]:
@@ -109,9 +111,9 @@ class Packed:
     size: int
     """Upper bound of the bytes, uncompressed."""
     count: int = 0
-    """Records in it."""
+    """The number of records in the pack."""
     parts: list[tuple[Batch, int]] = field(default_factory=list)
-    """Whose records it holds, and how many, in order."""
+    """The batches of its records, each with a number of records, in order."""
 
     _data: bytearray | None = None
 
@@ -123,14 +125,16 @@ class Packed:
         self.size += size
 
     def data(self, producer_id: int, epoch: int, number: int) -> bytearray:
-        """Return the bytes to send, compressed once: a batch that is sent again has the same number."""
+        """Return the bytes to send. They are compressed once, so a batch that is sent again has the same
+        bytes.
+        """
         if self._data is None:
             self.builder.set_producer_state(producer_id, epoch, number)
             self._data = self.builder.build()
         return self._data
 
     def note_offsets(self, base: int) -> None:
-        """Tell each batch the offsets its records have, ``base`` being that of the first in here."""
+        """Set the offsets of the batches' records; ``base`` is the first offset of this pack."""
         for batch, count in self.parts:
             batch.offsets.setdefault(self.at, []).extend(range(base, base + count))
             base += count
@@ -140,9 +144,10 @@ def pack(batches: Iterable[Batch], topics: KafkaTopics, *, in_transaction: bool)
     """Pack the records of several appends together, by partition, within the topics' limits.
 
     Args:
-        batches: prepared.
-        topics: knows the limits.
-        in_transaction: if not, never divide what a batch has for a partition, so that it is stored as a unit.
+        batches: the prepared batches.
+        topics: the topics with their limits.
+        in_transaction: if false, the records of a batch for one partition stay in one pack, so that they are
+            stored as a unit.
     """
     packed: list[Packed] = []
     last: dict[TopicPartition, Packed] = {}
@@ -173,7 +178,7 @@ def _builder(in_transaction: bool) -> Any:
         magic=2,
         compression_type=DefaultRecordBatch.CODEC_ZSTD,
         is_transactional=in_transaction,
-        producer_id=-1,  # known when it is sent
+        producer_id=-1,  # known only when it is sent
         producer_epoch=-1,
         base_sequence=-1,
         batch_size=_NO_LIMIT,
@@ -181,7 +186,7 @@ def _builder(in_transaction: bool) -> Any:
 
 
 def waves(packed: Sequence[Packed]) -> Iterable[list[Packed]]:
-    """Divide what is to be sent into parts of at most :data:`MOST_BYTES_AT_ONCE`, in order."""
+    """Divide the packs into parts of at most :data:`MOST_BYTES_AT_ONCE` bytes, in order."""
     wave: list[Packed] = []
     size = 0
     for one in packed:
@@ -195,7 +200,7 @@ def waves(packed: Sequence[Packed]) -> Iterable[list[Packed]]:
 
 
 def stored_record(record: Any) -> StoredRecord:
-    """Return our view of an ``aiokafka`` record; keys that are not text are shown as well as can be."""
+    """Return the stored record for a record of ``aiokafka``; bytes of a key that are no text are replaced."""
     key = record.key
     headers: Mapping[str, bytes] = dict(record.headers)
     return StoredRecord(

@@ -1,16 +1,17 @@
-"""A producer that sends one request after another: no queue and no task of its own, so that whoever
-waits for it decides how long, and giving up is closing its connections.
+"""A producer that sends one request after another. It has no queue and no task: the caller decides how long
+to wait, and closing its connections ends everything.
 
-aiokafka's own producer sends in the background, never gives up what it numbered, and returns from a commit
-before readers see it. This one asks brokers through aiokafka's client, with aiokafka's requests and record
-batches, and follows Kafka's protocol for producers (KIP-98):
+aiokafka's own producer sends in the background, never gives up a numbered batch, and returns from a commit
+before readers see the records. This producer uses aiokafka's client, requests and record batches, and follows
+Kafka's protocol for producers (KIP-98):
 
-1. ``InitProducerId`` gives it an id and an epoch. A later producer with its transactional id fences it off.
+1. ``InitProducerId`` gives it an id and an epoch. A later producer with the same transactional id fences it.
 2. Each record batch has the number of its first record in its partition. A batch is sent until a broker
-   answers, always with the same number, and one at a time for each partition: brokers store it once.
-3. In a transaction, partitions and groups are added before anything is sent to them, and ``EndTxn`` decides.
-4. A commit is asked for again until it is answered without ``CONCURRENT_TRANSACTIONS``: then its markers are
-   written and everybody can see it.
+   answers, always with the same number, and one at a time for each partition. So brokers store it once.
+3. In a transaction, partitions and groups are added before anything is sent to them; ``EndTxn`` commits or
+   aborts.
+4. The request to commit is repeated until the answer is not ``CONCURRENT_TRANSACTIONS``. Then the markers are
+   written and all readers can see the records.
 """
 
 import asyncio
@@ -39,7 +40,7 @@ from unstable_stream.log.port import Positions, TopicPartition
 __all__ = ["Sender", "open_sender"]
 
 _ALL_REPLICAS: Final = -1
-_STORING_MS: Final = 20_000  # a broker waits so long for the other replicas
+_STORING_MS: Final = 20_000  # a broker waits this long for the other replicas
 _MARKERS_TIMEOUT_S: Final = 5.0
 _FIRST_PAUSE_S: Final = 0.001
 _LONGEST_PAUSE_S: Final = 0.05
@@ -56,10 +57,10 @@ _BUSY: Final = (
 
 
 class Sender:
-    """One of Kafka's producers, for one task at a time. After an error it is only good to be closed."""
+    """A Kafka producer for one task at a time. After an error it must be closed."""
 
     def __init__(self, client: AIOKafkaClient, transactional_id: str | None, transaction_timeout_s: float):
-        """``client`` is connected."""
+        """Take a connected ``client``."""
         self._client = client
         self._transactional_id = transactional_id
         self._transaction_timeout_ms = round(transaction_timeout_s * 1000)
@@ -70,7 +71,7 @@ class Sender:
         self._decided = True
 
     async def begin(self) -> None:
-        """Get a producer's id; aborts what an earlier producer with this transactional id left open."""
+        """Get a producer's id; this aborts an open transaction of an earlier producer with the same id."""
         request = InitProducerIdRequest(self._transactional_id, self._transaction_timeout_ms)
         if self._transactional_id is None:
             answer = await self._client.send(self._client.get_random_node(), request)
@@ -81,7 +82,7 @@ class Sender:
         self._producer_id, self._epoch = answer.producer_id, answer.producer_epoch
 
     async def close(self) -> None:
-        """Disconnect at once. A request without an answer may be carried out or not."""
+        """Disconnect at once. Brokers may carry out a request without an answer, or not."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_LAST_WORDS_S):
                 await self._client.close()
@@ -89,15 +90,15 @@ class Sender:
     # -- records ----------------------------------------------------------------------------------
 
     async def send(self, packed: Sequence[Packed]) -> list[BaseException | None]:
-        """Send record batches until brokers have answered for each; notes the offsets of those stored.
+        """Send record batches until brokers have answered for each; set the offsets of stored ones.
 
-        Returns for each batch why brokers refused it, if they did.
+        Returns the error of each batch that brokers refused.
         """
         outcomes: dict[int, BaseException] = {}
         for topic in dict.fromkeys(one.at.topic for one in packed):
             await self._client.add_topic(
                 topic
-            )  # else it would ask for the leaders of the cluster's every topic
+            )  # otherwise it would ask for the leaders of all topics of the cluster
         for wave in waves(packed):
             waiting: defaultdict[TopicPartition, deque[Packed]] = defaultdict(deque)
             for one in wave:
@@ -114,7 +115,7 @@ class Sender:
     async def _send_first_of_each(
         self, waiting: dict[TopicPartition, deque[Packed]], outcomes: dict[int, BaseException]
     ) -> bool:
-        """Send the first batch of each partition to its leader; tell whether none has to be sent again."""
+        """Send the first batch of each partition to its leader; return true if none must be sent again."""
         of_leader: defaultdict[int, list[Packed]] = defaultdict(list)
         leaderless = False
         for at, queue in waiting.items():
@@ -171,9 +172,9 @@ class Sender:
     # -- transactions -----------------------------------------------------------------------------
 
     async def fill_transaction(self, packed: Sequence[Packed], positions: Mapping[str, Positions]) -> None:
-        """Send record batches and positions of groups in a transaction, which begins with them.
+        """Begin a transaction and send record batches and positions of groups in it.
 
-        Raises aiokafka's errors; nothing of it can become visible then, unless it is committed nevertheless.
+        Raises aiokafka's errors; then nothing of it becomes visible unless the caller commits it.
         """
         positions = {group: of_group for group, of_group in positions.items() if of_group}
         self._decided = not packed and not positions
@@ -208,20 +209,20 @@ class Sender:
             await self._ask_coordinator(store, _codes_of_partitions, CoordinationType.GROUP, group)
 
     async def commit_transaction(self) -> None:
-        """Commit, and wait until everybody can see it.
+        """Commit, and wait until all readers can see the records.
 
-        Raises aiokafka's errors: fenced ones if it was not committed, with others that is not known.
+        Raises aiokafka's errors. After a fencing error nothing was committed; after others this is unknown.
         """
         if self._decided:
             return
         await self._end(commit=True)
         self._decided = True
-        with contextlib.suppress(kafka.KafkaError, OSError):  # whatever fails, it will be seen
+        with contextlib.suppress(kafka.KafkaError, OSError):  # the records become visible whatever fails now
             async with asyncio.timeout(_MARKERS_TIMEOUT_S):
                 await self._end(commit=True)
 
     async def abort_transaction(self) -> None:
-        """Abort an open transaction if brokers answer soon; else they do so themselves after its time-out."""
+        """Abort an open transaction if brokers answer soon; else they abort it after its time-out."""
         if not self._decided:
             with contextlib.suppress(kafka.KafkaError, OSError):
                 async with asyncio.timeout(_LAST_WORDS_S):
@@ -243,9 +244,9 @@ class Sender:
         kind: CoordinationType = CoordinationType.TRANSACTION,
         key: str | None = None,
     ) -> Any:
-        """Return the answer to a request that may be sent any number of times, asked until there is one.
+        """Return the answer to a request that may be repeated; repeat it until there is an answer.
 
-        Raises aiokafka's errors: what will not pass.
+        Raises those errors of aiokafka that a repetition cannot solve.
         """
         key = key or self._transactional_id
         assert key is not None
@@ -277,9 +278,9 @@ class Sender:
 async def open_sender(
     cluster: Cluster, doing: str, transactional_id: str | None = None, transaction_timeout_s: float = 60.0
 ) -> Sender:
-    """Connect a producer: acknowledged by all replicas in sync, each batch stored once.
+    """Connect a producer: all replicas in sync acknowledge its batches, and each batch is stored once.
 
-    With a transactional id, an open transaction of an earlier producer is aborted and that one fenced off.
+    With a transactional id, the brokers abort an open transaction of an earlier producer and fence it.
 
     Raises the :class:`~unstable_stream.errors.EventLogError` family.
     """

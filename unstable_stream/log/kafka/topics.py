@@ -17,21 +17,21 @@ from unstable_stream.log.port import Positions, TopicPartition, TopicSpec
 __all__ = ["KafkaTopics", "Topic"]
 
 _SETTINGS: Final = ("cleanup.policy", "retention.ms", "max.message.bytes")
-_SET_ON_TOPIC: Final = 1  # source of a setting: given to this topic, not a broker's or Kafka's default
+_SET_ON_TOPIC: Final = 1  # source of a setting: set on this topic, not a default of the broker or of Kafka
 _GROUPS_AT_ONCE: Final = 16
-_NAMED: Final = 20  # topics in a message
+_NAMED: Final = 20  # the most topics named in a message
 
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """What must be known of a topic to write to it."""
+    """The facts about a topic that writing needs."""
 
     name: str
     partitions: int
     max_message_bytes: int
 
     def check(self, partition: int) -> None:
-        """Raise :class:`UnknownTopicError` if it has no such partition."""
+        """Raise :class:`UnknownTopicError` if the topic has no such partition."""
         if not 0 <= partition < self.partitions:
             raise UnknownTopicError(
                 f"unknown partition {self.name}[{partition}]: the topic has partitions 0 to "
@@ -40,7 +40,7 @@ class Topic:
 
 
 class KafkaTopics:
-    """The cluster's topics, read again when one is asked for that is not known yet."""
+    """The cluster's topics; they are read again when an unknown topic is asked for."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -59,15 +59,15 @@ class KafkaTopics:
     # -- what there is ----------------------------------------------------------------------------
 
     async def cluster_id(self) -> str:
-        """Return the id that the cluster was given when it was made."""
+        """Return the id that the cluster received at its creation."""
         admin = await self._admin.get()
         found = await self._cluster.ask(admin.describe_cluster, "ask for the cluster's id")
         return str(found["cluster_id"])
 
     async def partitions(self) -> dict[str, int]:
-        """Topic name to number of partitions, without Kafka's own topics."""
+        """Return the number of partitions by topic name, without Kafka's own topics."""
         admin = await self._admin.get()
-        # All topics: asking for one by name would create it, where brokers are set to do so.
+        # Ask for all topics: asking for one by name would create it on brokers with automatic creation.
         found = await self._cluster.ask(admin.describe_topics, "list the topics")
         return {
             topic["topic"]: len(topic["partitions"])
@@ -80,7 +80,7 @@ class KafkaTopics:
         return self._known.get(name)
 
     async def find(self, names: Iterable[str], *, reload: bool = False) -> Mapping[str, Topic]:
-        """Return these topics; raises :class:`UnknownTopicError`."""
+        """Return these topics; raises :class:`UnknownTopicError` if one does not exist."""
         names = dict.fromkeys(names)
         if reload or not all(name in self._known for name in names):
             partitions = await self.partitions()
@@ -99,7 +99,7 @@ class KafkaTopics:
         return {name: self._known[name] for name in names}
 
     async def settings(self) -> dict[str, TopicSpec]:
-        """Return all topics as they are set now."""
+        """Return all topics with their present settings."""
         partitions = await self.partitions()
         described = await self._describe(partitions)
         return {
@@ -107,7 +107,7 @@ class KafkaTopics:
         }
 
     async def _describe(self, names: Iterable[str]) -> dict[str, dict[str, tuple[str, int]]]:
-        """Topic to setting to value and source."""
+        """Return the value and source of each setting, by topic."""
         wanted = [ConfigResource(ConfigResourceType.TOPIC, name, dict.fromkeys(_SETTINGS)) for name in names]
         return await self._settings_of(wanted)
 
@@ -121,7 +121,7 @@ class KafkaTopics:
         found: dict[str, dict[str, tuple[str, int]]] = {}
         for code, message, _, name, entries in answer.resources:
             if kafka.for_code(code) is kafka.UnknownTopicOrPartitionError:
-                continue  # deleted meanwhile
+                continue  # the topic was deleted meanwhile
             self._check(code, message, f"read the settings of topic {name!r}")
             found[name] = {setting: (value, source) for setting, value, _, source, *_ in entries}
         return found
@@ -133,7 +133,7 @@ class KafkaTopics:
     # -- making and changing them -----------------------------------------------------------------
 
     async def create(self, specs: Sequence[TopicSpec]) -> None:
-        """Create those that do not exist, with the replication that the brokers have as default.
+        """Create missing topics, with the brokers' default replication.
 
         Raises :class:`EventLogError` if an existing one has another number of partitions.
         """
@@ -154,7 +154,8 @@ class KafkaTopics:
             except AttributeError as error:
                 if error.name != "nodeId" or error.obj is not None:
                     raise
-                # aiokafka takes it for granted that brokers which have just started know their controller.
+                # aiokafka assumes that brokers know their controller, but brokers that have just started may
+                # not.
                 raise kafka.NotControllerError() from error
 
         answer = await self._cluster.ask(create, "create topics")
@@ -189,14 +190,14 @@ class KafkaTopics:
                 raise kafka.LeaderNotAvailableError(f"no leader yet: {', '.join(sorted(waiting))}")
 
         await self._cluster.ask(look, "create topics")
-        # Two who create at once agree only if they asked for the same.
+        # Another process may have created the topic at the same time, with another number of partitions.
         self._missing(specs, await self.partitions())
 
     async def alter(self, specs: Sequence[TopicSpec]) -> None:
         """Give existing topics the settings of their spec; raises :class:`UnknownTopicError`.
 
-        What else was set on them stays. The request replaces all settings of a topic, so they are read first:
-        of two who change one topic at the same moment, one may be undone.
+        Other settings of the topics stay. The request replaces all settings of a topic, so they are read
+        first. If two processes change one topic at the same moment, one change may be lost.
         """
         await self.find([spec.name for spec in specs], reload=True)
         now = await self._settings_of([ConfigResource(ConfigResourceType.TOPIC, s.name) for s in specs])
@@ -240,7 +241,7 @@ class KafkaTopics:
         return [name for name, has in zip(names, have, strict=True) if has]
 
     async def committed(self, group: str) -> Positions:
-        """All positions a group has committed."""
+        """Return all positions that a group has committed."""
         admin = await self._admin.get()
         found = await self._cluster.ask(
             lambda: admin.list_consumer_group_offsets(group), f"read the positions of group {group!r}"
@@ -258,7 +259,7 @@ def _configuration(spec: TopicSpec) -> dict[str, str]:
 
 def _spec(name: str, partitions: int, settings: Mapping[str, tuple[str, int]]) -> TopicSpec:
     retention_ms = int(settings["retention.ms"][0])
-    # "compact,delete" has no word of its own here: what matters to a reader is that old values go.
+    # "compact,delete" counts as "compact": for a reader it matters only that old values are removed.
     policy: Literal["delete", "compact"] = (
         "compact" if "compact" in settings["cleanup.policy"][0] else "delete"
     )
