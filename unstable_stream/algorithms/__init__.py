@@ -1,8 +1,8 @@
-"""Policy-gradient algorithms: what one micro-batch of recorded turns contributes to the gradient.
+"""Policy-gradient algorithms: each computes the gradient of one micro-batch of recorded turns.
 
-To bring your own, write a subclass of :class:`~unstable_stream.algorithms.base.BaseAlgo` anywhere and name it
-in the configuration, ``algorithm = "path/to/file.py:Vanilla"``. Only ``update`` is required: score the batch,
-form the loss, call ``backward``, return sums::
+To add your own, write a subclass of :class:`~unstable_stream.algorithms.base.BaseAlgo` in any file and name
+it in the configuration, ``algorithm = "path/to/file.py:Vanilla"``. Only ``update`` is required: score the
+batch, form the loss, call ``backward``, return sums::
 
     class Vanilla(BaseAlgo):
         def update(self, batch, *, scale, update):

@@ -1,7 +1,7 @@
-"""What every algorithm shares: the micro-batch of tokens and the interface.
+"""The micro-batch of tokens and the interface that all algorithms share.
 
-Shape letters: ``B`` rows of a micro-batch, ``T`` its longest input, ``N`` trained tokens of all rows
-together.
+Shape letters: ``B`` is the rows of a micro-batch, ``T`` its longest input, ``N`` the trained tokens of all
+rows.
 """
 
 from abc import ABC, abstractmethod
@@ -22,18 +22,18 @@ __all__ = ["Admission", "BaseAlgo", "TokenBatch", "TrainingSample"]
 
 @dataclass(frozen=True, slots=True)
 class TokenBatch:
-    """A micro-batch: padded inputs, and the trained tokens of all rows end to end.
+    """A micro-batch: padded inputs, and the trained tokens of all rows in one sequence.
 
-    Prompt and padding never reach a loss: only trained tokens have entries in the ``[N]`` tensors. Rows
-    are padded on the right, after all that a causal model looks at, so no attention mask is needed.
+    Prompt and padding never enter a loss: only trained tokens have entries in the ``[N]`` tensors. Rows are
+    padded on the right. A causal model does not look to the right, so no attention mask is needed.
     """
 
     input_ids: Tensor
     """int64[B, T]: prompt and completion without its last token, then padding."""
     positions: Tensor
-    """int64[N]: where in the flattened ``[B * T]`` the state lies that predicts the token."""
+    """int64[N]: the index, in the flattened ``[B * T]``, of the state that predicts the token."""
     targets: Tensor
-    """int64[N]: the token that was sampled there."""
+    """int64[N]: the sampled token."""
     behaviour_logprobs: Tensor
     """float32[N]"""
     temperatures: Tensor
@@ -41,18 +41,18 @@ class TokenBatch:
     advantages: Tensor
     """float32[N]: each row's advantage, once per trained token."""
     rows: Tensor
-    """int64[N]: which row a token belongs to."""
+    """int64[N]: the row of the token."""
     row_advantages: Tensor
     """float32[B]"""
 
 
 class BaseAlgo(RemembersArguments, ABC):
-    """One algorithm's share of the learner: from a micro-batch to accumulated gradients.
+    """Base class of the algorithms: one turns micro-batches into accumulated gradients.
 
-    The learner sorts the batch into micro-batches, sets ``scale`` so that their gradients add up to the
-    mean over the optimizer step's samples, clips and steps. It calls, in this order: :meth:`initialize`
-    once; for every update :meth:`admit` for each sample, then :meth:`prepare_batch` and :meth:`update`
-    for each micro-batch, and :meth:`summarize` once.
+    The learner divides the batch into micro-batches, clips and steps. It sets ``scale`` so that the gradients
+    add up to the mean over the optimizer step's samples. It calls, in this order: :meth:`initialize` once;
+    for every update :meth:`admit` for each sample, then :meth:`prepare_batch` and :meth:`update` for each
+    micro-batch, and :meth:`summarize` once.
     """
 
     model: nn.Module
@@ -72,10 +72,10 @@ class BaseAlgo(RemembersArguments, ABC):
         """Bind the algorithm to a policy (a Hugging Face causal language model).
 
         Args:
-            model: its trainable parameters are the adapter's.
-            max_generation_len: the rollout's token limit: the constant that token sums are divided by.
-            max_train_len: prompt and completion tokens looked at; ``None``: all.
-            recompute_logits: score in chunks and recompute their logits in the backward pass.
+            model: the policy; its trainable parameters are the adapter's.
+            max_generation_len: the rollout's token limit; token sums are divided by this constant.
+            max_train_len: the most tokens of prompt and completion together; ``None``: no limit.
+            recompute_logits: score in chunks, and recompute the logits of each chunk in the backward pass.
         """
         self.model = model
         self.device = device
@@ -84,21 +84,22 @@ class BaseAlgo(RemembersArguments, ABC):
         self._scorer = CompletionScorer(model, always_recompute=recompute_logits)
 
     def admit(self, sample: TrainingSample) -> Admission:
-        """Decide about one sample: a prompt that fills ``max_train_len`` leaves nothing to train on.
+        """Decide about one sample; drop it if its prompt fills ``max_train_len``: no token to train on is
+        left.
 
         A completion without tokens is masked: its token sum is zero.
         """
         return admission(sample, max_train_len=self.max_train_len)
 
     def prepare_batch(self, samples: Sequence[TrainingSample]) -> TokenBatch:
-        """Lay admitted samples out as tensors on the policy's device; tokens are the recorded ones."""
+        """Turn admitted samples into tensors on the policy's device, with the recorded tokens."""
         limit = self.max_train_len
         prompts = np.array([len(sample.prompt_token_ids) for sample in samples])
         lengths = prompts + np.array([len(sample.completion_token_ids) for sample in samples])
         if limit is not None:
             lengths = np.minimum(lengths, limit)
         trained = lengths - prompts
-        width = int(lengths.max()) - 1  # the last token is only ever a target
+        width = int(lengths.max()) - 1  # the last token is only a target, never an input
         input_ids = np.zeros((len(samples), width), dtype=np.int64)
         for row, sample, prompt, length in zip(input_ids, samples, prompts, lengths, strict=True):
             row[:prompt] = sample.prompt_token_ids
@@ -126,8 +127,8 @@ class BaseAlgo(RemembersArguments, ABC):
     def score(self, batch: TokenBatch, *, entropy_grad: bool = False) -> tuple[Tensor, Tensor]:
         """Return the policy's log-probability and entropy at each trained token, float32[N] both.
 
-        Both are of the distribution at the recorded temperature. The entropy carries gradients only if
-        asked to: it costs another pass over the vocabulary.
+        Both belong to the distribution at the recorded temperature. The entropy carries gradients only on
+        request, because that costs another pass over the vocabulary.
         """
         return self._scorer(
             batch.input_ids, batch.positions, batch.targets, batch.temperatures, entropy_grad=entropy_grad
@@ -139,15 +140,15 @@ class BaseAlgo(RemembersArguments, ABC):
 
         Args:
             scale: one over the number of samples in the optimizer step.
-            update: number of the learner update, from 1.
+            update: number of the learner update, counted from 1.
 
         Returns:
-            Scalars on the device, ``loss`` among them: sums over the micro-batch, which the learner adds
-            up over an update; names starting with ``max_`` are combined by maximum.
+            Scalars on the device, including ``loss``: sums over the micro-batch. The learner adds them up
+            over an update, but takes the maximum of names that begin with ``max_``.
         """
 
     def summarize(self, totals: Mapping[str, float]) -> dict[str, float]:
-        """Turn an update's totals into metrics; without an override they are reported as they are."""
+        """Turn an update's totals into metrics; by default they are reported unchanged."""
         return dict(totals)
 
     def _tensor(self, array: NDArray[np.int64] | NDArray[np.float32]) -> Tensor:

@@ -11,7 +11,7 @@ def build_algorithm(spec: Spec, where: str = "algorithm") -> BaseAlgo:
     """Return a fresh algorithm.
 
     Raises:
-        ConfigError: it cannot be loaded, does not take its arguments, or is no :class:`BaseAlgo`.
+        ConfigError: the algorithm cannot be loaded, does not take its arguments, or is no :class:`BaseAlgo`.
     """
     kind = KINDS["algorithm"]
     algorithm = build(kind, spec, where)

@@ -6,13 +6,13 @@ For ``n`` samples in an optimizer step, with completion ``y`` of sample ``i``, a
     loss = -1/n sum_i 1/L sum_t [ w_it * A_i * log pi(y_it) + c * H_it ]
     w_it = min(pi(y_it) / mu(y_it), is_clip), without gradient
 
-- Dividing by the constant ``L = max_generation_len`` and not by each completion's length keeps long wrong
-  answers from being punished less per token: Liu et al., "Understanding R1-Zero-Like Training" (Dr.
-  GRPO), arXiv:2503.20783.
-- ``mu`` is what the engine recorded when it sampled. Engine and learner compute differently, and the
-  learner has moved on since; the truncated ratio corrects for both. Truncation as in V-trace's rho-bar:
-  Espeholt et al., "IMPALA", arXiv:1802.01561; per token against the engine's own numbers: Yao et al.,
-  "Your Efficient RL Framework Secretly Brings You Off-Policy RL Training", 2025.
+- The loss is divided by the constant ``L = max_generation_len`` and not by each completion's length.
+  Otherwise long wrong answers would be punished less per token: Liu et al., "Understanding R1-Zero-Like
+  Training" (Dr. GRPO), arXiv:2503.20783.
+- ``mu`` is the probability that the engine recorded when it sampled. Engine and learner compute it
+  differently, and the policy has changed since; the truncated ratio corrects for both. Truncation as in
+  V-trace's rho-bar: Espeholt et al., "IMPALA", arXiv:1802.01561; per token against the engine's own numbers:
+  Yao et al., "Your Efficient RL Framework Secretly Brings You Off-Policy RL Training", 2025.
 - The entropy bonus ``c`` falls linearly to zero over ``entropy_decay_updates``.
 """
 
@@ -30,22 +30,22 @@ from unstable_stream.update_decisions import Admission, TrainingSample, admissio
 __all__ = ["Reinforce"]
 
 _MAX_LOG_RATIO: Final = 20.0
-"""Keeps the reported ratio finite (e^20 = 5e8); far above any useful ``is_clip``."""
+"""Keeps the reported ratio finite (e^20 = 5e8). It is far above any useful ``is_clip``."""
 
 
 class Reinforce(BaseAlgo):
-    """Policy gradient on the tokens that were sampled.
+    """Policy gradient on the sampled tokens.
 
     Args:
         is_clip: upper bound of the importance ratio per token; ``None``: no correction (ratio 1).
         entropy_coef: weight of the entropy bonus at update 1.
         entropy_decay_updates: the bonus reaches zero after this many updates; ``None``: it stays.
-        truncated_turns: what becomes of turns cut at the token limit. ``train``: as any other. ``mask``:
-            they count in the batch mean but contribute nothing. ``drop``: left out, recorded as
-            ``truncated``.
+        truncated_turns: the treatment of turns cut at the token limit. ``train``: like any other turn.
+            ``mask``: they count in the batch mean but contribute nothing. ``drop``: they are left out and
+            recorded as ``truncated``.
 
-    Equal advantages of zero give a zero gradient, exactly. A row whose advantage is zero still
-    contributes its entropy.
+    Advantages of zero give a gradient of exactly zero. A row with advantage zero still contributes its
+    entropy.
     """
 
     def __init__(
@@ -72,11 +72,11 @@ class Reinforce(BaseAlgo):
         self.truncated_turns = truncated_turns
 
     def admit(self, sample: TrainingSample) -> Admission:
-        """Decide about one sample: ``truncated_turns`` for turns cut at the token limit, else as the base."""
+        """Decide about one sample: by ``truncated_turns`` at the token limit, else by the base rule."""
         return admission(sample, max_train_len=self.max_train_len, truncated_turns=self.truncated_turns)
 
     def entropy_weight(self, update: int) -> float:
-        """The entropy bonus's weight in ``update`` (from 1)."""
+        """Return the weight of the entropy bonus in ``update`` (counted from 1)."""
         if self.entropy_decay_updates is None:
             return self.entropy_coef
         return self.entropy_coef * max(0.0, 1.0 - (update - 1) / self.entropy_decay_updates)
@@ -111,7 +111,9 @@ class Reinforce(BaseAlgo):
             }
 
     def summarize(self, totals: Mapping[str, float]) -> dict[str, float]:
-        """Means per token, or per sample for advantages and lengths; ``{}`` besides zero tokens if none."""
+        """Return means per token, or per sample for advantages and lengths; without tokens only their number,
+        0.
+        """
         tokens = totals.get("tokens", 0.0)
         if tokens == 0:
             return {"completion_tokens": 0.0}

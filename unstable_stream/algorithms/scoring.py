@@ -1,9 +1,9 @@
-"""Log-probabilities of recorded completion tokens, with logits computed for those tokens only.
+"""Compute the log-probabilities of recorded completion tokens, with logits only for those tokens.
 
-A causal language model spends most of its memory on logits: a row of vocabulary size for every position,
-prompt included. Here the decoder runs on the whole input, and the output head only on the states that
-predict a trained token, in chunks; chunks beyond the first are recomputed in the backward pass, so that
-one chunk's logits are alive at a time.
+A causal language model spends most of its memory on logits: a row of vocabulary size for every position, also
+in the prompt. Here the decoder runs on the whole input, but the output head runs only on the states that
+predict a trained token, in chunks. Chunks after the first are computed again in the backward pass, so only
+one chunk of logits is in memory at a time.
 """
 
 from typing import Any, Final
@@ -22,16 +22,17 @@ _CHUNK_ELEMENTS: Final = 2**24
 
 _PROBE_TOKENS: Final = (1, 2, 3, 0)
 _PROBE_TOLERANCE: Final = 0.05
-"""In logits, bfloat16 included; a missing cap or scale is off by far more."""
+"""The largest accepted difference of logits, also in bfloat16. A missing cap or scale exceeds it by far.
+"""
 
 
 class CompletionScorer:
     """Score tokens under a Hugging Face causal language model.
 
     Raises:
-        LearnerError: the model has no separate decoder and output head, or does something to its logits
-            that this class does not know. A probe compares both ways once, so that no model is
-            trained on wrong logits.
+        LearnerError: the model has no separate decoder and output head, or changes its logits in a way that
+            this class does not know. A probe compares both computations once, so that no model is trained on
+            wrong logits.
     """
 
     def __init__(self, model: nn.Module, *, always_recompute: bool = False) -> None:
@@ -66,8 +67,8 @@ class CompletionScorer:
             input_ids: int64[B, T], padded on the right.
             positions: int64[N], indices into the flattened ``[B * T]`` states.
             targets: int64[N].
-            temperatures: float32[N], what the logits are divided by.
-            entropy_grad: whether the entropy is differentiable.
+            temperatures: float32[N], the divisors of the logits.
+            entropy_grad: true if the entropy must be differentiable.
         """
         states = self._decoder(input_ids=input_ids, use_cache=False).last_hidden_state
         states = states.reshape(-1, states.shape[-1]).index_select(0, positions)

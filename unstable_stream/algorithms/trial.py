@@ -1,4 +1,4 @@
-"""Tries an algorithm on three short turns and a policy of a few numbers, before a run is started with it."""
+"""Try an algorithm on three short turns and a policy of a few numbers, before a run starts with it."""
 
 from types import SimpleNamespace
 
@@ -14,7 +14,7 @@ _VOCABULARY = 8
 
 
 class _TinyPolicy(nn.Module):
-    """Logits are a row of a table, chosen by the token before; with the face of a Hugging Face model."""
+    """A tiny policy that looks like a Hugging Face model: the previous token selects a row of logits."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,11 +48,11 @@ class _TinyDecoder(nn.Module):
 
 
 def try_algorithm(algorithm: BaseAlgo) -> None:
-    """Make one update of a tiny policy, as the learner would.
+    """Make one update of a tiny policy, as the learner does.
 
     Raises:
-        ValueError: no finite ``loss`` among the sums, or metrics that are no numbers. Whatever else the
-            algorithm raises escapes.
+        ValueError: the sums have no finite ``loss``, or a metric is no number. The algorithm's own exceptions
+            are not caught.
     """
     policy = _TinyPolicy()
     algorithm.initialize(policy, device=torch.device("cpu"), max_generation_len=4, max_train_len=None)

@@ -1,16 +1,17 @@
-"""The one plug point: every choice that a configuration names is loaded here, by one notation.
+"""The one plug point: it loads every extension that a configuration names, in one notation.
 
 An extension is named ``name``, ``package.module:Name``, ``path/to/file.py:Name`` or by an entry point, with
 arguments as a table ``{type = "...", key = value}`` or in one string, ``"target(key=value)"``. The kinds of
 extension are in :data:`KINDS`; ``docs/extending.md`` shows each. For users of this package:
 
 - :func:`reference_to` turns an object, a class or a function into that notation; :func:`references_to` does
-  so for a list, a ``Compose...`` or a single one;
-- :func:`build` makes the object that a reference names; :func:`load` returns what it names, not yet called;
-- :func:`loading` tells whether code is being imported as an extension right now;
-- :func:`needs_this_process` tells whether a reference holds in this process only (``backend="inline"``);
-- :func:`search` lets modules be found in a directory; :func:`confine` limits what code may be loaded;
-- :func:`use_of` says which code a reference stands for: distribution and version, or digest of the source.
+  the same for a list, a ``Compose...`` or a single object;
+- :func:`build` makes the object that a reference names; :func:`load` returns the class, function or object
+  without calling it;
+- :func:`loading` returns whether code is being imported as an extension now;
+- :func:`needs_this_process` returns whether a reference is valid only in this process (``backend="inline"``);
+- :func:`search` adds a directory to search for modules; :func:`confine` limits the code that may be loaded;
+- :func:`use_of` identifies the code of a reference: distribution and version, or digest of the source.
 """
 
 from unstable_stream.extensions.arguments import RemembersArguments

@@ -1,4 +1,4 @@
-"""What an object was made with, so that it can be written into a configuration."""
+"""Find the arguments that an object was made with, so that a configuration can name them."""
 
 import dataclasses
 import inspect
@@ -12,9 +12,10 @@ _NAME: Final = "_constructor_arguments"
 
 
 class RemembersArguments:
-    """Base of classes whose instances can tell what they were made with.
+    """Base of classes whose instances remember their arguments.
 
-    It wraps the ``__init__`` of each subclass: the outermost one, which is called first, is remembered.
+    It wraps the ``__init__`` of each subclass and remembers the arguments of the outermost call, which comes
+    first.
     """
 
     def __init_subclass__(cls, **settings: Any) -> None:
@@ -35,7 +36,7 @@ def _remembering(init: Callable[..., None]) -> Callable[..., None]:
 
 
 def remembered_arguments(instance: object) -> dict[str, Any] | None:
-    """Return the keyword arguments that make an equal object, ``None`` if nobody knows."""
+    """Return the keyword arguments that make an equal object; ``None`` if they are unknown."""
     cls = type(instance)
     if dataclasses.is_dataclass(instance):
         return {
@@ -64,7 +65,7 @@ def _takes_nothing(cls: type) -> bool:
 
 
 def is_plain(value: object) -> bool:
-    """Whether a configuration can hold a value and give the same back."""
+    """Return whether a configuration can store a value and return it unchanged."""
     if isinstance(value, (list, tuple)):
         return all(map(is_plain, value))
     if isinstance(value, dict):

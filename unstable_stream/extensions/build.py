@@ -1,4 +1,4 @@
-"""From a reference to an object at work: a class is called, a function bound, an object copied."""
+"""Make an object from a reference: call a class, bind a function's arguments, or copy an object."""
 
 import copy
 import inspect
@@ -21,21 +21,21 @@ def build(
     *,
     given: tuple[Any, ...] = (),
     calls_functions: bool = False,
-) -> Any:  # of the kind's own type, which its owner checks
+) -> Any:  # the type of the kind, which the kind's owner checks
     """Return a fresh object of a kind.
 
-    A class is called with its arguments. A function is returned with its arguments bound, or called as
-    well, where the kind wants what it makes. An object that code holds is copied: two users share nothing.
+    A class is called with its arguments. A function is returned with its arguments bound; if the kind wants
+    the function's result, it is called too. An object is copied, so that two users share nothing.
 
     Args:
-        kind: what is wanted.
+        kind: the kind of extension.
         spec: a string, a table ``{type = ..., **arguments}``, or a :class:`Reference`'s ``spec``.
-        where: the configuration key, for messages; by default the kind's.
-        given: positional arguments that the caller supplies, before those of the configuration.
-        calls_functions: whether a function makes the object.
+        where: the configuration key, for messages; by default that of the kind.
+        given: positional arguments of the caller, before those of the configuration.
+        calls_functions: true if a function must be called to make the object.
 
     Raises:
-        ConfigError: it cannot be loaded, or does not take these arguments; one line.
+        ConfigError: the reference cannot be loaded, or does not take these arguments; one line.
     """
     where = where or kind.key
     reference = Reference.parse(spec, where)
@@ -62,8 +62,8 @@ def build(
 
 def construct(
     maker: Callable[..., Any], reference: Reference, where: str, given: tuple[Any, ...] = ()
-) -> Any:  # what the maker makes
-    """Call a class or function, after a look whether it takes the arguments; raises :class:`ConfigError`."""
+) -> Any:  # the type that the maker makes
+    """Check the signature of a class or function and call it; raises :class:`ConfigError`."""
     arguments: Mapping[str, Any] = reference.arguments
     signature = inspect.signature(maker)
     try:
@@ -83,5 +83,5 @@ def construct(
 
 
 def refuse(kind: Kind, reference: Reference, where: str, found: str) -> ConfigError:
-    """Return the one-line error about something that is not of its kind."""
+    """Return the one-line error about an extension that does not fit its kind."""
     return ConfigError(f"{where}: {reference.target} {found}; expected {kind.expects}")

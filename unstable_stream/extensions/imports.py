@@ -1,8 +1,8 @@
-"""Importing code that is no part of this package: a module, or a file by its path.
+"""Import code from outside this package: a module, or a file by its path.
 
 A file is imported once, under a name made of its path, so that two extensions of one file share their
-classes. A process goes on with the code it has, whatever becomes of the file, until
-:func:`forget_changed_files` is called, as is done before a run starts.
+classes. A process keeps the imported code even if the file changes, until :func:`forget_changed_files` is
+called. The start of a run calls it.
 """
 
 import hashlib
@@ -37,25 +37,25 @@ _loading: ContextVar[bool] = ContextVar("unstable_stream_loading", default=False
 
 
 class NotImportableError(UnstableStreamError):
-    """Code that could not be imported; one line that says where and why."""
+    """Code could not be imported; the message is one line with the place and the reason."""
 
 
 def loading() -> bool:
-    """Tell whether code is being imported as an extension right now, e.g. the script that started a run."""
+    """Return whether code is being imported as an extension now, e.g. the script that started a run."""
     return _loading.get()
 
 
 def search(directory: Path | str) -> None:
-    """Let modules be found in ``directory``, after all other places; an empty string changes nothing."""
+    """Search ``directory`` for modules, after all other places; an empty string changes nothing."""
     if str(directory) and str(directory) not in sys.path:
         sys.path.append(str(directory))
 
 
 def import_file(path: Path) -> ModuleType:
-    """Import a file; its directory is searched for what it imports, as Python does for a script.
+    """Import a file; its own imports are also searched in its directory, as for a script.
 
     Raises:
-        NotImportableError: no such file, or it cannot be imported.
+        NotImportableError: the file does not exist or cannot be imported.
     """
     full = path.resolve()
     where = hashlib.sha256(str(full).encode()).hexdigest()[:8]
@@ -72,11 +72,11 @@ def import_file(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     setattr(module, _DIGEST, hashlib.sha256(source).hexdigest())
     search(full.parent)
-    sys.modules[name] = module  # annotations and dataclasses are looked up there
+    sys.modules[name] = module  # annotations and dataclasses look names up there
     try:
         with _as_extension():
-            # Compiled here and not by the loader: that would take what it compiled before, if the file was
-            # changed within a second.
+            # Compile here and not in the loader: if the file changed within a second, the loader would use
+            # its older compiled code.
             exec(compile(source, str(full), "exec"), vars(module))
     except Exception as error:
         sys.modules.pop(name, None)
@@ -85,7 +85,7 @@ def import_file(path: Path) -> ModuleType:
 
 
 def forget_changed_files() -> None:
-    """Let files that have changed since they were imported be imported anew when they are next named."""
+    """Forget the files that have changed since their import, so that they are imported again."""
     for name in [name for name in sys.modules if name.startswith(FILE_MODULE_PREFIX)]:
         module = sys.modules[name]
         path = Path(str(module.__file__))
@@ -95,7 +95,7 @@ def forget_changed_files() -> None:
 
 
 def digest_of(module: ModuleType) -> str:
-    """Return the sha256 of the source that a module was made of, empty if it has none."""
+    """Return the sha256 of a module's source; empty if it has no source."""
     imported: str | None = getattr(module, _DIGEST, None)
     if imported is not None:
         return imported
@@ -107,7 +107,7 @@ def import_module(name: str) -> ModuleType:
     """Import a module; the working directory is searched too.
 
     Raises:
-        NotImportableError: it cannot be imported.
+        NotImportableError: the module cannot be imported.
     """
     search(Path.cwd())
     try:

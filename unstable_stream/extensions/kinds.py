@@ -1,7 +1,7 @@
-"""The kinds of extension: the key that names one, what is known by name, and what is expected of it.
+"""The kinds of extension, each with its configuration key, its built-in names and its signature.
 
-Built-ins are written as ``module:Name`` and imported when they are asked for, so that this table loads
-neither torch nor games.
+Built-ins are written as ``module:Name`` and imported at their first use, so this table loads neither torch
+nor games.
 """
 
 from collections.abc import Mapping
@@ -18,19 +18,19 @@ class Kind:
     """One kind of extension."""
 
     name: str
-    """In messages and in ``run-started``, e.g. ``buffer_strategy``."""
+    """The name in messages and in ``run-started``, e.g. ``buffer_strategy``."""
     plural: str
-    """Entry points are announced in the group ``unstable_stream.<plural>``."""
+    """The plural: packages announce entry points in the group ``unstable_stream.<plural>``."""
     key: str
-    """The configuration key that names one."""
+    """The configuration key that names an extension of this kind."""
     expects: str
     """The signature, in one line."""
     example: str
     """A file of ``examples/extensions/``."""
     built_in: Mapping[str, str] = field(default_factory=dict)
-    """Name to ``module:Name``."""
+    """``module:Name`` by built-in name."""
     names_elsewhere: str = ""
-    """Says who else knows names; empty: a name that is not built in is a mistake."""
+    """The other source of names; empty: a name that is not built in is an error."""
 
     @property
     def group(self) -> str:
@@ -165,11 +165,11 @@ KINDS: Final[Mapping[str, Kind]] = {
         ),
     )
 }
-"""Name to kind."""
+"""The kinds by name."""
 
 
 def kind_named(name: str) -> Kind:
-    """Return the kind; raises :class:`ConfigError` that lists those there are."""
+    """Return the kind; raises a :class:`ConfigError` that lists all kinds if there is none of this name."""
     kind = KINDS.get(name)
     if kind is None:
         raise ConfigError(f"unknown kind of extension {name!r}; expected one of {', '.join(KINDS)}")

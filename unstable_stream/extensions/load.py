@@ -1,4 +1,4 @@
-"""From a reference to what it names: built in, in this process, a file, a module or an entry point."""
+"""Load the class, function or object that a reference names, from any of its five places."""
 
 import sys
 from functools import lru_cache
@@ -17,33 +17,34 @@ __all__ = ["entry_points_of", "is_extension", "load", "module_of"]
 
 
 def entry_points_of(kind: Kind) -> dict[str, EntryPoint]:
-    """Return what installed packages announce of a kind, by name; nothing is imported."""
+    """Return the entry points that installed packages announce for a kind, by name; nothing is imported."""
     return _announced(kind.group, tuple(sys.path))
 
 
 @lru_cache(maxsize=64)
 def _announced(group: str, path: tuple[str, ...]) -> dict[str, EntryPoint]:
-    # Kept for as long as modules are searched in the same places: a look reads every installed package.
+    # The result is kept until the search path changes, because a search reads every installed package.
     return {point.name: point for point in sorted(entry_points(group=group))}
 
 
 def is_extension(kind: Kind, reference: Reference) -> bool:
-    """Whether a reference names code outside of this package, in a module, a file or an entry point."""
+    """Return whether a reference names code outside this package: in a module, a file or an entry point."""
     if reference.target in kind.built_in:
         return False
     return reference.names_code or reference.target in entry_points_of(kind)
 
 
-def load(kind: Kind, reference: Reference, where: str = "") -> Any:  # whatever the code holds
-    """Import and return what a reference names: a class, a function or an object.
+def load(kind: Kind, reference: Reference, where: str = "") -> Any:  # the code may hold any type
+    """Import and return the class, function or object that a reference names.
 
     Args:
-        kind: what it is wanted as.
-        reference: its target; the arguments are left to :func:`~unstable_stream.extensions.build.build`.
-        where: the configuration key, for messages; by default the kind's.
+        kind: the expected kind of extension.
+        reference: only its target is used; :func:`~unstable_stream.extensions.build.build` uses the
+            arguments.
+        where: the configuration key, for messages; by default that of the kind.
 
     Raises:
-        ConfigError: unknown name, code that cannot be imported or may not be loaded here; one line.
+        ConfigError: the name is unknown, or the code cannot be imported or may not be loaded here; one line.
     """
     where = where or kind.key
     target = reference.target
@@ -66,7 +67,7 @@ def load(kind: Kind, reference: Reference, where: str = "") -> Any:  # whatever 
 
 
 def module_of(kind: Kind, reference: Reference, where: str) -> tuple[ModuleType, str]:
-    """Import the module that a reference names and return it with the name looked for in it.
+    """Import the module that a reference names and return it with the name to look up in it.
 
     Raises:
         ConfigError: the name is unknown, or may not be loaded here.

@@ -1,7 +1,7 @@
-"""From an object to its reference: where it can be imported from, and what it was made with.
+"""Turn an object into its reference: the place to import it from, and its arguments.
 
-An object that no other process could import (of a notebook, a lambda, a closure) is kept here under a name
-of its own, which only this process knows.
+An object that no other process can import (from a notebook, a lambda, a closure) is kept here under a name
+that only this process knows.
 """
 
 import hashlib
@@ -24,18 +24,18 @@ _objects: dict[str, object] = {}
 
 
 def reference_to(kind: str, obj: object) -> str | dict[str, Any]:
-    """Return how a configuration names an object.
+    """Return the reference of an object, as a configuration holds it.
 
     Args:
         kind: a key of :data:`~unstable_stream.extensions.kinds.KINDS`, e.g. ``algorithm``.
         obj: an instance, a class, a function, or a reference already (string or table), which stays as it is.
 
-    An instance is named by its class and what it was made with, if that is known: the fields of a dataclass,
-    or what our base classes remember. What has no home in a module or file gets the name ``object:...``,
-    which holds in this process only (see :func:`needs_this_process`).
+    An instance is named by its class and its arguments, if these are known: from the fields of a dataclass,
+    or from our base classes, which remember them. An object without a module or file gets the name
+    ``object:...``, which is valid only in this process (see :func:`needs_this_process`).
 
     Raises:
-        ConfigError: unknown kind.
+        ConfigError: the kind is unknown.
     """
     known = kind_named(kind)
     if isinstance(obj, (str, Mapping)):
@@ -64,7 +64,7 @@ def references_to(kind: str, objs: object) -> list[str | dict[str, Any]]:
 
 
 def needs_this_process(spec: Spec) -> bool:
-    """Whether a reference names an object that no other process has: it needs ``backend="inline"``."""
+    """Return whether a reference names an object of only this process; it needs ``backend="inline"``."""
     return Reference.parse(spec).target.startswith(OBJECT_PREFIX)
 
 
@@ -80,17 +80,17 @@ def registered(target: str, where: str) -> object:
 
 
 def source_digest(obj: object) -> str:
-    """Return the sha256 of the source that defines an object, empty if it cannot be had."""
+    """Return the sha256 of the source that defines an object; empty if the source is not available."""
     thing: Any = obj if inspect.isclass(obj) or inspect.isroutine(obj) else type(obj)
     try:
         return hashlib.sha256(inspect.getsource(thing).encode()).hexdigest()
     except (OSError, TypeError):
-        return ""  # typed at a prompt: nobody keeps its text
+        return ""  # typed at a prompt, so its text is not kept
 
 
 def _home(obj: object) -> str | None:
-    """Return ``module:Name`` or ``file.py:Name`` under which another process finds this very thing."""
-    thing = getattr(obj, "target", obj)  # a plug-in stands for the function or class it was made of
+    """Return the ``module:Name`` or ``file.py:Name`` from which another process gets the same object."""
+    thing = getattr(obj, "target", obj)  # a plug-in stands for its function or class
     name = getattr(thing, "__qualname__", None)
     module = sys.modules.get(getattr(thing, "__module__", None) or "")
     if name is None or module is None or "<" in name:
@@ -113,7 +113,7 @@ def _place(module: ModuleType) -> str | None:
 
 
 def _bound_name(obj: object) -> str | None:
-    """Return where a module holds this object under a name of its own, e.g. a template with its functions."""
+    """Return the module and name of a variable that holds this object, e.g. a template with its functions."""
     for module in _modules_around(obj):
         place = _place(module)
         if place is None:

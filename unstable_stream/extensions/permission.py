@@ -1,8 +1,9 @@
-"""Which code may be loaded: all of it where a person names it, only what an operator allowed elsewhere.
+"""Decide whether code may be loaded: always if a person names it, else only if an operator allowed it.
 
-A recorded configuration names code. Whoever reads it from a log that others write to would run their code.
-So a process that serves recorded runs is confined: it loads what is built in, and what the patterns of its
-operator allow (``--allow-code``, or the environment variable :data:`ALLOW_CODE`; child processes inherit it).
+A recorded configuration names code. If others can write to a log, a process that reads configurations from it
+would run their code. So a process that serves recorded runs is confined. It loads only built-in code and code
+that the operator's patterns allow (``--allow-code``, or the environment variable :data:`ALLOW_CODE`; child
+processes inherit it).
 """
 
 import glob
@@ -18,13 +19,13 @@ from unstable_stream.errors import ConfigError
 __all__ = ["ALLOW_CODE", "allowed_patterns", "check_allowed", "confine", "confined", "pattern_of"]
 
 ALLOW_CODE: Final = "UNSTABLE_STREAM_ALLOW_CODE"
-"""Patterns (``fnmatch``) of targets, separated by commas; ``*`` allows all, nothing allows none."""
+"""Patterns (``fnmatch``) of targets, separated by commas; ``*`` allows all, an empty value allows none."""
 
 _here: ContextVar[tuple[str, ...] | None] = ContextVar("unstable_stream_allowed_code", default=None)
 
 
 def allowed_patterns() -> tuple[str, ...] | None:
-    """Return the patterns in force; ``None``: this process is not confined."""
+    """Return the patterns that apply; ``None``: this process is not confined."""
     here = _here.get()
     if here is not None:
         return here
@@ -33,17 +34,17 @@ def allowed_patterns() -> tuple[str, ...] | None:
 
 
 def confine(patterns: Iterable[str] = ()) -> None:
-    """Confine this process and those it starts to ``patterns``, beside what :data:`ALLOW_CODE` allows."""
+    """Confine this process and its child processes to ``patterns`` and those of :data:`ALLOW_CODE`."""
     os.environ[ALLOW_CODE] = ",".join(dict.fromkeys((*_split(os.environ.get(ALLOW_CODE, "")), *patterns)))
 
 
 @contextmanager
 def confined(patterns: Iterable[str] | None = ()) -> Iterator[None]:
-    """Confine what is done inside to ``patterns``, beside what :data:`ALLOW_CODE` allows; ``None`` does not.
+    """Confine the code inside the block to ``patterns`` and :data:`ALLOW_CODE`; ``None``: do not confine it.
 
-    It ends with the block, so a library call that confines itself leaves its caller as free as before. A
-    thread begun inside is confined if it runs in a copy of the context (:func:`contextvars.copy_context`); a
-    process begun inside has to be told: see :func:`confine`.
+    The limit ends with the block, so a library call that confines itself does not confine its caller. A
+    thread started inside is confined if it runs in a copy of the context (:func:`contextvars.copy_context`).
+    A process started inside must be told: see :func:`confine`.
     """
     if patterns is None:
         yield
@@ -56,12 +57,12 @@ def confined(patterns: Iterable[str] | None = ()) -> Iterator[None]:
 
 
 def pattern_of(target: str) -> str:
-    """Return a pattern that matches this target and no other; a comma matches any character."""
+    """Return a pattern that matches only this target; a comma in it matches any character."""
     return glob.escape(target).replace(",", "?")
 
 
 def check_allowed(target: str, what: str) -> None:
-    """Raise :class:`ConfigError`, naming the flag, if this process may not load ``target``."""
+    """Raise a :class:`ConfigError` that names the flag if this process may not load ``target``."""
     patterns = allowed_patterns()
     if patterns is None or any(fnmatchcase(target, pattern) for pattern in patterns):
         return

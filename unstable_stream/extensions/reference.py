@@ -1,7 +1,7 @@
-"""References: a target and the arguments it is called with, as a table or as one string.
+"""References: a target and its arguments, as a table or as one string.
 
-``{type = "bots.py:Careful", depth = 3}`` and ``"bots.py:Careful(depth=3)"`` are the same. The string goes
-where an event holds one, such as an environment's id.
+``{type = "bots.py:Careful", depth = 3}`` and ``"bots.py:Careful(depth=3)"`` are the same. The string form is
+for places where an event holds a string, such as an environment's id.
 """
 
 import ast
@@ -16,29 +16,29 @@ from unstable_stream.errors import ConfigError
 __all__ = ["OBJECT_PREFIX", "Reference", "Spec", "absolute"]
 
 Spec: TypeAlias = str | Mapping[str, Any]
-"""A reference as a configuration holds it."""
+"""The form of a reference in a configuration."""
 
 OBJECT_PREFIX: Final = "object:"
-"""Begins the name of an object that lives in this process only."""
+"""The prefix of the name of an object that only this process has."""
 
 _FILE: Final = re.compile(r"(?P<path>.+\.py)(?::(?P<name>[A-Za-z_][\w.]*)?)?")
 
 
 @dataclass(frozen=True)
 class Reference:
-    """What a configuration names."""
+    """A target that a configuration names, and its arguments."""
 
     target: str
     """``name``, ``package.module:Name``, ``path/to/file.py:Name`` or an entry point's name."""
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    """JSON values, given by keyword."""
+    """JSON values, passed by keyword."""
 
     @classmethod
     def parse(cls, spec: Spec, where: str = "extension") -> "Reference":
         """Read a table or a string; ``where`` names the key in messages.
 
         Raises:
-            ConfigError: a table without ``type``, or arguments that are no ``key=value`` with plain values.
+            ConfigError: the table has no ``type``, or an argument is no ``key=value`` with a plain value.
         """
         if not isinstance(spec, str):
             arguments = dict(spec)
@@ -71,7 +71,7 @@ class Reference:
 
     @property
     def file(self) -> tuple[Path, str] | None:
-        """Path and name if the target is in a file; the name may be empty."""
+        """Path and name if the target is in a file, else ``None``; the name may be empty."""
         found = _FILE.fullmatch(self.target)
         if found is None or self.target.startswith(OBJECT_PREFIX):
             return None
@@ -79,12 +79,14 @@ class Reference:
 
     @property
     def names_code(self) -> bool:
-        """Whether it says where the code is, in a module or a file, and is no mere name."""
+        """True if the target gives the place of the code, a module or a file, and is not only a name."""
         return ":" in self.target or self.file is not None
 
 
 def absolute(spec: Spec, where: str = "extension", directory: Path | None = None) -> str | dict[str, Any]:
-    """Return the reference with a relative file path made absolute, against ``directory`` or this one."""
+    """Return the reference with an absolute file path; ``directory``, by default the present one, is its
+    base.
+    """
     reference = Reference.parse(spec, where)
     file = reference.file
     if file is not None:

@@ -1,4 +1,4 @@
-"""Which code a reference stands for here and now: to be recorded, and compared later."""
+"""Identify the code that a reference stands for now, to record it and compare it later."""
 
 from functools import cache
 from importlib.metadata import PackageNotFoundError, packages_distributions, version
@@ -15,10 +15,10 @@ __all__ = ["use_of"]
 
 
 def use_of(kind: Kind, reference: Reference, where: str = "") -> ExtensionUse:
-    """Return kind, target and what tells this code from another: distribution and version, source digest.
+    """Return kind and target, and the identity of the code: distribution and version, source digest.
 
     Raises:
-        ConfigError: the code cannot be loaded here.
+        ConfigError: this process cannot load the code.
     """
     where = where or kind.key
     if reference.target.startswith(OBJECT_PREFIX):
@@ -43,7 +43,7 @@ def _distribution(module: str) -> tuple[str, str]:
         try:
             return name, version(name)
         except PackageNotFoundError:
-            continue  # half removed: its metadata is gone
+            continue  # the package is half removed: its metadata is missing
     return "", ""
 
 

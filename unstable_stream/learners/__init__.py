@@ -1,4 +1,4 @@
-"""The learner: a LoRA policy, an optimizer and durable checkpoints; the algorithm is handed in."""
+"""The learner: a LoRA policy, an optimizer and durable checkpoints. The caller passes the algorithm."""
 
 from unstable_stream.learners.checkpoint import (
     CheckpointInfo,

@@ -7,16 +7,16 @@ A directory holds::
     optimizer.pt                optimizer state (absent when saved light or pruned)
     state.json                  update number, positions, seed, settings, sha256 of the files above
 
-The learning rate and all random choices are functions of (settings, seed, update number), so those three are
-the whole schedule and random state.
+The learning rate and all random choices are functions of settings, seed and update number. So a checkpoint
+needs no other schedule state or random state.
 
 Saving, in order; a crash between any two leaves the previous checkpoints untouched and at most a
 ``.tmp-`` directory that the next save removes:
 
-1. write every file into ``.tmp-NAME`` beside the destination, fsync each;
+1. write every file into ``.tmp-NAME`` beside the destination and fsync each;
 2. fsync that directory;
-3. rename an attempt of the same name out of the way, if there is one (see :func:`save_checkpoint`);
-4. rename ``.tmp-NAME`` to ``NAME``, fsync the parent.
+3. if there is an unpublished attempt of the same name, rename it (see :func:`save_checkpoint`);
+4. rename ``.tmp-NAME`` to ``NAME`` and fsync the parent.
 """
 
 import hashlib
@@ -55,35 +55,35 @@ _FORMAT: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class CheckpointInfo:
-    """What a checkpoint event says about the files."""
+    """The facts about the files that a checkpoint event records."""
 
     path: str
     """Absolute directory."""
     sha256: str
     """Hex digest of ``adapter_model.safetensors``."""
     size_bytes: int
-    """Of ``adapter_model.safetensors``."""
+    """Bytes of ``adapter_model.safetensors``."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointState:
-    """``state.json``: where training stood."""
+    """The content of ``state.json``: the state of training."""
 
     update: int
-    """Updates done; training goes on with the next."""
+    """The number of finished updates; training goes on with the next one."""
     base_model: str
     lora: dict[str, Any]
     seed: int = 0
     samples_seen: int = 0
     positions: dict[str, int] = field(default_factory=dict)
-    """``topic[partition]`` to the next offset, as in the learner update."""
+    """The next offset by ``topic[partition]``, as in the learner update."""
     settings: dict[str, Any] = field(default_factory=dict)
-    """Optimizer and schedule settings it was trained with, for a reader; not restored."""
+    """The optimizer and schedule settings of the training, for readers. They are not restored."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedCheckpoint:
-    """A checkpoint read back and verified."""
+    """A checkpoint that was read and verified."""
 
     info: CheckpointInfo
     state: CheckpointState
@@ -100,10 +100,10 @@ def save_checkpoint(
     state: CheckpointState,
     optimizer: Mapping[str, Any] | None = None,
 ) -> CheckpointInfo:
-    """Write a checkpoint durably and atomically; ``optimizer=None`` saves the adapter alone.
+    """Write a checkpoint durably and atomically; ``optimizer=None`` saves only the adapter.
 
-    If ``directory`` exists, it is an attempt whose event was never published (an update is made again
-    only then), so it is replaced. Leftovers of crashed saves beside it are removed.
+    If ``directory`` exists, its event was never published: only then is an update made again. So it is
+    replaced. Leftovers of crashed saves beside it are removed.
 
     Raises :class:`~unstable_stream.errors.CheckpointError`: the disk is full or not writable.
     """
@@ -146,10 +146,11 @@ def load_checkpoint(path: Path | str, expect_sha256: str | None = None) -> Loade
 
     Args:
         path: the checkpoint's directory.
-        expect_sha256: the adapter's digest as the checkpoint event recorded it.
+        expect_sha256: the adapter's digest in the checkpoint event.
 
     Raises:
-        CheckpointError: missing, incomplete, written by a newer version, or not what was recorded.
+        CheckpointError: the checkpoint is missing, incomplete, written by a newer version, or differs from
+            the recorded digest.
     """
     directory = Path(path).absolute()
     remedy = "resume from an earlier checkpoint of the run, or restore this directory from a backup"
@@ -165,7 +166,7 @@ def load_checkpoint(path: Path | str, expect_sha256: str | None = None) -> Loade
         contents = {
             name: _read_verified(directory / name, digest, remedy)
             for name, digest in digests.items()
-            if name != _OPTIMIZER or (directory / name).exists()  # it may have been pruned
+            if name != _OPTIMIZER or (directory / name).exists()  # the optimizer state may have been pruned
         }
         adapter_bytes = contents[_ADAPTER]
     except FileNotFoundError as error:
@@ -191,8 +192,8 @@ def load_checkpoint(path: Path | str, expect_sha256: str | None = None) -> Loade
 def prune_optimizer_states(root: Path, *, keep_last: int) -> list[Path]:
     """Delete the optimizer states of all but the newest ``keep_last`` checkpoints; adapters stay.
 
-    Newest by name: names are zero-padded. Returns what was deleted. A pruned checkpoint still loads, without
-    optimizer state.
+    The newest are last by name, because names are zero-padded. Returns the deleted files. A pruned checkpoint
+    can still be loaded, without optimizer state.
     """
     states = sorted(root.glob(f"[!.]*/{_OPTIMIZER}"), key=lambda path: path.parent.name)
     pruned = states[: max(0, len(states) - keep_last)]

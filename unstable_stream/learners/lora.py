@@ -34,7 +34,7 @@ ALL_PROJECTIONS: Final = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "
 
 @dataclass(frozen=True, slots=True)
 class LoraSettings:
-    """The documented ``lora_cfg``."""
+    """The LoRA settings, as ``lora_cfg`` documents them."""
 
     lora_rank: int = 16
     lora_alpha: int = 32
@@ -43,7 +43,7 @@ class LoraSettings:
 
     @classmethod
     def from_settings(cls, settings: "Mapping[str, Any] | LoraSettings | None") -> "LoraSettings":
-        """Accept the documented mapping; raises :class:`LearnerError` for a key it does not have."""
+        """Read the documented mapping; raises :class:`LearnerError` for an unknown key."""
         if isinstance(settings, LoraSettings):
             return settings
         values = dict(settings or {})
@@ -57,17 +57,17 @@ class LoraSettings:
             ) from error
 
     def to_dict(self) -> dict[str, Any]:
-        """As recorded in checkpoint events: JSON values only."""
+        """Return the settings as JSON values, as checkpoint events record them."""
         return {**asdict(self), "target_modules": list(self.target_modules)}
 
 
 def build_policy(
     model_name: str, settings: LoraSettings, *, device: torch.device, base_dtype: torch.dtype, seed: int
 ) -> Any:  # a transformers model, which publishes no types
-    """Load the base model, freeze it and inject a fresh adapter that changes nothing yet (B is zero).
+    """Load the base model, freeze it and add a fresh adapter that changes nothing yet (B is zero).
 
-    Returns the Hugging Face model itself, adapter layers in place: PEFT's wrapper would only cost time.
-    The adapter is float32 whatever the base is, and initialised from ``seed`` alone.
+    Returns the Hugging Face model itself with adapter layers in it: PEFT's wrapper would only cost time. The
+    adapter is float32 for every base model, and only ``seed`` decides its first values.
     """
     try:
         with _no_progress_bar():
@@ -129,7 +129,7 @@ def adapter_weights(model: nn.Module) -> dict[str, Tensor]:
 
 
 def load_adapter_weights(model: nn.Module, weights: Mapping[str, Tensor], *, origin: str) -> None:
-    """Copy an adapter's tensors in; raises :class:`LearnerError` unless names and shapes agree."""
+    """Copy an adapter's tensors into the model; raises :class:`LearnerError` if names or shapes differ."""
     own = {_file_name(name): parameter for name, parameter in _adapter_parameters(model).items()}
     wrong = sorted(
         name
@@ -147,7 +147,7 @@ def load_adapter_weights(model: nn.Module, weights: Mapping[str, Tensor], *, ori
 
 
 def load_adapter_directory(model: nn.Module, directory: Path, settings: LoraSettings) -> None:
-    """Start from an adapter on disk; raises :class:`LearnerError` unless it fits ``settings`` and model."""
+    """Load an adapter from disk; raises :class:`LearnerError` if it does not fit ``settings`` and model."""
     try:
         found = json.loads((directory / "adapter_config.json").read_bytes())
         weights = safetensors.torch.load_file(directory / "adapter_model.safetensors")
@@ -165,8 +165,8 @@ def load_adapter_directory(model: nn.Module, directory: Path, settings: LoraSett
 def checkpoint_activations(model: Any) -> None:  # a transformers model
     """Recompute every decoder layer in the backward pass instead of keeping its activations.
 
-    Costs about a third more time. Unlike Hugging Face's ``gradient_checkpointing`` it needs no support by
-    the model.
+    It costs about a third more time. Unlike Hugging Face's ``gradient_checkpointing``, it works with every
+    model.
     """
     layers = getattr(model.get_decoder(), "layers", None)
     if not isinstance(layers, nn.ModuleList):
@@ -180,7 +180,7 @@ def checkpoint_activations(model: Any) -> None:  # a transformers model
 
 @contextlib.contextmanager
 def _no_progress_bar() -> Iterator[None]:
-    """Keep the terminal, or the notebook, to those who have something to say."""
+    """Silence the progress bars of transformers in the terminal or notebook."""
     shown = transformers_logging.is_progress_bar_enabled()
     transformers_logging.disable_progress_bar()
     try:
@@ -190,7 +190,7 @@ def _no_progress_bar() -> Iterator[None]:
             transformers_logging.enable_progress_bar()
 
 
-def _recompute(layer: Any) -> None:  # replacing a module's forward is beyond the type system
+def _recompute(layer: Any) -> None:  # the type system does not allow replacing a module's forward
     forward = layer.forward
 
     def checkpointed(*args: Any, **kwargs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""How a batch is cut up: optimizer steps, and micro-batches of rows of similar length."""
+"""Divide a batch into optimizer steps and into micro-batches of rows of similar length."""
 
 from collections.abc import Sequence
 
@@ -8,13 +8,13 @@ __all__ = ["micro_batches", "optimizer_chunks"]
 
 
 def micro_batches(lengths: Sequence[int], *, max_rows: int, max_tokens: int) -> list[list[int]]:
-    """Partition rows so that padding is small: sorted by length, longest first.
+    """Divide rows into micro-batches with little padding: rows are sorted by length, longest first.
 
     Args:
-        lengths: tokens per row.
-        max_rows: rows per micro-batch.
-        max_tokens: rows times longest row, padding included; a single longer row gets a micro-batch of
-            its own.
+        lengths: the number of tokens of each row.
+        max_rows: the most rows of a micro-batch.
+        max_tokens: the most tokens of a micro-batch: rows times the longest row, with padding. A single
+            longer row gets a micro-batch of its own.
 
     Returns:
         Indices into ``lengths``, each exactly once; equal lengths keep their order. Longest first: if
@@ -32,9 +32,10 @@ def micro_batches(lengths: Sequence[int], *, max_rows: int, max_tokens: int) -> 
 
 
 def optimizer_chunks(count: int, steps: int, *, seed: int, update: int) -> list[list[int]]:
-    """Split ``count`` samples into ``steps`` chunks of nearly equal size, shuffled by (seed, update).
+    """Split ``count`` samples into ``steps`` chunks of nearly equal size; ``seed`` and ``update`` shuffle
+    them.
 
-    One step keeps the batch order; fewer samples than steps give one chunk per sample.
+    One chunk keeps the batch order. Fewer samples than steps give one chunk per sample.
     """
     if steps == 1:
         return [list(range(count))]

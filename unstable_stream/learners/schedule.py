@@ -1,4 +1,4 @@
-"""The learning rate as a function of the update number: nothing to save, nothing to drift on resume."""
+"""The learning rate is a function of the update number. So nothing must be saved for a resume."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,11 +15,11 @@ class LrSchedule:
 
     type: str = "constant"
     final_fraction: float = 0.0
-    """Of the peak learning rate, reached at update ``total`` and kept after it."""
+    """The fraction of the peak learning rate that is reached at update ``total`` and kept after it."""
     total: int = 0
-    """Updates of the run; needed by ``linear``."""
+    """The number of updates of the run; ``linear`` needs it."""
     warmup: int = 0
-    """Updates over which the rate first rises linearly to the schedule."""
+    """The number of first updates over which the rate rises linearly to the schedule."""
 
     def __post_init__(self) -> None:
         if self.type not in ("constant", "linear"):
@@ -34,7 +34,7 @@ class LrSchedule:
 
     @classmethod
     def from_settings(cls, settings: "Mapping[str, Any] | LrSchedule | None") -> "LrSchedule":
-        """Accept a mapping such as ``{"type": "linear", "final_fraction": 0.05, "total": 110}``."""
+        """Read a mapping such as ``{"type": "linear", "final_fraction": 0.05, "total": 110}``."""
         if isinstance(settings, LrSchedule):
             return settings
         try:
@@ -45,7 +45,7 @@ class LrSchedule:
             ) from error
 
     def factor(self, update: int) -> float:
-        """What the peak learning rate is multiplied by in ``update`` (from 1)."""
+        """Return the factor of the peak learning rate in ``update`` (counted from 1)."""
         value = 1.0
         if self.type == "linear":
             progress = min(1.0, (update - 1) / max(1, self.total - 1))

@@ -1,8 +1,9 @@
-"""The learner core: batches in, a better adapter and its checkpoint out. No log, no clock, no Ray.
+"""The learner core takes batches and returns a better adapter and its checkpoint. It uses no log, clock or
+Ray.
 
-An update is a function of (weights, optimizer state, batch, update number): the learning rate, the
-shuffle and dropout follow from the seed and the update number, so a run resumed from a checkpoint
-continues the same curve, bit for bit on a CPU.
+An update is a function of weights, optimizer state, batch and update number. The seed and the update number
+decide the learning rate, the shuffle and dropout. So a run resumed from a checkpoint continues the same
+curve, bit for bit on a CPU.
 """
 
 import contextlib
@@ -43,7 +44,7 @@ _NAMED_IDS = 8
 
 
 class Sample(Protocol):
-    """What the learner itself needs to know of a training sample."""
+    """The fields of a training sample that the learner itself needs."""
 
     @property
     def step_id(self) -> str: ...
@@ -59,7 +60,9 @@ BatchT = TypeVar("BatchT")
 
 
 class Algorithm(Protocol[SampleT_contra, BatchT]):
-    """What the learner asks of an algorithm; see ``unstable_stream.algorithms.BaseAlgo`` for the meaning."""
+    """The methods of an algorithm that the learner calls; ``unstable_stream.algorithms.BaseAlgo`` explains
+    them.
+    """
 
     def initialize(
         self,
@@ -78,7 +81,7 @@ class Algorithm(Protocol[SampleT_contra, BatchT]):
 
 @dataclass(frozen=True, slots=True)
 class UpdateResult:
-    """What an update did; with the drawn batch's drops it makes the learner-update event."""
+    """The result of an update. The learner-update event holds it and the drops of the drawn batch."""
 
     update: int
     loss: float
@@ -87,7 +90,7 @@ class UpdateResult:
     trained_ids: tuple[str, ...]
     """Step ids in batch order, masked ones included."""
     dropped: tuple[DroppedStep, ...]
-    """Samples the algorithm would not train on, all as ``truncated``."""
+    """Ids of samples that the algorithm left out, all as ``truncated``."""
 
 
 class StandardLearner(Generic[SampleT, BatchT]):
@@ -95,31 +98,30 @@ class StandardLearner(Generic[SampleT, BatchT]):
 
     Args:
         model_name: Hugging Face directory or id of the base model.
-        algorithm: forms the loss; bound to this learner's policy.
-        batch_size: samples an update takes at most.
-        mini_batch_size: rows of a micro-batch at most. Rows of similar length share one; the gradient is that
-            of the whole batch at once.
-        max_micro_batch_tokens: tokens of a micro-batch at most, padding included.
-        learning_rate: AdamW's peak.
+        algorithm: forms the loss; it is bound to this learner's policy.
+        batch_size: the most samples of an update.
+        mini_batch_size: the most rows of a micro-batch. Rows of similar length share one; the gradient is
+            still that of the whole batch.
+        max_micro_batch_tokens: the most tokens of a micro-batch, including padding.
+        learning_rate: the peak learning rate of AdamW.
         lr_schedule: ``{"type": "constant" | "linear", "final_fraction": …, "total": updates, "warmup":
             updates}``.
-        grad_clip: bound of the gradient's global L2 norm per optimizer step.
+        grad_clip: upper bound of the gradient's global L2 norm in each optimizer step.
         optimizer_steps_per_update: the batch is shuffled and split into this many optimizer steps.
         lora_cfg: ``lora_rank``, ``lora_alpha``, ``lora_dropout``, ``target_modules`` (default: all
             projections).
         initial_lora_path: an adapter directory to start from.
-        max_train_len: prompt and completion tokens of a sample that are trained on; the rest of its
-            completion is cut off, and a sample whose prompt fills it is dropped as ``truncated``.
-            ``None``: no limit.
-        max_generation_len: the rollout's token limit, Dr. GRPO's normaliser.
-        gradient_checkpointing: recompute activations by the model's own means.
-        activation_checkpointing: recompute every decoder layer and the logits, whatever the model supports.
-        ckpt_root: where checkpoints go, one directory each, named by model uid.
+        max_train_len: the most tokens of a sample, prompt and completion together. The rest of the completion
+            is cut off. A sample whose prompt fills it is dropped as ``truncated``. ``None``: no limit.
+        max_generation_len: the rollout's token limit, the normaliser of Dr. GRPO.
+        gradient_checkpointing: recompute activations with the model's own method.
+        activation_checkpointing: recompute every decoder layer and the logits; this works with every model.
+        ckpt_root: the directory of checkpoints; each has a directory there, named by model uid.
         device: default: CUDA if there is one. bfloat16 autocast on CUDA, float32 on a CPU.
-        num_threads: PyTorch threads of this process; ``None``: leave them.
+        num_threads: PyTorch threads of this process; ``None``: do not change them.
 
     Raises:
-        LearnerError: settings that cannot work, a base model that cannot be loaded or adapted.
+        LearnerError: the settings cannot work, or the base model cannot be loaded or adapted.
     """
 
     def __init__(
@@ -226,16 +228,17 @@ class StandardLearner(Generic[SampleT, BatchT]):
         update_number: int,
         admissions: Sequence[Admission] | None = None,
     ) -> UpdateResult:
-        """Train on one batch; ``admissions`` says what becomes of each sample, ``None``: ask the algorithm.
+        """Train on one batch. ``admissions`` holds the decision about each sample; ``None``: ask the
+        algorithm.
 
-        A batch without a trainable token (every turn truncated and masked or dropped) changes no weight and
-        takes no optimizer step; it still counts as an update.
+        A batch without a trainable token (every turn is truncated and masked or dropped) changes no weight
+        and takes no optimizer step. It still counts as an update.
 
         Raises:
-            LearnerError: an update out of turn, an empty or too large batch; or a loss or gradient that
-                is not finite. The last leaves the optimizer step untaken and this object unusable until
-                :meth:`load`: earlier optimizer steps of the same update may have been taken, and must not
-                be saved.
+            LearnerError: the update is not the next one, the batch is empty or too large, or a loss or
+                gradient is not finite. In the last case the optimizer step is not taken, and this object
+                cannot be used until :meth:`load`: earlier optimizer steps of this update may be done and must
+                not be saved.
         """
         self._check_usable()
         if update_number != self._step + 1:
@@ -315,11 +318,12 @@ class StandardLearner(Generic[SampleT, BatchT]):
         )
 
     def load(self, path: Path | str, expect_sha256: str | None = None) -> CheckpointState:
-        """Continue from a full checkpoint: weights, optimizer state and counters become those saved.
+        """Continue from a full checkpoint: restore weights, optimizer state and counters.
 
         Raises:
-            CheckpointError: see :func:`~unstable_stream.learners.load_checkpoint`; or no optimizer state.
-            LearnerError: an adapter of another shape, alpha or seed than configured.
+            CheckpointError: see :func:`~unstable_stream.learners.load_checkpoint`; or there is no optimizer
+                state.
+            LearnerError: the adapter has another shape, alpha or seed than the configuration.
         """
         loaded = load_checkpoint(path, expect_sha256)
         if loaded.optimizer is None:
@@ -338,7 +342,8 @@ class StandardLearner(Generic[SampleT, BatchT]):
                     "Resume with the run's own configuration"
                 )
         load_adapter_weights(self.model, loaded.adapter, origin=str(path))
-        # Hyper-parameters come from the configuration (they may be changed on resume), state from the file.
+        # Hyper-parameters come from the configuration, because a resume may change them; state comes from the
+        # file.
         groups = self._optimizer.state_dict()["param_groups"]
         self._optimizer.load_state_dict({"state": loaded.optimizer["state"], "param_groups": groups})
         self._step = loaded.state.update
@@ -349,12 +354,12 @@ class StandardLearner(Generic[SampleT, BatchT]):
     def _optimizer_step(
         self, samples: list[SampleT], count: int, share: float, update: int, totals: dict[str, float]
     ) -> float:
-        """Accumulate the gradient of ``samples``, clip, step. Returns the norm before clipping.
+        """Accumulate the gradient of ``samples``, clip it and step. Return the norm before clipping.
 
         Args:
-            count: samples the mean is over: ``samples`` and the masked ones.
-            share: of this optimizer step in the update's loss.
-            totals: the update's sums, added to.
+            count: the number of samples in the mean: ``samples`` and the masked ones.
+            share: the share of this optimizer step in the update's loss.
+            totals: the update's sums, to which this step adds.
         """
         lengths = [self._length(sample) for sample in samples]
         batches = micro_batches(
@@ -370,7 +375,7 @@ class StandardLearner(Generic[SampleT, BatchT]):
             totals["_padded_tokens"] += padded
             totals["_padding"] += padded - sum(lengths[index] for index in indices)
         norm = nn.utils.clip_grad_norm_(self._parameters, self.grad_clip).item()
-        # One transfer for all micro-batches: reading each would wait for the device each time.
+        # Transfer the values of all micro-batches at once: each separate read would wait for the device.
         names = list(sums[0])
         table = torch.stack([torch.stack([row[name].float() for name in names]) for row in sums]).tolist()
         losses = [row[names.index("loss")] for row in table]
@@ -417,7 +422,7 @@ class StandardLearner(Generic[SampleT, BatchT]):
 
     @contextlib.contextmanager
     def _seeded(self, update: int) -> Iterator[Self]:
-        """Make PyTorch's global generators (dropout) a function of seed and update, and put them back."""
+        """Seed PyTorch's global generators (dropout) from seed and update; restore them at the end."""
         with torch.random.fork_rng(devices=[self.device] if self._on_gpu else []):
             torch.manual_seed((self.seed * 1_000_003 + update) % 2**63)
             yield self

@@ -1,1 +1,1 @@
-"""What is shown of a run while it goes on: the terminal, and metrics for Prometheus."""
+"""Show a run while it goes on: in the terminal, and as metrics for Prometheus."""

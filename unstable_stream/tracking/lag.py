@@ -1,4 +1,4 @@
-"""How far each consumer group is behind: what it has committed against what the topics hold."""
+"""Measure the lag of each consumer group: its committed positions against the ends of the topics."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -12,37 +12,39 @@ from unstable_stream.log.reading import read_on
 __all__ = ["Lag", "live_groups", "measure_lag", "run_of_group"]
 
 _COUNTED_UP_TO: Final = 16
-"""Offsets. Transaction markers take offsets too, so a short way behind may be no way at all: it is read."""
+"""Offsets. Transaction markers take offsets too, so a smaller lag is counted by reading the records."""
 _COUNTING_DEADLINE_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """Where one group stands in one partition."""
+    """The position of one group in one partition."""
 
     group: str
     at: TopicPartition
     committed: int | None
-    """``None``: nothing committed yet; it will begin at the beginning."""
+    """``None``: the group has committed nothing yet and will begin at the beginning."""
     end: int
     lag: int
-    """Records not committed yet: exact near the end; further behind, offsets, on Kafka a few more."""
+    """Records not committed yet. The number is exact near the end; further behind it counts offsets, on Kafka
+    a few more than records.
+    """
 
 
 def run_of_group(group: str) -> str | None:
-    """Return the run a group serves (``reward-processor/RUN``), ``None`` if it serves all."""
+    """Return the run that a group serves (``reward-processor/RUN``); ``None`` if it serves all runs."""
     return group.partition("/")[2] or None
 
 
 async def live_groups(log: EventLog, finished: Collection[str]) -> list[str]:
-    """Return the groups that are not of a finished run, sorted."""
+    """Return the groups, sorted, without those of finished runs."""
     return [group for group in await log.groups() if run_of_group(group) not in finished]
 
 
 async def measure_lag(log: EventLog, groups: Sequence[str], topics: Collection[str]) -> list[Lag]:
-    """Return where these groups stand on these topics, by group, topic and partition."""
+    """Return the positions of these groups on these topics, by group, topic and partition."""
     there = await log.topics()
-    # Positions before ends: what is committed meanwhile makes a lag too large, never negative.
+    # Read positions before ends: a commit in between makes a lag too large, never negative.
     committed = {group: await log.committed_positions(group) for group in groups}
     read = {at.topic for positions in committed.values() for at in positions}.intersection(there, topics)
     begins, ends = await asyncio.gather(_of_all(log.beginning_offsets, read), _of_all(log.end_offsets, read))
@@ -62,7 +64,7 @@ async def _of_all(look_up: Callable[[str], Awaitable[Positions]], topics: Collec
 
 
 async def _counted(log: EventLog, found: Sequence[Lag], begins: Mapping[TopicPartition, int]) -> list[Lag]:
-    """Replace short lags by the number of records there are."""
+    """Replace short lags by the exact number of records."""
     starts: dict[TopicPartition, int] = {}
     for each in found:
         if 0 < each.lag <= _COUNTED_UP_TO:
@@ -87,7 +89,9 @@ async def _counted(log: EventLog, found: Sequence[Lag], begins: Mapping[TopicPar
 async def _record_offsets(
     log: EventLog, starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, list[int]]:
-    """Return the offsets of the records from ``starts`` to ``ends``, of the partitions read in time."""
+    """Return the offsets of the records from ``starts`` to ``ends``, for the partitions that were read in
+    time.
+    """
     offsets: dict[TopicPartition, list[int]] = {at: [] for at in starts}
     consumer = await log.consumer(sorted({at.topic for at in starts}), start="end")
     try:
@@ -102,7 +106,7 @@ async def _record_offsets(
                 positions = consumer.positions()
                 return {at: found for at, found in offsets.items() if positions[at] >= ends[at]}
     except OffsetOutOfRangeError:
-        return {}  # retention has just moved a beginning: the offsets will do
+        return {}  # retention has just moved a beginning; then the lag in offsets stays
     finally:
         await consumer.close()
     return offsets

@@ -1,4 +1,4 @@
-"""What a monitor knows: a fold of every record of the log into counts and latest values."""
+"""The state of a monitor: a fold of every record of the log into counts and latest values."""
 
 from collections import Counter
 from typing import Any, Final, TypeAlias
@@ -22,12 +22,13 @@ from unstable_stream.tracking.reports import ARCHIVER, LAUNCHER, read_archived, 
 __all__ = ["Key", "MonitorState"]
 
 Key: TypeAlias = tuple[str, ...]
-"""What a count or value is of; the first is the run."""
+"""The labels of a count or value; the first is the run."""
 
 _DECODED: Final = frozenset({"runs", "game-outcomes", "learner-updates", "dead-letters", "metrics"})
-"""Of the other topics a record's headers tell enough."""
+"""The topics whose records are decoded; for other topics the headers of a record are enough."""
 _MOST_RUNS: Final = 100
-"""Every run has series of its own; those of the longest silent are given up beyond this many."""
+"""The most runs with series of their own. Beyond it, the longest silent run loses its series.
+"""
 _SOURCE_PREFIX: Final = b"/unstable_stream/runs/"
 _TYPE_NAMES: Final = {
     f"unstable_stream.{name}.v{version}".encode(): name
@@ -37,7 +38,7 @@ _TYPE_NAMES: Final = {
 
 
 class MonitorState:
-    """Feed it every record; it counts records, so one that was delivered twice counts twice."""
+    """The fold. Pass it every record. It counts records, so a record delivered twice counts twice."""
 
     def __init__(self, most_runs: int = _MOST_RUNS) -> None:
         self.runs = RunHistory()
@@ -46,30 +47,31 @@ class MonitorState:
         self.games: Counter[Key] = Counter()
         """Finished games by run, split and reason."""
         self.trained: Counter[Key] = Counter()
-        """Steps trained on by run."""
+        """Trained steps by run."""
         self.dropped: Counter[Key] = Counter()
-        """Steps dropped by run and reason."""
+        """Dropped steps by run and reason."""
         self.tokens: Counter[Key] = Counter()
-        """Completion tokens trained on by run."""
+        """Trained completion tokens by run."""
         self.update: dict[Key, float] = {}
         """Number of the latest learner update by run."""
         self.progress_s: dict[Key, float] = {}
-        """Unix time of the latest learner update, or of the run's latest start if that is later."""
+        """Unix seconds of the latest learner update, or of the run's latest start if that is later.
+        """
         self.dead_letters: Counter[Key] = Counter()
-        """By run, consumer (without its run) and topic."""
+        """Dead letters by run, consumer (without its run) and topic."""
         self.service_up: dict[Key, float] = {}
-        """By run and service: 1 or 0, as its launcher said last."""
+        """1 (up) or 0 (down) by run and service, from the launcher's latest report."""
         self.service_restarts: dict[Key, float] = {}
-        """By run and service, since the run was started or resumed."""
+        """Restarts by run and service, since the run was started or resumed."""
         self.archived: dict[Key, float] = {}
-        """Records stored by the run's archiver since it started."""
+        """Records that the run's archiver has stored since its start, by run."""
         self.values: dict[Key, float] = {}
-        """The latest value on ``metrics`` by run, source and name."""
+        """The latest value on topic ``metrics`` by run, source and name."""
         self._most_runs = most_runs
         self._recent: dict[str, None] = {}
 
     def apply(self, record: StoredRecord) -> None:
-        """Take in a record; what cannot be read is counted, with the type ``unreadable``."""
+        """Fold a record; an unreadable record is counted with the type ``unreadable``."""
         event: Event | None = None
         kind = _TYPE_NAMES.get(record.headers.get("ce_type", b""))
         source = record.headers.get("ce_source", b"")
@@ -101,7 +103,7 @@ class MonitorState:
             self.apply_run(event)
 
     def apply_run(self, event: Event) -> None:
-        """Take in an event of the topic ``runs`` without counting it."""
+        """Fold an event of topic ``runs`` without counting it."""
         run = event.run_id
         self._touch(run)
         self.runs.apply(event)
@@ -111,12 +113,12 @@ class MonitorState:
         for service in [key for key in self.service_up if key[0] == run]:
             self.service_up[service] = 0.0
         for value in [key for key in self.values if key[0] == run]:
-            del self.values[value]  # of the present, which is over
+            del self.values[value]  # these values describe a running run, and this one is over
 
     def _apply_update(self, event: LearnerUpdate) -> None:
         key = (event.run_id,)
         if event.update <= self.update.get(key, 0):
-            return  # delivered again
+            return  # the record was delivered again
         self.update[key] = event.update
         self.trained[key] += len(event.step_ids)
         self.tokens[key] += int(event.metrics.get("completion_tokens", 0))

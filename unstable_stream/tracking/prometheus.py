@@ -1,8 +1,8 @@
-"""The monitor: follows the log, measures how far its readers are, and serves both to Prometheus.
+"""The monitor follows the log, measures the lag of its groups, and serves both to Prometheus.
 
-It reads like anybody else, without a group, and writes nothing: the same for a local log, Kafka and a
-cluster, whichever services run where. Counts are folds of the log from where the monitor begins; they are
-served only once it has caught up, so that a restart shows no jump.
+It reads the log without a group and writes nothing. So it works in the same way on a local log and on Kafka,
+wherever the services run. Counts are folds of the log from the monitor's first position. It serves them only
+when it has caught up, so that a restart shows no jump.
 """
 
 import asyncio
@@ -46,16 +46,16 @@ async def run_monitor(
 
     Args:
         log: the event log.
-        port: to listen on; 0 takes a free one.
+        port: the port to listen on; 0 takes a free one.
         host: the address to listen on.
-        start: where counting begins; runs are known from their beginning in any case.
+        start: the place to begin counting; runs are always read from their beginning.
         stop: ends the monitor.
-        every_s: how often lag is measured and what is served renewed.
-        on_ready: told the port once the monitor has caught up with the log.
+        every_s: seconds between two measurements of lag, after which the served values are renewed.
+        on_ready: called with the port when the monitor has caught up with the log.
 
     Raises:
-        ServiceError: the port cannot be listened on.
-        LogUnavailableError: the log could not be reached to begin with; later on it is tried again.
+        ServiceError: the monitor cannot listen on the port.
+        LogUnavailableError: the log could not be reached at the start; later failures are tried again.
     """
     served = _Served()
     with _serving(served, host, port) as listening_on:
@@ -71,7 +71,7 @@ async def run_monitor(
 
 
 class _Served(Collector):
-    """What the next scrape gets; replaced as a whole, since scrapes come in other threads."""
+    """The answer to the next scrape. It is replaced as a whole, because scrapes come in other threads."""
 
     def __init__(self) -> None:
         self.metrics: Sequence[Metric] = ()
@@ -111,7 +111,7 @@ class _Monitor:
         self._ends: Mapping[TopicPartition, int] = {}
 
     async def catch_up(self, stop: asyncio.Event) -> None:
-        """Read what the log holds now, then serve it."""
+        """Read the log to its present end, then serve the values."""
         if self._start != "beginning" and RunStarted.TOPIC in await self._event_log.topics():
             async for _, event in events_to_end(self._event_log, (RunStarted.TOPIC,)):
                 self._state.apply_run(event)
@@ -125,7 +125,7 @@ class _Monitor:
         await self._measure()
 
     async def follow(self, stop: asyncio.Event) -> None:
-        """Read for one interval, then measure; a log that cannot be reached is tried again."""
+        """Read for one interval, then measure; try again if the log cannot be reached."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._every_s
         try:
@@ -146,13 +146,13 @@ class _Monitor:
             await self._consumer.close()
 
     async def _open(self) -> None:
-        """Follow all declared topics there are by now; the first run creates them."""
+        """Follow all declared topics that exist now; the first run creates them."""
         there = await self._event_log.topics()
         topics = [name for name in load_topics() if name in there]
         if topics == self._topics:
             return
         before = self._consumer
-        # What has come since is read from its beginning; the rest goes on where it is.
+        # Read new topics from their beginning; go on with the others at the present positions.
         consumer = await self._event_log.consumer(topics, start="beginning" if before else self._start)
         if before is not None:
             await consumer.seek(before.positions())
@@ -181,7 +181,7 @@ class _Monitor:
 def exposition(
     state: MonitorState, lags: Sequence[Lag], ends: Mapping[TopicPartition, int], *, log_up: bool
 ) -> list[Metric]:
-    """Return everything that is served; ``docs/monitoring.md`` describes each."""
+    """Return all served values; ``docs/monitoring.md`` describes each."""
     runs: dict[Key, float] = {
         (run.run_id,): float(run.state == "running") for run in state.runs.runs.values()
     }

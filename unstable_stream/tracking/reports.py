@@ -1,7 +1,7 @@
-"""What services say about themselves on the topic ``metrics``, so that a monitor anywhere can show it.
+"""Reports of services about themselves on topic ``metrics``, for a monitor on any machine.
 
-The launcher reports which services are up and how often each was started again; the archiver how many records
-it has stored. A report follows a change, and repeats once a minute for whoever came later.
+The launcher reports which services are up and the number of restarts of each. The archiver reports the number
+of records it has stored. A report follows each change, and repeats once a minute for readers that came later.
 """
 
 import asyncio
@@ -37,11 +37,11 @@ _ARCHIVED: Final = "archive/records"
 
 
 class Service(Protocol):
-    """A service as its launcher knows it."""
+    """The launcher's view of a service."""
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """The name of the service."""
 
     @property
     def pid(self) -> int | None:
@@ -49,11 +49,11 @@ class Service(Protocol):
 
     @property
     def restarts(self) -> int:
-        """How often it was started again."""
+        """The number of restarts."""
 
 
 def service_values(services: Mapping[str, Service]) -> dict[str, float]:
-    """Return the values that tell of the launcher's services."""
+    """Return the launcher's report about its services, as metric values."""
     values: dict[str, float] = {}
     for name, service in sorted(services.items()):
         values[f"services/{name}/up"] = float(service.pid is not None)
@@ -62,7 +62,7 @@ def service_values(services: Mapping[str, Service]) -> dict[str, float]:
 
 
 def read_services(event: Metrics) -> dict[str, tuple[float, float]]:
-    """Return by service whether it is up (1 or 0) and its restarts, from the launcher's report."""
+    """Return, by service, 1 (up) or 0 (down), and the restarts, from the launcher's report."""
     names = [
         name.split("/")[1] for name in event.values if name.startswith("services/") and name.endswith("/up")
     ]
@@ -73,17 +73,17 @@ def read_services(event: Metrics) -> dict[str, tuple[float, float]]:
 
 
 def archived_values(records: int) -> dict[str, float]:
-    """Return the value that tells how many records an archiver has stored since it started."""
+    """Return an archiver's report: the number of records it has stored since its start."""
     return {_ARCHIVED: float(records)}
 
 
 def read_archived(event: Metrics) -> float:
-    """Return the archived records from an archiver's report."""
+    """Return the number of archived records from an archiver's report."""
     return event.values.get(_ARCHIVED, 0.0)
 
 
 class Reporter:
-    """Publishes what ``measure`` returns under one source: when it has changed, and once a minute."""
+    """Publishes the values of ``measure`` under one source: when they have changed, and once a minute."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class Reporter:
             await asyncio.sleep(self._every_s)
 
     async def report(self) -> None:
-        """Publish the present values, unless they are known; a log that refuses is no reason to end."""
+        """Publish the present values if they have changed; a failure of the log does not end the service."""
         values = dict(self._measure())
         now = time.monotonic()
         if not values or (values == self._told and now - self._told_at < self._repeat_s):
@@ -134,7 +134,7 @@ class Reporter:
 
 @asynccontextmanager
 async def reporting(reporter: Reporter, stop: asyncio.Event) -> AsyncIterator[asyncio.Event]:
-    """Report while the caller works; yields the event it is to stop at: set once nothing more is reported."""
+    """Report while the caller works; yield an event that is set after ``stop``, when reporting has ended."""
     silent = asyncio.Event()
     work = asyncio.ensure_future(reporter.run())
 

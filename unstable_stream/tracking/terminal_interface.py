@@ -1,4 +1,4 @@
-"""The live view: a Rich dashboard fed by the log, so that any terminal can open it at any time."""
+"""The live view: a Rich dashboard that reads the log, so any terminal can open it at any time."""
 
 import time
 from collections.abc import Mapping
@@ -36,19 +36,19 @@ _SPARKS = "▁▂▃▄▅▆▇█"
 
 
 class Stage:
-    """What a run that has no games yet is doing. Call it with a few words; the live view shows them.
+    """The present stage of a run without games. Call it with a few words; the live view shows them.
 
-    Until a live view is there, and where there is no terminal, each stage is a line on stderr.
+    Before the live view starts, and without a terminal, each stage is a line on stderr.
     """
 
     def __init__(self) -> None:
         self.text = ""
         self.shown = False
-        """Whether a live view shows it."""
+        """True while a live view shows the stage."""
         self._console = Console(stderr=True)
 
     def __call__(self, text: str) -> None:
-        """Take in what goes on from now."""
+        """Set the present stage."""
         self.text = text
         if not self.shown:
             self._console.print(text, style="dim", highlight=False)
@@ -62,9 +62,9 @@ async def watch_run(
     *,
     stage: Stage | None = None,
 ) -> None:
-    """Show a run until it finishes or the caller cancels; without a terminal, a line every ten seconds.
+    """Show a run until it finishes or the caller cancels; without a terminal, print a line every ten seconds.
 
-    ``stage`` says what is going on before the first game.
+    ``stage`` is shown until the first game.
     """
     view = RunView(run_id, config)
     console = Console(stderr=True)
@@ -97,13 +97,13 @@ async def _read(consumer: Consumer, view: RunView, seconds: float) -> None:
             try:
                 view.apply(event_from_record(record))
             except EventError:
-                continue  # the processors set a bad record aside; a picture needs no second report
+                continue  # the processors set a bad record aside; the live view does not report it again
 
 
 def render(
     view: RunView, elapsed_s: float, services: Mapping[str, Service] | None = None, stage: str = ""
 ) -> RenderableType:
-    """Return the dashboard for what is known now; ``stage`` is shown until the first game."""
+    """Return the dashboard of the present state; ``stage`` is shown until the first game."""
     iterations = view.config.learner.iterations
     games_per_s, steps_per_s = view.rates(time.time_ns() // 1_000_000)
     head = Table.grid(padding=(0, 2))
