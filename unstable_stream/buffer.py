@@ -1,19 +1,19 @@
-"""The step buffer: a bounded fold of ``steps`` and ``learner-updates`` that deals out training batches.
+"""The step buffer: a bounded fold of ``steps`` and ``learner-updates`` that gives out training batches.
 
-Steps arrive from several partitions in an order nobody controls, so every choice here is a function of
-the *set* of steps folded, never of their order of arrival: each step has a hash priority derived from
-(seed, stream, step id), and selection goes by rank. What is kept on overflow therefore is a uniform reservoir
-(the k extreme hashes of a set; Cohen & Kaplan, "Summarizing data using bottom-k sketches", PODC 2007), and
-the batch of an update is a uniform draw without replacement that anyone can recompute from the log.
+Steps arrive from several partitions in an order that nobody controls. So every choice here is a function of
+the *set* of folded steps, never of their order of arrival. Each step has a hash priority computed from (seed,
+stream, step id), and selection goes by rank. Therefore the steps kept at overflow are a uniform reservoir
+(the k extreme hashes of a set; Cohen & Kaplan, "Summarizing data using bottom-k sketches", PODC 2007). The
+batch of an update is a uniform draw without replacement, which anyone can recompute from the log.
 
-**Rebuilding after a restart:** :meth:`StepBuffer.apply` every recorded update first, then
-:meth:`~StepBuffer.add` the steps again. In that order steps already used are recognised when they come,
-and capacity is free where it was free in the live process.
+**Rebuilding after a restart:** first :meth:`StepBuffer.apply` every recorded update, then
+:meth:`~StepBuffer.add` the steps again. In this order the buffer recognises steps that were used before, and
+has the same free capacity as the live process had.
 
-**Recognising duplicates** must not depend on a window: after a restart the updates come before the steps they
-used, however far back. So every id ever used is remembered, as a 16-byte digest in sorted arrays
-(:class:`~unstable_stream.events.id_sets.KeySet`). A run of 200 updates of 384 steps costs 1.2 MB, ten million
-steps 160 MB, twice that while arrays are merged (a set of id strings: 1.5 GB).
+**Recognising duplicates** must not depend on a window: after a restart the updates come before the steps that
+they used, even very old ones. So the buffer remembers every id ever used, as a 16-byte digest in sorted
+arrays (:class:`~unstable_stream.events.id_sets.KeySet`). A run of 200 updates of 384 steps costs 1.2 MB, ten
+million steps 160 MB, twice that while arrays are merged (a set of id strings: 1.5 GB).
 """
 
 import inspect
@@ -35,9 +35,10 @@ from unstable_stream.seeds import split_mix, split_mix_array
 __all__ = ["Batch", "Ranking", "StepBuffer", "build_ranking"]
 
 Ranking: TypeAlias = Callable[[Step, int, int], float]
-"""``(step, update, seed)`` to a rank: a strategy of the user's own. A batch takes the lowest ranks, at
-overflow (``update`` 0) the highest are dropped; equal ranks go by step id. It must be a function of its
-arguments and nothing else, for batches are drawn again by whoever verifies the run."""
+"""A user's own strategy: a function from ``(step, update, seed)`` to a rank. A batch takes the lowest ranks;
+at overflow (``update`` 0) the highest are dropped; equal ranks go by step id. It must depend only on its
+arguments, because ``verify`` draws the batches again.
+"""
 
 _Mask = NDArray[np.intp]
 _Words = NDArray[np.uint64]
@@ -59,29 +60,29 @@ _COLUMNS: Final = np.dtype(
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What an update trains on and what has been given up since the batch before."""
+    """The steps that an update trains on, and those dropped since the batch before."""
 
     steps: tuple[Step, ...]
-    """In batch order: by draw priority (``random``) or oldest first (``fifo``)."""
+    """The steps in batch order: by draw priority (``random``) or oldest first (``fifo``)."""
     dropped: tuple[DroppedStep, ...]
     """Overflow and stale steps, by reason, then id."""
 
 
 class StepBuffer:
-    """Hold at most ``max_buffer_size`` pending steps and deal out batches without replacement.
+    """Hold at most ``max_buffer_size`` pending steps and give out batches without replacement.
 
     Args:
-        max_buffer_size: steps kept; what exceeds it is dropped as ``overflow``.
+        max_buffer_size: the most steps kept; steps beyond it are dropped as ``overflow``.
         strategy: ``random``: overflow is a uniform reservoir and batches are uniform draws; ``fifo``: batches
             take the oldest steps by (policy version, game index, seat, turn, id) and overflow drops them; or
             a reference to an extension, a :data:`Ranking`.
-        seed: with the update number and the step ids it determines every choice of ``random``.
-        max_staleness: how many policy versions a step may lag behind fully on-policy training, where
-            update ``u`` trains on version ``u - 1``; ``None``: no limit.
+        seed: together with the update number and the step ids, it decides every choice of ``random``.
+        max_staleness: the most policy versions between a step and fully on-policy training, in which update
+            ``u`` trains on version ``u - 1``; ``None``: no limit.
 
     Raises:
-        LearnerError: a size below 1 or a negative staleness.
-        ConfigError: an unknown strategy, or one that cannot be loaded.
+        LearnerError: the size is below 1, or the staleness is negative.
+        ConfigError: the strategy is unknown or cannot be loaded.
     """
 
     def __init__(
@@ -100,14 +101,14 @@ class StepBuffer:
         self._uniform = Reference.parse(strategy).target == "random"
         self._seed = seed
         self._max_staleness = max_staleness
-        # Eviction costs O(n), so it waits until an eighth is too much or somebody looks: the lowest ranks of
-        # a union are the same whenever they are taken out.
+        # Eviction costs O(n), so it waits until the excess is an eighth, or until a caller asks. The time of
+        # eviction does not matter: the lowest ranks of a union stay the same.
         self._slack = max(64, max_buffer_size // 8)
         self._stopped = False
         self.clear()
 
     def clear(self) -> None:
-        """Forget everything, as if newly built; a fold over the same events restores it."""
+        """Forget everything, like a new buffer; a fold over the same events restores it."""
         self._steps: list[Step] = []
         self._columns = np.empty(_MIN_CAPACITY, dtype=_COLUMNS)
         self._slot_of: dict[bytes, int] = {}
@@ -115,11 +116,11 @@ class StepBuffer:
         self._used: KeySet[np.bytes_] = KeySet()
 
     def add(self, step: Step) -> None:
-        """Fold one step; a step that is pending, used or dropped already is ignored."""
+        """Fold one step; ignore a step that is already pending, used or dropped."""
         self.extend((step,))
 
     def extend(self, steps: Iterable[Step]) -> None:
-        """Fold many steps at once: the same result as adding each, several times faster."""
+        """Fold many steps at once: the result is the same as adding each, but several times faster."""
         fresh: dict[bytes, Step] = {}
         for step in steps:
             key = _digest(step.event_id)
@@ -143,7 +144,8 @@ class StepBuffer:
             self._settle_overflow()
 
     def get_batch(self, batch_size: int, update: int) -> Batch:
-        """Remove and return the batch of ``update``: ``batch_size`` steps, fewer if fewer are available.
+        """Remove and return the batch of ``update``: ``batch_size`` steps, or all available ones if there are
+        fewer.
 
         Order of decisions: overflow is dropped, then stale steps, then the batch is drawn from the rest.
         """
@@ -166,9 +168,10 @@ class StepBuffer:
         return Batch(steps, tuple(sorted(dropped, key=lambda drop: (drop.reason, drop.step_id))))
 
     def apply(self, update: LearnerUpdate) -> None:
-        """Fold a recorded update: what it trained on or dropped is no longer pending, now or when it arrives.
+        """Fold a recorded update: its steps, trained or dropped, are no longer pending, even if they arrive
+        later.
 
-        Applying an update twice, or one this buffer dealt out itself, changes nothing.
+        Applying an update twice, or an update whose batch this buffer gave out, changes nothing.
         """
         digests = [_digest(step_id) for step_id in update.step_ids]
         digests += [_digest(drop.step_id) for drop in update.dropped]
@@ -180,20 +183,20 @@ class StepBuffer:
         self._used.add(digest_array(key for key in dict.fromkeys(digests) if key not in known))
 
     def size(self) -> int:
-        """Steps pending, stale ones included: at most ``max_buffer_size``."""
+        """Return the number of pending steps, including stale ones: at most ``max_buffer_size``."""
         return min(len(self._steps), self._max_size)
 
     def available(self, update: int) -> int:
-        """Steps that a batch for ``update`` could be drawn from: pending and not stale."""
+        """Return the number of steps that a batch for ``update`` can be drawn from: pending and not stale."""
         self._settle_overflow()
         return int(np.count_nonzero(self._versions() >= self._oldest_allowed(update)))
 
     def stop(self) -> None:
-        """Ask the collector to stop; what is pending stays."""
+        """Ask the collector to stop; pending steps stay."""
         self._stopped = True
 
     def continue_collection(self) -> bool:
-        """Whether more games are wanted: not stopped and not full."""
+        """Return whether more games are wanted: the buffer is neither stopped nor full."""
         return not self._stopped and len(self._steps) < self._max_size
 
     def _used_among(self, digests: Sequence[bytes]) -> set[bytes]:
@@ -212,7 +215,9 @@ class StepBuffer:
         return update - 1 - self._max_staleness
 
     def _first(self, count: int, stream: int) -> _Mask:
-        """Slots of the ``count`` first steps, in order; ``stream`` picks the priorities of ``random``."""
+        """Return the slots of the first ``count`` steps, in order; ``stream`` selects the priorities of
+        ``random``.
+        """
         rows = self._columns[: len(self._steps)]
         if self._ranking is not None:
             ranks = self._ranks(self._ranking, stream)
@@ -243,9 +248,13 @@ class StepBuffer:
         self._overflow.update(zip(self._remove(victims), names, strict=True))
 
     def _remove(self, slots: _Mask) -> list[bytes]:
-        """Fill each slot with the last one: O(1) a step. Returns digests, highest slot first."""
+        """Remove steps: move the last step into each freed slot, O(1) a step. Return digests, highest slot
+        first.
+        """
         removed = []
-        for slot in np.sort(slots)[::-1].tolist():  # descending: the last slot is never one still to go
+        for slot in np.sort(slots)[
+            ::-1
+        ].tolist():  # descending: the last slot is never one that must still be removed
             last = len(self._steps) - 1
             key = _row_digest(self._columns[slot])
             if slot != last:
@@ -265,10 +274,10 @@ class StepBuffer:
 
 
 def build_ranking(strategy: Spec, where: str = "buffer.strategy") -> Ranking | None:
-    """Return a strategy of the user's own, ``None`` for a built-in one.
+    """Return the user's own strategy; ``None`` for a built-in one.
 
     Raises:
-        ConfigError: it is no function ``(step, update, seed)`` and has none named ``rank``.
+        ConfigError: it is no function ``(step, update, seed)`` and has no method ``rank``.
     """
     kind = KINDS["buffer_strategy"]
     reference = Reference.parse(strategy, where)
@@ -295,7 +304,7 @@ def _row_digest(row: Any) -> bytes:  # one structured row: numpy has no type for
 
 
 def _lowest(keys: Sequence[NDArray[Any]], count: int) -> _Mask:
-    """Indices of the ``count`` smallest rows by ``keys`` (the first matters most), in order."""
+    """Return the indices of the ``count`` smallest rows by ``keys`` (first key first), in order."""
     first = keys[0]
     candidates: _Mask = np.arange(len(first))
     if count < len(first):

@@ -1,10 +1,10 @@
-"""Every seed of a run, derived from the run's one seed by hashing; and SplitMix64, for chance by the million.
+"""Derive every seed of a run from its one seed by hashing; and SplitMix64, for millions of random numbers.
 
 Training and evaluation draw from disjoint halves: training seeds are even, evaluation seeds odd.
 
 SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014) is fixed
-arithmetic on 64-bit words, so that it gives the same on every machine and in every version. Output ``n`` of a
-generator in state ``s``, counted from 0, is ``split_mix(s + n * SPLIT_MIX_GAMMA)``.
+arithmetic on 64-bit words, so it gives the same numbers on every machine and in every version. Output ``n``
+of a generator in state ``s``, counted from 0, is ``split_mix(s + n * SPLIT_MIX_GAMMA)``.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ __all__ = [
 ]
 
 SPLIT_MIX_GAMMA: Final = 0x9E3779B97F4A7C15
-"""What the state of a SplitMix64 generator grows by with every output."""
+"""The increment of a SplitMix64 generator's state at every output."""
 _WORD: Final = (1 << 64) - 1
 _FIRST_FACTOR: Final = 0xBF58476D1CE4E5B9
 _SECOND_FACTOR: Final = 0x94D049BB133111EB
@@ -46,7 +46,7 @@ def eval_game_seed(run_seed: int, env_id: str, number: int) -> int:
 
 
 def split_mix(state: int) -> int:
-    """Return a SplitMix64 generator's first output, in ``[0, 2**64)``; of ``state`` 64 bits count."""
+    """Return a SplitMix64 generator's first output, in ``[0, 2**64)``; only 64 bits of ``state`` count."""
     word = (state + SPLIT_MIX_GAMMA) & _WORD
     word = ((word ^ (word >> 30)) * _FIRST_FACTOR) & _WORD
     word = ((word ^ (word >> 27)) * _SECOND_FACTOR) & _WORD

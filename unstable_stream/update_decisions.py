@@ -1,9 +1,9 @@
-"""The decisions of a learner update, one pure function: steps drawn, advantages, drops with reasons, metrics.
+"""Make the decisions of a learner update in one pure function: the draw, advantages, drops and metrics.
 
 :func:`decide_update` draws the batch, shapes its rewards, asks the algorithm which samples it takes, and
-derives the metrics that follow. The learner trains on what it returns and records it. ``verify`` calls the
+computes the metrics of these decisions. The learner trains on the result and records it. ``verify`` calls the
 same function on the steps that the learner had read, and compares. ``rederive``, and a learner that trains a
-recorded batch again, start from the batch that the record names (:func:`drawn_ids`).
+recorded batch again, start from the recorded batch (:func:`drawn_ids`).
 
 Nothing here needs torch: a proof starts in a fraction of a second, on any machine.
 """
@@ -35,31 +35,32 @@ __all__ = [
 ]
 
 Admission = Literal["train", "mask", "drop"]
-"""``train``: goes through the model; ``mask``: counts in the batch mean but contributes nothing; ``drop``: is
-left out as ``truncated``."""
+"""``train``: the sample is trained on; ``mask``: it counts in the batch mean but contributes nothing;
+``drop``: it is left out as ``truncated``.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingSample:
-    """One recorded turn and the advantage it is trained with.
+    """One recorded turn and its advantage.
 
-    Raises :class:`~unstable_stream.errors.LearnerError`: empty prompt, arrays of different length,
-    a temperature that is not positive, an advantage or log-probability that is not finite.
+    Raises :class:`~unstable_stream.errors.LearnerError`: the prompt is empty, arrays differ in length, the
+    temperature is not positive, or an advantage or log-probability is not finite.
     """
 
     step_id: str
     prompt_token_ids: NDArray[np.int32]
-    """int32[prompt]: exactly what the engine was given."""
+    """int32[prompt]: exactly the tokens that the engine received."""
     completion_token_ids: NDArray[np.int32]
-    """int32[completion]: exactly what the engine sampled."""
+    """int32[completion]: exactly the tokens that the engine sampled."""
     logprobs: NDArray[np.float32]
-    """float32[completion]: of the distribution sampled from."""
+    """float32[completion]: log-probabilities under the distribution that was sampled from."""
     advantage: float
-    """After the sampling reward transformations."""
+    """The advantage after the sampling reward transformations."""
     temperature: float = 1.0
-    """What the completion was sampled at."""
+    """The sampling temperature of the completion."""
     truncated: bool = False
-    """The completion was cut at the token limit."""
+    """True if the completion was cut at the token limit."""
 
     def __post_init__(self) -> None:
         problem = None
@@ -97,26 +98,29 @@ Admit: TypeAlias = Callable[[TrainingSample], Admission]
 """An algorithm's decision about one sample: ``BaseAlgo.admit``, or :func:`admission` with its settings."""
 
 SamplingTransform: TypeAlias = Callable[[list[Sample]], list[Sample]]
-"""The sampling transformations of a run, composed."""
+"""The composed sampling transformations of a run."""
 
 
 @dataclass(frozen=True, slots=True)
 class UpdateDecision:
-    """What an update does, before any of it is done."""
+    """The decisions of an update, before it is carried out."""
 
     samples: tuple[TrainingSample, ...]
-    """The whole batch in batch order, at its advantages: those that the algorithm drops are among them."""
+    """The whole batch in batch order, with advantages, including the samples that the algorithm drops."""
     admissions: tuple[Admission, ...]
-    """Of each sample."""
+    """The admission of each sample."""
     dropped: tuple[DroppedStep, ...]
-    """Overflow and stale steps since the update before, then what the algorithm leaves out of the batch."""
+    """Overflow and stale steps since the update before, then the steps of the batch that the algorithm leaves
+    out.
+    """
     metrics: Mapping[str, float]
     """``staleness_mean`` and ``staleness_max`` in policy versions, ``reward_mean`` before the sampling
-    transformations, ``buffer_size`` in steps after the draw. Of an empty batch there are none."""
+    transformations, ``buffer_size`` in steps after the draw. Empty for an empty batch.
+    """
 
     @property
     def trained_ids(self) -> tuple[str, ...]:
-        """The steps trained on, in batch order, masked ones included."""
+        """The trained steps in batch order, including masked ones."""
         return tuple(
             sample.step_id
             for sample, decision in zip(self.samples, self.admissions, strict=True)
@@ -127,17 +131,17 @@ class UpdateDecision:
 def decide_update(
     buffer: StepBuffer, batch_size: int, update: int, transform: SamplingTransform, admit: Admit
 ) -> UpdateDecision:
-    """Take the batch of an update out of the buffer and decide about it.
+    """Take the batch of an update out of the buffer and make the decisions about it.
 
     Args:
-        buffer: holds the steps that may be drawn; what is drawn or dropped leaves it.
-        batch_size: steps drawn at most.
-        update: its number, from 1.
+        buffer: holds the steps that may be drawn; drawn and dropped steps leave it.
+        batch_size: the most steps to draw.
+        update: number of the update, counted from 1.
         transform: the sampling transformations.
         admit: the algorithm's decision about one sample.
 
     Raises:
-        LearnerError: a step that cannot be trained on; the buffer has given the batch out all the same.
+        LearnerError: a step cannot be trained on; the batch has left the buffer all the same.
         ConfigError: see :func:`shaped_rewards`.
     """
     batch = buffer.get_batch(batch_size, update)
@@ -155,18 +159,18 @@ def decide_batch(
     dropped: Sequence[DroppedStep] = (),
     buffer_size: int = 0,
 ) -> UpdateDecision:
-    """Decide about a batch that has been drawn: by a buffer just now, or by an update on record.
+    """Make the decisions about a batch that a buffer or a recorded update has drawn.
 
     Args:
         steps: the batch, in batch order.
-        update: number of the update, from 1.
+        update: number of the update, counted from 1.
         transform: the sampling transformations.
         admit: the algorithm's decision about one sample.
-        dropped: what the buffer gave up.
-        buffer_size: steps that it still holds.
+        dropped: the steps that the buffer dropped.
+        buffer_size: the number of steps that the buffer still holds.
 
     Raises:
-        LearnerError: a step that cannot be trained on.
+        LearnerError: a step cannot be trained on.
         ConfigError: see :func:`shaped_rewards`.
     """
     rewards = shaped_rewards(steps, transform)
@@ -174,7 +178,7 @@ def decide_batch(
         TrainingSample.from_step(step, reward) for step, reward in zip(steps, rewards, strict=True)
     )
     admissions = tuple(admit(sample) for sample in samples)
-    # Update u trains on version u - 1 if it is fully on policy.
+    # A fully on-policy update u trains on version u - 1.
     staleness = [update - 1 - step.policy_version for step in steps]
     metrics = (
         {
@@ -193,8 +197,8 @@ def shaped_rewards(steps: Sequence[Step], transform: SamplingTransform) -> list[
     """Return a batch's advantages: each step's reward after the sampling transformations, in batch order.
 
     Raises:
-        ConfigError: a transformation returned another number of samples, or another order. A sample it left
-            out would be a step that is neither trained on nor dropped.
+        ConfigError: a transformation returned another number of samples, or another order. If it left one
+            out, that step would be neither trained nor dropped.
     """
     shaped = transform([Sample.from_step(step) for step in steps])
     if [sample.step_id for sample in shaped] != [step.event_id for step in steps]:
@@ -229,7 +233,9 @@ class _Named(Protocol):
 
 
 def left_out(samples: Sequence[_Named], admissions: Sequence[Admission]) -> tuple[DroppedStep, ...]:
-    """Return what the algorithm drops of a batch, as an update records it: ``truncated``, in batch order."""
+    """Return the steps of a batch that the algorithm drops, as an update records them: ``truncated``, in
+    order.
+    """
     return tuple(
         DroppedStep(sample.step_id, "truncated")
         for sample, decision in zip(samples, admissions, strict=True)
@@ -238,8 +244,8 @@ def left_out(samples: Sequence[_Named], admissions: Sequence[Admission]) -> tupl
 
 
 def drawn_ids(update: LearnerUpdate) -> list[str]:
-    """Return the steps that a recorded update drew: those trained on, then those the algorithm left out.
+    """Return the steps that a recorded update drew: trained ones first, then those the algorithm left out.
 
-    The sampling transformations saw them all, so the advantages depend on them all.
+    The sampling transformations saw all of them, so the advantages depend on all of them.
     """
     return [*update.step_ids, *(drop.step_id for drop in update.dropped if drop.reason == "truncated")]

@@ -1,1 +1,1 @@
-"""History put to use: replay, other ratings, other rewards, and why something happened."""
+"""Use the history of a run: replay it, rate it anew, shape its rewards anew, and explain it."""

@@ -1,13 +1,13 @@
 """Offline training: a new run whose learner trains on the steps of an old one, without playing a game.
 
-The learner is the same service on the same topics. In place of collector and reward processor a feeder
-publishes the old run's steps as the new run's, in their original order, and no faster than the learner uses
-them, so that its buffer drops none that a live run would not. Everything a step was recorded with stays:
-tokens, log-probabilities, rewards as shaped then, trajectory and turn, which name its origin. Its id
-is derived from the new run, the epoch and the old id.
+The learner is the same service on the same topics. A feeder replaces the collector and the reward processor:
+it publishes the old run's steps as steps of the new run, in their original order. It publishes no faster than
+the learner uses them, so that the buffer drops only steps that a live run would drop too. A step keeps its
+recorded tokens, log-probabilities and shaped rewards, and its trajectory and turn, which name its origin. Its
+id is computed from the new run, the epoch and the old id.
 
-A step's age means nothing here: its policy version counts the old run's updates. So there is no bound on
-staleness; importance ratios are taken against the recorded log-probabilities, as always.
+A step's age has no meaning here: its policy version counts the old run's updates. So there is no bound on
+staleness. Importance ratios use the recorded log-probabilities, as always.
 """
 
 import asyncio
@@ -39,17 +39,17 @@ _PUBLISH_AT_ONCE: Final = 500
 
 @dataclass(slots=True)
 class OfflineProgress:
-    """How far offline training has come."""
+    """The progress of offline training."""
 
     published: int = 0
     """Steps."""
     used: int = 0
-    """Steps trained on or dropped."""
+    """The number of steps trained or dropped."""
     updates: int = 0
 
 
 async def find_recorded_run(history: History, prefix: str) -> tuple[str, Mapping[str, Any]]:
-    """Return a run's full id and the configuration it ran with last, given its id or an unambiguous prefix.
+    """Return a run's full id and latest configuration; ``run`` is its id or an unambiguous prefix.
 
     Raises:
         RunError: no such run, or several; lists what is there.
@@ -65,16 +65,16 @@ async def find_recorded_run(history: History, prefix: str) -> tuple[str, Mapping
 def load_offline_config(
     recorded: Mapping[str, Any], path: Path, overrides: Sequence[str] = (), *, log: str = "local"
 ) -> RunConfig:
-    """Return the configuration of a run on replayed steps: the recorded one with what a file says.
+    """Return the configuration of a run on replayed steps: the recorded one, changed by a file.
 
     Args:
-        recorded: of the run whose steps are replayed.
-        path: a TOML file with what is different; a complete configuration will do.
-        overrides: ``key.path=value``, stronger than the file.
+        recorded: the configuration of the run whose steps are replayed.
+        path: a TOML file with the differences; it may be a complete configuration.
+        overrides: ``key.path=value``; they win over the file.
         log: where the new run is recorded.
 
     Raises:
-        ConfigError: the file cannot be read, or what comes of it cannot run or bounds the staleness of steps.
+        ConfigError: the file cannot be read, or the result cannot run or bounds the staleness of steps.
     """
     try:
         changes = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -115,23 +115,23 @@ async def train_offline(
     progress: OfflineProgress | None = None,
     on_start: Callable[[str], None] = lambda run_id: None,
 ) -> str:
-    """Make a run of a configuration on replayed steps and return its id.
+    """Run a configuration on replayed steps and return the new run's id.
 
-    It ends after ``learner.iterations`` updates, or with fewer when the steps do not suffice for another.
+    It ends after ``learner.iterations`` updates, or earlier if too few steps are left for an update.
 
     Args:
-        history: where the steps are.
-        wanted: which of them; the run is in its filter.
-        config: of the new run.
-        data: where its checkpoints go.
+        history: the source of the steps.
+        wanted: the slice to train on; its filter names the run.
+        config: the new run's configuration.
+        data: the data directory of its checkpoints.
         log: where the new run is recorded.
-        epochs: how often the slice is gone through; every epoch's steps have ids of their own.
-        stop: ends it after the update under way.
-        progress: updated on the way.
-        on_start: told the new run's id.
+        epochs: the number of passes over the slice; the steps of each epoch have their own ids.
+        stop: ends it after the current update.
+        progress: updated during the run.
+        on_start: called with the new run's id.
 
     Raises:
-        RunError: there are no such steps.
+        RunError: the slice holds no steps.
         LearnerError: training cannot go on, see the message.
     """
     # Imported here: the learner loads torch.
@@ -161,7 +161,7 @@ async def train_offline(
         done = updates >= config.learner.iterations
         exhausted = feeding.done()
         if exhausted:
-            feeding.result()  # raises what went wrong with it
+            feeding.result()  # raises the task's error
         progress.updates = updates
         outcome = "completed" if done else "stopped"
         reason = f"{updates} updates on steps of {source}" + (
@@ -184,7 +184,7 @@ async def _feed(
     stop: asyncio.Event,
     progress: OfflineProgress,
 ) -> None:
-    """Publish steps while fewer than the back-pressure bound wait; at the end, stop the learner."""
+    """Publish steps while fewer wait than the back-pressure bound; at the end, stop the learner."""
     needed = int(config.learner.batch_size * config.learner.batch_delay_buffer)
     updates = await log.consumer([LearnerUpdate.TOPIC])
     try:

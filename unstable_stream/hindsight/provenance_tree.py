@@ -1,4 +1,4 @@
-"""What ``why`` found, as a tree on a terminal. What models wrote is shown literally, markup included."""
+"""Show the result of ``why`` as a tree on a terminal. Text of models is shown literally, including markup."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
@@ -20,7 +20,7 @@ _HEADINGS = {Direction.BECAUSE: "because of", Direction.LED_TO: "led to"}
 
 
 def render(found: Provenance, back: int, ahead: int) -> RenderableType:
-    """Return the trees of both directions, ready to print: so many hops as the walk had."""
+    """Return the trees of both directions, ready to print, with as many hops as the walk."""
     root = found.nodes[found.root]
     about = [_title(root, full=True), *_about(root), *_summary(found)]
     if root.facts.get("path"):
@@ -40,7 +40,7 @@ def render(found: Provenance, back: int, ahead: int) -> RenderableType:
 def _grow(
     tree: Tree, found: Provenance, node: Node, direction: Direction, depth: int, told: set[NodeKey]
 ) -> None:
-    """Add what the node is linked to; a node is told once, then only named."""
+    """Add the linked nodes; a node is described once and only named after that."""
     for link in node.links:
         if link.direction is not direction:
             continue

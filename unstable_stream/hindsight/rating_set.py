@@ -1,4 +1,4 @@
-"""New ratings of a run beside those that were used: the fold, the labelled set, and the comparison."""
+"""New ratings of a run beside the used ones: the fold, the labelled set, and the comparison."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -44,7 +44,7 @@ _LADDER: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Scopes:
-    """What is rated."""
+    """The key of a rating: environment and model."""
 
     per_env: bool = True
     overall: bool = True
@@ -61,7 +61,7 @@ class UsedRating:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """One model's new rating beside the one that was used."""
+    """One model's new rating beside the used one."""
 
     env_id: str
     """``*`` for all environments together."""
@@ -72,7 +72,7 @@ class Compared:
     """``None``: the system has no uncertainty."""
     games: int
     rank_used: int | None
-    """By ``mu - 3 sigma``; ``None``: never rated."""
+    """The rank by ``mu - 3 sigma``; ``None``: never rated."""
     mu_used: float | None
     sigma_used: float | None
     games_used: int | None
@@ -80,7 +80,7 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class Rerated:
-    """What came of it."""
+    """The result of a rerate."""
 
     run_id: str
     system: str
@@ -89,14 +89,14 @@ class Rerated:
     """``archive`` or ``log``."""
     games: int
     rated: int
-    """Games among different models."""
+    """The number of games between different models."""
     seconds: float
     models: Sequence[Compared]
-    """By environment, overall first, and new rank."""
+    """Sorted by environment, overall first, then by new rank."""
 
     @property
     def changed(self) -> int:
-        """Models whose rating or rank is not what it was."""
+        """Return the models whose rating or rank has changed."""
         return sum(
             (each.rank, each.mu, each.sigma, each.games)
             != (each.rank_used, each.mu_used, each.sigma_used, each.games_used)
@@ -105,7 +105,7 @@ class Rerated:
 
 
 class Rater:
-    """The fold, and the set it is written to."""
+    """The fold, and the labelled set of its results."""
 
     def __init__(self, run_id: str, system: RatingSystem, scopes: Scopes, out: LabelledSet | None) -> None:
         self.names = Names()
@@ -138,7 +138,7 @@ class Rater:
         )
 
     def finish(self, used: Mapping[tuple[str, str], UsedRating], source: str) -> Rerated:
-        """Compare with the recorded ratings, by environment and model; write what was found."""
+        """Compare with the recorded ratings, by environment and model; write the comparison."""
         ranks = _ranks(used)
         models = [
             Compared(
@@ -190,7 +190,7 @@ class Rater:
 
 
 def _ranks(used: Mapping[tuple[str, str], UsedRating]) -> dict[tuple[str, str], int]:
-    """Each model's place among the recorded ratings of its environment, by ``mu - 3 sigma``, then name."""
+    """Return each model's rank in the recorded ratings of its environment: by ``mu - 3 sigma``, then name."""
     ranks: dict[tuple[str, str], int] = {}
     by_env: dict[str, list[tuple[float, str]]] = {}
     for (env_id, uid), rating in used.items():

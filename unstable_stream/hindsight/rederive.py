@@ -1,9 +1,9 @@
-"""Shapes a run's rewards anew, by other transformations, and says what would change.
+"""Shape a run's rewards anew, by other transformations, and report the differences.
 
-Each partition of ``trajectories`` is folded by two fresh reward processors, one as the run was configured and
-one with the new transformations; steps differ in their rewards only. The batches that were trained on then
-go through both sampling transformations. The recorded steps are not touched: the new rewards are a labelled
-set beside the archive (:mod:`unstable_stream.archive.what_if`), to be joined with ``steps`` by ``step_id``.
+Two fresh reward processors fold each partition of ``trajectories``: one with the run's transformations, one
+with the new ones. Their steps differ only in the rewards. Then the trained batches go through both sampling
+transformations. The recorded steps do not change. The new rewards are a labelled set beside the archive
+(:mod:`unstable_stream.archive.what_if`), which can be joined with ``steps`` by ``step_id``.
 """
 
 import time
@@ -71,17 +71,18 @@ FROM stages GROUP BY GROUPING SETS ((place, stage), (place, stage, role)) ORDER 
 
 @dataclass(frozen=True, slots=True)
 class RewardChange:
-    """How the values of one stage differ: new minus used."""
+    """The differences of one stage's values: new minus used."""
 
     stage: str
-    """``final`` and ``step``: after these transformations, of every step; ``advantage``: after the sampling
-    transformations, of every step that was trained on."""
+    """``final`` and ``step``: the values of every step after these transformations; ``advantage``: the values
+    of every trained step after the sampling transformations.
+    """
     role: str
-    """A role, or the seat where the environment has none; ``*``: all."""
+    """A role, or the seat if the environment has no roles; ``*``: all."""
     steps: int
     differing: int
     sign_flips: int
-    """Steps whose value is on another side of 0, or no longer 0, or now 0: they teach another thing."""
+    """Steps whose value has another sign, or is zero in only one of the two: they teach something else."""
     mean: float
     lowest: float
     percentile_5: float
@@ -92,14 +93,14 @@ class RewardChange:
 
 @dataclass(frozen=True, slots=True)
 class Rederived:
-    """What came of it."""
+    """The result of a rederive."""
 
     run_id: str
     steps: int
     differing: int
-    """Steps whose reward is another."""
+    """The number of steps with another reward."""
     updates: int
-    """Whose batches were gone through."""
+    """The number of updates whose batches were transformed."""
     seconds: float
     changes: Sequence[RewardChange]
 
@@ -107,10 +108,10 @@ class Rederived:
 def load_rewards(path: Path, config: RunConfig) -> RewardConfig:
     """Return a run's rewards changed by the ``[rewards]`` table of a TOML file.
 
-    The file may hold a whole configuration besides. Stages that are not in the table stay as they were.
+    The file may hold a whole configuration. Stages that are not in the table do not change.
 
     Raises:
-        ConfigError: no such file or table, or a table that a run could not have.
+        ConfigError: the file or the table does not exist, or a run cannot have this table.
     """
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -130,10 +131,10 @@ def load_rewards(path: Path, config: RunConfig) -> RewardConfig:
 async def rederive(
     log: EventLog, run_id: str, config: RunConfig, rewards: RewardConfig, out: LabelledSet
 ) -> Rederived:
-    """Shape a run's rewards anew into ``out``, whose tables are finished then; ``run_id`` is the full id.
+    """Shape a run's rewards anew, write them to ``out`` and finish its tables; ``run_id`` is the full id.
 
     Raises:
-        ConfigError: unknown transformations, or one that returned something that is no reward.
+        ConfigError: a transformation is unknown, or returned something that is no reward.
     """
     began = time.perf_counter()
     rederiving = _Rederiving(run_id, config, rewards, out)
@@ -189,7 +190,7 @@ class _Rederiving:
         """Shape one trajectory in both ways."""
         pair = self._processors.get(partition)
         if pair is None:
-            # State is kept per partition, as it was when the run went on.
+            # Each partition has its own state, as in the live run.
             pair = self._make(self._config.rewards), self._make(self._rewards)
             self._processors[partition] = pair
         try:
@@ -197,7 +198,7 @@ class _Rederiving:
                 [step for step in processor.handle(event) if isinstance(step, Step)] for processor in pair
             )
         except EventError:
-            return  # set aside when it was first read
+            return  # the record was set aside when it was first read
         role = event.role or f"seat {event.seat}"
         self._rows += [
             (
@@ -224,7 +225,7 @@ class _Rederiving:
             self.flush()
 
     def flush(self) -> None:
-        """Write what has gathered; also when that is nothing, so that the tables exist."""
+        """Write the gathered rows, even if there are none, so that the tables exist."""
         _write(self._out, "steps", _STEPS, self._rows)
         _write(self._out, "advantages", _ADVANTAGES, self._advantages)
         self._rows, self._advantages = [], []

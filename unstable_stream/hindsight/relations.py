@@ -1,7 +1,7 @@
-"""What is related to what, as SQL: a relation, description or summary more is one entry here.
+"""The relations between nodes, as SQL. A new relation, description or summary is one entry here.
 
-Every statement gets ``$run``, one run's id, and ``$ids``, ids of nodes of one kind in it: numbers of updates,
-uids of checkpoints, event ids of the rest.
+Every statement gets ``$run``, the id of one run, and ``$ids``, the ids of its nodes of one kind: numbers of
+updates, uids of checkpoints, event ids for the others.
 """
 
 from collections.abc import Mapping
@@ -15,14 +15,16 @@ _GIVEN: Final = "(SELECT unnest($ids))"
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """One way in which nodes of a kind are related to others."""
+    """One relation from nodes of a kind to others."""
 
     words: str
-    """Read after the node: ``trained on``."""
+    """Words that follow the node: ``trained on``."""
     kind: str
-    """Of the nodes it leads to."""
+    """The kind of the nodes that it leads to."""
     sql: str
-    """Columns ``parent``, ``run_id``, ``id``, ``note`` (may be NULL) and ``place``, to sort by."""
+    """SQL with the columns ``parent``, ``run_id``, ``id``, ``note`` (may be NULL), and ``place``, the sort
+    key.
+    """
 
     def query(self) -> str:
         """Return the statement that counts all and returns the first ``$most`` of each parent."""
@@ -356,4 +358,4 @@ SUMMARIES: Final[Mapping[str, str]] = {
         FROM seats WHERE run_id = $run AND model_uid IN {_GIVEN}
     """,
 }
-"""What a root node was made of or did, all of it, counted; one row."""
+"""Counts of everything that a root node was made of or did; one row."""

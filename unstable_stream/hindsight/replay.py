@@ -1,7 +1,7 @@
-"""Replay: history again, as fast as it happened or faster, to where it is wanted.
+"""Replay history, at its original speed or faster, into a target.
 
-:func:`paced` gives out records when they are due; :func:`write_lines`, :func:`copy_into` and :func:`rehearse`
-take them. Training on replayed steps is in :mod:`unstable_stream.hindsight.offline`.
+:func:`paced` yields records when they are due; :func:`write_lines`, :func:`copy_into` and :func:`rehearse`
+take them. :mod:`unstable_stream.hindsight.offline` trains on replayed steps.
 """
 
 import asyncio
@@ -24,20 +24,20 @@ from unstable_stream.streams.plugins.worker import PluginWorker
 __all__ = ["Clock", "Rehearsal", "SystemClock", "copy_into", "line_of", "paced", "rehearse", "write_lines"]
 
 _SHORTEST_SLEEP_S: Final = 0.002
-"""Records due within this time go out together: sleeping costs about as much."""
+"""Records due within this time are passed on together, because a sleep costs about as much."""
 
 
 class Clock(Protocol):
-    """Tells and passes the time; tests bring their own."""
+    """Returns the time and sleeps; tests bring their own clock."""
 
     def time(self) -> float:
-        """Seconds since any moment."""
+        """Return seconds since a fixed moment."""
 
     async def sleep(self, seconds: float) -> None: ...
 
 
 class SystemClock:
-    """The real one."""
+    """The real clock."""
 
     def time(self) -> float:
         return time.monotonic()
@@ -53,7 +53,7 @@ async def paced(
 
     Args:
         history: records in order.
-        speed: how many times as fast as it happened; ``None``: at once.
+        speed: factor of the original speed; ``None``: at once.
         clock: by default the system's.
     """
     if speed is None:
@@ -69,7 +69,8 @@ async def paced(
         for record in piece.records:
             if first_ms is None:
                 first_ms, began = record.timestamp_ms, clock.time()
-            # A time that goes back is due at once: within a partition the order is that of the offsets.
+            # A record with an earlier time than the one before is due at once: offsets decide the order in a
+            # partition.
             latest_ms = max(latest_ms, record.timestamp_ms)
             wait_s = began + (latest_ms - first_ms) / 1000 / speed - clock.time()
             if wait_s > _SHORTEST_SLEEP_S:
@@ -87,9 +88,9 @@ async def paced(
 
 
 def line_of(record: StoredRecord) -> bytes:
-    """Return a record as a JSON object: position, key, time, and the body as it is under ``event``.
+    """Return a record as a JSON object: position, key, time, and the unchanged body under ``event``.
 
-    A body that is no JSON is under ``value_base64`` instead.
+    A body that is no JSON stands under ``value_base64`` instead.
     """
     head = {
         "topic": record.topic,
@@ -103,12 +104,12 @@ def line_of(record: StoredRecord) -> bytes:
         record.value.decode()
     except (msgspec.DecodeError, UnicodeDecodeError):
         return msgspec.json.encode(head | {"value_base64": base64.b64encode(record.value).decode()})
-    # The body is put in as it is: decoding it only to encode it again would be most of the work.
+    # Insert the body unchanged: decoding and encoding it again would be most of the work.
     return msgspec.json.encode(head)[:-1] + b',"event":' + record.value.replace(b"\n", b" ") + b"}"
 
 
 async def write_lines(history: AsyncIterator[Merged], write: Callable[[bytes], Any]) -> int:
-    """Write each record as a line; return how many there were."""
+    """Write each record as a line; return the number of records."""
     count = 0
     async for piece in history:
         if piece.records:
@@ -120,13 +121,14 @@ async def write_lines(history: AsyncIterator[Merged], write: Callable[[bytes], A
 async def copy_into(
     history: AsyncIterator[Merged], source: EventLog | None, target: EventLog, topics: dict[str, int]
 ) -> int:
-    """Append each record to another log: same key, body, headers and time; return how many there were.
+    """Append each record to another log with the same key, body, headers and time; return the number of
+    records.
 
     Args:
-        history: what to copy.
-        source: the log it is from, for the settings of topics that are not declared; ``None``: an archive.
-        target: where to; topics it lacks are created.
-        topics: topic to number of partitions in the source.
+        history: the records to copy.
+        source: the log of the records, for the settings of undeclared topics; ``None``: an archive.
+        target: the log to append to; missing topics are created.
+        topics: the number of partitions in the source, by topic.
 
     Raises:
         ConfigError: source and target are the same log.
@@ -158,7 +160,7 @@ async def copy_into(
 
 @dataclass(slots=True)
 class Rehearsal:
-    """What a plug-in did with a history, without a trace on the log."""
+    """The results of a plug-in over a history; nothing of it is on the log."""
 
     handled: int = 0
     emitted: int = 0
@@ -169,17 +171,17 @@ class Rehearsal:
 async def rehearse(
     history: AsyncIterator[Merged], plugin: Plugin, on_metrics: Callable[[Sequence[Metrics]], Any]
 ) -> Rehearsal:
-    """Give a plug-in the events of a history; it starts without state, and no position is kept.
+    """Pass the events of a history to a plug-in. It starts without state, and no position is stored.
 
     An event it fails at is not tried again.
 
     Args:
-        history: what to give it; topics that are not its own are left out.
+        history: the records; topics that the plug-in does not read are left out.
         plugin: the plug-in.
-        on_metrics: told what it emits.
+        on_metrics: called with its metrics.
 
     Raises:
-        PluginError: it does not start.
+        PluginError: the plug-in does not start.
     """
     done = Rehearsal()
     worker = PluginWorker(plugin, None)

@@ -1,7 +1,7 @@
-"""Rates a run's games anew, under other parameters or by another system, and says what would change.
+"""Rate a run's games anew, with other parameters or by another system, and report the differences.
 
-Outcomes come from the archive's columns, or from any log through the port. The recorded ratings are not
-touched: the new ones are a labelled set beside the archive (:mod:`unstable_stream.archive.what_if`).
+Outcomes come from the archive's columns, or from any log through the port. The recorded ratings do not
+change. The new ones are a labelled set beside the archive (:mod:`unstable_stream.archive.what_if`).
 """
 
 from collections.abc import Mapping
@@ -41,7 +41,7 @@ def rerate_from_archive(
     """
     rater = Rater(run_id, system, scopes, out)
     parents = archived_parents(path, run_id)
-    # All columns first, some 60 bytes a game: while they are read, the archive cannot be written.
+    # Read all columns first, about 60 bytes a game: while they are read, the archive cannot be written.
     for chunk in list(archived_seats(path, run_id)):
         rater.rate(_columns(chunk, rater.names, parents), chunk.game_ids)
     rows = query(
@@ -71,12 +71,12 @@ def _columns(chunk: SeatColumns, names: Names, parents: Mapping[str, str | None]
 async def rerate_from_log(
     log: EventLog, run_id: str, system: RatingSystem, scopes: Scopes = _ALL, out: LabelledSet | None = None
 ) -> Rerated:
-    """Rate a run's games anew as they are on a log; ``run_id`` is the full id."""
+    """Rate a run's games on a log anew; ``run_id`` is the full id."""
     rater = Rater(run_id, system, scopes, out)
     seen: dict[str, IndexSet] = {}
     chunk = _Chunk(rater)
     async for _, event in events_to_end(log, (GameOutcome.TOPIC,), run_id=run_id):
-        # As the rating processor does: a game counts once, and one without seats not at all.
+        # Do the same as the rating processor: a game counts once, and a game without seats does not count.
         if (
             isinstance(event, GameOutcome)
             and event.seats
@@ -94,7 +94,7 @@ async def rerate_from_log(
 
 
 class _Chunk:
-    """Outcomes on their way into columns."""
+    """Outcomes that are gathered into columns."""
 
     def __init__(self, rater: Rater) -> None:
         self._rater = rater
@@ -124,7 +124,7 @@ class _Chunk:
 
 
 def find_archived_run(path: Path, run_id: str) -> tuple[str, RunConfig]:
-    """Return a run's full id and configuration, given its id or an unambiguous prefix.
+    """Return a run's full id and configuration; ``run`` is its id or an unambiguous prefix.
 
     Raises:
         ArchiveError: there is no archive.

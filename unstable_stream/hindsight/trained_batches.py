@@ -1,4 +1,4 @@
-"""The batches that were trained on, put together again as their steps come by, and their advantages."""
+"""Put the trained batches together again from a stream of steps, and compute their advantages."""
 
 from array import array
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ __all__ = ["Advantage", "TrainedBatches"]
 
 
 class Advantage(NamedTuple):
-    """What one step of a batch is trained with."""
+    """The training values of one step of a batch."""
 
     update: int
     step_id: str
@@ -31,13 +31,13 @@ class _Member(NamedTuple):
 
 
 class TrainedBatches:
-    """Tell it all updates, :meth:`seal` it, then give it every step in both shapes.
+    """First pass all updates, then call :meth:`seal`, then pass every step with both rewards.
 
-    It holds the steps of batches that are not complete yet, and 24 bytes for every step trained on.
+    It holds the steps of incomplete batches, and 24 bytes for every trained step.
     """
 
     def __init__(self, used: Sequence[Mapping[str, Any]], new: Sequence[Mapping[str, Any]]) -> None:
-        """The sampling transformations that were used, and the new ones; raises :class:`ConfigError`."""
+        """Take the used sampling transformations and the new ones; raises :class:`ConfigError`."""
         self._used = build_sampling(list(used))
         self._new = build_sampling(list(new))
         self._ids = IdTable()
@@ -46,10 +46,10 @@ class TrainedBatches:
         self._sizes: dict[int, int] = {}
         self._open: dict[int, list[_Member]] = {}
         self.done = 0
-        """Batches that were complete."""
+        """The number of complete batches."""
 
     def expect(self, update: LearnerUpdate) -> None:
-        """Take in which steps an update drew; one told twice counts once."""
+        """Add the steps that an update drew; an update passed twice counts once."""
         if update.update in self._sizes:
             return
         drawn = drawn_ids(update)
@@ -60,11 +60,11 @@ class TrainedBatches:
             self._places.append(place)
 
     def seal(self) -> None:
-        """Sort; no update may follow."""
+        """Sort the steps; no update may be added after this."""
         self._ids.seal()
 
     def add(self, used: Sequence[Step], new: Sequence[Step], role: str) -> list[Advantage]:
-        """Take in a trajectory's steps; return the advantages of the batches that are complete now."""
+        """Add a trajectory's steps; return the advantages of the batches that are complete now."""
         numbers = self._ids.find([step.event_id for step in used])
         advantages = []
         for number, before, after in zip(numbers, used, new, strict=True):

@@ -1,9 +1,9 @@
-"""Where something comes from and what came of it: one walk over the archive, in both directions.
+"""Trace the causes and the effects of something, in one walk over the archive in both directions.
 
-A *node* is a run, checkpoint, update, step, trajectory, game or rating. Relations lead from a node to those
-it was made of (*because*) and to those that it made (*led to*): :mod:`unstable_stream.hindsight.relations`.
-A walk goes hop by hop, with one query for all nodes of a kind, so its time grows with the hops and hardly
-with the nodes. There are no indexes: each query reads the few columns it needs.
+A *node* is a run, checkpoint, update, step, trajectory, game or rating. Relations lead from a node to its
+causes (*because*) and to its effects (*led to*): :mod:`unstable_stream.hindsight.relations`. A walk goes hop
+by hop, with one query for all nodes of a kind. So its time grows with the number of hops and hardly with the
+number of nodes. There are no indexes: each query reads only the few columns it needs.
 """
 
 from collections.abc import Iterable, Sequence
@@ -35,75 +35,78 @@ _OF_EVENT = {
 
 
 class Direction(StrEnum):
-    """Which way a link leads."""
+    """The direction of a link."""
 
     BECAUSE = "because"
     LED_TO = "led-to"
 
 
 class NodeKey(NamedTuple):
-    """Names a node; as text ``KIND:RUN:ID``."""
+    """The name of a node; as text ``KIND:RUN:ID``."""
 
     kind: str
     run_id: str
     id: str
-    """Step, trajectory, game or rating id; checkpoint uid; number of an update; the run id again of a run."""
+    """Id of a step, trajectory, game or rating; uid of a checkpoint; number of an update; id of a run."""
 
     def __str__(self) -> str:
         return f"{self.kind}:{self.run_id}:{self.id}"
 
 
 class End(NamedTuple):
-    """Where a link leads to."""
+    """The end of a link."""
 
     key: NodeKey
     note: str | None
-    """What is to be said of this pair, e.g. why a step was dropped."""
+    """A note about this pair of nodes, e.g. the reason why a step was dropped."""
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """All that one node is related to in one way."""
+    """All nodes that one node has in one relation."""
 
     direction: Direction
     relation: str
-    """In words that read after the node: ``trained on``."""
+    """Words that follow the node: ``trained on``."""
     total: int
     ends: Sequence[End]
-    """The first of them, or all."""
+    """The first ends, or all."""
 
 
 @dataclass(slots=True)
 class Node:
-    """One thing and what is known of it."""
+    """One thing and its recorded facts."""
 
     key: NodeKey
     facts: dict[str, Any] = field(default_factory=dict)
-    """By column name; empty if the archive has heard of it only from others. ``Any``: what DuckDB returns."""
+    """Facts by column name; empty if the archive knows the node only from other records. ``Any``: DuckDB's
+    values.
+    """
     links: list[Link] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """What :func:`trace` found."""
+    """The result of :func:`trace`."""
 
     root: NodeKey
     nodes: dict[NodeKey, Node]
     summary: dict[str, Any]
-    """Of the root: all it was made of, counted. ``Any``: as in :attr:`Node.facts`."""
+    """Counts of everything that the root was made of. ``Any``: as in :attr:`Node.facts`."""
 
 
 def find_node(path: Path | str, wanted: str, *, run: str = "") -> NodeKey:
-    """Return what ``wanted`` names.
+    """Return the node that ``wanted`` names.
 
     Args:
         path: the archive.
         wanted: an id, or its beginning, of a step, game, trajectory, run or any event; a checkpoint's uid;
             ``update:N``; each with ``RUN:`` before it if need be.
-        run: only of the run whose id or name this is, or whose id begins so.
+        run: look only in the run with this id, this beginning of an id, or this name.
 
     Raises:
-        ArchiveError: nothing or several things are called so; names where it looked, or which.
+        ArchiveError: nothing has this name, or several things have it; the message lists the places or the
+            things.
     """
     place, _, rest = wanted.rpartition(":")
     if place.rpartition(":")[2] == "update":
@@ -188,13 +191,13 @@ def _by_id(connection: Connection, prefix: str, runs: Sequence[str], *, all_runs
     for event_id, kind, run_id, value in _rows(connection, events, [prefix]):
         found.append(_of_event(connection, event_id, kind, run_id, value))
     wanted = [key for key in dict.fromkeys(found) if all_runs or key.run_id in runs]
-    # A checkpoint that is named in full is meant, though others' uids begin with it.
+    # A full uid of a checkpoint wins over longer uids that begin with it.
     exact = [key for key in wanted if key.id == prefix]
     return exact or wanted
 
 
 def _of_event(connection: Connection, event_id: str, kind: str, run_id: str, value: str) -> NodeKey:
-    """Return the node that an event tells of; one that tells of no node is a node itself."""
+    """Return the node that an event describes; an event that describes no node is a node itself."""
     node = _OF_EVENT.get(kind, "event")
     if node == "run":
         return NodeKey("run", run_id, run_id)
@@ -213,9 +216,9 @@ def trace(
     Args:
         path: the archive.
         root: from :func:`find_node`.
-        depth: hops back, and on.
-        ahead: hops on, if not as many as back.
-        most: ends kept of each link, all of which are counted; ``None``: all.
+        depth: hops to causes, and to effects.
+        ahead: hops to effects, if they differ from ``depth``.
+        most: the most ends kept of each link, although all are counted; ``None``: all.
 
     Raises:
         ArchiveError: the archive cannot be read.
@@ -261,7 +264,7 @@ def _describe(connection: Connection, nodes: Sequence[Node]) -> None:
 def _hop(
     connection: Connection, nodes: Sequence[Node], direction: Direction, most: int | None
 ) -> list[NodeKey]:
-    """Link the nodes to what is one hop away; return that, each once."""
+    """Link the nodes to those one hop away; return these, each once."""
     reached: dict[NodeKey, None] = {}
     for (kind, run_id), group in _groups(nodes).items():
         for relation in RELATIONS[direction].get(kind, ()):
