@@ -1,10 +1,13 @@
 """What tests of several areas share: a real Kafka broker, and a log of each kind."""
 
+import fcntl
 import os
 import random
 import socket
+import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -60,15 +63,37 @@ def skip_without_kafka() -> None:
 
 
 def free_port_pair(brokers: int = 1) -> int:
-    """Return a port such that it and those after it, two for each broker, are free now.
+    """Return a port such that it and those after it, two for each broker, are free and stay ours.
 
     Below those the system hands out to outgoing connections: a broker that is killed and started again
-    would find its port taken by somebody who happens to connect to somewhere.
+    would find its port taken by somebody who happens to connect to somewhere. No other test is given
+    them as long as this process lives.
     """
     while True:
         port = random.randrange(20_000, 32_000)
-        if all(_is_free(other) for other in range(port, port + 2 * brokers)):
+        wanted = range(port, port + 2 * brokers)
+        if all(_reserve(other) for other in wanted) and all(_is_free(other) for other in wanted):
             return port
+
+
+_RESERVED: Final = Path(tempfile.gettempdir()) / "unstable-stream-test-ports"
+_held: Final[dict[int, int]] = {}
+"""Port to the file that is locked for it, until this process ends."""
+
+
+def _reserve(port: int) -> bool:
+    """Tell whether the port is ours from now on; ``False`` if it was given out before, here or elsewhere."""
+    if port in _held:
+        return False
+    _RESERVED.mkdir(exist_ok=True)
+    file = os.open(_RESERVED / str(port), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(file)
+        return False
+    _held[port] = file
+    return True
 
 
 def _is_free(port: int) -> bool:

@@ -169,6 +169,10 @@ class KafkaCluster:
                     os.kill(pid, signal.SIGKILL)
                     deadline += _STOP_TIMEOUT_S
                 time.sleep(0.05)
+            # The last threads of a killed process may keep its port for a moment: start() would find it
+            # taken.
+            while _answers(self._port(node)) and time.monotonic() < deadline:
+                time.sleep(0.05)
         self._pid_file(node).unlink(missing_ok=True)
 
     def down(self, *, delete: bool = False) -> None:

@@ -233,12 +233,12 @@ def test_reader_waits_for_the_writer(tmp_path: Path) -> None:
     def hold() -> None:
         with WritableArchive(path, timeout_s=5).held():
             held.set()
-            release.wait(30)
+            release.wait(60)
 
     writer = threading.Thread(target=hold)
     writer.start()
     try:
-        assert held.wait(10)
+        assert held.wait(60)
         with pytest.raises(ArchiveBusyError, match=r"held by another process for 0\.05 s"):
             query(path, "SELECT 1", timeout_s=0.05)
         threading.Timer(0.1, release.set).start()

@@ -16,6 +16,7 @@ from unstable_stream.inference.adapter_files import check_adapter_files, weight_
 from unstable_stream.inference.adapter_slots import AdapterSlots
 from unstable_stream.inference.engine import Adapter
 
+DEADLINE_S = 60.0
 A, B, C, D = (Adapter(uid=name, path=f"/adapters/{name}") for name in "abcd")
 
 
@@ -72,7 +73,7 @@ def start(slots: AdapterSlots, adapter: Adapter) -> Request:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(DEADLINE_S):
         while not condition():
             await asyncio.sleep(0)
 
@@ -166,7 +167,7 @@ async def test_live_and_loaded_adapters_stay_within_their_bounds(max_live: int) 
                 assert memory.held[number] == adapter.uid
             under_way[adapter.uid] -= 1
 
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(DEADLINE_S):
         await asyncio.gather(
             *(request((A, B, C, D)[(7 * index) % 4], steps=1 + index % 5) for index in range(200))
         )
@@ -236,7 +237,7 @@ async def test_a_request_cancelled_as_it_is_admitted_gives_its_slot_back() -> No
     waiter.task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiter.task
-    async with asyncio.timeout(5), slots.hold(C):
+    async with asyncio.timeout(DEADLINE_S), slots.hold(C):
         assert slots.live == ["c"]
 
 

@@ -10,6 +10,8 @@ from unstable_stream.log.port import Consumer, EventLog, Record, StoredRecord, T
 __all__ = ["DEADLINE_S", "LogHarness", "read", "records", "share_out"]
 
 DEADLINE_S = 30.0
+FOREVER_S = 600.0
+"""A poll that is to be woken waits this long: if nobody wakes it, the deadline passes first."""
 """After this long a condition that did not come true fails the test."""
 
 

@@ -1,7 +1,6 @@
 """What a reader says and does when the only broker has gone under it, and when it comes back."""
 
 import asyncio
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from unstable_stream.errors import LogUnavailableError
 from unstable_stream.log.kafka.log import KafkaLog
 from unstable_stream.log.port import Record, TopicSpec
 
+DEADLINE_S = 60.0
 pytestmark = pytest.mark.slow
 
 
@@ -36,16 +36,15 @@ async def test_a_reader_waits_for_the_broker_and_closes_without_it(cluster: Kafk
         await log.end_offsets("games")
 
     await asyncio.to_thread(cluster.start, 1)
-    deadline = time.monotonic() + 30
     await log.append([Record("games", "key", b"{}")])
-    while not (found := await consumer.poll(timeout_s=1.0)):
-        assert time.monotonic() < deadline
+    async with asyncio.timeout(DEADLINE_S):
+        while not (found := await consumer.poll(timeout_s=1.0)):
+            pass
     assert [record.value for record in found] == [b"{}"]
 
     cluster.stop(1)
     await consumer.poll(timeout_s=1.0)  # a fetch is under way that will never be answered
-    began = time.monotonic()
-    await consumer.close()
-    await member.close()
-    await log.close()
-    assert time.monotonic() - began < 40
+    async with asyncio.timeout(DEADLINE_S):  # they wait for no broker
+        await consumer.close()
+        await member.close()
+        await log.close()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.log.harness import read, records
+from tests.log.harness import DEADLINE_S, read, records
 from unstable_stream.errors import (
     EventLogError,
     FencedError,
@@ -33,7 +33,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 async def log(path: Path) -> AsyncIterator[LocalLog]:
-    async with LocalLog.open(path, synchronous="NORMAL", busy_timeout_s=0.3) as log:
+    async with LocalLog.open(path, synchronous="NORMAL", busy_timeout_s=DEADLINE_S) as log:
         await log.create_topics([TopicSpec("t", 1, max_message_bytes=100_000)])
         yield log
 
@@ -159,8 +159,9 @@ async def test_one_transaction_at_a_time(log: LocalLog) -> None:
 async def test_a_writer_waits_for_the_lock_up_to_its_deadline(log: LocalLog, path: Path) -> None:
     holder = sqlite3.connect(path, isolation_level=None)
     holder.execute("BEGIN IMMEDIATE")
-    with pytest.raises(LogUnavailableError, match="locked"):
-        await log.append(records("t", ["lost"]))
+    async with LocalLog.open(path, synchronous="NORMAL", busy_timeout_s=0.3) as hasty:
+        with pytest.raises(LogUnavailableError, match="locked"):
+            await hasty.append(records("t", ["lost"]))
     assert LogUnavailableError.retriable
     assert await log.end_offsets("t") == {AT: 0}  # readers do not wait
     waiting = asyncio.create_task(log.append(records("t", ["kept"])))

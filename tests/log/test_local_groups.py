@@ -1,8 +1,10 @@
 """Groups of the local log: time-outs, fair shares, and wake-ups."""
 
 import asyncio
+import contextlib
 import os
 import socket
+import sqlite3
 from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -12,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.log.harness import DEADLINE_S, read, records, share_out
+from tests.log.harness import DEADLINE_S, FOREVER_S, read, records, share_out
 from unstable_stream.errors import FencedError
 from unstable_stream.log.local import log as local
 from unstable_stream.log.local.groups import share_out as fair_shares
@@ -22,6 +24,8 @@ from unstable_stream.log.local.wakeups import wakeup_directory
 from unstable_stream.log.port import Consumer, Record, TopicPartition, TopicSpec
 
 AT = TopicPartition("t", 0)
+LONG_S = 60
+"""Longer than the parts of a test that must not take so long; it passes by a change of what is stored."""
 
 
 @pytest.fixture
@@ -36,10 +40,17 @@ async def log(path: Path) -> AsyncIterator[LocalLog]:
         yield log
 
 
-async def _taken_over(silent: Consumer, other: Consumer) -> None:
+def _pass_time(path: Path, seconds: int) -> None:
+    """Make every member's last sign of life so much older."""
+    with contextlib.closing(sqlite3.connect(path, timeout=DEADLINE_S, isolation_level=None)) as connection:
+        connection.execute("UPDATE members SET seen_ms = seen_ms - ?", (1000 * seconds,))
+
+
+async def _taken_over(silent: Consumer, other: Consumer, path: Path) -> None:
     """The other member takes the silent one's partition; then the silent one is fenced, and comes back."""
     await other.poll(timeout_s=0)
     assert other.assignment() == frozenset()  # not before the time-out
+    _pass_time(path, LONG_S + 1)
     assert len(await read(other, 1)) == 1
     assert other.assignment() == {AT}
     with pytest.raises(FencedError, match="poll again"):
@@ -53,22 +64,24 @@ async def _taken_over(silent: Consumer, other: Consumer) -> None:
 
 
 async def test_a_silent_member_in_another_container_is_replaced_after_the_session_timeout(
-    log: LocalLog, monkeypatch: pytest.MonkeyPatch
+    log: LocalLog, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await log.append(records("t", ["a"]))
-    with monkeypatch.context() as patch:
-        patch.setattr(local, "current_process", lambda: replace(current_process(), host="another container"))
-        silent = await log.consumer(["t"], group="g")
-    await read(silent, 1)
-    await _taken_over(silent, await log.consumer(["t"], group="g"))
+    async with LocalLog.open(path, session_timeout_s=LONG_S) as elsewhere:
+        with monkeypatch.context() as patch:
+            other_host = replace(current_process(), host="another container")
+            patch.setattr(local, "current_process", lambda: other_host)
+            silent = await elsewhere.consumer(["t"], group="g")
+        await read(silent, 1)
+        await _taken_over(silent, await log.consumer(["t"], group="g"), path)
 
 
 async def test_a_hung_member_is_replaced_after_the_poll_interval(log: LocalLog, path: Path) -> None:
     await log.append(records("t", ["a"]))
-    async with LocalLog.open(path, session_timeout_s=60, max_poll_interval_s=0.6) as hung:
+    async with LocalLog.open(path, session_timeout_s=600, max_poll_interval_s=LONG_S) as hung:
         silent = await hung.consumer(["t"], group="g")
         await read(silent, 1)
-        await _taken_over(silent, await log.consumer(["t"], group="g"))
+        await _taken_over(silent, await log.consumer(["t"], group="g"), path)
 
 
 async def test_a_member_busy_for_longer_than_the_session_timeout_keeps_its_partitions(log: LocalLog) -> None:
@@ -145,16 +158,14 @@ def test_each_partition_goes_to_one_subscriber_and_shares_are_even(
 # -- wake-ups -------------------------------------------------------------------------------------
 
 
-async def _wakes(log: LocalLog) -> float:
-    """Return how long a waiting consumer took to see an append, in seconds."""
+async def _wakes(log: LocalLog) -> None:
+    """Fail unless a waiting consumer sees an append long before its poll ends."""
     consumer = await log.consumer(["t"], start="end")
-    waiting = asyncio.create_task(consumer.poll(timeout_s=DEADLINE_S))
+    waiting = asyncio.create_task(consumer.poll(timeout_s=FOREVER_S))
     await asyncio.wait([waiting], timeout=0.1)
-    began = asyncio.get_running_loop().time()
     await log.append(records("t", ["wake"]))
-    assert len(await waiting) == 1
+    assert len(await asyncio.wait_for(waiting, DEADLINE_S)) == 1
     await consumer.close()
-    return asyncio.get_running_loop().time() - began
 
 
 @pytest.mark.usefixtures("no_recheck")
@@ -163,7 +174,7 @@ async def test_wakeups_work_where_the_path_is_too_long_for_a_socket(tmp_path: Pa
     assert not wakeup_directory(str(path)).startswith(str(tmp_path))
     async with LocalLog.open(path) as log:
         await log.create_topics([TopicSpec("t", 1)])
-        assert await _wakes(log) < DEADLINE_S / 2
+        await _wakes(log)
     os.rmdir(wakeup_directory(os.path.realpath(path)))
 
 
@@ -174,7 +185,7 @@ async def test_sockets_of_killed_processes_are_removed(log: LocalLog, path: Path
     stale = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     stale.bind(str(directory / "stale"))
     stale.close()
-    assert await _wakes(log) < DEADLINE_S / 2
+    await _wakes(log)
     await log.create_topics([])  # the write thread is done with waking, too
     assert not (directory / "stale").exists()
     assert len(list(directory.iterdir())) == 1
@@ -184,15 +195,14 @@ async def test_sockets_of_killed_processes_are_removed(log: LocalLog, path: Path
 
 async def test_without_sockets_a_consumer_looks_again_by_itself(log: LocalLog, path: Path) -> None:
     Path(wakeup_directory(str(path))).write_text("in the way")
-    assert await _wakes(log) < DEADLINE_S / 2
+    await _wakes(log)
 
 
 @pytest.mark.usefixtures("no_recheck")
 async def test_several_waiting_consumers_all_wake(log: LocalLog) -> None:
     consumers = [await log.consumer(["t"]) for _ in range(5)]
-    waiting = [asyncio.create_task(consumer.poll(timeout_s=DEADLINE_S)) for consumer in consumers]
+    waiting = [asyncio.create_task(consumer.poll(timeout_s=FOREVER_S)) for consumer in consumers]
     await asyncio.wait(waiting, timeout=0.1)
-    began = asyncio.get_running_loop().time()
     await log.append(records("t", ["wake"]))
-    assert [len(found) for found in await asyncio.gather(*waiting)] == [1] * 5
-    assert asyncio.get_running_loop().time() - began < DEADLINE_S / 2
+    async with asyncio.timeout(DEADLINE_S):
+        assert [len(found) for found in await asyncio.gather(*waiting)] == [1] * 5

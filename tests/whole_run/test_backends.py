@@ -156,19 +156,27 @@ async def test_beside_a_running_event_loop_on_a_thread(tmp_path: Path) -> None:
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     playing: dict[str, Launch] = {}
 
+    here = asyncio.get_running_loop()
+    answered: list[str] = []
+
+    async def answer(run_id: str) -> None:
+        answered.append(run_id)
+
+    def ask(run_id: str) -> None:
+        """In the run's thread, in the midst of the run: wait for the other loop."""
+        asyncio.run_coroutine_threadsafe(answer(run_id), here).result(DEADLINE_S)
+
     def play() -> None:
         assert threading.current_thread() is not threading.main_thread()
-        playing["run"] = asyncio.run(launch(config(), DataDir(tmp_path), backend="inline"))
+        playing["run"] = asyncio.run(launch(config(), DataDir(tmp_path), backend="inline", on_start=ask))
 
     work = asyncio.ensure_future(asyncio.to_thread(play))
-    turns = 0
     while not work.done():
         assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
         await asyncio.wait([work], timeout=0.01)
-        turns += 1
     await work
     assert playing["run"].outcome == "completed"
-    assert turns > 10
+    assert answered == [playing["run"].run_id], "this loop went on while the run did"
 
 
 FAILING = """

@@ -1,7 +1,6 @@
 """SIGTERM to ``train``, as by an operator or Kubernetes: services end in order, and the run can go on."""
 
 import signal
-import socket
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -28,12 +27,6 @@ def location(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
         yield f"kafka://{cluster.bootstrap}"
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-    return port
-
-
 def served(port: int) -> str:
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as response:
         text: str = response.read().decode()
@@ -41,7 +34,7 @@ def served(port: int) -> str:
 
 
 async def test_train_stops_in_order_and_says_how_to_go_on(location: str, tmp_path: Path) -> None:
-    port = free_port()
+    port = free_port_pair()
     data = tmp_path / "data"
     async with LaunchedRun.train(data, "learner.iterations=50", f"metrics_port={port}", log=location) as run:
         await run.until("the first update", lambda seen: bool(seen.of(LearnerUpdate)))
