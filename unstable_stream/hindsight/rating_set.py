@@ -44,7 +44,7 @@ _LADDER: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Scopes:
-    """The key of a rating: environment and model."""
+    """The ratings to compute: one for each environment, one over all environments, or both."""
 
     per_env: bool = True
     overall: bool = True

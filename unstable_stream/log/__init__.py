@@ -1,7 +1,7 @@
 """The event log: one port, the topics' declarations, and the adapters behind the port.
 
-``port`` says what a log does; ``local`` keeps it in a SQLite file, ``kafka`` on a cluster; ``records`` turns
-events into records and back. Importing the package loads no adapter.
+``port`` defines a log; ``local`` keeps it in a SQLite file, ``kafka`` on a cluster; ``records`` turns events
+into records and back. Importing the package loads no adapter.
 """
 
 from unstable_stream.log.port import (

@@ -1,4 +1,4 @@
-"""Open the event log that a location names: the one place that chooses between the adapters.
+"""Open the event log that a location names. Only this module chooses between the adapters.
 
 A location is ``local``, the file that the caller names, or ``kafka://host:9092``, a Kafka cluster.
 """
@@ -15,7 +15,7 @@ from unstable_stream.log.port import EventLog
 
 __all__ = ["check_log", "open_existing_log", "open_log_at", "opened_log"]
 
-_IMPATIENT_S = 5.0  # somebody waits for the answer, where a service would wait for its brokers
+_IMPATIENT_S = 5.0  # a person waits for the answer; a service would wait for its brokers
 
 
 @contextlib.asynccontextmanager
@@ -26,13 +26,13 @@ async def opened_log(
     synchronous: Literal["FULL", "NORMAL"] = "NORMAL",
     existing: bool = False,
 ) -> AsyncIterator[EventLog]:
-    """Open a log for as long as an ``async with`` block lasts.
+    """Open a log for the duration of an ``async with`` block.
 
     Args:
         location: ``local`` or ``kafka://host:9092``.
         file: where a local log is.
         synchronous: how a local log is written; see :meth:`LocalLog.open`.
-        existing: the log must be there already, and its brokers must answer within seconds.
+        existing: the log must already exist, and its brokers must answer within seconds.
 
     Raises:
         ConfigError: see :func:`open_log_at`.
@@ -46,7 +46,7 @@ async def opened_log(
 
 
 async def check_log(location: str, file: Path) -> None:
-    """Raise what is wrong with a log that others will open, such as :class:`LogUnavailableError`, early."""
+    """Check a log that other processes will open; raises e.g. :class:`LogUnavailableError`."""
     log = open_log_at(location, file, connect_timeout_s=_IMPATIENT_S)
     try:
         await log.topics()
@@ -55,10 +55,10 @@ async def check_log(location: str, file: Path) -> None:
 
 
 def open_existing_log(location: str, file: Path) -> EventLog:
-    """Open a log to look at the records in it; the caller closes it. See :func:`open_log_at`.
+    """Open a log to read its records; the caller closes it. See :func:`open_log_at`.
 
     Raises:
-        EventLogError: ``local``, and there is no such file.
+        EventLogError: the location is ``local``, and the file does not exist.
     """
     if location == "local" and not file.is_file():
         raise EventLogError(
@@ -77,17 +77,17 @@ def open_log_at(
 ) -> EventLog:
     """Open a log; the caller closes it.
 
-    A local file and its directory are made if need be. Nothing is sent to a Kafka cluster yet.
+    A missing local file and its directory are made. Nothing is sent to a Kafka cluster yet.
 
     Args:
         location: ``local`` or ``kafka://host:9092``.
         file: where a local log is.
         synchronous: how a local log is written; see :meth:`LocalLog.open`.
-        connect_timeout_s: how long the brokers of a Kafka cluster have to answer.
+        connect_timeout_s: seconds within which the brokers of a Kafka cluster must answer.
 
     Raises:
-        ConfigError: the location names no known kind of log or is malformed, the directory of the file
-            cannot be made, or what Kafka needs is not installed.
+        ConfigError: the location names no known kind of log or is malformed, the directory of the file cannot
+            be made, or the packages for Kafka are not installed.
     """
     if location.startswith(SCHEME):
         try:

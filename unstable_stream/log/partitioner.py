@@ -1,4 +1,4 @@
-"""Key to partition: Kafka's default partitioner, so that every adapter puts a key in the same place.
+"""Kafka's default partitioner: every adapter puts a key into the same partition.
 
 Source: ``org.apache.kafka.common.utils.Utils.murmur2`` and ``BuiltInPartitioner.partitionForKey``.
 """
@@ -30,7 +30,7 @@ def murmur2(data: bytes) -> int:
     return mixed ^ (mixed >> 15)
 
 
-@lru_cache(maxsize=65_536)  # keys repeat (run/env, game), and the hash in Python costs more than the rest
+@lru_cache(maxsize=65_536)  # keys repeat (run/env, game), and hashing in Python is the largest cost
 def partition_for_key(key: str, partitions: int) -> int:
-    """Return the partition, ``0 <= p < partitions``, where records of ``key`` live."""
+    """Return the partition of the records of ``key``, ``0 <= p < partitions``."""
     return (murmur2(key.encode()) & 0x7FFFFFFF) % partitions

@@ -1,4 +1,4 @@
-"""The event log as the rest of the package sees it; adapters pass one contract suite.
+"""The port of the event log. All adapters pass one contract suite.
 
 Topics have partitions, partitions have offsets, groups have committed positions. A record's key picks
 its partition, so records of one key stay in order. All methods are coroutines: an adapter that works
@@ -35,15 +35,15 @@ class TopicPartition(NamedTuple):
 
 
 Positions: TypeAlias = Mapping[TopicPartition, int]
-"""For each partition the offset of the *next* record to read."""
+"""The offset of the *next* record to read, by partition."""
 
 Start: TypeAlias = Literal["beginning", "end"] | int
-"""Where a group without committed positions begins; an ``int`` is a Unix time in milliseconds."""
+"""The place where a group without committed positions begins; an ``int`` is Unix milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What is appended."""
+    """A record to append."""
 
     topic: str
     key: str
@@ -52,12 +52,12 @@ class Record:
     timestamp_ms: int = 0
     """Unix time of the event in milliseconds."""
     partition: int | None = None
-    """Forces a partition; by default the key picks it."""
+    """Forces a partition; ``None``: the key picks it."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredRecord:
-    """What is read back."""
+    """A record as the log stores it."""
 
     topic: str
     partition: int
@@ -82,18 +82,18 @@ class TopicSpec:
     """``None``: kept forever."""
     max_message_bytes: int = 16 * 1024 * 1024
     key: str = ""
-    """Describes the record key, e.g. ``run/env``."""
+    """A description of the record key, e.g. ``run/env``."""
     writers: tuple[str, ...] = ()
     readers: tuple[str, ...] = ()
     events: tuple[str, ...] = ()
-    """Wire names of the event types it carries."""
+    """Wire names of the event types on the topic."""
     description: str = ""
 
 
 class Transaction(Protocol):
-    """Records and positions that become visible together, or not at all.
+    """Records and positions that become visible together, or never.
 
-    Use as ``async with producer.transaction() as tx``: commits on leaving, aborts on an exception.
+    Use it as ``async with producer.transaction() as tx``: it commits at the end, and aborts on an exception.
     """
 
     async def append(self, records: Sequence[Record]) -> None:
@@ -102,8 +102,8 @@ class Transaction(Protocol):
     async def commit_positions(self, consumer: "Consumer | str", positions: Positions) -> None:
         """Commit positions of the consumer's group with the records.
 
-        With the name of a group instead of a consumer, nobody's ownership is checked: for whoever fences
-        by producer id and shares the partitions out in another way.
+        With the name of a group instead of a consumer, no ownership is checked. This is for callers that
+        fence by producer id and share the partitions in another way.
 
         Raises :class:`FencedError` if the consumer no longer owns a partition named here.
         """
@@ -116,7 +116,7 @@ class Transaction(Protocol):
 
 
 class Producer(Protocol):
-    """A transactional writer. A later producer with the same id fences this one off."""
+    """A transactional writer. A later producer with the same id fences this one."""
 
     def transaction(self) -> Transaction:
         """Begin a transaction; entering or committing it raises :class:`FencedError` after a takeover."""
@@ -125,25 +125,26 @@ class Producer(Protocol):
 
 
 class Consumer(Protocol):
-    """Reads topics in offset order within each partition; sees committed records only."""
+    """Reads topics in offset order within each partition; sees only committed records."""
 
     async def poll(self, max_records: int = 500, timeout_s: float = 1.0) -> list[StoredRecord]:
-        """Return up to ``max_records``; waits up to ``timeout_s`` for the first, without busy polling."""
+        """Return up to ``max_records``; wait up to ``timeout_s`` for the first, without busy polling."""
 
     def assignment(self) -> frozenset[TopicPartition]:
-        """The partitions this member reads now; changes only inside :meth:`poll`."""
+        """Return the partitions that this member reads now; they change only inside :meth:`poll`."""
 
     def positions(self) -> Positions:
-        """Next offset of every assigned partition: what has been returned by :meth:`poll` so far.
+        """Return the next offset of every assigned partition, after the records that :meth:`poll` has
+        returned.
 
-        Who polls on to the end arrives at :meth:`EventLog.end_offsets`, whatever lies between the records.
+        Polling to the end reaches :meth:`EventLog.end_offsets`, even past offsets without records.
         """
 
     async def committed(self) -> Positions:
-        """The group's committed positions of the assigned partitions that have one."""
+        """Return the group's committed positions of assigned partitions, where there are any."""
 
     async def commit(self, positions: Positions | None = None) -> None:
-        """Commit ``positions``, by default all that :meth:`poll` has returned. Groups only."""
+        """Commit ``positions``; by default those after all records of :meth:`poll`. Only for groups."""
 
     async def seek(self, positions: Positions) -> None:
         """Go on from these offsets."""
@@ -155,51 +156,55 @@ class EventLog(Protocol):
     """A durable, partitioned, append-only log."""
 
     async def log_id(self) -> str:
-        """Return what tells this log from any other: offsets mean something only together with it."""
+        """Return the identity of this log. Offsets have a meaning only together with it."""
 
     @property
     def compacts(self) -> bool:
-        """Whether a topic with the policy ``compact`` may have lost all but the newest record of a key."""
+        """Return whether a topic with the policy ``compact`` may have lost all but the newest record of a
+        key.
+        """
 
     async def create_topics(self, specs: Sequence[TopicSpec]) -> None:
-        """Create those that do not exist; an existing one with other partitions is an error."""
+        """Create missing topics; an existing one with another number of partitions is an error."""
 
     async def topics(self) -> Mapping[str, int]:
-        """Topic name to number of partitions."""
+        """Return the number of partitions by topic name."""
 
     async def topic_settings(self) -> Mapping[str, TopicSpec]:
-        """Return the topics as they are set now; fields that no log keeps stay at their defaults."""
+        """Return the topics with their present settings; fields that no log stores keep their defaults."""
 
     async def alter_topics(self, specs: Sequence[TopicSpec]) -> None:
-        """Give existing topics the clean-up policy, retention and size limit of their spec."""
+        """Set the clean-up policy, retention and size limit of existing topics to those of their spec."""
 
     async def append(self, records: Sequence[Record]) -> list[tuple[TopicPartition, int]]:
         """Append a batch atomically and durably; return partition and offset of each, in order."""
 
     async def producer(self, producer_id: str) -> Producer:
-        """Open a transactional producer, fencing off any earlier one with the same id."""
+        """Open a transactional producer and fence earlier ones with the same id."""
 
     async def consumer(
         self, topics: Sequence[str], group: str | None = None, start: Start = "beginning"
     ) -> Consumer:
-        """Open a consumer. Members of a group share out the partitions; without a group, read them all.
+        """Open a consumer. Members of a group share the partitions; without a group, it reads all of them.
 
         A group resumes at its committed positions; partitions without one begin at ``start``.
         """
 
     async def beginning_offsets(self, topic: str) -> Positions:
-        """Offset of the first retained record of each partition."""
+        """Return the offset of the first retained record of each partition."""
 
     async def end_offsets(self, topic: str) -> Positions:
-        """Offset after the last committed record of each partition."""
+        """Return the offset after the last committed record of each partition."""
 
     async def offsets_for_time(self, topic: str, timestamp_ms: int) -> Positions:
-        """First offset of each partition with a timestamp at or after the given one; the end if none."""
+        """Return the first offset with a timestamp at or after the given one, for each partition; the end if
+        none.
+        """
 
     async def groups(self) -> Sequence[str]:
         """Return the names of all groups that have committed positions, sorted."""
 
     async def committed_positions(self, group: str) -> Positions:
-        """All positions a group has committed."""
+        """Return all positions that a group has committed."""
 
     async def close(self) -> None: ...

@@ -1,8 +1,8 @@
-"""Read topics to the ends they have now: the one loop, for everyone who reads history.
+"""Read topics to their present ends: the one loop for all code that reads history.
 
 All records come in order within each partition, in bounded memory. Offsets have gaps (transaction markers,
-compaction), so the end is recognised by the consumer's position and never by counting. What is no event is
-left out with a warning that names its position; the archiver sets it aside.
+compaction), so the consumer's position shows the end, never a count. A record that is no event is left out
+with a warning that names its position; the archiver sets it aside.
 """
 
 import contextlib
@@ -31,10 +31,10 @@ __all__ = [
 ]
 
 Progress: TypeAlias = Callable[[int, int], None]
-"""Told how many offsets have been passed, and how many there are to pass."""
+"""Called with the number of offsets passed and the number of all offsets to pass."""
 
 _BATCH_RECORDS: Final = 2000
-_WAIT_S: Final = 0.2  # what is below the end is there already: waiting longer would gain nothing
+_WAIT_S: Final = 0.2  # records below the end exist already, so a longer wait gains nothing
 
 _logger = structlog.get_logger(__name__)
 
@@ -54,9 +54,9 @@ async def ends_of(log: EventLog, topics: Iterable[str]) -> dict[TopicPartition, 
 async def read_on(
     consumer: Consumer, ends: Positions, *, max_records: int = _BATCH_RECORDS
 ) -> AsyncGenerator[Sequence[StoredRecord], None]:
-    """Poll a consumer until it has come to ``ends``; yield all that it returns, which may be a little more.
+    """Poll a consumer until it has reached ``ends``; yield all its records, which may be a few more.
 
-    ``ends`` may change on the way. Partitions that are not in it are read too, as far as they come.
+    ``ends`` may change meanwhile. Records of partitions that are not in it are yielded too, if they come.
     """
     while True:
         positions = consumer.positions()
@@ -66,14 +66,14 @@ async def read_on(
 
 
 class TopicReader:
-    """Reads topics once, a stretch at a time, up to an end that does not move. Use as ``async with``."""
+    """Reads topics once, in several parts, up to fixed ends. Use it with ``async with``."""
 
     def __init__(self, consumer: Consumer, ends: Positions, run_id: str | None) -> None:
         """See :meth:`open`."""
         self._consumer = consumer
         self._source = None if run_id is None else source_header(run_id)
         self.ends = ends
-        """By partition: nothing at or beyond it is read."""
+        """By partition, the offset at which reading stops."""
 
     @classmethod
     async def open(
@@ -89,10 +89,10 @@ class TopicReader:
 
         Args:
             log: what to read.
-            topics: whose records.
-            run_id: leave out the records that say that another run wrote them.
-            starts: where to begin in these partitions; the others are read from their beginning.
-            ends: where to stop, by default where the topics end now; partitions not in it are left out.
+            topics: the topics to read.
+            run_id: leave out records whose header names another run.
+            starts: the first offsets of these partitions; the others are read from their beginning.
+            ends: the offsets to stop at, by default the present ends; partitions not in it are left out.
 
         Raises:
             UnknownTopicError: a topic does not exist.
@@ -106,16 +106,16 @@ class TopicReader:
     async def read_to(
         self, positions: Positions, on_progress: Progress | None = None
     ) -> AsyncGenerator[StoredRecord, None]:
-        """Go on until each partition has been read up to ``positions``; it may be read somewhat further.
+        """Read on until each partition is read up to ``positions``, or a little further.
 
-        With a run, a record that does not say whose it is is yielded too: decode it.
+        With a run, records without a header that names one are yielded too: decode them.
         """
         targets = {at: min(end, positions.get(at, 0)) for at, end in self.ends.items()}
         begun = dict(self._consumer.positions())
         total = sum(max(0, target - begun.get(at, 0)) for at, target in targets.items())
         async for records in read_on(self._consumer, targets):
             for record in records:
-                # Saves decoding what other runs wrote.
+                # The header saves decoding records of other runs.
                 if self._source is not None and record.headers.get("ce_source", self._source) != self._source:
                     continue
                 if record.offset < self.ends.get(TopicPartition(record.topic, record.partition), 0):
@@ -128,7 +128,7 @@ class TopicReader:
         return sum(max(0, min(now.get(at, 0), target) - begun.get(at, 0)) for at, target in targets.items())
 
     async def close(self) -> None:
-        """Let go of the log."""
+        """Close the reader."""
         await self._consumer.close()
 
     async def __aenter__(self) -> Self:
@@ -149,7 +149,7 @@ async def read_to_end(
     ends: Positions | None = None,
     on_progress: Progress | None = None,
 ) -> AsyncGenerator[StoredRecord, None]:
-    """Yield what the topics hold now; see :meth:`TopicReader.open` for the arguments."""
+    """Yield the present records of the topics; see :meth:`TopicReader.open` for the arguments."""
     async with (
         await TopicReader.open(log, topics, run_id=run_id, starts=starts, ends=ends) as reader,
         contextlib.aclosing(reader.read_to(reader.ends, on_progress)) as records,
@@ -161,7 +161,7 @@ async def read_to_end(
 async def events_to_end(
     log: EventLog, topics: Sequence[str], *, run_id: str | None = None, ends: Positions | None = None
 ) -> AsyncGenerator[tuple[StoredRecord, Event], None]:
-    """Yield the events that the topics hold now, each with its record; with ``run_id``, of that run only."""
+    """Yield the present events of the topics, each with its record; with ``run_id``, only its events."""
     async with contextlib.aclosing(read_to_end(log, topics, run_id=run_id, ends=ends)) as records:
         async for record in records:
             event = readable_event(record)
@@ -170,7 +170,7 @@ async def events_to_end(
 
 
 def readable_event(record: StoredRecord) -> Event | None:
-    """Return the event in ``record``; ``None``, after a warning, if there is none that this version reads."""
+    """Return the event in ``record``; warn and return ``None`` if this version cannot read one."""
     try:
         return event_from_record(record)
     except EventError as error:
@@ -179,7 +179,7 @@ def readable_event(record: StoredRecord) -> Event | None:
 
 
 def readable_events(records: Iterable[StoredRecord]) -> Iterator[Event]:
-    """Yield the events in ``records``; what is no event is left out, see :func:`readable_event`."""
+    """Yield the events in ``records`` and leave out records that are no event; see :func:`readable_event`."""
     for record in records:
         event = readable_event(record)
         if event is not None:
@@ -190,13 +190,13 @@ async def read_record(log: EventLog, at: TopicPartition, offset: int) -> StoredR
     """Return one record.
 
     Raises:
-        EventLogError: it is not in the log any more.
+        EventLogError: the record is not in the log any more.
     """
     ends = await log.end_offsets(at.topic)
     consumer = await log.consumer([at.topic], start="end")
     try:
         await consumer.seek({**ends, at: offset})
-        # Only this record's offset is asked for; where it was deleted the position passes over it.
+        # Read only up to this record's offset; if the record was deleted, the position moves past it.
         async for records in read_on(consumer, {at: min(offset + 1, ends[at])}, max_records=1):
             for record in records:
                 if (record.partition, record.offset) == (at.partition, offset):
@@ -209,10 +209,9 @@ async def read_record(log: EventLog, at: TopicPartition, offset: int) -> StoredR
 async def read_tail(
     log: EventLog, topic: str, count: int, wanted: Callable[[StoredRecord], bool] = lambda record: True
 ) -> tuple[list[StoredRecord], Consumer]:
-    """Return the last ``count`` records that are wanted, oldest first, and a consumer that goes on behind.
+    """Return the last ``count`` wanted records, oldest first, and a consumer that goes on after them.
 
-    How far back ``count`` records lie is found by reading: four times as far again until they are there. The
-    caller closes the consumer.
+    It reads four times as far back each time until it has ``count`` records. The caller closes the consumer.
     """
     begins, ends = await log.beginning_offsets(topic), await log.end_offsets(topic)
     consumer = await log.consumer([topic], start="end")
@@ -222,7 +221,8 @@ async def read_tail(
     while unfinished:
         starts = {at: max(begins[at], ends[at] - back) if at in unfinished else ends[at] for at in ends}
         found |= await _read_between(consumer, starts, {at: ends[at] for at in unfinished}, wanted)
-        # Each partition may hold any share of the last records: every one must yield as many, or all it has.
+        # Each partition may hold any share of the last records, so each must yield ``count`` records or all
+        # it has.
         unfinished = {at for at in unfinished if len(found[at]) < count and starts[at] > begins[at]}
         back *= 4
     await consumer.seek(ends)

@@ -1,6 +1,6 @@
-"""Events as log records and back, in the CloudEvents binary mode (Kafka protocol binding, version 1.0).
+"""Turn events into log records and back, in the CloudEvents binary mode (Kafka protocol binding 1.0).
 
-The attributes travel as ``ce_*`` headers and the body is plain JSON, so that any tool can read a topic.
+The attributes are ``ce_*`` headers and the body is plain JSON, so that any tool can read a topic.
 """
 
 from datetime import UTC, datetime
@@ -14,7 +14,7 @@ __all__ = ["event_from_record", "event_headers", "record_from_event", "source_he
 
 
 def record_from_event(event: Event) -> Record:
-    """Return the record that carries ``event`` on its topic, under its key."""
+    """Return the record of ``event``, with its topic and key."""
     return Record(
         topic=event.TOPIC,
         key=event.key,
@@ -34,7 +34,7 @@ def record_from_event(event: Event) -> Record:
 def event_headers(
     type_name: str, schema_version: int, event_id: str, run_id: str, occurred_at_ms: int
 ) -> dict[str, bytes]:
-    """Return the headers of an event of which the head is known; :class:`KeyError` for an unknown type."""
+    """Return the headers of an event from the fields of its head; :class:`KeyError` for an unknown type."""
     return {
         "ce_specversion": b"1.0",
         "ce_id": event_id.encode(),
@@ -45,7 +45,7 @@ def event_headers(
     }
 
 
-# Events come in runs of one type, run and time: these three are most of a record's cost otherwise.
+# Many events in a row share type, run and time. Without this cache these three are most of a record's cost.
 @lru_cache(maxsize=64)
 def _type_header(event_class: type[Event], schema_version: int) -> bytes:
     return f"unstable_stream.{event_type(event_class)}.v{schema_version}".encode()
@@ -53,7 +53,7 @@ def _type_header(event_class: type[Event], schema_version: int) -> bytes:
 
 @lru_cache(maxsize=64)
 def source_header(run_id: str) -> bytes:
-    """Return the header ``ce_source`` of every record that is of a run."""
+    """Return the header ``ce_source`` of all records of a run."""
     return f"/unstable_stream/runs/{run_id}".encode()
 
 
@@ -64,7 +64,7 @@ def _time_header(occurred_at_ms: int) -> bytes:
 
 
 def event_from_record(record: StoredRecord) -> Event:
-    """Return the event in ``record``; raises the :class:`EventError` family, naming the position."""
+    """Return the event in ``record``; raises the :class:`EventError` family, with the position."""
     try:
         return decode_event(record.value)
     except EventError as error:

@@ -1,4 +1,4 @@
-"""Whether a log's topics are as ``topics/*.toml`` declares them, and what to do about each difference."""
+"""Compare a log's topics with ``topics/*.toml`` and tell how to correct each difference."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """One setting of one topic that is not as declared; setting ``topic``: it does not exist."""
+    """One setting of one topic that differs from its declaration; setting ``topic``: the topic is missing."""
 
     declared: TopicSpec
     actual: TopicSpec | None
@@ -34,10 +34,12 @@ class Drift:
 
     @property
     def endangers_runs(self) -> bool:
-        """Whether records would be refused or lost, or keys would lie elsewhere than the code thinks."""
+        """True if records would be refused or lost, or if keys would be in other partitions than the code
+        expects.
+        """
         declared, actual = self.declared, self.actual
         if actual is None:
-            return False  # a run creates what is missing
+            return False  # a run creates missing topics
         if self.setting == "retention_ms":
             return actual.retention_ms is not None and (
                 declared.retention_ms is None or actual.retention_ms < declared.retention_ms
@@ -57,7 +59,7 @@ class Drift:
 
 
 def find_drift(declared: Mapping[str, TopicSpec], actual: Mapping[str, TopicSpec]) -> list[Drift]:
-    """Return every difference, by topic; topics that are not declared are nobody's concern."""
+    """Return every difference, by topic; undeclared topics are ignored."""
     found: list[Drift] = []
     for name, spec in sorted(declared.items()):
         there = actual.get(name)
@@ -66,7 +68,7 @@ def find_drift(declared: Mapping[str, TopicSpec], actual: Mapping[str, TopicSpec
             continue
         settings: list[Setting] = ["partitions", "cleanup_policy", "max_message_bytes"]
         if spec.cleanup_policy == "delete":
-            settings.append("retention_ms")  # means nothing where only the latest of each key is kept
+            settings.append("retention_ms")  # has no meaning if only the latest record of each key is kept
         found += [
             Drift(spec, there, each) for each in settings if getattr(spec, each) != getattr(there, each)
         ]
@@ -74,11 +76,11 @@ def find_drift(declared: Mapping[str, TopicSpec], actual: Mapping[str, TopicSpec
 
 
 def remedy(drift: Drift, log: str, place: str = "") -> str:
-    """Return the command that mends a difference, or for partitions what can be done.
+    """Return the command that corrects a difference, or for partitions a description of the remedy.
 
     Args:
         drift: the difference.
-        log: location of the log.
+        log: the log's location.
         place: options that lead a command to that log, beginning with a space.
     """
     if drift.setting == "topic":
@@ -86,7 +88,7 @@ def remedy(drift: Drift, log: str, place: str = "") -> str:
     if drift.setting != "partitions":
         return f"unstable-stream topics create --alter{place}"
     assert drift.actual is not None
-    # Keys are spread by the number of partitions: changed under records, a key's order is lost.
+    # The number of partitions decides the partition of a key. Changing it loses the order of a key's records.
     keep = f"to keep its records set partitions = {drift.actual.partitions} in {_file_of(drift.topic)}"
     if log == "local":
         return f"{keep}, or use another directory with --data"
@@ -98,10 +100,11 @@ def remedy(drift: Drift, log: str, place: str = "") -> str:
 
 
 async def prepare_topics(log: EventLog, location: str, place: str = "") -> None:
-    """Create the topics that are missing, once it is sure that none would endanger a run.
+    """Create missing topics, after a check that no topic would endanger a run.
 
     Raises:
-        EventLogError: topics have settings that would lose or refuse records; names each and what to do.
+        EventLogError: topics have settings that would lose or refuse records; the message names each and the
+            remedy.
     """
     declared = load_topics()
     drift = find_drift(declared, await log.topic_settings())

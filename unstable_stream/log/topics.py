@@ -1,4 +1,4 @@
-"""The topics as declared in ``topics/*.toml``, and the JSON Schemas of the events they carry."""
+"""Read the topics' declarations in ``topics/*.toml``, and write the JSON Schemas of their events."""
 
 import functools
 import json
@@ -16,7 +16,7 @@ from unstable_stream.log.port import TopicSpec
 __all__ = ["TOPICS_DIR", "event_schema", "load_topics", "schema_file_name", "schema_text"]
 
 _PACKAGE = Path(__file__).resolve().parents[1]
-# In a checkout the files lie at the top level, where people look for them; a wheel carries a copy.
+# In a checkout the files lie at the top level, where people look for them; a wheel contains a copy.
 TOPICS_DIR = _PACKAGE / "_topics" if (_PACKAGE / "_topics").is_dir() else _PACKAGE.parent / "topics"
 
 
@@ -25,7 +25,7 @@ def load_topics(directory: Path = TOPICS_DIR) -> Mapping[str, TopicSpec]:
     """Return every declared topic by name.
 
     Raises:
-        EventLogError: a file is malformed; names the file and the field.
+        EventLogError: a file is malformed; the message names the file and the field.
     """
     specs: dict[str, TopicSpec] = {}
     for path in sorted(directory.glob("*.toml")):

@@ -1,18 +1,18 @@
-"""The archiver: every topic into the archive, in batches, with the archive's own positions.
+"""The archiver writes every topic into the archive, in batches, with the archive's own positions.
 
 One batch, in this order:
 
-1. poll: gather what is there, at most a batch, for at most the flush interval;
-2. prepare: decode and build columns, without holding the archive;
+1. poll: gather records, at most a batch, for at most the flush interval;
+2. prepare: decode records and build columns, without locking the archive;
 3. publish a dead letter for each record that cannot be decoded;
 4. store rows and positions in one transaction of the archive, holding its write lock;
-5. commit the positions to the archive's group, for whoever watches its lag.
+5. commit the positions to the archive's group, so that its lag can be measured.
 
-1 to 3 of the next batch go on while 4 of this one is under way.
+Steps 1 to 3 of the next batch run during step 4 of this one.
 
-A kill before 4 is complete reads the same records again; dead letters published twice have the same event
-id and count once. Where to go on is what the archive says of this very log, never what the group says: an
-archive that was deleted or restored is filled again from the log, and a log that is new to it from its start.
+After a kill before the end of 4, the same records are read again; dead letters published twice have the same
+event id and count once. The archiver goes on at the archive's positions for this log, never at the group's.
+So an archive that was deleted or restored is filled again from the log, and a new log is read from its start.
 """
 
 import asyncio
@@ -35,9 +35,11 @@ __all__ = ["GROUP", "ArchiveSink", "run_archiver"]
 GROUP: Final = "archiver"
 
 _MAX_BATCH_BYTES: Final = 64 * 1024 * 1024
-"""Of record values. A batch takes about four times this in memory while it is built."""
+"""Bytes of record values. A batch takes about four times this in memory while it is built."""
 _PATIENCE_S: Final = 30.0
-"""After a stop, how long nothing may come before the end: a group or a cluster may be finding itself anew."""
+"""Seconds without a record that are allowed after a stop: the group may be in a rebalance, or brokers may
+move.
+"""
 _READERS_TURN_S: Final = 0.03
 
 _log = structlog.get_logger(__name__)
@@ -53,22 +55,22 @@ async def run_archiver(
     max_batch: int = 20_000,
     on_flush: Callable[[Written], None] = lambda written: None,
 ) -> None:
-    """Archive until ``stop`` is set, then archive everything up to the ends the topics have by then.
+    """Archive until ``stop`` is set, then archive everything up to the ends of the topics at that moment.
 
     Args:
         log: the event log.
         archive_path: the DuckDB file; created if it does not exist.
-        topics: what to archive; by default the topics declared for us that the log has: a cluster may have
-            others'. If it has none yet, waits for them.
+        topics: the topics to archive; by default our declared topics that the log has, since a cluster may
+            have other topics. If there is none yet, it waits for one.
         stop: ends the service.
-        flush_interval_s: how long records may wait before they are stored.
-        max_batch: most records of one transaction.
-        on_flush: told what each transaction stored.
+        flush_interval_s: the most seconds that records wait before they are stored.
+        max_batch: the most records of one transaction.
+        on_flush: called with the result of each transaction.
 
     Raises:
-        ArchiveError: the archive cannot be written; nothing of the batch in hand was stored. Or it is ahead
-            of the log: a topic was deleted and made again.
-        LogUnavailableError: after ``stop`` the log did not give what it holds.
+        ArchiveError: the archive cannot be written, and nothing of the current batch was stored; or it is
+            ahead of the log, because a topic was deleted and made again.
+        LogUnavailableError: after ``stop`` the log did not return its remaining records.
     """
     names = await declared_topics(log, stop) if topics is None else list(topics)
     if not names:
@@ -78,14 +80,14 @@ async def run_archiver(
     try:
         if writer.unattributed:
             await attribute(log, names, writer, stop)
-        # A group for each archive: two archives of one cluster must not share its partitions out.
+        # Each archive has its own group: two archives of one cluster must not share its partitions.
         consumer = await log.consumer(names, f"{GROUP}-{writer.archive_id}")
         sink = ArchiveSink(log, consumer, writer, stop, on_flush)
         pace = Pace(
             max_batch,
             _MAX_BATCH_BYTES,
             wait_s=flush_interval_s,
-            # A transaction costs some 50 ms however small it is.
+            # Even a small transaction costs about 50 ms.
             gather_s=flush_interval_s,
             patience_s=_PATIENCE_S,
         )
@@ -94,39 +96,39 @@ async def run_archiver(
         try:
             await asyncio.to_thread(writer.close)
         except ArchiveBusyError as error:
-            # All is stored; only the write-ahead log stays a file of its own until the next opening.
+            # Everything is stored; only the write-ahead log stays a separate file until the next opening.
             _log.warning("archive left with its write-ahead log", reason=str(error))
 
 
 @dataclass(eq=False)
 class ArchiveSink:
-    """Writes what is read into the archive; the batch before is stored while the next is read."""
+    """Writes records into the archive; it stores one batch while the next is read."""
 
     log: EventLog
     consumer: Consumer
     """Commits the positions."""
     writer: ArchiveWriter
     stop: asyncio.Event
-    """Once it is set, an archive that others hold is waited for no more."""
+    """When it is set, the sink no longer waits for an archive that another process has locked."""
     on_flush: Callable[[Written], None]
-    """Told what each transaction stored."""
+    """Called with the result of each transaction."""
     busy: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         self._letters = DeadLetters(GROUP, log_id=self.writer.log_id)
         self._open: dict[TopicPartition, int] = {}
-        """Where reading of each partition began."""
+        """The first offset read, by partition."""
         self._storing: asyncio.Task[Written] | None = None
         self._storing_up_to: Positions = {}
         self._committed: dict[TopicPartition, int] = {}
 
     def positions(self) -> Positions:
-        """Return the next offset to be archived of every open partition."""
+        """Return the next offset to archive, for every open partition."""
         archived = self.writer.positions
         return {at: max(start, archived.get(at, 0)) for at, start in self._open.items()}
 
     async def follow(self, assigned: Set[TopicPartition]) -> Positions:
-        """Go on with gained partitions where the archive says.
+        """Go on with new partitions at the archive's positions.
 
         Raises:
             ArchiveError: the log ends before that.
@@ -139,7 +141,7 @@ class ArchiveSink:
         starts = await starts_of(self.log, self.writer, gained)
         for at in gained:
             self._committed.pop(at, None)
-        # Where the log may make a member begin once more: never beyond what is archived.
+        # The position at which the log may let a member begin again: never beyond the archived records.
         await self._commit(starts)
         self._open |= starts
         return starts
@@ -156,36 +158,36 @@ class ArchiveSink:
         if letters:
             await self.log.append(letters)
         if await self._stored():
-            # Batch after batch: let readers, who look every 10 ms, have their turn.
+            # Pause between batches, so that readers, which try every 10 ms, get the lock.
             await asyncio.sleep(_READERS_TURN_S)
         store = when_free(lambda: self.writer.store(prepared), self.stop)
         self._storing, self._storing_up_to = asyncio.create_task(store), dict(read_up_to)
         return {}
 
     async def settle(self, read_up_to: Positions) -> None:
-        """Wait until all is stored; the positions may have moved on over what holds no records."""
+        """Wait until all is stored, then commit positions past offsets without records."""
         await self._stored()
         await self._commit(read_up_to)
 
     def deleted(self, error: OffsetOutOfRangeError) -> None:
-        """Go on with what is left."""
+        """Go on with the records that are left."""
         _log.error("records were deleted before they could be archived", reason=str(error))
         self._open.clear()
 
     async def may_leave(self, ends: Positions, unassigned_s: float) -> bool:
-        """Refuse: nobody else is to write this archive, so the partitions will come."""
+        """Return false: no other process may write this archive, so the partitions will be assigned here."""
         return False
 
     async def close(self) -> None:
-        """Wait until no thread is at work on the archive any more."""
+        """Wait until no thread works on the archive any more."""
         if self._storing is not None:
             await asyncio.wait([self._storing])
 
     async def _stored(self) -> bool:
-        """Wait for the batch that is being stored, if there is one, and tell of it (step 5)."""
+        """Wait until a batch in progress is stored, then commit and report it (step 5)."""
         if self._storing is None:
             return False
-        # Shielded: a cancelled wait must not leave a thread at work that close() knows nothing of.
+        # Shielded: a cancelled wait must not leave a working thread that close() does not know of.
         written = await asyncio.shield(self._storing)
         self._storing = None
         self.on_flush(written)

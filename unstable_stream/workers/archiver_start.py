@@ -1,4 +1,4 @@
-"""What the archiver settles before it reads: which topics, of which log, and from where."""
+"""Decide, before the archiver reads, on its topics, its log, and its first positions."""
 
 import asyncio
 from collections.abc import Callable, Collection, Sequence
@@ -24,7 +24,7 @@ _log = structlog.get_logger(__name__)
 
 
 async def declared_topics(log: EventLog, stop: asyncio.Event) -> list[str]:
-    """Return the topics that are ours and that the log has; wait until there is one, or ``stop`` is set."""
+    """Return the log's topics that we declare; wait until there is one, or ``stop`` is set."""
     declared = load_topics().keys()
     while not (found := declared & (await log.topics()).keys()) and not stop.is_set():
         _log.warning("the log has none of our topics yet; make them with unstable-stream topics create")
@@ -33,7 +33,7 @@ async def declared_topics(log: EventLog, stop: asyncio.Event) -> list[str]:
 
 
 async def attribute(log: EventLog, names: Sequence[str], writer: ArchiveWriter, stop: asyncio.Event) -> None:
-    """Find out whether the archive, upgraded from version 1, was made of this log."""
+    """Find out whether an archive that was upgraded from version 1 was made from this log."""
     consumer = await log.consumer(names)
     try:
         sample = await consumer.poll(_SAMPLE_RECORDS, _SAMPLE_S)
@@ -46,7 +46,7 @@ async def attribute(log: EventLog, names: Sequence[str], writer: ArchiveWriter, 
 async def starts_of(
     log: EventLog, writer: ArchiveWriter, partitions: Collection[TopicPartition]
 ) -> Positions:
-    """Return where to go on with these partitions, as the archive says.
+    """Return the archive's positions of these partitions.
 
     Raises:
         ArchiveError: the log ends before that.
@@ -74,7 +74,7 @@ async def starts_of(
 
 
 async def when_free(work: Callable[[], T], stop: asyncio.Event) -> T:
-    """Do ``work`` on the archive in a thread, again and again while others hold the archive."""
+    """Do ``work`` on the archive in a thread; try again while another process has locked the archive."""
     while True:
         try:
             return await asyncio.to_thread(work)

@@ -1,14 +1,14 @@
 """The collector: keeps games in flight over rollout workers and inference engines, until the run ends.
 
-What to play is decided by :class:`~unstable_stream.workers.schedule.GameSchedule` and recorded before it
-is played; what came of it is read back from the log. The loop, in this order:
+:class:`~unstable_stream.workers.schedule.GameSchedule` decides on the games. They are recorded before they
+are played, and their results are read from the log. The loop, in this order:
 
 1. publish ``game-started`` for the games decided on;
-2. hand them to the rollout workers;
+2. pass them to the rollout workers;
 3. wait for news: outcomes, checkpoints, updates.
 
-Killed between 1 and 2, or with games in flight: on restart, games that were started and have no end in
-the log are played again with the same seed and seats, so long games are not lost more often than short ones.
+After a kill between 1 and 2, or with games in flight, the restart plays again all games that have no end in
+the log, with the same seed and seats. So long games are not lost more often than short ones.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ __all__ = ["Collector", "RolloutWorkerHandle"]
 _TOPICS = ("games", "game-outcomes", "checkpoints", "learner-updates", "ratings")
 _STATS_EVERY_S = 5.0
 _MAX_ABANDONED_IN_A_ROW = 50
-# Games that fail one after another mean a broken environment or engine: stop instead of spinning.
+# Many failed games in a row mean a broken environment or engine: stop instead of trying for ever.
 
 _logger = structlog.get_logger(__name__)
 
@@ -41,18 +41,18 @@ class RolloutWorkerHandle(Protocol):
     """A rollout worker that may be in another process."""
 
     async def play(self, games: Sequence[GameStarted], adapter_paths: Mapping[str, str | None]) -> int:
-        """Play games to their ends and publish them; return how many were finished.
+        """Play games to their ends and publish them; return the number of finished ones.
 
         Raises:
-            ServiceError: the worker or its engine is gone; the games are to be played again.
+            ServiceError: the worker or its engine died; the games must be played again.
         """
 
     async def cancel(self, game_ids: Sequence[str], reason: str) -> None:
-        """Give up games that are still being played, and say so in the log."""
+        """Abandon games that are still being played, and record this in the log."""
 
 
 class Collector:
-    """Keeps the games of a run going over the engines and rollout workers it is given, near or far."""
+    """Keeps the games of a run in flight, with the given engines and rollout workers, local or remote."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class Collector:
         """Play until the schedule has no game left or ``stop`` is set.
 
         Raises:
-            ServiceError: an engine or a worker died, or game after game had to be abandoned.
+            ServiceError: an engine or a worker died, or too many games in a row were abandoned.
         """
         if not await self._engines_ready(stop):
             return
@@ -98,7 +98,7 @@ class Collector:
             await consumer.close()
 
     async def _engines_ready(self, stop: asyncio.Event) -> bool:
-        """Wait for the engines to load their model; ``False`` if stopped first."""
+        """Wait until the engines have loaded their model; return ``False`` if ``stop`` came first."""
         ready = asyncio.gather(*(engine.stats() for engine in self._engines))
         stopping = asyncio.ensure_future(stop.wait())
         try:
@@ -165,7 +165,7 @@ class Collector:
     def _check_calls(self) -> None:
         for call in [call for call in self._calls if call.done()]:
             self._calls.remove(call)
-            call.result()  # raises what went wrong
+            call.result()  # raises the error of the task
 
     async def _cancel_training(self, reason: str) -> None:
         games = [game.game_id for game in self._schedule.in_flight.values() if game.split == "train"]

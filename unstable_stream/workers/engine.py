@@ -1,4 +1,4 @@
-"""The inference engine of a run, and the little that a collector wants of one, wherever it is."""
+"""The inference engine of a run, and the interface that a collector needs of one in any process."""
 
 from typing import Protocol
 
@@ -13,10 +13,10 @@ class EngineHandle(Protocol):
     """An engine that may be in another process."""
 
     async def stats(self) -> EngineStats:
-        """Return its counters, once it has loaded its model.
+        """Return the engine's counters when it has loaded its model.
 
         Raises:
-            ServiceError: it did not start, or is gone.
+            ServiceError: the engine did not start, or died.
         """
 
 
@@ -32,7 +32,7 @@ class LocalEngine:
 
 
 def build_engine(config: RunConfig, model_path: str) -> Engine:
-    """Construct the configured engine in this process; loads the model."""
+    """Construct the configured engine in this process and load the model."""
     engine = config.engine
     if isinstance(engine, VllmEngineConfig):
         from unstable_stream.inference.vllm.engine import VllmEngine

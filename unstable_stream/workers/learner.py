@@ -1,17 +1,17 @@
 """The learner service: consumes steps, trains, publishes updates and checkpoints.
 
-One update, in this order; a process killed between any two goes on after a restart with nothing lost and
-nothing trained twice:
+One update, in this order. If the process is killed between any two steps, a restart loses nothing and trains
+nothing twice:
 
 1. decide: draw the batch from the buffer, a fold of ``steps`` and ``learner-updates``, shape its rewards,
-   drop what is not trained on (:mod:`unstable_stream.update_decisions`);
+   drop the rest (:mod:`unstable_stream.update_decisions`);
 2. train on it;
 3. save the checkpoint: temporary directory, fsync, rename;
 4. publish ``learner-update`` and ``checkpoint`` in one transaction of a fenced producer.
 
-Killed before 4, the update never happened: its steps are pending again and a left-over checkpoint
-directory is replaced. Updates published since the last checkpoint (``save_every`` above 1) are trained again
-from their recorded step ids, without publishing, so that the curve continues.
+After a kill before 4, the update never happened: its steps are pending again, and its checkpoint directory is
+replaced. Updates published since the last checkpoint (``save_every`` above 1) are trained again from their
+recorded step ids, without publishing, so that the curve continues.
 """
 
 import asyncio
@@ -82,7 +82,8 @@ class LearnerService:
         self._parent = checkpoint_uid(0)
 
     async def train(self, log: EventLog, stop: asyncio.Event) -> int:
-        """Make updates until the configured number is reached or ``stop`` is set; return how many there are.
+        """Make updates until the configured number is reached or ``stop`` is set; return the number of
+        updates.
 
         Raises:
             LearnerError: training cannot go on, see the message.
@@ -102,7 +103,7 @@ class LearnerService:
                     events = [update] if checkpoint is None else [update, checkpoint]
                     await transaction.append([record_from_event(event) for event in events])
                 if checkpoint is not None and settings.keep_optimizer_states is not None:
-                    # Only now: a checkpoint that was not published is none to resume from.
+                    # Only now: a run cannot be resumed from an unpublished checkpoint.
                     prune_optimizer_states(self._learner.ckpt_root, keep_last=settings.keep_optimizer_states)
             return self._learner.step
         finally:
@@ -175,13 +176,13 @@ class LearnerService:
     # -- one update ---------------------------------------------------------------------------
 
     async def _collect(self, consumer: Consumer, needed: int, stop: asyncio.Event) -> bool:
-        """Read steps until a batch can be drawn; ``False`` if stopped first."""
+        """Read steps until a batch can be drawn; return ``False`` if ``stop`` came first."""
         number = self._learner.step + 1
         while not stop.is_set():
             available = self._buffer.available(number)
             if available >= needed:
                 return True
-            # At the back-pressure bound no game is started: waiting for more fresh steps would be forever.
+            # At the back-pressure bound no game starts, so waiting for more fresh steps would never end.
             if available and self._buffer.size() >= self._config.max_pending_steps:
                 return True
             if self._buffer.size() >= self._config.max_pending_steps:

@@ -1,7 +1,7 @@
-"""Rollout workers: each plays many games as asyncio tasks and publishes what happened.
+"""Rollout workers: each plays many games as asyncio tasks and publishes their events.
 
-A finished game's trajectories and outcome are appended in one batch, so that either all of a game is in
-the log or nothing. Games that finish together share an append.
+The trajectories and the outcome of a finished game are appended in one batch, so the log holds all of a
+game's results or none. Games that finish together share an append.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ __all__ = ["RolloutWorker"]
 
 
 class RolloutWorker:
-    """Plays the games it is handed. One per few hundred games; engines are shared among workers."""
+    """Plays the games passed to it, up to a few hundred at once; workers share the engines."""
 
     def __init__(self, config: RunConfig, log: EventLog, model_path: str, engine: Engine) -> None:
         self._config = config
@@ -35,7 +35,7 @@ class RolloutWorker:
         self._chat_engines: dict[str, OpenAIEngine] = {}
         self._games: dict[str, asyncio.Task[PlayedGame]] = {}
         self._reasons: dict[str, str] = {}
-        """Why games were given up, until that has been published."""
+        """The reasons for abandoned games, until they are published."""
         self._publisher = _Publisher(log)
         self._sampling = SamplingSettings(
             max_tokens=config.sampling.max_tokens,
@@ -45,11 +45,11 @@ class RolloutWorker:
         self._opponents = {o.name: o for o in (*config.evaluation.opponents, *config.model_pool.fixed)}
 
     async def play(self, games: Sequence[GameStarted], adapter_paths: Mapping[str, str | None]) -> int:
-        """Play games to their ends; return how many were published as finished.
+        """Play games to their ends; return the number published as finished.
 
-        A game that its environment or an engine refuses is given up and said so in the log. Raises the first
-        failure that no later game would be spared (an engine that is gone, a bug): those games are neither
-        finished nor given up, and are played again once the cause has been dealt with.
+        A game that its environment or an engine refuses is abandoned, and the log records this. Raises the
+        first failure that would also hit later games (an engine that died, a bug). The games of such a
+        failure are neither finished nor abandoned, and are played again after the cause is corrected.
         """
         results = await asyncio.gather(
             *(self._play_one(game, adapter_paths) for game in games), return_exceptions=True
@@ -60,16 +60,16 @@ class RolloutWorker:
         return sum(result is True for result in results)
 
     async def cancel(self, game_ids: Sequence[str], reason: str) -> None:
-        """Give up games that are still being played, and say so in the log."""
+        """Abandon games that are still being played, and record this in the log."""
         for game_id in game_ids:
             playing = self._games.get(game_id)
             if playing is not None and playing.cancel():
                 self._reasons.setdefault(game_id, reason)
 
     async def close(self) -> None:
-        """Stop playing: games under way stay without an end in the log, to be played again.
+        """Stop playing: games in flight get no end in the log, so they are played again.
 
-        What was handed in for publishing before is published.
+        Events already passed on for publishing are published.
         """
         playing = list(self._games.values())
         for game in playing:
@@ -80,8 +80,9 @@ class RolloutWorker:
             await engine.close()
 
     async def _play_one(self, game: GameStarted, adapter_paths: Mapping[str, str | None]) -> bool:
-        """Play one game and publish what came of it; return whether it was finished."""
-        # A task of its own: cancelling it, also before its first step, leaves this one to say so in the log.
+        """Play one game and publish its results; return whether it was finished."""
+        # The game has its own task. If that is cancelled, even before its first step, this one still records
+        # it.
         playing = asyncio.ensure_future(self._play(game, adapter_paths))
         self._games[game.game_id] = playing
         try:
@@ -89,7 +90,7 @@ class RolloutWorker:
         except asyncio.CancelledError:
             reason = self._reasons.pop(game.game_id, None)
             if reason is None:
-                raise  # not this game is being given up, but this worker
+                raise  # this worker is being stopped, not only this game
             await self._publisher.publish([_abandoned(game, reason)])
             return False
         except (EngineError, GameError) as error:
@@ -142,7 +143,7 @@ class RolloutWorker:
 
 
 class _Publisher:
-    """Appends what was handed in while the previous append was under way, all in one batch."""
+    """Gathers events during an append and appends them in the next batch."""
 
     def __init__(self, log: EventLog) -> None:
         self._event_log = log
@@ -151,7 +152,7 @@ class _Publisher:
         self._appends: set[asyncio.Task[None]] = set()
 
     async def publish(self, events: Sequence[Event]) -> None:
-        """Return once the events are in the log; events of one call are appended together."""
+        """Return when the events are in the log; events of one call are appended together."""
         self._waiting.extend(record_from_event(event) for event in events)
         if self._flushed is None:
             self._flushed = asyncio.create_task(self._flush())
@@ -166,7 +167,7 @@ class _Publisher:
         await self._event_log.append(records)
 
     async def settle(self) -> None:
-        """Return once all appends under way have ended, well or not: their callers are told which."""
+        """Return when all appends in progress have ended; their callers receive success or failure."""
         await asyncio.gather(*self._appends, return_exceptions=True)
 
 

@@ -1,8 +1,8 @@
-"""Which games to play next: a fold over what happened so far, and decisions that are then recorded.
+"""Decide on the next games: a fold over the events so far, and decisions that are then recorded.
 
-Training games: the newest checkpoint in seat ``index mod players`` against an opponent from the model
-pool. Evaluation games: each scheduled checkpoint against every fixed opponent on the same odd seeds, the
-seats taken in turn, so that checkpoints are compared on the same games.
+In training games the newest checkpoint plays seat ``index mod players`` against an opponent from the model
+pool. In evaluation games each scheduled checkpoint plays every fixed opponent on the same odd seeds, in each
+seat in turn. So checkpoints are compared on the same games.
 """
 
 import random
@@ -30,11 +30,11 @@ from unstable_stream.seeds import derive_seed, eval_game_seed, train_game_seed
 __all__ = ["GameSchedule", "build_pool"]
 
 _GUESSED_STEPS_PER_GAME = 5
-# What a game is taken to yield before any has finished; soon outweighed by the measured mean.
+# The assumed number of steps of a game before any has finished; the measured mean soon replaces it.
 
 
 def build_pool(config: RunConfig) -> ModelPool:
-    """Return an empty model pool; raises :class:`ConfigError` for settings that leave nobody to draw."""
+    """Return an empty model pool; raises :class:`ConfigError` if the settings leave no opponent to draw."""
     settings = config.model_pool
     return ModelPool(
         sample_mode=settings.sample_mode,
@@ -46,10 +46,10 @@ def build_pool(config: RunConfig) -> ModelPool:
 
 
 class GameSchedule:
-    """The collector's state. Feed it every event of the run with :meth:`apply`, in any topic order."""
+    """The collector's state. Pass every event of the run to :meth:`apply`, in any topic order."""
 
     def __init__(self, run_id: str, config: RunConfig, started: RunStarted | None = None) -> None:
-        """``started`` matters for a forked run: it begins where its parent was."""
+        """``started`` matters for a forked run, which begins at its parent's point."""
         self._run_id = run_id
         self._config = config
         self._first_update = started.parent_update or 0 if started else 0
@@ -72,7 +72,7 @@ class GameSchedule:
     # -- fold ---------------------------------------------------------------------------------
 
     def apply(self, event: Event) -> None:
-        """Take one event in; events seen before and of other runs change nothing."""
+        """Fold one event; repeated events and those of other runs change nothing."""
         if event.run_id != self._run_id or isinstance(event, RunStarted):
             return
         if isinstance(event, GameStarted):
@@ -103,8 +103,8 @@ class GameSchedule:
             return
         self.in_flight.pop(event.game_id, None)
         if isinstance(event, GameAbandoned):
-            # Not ended for good: the worker of a collector that died may still finish the game, and then it
-            # counts, as it does for everyone who reads outcomes.
+            # This end is not final: the worker of a dead collector may still finish the game. Then it counts,
+            # as for every reader of outcomes.
             self._abandoned.add(event.game_id)
             return
         self._ended.add(event.game_id)
@@ -139,14 +139,14 @@ class GameSchedule:
 
     @property
     def training_finished(self) -> bool:
-        """Whether the learner has made its last update."""
+        """True if the learner has made its last update."""
         return self.updates >= self._config.learner.iterations
 
     @property
     def finished(self) -> bool:
-        """Whether no game is left to play: training is over and the last checkpoint evaluated.
+        """True if no game is left to play: training is over and the last checkpoint is evaluated.
 
-        The last update may become known before its checkpoint does: they are on different topics.
+        The last update may arrive before its checkpoint: they are on different topics.
         """
         return (
             self.training_finished
@@ -157,7 +157,7 @@ class GameSchedule:
 
     @property
     def pending_steps(self) -> int:
-        """Steps produced and neither trained nor dropped yet."""
+        """The number of steps produced and neither trained nor dropped yet."""
         return self._steps_produced - self._steps_consumed
 
     def checkpoint(self, uid: str) -> Checkpoint:
@@ -165,13 +165,13 @@ class GameSchedule:
         return self._checkpoints[uid]
 
     def games_in_flight(self, split: str) -> int:
-        """Number of unfinished games of a split."""
+        """Return the number of unfinished games of a split."""
         return sum(1 for game in self.in_flight.values() if game.split == split)
 
     # -- decisions ----------------------------------------------------------------------------
 
     def next_games(self, now_ms: int, at_most: int = 64) -> list[GameStarted]:
-        """Return the games to start now. The caller publishes them and then feeds them to :meth:`apply`."""
+        """Return the games to start now. The caller publishes them and then passes them to :meth:`apply`."""
         if all(checkpoint.iteration < self._first_update for checkpoint in self._checkpoints.values()):
             return []
         settings = self._config.collector
@@ -226,7 +226,7 @@ class GameSchedule:
                 index += 1
 
     def _matches(self, checkpoint: Checkpoint) -> Iterator[tuple[int, EnvConfig, str]]:
-        """Every game of a checkpoint's evaluation: number, environment, opponent (none if played alone)."""
+        """Yield a checkpoint's evaluation games: number, environment, opponent (``None`` if played alone)."""
         names = [opponent.name for opponent in self._config.evaluation.opponents]
         for number, env in product(
             range(self._games_per_checkpoint(checkpoint)), self._config.evaluated_envs

@@ -1,1 +1,1 @@
-"""What others are told of the log: the AsyncAPI document, and topics for the Strimzi operator."""
+"""Documents about the log for other systems: AsyncAPI, and topics for the Strimzi operator."""

@@ -1,6 +1,6 @@
-"""The AsyncAPI 3.0 document of the whole system: every topic, who sends and receives on it, its messages.
+"""The AsyncAPI 3.0 document of the whole system: every topic, its senders and receivers, its messages.
 
-Schemas are what msgspec derives from the event classes, in the dialect that every AsyncAPI tool must know
+msgspec derives the schemas from the event classes. They use the dialect that every AsyncAPI tool must know
 (JSON Schema draft 7), so arrays of fixed positions become ``items`` lists. The document is also stored, as
 ``topics/asyncapi.json``.
 

@@ -1,4 +1,4 @@
-"""The topics as ``KafkaTopic`` resources, for clusters whose topics belong to Strimzi's topic operator."""
+"""The topics as ``KafkaTopic`` resources, for clusters where Strimzi's topic operator owns the topics."""
 
 import json
 from collections.abc import Iterable
@@ -19,11 +19,12 @@ def manifests(
     """Return a YAML document for each topic.
 
     Args:
-        topics: what is declared.
+        topics: the declared topics.
         cluster: name of the ``Kafka`` resource.
-        replicas: copies of each partition. With three or more, a record counts as written when two have it.
-        namespace: of the cluster; by default where the manifests are applied.
-        api_version: of ``kafka.strimzi.io``: ``v1`` since Strimzi 0.49, ``v1beta2`` before.
+        replicas: copies of each partition. With three or more, a record is acknowledged when two copies
+            exist.
+        namespace: the cluster's namespace; by default the one in which the manifests are applied.
+        api_version: the version of ``kafka.strimzi.io``: ``v1`` since Strimzi 0.49, ``v1beta2`` before.
     """
     return "".join(_manifest(topic, cluster, replicas, namespace, api_version) for topic in topics)
 
