@@ -35,7 +35,7 @@ from unstable_stream.log.records import event_from_record, record_from_event
 from unstable_stream.log.topics import load_topics
 from unstable_stream.model_pool import RatingProcessor
 from unstable_stream.model_pool.systems import Elo, OpenSkill, RatingSystem, TrueSkill
-from unstable_stream.proofs.games import ReplayRules, replay
+from unstable_stream.proofs.play_again import ReplayRules, replay
 from unstable_stream.proofs.verify import verify_run
 from unstable_stream.reward_transformations import RewardProcessor
 from unstable_stream.runs.config import RewardConfig, RunConfig, parse_config
@@ -155,7 +155,8 @@ async def _rederive(log: LocalLog, config: RunConfig) -> None:
 
 async def _verify(log: LocalLog) -> None:
     done = await verify_run(log, RUN, games=False)
-    assert done.clean
+    # The books of games that nobody played do not balance.
+    assert not any(check.differing for check in done.checks)
     assert done.checks[0].compared > 0
 
 

@@ -48,7 +48,7 @@ def test_the_quick_start_script_trains(tmp_path: Path) -> None:
     (status,) = us.list_runs(tmp_path)
     assert (status.name, status.state, status.updates) == ("demo", "completed", 2)
     run = us.open_run("demo", tmp_path)
-    assert run.audit().balanced
+    assert run.audit().ok
     assert {row[0] for row in run.sql("SELECT DISTINCT env_id FROM game_outcomes WHERE split = 'eval'")} == {
         "SimpleTak-v0-train",
         "TicTacToe-v0-train",

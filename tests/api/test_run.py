@@ -95,14 +95,14 @@ def test_games_are_found_and_shown(run: us.Run, capsys: pytest.CaptureFixture[st
 
 def test_the_proofs(run: us.Run) -> None:
     audit = run.audit()
-    assert (audit.balanced, audit.updates) == (True, UPDATES)
+    assert (audit.ok, audit.updates) == (True, UPDATES)
     report = run.verify(games=False)
-    assert (report.run_id, report.clean) == (RUN, True)
+    assert (report.run_id, report.ok) == (RUN, True)
 
 
 async def test_it_answers_where_an_event_loop_runs(data: Path) -> None:
     run = us.open_run(RUN, data)
-    assert run.audit().balanced
+    assert run.audit().ok
     assert len(list(run.replay(topics=["learner-updates"]))) == UPDATES
 
 
@@ -176,4 +176,4 @@ def test_without_a_log_it_is_said_where_one_is_missing(tmp_path: Path) -> None:
 def test_the_data_directory_is_enough(data: Path, tmp_path: Path) -> None:
     moved = tmp_path / "moved"
     shutil.copytree(data, moved)
-    assert us.open_run(RUN, str(moved)).audit().balanced
+    assert us.open_run(RUN, str(moved)).audit().ok

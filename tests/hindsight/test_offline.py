@@ -97,12 +97,12 @@ async def test_a_learner_trains_on_replayed_steps_alone(log: LocalLog, tmp_path:
     assert report.problems == ()
     assert (report.steps.trained, report.games["train"].started) == (3 * BATCH, 0)
     verified = await verify_run(log, run_id, games=False)
-    assert verified.clean
+    assert verified.ok
     compared = {check.name: check.compared for check in verified.checks}
     assert (compared["steps"], compared["updates"]) == (len(published), 3)
     forged = replayed_step(steps()[0], run_id, 1)
     await log.append([record_from_event(msgspec.structs.replace(forged, event_id="made-up"))])
-    assert not (await verify_run(log, run_id, games=False)).clean
+    assert not (await verify_run(log, run_id, games=False)).ok
 
 
 @pytest.mark.slow
@@ -134,9 +134,9 @@ async def test_an_archive_alone_is_enough_and_epochs_are_told_apart(log: LocalLo
         assert isinstance(finished, RunFinished)
         assert finished.outcome == "stopped"
         assert finished.reason == f"10 updates on steps of {SOURCE}: there were no more steps"
-        assert (await audit_run(fresh, run_id)).balanced
+        assert (await audit_run(fresh, run_id)).ok
         verified = await verify_run(fresh, run_id, games=False)
-        assert verified.clean
+        assert verified.ok
         assert verified.checks[0].skipped == f"the steps of {SOURCE} are not on this log"
 
 

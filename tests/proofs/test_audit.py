@@ -40,7 +40,10 @@ from unstable_stream.log.port import Record
 from unstable_stream.log.records import record_from_event
 from unstable_stream.log.topics import load_topics
 from unstable_stream.proofs.audit import audit_run
-from unstable_stream.proofs.audit_fold import AuditReport, RunAudit
+from unstable_stream.proofs.balance import balance
+from unstable_stream.proofs.ledger import Ledger
+from unstable_stream.proofs.reports import AuditReport
+from unstable_stream.runs.history import RunStatus
 
 RUN = "run-test"
 TURNS = 3
@@ -219,10 +222,10 @@ def update(number: int, trained: list[str], dropped: list[str]) -> LearnerUpdate
 
 
 def audit(events: Iterable[Event]) -> AuditReport:
-    fold = RunAudit(RUN)
+    ledger = Ledger(RunStatus(RUN))
     for offset, event in enumerate(events):
-        fold.apply(event, f"{event.TOPIC}[0]@{offset}")
-    return fold.report()
+        ledger.apply(event, 0, offset)
+    return balance(ledger)
 
 
 def test_a_whole_run_balances() -> None:
@@ -239,6 +242,33 @@ def test_a_whole_run_balances() -> None:
         1,
     )
     assert (report.updates, report.checkpoints, report.redelivered) == (2, 3, 0)
+
+
+def test_a_report_reads_like_the_table_that_the_command_prints() -> None:
+    lines = [" ".join(line.split()) for line in repr(audit(history())).splitlines()]
+    assert lines == [
+        "run-test (completed)",
+        "train games started 4 = 3 finished + 1 abandoned + 0 in flight",
+        "eval games started 0 = 0 finished + 0 abandoned + 0 in flight",
+        "steps expected 9 = 9 produced + 0 set aside + 0 to be shaped",
+        "steps produced 9 = 7 trained + 1 stale + 1 pending",
+        "updates 2 3 checkpoints",
+        "redelivered 0 counted once; 0 played again",
+        "dead letters 0",
+        "balanced",
+    ]
+    assert str(audit(history()[1:])).splitlines()[-2:] == [
+        " 1 problems",
+        "   run never started: there is no run-started event of run-test",
+    ]
+
+
+def test_what_has_been_weighed_takes_nothing_more_in() -> None:
+    ledger = Ledger(RunStatus(RUN))
+    ledger.apply(checkpoint(0), 0, 0)
+    assert balance(ledger) == balance(ledger)
+    with pytest.raises(ValueError, match="the index of checkpoints is sealed"):
+        ledger.apply(checkpoint(1), 0, 1)
 
 
 def test_neither_order_nor_redelivery_matters() -> None:
@@ -299,7 +329,7 @@ def test_a_lost_record_is_found(lost: Callable[[list[Event]], int], problem: str
     events = history()
     del events[lost(events)]
     report = audit(events)
-    assert not report.balanced
+    assert not report.ok
     assert any(line.startswith(problem) for line in report.problems), report.problems
 
 

@@ -19,6 +19,7 @@ from unstable_stream.events import (
     Checkpoint,
     DroppedStep,
     Event,
+    GameAbandoned,
     GameOutcome,
     GameStarted,
     LearnerUpdate,
@@ -31,7 +32,8 @@ from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.port import EventLog, StoredRecord
 from unstable_stream.log.reading import events_to_end
 from unstable_stream.log.records import event_from_record, record_from_event
-from unstable_stream.proofs.report import Check, VerifyReport
+from unstable_stream.proofs.audit import audit_run
+from unstable_stream.proofs.reports import Check, VerifyReport
 from unstable_stream.proofs.verify import verify_run
 
 RUN = "run-verified"
@@ -80,7 +82,7 @@ async def test_a_truthful_run_verifies(recorded: Path) -> None:
             for kind in (Trajectory, Rating, Step)
         }
     checks = by_name(report)
-    assert report.clean, [str(one) for check in report.checks for one in check.first]
+    assert report.ok, [str(one) for check in report.checks for one in check.first]
     assert report.state == "completed"
     assert checks["games"].compared == checks["game starts"].compared == 45
     assert checks["trajectories"].compared == counts[Trajectory] > 30
@@ -118,6 +120,53 @@ async def test_a_run_that_is_not_there_is_an_error(recorded: Path) -> None:
     async with LocalLog.open(recorded) as log:
         with pytest.raises(RunError, match="no run 'nope'"):
             await verify_run(log, "nope")
+
+
+async def test_books_that_do_not_balance_fail_though_all_that_is_there_follows_from_its_causes(
+    recorded: Path, tmp_path: Path
+) -> None:
+    async with tampered(recorded, tmp_path, lambda record: record.value) as log:
+        whole = await verify_run(log, RUN, games=False)
+        lost = GameAbandoned(
+            event_id="lost",
+            run_id=RUN,
+            occurred_at_ms=1,
+            game_id="g",
+            game_index=45,
+            split="train",
+            reason="",
+        )
+        await log.append([record_from_event(lost)])
+        report = await verify_run(log, RUN, games=False)
+        alone = await audit_run(log, RUN)
+    assert whole.ok
+    assert whole.audit.games["train"].finished == 45
+    assert differing(report) == {}
+    assert not report.ok
+    assert report.problems == alone.problems
+    assert report.problems[0].endswith("game g ended, but never started")
+    assert report.problems[0].startswith("game never started: games[0]@")
+    assert report.verdict == "0 difference(s), 2 problems of the ledger"
+    assert msgspec.json.decode(report.to_json())["clean"] is False
+
+
+async def test_a_report_reads_like_the_table_that_the_command_prints(recorded: Path) -> None:
+    async with LocalLog.open(recorded) as log:
+        report = await verify_run(log, RUN, games=False)
+    lines = [line.split() for line in repr(report).splitlines()]
+    assert lines[0] == [RUN, "(completed)"]
+    assert lines[1] == ["compared", "differ", "pending", "gone"]
+    steps = by_name(report)["steps"]
+    assert lines[2] == ["steps", str(steps.compared), "0", "0", "0"]
+    assert lines[-1] == ["verified"]
+    assert str(report) == repr(report)
+
+
+async def test_the_beginning_of_an_id_is_no_run(recorded: Path) -> None:
+    async with LocalLog.open(recorded) as log:
+        for prove in (audit_run, verify_run):
+            with pytest.raises(RunError, match=f"no run '{RUN[:-1]}' in this log"):
+                await prove(log, RUN[:-1])
 
 
 @pytest.mark.parametrize(
@@ -194,7 +243,7 @@ async def test_a_changed_move_shows_where_the_game_goes_another_way(recorded: Pa
     found = differing(report)
     assert found.keys() <= {"games", "trajectories"}
     assert found["games"] == 1
-    assert not report.clean
+    assert not report.ok
 
 
 async def test_a_game_that_cannot_be_played_again_condemns_no_trajectory(
@@ -240,11 +289,12 @@ async def test_a_step_used_twice_and_a_step_nobody_knows(recorded: Path, tmp_pat
 
     async with tampered(recorded, tmp_path, change) as log:
         report = await verify_run(log, RUN)
-    problems = [str(one) for one in by_name(report)["steps used"].first]
-    assert len(problems) == 2
-    assert "names a step that update 1 used before" in problems[0]
-    assert used[0] in problems[0]
-    assert "no-such-step): update 2 names a step that is not in the log" in problems[1]
+    told = [line for line in report.audit.problems if not line.startswith("steps do not")]
+    assert len(told) == 2
+    assert told[0].startswith(f"step trained or dropped twice: learner-updates[0]@1: step {used[0]} was")
+    assert told[0].endswith("consumed at learner-updates[0]@0 already")
+    assert told[1] == "unknown step consumed: learner-updates[0]@1: step no-such-step is not in the log"
+    assert not report.ok
 
 
 async def test_a_drop_for_another_reason(recorded: Path, tmp_path: Path) -> None:
@@ -346,10 +396,10 @@ async def test_what_nobody_has_processed_yet_is_pending(tmp_path: Path) -> None:
         done = await verify_run(log, RUN)
         assert done.state == "running"
         assert not by_name(done)["steps"].pending
-        for index in range(100, 104):
+        for index in range(45, 49):
             await log.append([record_from_event(event) for event in await play(RUN, config, index, 3)])
         report = await verify_run(log, RUN)
-        assert report.clean, [str(one) for check in report.checks for one in check.first]
+        assert report.ok, [str(one) for check in report.checks for one in check.first]
         checks = by_name(report)
         assert checks["steps"].pending > 0
         assert checks["ratings"].pending > 0
@@ -384,7 +434,7 @@ async def test_steps_past_their_retention_are_gone_not_wrong(tmp_path: Path) -> 
         await log.delete_before(await log.offsets_for_time("steps", 86_400_000))
         report = await verify_run(log, RUN, games=False)
     checks = by_name(report)
-    assert report.clean
+    assert report.ok
     assert checks["steps"].gone > 0
     assert checks["steps"].compared + checks["steps"].gone == whole
     assert checks["updates"].skipped == "steps that were drawn from are past the topic's retention"
@@ -398,7 +448,7 @@ async def test_a_learner_that_was_restarted_draws_what_can_be_drawn_again(tmp_pa
         second, third = (e.positions for e in updates[1:] if isinstance(e, LearnerUpdate))
         assert sum(third.values()) < sum(second.values()), "the new learner drew before it had read all again"
         report = await verify_run(log, RUN, games=False)
-    assert report.clean, [str(one) for check in report.checks for one in check.first]
+    assert report.ok, [str(one) for check in report.checks for one in check.first]
 
 
 async def test_a_fork_counts_its_updates_on_from_its_parents(tmp_path: Path) -> None:
@@ -406,7 +456,7 @@ async def test_a_fork_counts_its_updates_on_from_its_parents(tmp_path: Path) -> 
         config = small_config(learner={"iterations": 5})
         await record_run(log, RUN, config, hosted=False, parent_update=3)
         report = await verify_run(log, RUN, games=False)
-    assert report.clean, [str(one) for check in report.checks for one in check.first]
+    assert report.ok, [str(one) for check in report.checks for one in check.first]
     assert by_name(report)["updates"].compared == 2
 
 
@@ -463,7 +513,7 @@ def test_any_run_verifies(
             return await verify_run(log, RUN)
 
     report = asyncio.run(check())
-    assert report.clean, [str(one) for each in report.checks for one in each.first]
+    assert report.ok, [str(one) for each in report.checks for one in each.first]
     assert by_name(report)["updates"].compared == 3
 
 
@@ -471,7 +521,7 @@ async def test_on_any_log(any_log: EventLog) -> None:
     run_id = f"run-{secrets.token_hex(6)}"
     await record_run(any_log, run_id, small_config(learner={"iterations": 1}), games=12, finish=False)
     report = await verify_run(any_log, run_id)
-    assert report.clean, [str(one) for each in report.checks for one in each.first]
+    assert report.ok, [str(one) for each in report.checks for one in each.first]
     assert by_name(report)["steps"].compared > 20
     assert by_name(report)["updates"].compared == 1
     first = await anext(step async for _, step in events_to_end(any_log, (Step.TOPIC,), run_id=run_id))

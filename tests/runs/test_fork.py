@@ -20,9 +20,10 @@ from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.reading import events_to_end
 from unstable_stream.log.records import record_from_event
 from unstable_stream.log.topics import load_topics
-from unstable_stream.proofs.audit_fold import RunAudit
+from unstable_stream.proofs.balance import balance
+from unstable_stream.proofs.ledger import Ledger
 from unstable_stream.runs.fork import Fork, find_fork, fork_config
-from unstable_stream.runs.history import run_started
+from unstable_stream.runs.history import RunStatus, run_started
 from unstable_stream.runs.records import start_run
 from unstable_stream.runs.run_view import RunView
 from unstable_stream.workers.schedule import GameSchedule
@@ -159,16 +160,17 @@ def test_games_are_numbered_on_and_inherited_checkpoints_are_not_evaluated_again
 
 
 def test_a_forks_books_begin_where_it_does() -> None:
-    audit = RunAudit(PARENT)
+    ledgers = Ledger(RunStatus(PARENT)), Ledger(RunStatus(PARENT))
     view = RunView(PARENT, config())
     events: list[Event] = [_fork_started(2, 40), *(checkpoint(i) for i in range(3)), started_game(40, 5)]
     for offset, event in enumerate(events):
-        audit.apply(event, f"t[0]@{offset}")
+        for ledger in ledgers:
+            ledger.apply(event, 0, offset)
         view.apply(event)
-    assert audit.report().problems == ()
+    assert balance(ledgers[0]).problems == ()
     assert (view.status.updates_before, view.update) == (2, 2)
-    audit.apply(started_game(42, 5), "t[0]@9")
-    audit.apply(update(4, 0), "t[0]@10")
-    problems = audit.report().problems
+    ledgers[1].apply(started_game(42, 5), 0, 9)
+    ledgers[1].apply(update(4, 0), 0, 10)
+    problems = balance(ledgers[1]).problems
     assert "game index left out: train game 41 was never started, later ones were" in problems
     assert "update left out: there is no update 3, but later ones" in problems

@@ -17,7 +17,9 @@ from unstable_stream import Context, consumer
 from unstable_stream.errors import PluginError, UnknownTopicError
 from unstable_stream.events import Event, GameOutcome, Metrics, RecordRejected, Step
 from unstable_stream.log.port import Record, StoredRecord, TopicPartition
-from unstable_stream.proofs.audit_fold import RunAudit
+from unstable_stream.proofs.balance import balance
+from unstable_stream.proofs.ledger import Ledger
+from unstable_stream.runs.history import RunStatus
 from unstable_stream.streams.plugins import Plugin
 from unstable_stream.streams.plugins import host as plugin_host
 from unstable_stream.streams.plugins.host import PluginCounters, run_plugin
@@ -542,7 +544,7 @@ def test_the_group_is_named_after_plugin_and_run() -> None:
 
 def test_what_a_plugin_sets_aside_says_nothing_about_the_run() -> None:
     """The run's own consumers may have read it, so the audit must not take its steps for set aside."""
-    audit = RunAudit("r")
+    ledger = Ledger(RunStatus("r"))
     for consumer_group, expected in (("plugin/moody", 0), ("reward-processor/r", 1)):
         letter = RecordRejected(
             event_id=consumer_group,
@@ -554,5 +556,5 @@ def test_what_a_plugin_sets_aside_says_nothing_about_the_run() -> None:
             offset=3,
             reason="r",
         )
-        audit.apply(letter, "dead-letters[0]@0")
-        assert audit.report().rejected == expected
+        ledger.apply(letter, 0, 0)
+        assert balance(ledger).rejected == expected

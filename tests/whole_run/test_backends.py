@@ -112,7 +112,7 @@ async def test_a_run_stopped_in_its_middle_goes_on_and_adds_up(
         assert stopped.outcome == "stopped"
         assert 1 <= stopped.updates < UPDATES, "stopped too late for this test to mean anything"
         assert (await audit_run(log, begun.run_id)).problems == ()
-        assert (await verify_run(log, begun.run_id)).clean
+        assert (await verify_run(log, begun.run_id)).ok
 
     async with asyncio.timeout(DEADLINE_S):
         done = await launch(config(), data, resume=begun.run_id, backend=second)
@@ -124,7 +124,7 @@ async def test_a_run_stopped_in_its_middle_goes_on_and_adds_up(
         verified = await verify_run(log, done.run_id)
     assert audited.problems == ()
     assert audited.updates == UPDATES
-    assert verified.clean, verified.to_json()
+    assert verified.ok, verified.to_json()
     compared = {check.name: check.compared for check in verified.checks}
     assert compared["updates"] == compared["checkpoint files"] == UPDATES
     assert [e.config["backend"] for e in events if isinstance(e, RunStarted | RunResumed)] == [first, second]
@@ -148,7 +148,7 @@ async def test_on_kafka_in_one_process(tmp_path: Path, kafka_bootstrap: str) -> 
     assert done.outcome == "completed"
     async with opened_log(settings.log, data.log) as log:
         assert (await audit_run(log, done.run_id)).problems == ()
-        assert (await verify_run(log, done.run_id)).clean
+        assert (await verify_run(log, done.run_id)).ok
 
 
 async def test_beside_a_running_event_loop_on_a_thread(tmp_path: Path) -> None:
@@ -220,7 +220,7 @@ async def test_the_error_of_a_component_ends_the_run_which_can_be_resumed(tmp_pa
         assert (await launch(settings, data, resume=run_id, backend="inline")).outcome == "completed"
     async with opened_log("local", data.log) as log:
         assert (await audit_run(log, run_id)).problems == ()
-        assert (await verify_run(log, run_id)).clean
+        assert (await verify_run(log, run_id)).ok
 
 
 async def test_faust_is_refused_in_one_process_before_anything_is_written(tmp_path: Path) -> None:

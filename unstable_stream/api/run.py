@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from unstable_stream.archive.export import Manifest
     from unstable_stream.hindsight.rating_set import Rerated
     from unstable_stream.hindsight.rederive import Rederived
-    from unstable_stream.proofs.audit_fold import AuditReport as AuditReport
-    from unstable_stream.proofs.report import VerifyReport as VerifyReport
-    from unstable_stream.proofs.verify import Progress
+    from unstable_stream.proofs.evidence import Progress
+    from unstable_stream.proofs.reports import AuditReport as AuditReport
+    from unstable_stream.proofs.reports import VerifyReport as VerifyReport
 
 __all__ = ["Run", "open_run"]
 
@@ -350,7 +350,7 @@ class Run:
     # -- proofs and hindsight ---------------------------------------------------------------------
 
     def audit(self) -> "AuditReport":
-        """Prove from the log that games and steps add up: ``balanced``, the counts, and ``problems``."""
+        """Prove from the log that games and steps add up: ``ok``, the counts, and ``problems``."""
         from unstable_stream.proofs.audit import audit_run
 
         async def read() -> "AuditReport":
@@ -367,7 +367,7 @@ class Run:
         allow_code: Sequence[str] | None = None,
         progress: "Progress" = lambda what, done, total: None,
     ) -> "VerifyReport":
-        """Recompute steps, ratings and batches from their causes and compare: ``clean``, and ``checks``.
+        """Audit the log; recompute steps, ratings and batches, and compare: ``ok``, ``problems``, ``checks``.
 
         Args:
             games: also play every recorded game again.

@@ -1,14 +1,9 @@
 """``unstable-stream audit``: proves that a run lost nothing and did nothing twice."""
 
-from typing import TYPE_CHECKING
-
 import typer
 
 from unstable_stream.api.place import DEFAULT_DATA_DIR
 from unstable_stream.cli.options import DataOption, LogOption
-
-if TYPE_CHECKING:
-    from unstable_stream.api.run import AuditReport
 
 __all__ = ["register"]
 
@@ -32,44 +27,9 @@ def _audit(
     from unstable_stream.api.run import open_run
 
     report = open_run(run, data, log).audit()
-    _print_report(report)
-    if not report.balanced:
-        for problem in report.problems:
-            typer.echo(problem, err=True)
+    typer.echo(report.table())
+    typer.secho(f" {report.verdict}", fg="green" if report.ok else "red")
+    for problem in report.problems:
+        typer.echo(problem, err=True)
+    if not report.ok:
         raise typer.Exit(1)
-
-
-def _print_report(report: "AuditReport") -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console()
-    table = Table(box=None, show_header=False, padding=(0, 1), title=f"{report.run_id} ({report.state})")
-    table.title_justify = "left"
-    table.add_column(style="bold")
-    table.add_column(justify="right")
-    table.add_column(style="dim")
-    for split, games in report.games.items():
-        table.add_row(
-            f"{split} games started",
-            f"{games.started:,}",
-            f"= {games.finished:,} finished + {games.abandoned:,} abandoned + {games.in_flight:,} in flight",
-        )
-    steps = report.steps
-    table.add_row(
-        "steps expected",
-        f"{steps.expected:,}",
-        f"= {steps.produced:,} produced + {steps.set_aside:,} set aside + {steps.unshaped:,} to be shaped",
-    )
-    dropped = "".join(f" + {count:,} {reason}" for reason, count in steps.dropped.items())
-    table.add_row(
-        "steps produced",
-        f"{steps.produced:,}",
-        f"= {steps.trained:,} trained{dropped or ' + 0 dropped'} + {steps.pending:,} pending",
-    )
-    table.add_row("updates", f"{report.updates:,}", f"{report.checkpoints:,} checkpoints")
-    table.add_row("redelivered", f"{report.redelivered:,}", f"counted once; {report.replayed:,} played again")
-    table.add_row("dead letters", f"{report.rejected:,}", "")
-    console.print(table, highlight=False)
-    verdict = "[green]balanced[/]" if report.balanced else f"[red]{len(report.problems)} problems[/]"
-    console.print(f" {verdict}", highlight=False)

@@ -2,15 +2,11 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 import typer
 
 from unstable_stream.api.place import DEFAULT_DATA_DIR
 from unstable_stream.cli.options import AllowCodeOption, DataOption, LogOption
-
-if TYPE_CHECKING:
-    from unstable_stream.api.run import VerifyReport
 
 __all__ = ["register"]
 
@@ -45,15 +41,13 @@ def _verify(
     if as_json:
         print(report.to_json().decode())
     else:
-        _print_report(report)
+        typer.echo(report.table())
+        typer.secho(f" {report.verdict}", fg="green" if report.ok else "red")
     for note in report.notes:
         typer.echo(f"note: {note}", err=True)
-    for check in report.checks:
-        for difference in check.first:
-            typer.echo(f"{check.name}: {difference}", err=True)
-        if check.differing > len(check.first):
-            typer.echo(f"{check.name}: and {check.differing - len(check.first):,} more", err=True)
-    if not report.clean:
+    for problem in report.problems:
+        typer.echo(problem, err=True)
+    if not report.ok:
         raise typer.Exit(1)
 
 
@@ -67,23 +61,3 @@ def _progress_bar() -> Iterator[Callable[[str, int, int], None]]:
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("verifying", total=None)
         yield lambda what, done, total: bar.update(task, description=what, completed=done, total=total)
-
-
-def _print_report(report: "VerifyReport") -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console(highlight=False)
-    table = Table(box=None, padding=(0, 1), title=f"{report.run_id} ({report.state})", header_style="bold")
-    table.title_justify = "left"
-    table.add_column("")
-    for heading in ("compared", "differ", "pending", "gone"):
-        table.add_column(heading, justify="right")
-    table.add_column("")
-    for check in report.checks:
-        differing = f"[red]{check.differing:,}[/]" if check.differing else "0"
-        counts = (f"{check.compared:,}", differing, f"{check.pending:,}", f"{check.gone:,}")
-        table.add_row(check.name, *counts, check.skipped or "")
-    console.print(table)
-    wrong = sum(check.differing for check in report.checks)
-    console.print(" [green]verified[/]" if report.clean else f" [red]{wrong:,} difference(s)[/]")

@@ -1,38 +1,157 @@
-"""Read what both proofs rest on: the ends of a run's topics at one moment, and its checkpoint files."""
+"""The evidence for a proof: what a log holds of one run at one moment, and the files that it names."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Final, NamedTuple
 
-from unstable_stream.events import Checkpoint, GameOutcome, GameStarted, Trajectory
-from unstable_stream.log.port import EventLog, Positions
+from unstable_stream.errors import EventError
+from unstable_stream.events import (
+    Checkpoint,
+    Event,
+    GameOutcome,
+    GameStarted,
+    LearnerUpdate,
+    Rating,
+    RecordRejected,
+    RunStarted,
+    Step,
+    Trajectory,
+)
+from unstable_stream.log.port import EventLog, Positions, StoredRecord
+from unstable_stream.log.reading import events_to_end, read_to_end
+from unstable_stream.log.records import event_from_record
+from unstable_stream.model_pool import RatingProcessor
+from unstable_stream.proofs.ledger import Ledger
+from unstable_stream.reward_transformations import RewardProcessor
+from unstable_stream.runs.history import RunStatus, read_history
+from unstable_stream.streams.folds import group_of
 
-__all__ = ["ends_of", "file_digest", "weights_of"]
+__all__ = ["Evidence", "Progress", "Weights", "weights_of"]
+
+# The end of the run first, since it claims that all else is there. Then effects before causes: of a run that
+# is going on, every effect below the ends has its cause there. What is appended at once stands together.
+_TOPICS: Final = (
+    (RunStarted.TOPIC,),
+    (RecordRejected.TOPIC,),
+    (LearnerUpdate.TOPIC, Checkpoint.TOPIC),
+    (Rating.TOPIC,),
+    (Step.TOPIC,),
+    (Trajectory.TOPIC, GameOutcome.TOPIC, GameStarted.TOPIC),
+)
+_REPORT_EVERY: Final = 200
+
+Progress = Callable[[str, int, int], None]
+"""Told what is being done, how many records of it are done, and how many there are at most."""
 
 
-async def ends_of(log: EventLog, topics: Sequence[str]) -> dict[str, Positions]:
-    """Return the present ends of ``topics``, looked up in this order; the topics of games are among them.
+@dataclass(frozen=True)
+class Evidence:
+    """One run as the log holds it at one moment: nothing beyond ``ends`` is looked at."""
 
-    Name effects before causes: of a run that is going on, every effect below the ends then has its cause
-    there.
-    """
-    ends = {topic: await log.end_offsets(topic) for topic in topics}
-    # A game's trajectories and outcome are appended at once: take both or neither.
-    while (again := await log.end_offsets(Trajectory.TOPIC)) != ends[Trajectory.TOPIC]:
-        ends[Trajectory.TOPIC] = again
-        for topic in (GameOutcome.TOPIC, GameStarted.TOPIC):
-            ends[topic] = await log.end_offsets(topic)
+    log: EventLog
+    run: RunStatus
+    ends: Mapping[str, Positions]
+    """By topic."""
+    trimmed: Mapping[str, bool]
+    """By topic: whether retention has deleted some of it."""
+    compacted: bool
+    """Whether only the newest rating of each model is sure to be there."""
+    processed: Mapping[str, Positions]
+    """By topic: how far its processor has come; empty if nobody remembers."""
+    progress: Progress
+
+    @classmethod
+    async def read(
+        cls, log: EventLog, run_id: str, progress: Progress = lambda what, done, total: None
+    ) -> "Evidence":
+        """Look at the log now; raises :class:`RunError` if there is no run of exactly this id."""
+        run = (await read_history(log)).run(run_id)
+        # Before the ends: whatever had been processed by then has its results below them.
+        processed = {
+            processor.inputs[0]: await _processed(log, processor.name, run_id)
+            for processor in (RewardProcessor, RatingProcessor)
+        }
+        ends = await _ends(log)
+        settings = await log.topic_settings()
+        return cls(
+            log=log,
+            run=run,
+            ends=ends,
+            trimmed={topic: any((await log.beginning_offsets(topic)).values()) for topic in ends},
+            compacted=log.compacts and settings[Rating.TOPIC].cleanup_policy == "compact",
+            processed=processed,
+            progress=progress,
+        )
+
+    async def ledger(self) -> Ledger:
+        """Fold all of it into a ledger."""
+        ledger = Ledger(self.run, steps_kept=not self.trimmed[Step.TOPIC])
+        for topic, ends in self.ends.items():
+            # The archiver rejects records on behalf of all runs.
+            whose = None if topic == RecordRejected.TOPIC else self.run.run_id
+            done, total = 0, sum(ends.values())
+            async for record in read_to_end(self.log, (topic,), run_id=whose, ends=ends):
+                _fold(record, ledger)
+                done += 1
+                if done % _REPORT_EVERY == 0:
+                    self.progress(f"reading {topic}", done, total)
+        return ledger
+
+    async def events(self, topic: str, what: str) -> AsyncIterator[tuple[StoredRecord, Event]]:
+        """Yield the run's events of a topic, saying ``what`` is being done with them."""
+        ends = self.ends[topic]
+        done, total = 0, sum(ends.values())
+        async for record, event in events_to_end(self.log, (topic,), run_id=self.run.run_id, ends=ends):
+            yield record, event
+            done += 1
+            if done % _REPORT_EVERY == 0:
+                self.progress(what, done, total)
+
+
+def _fold(record: StoredRecord, ledger: Ledger) -> None:
+    try:
+        event = event_from_record(record)
+    except EventError as error:
+        ledger.apply_unreadable(str(record), str(error))
+    else:
+        ledger.apply(event, record.partition, record.offset)
+
+
+async def _ends(log: EventLog) -> dict[str, Positions]:
+    ends: dict[str, Positions] = {}
+    for topics in _TOPICS:
+        first = topics[0]
+        while first not in ends or (await log.end_offsets(first)) != ends[first]:
+            for topic in topics:
+                ends[topic] = await log.end_offsets(topic)
+            if len(topics) == 1:
+                break
     return ends
 
 
-def weights_of(checkpoint: Checkpoint) -> Path | None:
-    """Return where a checkpoint's weights should be; ``None``: it has none, or not on a file system."""
+async def _processed(log: EventLog, processor: str, run_id: str) -> Positions:
+    """How far a processor has come, whether it serves this run alone or all runs."""
+    alone = await log.committed_positions(group_of(processor, run_id))
+    shared = await log.committed_positions(group_of(processor, None))
+    return {at: max(alone.get(at, 0), shared.get(at, 0)) for at in alone.keys() | shared.keys()}
+
+
+class Weights(NamedTuple):
+    """The file with a checkpoint's weights."""
+
+    path: Path
+    sha256: str | None
+    """Of what is in it now, in hexadecimal; ``None``: there is no such file."""
+
+
+def weights_of(checkpoint: Checkpoint) -> Weights | None:
+    """Read a checkpoint's weights; ``None``: it has none, or not on a file system."""
     if checkpoint.path is None or checkpoint.sha256 is None or "://" in checkpoint.path:
         return None
-    return Path(checkpoint.path) / "adapter_model.safetensors"
-
-
-def file_digest(path: Path) -> str:
-    """Return a file's sha256 in hexadecimal, without holding the file in memory."""
+    path = Path(checkpoint.path) / "adapter_model.safetensors"
+    if not path.is_file():
+        return Weights(path, None)
     with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        return Weights(path, hashlib.file_digest(file, "sha256").hexdigest())

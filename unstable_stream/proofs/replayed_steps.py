@@ -7,7 +7,7 @@ import msgspec
 from unstable_stream.events import Step, event_id
 from unstable_stream.log.port import EventLog, StoredRecord
 from unstable_stream.log.reading import events_to_end
-from unstable_stream.proofs.index import RecordIndex
+from unstable_stream.proofs.record_index import RecordIndex
 
 __all__ = ["recomputed_steps", "replayed_step"]
 

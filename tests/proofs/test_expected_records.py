@@ -10,9 +10,10 @@ from unstable_stream.events.id_sets import IdTable, digest
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.port import Record, TopicSpec
 from unstable_stream.log.reading import read_to_end
-from unstable_stream.proofs.derived import DerivedCheck, Expected
-from unstable_stream.proofs.index import RecordIndex
-from unstable_stream.proofs.report import Check, differing_fields
+from unstable_stream.proofs.differences import differing_fields
+from unstable_stream.proofs.expected_records import DerivedCheck, Expected
+from unstable_stream.proofs.record_index import RecordIndex
+from unstable_stream.proofs.reports import Check
 
 
 @pytest.fixture
@@ -33,7 +34,7 @@ def body(name: str) -> bytes:
 async def index_of(log: LocalLog) -> RecordIndex:
     index = RecordIndex("made")
     async for record in read_to_end(log, ("made",)):
-        index.add(record, record.headers["ce_id"].decode(), digest(record.value))
+        index.add(record.partition, record.offset, record.headers["ce_id"].decode(), digest(record.value))
     index.seal()
     return index
 

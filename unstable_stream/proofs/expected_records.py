@@ -5,8 +5,9 @@ from typing import Final, NamedTuple
 
 from unstable_stream.log.port import EventLog, StoredRecord, TopicPartition
 from unstable_stream.log.reading import read_record
-from unstable_stream.proofs.index import RecordIndex
-from unstable_stream.proofs.report import SHOWN, Check, Difference, differing_fields
+from unstable_stream.proofs.differences import Difference, differing_fields
+from unstable_stream.proofs.record_index import RecordIndex
+from unstable_stream.proofs.reports import SHOWN, Check
 
 __all__ = ["DerivedCheck", "Expected"]
 

@@ -6,26 +6,32 @@ that earlier updates used. So each draw is made in a fresh buffer, whatever rest
 decided about it comes from the function that the learner calls (:mod:`unstable_stream.update_decisions`).
 """
 
-from array import array
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
 from unstable_stream.buffer import StepBuffer
 from unstable_stream.errors import LearnerError
 from unstable_stream.events import LearnerUpdate, Step, encode_event, event_id
-from unstable_stream.proofs.index import RecordIndex
-from unstable_stream.proofs.report import Check, Difference, differing_fields
+from unstable_stream.log.port import Positions
+from unstable_stream.log.reading import TopicReader, readable_event
+from unstable_stream.proofs.differences import Difference, differing_fields
+from unstable_stream.proofs.evidence import Evidence
+from unstable_stream.proofs.record_index import RecordIndex
+from unstable_stream.proofs.reports import Check
 from unstable_stream.reward_transformations import build_sampling
-from unstable_stream.runs.config import ReinforceConfig, RunConfig
+from unstable_stream.runs.config import ReinforceConfig
+from unstable_stream.runs.history import RunStatus
 from unstable_stream.update_decisions import Admit, admission, decide_update
 
-__all__ = ["BatchCheck", "PendingStep"]
+__all__ = ["recompute_batches"]
+
+_BATCH: Final = 500
 
 
-class PendingStep(NamedTuple):
+class _PendingStep(NamedTuple):
     """A step and where it is."""
 
     step: Step
@@ -33,40 +39,36 @@ class PendingStep(NamedTuple):
     offset: int
 
 
-class BatchCheck:
+class _Batches:
     """Feed it steps with :meth:`add` as far as the next update had read, then that update with :meth:`apply`.
 
-    It holds the steps that no update has used yet, and four bytes for every step of the run.
+    It holds the steps that no update has used yet, and a byte for every step of the run.
     """
 
-    def __init__(
-        self, check: Check, membership: Check, index: RecordIndex, config: RunConfig, run_id: str, last: int
-    ) -> None:
+    def __init__(self, check: Check, membership: Check, index: RecordIndex, run: RunStatus) -> None:
         """Start before the first update.
 
         Args:
             check: whether batches and drops are those the buffer makes.
-            membership: whether each named step exists and is named once.
+            membership: whether each named step had been read by then.
             index: all recorded steps, sealed.
-            config: the run's.
-            run_id: the run.
-            last: number of the update before the first: 0, or where the run was forked.
+            run: whose they are.
         """
         self.check = check
         self.membership = membership
         self._index = index
-        self._config = config
-        self._run_id = run_id
-        self._last = last
-        self._transform = build_sampling(list(config.rewards.sampling))
-        self._pending: dict[str, PendingStep] = {}
-        self._used_by = array("i", bytes(4 * len(index)))
+        self._config = run.config()
+        self._run_id = run.run_id
+        self._last = run.updates_before
+        self._transform = build_sampling(list(self._config.rewards.sampling))
+        self._pending: dict[str, _PendingStep] = {}
+        self._used = bytearray(len(index))
 
-    def add(self, steps: Sequence[PendingStep]) -> None:
+    def add(self, steps: Sequence[_PendingStep]) -> None:
         """Take in further steps, those of a partition in order."""
         slots = self._index.find([pending.step.event_id for pending in steps])
         for pending, slot in zip(steps, slots, strict=True):
-            if slot >= 0 and not self._used_by[slot]:
+            if slot >= 0 and not self._used[slot]:
                 self._pending.setdefault(pending.step.event_id, pending)
 
     def apply(self, update: LearnerUpdate, read_to: Mapping[int, int], where: str) -> None:
@@ -138,23 +140,56 @@ class BatchCheck:
         named = [*update.step_ids, *(drop.step_id for drop in update.dropped)]
         self.membership.compared += len(named)
         for step_id, slot in zip(named, self._index.find(named), strict=True):
-            problem = None
-            if slot < 0:
-                problem = f"update {update.update} names a step that is not in the log"
-            elif self._used_by[slot]:
-                problem = f"update {update.update} names a step that update {self._used_by[slot]} used before"
-            else:
-                partition, offset = self._index.position(slot)
-                if offset >= read_to.get(partition, 0):
-                    problem = (
-                        f"update {update.update} names a step that had not been read then: it is at "
-                        f"{self._index.where(slot)}"
-                    )
-                self._used_by[slot] = update.update
-            if problem is not None:
-                self.membership.differs(Difference(where, step_id, problem))
             self._pending.pop(step_id, None)
+            if slot < 0:
+                continue  # the ledger has told that it is not in the log
+            self._used[slot] = 1
+            partition, offset = self._index.position(slot)
+            if offset >= read_to.get(partition, 0):
+                what = (
+                    f"update {update.update} names a step that had not been read then: it is at "
+                    f"{self._index.where(slot)}"
+                )
+                self.membership.differs(Difference(where, step_id, what))
 
-    def finish(self) -> None:
-        """Count the steps that no update has used yet."""
-        self.membership.pending = len(self._pending)
+
+async def recompute_batches(evidence: Evidence, steps: RecordIndex, pending: int) -> list[Check]:
+    """Draw every batch again; return the checks of the updates and of the steps that they used.
+
+    Args:
+        evidence: of the run.
+        steps: all recorded ones, sealed.
+        pending: steps that no update has used yet, by the ledger.
+    """
+    checks = [Check("updates"), Check("steps used")]
+    if evidence.trimmed[Step.TOPIC]:
+        for check in checks:
+            check.skipped = "steps that were drawn from are past the topic's retention"
+        return checks
+    checks[1].pending = pending
+    run_id, ends = evidence.run.run_id, evidence.ends[Step.TOPIC]
+    batches = _Batches(checks[0], checks[1], steps, evidence.run)
+    named = {str(where): where for where in ends}
+    done: set[str] = set()
+    async with await TopicReader.open(evidence.log, (Step.TOPIC,), run_id=run_id, ends=ends) as reader:
+        async for record, update in evidence.events(LearnerUpdate.TOPIC, "drawing batches again"):
+            if not isinstance(update, LearnerUpdate) or update.event_id in done:
+                continue
+            done.add(update.event_id)
+            read_to = {named[name]: offset for name, offset in update.positions.items() if name in named}
+            await _add_steps(reader, read_to, batches, run_id)
+            by_partition = {where.partition: offset for where, offset in read_to.items()}
+            batches.apply(update, by_partition, str(record))
+    return checks
+
+
+async def _add_steps(reader: TopicReader, read_to: Positions, batches: _Batches, run_id: str) -> None:
+    read: list[_PendingStep] = []
+    async for record in reader.read_to(read_to):
+        event = readable_event(record)
+        if isinstance(event, Step) and event.run_id == run_id:
+            read.append(_PendingStep(event, record.partition, record.offset))
+        if len(read) >= _BATCH:
+            batches.add(read)
+            read = []
+    batches.add(read)

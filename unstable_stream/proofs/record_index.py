@@ -4,7 +4,7 @@ from array import array
 from collections.abc import Sequence
 
 from unstable_stream.events.id_sets import DIGEST_BYTES, IdTable
-from unstable_stream.log.port import StoredRecord, TopicPartition
+from unstable_stream.log.port import TopicPartition
 
 __all__ = ["RecordIndex"]
 
@@ -21,6 +21,7 @@ class RecordIndex:
         self._body_bytes = bytearray()
         self._partitions = array("i")
         self._offsets = array("q")
+        self._sealed = False
         self.duplicates: list[tuple[int, int]] = []
         """Slots of records whose event id came before with the same content, and of that one before."""
         self.conflicts: list[tuple[int, int]] = []
@@ -29,15 +30,21 @@ class RecordIndex:
     def __len__(self) -> int:
         return len(self._offsets)
 
-    def add(self, record: StoredRecord, event_id: str, body_digest: bytes) -> None:
-        """Take one record in."""
+    def add(self, partition: int, offset: int, event_id: str, body_digest: bytes) -> int:
+        """Take one record in; return its slot."""
+        if self._sealed:
+            raise ValueError(f"the index of {self.topic} is sealed: {event_id} would never be found")
         self._ids.add(event_id)
         self._body_bytes += body_digest
-        self._partitions.append(record.partition)
-        self._offsets.append(record.offset)
+        self._partitions.append(partition)
+        self._offsets.append(offset)
+        return len(self._offsets) - 1
 
     def seal(self) -> None:
-        """Sort; nothing may be added afterwards."""
+        """Sort; nothing may be added afterwards. Doing it again changes nothing."""
+        if self._sealed:
+            return
+        self._sealed = True
         self._ids.seal()
         for later, earlier in self._ids.repeated():
             same = self.body_digest(earlier) == self.body_digest(later)

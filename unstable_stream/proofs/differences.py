@@ -1,15 +1,13 @@
-"""What a verification found, and how two records differ."""
+"""A difference between what is recorded and what follows from its causes; how two JSON bodies differ."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
 
-__all__ = ["SHOWN", "Check", "Difference", "VerifyReport", "differing_fields"]
+__all__ = ["Difference", "differing_fields"]
 
-SHOWN: Final = 10
-"""Differences of a kind that are shown; all are counted."""
 _LONGEST_VALUE: Final = 200
 _SHOWN_BEFORE: Final = 40
 
@@ -35,64 +33,6 @@ class Difference:
         if self.field is None:
             return text
         return f"{text}: {self.field} is {self.recorded}, recomputed {self.recomputed}"
-
-
-@dataclass(slots=True)
-class Check:
-    """The result for one kind of derived event."""
-
-    name: str
-    compared: int = 0
-    """Recomputed and found the same or different."""
-    differing: int = 0
-    pending: int = 0
-    """Their causes are in the log, but nobody has processed these yet."""
-    gone: int = 0
-    """Not in the log any more, by the topic's retention or compaction, so not compared."""
-    skipped: str | None = None
-    """Why nothing was compared."""
-    first: list[Difference] = field(default_factory=list)
-    """The first few differences."""
-
-    @property
-    def wants_more(self) -> bool:
-        """Whether a further difference would still be shown."""
-        return len(self.first) < SHOWN
-
-    def differs(self, difference: Difference) -> None:
-        """Count a difference; keep it if it is one of the first."""
-        self.differing += 1
-        if self.wants_more:
-            self.first.append(difference)
-
-
-@dataclass(frozen=True, slots=True)
-class VerifyReport:
-    """What a verification found."""
-
-    run_id: str
-    state: str
-    """``running`` (or killed), ``completed``, ``stopped`` or ``failed``."""
-    checks: Sequence[Check]
-    notes: Sequence[str] = ()
-    """What is no difference of records but may explain one: code that is another here."""
-
-    @property
-    def clean(self) -> bool:
-        """Whether everything that could be compared is the same."""
-        return not any(check.differing for check in self.checks)
-
-    def to_json(self) -> bytes:
-        """Return the report as one JSON object."""
-        return msgspec.json.encode(
-            {
-                "run_id": self.run_id,
-                "state": self.state,
-                "clean": self.clean,
-                "checks": self.checks,
-                "notes": self.notes,
-            }
-        )
 
 
 def differing_fields(recorded: bytes, recomputed: bytes) -> list[tuple[str, str, str]]:

@@ -1,7 +1,5 @@
 """Compares recorded games, trajectories and starts with the games played again."""
 
-from collections.abc import Callable
-
 from unstable_stream.events import (
     Event,
     GameOutcome,
@@ -14,8 +12,9 @@ from unstable_stream.events import (
 from unstable_stream.events.id_sets import IndexSet, digest
 from unstable_stream.log.port import EventLog, StoredRecord
 from unstable_stream.log.records import event_from_record
-from unstable_stream.proofs.derived import DerivedCheck, Expected
-from unstable_stream.proofs.games import (
+from unstable_stream.proofs.differences import Difference, differing_fields
+from unstable_stream.proofs.expected_records import DerivedCheck, Expected
+from unstable_stream.proofs.play_again import (
     Replay,
     Replayer,
     ReplayRules,
@@ -23,8 +22,8 @@ from unstable_stream.proofs.games import (
     started_view,
     trajectory_view,
 )
-from unstable_stream.proofs.index import RecordIndex
-from unstable_stream.proofs.report import Check, Difference, differing_fields
+from unstable_stream.proofs.record_index import RecordIndex
+from unstable_stream.proofs.reports import Check
 from unstable_stream.runs.config import RunConfig
 
 __all__ = ["GameCheck"]
@@ -33,31 +32,34 @@ __all__ = ["GameCheck"]
 class GameCheck:
     """Games played again, their trajectories, and their starts."""
 
-    def __init__(
-        self, log: EventLog, add_check: Callable[[str], Check], config: RunConfig, jobs: int
-    ) -> None:
+    def __init__(self, log: EventLog, config: RunConfig, jobs: int) -> None:
         self._log = log
         self._rules = ReplayRules(config.collector.max_turns, config.collector.invalid_moves_allowed)
         self._replayer: Replayer[StoredRecord] = Replayer(self._rules, jobs)
         self._seen: dict[str, IndexSet] = {}
-        self._check = add_check("games")
-        self._trajectory_counts = add_check("trajectories")
-        self._start_counts = add_check("game starts")
+        self._check = Check("games")
+        self._trajectory_counts = Check("trajectories")
+        self._start_counts = Check("game starts")
         self._views = RecordIndex(Trajectory.TOPIC)
         self._starts = RecordIndex(GameStarted.TOPIC)
         self._trajectories: DerivedCheck | None = None
         self._started: DerivedCheck | None = None
 
+    @property
+    def checks(self) -> list[Check]:
+        """What came of it: games, trajectories, game starts."""
+        return [self._check, self._trajectory_counts, self._start_counts]
+
     def close(self) -> None:
         self._replayer.close()
 
     def add_started(self, record: StoredRecord, event: GameStarted) -> None:
-        self._starts.add(record, event.event_id, digest(started_view(event)))
+        self._starts.add(record.partition, record.offset, event.event_id, digest(started_view(event)))
 
     async def apply(self, record: StoredRecord, event: Event) -> None:
         """Take in all trajectories first, then the outcomes."""
         if isinstance(event, Trajectory):
-            self._views.add(record, event.event_id, digest(trajectory_view(event)))
+            self._views.add(record.partition, record.offset, event.event_id, digest(trajectory_view(event)))
         # A game whose worker died may have been played twice: the first one counts for everybody.
         elif (
             isinstance(event, GameOutcome)

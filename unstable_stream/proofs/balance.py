@@ -1,0 +1,254 @@
+"""The balance of a ledger: counts that must add up, and each thing that does not, with its place."""
+
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+import numpy as np
+
+from unstable_stream.events import (
+    GameAbandoned,
+    GameOutcome,
+    LearnerUpdate,
+    Step,
+    Trajectory,
+    checkpoint_uid,
+    trajectory_id,
+)
+from unstable_stream.proofs.ledger import ABSENT, MAY_BE_REPLAYED, Ledger
+from unstable_stream.proofs.reports import AuditReport, GameCounts, Problem, StepCounts, abridged
+
+__all__ = ["balance"]
+
+
+def balance(ledger: Ledger, more_problems: Iterable[Problem] = ()) -> AuditReport:
+    """Weigh what has been folded; nothing may be folded after that.
+
+    Args:
+        more_problems: found outside the log.
+    """
+    for index in ledger.indexes.values():
+        index.seal()
+    problems = [*ledger.problems, *_identity_problems(ledger)]
+    games = {split: _count_games(ledger, split) for split in ("train", "eval")}
+    problems += _game_problems(ledger, games)
+    steps, step_problems = _count_steps(ledger)
+    problems += [*step_problems, *_update_problems(ledger), *_checkpoint_problems(ledger)]
+    if ledger.run.state == "completed":
+        problems += [
+            Problem("bad record not on dead-letters", f"{where}: {error}")
+            for where, error in ledger.unreadable.items()
+            if where not in ledger.rejected
+        ]
+    return AuditReport(
+        run_id=ledger.run.run_id,
+        state=ledger.run.state,
+        games=games,
+        steps=steps,
+        updates=len(ledger.updates),
+        checkpoints=len(ledger.checkpoints),
+        redelivered=sum(len(index.duplicates) for index in ledger.indexes.values()),
+        replayed=sum(len(ledger.records(kind).conflicts) for kind in MAY_BE_REPLAYED),
+        rejected=sum(
+            run_id == ledger.run.run_id or where in ledger.unreadable
+            for where, run_id in ledger.rejected.items()
+        ),
+        problems=abridged((*problems, *more_problems)),
+    )
+
+
+def _identity_problems(ledger: Ledger) -> Iterator[Problem]:
+    for kind, index in ledger.indexes.items():
+        for later, first in () if kind in MAY_BE_REPLAYED else index.conflicts:
+            yield Problem(
+                "event id with two contents",
+                f"{index.where(later)}: {kind.__name__} has the id of the one at {index.where(first)}, "
+                "but other content",
+            )
+
+
+def _count_games(ledger: Ledger, split: str) -> GameCounts:
+    games = [game for game in ledger.games.values() if game.split == split]
+    # A game given up by one worker and finished by another counts as finished: its steps exist.
+    ends = [(game.finished != ABSENT, game.abandoned != ABSENT) for game in games]
+    return GameCounts(
+        started=sum(game.started != ABSENT for game in games),
+        finished=sum(finished for finished, _ in ends),
+        abandoned=sum(abandoned and not finished for finished, abandoned in ends),
+        in_flight=sum(not finished and not abandoned for finished, abandoned in ends),
+    )
+
+
+def _game_problems(ledger: Ledger, games: Mapping[str, GameCounts]) -> Iterator[Problem]:
+    for game_id, game in ledger.games.items():
+        if game.started == ABSENT:
+            finished = game.finished != ABSENT
+            kind, slot = (GameOutcome, game.finished) if finished else (GameAbandoned, game.abandoned)
+            text = f"{ledger.where(kind, slot)}: game {game_id} ended, but never started"
+            yield Problem("game never started", text)
+    for split, counts in games.items():
+        of_split = [game for game in ledger.games.values() if game.split == split]
+        indices = {game.game_index for game in of_split if game.started != ABSENT}
+        first = ledger.run.games_before if split == "train" else 0
+        for missing in sorted(set(range(first, max(indices, default=-1) + 1)) - indices):
+            text = f"{split} game {missing} was never started, later ones were"
+            yield Problem("game index left out", text)
+        if counts.started != counts.finished + counts.abandoned + counts.in_flight:
+            yield Problem(
+                "games do not add up",
+                f"{split}: {counts.started} started, but {counts.finished} finished + "
+                f"{counts.abandoned} abandoned + {counts.in_flight} in flight",
+            )
+        if ledger.run.state == "completed" and counts.in_flight:
+            text = f"the run is over, but {counts.in_flight} {split} games never ended"
+            yield Problem("games in flight", text)
+
+
+def _count_steps(ledger: Ledger) -> tuple[StepCounts, list[Problem]]:
+    filtering = bool(ledger.run.settings) and ledger.run.config().collector.filter_opponent_invalid
+    # Replayed steps are those of its parent's games: no game of its own promises any.
+    replays = ledger.run.replayed_run_id is not None
+    index = ledger.records(Step)
+    in_log = len(index) - len(index.duplicates) - len(index.conflicts)
+    expected = in_log if replays else sum(game.steps[filtering] for game in ledger.games.values())
+    produced = in_log if ledger.steps_kept else expected
+    dropped = ledger.dropped.total()
+    unshaped = set_aside = 0
+    problems = [*_view_problems(ledger)]
+    turns_of = _turns_by_view(ledger) if not replays else lambda number: []
+    for trajectory, view in ledger.views.items():
+        got = turns_of(view.number)
+        if not view.trained:
+            if got:
+                problems.append(
+                    Problem(
+                        "steps without trajectory",
+                        f"{len(got)} steps are of trajectory {trajectory}, absent from the log or not "
+                        "trained",
+                    )
+                )
+            continue
+        turns = [] if filtering and view.filtered else list(range(view.turns))
+        if got == turns or not ledger.steps_kept:
+            continue
+        where = ledger.where(Trajectory, view.slot)
+        if not got and where in ledger.rejected:
+            set_aside += len(turns)
+        elif not got and ledger.run.state != "completed":
+            unshaped += len(turns)
+        else:
+            problems.append(
+                Problem(
+                    "steps do not match their trajectory",
+                    f"{where}: trajectory {trajectory} has {len(turns)} turns to train on, but steps "
+                    f"{got} are in the log",
+                )
+            )
+    problems += _use_problems(ledger)
+    if expected != produced + set_aside + unshaped:
+        problems.append(
+            Problem(
+                "steps do not add up",
+                f"the outcomes promise {expected} steps, but {produced} were produced, {set_aside} are "
+                f"on dead-letters and {unshaped} still to be shaped",
+            )
+        )
+    counts = StepCounts(
+        expected=expected,
+        produced=produced,
+        set_aside=set_aside,
+        unshaped=unshaped,
+        trained=ledger.trained,
+        dropped=dict(sorted(ledger.dropped.items())),
+        pending=produced - ledger.trained - dropped,
+    )
+    return counts, problems
+
+
+def _turns_by_view(ledger: Ledger) -> Callable[[int], list[int]]:
+    """Return a look-up: a trajectory's number to the turns, in order, of which there are steps."""
+    index = ledger.records(Step)
+    again = [later for later, _ in (*index.duplicates, *index.conflicts)]
+    views = np.delete(np.frombuffer(ledger.step_views, dtype=np.intc), again)
+    turns = np.delete(np.frombuffer(ledger.step_turns, dtype=np.intc), again)
+    order = np.lexsort((turns, views))
+    turns = turns[order]
+    bounds = np.searchsorted(views[order], np.arange(len(ledger.views) + 1))
+    return lambda number: turns[bounds[number] : bounds[number + 1]].tolist()
+
+
+def _view_problems(ledger: Ledger) -> Iterator[Problem]:
+    for trajectory, view in ledger.views.items():
+        if view.slot == ABSENT:
+            continue
+        where = ledger.where(Trajectory, view.slot)
+        game = ledger.games.get(view.game_id)
+        if game is None or game.finished == ABSENT:
+            text = f"{where}: game {view.game_id} of trajectory {trajectory} has no outcome"
+            yield Problem("trajectory without outcome", text)
+        elif view.trained and game.seats.get(view.seat) != (view.reward, view.turns):
+            yield Problem(
+                "trajectory and outcome differ",
+                f"{where}: seat {view.seat} has reward {view.reward} after {view.turns} turns, the "
+                f"outcome at {ledger.where(GameOutcome, game.finished)} says {game.seats.get(view.seat)}",
+            )
+    for game_id, game in ledger.games.items():
+        for seat, (_, turns) in game.seats.items() if game.split == "train" else ():
+            view_of = ledger.views.get(trajectory_id(game_id, seat)) if turns else None
+            if turns and (view_of is None or view_of.slot == ABSENT):
+                where = ledger.where(GameOutcome, game.finished)
+                yield Problem("trajectory missing", f"{where}: seat {seat} of game {game_id} has none")
+
+
+def _use_problems(ledger: Ledger) -> Iterator[Problem]:
+    """Find steps that updates name without their being in the log, or more than once."""
+    index = ledger.records(Step)
+    used_by = array("i", [ABSENT]) * len(index)
+    strangers: dict[str, int] = {}
+    for update in ledger.updates.values():
+        step_ids = update.step_ids.decode().splitlines()
+        for step_id, slot in zip(step_ids, index.find(step_ids), strict=True):
+            before = strangers.get(step_id, ABSENT) if slot < 0 else used_by[slot]
+            if before != ABSENT:
+                yield Problem(
+                    "step trained or dropped twice",
+                    f"{ledger.where(LearnerUpdate, update.slot)}: step {step_id} was consumed at "
+                    f"{ledger.where(LearnerUpdate, before)} already",
+                )
+            if slot >= 0:
+                used_by[slot] = update.slot
+                continue
+            strangers[step_id] = update.slot
+            if ledger.steps_kept and before == ABSENT:
+                where = ledger.where(LearnerUpdate, update.slot)
+                yield Problem("unknown step consumed", f"{where}: step {step_id} is not in the log")
+
+
+def _update_problems(ledger: Ledger) -> Iterator[Problem]:
+    expected = range(ledger.run.updates_before + 1, max(ledger.updates, default=0) + 1)
+    for missing in sorted(set(expected) - ledger.updates.keys()):
+        yield Problem("update left out", f"there is no update {missing}, but later ones")
+    for number, update in ledger.updates.items():
+        if update.model_uid not in (None, checkpoint_uid(number)):
+            yield Problem("wrong checkpoint", f"update {number} names checkpoint {update.model_uid}")
+        if (update.model_uid is not None) != (number in ledger.checkpoints):
+            yield Problem(
+                "update and checkpoint differ",
+                f"update {number} names checkpoint {update.model_uid}, topic checkpoints has "
+                f"{'one' if number in ledger.checkpoints else 'none'}",
+            )
+    if not ledger.run.settings:
+        yield Problem("run never started", f"there is no run-started event of {ledger.run.run_id}")
+    elif ledger.run.state == "completed":
+        needed = ledger.run.config().learner.iterations - ledger.run.updates_before
+        if len(ledger.updates) < needed:
+            text = f"the run is completed with {len(ledger.updates)} of {needed} updates"
+            yield Problem("updates missing", text)
+
+
+def _checkpoint_problems(ledger: Ledger) -> Iterator[Problem]:
+    for iteration, (_, checkpoint) in ledger.checkpoints.items():
+        if iteration > ledger.run.updates_before and iteration not in ledger.updates:
+            text = f"no update made checkpoint {checkpoint.model_uid}"
+            yield Problem("checkpoint without update", text)
+    if ledger.updates and ledger.run.updates_before not in ledger.checkpoints:
+        yield Problem("checkpoint missing", "the initial policy was never published")

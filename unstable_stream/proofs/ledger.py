@@ -1,0 +1,221 @@
+"""The ledger of a run, a fold: ids alone prove that nothing was lost, done twice or hidden.
+
+What must hold at every moment:
+
+- games: started = finished + abandoned + in flight;
+- steps: produced = trained + dropped (each with a reason) + pending, and what is produced is what the
+  outcomes of the finished games make one expect;
+- every step, update and checkpoint has its causes in the log, and none counts twice.
+
+This module keeps the books, :mod:`~.balance` weighs them. :class:`Ledger` takes all events of a run, in any
+topic order. A record delivered twice is recognised by its event id and counted as *redelivered*. A game whose
+worker died may be played again; its second trajectories and outcome may differ from the first, are ignored by
+every consumer, and are counted as *replayed*. Any other id with two contents is a problem.
+"""
+
+from array import array
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from unstable_stream.events import (
+    Checkpoint,
+    Event,
+    GameAbandoned,
+    GameOutcome,
+    GameStarted,
+    LearnerUpdate,
+    RecordRejected,
+    Step,
+    Trajectory,
+    encode_event,
+)
+from unstable_stream.events.id_sets import digest
+from unstable_stream.proofs.record_index import RecordIndex
+from unstable_stream.proofs.reports import Problem
+from unstable_stream.reward_transformations import expected_steps
+from unstable_stream.runs.history import RunStatus
+
+__all__ = ["ABSENT", "MAY_BE_REPLAYED", "Game", "Ledger", "Update", "View"]
+
+ABSENT: Final = -1
+"""Instead of a record's slot in its index: no such record has been read."""
+MAY_BE_REPLAYED: Final = (Trajectory, GameOutcome, GameAbandoned)
+"""A game whose worker died may give each of these twice, with other content."""
+
+
+@dataclass(slots=True)
+class Game:
+    """A game by its start and its ends: slots of their records, and what its outcome promises."""
+
+    split: str
+    game_index: int
+    started: int = ABSENT
+    abandoned: int = ABSENT
+    finished: int = ABSENT
+    seats: Mapping[int, tuple[float, int]] = field(default_factory=dict)
+    """Reward and turns of each trained seat."""
+    steps: tuple[int, int] = (0, 0)
+    """Expected without and with the filter of games that the opponent's invalid move ended."""
+
+
+@dataclass(slots=True)
+class View:
+    """A trajectory; all but ``number`` is unknown while only its steps have been read."""
+
+    number: int
+    """Counts trajectories in the order in which they were first heard of."""
+    slot: int = ABSENT
+    game_id: str = ""
+    seat: int = 0
+    reward: float = 0.0
+    turns: int = 0
+    trained: bool = False
+    filtered: bool = False
+
+
+class Update(NamedTuple):
+    """A learner update."""
+
+    slot: int
+    event_id: str
+    model_uid: str | None
+    step_ids: bytes
+    """Trained and dropped, a line each: a third of what as many strings take."""
+
+
+class Ledger:
+    """The fold. About 120 bytes of memory for every step, 1,000 for every game and its trajectories."""
+
+    def __init__(self, run: RunStatus, *, steps_kept: bool = True) -> None:
+        """Start an empty ledger.
+
+        Args:
+            run: what is known of the run; events that tell more of it are folded into it.
+            steps_kept: whether the log still holds all of ``steps``; if retention has cut it, the absence of
+                a step proves nothing.
+        """
+        self.run = run
+        self.steps_kept = steps_kept
+        self.indexes: dict[type[Event], RecordIndex] = {}
+        self.games: dict[str, Game] = {}
+        self.views: dict[str, View] = {}
+        # Of each record in the index of steps: the number of its trajectory, and its turn.
+        self.step_views = array("i")
+        self.step_turns = array("i")
+        self.trained = 0
+        self.dropped: Counter[str] = Counter()
+        self.updates: dict[int, Update] = {}
+        self.checkpoints: dict[int, tuple[str, Checkpoint]] = {}
+        """By iteration, each with its ``topic[partition]@offset``."""
+        self.rejected: dict[str, str] = {}
+        """Position of each record on ``dead-letters`` to the run whose consumer put it there."""
+        self.unreadable: dict[str, str] = {}
+        self.problems: list[Problem] = []
+
+    # -- fold ---------------------------------------------------------------------------------
+
+    def apply(self, event: Event, partition: int, offset: int) -> None:
+        """Take one event in, from this place of its topic. Those of other runs change nothing."""
+        if isinstance(event, RecordRejected):
+            if not event.consumer.startswith("plugin/"):  # what a plug-in failed at, the run may have used
+                self.rejected[f"{event.topic}[{event.partition}]@{event.offset}"] = event.run_id
+        elif event.run_id == self.run.run_id:
+            index = self.records(type(event))
+            slot = index.add(partition, offset, event.event_id, digest(encode_event(event)))
+            apply = _APPLY.get(type(event))
+            if apply is None:
+                self.run.apply(event)
+            else:
+                apply(self, event, slot)
+
+    def apply_unreadable(self, where: str, error: str) -> None:
+        """Take in a record that is no event: consumers must have set it aside."""
+        self.unreadable[where] = error
+
+    def _game(self, event: GameStarted | GameAbandoned | GameOutcome) -> Game:
+        game = self.games.get(event.game_id)
+        if game is None:
+            game = self.games[event.game_id] = Game(event.split, event.game_index)
+        return game
+
+    # Of events with one id the first one counts, as it does for every consumer.
+
+    def _apply_started(self, event: GameStarted, slot: int) -> None:
+        game = self._game(event)
+        game.started = slot if game.started == ABSENT else game.started
+
+    def _apply_abandoned(self, event: GameAbandoned, slot: int) -> None:
+        game = self._game(event)
+        game.abandoned = slot if game.abandoned == ABSENT else game.abandoned
+
+    def _apply_outcome(self, event: GameOutcome, slot: int) -> None:
+        game = self._game(event)
+        if game.finished == ABSENT:
+            game.finished = slot
+            game.seats = {seat.seat: (seat.reward, seat.turns) for seat in event.seats if seat.trained}
+            game.steps = (
+                expected_steps(event, filter_opponent_invalid=False),
+                expected_steps(event, filter_opponent_invalid=True),
+            )
+
+    def _view(self, trajectory: str) -> View:
+        view = self.views.get(trajectory)
+        if view is None:
+            view = self.views[trajectory] = View(len(self.views))
+        return view
+
+    def _apply_trajectory(self, event: Trajectory, slot: int) -> None:
+        view = self._view(event.event_id)
+        if view.slot == ABSENT:
+            view.slot, view.game_id, view.seat = slot, event.game_id, event.seat
+            view.reward, view.turns = event.reward, len(event.turns)
+            view.trained = event.trained and event.split == "train"
+            view.filtered = event.opponent_invalid
+
+    def _apply_step(self, event: Step, slot: int) -> None:
+        self.step_views.append(self._view(event.trajectory_id).number)
+        self.step_turns.append(event.turn_index)
+
+    def _apply_update(self, event: LearnerUpdate, slot: int) -> None:
+        first = self.updates.get(event.update)
+        if first is not None:
+            if first.event_id != event.event_id:
+                where = self.where(LearnerUpdate, slot)
+                self.problems.append(
+                    Problem("update made twice", f"{where}: update {event.update} was made before")
+                )
+            return
+        self.run.apply(event)
+        self.trained += len(event.step_ids)
+        self.dropped.update(drop.reason for drop in event.dropped)
+        ids = (*event.step_ids, *(drop.step_id for drop in event.dropped))
+        self.updates[event.update] = Update(slot, event.event_id, event.model_uid, "\n".join(ids).encode())
+
+    def _apply_checkpoint(self, event: Checkpoint, slot: int) -> None:
+        self.run.apply(event)
+        self.checkpoints.setdefault(event.iteration, (self.where(Checkpoint, slot), event))
+
+    # -- what was read ------------------------------------------------------------------------
+
+    def records(self, kind: type[Event]) -> RecordIndex:
+        """Return the index of the records of one kind of event: by id, with the digests of their events."""
+        index = self.indexes.get(kind)
+        if index is None:
+            index = self.indexes[kind] = RecordIndex(kind.TOPIC)
+        return index
+
+    def where(self, kind: type[Event], slot: int) -> str:
+        return self.records(kind).where(slot)
+
+
+_APPLY: Final[Mapping[type[Event], Callable[..., None]]] = {
+    GameStarted: Ledger._apply_started,
+    GameAbandoned: Ledger._apply_abandoned,
+    GameOutcome: Ledger._apply_outcome,
+    Trajectory: Ledger._apply_trajectory,
+    Step: Ledger._apply_step,
+    LearnerUpdate: Ledger._apply_update,
+    Checkpoint: Ledger._apply_checkpoint,
+}

@@ -1,0 +1,125 @@
+"""Folds the trajectories and outcomes of a run again: what steps and ratings must there be?
+
+``steps`` follow from trajectories and ``ratings`` from game outcomes, by the folds that the processors run,
+one for each partition. Steps of a run that trains on another's follow from the steps of their origin. What
+the processors have yet to read is *pending*: their groups' committed positions tell how far they have come.
+The games are played again on the way, since both need every outcome.
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+from unstable_stream.errors import EventError
+from unstable_stream.events import GameOutcome, GameStarted, Step, Trajectory, encode_event
+from unstable_stream.events.id_sets import digest
+from unstable_stream.log.port import StoredRecord, TopicPartition
+from unstable_stream.log.reading import events_to_end
+from unstable_stream.log.records import event_from_record
+from unstable_stream.proofs.evidence import Evidence
+from unstable_stream.proofs.expected_records import DerivedCheck, Expected
+from unstable_stream.proofs.recompute_games import GameCheck
+from unstable_stream.proofs.record_index import RecordIndex
+from unstable_stream.proofs.replayed_steps import recomputed_steps
+from unstable_stream.proofs.reports import Check
+from unstable_stream.streams.folds import Processor
+from unstable_stream.streams.processors import rating_processor, reward_processor
+
+__all__ = ["recompute_steps_and_ratings"]
+
+
+async def recompute_steps_and_ratings(
+    evidence: Evidence, steps: RecordIndex, ratings: RecordIndex, *, games: bool, jobs: int
+) -> list[Check]:
+    """Compare steps, ratings and, with ``games``, the games with what follows from their causes.
+
+    Args:
+        evidence: of the run.
+        steps: the recorded ones, sealed.
+        ratings: the recorded ones, sealed.
+        games: also play every game again.
+        jobs: processes that play.
+    """
+    run, config, log = evidence.run, evidence.run.config(), evidence.log
+    origin_gone = await _is_origin_gone(evidence)
+    checks = [Check("steps"), Check("ratings")]
+    step_check = DerivedCheck(
+        checks[0], steps, comparable=_body, trimmed=evidence.trimmed[Step.TOPIC], extras=origin_gone
+    )
+    if origin_gone:
+        checks[0].skipped = f"the steps of {run.replayed_run_id} are not on this log"
+    rating_check = DerivedCheck(checks[1], ratings, comparable=_body, compacted=evidence.compacted)
+    game_check = GameCheck(log, config, jobs) if games else None
+    rewards = partial(
+        reward_processor,
+        run.run_id,
+        config.rewards.final,
+        config.rewards.step,
+        filter_opponent_invalid=config.collector.filter_opponent_invalid,
+    )
+    rates = partial(rating_processor, run.run_id, config.model_pool.draw_probability)
+    try:
+        if game_check is not None:
+            async for record, event in evidence.events(GameStarted.TOPIC, "reading games"):
+                if isinstance(event, GameStarted):
+                    game_check.add_started(record, event)
+        await _fold(evidence, Trajectory.TOPIC, rewards, step_check, game_check, "folding trajectories")
+        if run.replayed_run_id is not None:
+            async for record, step in recomputed_steps(log, run.run_id, run.replayed_run_id, steps):
+                body = encode_event(step)
+                step_check.expect(Expected(step.event_id, digest(body), partial(bytes, body), str(record)))
+        await step_check.finish(log)
+        what = "playing games again" if games else "folding outcomes"
+        await _fold(evidence, GameOutcome.TOPIC, rates, rating_check, game_check, what)
+        await rating_check.finish(log)
+        if game_check is not None:
+            await game_check.finish()
+            checks += game_check.checks
+    finally:
+        if game_check is not None:
+            game_check.close()
+    return checks
+
+
+async def _is_origin_gone(evidence: Evidence) -> bool:
+    """Whether the run trains on steps whose origin this log has not, or not all of."""
+    if evidence.run.replayed_run_id is None:
+        return False
+    async for _ in events_to_end(evidence.log, (Step.TOPIC,), run_id=evidence.run.replayed_run_id):
+        return evidence.trimmed[Step.TOPIC]
+    return True
+
+
+async def _fold(
+    evidence: Evidence,
+    topic: str,
+    make: Callable[[], Processor],
+    check: DerivedCheck,
+    games: GameCheck | None,
+    what: str,
+) -> None:
+    processors: dict[int, Processor] = {}
+    processed = evidence.processed[topic]
+    async for record, event in evidence.events(topic, what):
+        processor = processors.get(record.partition)
+        if processor is None:
+            processor = processors[record.partition] = make()
+        if processed:
+            due = record.offset < processed.get(TopicPartition(topic, record.partition), 0)
+        else:
+            # Nobody remembers how far the processor had come; a completed run had drained its topics.
+            due = evidence.run.state == "completed"
+        if games is not None:
+            await games.apply(record, event)
+        try:
+            outputs = processor.handle(event)
+        except EventError:
+            continue  # set aside when it was first read
+        for output in outputs:
+            body = encode_event(output)
+            check.expect(
+                Expected(output.event_id, digest(body), partial(bytes, body), str(record), due, output.key)
+            )
+
+
+def _body(record: StoredRecord) -> bytes:
+    return encode_event(event_from_record(record))

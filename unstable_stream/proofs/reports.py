@@ -1,0 +1,247 @@
+"""What a proof of a run found: counts, problems in words, and a table for people."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+import msgspec
+
+from unstable_stream.proofs.differences import Difference
+
+__all__ = [
+    "SHOWN",
+    "AuditReport",
+    "Check",
+    "GameCounts",
+    "Problem",
+    "Report",
+    "StepCounts",
+    "VerifyReport",
+    "abridged",
+]
+
+SHOWN: Final = 10
+"""Differences of a kind that are shown; all are counted."""
+_PROBLEMS_OF_A_KIND: Final = 20
+
+
+class Problem(NamedTuple):
+    """Something that does not add up."""
+
+    kind: str
+    text: str
+    """Says where and what, with both values."""
+
+
+def abridged(problems: Iterable[Problem]) -> tuple[str, ...]:
+    """Return one line per problem: of each kind the first few, and a count of the rest."""
+    by_kind: dict[str, list[str]] = {}
+    for kind, text in problems:
+        by_kind.setdefault(kind, []).append(text)
+    lines = []
+    for kind, texts in by_kind.items():
+        lines += [f"{kind}: {text}" for text in texts[:_PROBLEMS_OF_A_KIND]]
+        if len(texts) > _PROBLEMS_OF_A_KIND:
+            lines.append(f"{kind}: and {len(texts) - _PROBLEMS_OF_A_KIND} more")
+    return tuple(lines)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Report:
+    """A proof of one run. As text it is the table that the command prints, and the verdict."""
+
+    run_id: str
+    state: str
+    """``running`` (or killed), ``completed``, ``stopped`` or ``failed``."""
+    problems: tuple[str, ...]
+    """All that is wrong, a line each; of many of a kind the first, and a count."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.problems
+
+    @property
+    def verdict(self) -> str:
+        """The result in a word or two."""
+        raise NotImplementedError
+
+    def table(self) -> str:
+        """Return the counts as text for people."""
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        return "\n".join((self.table(), f" {self.verdict}", *(f"   {problem}" for problem in self.problems)))
+
+    __repr__ = __str__
+
+
+@dataclass(frozen=True, slots=True)
+class GameCounts:
+    """The games of one split."""
+
+    started: int
+    finished: int
+    abandoned: int
+    in_flight: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepCounts:
+    """Where the training steps are."""
+
+    expected: int
+    """What the outcomes of the finished games make one expect."""
+    produced: int
+    """Really in ``steps``."""
+    set_aside: int
+    """Of trajectories that are on ``dead-letters``."""
+    unshaped: int
+    """Of trajectories that the reward processor has yet to read."""
+    trained: int
+    dropped: Mapping[str, int]
+    """By reason."""
+    pending: int
+    """Produced, neither trained nor dropped."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class AuditReport(Report):
+    """What an audit found: where the games and the steps of a run are."""
+
+    games: Mapping[str, GameCounts]
+    """By split."""
+    steps: StepCounts
+    updates: int
+    checkpoints: int
+    redelivered: int
+    replayed: int
+    """Records of games that were played a second time, with other content."""
+    rejected: int
+    """Records on ``dead-letters``."""
+
+    @property
+    def verdict(self) -> str:
+        return "balanced" if self.ok else f"{len(self.problems)} problems"
+
+    def table(self) -> str:
+        steps = self.steps
+        dropped = "".join(f" + {count:,} {reason}" for reason, count in steps.dropped.items())
+        rows = [
+            (
+                f"{split} games started",
+                f"{games.started:,}",
+                f"= {games.finished:,} finished + {games.abandoned:,} abandoned "
+                f"+ {games.in_flight:,} in flight",
+            )
+            for split, games in self.games.items()
+        ]
+        rows += [
+            (
+                "steps expected",
+                f"{steps.expected:,}",
+                f"= {steps.produced:,} produced + {steps.set_aside:,} set aside "
+                f"+ {steps.unshaped:,} to be shaped",
+            ),
+            (
+                "steps produced",
+                f"{steps.produced:,}",
+                f"= {steps.trained:,} trained{dropped or ' + 0 dropped'} + {steps.pending:,} pending",
+            ),
+            ("updates", f"{self.updates:,}", f"{self.checkpoints:,} checkpoints"),
+            ("redelivered", f"{self.redelivered:,}", f"counted once; {self.replayed:,} played again"),
+            ("dead letters", f"{self.rejected:,}", ""),
+        ]
+        return _table(f"{self.run_id} ({self.state})", rows)
+
+
+@dataclass(slots=True)
+class Check:
+    """The result for one kind of derived event."""
+
+    name: str
+    compared: int = 0
+    """Recomputed and found the same or different."""
+    differing: int = 0
+    pending: int = 0
+    """Their causes are in the log, but nobody has processed these yet."""
+    gone: int = 0
+    """Not in the log any more, by the topic's retention or compaction, so not compared."""
+    skipped: str | None = None
+    """Why nothing was compared."""
+    first: list[Difference] = field(default_factory=list)
+    """The first few differences."""
+
+    @property
+    def wants_more(self) -> bool:
+        """Whether a further difference would still be shown."""
+        return len(self.first) < SHOWN
+
+    @property
+    def problems(self) -> list[str]:
+        """The first differences, and how many more there are."""
+        more = self.differing - len(self.first)
+        told = [f"{self.name}: {difference}" for difference in self.first]
+        return [*told, f"{self.name}: and {more:,} more"] if more > 0 else told
+
+    def differs(self, difference: Difference) -> None:
+        """Count a difference; keep it if it is one of the first."""
+        self.differing += 1
+        if self.wants_more:
+            self.first.append(difference)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class VerifyReport(Report):
+    """What a verification found: first the books, then everything recomputed that can be."""
+
+    audit: AuditReport
+    """What the ledger says. Checkpoint files are no part of it: those that are there are compared."""
+    checks: Sequence[Check]
+    notes: Sequence[str] = ()
+    """What is no difference of records but may explain one: code that is another here."""
+
+    @classmethod
+    def of(cls, audit: AuditReport, checks: Sequence[Check], notes: Sequence[str] = ()) -> "VerifyReport":
+        """Put together what both depths found."""
+        problems = (*audit.problems, *(problem for check in checks for problem in check.problems))
+        return cls(
+            run_id=audit.run_id, state=audit.state, problems=problems, audit=audit, checks=checks, notes=notes
+        )
+
+    @property
+    def verdict(self) -> str:
+        if self.ok:
+            return "verified"
+        books = "" if self.audit.ok else f", {self.audit.verdict} of the ledger"
+        return f"{sum(check.differing for check in self.checks):,} difference(s){books}"
+
+    def table(self) -> str:
+        rows: list[tuple[str, ...]] = [("", "compared", "differ", "pending", "gone", "")]
+        for check in self.checks:
+            counts = (check.compared, check.differing, check.pending, check.gone)
+            rows.append((check.name, *(f"{count:,}" for count in counts), check.skipped or ""))
+        return _table(f"{self.run_id} ({self.state})", rows)
+
+    def to_json(self) -> bytes:
+        """Return the report as one JSON object."""
+        return msgspec.json.encode(
+            {
+                "run_id": self.run_id,
+                "state": self.state,
+                "clean": self.ok,
+                "checks": self.checks,
+                "ledger": self.audit.problems,
+                "notes": self.notes,
+            }
+        )
+
+
+def _table(title: str, rows: Sequence[tuple[str, ...]]) -> str:
+    """Lay rows out: names and remarks to the left, the numbers between them to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [title]
+    for name, *numbers, remark in rows:
+        cells = [number.rjust(width) for number, width in zip(numbers, widths[1:], strict=False)]
+        lines.append(f" {'  '.join((name.ljust(widths[0]), *cells, remark))}".rstrip())
+    return "\n".join(lines)
