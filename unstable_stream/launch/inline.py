@@ -1,11 +1,10 @@
 """The services of a run as tasks of this process and this event loop: no Ray, no child process.
 
-They are the same components as in processes of their own, over one connection to the log. Models are loaded
-and trained in threads, the archive is written in one, and the engine computes in its own; games, folds and
-the log's shell share the event loop.
+They are the same components as in separate processes, with one connection to the log. Threads load and train
+models, write the archive and run the engine. Games, folds and the log's shell share the event loop.
 
-Nothing is started again: the first service that fails ends the run with its error, and the run can be
-resumed, here or on Ray.
+No service is restarted: the first failure ends the run with its error. The run can be resumed, here or on
+Ray.
 """
 
 import asyncio
@@ -44,7 +43,7 @@ class InlineService:
 
     name: str
     essential: bool = True
-    """Whether the run ends with it."""
+    """True if the run ends with this service."""
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     task: "asyncio.Task[None] | None" = field(default=None, repr=False)
     restarts: int = 0
@@ -52,21 +51,21 @@ class InlineService:
 
     @property
     def pid(self) -> int | None:
-        """Id of this process while the service runs."""
+        """Process id of this process while the service runs."""
         return os.getpid() if self.task is not None and not self.task.done() else None
 
 
 class InlineServices:
-    """Starts and stops services as :class:`~unstable_stream.launch.supervisor.Supervisor` does processes."""
+    """Starts and stops services in the same way as :class:`~unstable_stream.launch.supervisor.Supervisor`."""
 
     def __init__(self, log: EventLog, run_id: str, config: RunConfig, data: DataDir, model_path: str) -> None:
-        """``log`` is shared by all of them and stays the caller's to close."""
+        """Take a ``log`` that all services share and the caller closes."""
         self._event_log = log
         self._run_id = run_id
         self._config = config
         self._data = data
         self._model_path = model_path
-        # One thread: libraries that import each other may not be loaded by two at once.
+        # One thread: two threads must not load libraries that import each other at the same time.
         self._loader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="load-model")
         self.services: dict[str, InlineService] = {}
         self.failure: BaseException | None = None
@@ -74,10 +73,10 @@ class InlineServices:
         self._changed = asyncio.Event()
 
     async def prepare(self, progress: Callable[[str], None]) -> None:
-        """Nothing is needed beforehand."""
+        """Do nothing: no preparation is needed."""
 
     def start(self, name: str, *, essential: bool = True) -> None:
-        """Start a service; one that is not essential may fail without ending the run."""
+        """Start a service; a service that is not essential may fail without ending the run."""
         service = InlineService(name, essential)
         self.services[name] = service
         service.task = asyncio.create_task(self._serve(name, service.stop), name=f"{self._run_id}/{name}")
@@ -94,7 +93,7 @@ class InlineServices:
             await self._changed.wait()
 
     async def stop(self, name: str) -> None:
-        """Ask a service to drain and end, and wait for it. What fails meanwhile is in :attr:`failure`."""
+        """Ask a service to drain and end, and wait for it; an error is stored in :attr:`failure`."""
         service = self.services.get(name)
         if service is None or service.task is None:
             return
@@ -102,7 +101,7 @@ class InlineServices:
         await asyncio.wait([service.task])
 
     async def close(self) -> None:
-        """Cancel what still runs."""
+        """Cancel the services that still run."""
         tasks = [service.task for service in self.services.values() if service.task is not None]
         for task in tasks:
             task.cancel()

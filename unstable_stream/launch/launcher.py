@@ -1,10 +1,10 @@
-"""The launcher: records the run, starts its services, and ends it in order.
+"""The launcher records the run, starts its services, and ends it in order.
 
-1. check the whole configuration; nothing has been started or written yet;
+1. check the whole configuration before anything is started or written;
 2. record the run (or its resumption) in the log;
-3. start the services that do not run elsewhere, and Ray, if it is used, before those that need it;
+3. start the services that do not run elsewhere; start Ray, if it is used, before those that need it;
 4. wait until the learner has made its updates and the collector has evaluated the last checkpoint;
-5. record the end, stop the processors, then the archiver, each after it has drained its topics.
+5. record the end, then stop the processors and after them the archiver, each when it has drained its topics.
 
 The services are processes on Ray's machine or cluster (:mod:`unstable_stream.launch.supervisor`), or tasks
 of this process (:mod:`unstable_stream.launch.inline`).
@@ -48,7 +48,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 @dataclass(frozen=True)
 class Launch:
-    """What the caller of :func:`launch` learns when the run is over."""
+    """The result of :func:`launch`."""
 
     run_id: str
     outcome: str
@@ -56,21 +56,21 @@ class Launch:
 
 
 class _Services(Protocol):
-    """The services of a run, wherever they are."""
+    """The services of a run, in processes or in this process."""
 
     @property
     def services(self) -> Mapping[str, Service]:
-        """Those started so far, by name."""
+        """The services started so far, by name."""
 
     @property
     def failure(self) -> BaseException | None:
-        """The first error that the run cannot go on after."""
+        """The first error that ends the run; ``None`` if there is none."""
 
     async def prepare(self, progress: Callable[[str], None]) -> None:
-        """Make ready what the learner and the collector need."""
+        """Prepare for the learner and the collector."""
 
     def start(self, name: str, *, essential: bool = True) -> None:
-        """Start a service; the run can go on without one that is not essential."""
+        """Start a service; the run can go on without a service that is not essential."""
 
     async def wait(self, names: Sequence[str]) -> None:
         """Return when all of ``names`` have finished; raise the first failure of any service."""
@@ -79,7 +79,7 @@ class _Services(Protocol):
         """Ask a service to drain and end, and wait for it."""
 
     async def close(self) -> None:
-        """End what still runs."""
+        """End the services that still run."""
 
 
 async def launch(
@@ -95,27 +95,28 @@ async def launch(
     progress: Callable[[str], None] = lambda stage: None,
     on_start: Callable[[str], None] = lambda run_id: None,
 ) -> Launch:
-    """Run a configuration to its end, or until it is stopped.
+    """Run a configuration until its end or until ``stop``.
 
-    In the main thread SIGINT and SIGTERM stop it too; elsewhere signals are left alone.
+    In the main thread SIGINT and SIGTERM stop it too; in other threads signals are not touched.
 
     Args:
-        config: of the run, whole and checked against a run that is resumed.
-        data: where it keeps its files.
-        resume: id of a run to go on with.
-        fork: where in another run's history to begin.
-        run_id: id of a new run; ``None``: one is made up.
-        watch: run beside it as a live view and cancelled at the end.
-        backend: where its services run, instead of ``config.backend``; recorded with the run.
-        stop: ends the run in order when it is set; it can be resumed. Belongs to the caller's event loop.
-        progress: told in a few words what is going on before the first game is played.
-        on_start: told the run's id once it has been recorded.
+        config: the run's whole configuration, already checked against a run to resume.
+        data: the data directory of the run's files.
+        resume: id of a run to resume.
+        fork: the point in another run's history to begin from.
+        run_id: id of a new run; ``None``: a new id is made.
+        watch: the live view; it runs beside the run and is cancelled at the end.
+        backend: replaces ``config.backend`` and is recorded with the run.
+        stop: ends the run in order when it is set; the run can be resumed. It belongs to the caller's event
+            loop.
+        progress: called with a few words about the present stage, until the first game is played.
+        on_start: called with the run's id when the run is recorded.
 
     Raises:
         ConfigError: the configuration cannot run; nothing was written.
         RunError: the run to resume plays no games.
-        ServiceError: a service kept dying; the run can be resumed.
-        UnstableStreamError: with ``inline``, what a service failed with, with a note on how to resume.
+        ServiceError: a service died too often; the run can be resumed.
+        UnstableStreamError: with ``inline``, the error of a service, with a note on how to resume.
     """
     if backend is not None:
         config = config.model_copy(update={"backend": backend})
@@ -127,7 +128,7 @@ async def launch(
     _check_backend(config)
     await asyncio.to_thread(check_config, config)
     if config.backend == "ray":
-        # Loaded before anything is written, for the case that Ray is not installed.
+        # Loaded before anything is written, because Ray may not be installed.
         from unstable_stream.launch.ray import cluster  # noqa: F401
     model_path = await asyncio.to_thread(resolve_model, config.model)
     run_id = resume or run_id or new_run_id(config.name)
@@ -198,7 +199,7 @@ def _services(log: EventLog, run_id: str, config: RunConfig, data: DataDir, mode
 
 
 def _own_code(config: RunConfig) -> str:
-    """Return what the run's services may load: what this process may, and the run's own code."""
+    """Return patterns of the code that the run's services may load: this process's and the run's own."""
     return ",".join(dict.fromkeys((*(allowed_patterns() or ()), *patterns_of(config))))
 
 
@@ -247,7 +248,7 @@ async def _supervise(
 async def _work(
     services: _Services, config: RunConfig, stop: asyncio.Event, progress: Callable[[str], None]
 ) -> None:
-    """Start everything that is not external and return when learner and collector are done."""
+    """Start all services that are not external; return when learner and collector have finished."""
     for name in ("processors", "archiver"):
         if name not in config.external:
             services.start(name)
@@ -256,7 +257,7 @@ async def _work(
     if config.consumers or config.trackers:
         services.start("consumers", essential=False)
     await services.prepare(progress)
-    _stop_on_signals(stop)  # again: Ray has put a handler of its own in place, which aborts at SIGTERM
+    _stop_on_signals(stop)  # again: Ray has set its own handler, which aborts at SIGTERM
     progress("loading the model")
     for name in ("learner", "collector"):
         services.start(name)
@@ -284,7 +285,7 @@ async def _end(task: "asyncio.Future[None]") -> None:
 
 @contextlib.contextmanager
 def _stopped_by_signals(stop: asyncio.Event) -> Iterator[None]:
-    """Have SIGINT and SIGTERM set ``stop``, in the main thread; afterwards they do what they did before."""
+    """Let SIGINT and SIGTERM set ``stop``, in the main thread; restore the old handlers afterwards."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

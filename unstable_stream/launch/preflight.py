@@ -1,4 +1,4 @@
-"""Everything that can be known to fail before a process starts."""
+"""Find all failures that can be known before a process starts."""
 
 import os
 import socket
@@ -22,11 +22,11 @@ __all__ = ["check_config"]
 def check_config(config: RunConfig) -> None:
     """Check environments, templates, opponents and transformations by constructing each once.
 
-    Extensions are loaded as their files are now, and tried on a small sample.
+    Extensions are loaded from the present state of their files and tried on a small sample.
 
     Raises:
         EnvironmentUnavailableError: an environment cannot run on this machine.
-        ConfigError: anything else that cannot work, naming the key to change.
+        ConfigError: another setting cannot work; the message names the key to change.
     """
     forget_changed_files()
     find_code(config)
@@ -51,7 +51,7 @@ def check_config(config: RunConfig) -> None:
 
 
 def _check_names(config: RunConfig) -> None:
-    """Refuse a name that nobody knows, where the kind has all its names here."""
+    """Refuse an unknown name, for kinds whose names are all known here."""
     for kind, key, reference in config.references():
         known = KINDS[kind]
         own = needs_this_process(reference.target) or is_extension(known, reference)
@@ -70,7 +70,7 @@ def _check_endpoint(opponent: OpponentConfig) -> None:
 
 def _check_port(port: int) -> None:
     with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the server does
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # the server does the same
         try:
             probe.bind(("127.0.0.1", port))
         except OSError as error:

@@ -1,6 +1,6 @@
 """Entry point of a service process: ``python -m unstable_stream.launch.service NAME --run RUN --data DIR``.
 
-The configuration comes from the run's events in the log, so every service of a run has the same.
+The configuration comes from the run's events in the log, so all services of a run have the same one.
 """
 
 import argparse
@@ -43,7 +43,7 @@ def main() -> int:
         output = configure_output(arguments.service, arguments.run)
         asyncio.run(_serve(arguments.service, arguments.run, DataDir(arguments.data), arguments.log))
     except UnstableStreamError as error:
-        # The last line of a service's log is what its supervisor tells of it.
+        # The supervisor shows the last line of a service's log.
         if output == "json":
             structlog.get_logger(__name__).error("service failed", error=f"{type(error).__name__}: {error}")
         else:
@@ -62,9 +62,9 @@ def _end_with_parent() -> None:
 async def _serve(service: str, run_id: str, data: DataDir, log_url: str) -> None:
     async with opened_log(log_url, data.log) as log:
         config = (await read_history(log)).run(run_id).config()
-    # Where this process finds the log may not be where the launcher did: other host, other listener.
+    # This process may reach the log at another location than the launcher: another host, another listener.
     config = config.model_copy(update={"log": log_url})
-    # The configuration is a recorded one: its launcher has said in the environment what may be loaded.
+    # The configuration is a recorded one. The launcher's environment variables tell which code may be loaded.
     confine()
     find_code(config)
     if service in STREAM_SERVICES:
@@ -90,7 +90,7 @@ async def _serve(service: str, run_id: str, data: DataDir, log_url: str) -> None
 
 
 def _stop_on_signals() -> asyncio.Event:
-    """Return an event that SIGTERM and SIGINT set; call it after Ray has put its own handlers in place."""
+    """Return an event that SIGTERM and SIGINT set; call this after Ray has set its own handlers."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

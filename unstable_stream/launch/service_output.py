@@ -1,4 +1,4 @@
-"""How a service's log lines look: for people, or one JSON object a line for a log collector."""
+"""Format a service's log lines: for people, or one JSON object a line for a log collector."""
 
 import io
 import logging
@@ -19,7 +19,7 @@ LogFormat: TypeAlias = Literal["console", "json"]
 
 
 class _Stderr(io.TextIOBase):
-    """Whatever ``sys.stderr`` is when something is written, not when logging was configured."""
+    """Writes to the ``sys.stderr`` at the time of the write, not at the time of the configuration."""
 
     def write(self, text: str) -> int:
         return sys.stderr.write(text)
@@ -29,7 +29,7 @@ class _Stderr(io.TextIOBase):
 
 
 def log_format() -> LogFormat:
-    """Return the format the environment asks for; raises :class:`ConfigError` for one that does not exist."""
+    """Return the format that the environment asks for; raises :class:`ConfigError` for an unknown format."""
     wanted = os.environ.get(FORMAT_VARIABLE) or "console"
     if wanted == "json":
         return "json"
@@ -46,7 +46,7 @@ def configure_output(service: str, run: str | None = None, *, level: int = loggi
     Returns the format they have.
 
     Raises:
-        ConfigError: the environment asks for a format that does not exist.
+        ConfigError: the environment asks for an unknown format.
     """
     wanted = log_format()
     stderr = cast(TextIO, _Stderr())
@@ -75,7 +75,7 @@ def configure_output(service: str, run: str | None = None, *, level: int = loggi
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(logging.WARNING)
-    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # repeats at length what our errors say
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # it repeats our errors in a longer form
     structlog.contextvars.clear_contextvars()
     structlog.contextvars.bind_contextvars(service=service, **({"run": run} if run else {}))
     if wanted == "json":

@@ -50,7 +50,7 @@ async def _archive(log: EventLog, run_id: str, data: DataDir, stop: asyncio.Even
         nonlocal stored
         stored += written.records
 
-    # Seldom: every report is a record to be archived too.
+    # Rarely, because every report is also a record to archive.
     reporter = Reporter(log, run_id, ARCHIVER, lambda: archived_values(stored), every_s=_ARCHIVER_REPORTS_S)
     async with reporting(reporter, stop) as silent:
         await run_archiver(log, data.archive, stop=silent, on_flush=count)

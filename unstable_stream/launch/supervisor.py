@@ -1,7 +1,6 @@
-"""Starts a run's processes, starts them again when they die, and stops them in order.
+"""Start a run's processes, restart them when they die, and stop them in order.
 
-A child ends when its parent does: it watches its standard input, which closes with the parent, however
-the parent died.
+A child ends with its parent: it watches its standard input, which closes when the parent ends for any reason.
 """
 
 import asyncio
@@ -33,9 +32,9 @@ class ServiceProcess:
     process: asyncio.subprocess.Process | None = None
     restarts: int = 0
     finished: bool = False
-    """Whether it ended by itself with status 0."""
+    """True if it ended by itself with status 0."""
     essential: bool = True
-    """Whether the run ends with it when it keeps dying."""
+    """True if the run ends when this service dies too often."""
     stopping: bool = False
     watcher: asyncio.Task[None] | None = field(default=None, repr=False)
 
@@ -46,16 +45,18 @@ class ServiceProcess:
 
 
 class Supervisor:
-    """Keeps services alive: each may be restarted ``max_restarts`` times, with growing pauses.
+    """Keeps services alive: it restarts each up to ``max_restarts`` times, with growing pauses.
 
     Args:
-        arguments: what every service is given after its name.
-        log_dir: for what services print, and ``launcher.log`` for what happened to them.
-        max_restarts: of one service; after that, the run cannot go on.
+        arguments: the arguments of every service, after its name.
+        log_dir: the directory of the services' output, and of ``launcher.log``, which lists their starts and
+            ends.
+        max_restarts: the most restarts of one service; after them the run cannot go on.
         environment: see :attr:`environment`.
-        program: what is started with the service's name.
-        first_delay_s: before the first restart; doubles with each, up to ten seconds.
-        stop_deadline_s: how long a service may drain and commit after SIGTERM before it is killed.
+        program: the command, which receives the service's name.
+        first_delay_s: seconds before the first restart; each further pause is twice as long, up to ten
+            seconds.
+        stop_deadline_s: seconds in which a service may drain and commit after SIGTERM before it is killed.
     """
 
     def __init__(
@@ -76,13 +77,13 @@ class Supervisor:
         self._log_dir = log_dir
         self._max_restarts = max_restarts
         self.environment = dict(environment)
-        """What processes started from now on get beside this one's own, as it is then: Ray adds to it."""
+        """Variables for new processes, beside this process's environment at that time; Ray adds to them."""
         self.services: dict[str, ServiceProcess] = {}
         self.failure: BaseException | None = None
         self._changed = asyncio.Event()
 
     def start(self, name: str, *, essential: bool = True) -> None:
-        """Start the service, and start it again when it dies; one that is not essential is then given up."""
+        """Start the service and restart it when it dies; in the end give up one that is not essential."""
         self._log_dir.mkdir(parents=True, exist_ok=True)
         service = ServiceProcess(name, self._log_dir / f"{name}.log", essential=essential)
         self.services[name] = service
@@ -145,7 +146,7 @@ class Supervisor:
             await asyncio.sleep(delay)
 
     def _note(self, message: str) -> None:
-        # Beside what the services print, not on the terminal: that shows the live view.
+        # Beside the services' output and not on the terminal, which shows the live view.
         now = datetime.now(tz=UTC).isoformat(timespec="milliseconds")
         with (self._log_dir / "launcher.log").open("a", encoding="utf-8") as notes:
             notes.write(f"{now} {message}\n")
@@ -159,7 +160,7 @@ class Supervisor:
             stdout=output,
             stderr=output,
             env={**os.environ, **self.environment},
-            # Ctrl-C reaches the launcher alone, which then stops its children in order.
+            # Ctrl-C reaches only the launcher, which then stops its children in order.
             start_new_session=True,
         )
         return await service.process.wait()
@@ -171,7 +172,7 @@ def _last_line(path: Path) -> str:
 
 
 def _error_of(line: str) -> str:
-    """Return what a log line says, which is one JSON object where logs are for machines."""
+    """Return the message of a log line; it is one JSON object if the logs are for machines."""
     try:
         fields = json.loads(line)
     except ValueError:
@@ -180,6 +181,6 @@ def _error_of(line: str) -> str:
 
 
 def _silence(path: Path) -> str:
-    # On a full disk a service cannot even write down why it died.
+    # On a full disk a service cannot even write the reason of its death.
     full = shutil.disk_usage(path.parent).free < _FULL_DISK_BYTES
     return "the disk is full" if full else "it printed nothing"

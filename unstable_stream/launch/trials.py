@@ -1,8 +1,8 @@
-"""Tries each extension of a configuration on a small sample before anything of a run is started.
+"""Try each extension of a configuration on a small sample before anything of a run starts.
 
-The sample is the recorded game of ``topics/golden``, the first turn of each configured environment, and
-what a built-in would be given. Whatever an extension raises is told in one line: the key, the extension, what
-happened, and the signature it is expected to have.
+The sample is the recorded game of ``topics/golden``, the first turn of each configured environment, and the
+arguments that a built-in would receive. Every exception of an extension becomes one line: the key, the
+extension, the error, and the expected signature.
 """
 
 import asyncio
@@ -50,7 +50,7 @@ def try_extensions(config: RunConfig) -> None:
     """Try every extension that a configuration names, each reference once.
 
     Raises:
-        ConfigError: the first that cannot work, in one line.
+        ConfigError: an extension cannot work; one line about the first.
     """
     tried: set[tuple[str, str]] = set()
     for kind, key, reference in config.references():

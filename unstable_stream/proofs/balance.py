@@ -68,7 +68,7 @@ def _identity_problems(ledger: Ledger) -> Iterator[Problem]:
 
 def _count_games(ledger: Ledger, split: str) -> GameCounts:
     games = [game for game in ledger.games.values() if game.split == split]
-    # A game given up by one worker and finished by another counts as finished: its steps exist.
+    # A game that one worker abandoned and another finished counts as finished: its steps exist.
     ends = [(game.finished != ABSENT, game.abandoned != ABSENT) for game in games]
     return GameCounts(
         started=sum(game.started != ABSENT for game in games),

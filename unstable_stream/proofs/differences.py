@@ -14,19 +14,19 @@ _SHOWN_BEFORE: Final = 40
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One thing that is not what its causes make it."""
+    """One difference between a record and its causes."""
 
     where: str
     """``topic[partition]@offset`` of the record, or of its cause if there is no record."""
     event_id: str
     what: str
-    """In words."""
+    """The difference in words."""
     field: str | None = None
     """Path of the first field that differs, e.g. ``$.turns[3].observation``."""
     recorded: str | None = None
-    """What the log says, as JSON, shortened."""
+    """The recorded value as JSON, shortened."""
     recomputed: str | None = None
-    """What follows from the causes, as JSON, shortened."""
+    """The recomputed value as JSON, shortened."""
 
     def __str__(self) -> str:
         text = f"{self.where} (event {self.event_id}): {self.what}"
@@ -36,9 +36,9 @@ class Difference:
 
 
 def differing_fields(recorded: bytes, recomputed: bytes) -> list[tuple[str, str, str]]:
-    """Return path, recorded and recomputed value of each place where two JSON bodies differ.
+    """Return the path, the recorded and the recomputed value of each difference of two JSON bodies.
 
-    Empty if the values are equal and only their spelling differs.
+    The result is empty if the values are equal and only their spelling differs.
     """
     found: list[tuple[str, str, str]] = []
     _walk("$", msgspec.json.decode(recorded), msgspec.json.decode(recomputed), found)
@@ -60,7 +60,7 @@ def _walk(path: str, recorded: Any, recomputed: Any, found: list[tuple[str, str,
     elif recorded != recomputed:
         same = 0
         if isinstance(recorded, str) and isinstance(recomputed, str):
-            # Two long texts are shown from shortly before the place where they part.
+            # Two long texts are shown from shortly before their first difference.
             pairs = zip(recorded, recomputed, strict=False)
             same = next((place for place, (one, other) in enumerate(pairs) if one != other), 0)
         found.append((path, _shown(recorded, same), _shown(recomputed, same)))

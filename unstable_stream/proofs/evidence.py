@@ -43,7 +43,7 @@ _TOPICS: Final = (
 _REPORT_EVERY: Final = 200
 
 Progress = Callable[[str, int, int], None]
-"""Told what is being done, how many records of it are done, and how many there are at most."""
+"""Called with the present check, the number of its finished records, and the most there can be."""
 
 
 @dataclass(frozen=True)
@@ -55,11 +55,11 @@ class Evidence:
     ends: Mapping[str, Positions]
     """By topic."""
     trimmed: Mapping[str, bool]
-    """By topic: whether retention has deleted some of it."""
+    """By topic, true if retention has deleted records."""
     compacted: bool
-    """Whether only the newest rating of each model is sure to be there."""
+    """True if only the newest rating of each model is certain to exist."""
     processed: Mapping[str, Positions]
-    """By topic: how far its processor has come; empty if nobody remembers."""
+    """By topic, the positions of its processor; empty if they are unknown."""
     progress: Progress
 
     @classmethod
@@ -68,7 +68,7 @@ class Evidence:
     ) -> "Evidence":
         """Look at the log now; raises :class:`RunError` if there is no run of exactly this id."""
         run = (await read_history(log)).run(run_id)
-        # Before the ends: whatever had been processed by then has its results below them.
+        # Read the positions before the ends: all results of processed records are then below the ends.
         processed = {
             processor.inputs[0]: await _processed(log, processor.name, run_id)
             for processor in (RewardProcessor, RatingProcessor)
@@ -100,7 +100,7 @@ class Evidence:
         return ledger
 
     async def events(self, topic: str, what: str) -> AsyncIterator[tuple[StoredRecord, Event]]:
-        """Yield the run's events of a topic, saying ``what`` is being done with them."""
+        """Yield the run's events of a topic, and report progress as ``what``."""
         ends = self.ends[topic]
         done, total = 0, sum(ends.values())
         async for record, event in events_to_end(self.log, (topic,), run_id=self.run.run_id, ends=ends):
@@ -132,7 +132,7 @@ async def _ends(log: EventLog) -> dict[str, Positions]:
 
 
 async def _processed(log: EventLog, processor: str, run_id: str) -> Positions:
-    """How far a processor has come, whether it serves this run alone or all runs."""
+    """Return the positions of a processor, which may serve this run or all runs."""
     alone = await log.committed_positions(group_of(processor, run_id))
     shared = await log.committed_positions(group_of(processor, None))
     return {at: max(alone.get(at, 0), shared.get(at, 0)) for at in alone.keys() | shared.keys()}

@@ -1,4 +1,4 @@
-"""Compares what follows from the causes with what is recorded: by digest, and closely where that differs."""
+"""Compare the events expected from their causes with the recorded ones: by digest, then field by field."""
 
 from collections.abc import Callable
 from typing import Final, NamedTuple
@@ -12,27 +12,27 @@ from unstable_stream.proofs.reports import SHOWN, Check
 __all__ = ["DerivedCheck", "Expected"]
 
 _BATCH: Final = 1000
-# Looked up in the index at once: sorting in C instead of searching in Python.
+# Events are looked up in the index together: sorting in C is faster than searching in Python.
 
 
 class Expected(NamedTuple):
-    """A record that its causes make one expect."""
+    """A record that is expected from its causes."""
 
     event_id: str
     digest: bytes | None
-    """Of what is compared; ``None``: it cannot be recomputed, so that whatever is there will do."""
+    """Digest of the compared content; ``None``: it cannot be recomputed, so any content is accepted."""
     body: Callable[[], bytes]
-    """Returns what is compared, as JSON; called for differences only."""
+    """Returns the compared content as JSON; called only for differences."""
     cause: str
-    """``topic[partition]@offset`` of the event it follows from."""
+    """``topic[partition]@offset`` of its cause."""
     due: bool = True
-    """Whether it must be there by now; else its absence means that it is pending."""
+    """True if the record must exist now; otherwise a missing record is pending."""
     key: str = ""
     """Record key; needed for compacted topics."""
 
 
 class DerivedCheck:
-    """Ticks expected events off against an index of the recorded ones."""
+    """Checks expected events against an index of the recorded ones."""
 
     def __init__(
         self,
@@ -45,16 +45,16 @@ class DerivedCheck:
         replayed: bool = False,
         extras: bool = False,
     ) -> None:
-        """Start with nothing expected.
+        """Start without expected events.
 
         Args:
-            check: counts and differences go here.
-            index: sealed; of what is recorded.
-            comparable: what of a record is compared, as JSON.
-            trimmed: retention has deleted some of the topic, so an absent record may have been there.
-            compacted: only the newest record of a key must still be there.
-            replayed: an event may be there twice with different content, if one is as expected.
-            extras: there may be records that nobody expects.
+            check: receives the counts and differences.
+            index: the sealed index of the recorded events.
+            comparable: returns the compared content of a record, as JSON.
+            trimmed: retention has deleted part of the topic, so a missing record may have existed.
+            compacted: only the newest record of a key must still exist.
+            replayed: an event may exist twice with different content, if one of them is as expected.
+            extras: there may be records that are not expected.
         """
         self.check = check
         self._index = index
@@ -71,7 +71,7 @@ class DerivedCheck:
         self._unexpected: list[int] = []
 
     def expect(self, expected: Expected) -> None:
-        """Take one expected event in."""
+        """Add one expected event."""
         self._open.append(expected)
         if len(self._open) >= _BATCH:
             self._compare()
@@ -92,7 +92,7 @@ class DerivedCheck:
         self._open.clear()
 
     def _tick(self, expected: Expected, slot: int) -> bool:
-        """Tick off all records of the event; return whether one of them is as expected.
+        """Mark all records of the event as checked; return whether one of them is as expected.
 
         A game whose worker died may have been played twice, so that its records come in pairs.
         """
@@ -122,7 +122,7 @@ class DerivedCheck:
         )
 
     async def finish(self, log: EventLog) -> None:
-        """Compare the rest, and find out what the first differences are."""
+        """Compare the rest, and describe the first differences."""
         self._compare()
         for expected in self._absent_newest.values():
             self._report_absent(expected)
@@ -141,7 +141,7 @@ class DerivedCheck:
             await self._show(log, slot, "follows from nothing in the log")
 
     async def _show(self, log: EventLog, slot: int, what: str) -> None:
-        """Make it one of the first differences, if there are not enough of them yet."""
+        """Keep it as one of the first differences, if there is room."""
         if self.check.wants_more:
             record = await self._recorded(log, slot)
             event_id = record.headers.get("ce_id", b"?").decode(errors="replace")

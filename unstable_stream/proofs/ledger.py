@@ -1,10 +1,10 @@
 """The ledger of a run, a fold: ids alone prove that nothing was lost, done twice or hidden.
 
-What must hold at every moment:
+These statements must hold at every moment:
 
 - games: started = finished + abandoned + in flight;
-- steps: produced = trained + dropped (each with a reason) + pending, and what is produced is what the
-  outcomes of the finished games make one expect;
+- steps: produced = trained + dropped (each with a reason) + pending, and the produced steps are those that
+  the outcomes of the finished games lead to;
 - every step, update and checkpoint has its causes in the log, and none counts twice.
 
 This module keeps the books, :mod:`~.balance` weighs them. :class:`Ledger` takes all events of a run, in any
@@ -110,7 +110,7 @@ class Ledger:
         self.checkpoints: dict[int, tuple[str, Checkpoint]] = {}
         """By iteration, each with its ``topic[partition]@offset``."""
         self.rejected: dict[str, str] = {}
-        """Position of each record on ``dead-letters`` to the run whose consumer put it there."""
+        """By position of a record on ``dead-letters``, the run whose consumer set it aside."""
         self.unreadable: dict[str, str] = {}
         self.problems: list[Problem] = []
 
@@ -131,7 +131,7 @@ class Ledger:
                 apply(self, event, slot)
 
     def apply_unreadable(self, where: str, error: str) -> None:
-        """Take in a record that is no event: consumers must have set it aside."""
+        """Fold a record that is no event: consumers must have set it aside."""
         self.unreadable[where] = error
 
     def _game(self, event: GameStarted | GameAbandoned | GameOutcome) -> Game:

@@ -1,7 +1,7 @@
-"""Plays recorded games again from seed and actions and says what each record of them should be.
+"""Play recorded games again from seed and actions, and compute what each record of them should be.
 
-Only what sampling decided is taken from the log: the actions, and which seats a trained model played. The
-rest (observations, what was a valid move, infos, rewards, ranks, roles, the reason) is the environment's.
+Only the results of sampling come from the log: the actions, and the seats of trained models. The environment
+gives the rest: observations, valid moves, infos, rewards, ranks, roles, the reason.
 """
 
 import asyncio
@@ -50,25 +50,25 @@ _SEAT_FIELDS: Final = ("seat", "model_uid", "kind", "policy_version", "parent_ui
 
 
 class ReplayRules(NamedTuple):
-    """How the games of a run were played."""
+    """The settings with which a run's games were played."""
 
     max_turns: int
     invalid_moves_allowed: int
 
 
 class Replay(NamedTuple):
-    """What playing a game again gave."""
+    """The result of playing a game again."""
 
     outcome: bytes | None
-    """The outcome as it should be, encoded; ``None`` if it is as recorded, or there is none."""
+    """The expected outcome, encoded; ``None`` if it is as recorded, or there is none."""
     views: Sequence[tuple[str, bytes]]
-    """Id and view, as JSON, of each trajectory there should be."""
+    """Id and view, as JSON, of each expected trajectory."""
     problem: str | None = None
-    """Why the game could not be played again to its end."""
+    """The reason why the game could not be played again to its end."""
 
 
 def trajectory_view(event: Trajectory) -> bytes:
-    """Return, as JSON, what of a trajectory is the environment's or the schedule's: all but the sampling."""
+    """Return, as JSON, the part of a trajectory from environment and schedule: all but the sampling."""
     return msgspec.json.encode(
         {
             **{name: getattr(event, name) for name in _TRAJECTORY_FIELDS},
@@ -78,7 +78,7 @@ def trajectory_view(event: Trajectory) -> bytes:
 
 
 def started_view(event: GameStarted | GameOutcome) -> bytes:
-    """Return, as JSON, what a game's start and its outcome have in common."""
+    """Return, as JSON, the fields that a game's start and its outcome share."""
     return msgspec.json.encode(
         {
             **{name: getattr(event, name) for name in _GAME_FIELDS},
@@ -88,7 +88,7 @@ def started_view(event: GameStarted | GameOutcome) -> bytes:
 
 
 def replay(outcome: GameOutcome, rules: ReplayRules) -> Replay:
-    """Play a recorded game again; only its actions and who made them are taken from the record."""
+    """Play a recorded game again; only its actions and their seats come from the record."""
     started = GameStarted(
         event_id="",
         run_id=outcome.run_id,
@@ -125,7 +125,7 @@ def replay(outcome: GameOutcome, rules: ReplayRules) -> Replay:
 
 
 class _RecordedPlayer:
-    """Makes the moves that a seat made."""
+    """Plays the recorded moves of a seat."""
 
     def __init__(self, outcome: GameOutcome, seat: int) -> None:
         self._actions = [action.action for action in outcome.actions if action.seat == seat]
@@ -142,7 +142,7 @@ class _RecordedPlayer:
 
 
 def _finish(playing: Coroutine[Any, Any, PlayedGame]) -> PlayedGame:
-    """Run a game whose players never wait, also inside a running event loop."""
+    """Run a game whose players never wait; this works also inside a running event loop."""
     try:
         playing.send(None)
     except StopIteration as done:
@@ -152,7 +152,7 @@ def _finish(playing: Coroutine[Any, Any, PlayedGame]) -> PlayedGame:
 
 
 def processes(jobs: int) -> ProcessPoolExecutor:
-    """Return processes that may load what this one may: a game's environment may be its run's own code."""
+    """Return processes with this process's permissions: a game's environment may be its run's own code."""
     allowed = allowed_patterns()
     # Spawned, not forked: this process has threads.
     spawn = get_context("spawn")
@@ -162,13 +162,13 @@ def processes(jobs: int) -> ProcessPoolExecutor:
 
 
 class Replayer(Generic[TagT]):
-    """Plays games again, in this process or in several others, and gives the results back in order.
+    """Plays games again, in this process or in several others, and returns the results in order.
 
-    ``TagT`` is whatever the caller wants to get back with a game's result.
+    ``TagT`` is the type of a tag that the caller gets back with a game's result.
     """
 
     def __init__(self, rules: ReplayRules, jobs: int) -> None:
-        """``jobs``: processes; 1 is this one."""
+        """Start ``jobs`` processes; 1 means this process."""
         self._rules = rules
         self._most_waiting = 2 * jobs
         self._pool = processes(jobs) if jobs > 1 else None
@@ -181,9 +181,9 @@ class Replayer(Generic[TagT]):
             self._pool.shutdown(cancel_futures=True)
 
     async def add(self, tag: TagT, outcome: GameOutcome) -> list[tuple[TagT, GameOutcome, Replay]]:
-        """Hand in a game; return the results that are due."""
+        """Add a game; return the results that are ready."""
         if self._pool is None:
-            await asyncio.sleep(0)  # a game may take seconds: let whoever reads the log have its turn
+            await asyncio.sleep(0)  # a game may take seconds: let the reader of the log run
             return [(tag, outcome, replay(outcome, self._rules))]
         self._batch.append((tag, outcome))
         if len(self._batch) >= _BATCH:
@@ -191,7 +191,7 @@ class Replayer(Generic[TagT]):
         return await self._results(self._most_waiting)
 
     async def rest(self) -> list[tuple[TagT, GameOutcome, Replay]]:
-        """Wait for what is still being played."""
+        """Wait for the games that are still being played."""
         if self._pool is not None and self._batch:
             self._submit(self._pool)
         return await self._results(0)

@@ -1,9 +1,9 @@
-"""Draws every recorded batch again, and follows each step to the one update that used it.
+"""Draw every recorded batch again, and follow each step to the one update that used it.
 
-The buffer's choices are a function of the set of steps it holds (:mod:`unstable_stream.buffer`). At the draw
-of an update these are the steps at offsets the learner had read by then, which the update names, less those
-that earlier updates used. So each draw is made in a fresh buffer, whatever restarts lay between, and what is
-decided about it comes from the function that the learner calls (:mod:`unstable_stream.update_decisions`).
+The buffer's choices are a function of the set of steps that it holds (:mod:`unstable_stream.buffer`). At the
+draw of an update these are the steps that the learner had read, without those that earlier updates used. The
+update records the offsets read. So each draw is made in a fresh buffer, independent of restarts, and the
+decisions come from the function that the learner calls (:mod:`unstable_stream.update_decisions`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,7 +32,7 @@ _BATCH: Final = 500
 
 
 class _PendingStep(NamedTuple):
-    """A step and where it is."""
+    """A step and its position."""
 
     step: Step
     partition: int
@@ -40,7 +40,7 @@ class _PendingStep(NamedTuple):
 
 
 class _Batches:
-    """Feed it steps with :meth:`add` as far as the next update had read, then that update with :meth:`apply`.
+    """Pass steps to :meth:`add` up to the positions of the next update, then that update to :meth:`apply`.
 
     It holds the steps that no update has used yet, and a byte for every step of the run.
     """
@@ -49,7 +49,7 @@ class _Batches:
         """Start before the first update.
 
         Args:
-            check: whether batches and drops are those the buffer makes.
+            check: compares batches and drops with those of the buffer.
             membership: whether each named step had been read by then.
             index: all recorded steps, sealed.
             run: whose they are.
@@ -65,14 +65,14 @@ class _Batches:
         self._used = bytearray(len(index))
 
     def add(self, steps: Sequence[_PendingStep]) -> None:
-        """Take in further steps, those of a partition in order."""
+        """Add further steps, in order within each partition."""
         slots = self._index.find([pending.step.event_id for pending in steps])
         for pending, slot in zip(steps, slots, strict=True):
             if slot >= 0 and not self._used[slot]:
                 self._pending.setdefault(pending.step.event_id, pending)
 
     def apply(self, update: LearnerUpdate, read_to: Mapping[int, int], where: str) -> None:
-        """Compare one update with its draw made again; ``read_to``: each partition's next offset by then."""
+        """Compare one update with its repeated draw; ``read_to``: the next offsets at the draw."""
         self.check.compared += 1
         if update.update != self._last + 1:
             self.check.differs(
@@ -99,7 +99,7 @@ class _Batches:
         self.check.differs(Difference(where, update.event_id, what, path, found, expected))
 
     def _decide(self, update: LearnerUpdate, read_to: Mapping[int, int]) -> LearnerUpdate:
-        """Return the update with everything that was decided put in anew."""
+        """Return the update with all decisions computed again."""
         settings, number = self._config.learner, update.update
         buffer = StepBuffer(
             self._config.max_buffer_size,
@@ -132,7 +132,7 @@ class _Batches:
                 max_train_len=self._config.learner.max_train_len,
                 truncated_turns=algorithm.truncated_turns,
             )
-        # An algorithm of the user's own decides as it likes: what it decided is taken from the record.
+        # A user's own algorithm may decide freely, so its decisions are taken from the record.
         truncated = {drop.step_id for drop in update.dropped if drop.reason == "truncated"}
         return lambda sample: "drop" if sample.step_id in truncated else "train"
 

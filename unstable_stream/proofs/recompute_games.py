@@ -1,4 +1,4 @@
-"""Compares recorded games, trajectories and starts with the games played again."""
+"""Compare recorded games, trajectories and starts with the games played again."""
 
 from unstable_stream.events import (
     Event,
@@ -47,7 +47,7 @@ class GameCheck:
 
     @property
     def checks(self) -> list[Check]:
-        """What came of it: games, trajectories, game starts."""
+        """The result: games, trajectories, game starts."""
         return [self._check, self._trajectory_counts, self._start_counts]
 
     def close(self) -> None:
@@ -57,10 +57,10 @@ class GameCheck:
         self._starts.add(record.partition, record.offset, event.event_id, digest(started_view(event)))
 
     async def apply(self, record: StoredRecord, event: Event) -> None:
-        """Take in all trajectories first, then the outcomes."""
+        """Pass all trajectories first, then the outcomes."""
         if isinstance(event, Trajectory):
             self._views.add(record.partition, record.offset, event.event_id, digest(trajectory_view(event)))
-        # A game whose worker died may have been played twice: the first one counts for everybody.
+        # A game whose worker died may have been played twice: the first one counts for all consumers.
         elif (
             isinstance(event, GameOutcome)
             and event.seats

@@ -106,14 +106,14 @@ async def _fold(
         if processed:
             due = record.offset < processed.get(TopicPartition(topic, record.partition), 0)
         else:
-            # Nobody remembers how far the processor had come; a completed run had drained its topics.
+            # The processor's positions are unknown, but a completed run has drained its topics.
             due = evidence.run.state == "completed"
         if games is not None:
             await games.apply(record, event)
         try:
             outputs = processor.handle(event)
         except EventError:
-            continue  # set aside when it was first read
+            continue  # the record was set aside when it was first read
         for output in outputs:
             body = encode_event(output)
             check.expect(

@@ -1,4 +1,4 @@
-"""Where each event of a topic is and what its bytes hash to, for millions of events: 44 bytes each."""
+"""An index of positions and digests of a topic's events, for millions of events: 44 bytes each."""
 
 from array import array
 from collections.abc import Sequence
@@ -23,9 +23,9 @@ class RecordIndex:
         self._offsets = array("q")
         self._sealed = False
         self.duplicates: list[tuple[int, int]] = []
-        """Slots of records whose event id came before with the same content, and of that one before."""
+        """Slots of repeated records with the same content, and of the records that they repeat."""
         self.conflicts: list[tuple[int, int]] = []
-        """The same of those with other content."""
+        """The same for repeated event ids with different content."""
 
     def __len__(self) -> int:
         return len(self._offsets)
@@ -55,11 +55,11 @@ class RecordIndex:
         return self._ids.find(event_ids)
 
     def body_digest(self, slot: int) -> bytes:
-        """The digest given with the record."""
+        """Return the digest of the record."""
         return bytes(self._body_bytes[slot * DIGEST_BYTES : (slot + 1) * DIGEST_BYTES])
 
     def position(self, slot: int) -> tuple[int, int]:
-        """Partition and offset of the record."""
+        """Return partition and offset of the record."""
         return self._partitions[slot], self._offsets[slot]
 
     def where(self, slot: int) -> str:

@@ -1,4 +1,4 @@
-"""The steps of a run that trains on another run's: what they are, and which they must be."""
+"""The steps of a run that trains on another run's steps: how they are made, and which ones are expected."""
 
 from collections.abc import AsyncIterator
 
@@ -15,7 +15,7 @@ __all__ = ["recomputed_steps", "replayed_step"]
 def replayed_step(step: Step, run_id: str, epoch: int) -> Step:
     """Return an old run's step as the step of the run ``run_id``; ``epoch`` counts from 1.
 
-    All but the two ids stays: trajectory and turn name the origin.
+    Everything but the two ids stays the same: trajectory and turn name the origin.
     """
     return msgspec.structs.replace(
         step, run_id=run_id, event_id=event_id(run_id, "replayed-step", epoch, step.event_id)
@@ -28,9 +28,9 @@ async def recomputed_steps(
     """Yield for each recorded step of a run the record of its origin and the step that follows from it.
 
     Args:
-        log: has the steps of both runs.
+        log: the log with the steps of both runs.
         run_id: the run that trains on replayed steps.
-        origin: the run whose steps they were.
+        origin: the run that produced the steps.
         recorded: the steps of ``run_id``.
     """
     epoch, found = 0, True

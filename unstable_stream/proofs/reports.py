@@ -1,4 +1,4 @@
-"""What a proof of a run found: counts, problems in words, and a table for people."""
+"""The result of a proof of a run: counts, problems in words, and a table for people."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ __all__ = [
 ]
 
 SHOWN: Final = 10
-"""Differences of a kind that are shown; all are counted."""
+"""The most differences of a kind that are shown; all are counted."""
 _PROBLEMS_OF_A_KIND: Final = 20
 
 
@@ -58,7 +58,7 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong."""
+        """True if there is no problem."""
         return not self.problems
 
     @property
@@ -88,26 +88,26 @@ class GameCounts:
 
 @dataclass(frozen=True, slots=True)
 class StepCounts:
-    """Where the training steps are."""
+    """The counts of the training steps."""
 
     expected: int
-    """What the outcomes of the finished games make one expect."""
+    """Steps expected from the outcomes of the finished games."""
     produced: int
-    """Really in ``steps``."""
+    """Steps that are on topic ``steps``."""
     set_aside: int
-    """Of trajectories that are on ``dead-letters``."""
+    """Expected steps of trajectories that are on ``dead-letters``."""
     unshaped: int
-    """Of trajectories that the reward processor has yet to read."""
+    """Expected steps of trajectories that the reward processor has not read yet."""
     trained: int
     dropped: Mapping[str, int]
     """By reason."""
     pending: int
-    """Produced, neither trained nor dropped."""
+    """Steps produced, but neither trained nor dropped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class AuditReport(Report):
-    """What an audit found: where the games and the steps of a run are."""
+    """The result of an audit: the counts of the games and the steps of a run."""
 
     games: Mapping[str, GameCounts]
     """By split."""
@@ -161,20 +161,20 @@ class Check:
 
     name: str
     compared: int = 0
-    """Recomputed and found the same or different."""
+    """Events recomputed and compared, same or different."""
     differing: int = 0
     pending: int = 0
-    """Their causes are in the log, but nobody has processed these yet."""
+    """Events whose causes are in the log but are not processed yet."""
     gone: int = 0
-    """Not in the log any more, by the topic's retention or compaction, so not compared."""
+    """Events that retention or compaction has deleted, so they are not compared."""
     skipped: str | None = None
-    """Why nothing was compared."""
+    """The reason why nothing was compared."""
     first: list[Difference] = field(default_factory=list)
     """The first few differences."""
 
     @property
     def wants_more(self) -> bool:
-        """Whether a further difference would still be shown."""
+        """True if a further difference would still be shown."""
         return len(self.first) < SHOWN
 
     @property
@@ -193,13 +193,13 @@ class Check:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class VerifyReport(Report):
-    """What a verification found: first the books, then everything recomputed that can be."""
+    """The result of a verification: first the books, then everything that can be recomputed."""
 
     audit: AuditReport
-    """What the ledger says. Checkpoint files are no part of it: those that are there are compared."""
+    """The result of the ledger, without checkpoint files: the existing ones are compared."""
     checks: Sequence[Check]
     notes: Sequence[str] = ()
-    """What is no difference of records but may explain one: code that is another here."""
+    """Facts that may explain differences: the code here is not the recorded code."""
 
     @classmethod
     def of(cls, audit: AuditReport, checks: Sequence[Check], notes: Sequence[str] = ()) -> "VerifyReport":

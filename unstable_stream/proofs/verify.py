@@ -34,19 +34,19 @@ async def verify_run(
     jobs: int = 1,
     progress: Progress = lambda what, done, total: None,
 ) -> VerifyReport:
-    """Verify one run, as far as it has come.
+    """Verify one run up to its present state.
 
     Args:
         log: the event log.
         run_id: the full id.
         games: also play every game again.
         jobs: processes that play.
-        progress: told how far it is.
+        progress: called with the progress.
 
     Raises:
         RunError: no such run.
-        ConfigError: its reward transformations cannot be loaded here.
-        EnvironmentUnavailableError: its games cannot be played here.
+        ConfigError: the run's reward transformations cannot be loaded here.
+        EnvironmentUnavailableError: the run's games cannot be played here.
     """
     evidence = await Evidence.read(log, run_id, progress)
     find_code(evidence.run.config())

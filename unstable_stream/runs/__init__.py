@@ -1,1 +1,1 @@
-"""What is known of a run: configuration, records in the log, files, how it is resumed and forked."""
+"""Everything about a run: configuration, records in the log, files, resuming and forking."""

@@ -1,4 +1,4 @@
-"""Code that a run's configuration names: what it is here and now, where it is found, who may load it."""
+"""The code that a run's configuration names: its identity, its place, and the permission to load it."""
 
 import json
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ __all__ = [
 
 
 def named_code(config: RunConfig) -> list[tuple[str, str, Reference]]:
-    """Return (kind, key, reference) of everything that is not built in, each target of a kind once."""
+    """Return (kind, key, reference) of every extension that is not built in, each target of a kind once."""
     found: dict[tuple[str, str], tuple[str, str, Reference]] = {}
     for kind, key, reference in config.references():
         if needs_this_process(reference.target) or is_extension(KINDS[kind], reference):
@@ -38,13 +38,13 @@ def named_code(config: RunConfig) -> list[tuple[str, str, Reference]]:
 
 
 def code_in_use(config: RunConfig) -> tuple[ExtensionUse, ...]:
-    """Return what tells the named code from another, to be recorded; raises :class:`ConfigError`."""
+    """Return the identity of the named code, to be recorded; raises :class:`ConfigError`."""
     find_code(config)
     return tuple(use_of(KINDS[kind], reference, key) for kind, key, reference in named_code(config))
 
 
 def changed_code(recorded: Sequence[ExtensionUse], config: RunConfig) -> list[str]:
-    """Return a line for each extension that is another than was recorded, or cannot be compared."""
+    """Return a line for each extension that differs from the recorded one or cannot be compared."""
     find_code(config)
     named = {(kind, reference.target): (key, reference) for kind, key, reference in named_code(config)}
     lines = []
@@ -66,20 +66,22 @@ def changed_code(recorded: Sequence[ExtensionUse], config: RunConfig) -> list[st
 
 
 def find_code(config: RunConfig) -> None:
-    """Let the modules of a run's extensions be found in the directory it was started in."""
+    """Search the directory in which a run was started for the modules of its extensions."""
     if any(reference.file is None for _, _, reference in named_code(config)):
         search(config.directory)
 
 
 def patterns_of(config: RunConfig, besides: RunConfig | None = None) -> list[str]:
-    """Return patterns that allow the code a configuration names, less what ``besides`` names too."""
+    """Return patterns that allow the code that a configuration names, without the code that ``besides``
+    names.
+    """
     known = {reference.target for _, _, reference in named_code(besides)} if besides else set()
     targets = dict.fromkeys(reference.target for _, _, reference in named_code(config))
     return [pattern_of(target) for target in targets if target not in known]
 
 
 def remember_code(config: RunConfig, path: Path) -> None:
-    """Write down what code a run was started with here: whoever has the data directory may load it again."""
+    """Write the code names of a run started here to a file: users of the data directory may load it again."""
     patterns = patterns_of(config)
     if patterns:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -87,7 +89,7 @@ def remember_code(config: RunConfig, path: Path) -> None:
 
 
 def own_patterns(path: Path) -> list[str]:
-    """Return what :func:`remember_code` wrote to ``path``; nothing if the run was not started there."""
+    """Return the names that :func:`remember_code` wrote; empty if the run was not started there."""
     own: list[str] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else []
     return own
 

@@ -1,7 +1,7 @@
 """The configuration of a run: one tree of frozen models, from TOML plus ``--set key=value``.
 
-Unknown keys are errors, every cross-field check runs before any process starts, and the resolved tree is
-recorded in the ``run-started`` event. The core takes plain values and does not see it.
+Unknown keys are errors. Every cross-field check runs before any process starts. The ``run-started`` event
+records the resolved tree. The core takes plain values and does not see the configuration.
 
 Every choice of code is open: a built-in's name, or a reference to an extension
 (:mod:`unstable_stream.extensions`). Paths of files are made absolute when the configuration is read.
@@ -45,7 +45,7 @@ __all__ = [
 
 
 def _as_spec(value: Any) -> Any:
-    """Make the path of a file absolute; whatever is no reference is left for pydantic to refuse."""
+    """Make the path of a file absolute; leave a value that is no reference for pydantic to refuse."""
     if not isinstance(value, (str, Mapping)):
         return value
     try:
@@ -71,7 +71,7 @@ Choice: TypeAlias = Annotated[str | dict[str, Any], BeforeValidator(_as_spec)]
 """A built-in's name, or a reference to an extension: a string or a table ``{type = …, argument = value}``."""
 
 Named: TypeAlias = Annotated[str, BeforeValidator(_as_text)]
-"""The same as one string, for events name it: a table becomes ``target(argument=value)``."""
+"""The same as one string, because events name it: a table becomes ``target(argument=value)``."""
 
 
 class _Section(BaseModel):
@@ -98,11 +98,11 @@ class EnvConfig(_Section):
     env_id: Named
     """TextArena id, e.g. ``SimpleTak-v0-train``, or an extension."""
     num_players: PositiveInt = 2
-    """Seats, the model's own included."""
+    """The number of seats, including the model's own."""
     template: Named = "default"
     """Prompt template and its action extraction, by name or an extension."""
     weight: float = Field(1.0, gt=0)
-    """How often it is drawn, relative to the others."""
+    """Weight of the draw, relative to the other environments."""
 
 
 class OpponentConfig(_Section):
@@ -113,7 +113,7 @@ class OpponentConfig(_Section):
     model name. Events name the opponent by it."""
     kind: Literal["scripted", "openai"] = "scripted"
     player: Choice | None = None
-    """Scripted: an extension that plays under ``name``; by default ``name`` itself says who plays."""
+    """Scripted: an extension that plays under ``name``; by default ``name`` itself is the player."""
     base_url: str = "https://openrouter.ai/api/v1"
     """OpenAI-compatible endpoint (kind ``openai``)."""
     api_key_env: str = "OPENROUTER_API_KEY"
@@ -131,17 +131,17 @@ class OpponentConfig(_Section):
             return value
         name = value.get("name")
         if isinstance(name, str) and Reference.parse(name).names_code:
-            return {**value, "player": name}  # which keeps where the file is, while the name stays as given
+            return {**value, "player": name}  # it keeps the file's path, while the name stays as given
         return value
 
     @property
     def scripted(self) -> str:
-        """Who plays, as one string: an extension, or the name of a built-in."""
+        """The player as one string: an extension, or the name of a built-in."""
         return self.name if self.player is None else Reference.parse(self.player).text
 
 
 class SamplingConfig(_Section):
-    """How the trained model samples its completions."""
+    """Settings for sampling the trained model's completions."""
 
     max_tokens: PositiveInt = 512
     """Longest completion; also the constant length normaliser of Dr. GRPO."""
@@ -220,22 +220,22 @@ EngineConfig: TypeAlias = Annotated[
 
 
 class CollectorConfig(_Section):
-    """How games are kept in flight."""
+    """Settings of the collector."""
 
     num_actors: PositiveInt = 1
-    """Inference engines."""
+    """Number of inference engines."""
     num_rollout_workers: PositiveInt = 1
-    """Ray workers that play games; each plays many at once."""
+    """Number of Ray workers that play games; each plays many at once."""
     num_workers: PositiveInt = 128
-    """Training games in flight."""
+    """Number of training games in flight."""
     num_eval_workers: int = Field(64, ge=0)
-    """Evaluation games in flight."""
+    """Number of evaluation games in flight."""
     max_pending_steps: PositiveInt | None = None
     """Back-pressure: no training game starts while this many steps wait; ``None``: twice the batch."""
     max_turns: PositiveInt = 200
     """A game is cut after this many moves."""
     invalid_moves_allowed: int = Field(0, ge=0)
-    """Invalid moves in a row that a player is forgiven."""
+    """Number of invalid moves in a row that a player may make without losing."""
     filter_opponent_invalid: bool = False
     """Leave out training games that ended by the opponent's invalid move."""
 
@@ -245,15 +245,15 @@ class EvaluationConfig(_Section):
 
     opponents: tuple[OpponentConfig, ...] = ()
     every: PositiveInt = 10
-    """Evaluate each checkpoint whose iteration this divides, the first and the last always."""
+    """Evaluate every checkpoint whose iteration is a multiple of this, and always the first and the last."""
     max_eval_games_per_ckpt: PositiveInt = 64
     """Games per checkpoint, environment and opponent."""
     first_last_games: PositiveInt | None = None
-    """The same for the first and the last checkpoint; ``None``: as for the others."""
+    """The same for the first and the last checkpoint; ``None``: as many as for the others."""
 
 
 class ModelPoolConfig(_Section):
-    """Who the model trains against."""
+    """The opponents that the model trains against."""
 
     sample_mode: Choice = "mirror"
     """``mirror``, ``fixed``, ``lagged``, ``random``, ``match-quality``, ``ts-dist``, ``exploration``, or an
@@ -261,7 +261,7 @@ class ModelPoolConfig(_Section):
     mirror_fraction: float = Field(0.0, ge=0, le=1)
     """This share of games is mirror self-play whatever the mode."""
     lag_range: tuple[PositiveInt, PositiveInt] = (1, 7)
-    """How many checkpoints back ``lagged`` reaches."""
+    """Range of checkpoints back that ``lagged`` draws from."""
     max_active_lora: PositiveInt = 3
     """Checkpoints kept as opponents, the newest included."""
     fixed: tuple[OpponentConfig, ...] = ()
@@ -282,14 +282,14 @@ class ProcessorsConfig(_Section):
     """The stream processors: reward shaping and ratings."""
 
     runtime: Literal["generic", "faust"] = "generic"
-    """What hosts them: ``generic`` runs on any log, ``faust`` (faust-streaming) on Kafka."""
+    """The host of the processors: ``generic`` runs on any log, ``faust`` (faust-streaming) on Kafka."""
 
 
 class BufferConfig(_Section):
     """The step buffer."""
 
     max_buffer_size: PositiveInt | None = None
-    """Most steps kept; ``None``: four batches."""
+    """The most steps kept; ``None``: four batches."""
     strategy: Choice = "random"
     """``random``, ``fifo``, or an extension."""
     max_staleness: int | None = Field(None, ge=0)
@@ -305,7 +305,7 @@ class ReinforceConfig(_Section):
     entropy_coef: float = Field(0.0, ge=0)
     """Entropy bonus at the first update, falling linearly to 0 at the last."""
     truncated_turns: Literal["train", "mask", "drop"] = "train"
-    """What to do with completions cut at the token limit."""
+    """Treatment of completions cut at the token limit."""
 
 
 def _algorithm_tag(value: Any) -> str:
@@ -336,14 +336,15 @@ class LearnerConfig(_Section):
     grad_clip: float = Field(1.0, gt=0)
     """Global L2 norm."""
     batch_delay_buffer: float = Field(1.0, ge=1)
-    """Wait until this many batches are there."""
+    """Number of batches that must be in the buffer before an update."""
     save_every: PositiveInt = 1
-    """Save and publish a checkpoint every so many updates; the last always."""
+    """Number of updates between two checkpoints; the last update always saves one."""
     keep_optimizer_states: PositiveInt | None = None
-    """Keep the optimizer state, two thirds of a checkpoint, of only so many newest ones; by default of all,
-    so that a run can be forked anywhere."""
+    """Number of newest checkpoints that keep the optimizer state, two thirds of a checkpoint. By default all
+    keep it, so that a run can be forked at any of them.
+    """
     max_train_len: PositiveInt | None = None
-    """Only the first so many tokens of prompt and completion are trained on."""
+    """The most tokens of prompt and completion together that are trained on."""
     initial_lora_path: str | None = None
     gradient_checkpointing: bool = False
     activation_checkpointing: bool = False
@@ -365,7 +366,7 @@ class RunConfig(_Section):
     synchronous: Literal["FULL", "NORMAL"] = "NORMAL"
     """Local log: ``FULL`` survives power loss, ``NORMAL`` survives any kill of a process."""
     train_envs: tuple[EnvConfig, ...] = Field(min_length=1)
-    """What is trained on."""
+    """The training environments."""
     eval_envs: tuple[EnvConfig, ...] = ()
     """Defaults to the training environments."""
     sampling: SamplingConfig = SamplingConfig()
@@ -382,32 +383,33 @@ class RunConfig(_Section):
     consumers: tuple[Named, ...] = ()
     """Plug-in consumers that run beside the run."""
     trackers: tuple[Choice, ...] = ()
-    """Who is given every metric: ``jsonl``, which writes a file in the data directory, or an extension."""
+    """Receivers of every metric: ``jsonl``, which writes a file in the data directory, or an extension."""
     directory: str = ""
-    """Modules of extensions are found here; by default in the directory where the run is started."""
+    """Directory to search for modules of extensions; by default the one in which the run is started."""
     backend: Literal["ray", "inline"] = "ray"
-    """``ray``: in processes of their own, on this machine or a Ray cluster; ``inline``: all in this process,
-    without Ray, for notebooks, debuggers and tests."""
+    """``ray``: services are separate processes, on this machine or a Ray cluster; ``inline``: all run in this
+    process, without Ray, for notebooks, debuggers and tests.
+    """
     metrics_port: int | None = Field(None, ge=1, le=65535)
     """Serve Prometheus metrics of the log on this port of 127.0.0.1; ``None``: not at all."""
     external: tuple[Literal["processors", "archiver"], ...] = ()
-    """Services that run elsewhere, for all runs of the log, and are therefore not started with the run."""
+    """Services that are not started with the run, because they run elsewhere for all runs of the log."""
     max_restarts: int = Field(5, ge=0)
-    """How often a dead service is started again before the run stops."""
+    """The most restarts of a dead service before the run stops."""
 
     @property
     def max_pending_steps(self) -> int:
-        """The back-pressure bound in force."""
+        """The back-pressure bound that applies."""
         return self.collector.max_pending_steps or 2 * self.learner.batch_size
 
     @property
     def max_buffer_size(self) -> int:
-        """The buffer bound in force."""
+        """The buffer bound that applies."""
         return self.buffer.max_buffer_size or 4 * self.learner.batch_size
 
     @property
     def evaluated_envs(self) -> tuple[EnvConfig, ...]:
-        """The evaluation environments in force."""
+        """The evaluation environments that apply."""
         return self.eval_envs or self.train_envs
 
     def references(self) -> list[tuple[str, str, Reference]]:
@@ -440,7 +442,7 @@ class RunConfig(_Section):
     @pydantic.field_validator("engine", mode="before")
     @classmethod
     def _default_engine(cls, value: Any) -> Any:
-        # So that `--set engine.max_loras=4` alone changes the default engine.
+        # This lets `--set engine.max_loras=4` alone change the default engine.
         return _as_table({"type": "transformers", **value} if isinstance(value, dict) else value)
 
     @pydantic.field_validator("algorithm", mode="before")
@@ -542,7 +544,7 @@ def _apply_override(tree: dict[str, Any], override: str) -> None:
 
 
 def _explain(item: Any) -> str:
-    """One line for one of pydantic's error details."""
+    """Return one line for one of pydantic's error details."""
     where = ".".join(str(part) for part in item["loc"] if part not in _TAGGED)
     if item["type"] == "extra_forbidden":
         known = ", ".join(_known_keys(item["loc"][:-1]))

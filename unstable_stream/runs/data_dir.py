@@ -1,4 +1,4 @@
-"""The layout of a data directory: where the runs of one machine keep their files."""
+"""The layout of a data directory, which holds the files of the runs of one machine."""
 
 import shlex
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from pathlib import Path
 __all__ = ["DEFAULT_DATA_DIR", "DataDir"]
 
 DEFAULT_DATA_DIR = Path("unstable-data")
-"""The directory of whoever names none."""
+"""The default directory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,15 +31,15 @@ class DataDir:
         return self.root / "checkpoints" / run_id
 
     def service_logs(self, run_id: str) -> Path:
-        """Directory of what a run's processes print."""
+        """Directory of the output of a run's processes."""
         return self.root / "logs" / run_id
 
     def tracking(self, run_id: str) -> Path:
-        """Directory of what trackers write about a run."""
+        """Directory of the files that trackers write about a run."""
         return self.root / "tracking" / run_id
 
     def own_code(self, run_id: str) -> Path:
-        """What code a run was started with from here; see :mod:`unstable_stream.runs.code`."""
+        """File with the code names of a run started here; see :mod:`unstable_stream.runs.code`."""
         return self.root / "code" / f"{run_id}.json"
 
     def options(self, log: str = "local") -> str:

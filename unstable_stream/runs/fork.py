@@ -1,9 +1,9 @@
-"""Forks: a new run that begins where another was after one of its updates.
+"""Forks: a new run that begins after an update of another run.
 
-A fork takes over its parent's policy with optimizer state, schedule and random states, the number of the
-update, the number of the next training game, so that its seeds are new, and the earlier checkpoints as
-opponents. Steps that were waiting in the parent's buffer stay the parent's: every step a run trains on is
-from a game of its own.
+A fork takes over from its parent: the policy with optimizer state, schedule and random states, the number of
+the update, and the earlier checkpoints as opponents. It also takes over the number of the next training game,
+so that its seeds are new. Steps that waited in the parent's buffer stay with the parent: a run trains only on
+steps of its own games.
 """
 
 from collections.abc import Sequence
@@ -22,24 +22,24 @@ from unstable_stream.runs.history import find_run
 __all__ = ["Fork", "check_fork", "find_fork", "fork_config"]
 
 _KEPT_KEYS = ("model", "seed", "lora", "learner.initial_lora_path")
-"""What a checkpoint is bound to."""
-_OPTIMIZER_STATE = "optimizer.pt"  # as the learner names it, which cannot be imported without torch
+"""The configuration keys that a checkpoint depends on."""
+_OPTIMIZER_STATE = "optimizer.pt"  # the learner's name for it; importing the learner needs torch
 
 
 @dataclass(frozen=True, slots=True)
 class Fork:
-    """Where a new run begins."""
+    """The point at which a new run begins."""
 
     parent_run_id: str
     update: int
-    """The parent's update it begins after; 0 is the initial policy."""
+    """The parent's update after which it begins; 0 is the initial policy."""
     games: int
-    """Training games the parent had started by then."""
+    """The number of training games that the parent had started at this point."""
     checkpoints: tuple[Checkpoint, ...]
-    """The parent's checkpoints up to there, in order."""
+    """The parent's checkpoints up to this point, in order."""
 
     def checkpoints_of(self, run_id: str, now_ms: int) -> list[Checkpoint]:
-        """Return the checkpoints as events of the new run; the files stay where they are."""
+        """Return the checkpoints as events of the new run; the files are not moved."""
         return [
             msgspec.structs.replace(
                 checkpoint,
@@ -55,7 +55,7 @@ async def find_fork(log: EventLog, run_id: str, update: int | None = None) -> tu
     """Return the point of a run to fork at, by default its newest checkpoint, and the run's configuration.
 
     Raises:
-        RunError: no such run, no checkpoint of that update, or its files are gone.
+        RunError: there is no such run or no checkpoint of that update, or its files are missing.
     """
     run_id, config = await find_run(log, run_id)
     found: dict[int, Checkpoint] = {}
@@ -84,7 +84,7 @@ async def find_fork(log: EventLog, run_id: str, update: int | None = None) -> tu
         )
     games = 0
     async for _, event in events_to_end(log, (GameStarted.TOPIC,), run_id=run_id):
-        # The checkpoint's moment is recorded; of the games before it the highest number counts.
+        # The checkpoint's time is recorded; the highest number of the games before it counts.
         if not isinstance(event, GameStarted) or event.split != "train":
             continue
         if event.occurred_at_ms <= chosen.occurred_at_ms:
@@ -102,7 +102,7 @@ def fork_config(fork: Fork, config: RunConfig, overrides: Sequence[str] = ()) ->
     """Return the configuration of a fork: the parent's with ``overrides`` (``key=value``).
 
     Raises:
-        ConfigError: an override changes what the checkpoint is bound to, or nothing is left to train.
+        ConfigError: an override changes a key that the checkpoint depends on, or no update is left to make.
     """
     changed = parse_config(
         config.model_dump(mode="json"), overrides, origin=f"fork of run {fork.parent_run_id}"

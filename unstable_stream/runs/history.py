@@ -1,8 +1,8 @@
-"""The runs of a log, folded from their events: how each began, how it stands, how it is found.
+"""The runs of a log, folded from their events: the beginning and state of each, and the search for one.
 
-Everyone who asks after a run asks here: its configuration, whether it goes on, where it was forked. The fold
-gives the same for any order of the topics and however often an event is delivered. It keeps a few events and
-counts of each run, so memory grows with the number of runs and not with what they do.
+All code that needs a fact about a run asks here: its configuration, its state, its point of fork. The fold
+gives the same result for any order of the topics, and for repeated events. It keeps a few events and counts
+of each run, so memory grows only with the number of runs.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -32,7 +32,7 @@ _NAMED_RUNS: Final = 10
 
 @dataclass(slots=True, repr=False, eq=False)
 class RunStatus:
-    """One run as its events tell it."""
+    """One run, folded from its events."""
 
     run_id: str
     began: RunStarted | None = None
@@ -40,7 +40,7 @@ class RunStatus:
     resumed: RunResumed | None = None
     """The latest resumption, if there was one."""
     newest_checkpoint: int | None = None
-    """Iteration of the newest checkpoint that has been read; a fork's own ones and those taken over."""
+    """Iteration of the newest checkpoint that has been read; for a fork, its own and those taken over."""
     _ends: dict[str, RunFinished] = field(default_factory=dict)
     _updates: IndexSet = field(default_factory=IndexSet)
 
@@ -48,7 +48,7 @@ class RunStatus:
         return f"<RunStatus {self.run_id}: {self.state}, {self.updates} updates>"
 
     def apply(self, event: Event) -> None:
-        """Take in an event of this run; kinds that say nothing of the run as a whole are of no concern."""
+        """Fold an event of this run; event types that tell nothing about the whole run are ignored."""
         if isinstance(event, RunStarted):
             self.began = self.began or event
         elif isinstance(event, RunResumed):
@@ -69,17 +69,17 @@ class RunStatus:
 
     @property
     def started_at_ms(self) -> int:
-        """Unix time in milliseconds; 0 if the beginning has not been read."""
+        """Unix milliseconds of the start; 0 if the beginning has not been read."""
         return self.began.occurred_at_ms if self.began else 0
 
     @property
     def resumptions(self) -> int:
-        """How many times it went on after it had stopped."""
+        """The number of times that the run was resumed."""
         return self.resumed.resumption if self.resumed else 0
 
     @property
     def ended(self) -> RunFinished | None:
-        """How it ended; ``None`` while it goes on, also again after a resumption."""
+        """The end of the run; ``None`` while it runs, also after it was resumed."""
         return self._ends.get(event_id(self.run_id, "run-finished", self.resumptions))
 
     @property
@@ -89,50 +89,52 @@ class RunStatus:
 
     @property
     def updates_before(self) -> int:
-        """Number of the update it begins after: 0, or the parent's update that it was forked at."""
+        """Number of the update after which the run begins: 0, or the parent's update at the fork."""
         return (self.began.parent_update or 0) if self.began else 0
 
     @property
     def games_before(self) -> int:
-        """Training games its parent had started by then; 0 if it is no fork. Games are numbered on."""
+        """The number of training games that its parent had started at the fork; 0 if it is no fork. The run's
+        games are numbered from there.
+        """
         return self.began.parent_games if self.began else 0
 
     @property
     def replayed_run_id(self) -> str | None:
-        """The run whose steps it trains on; ``None`` if it plays games of its own."""
+        """The run whose steps this run trains on; ``None`` if it plays its own games."""
         return self.began.parent_run_id if self.began and self.began.replays else None
 
     @property
     def updates(self) -> int:
-        """Learner updates of its own, as far as the topics that were read tell."""
+        """The number of the run's own learner updates, as far as the topics were read."""
         saved = 0 if self.newest_checkpoint is None else max(0, self.newest_checkpoint - self.updates_before)
         return max(saved, len(self._updates), *(end.updates for end in self._ends.values()), 0)
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        """What :meth:`config` parses, as it was recorded; empty if it has not been read."""
+        """The recorded settings that :meth:`config` parses; empty if they have not been read."""
         latest = self.resumed or self.began
         return {} if latest is None else latest.config
 
     @property
     def extensions(self) -> Sequence[ExtensionUse]:
-        """The code that it runs with, as it was recorded with :attr:`settings`."""
+        """The code that the run uses, as recorded with :attr:`settings`."""
         latest = self.resumed or self.began
         return () if latest is None else latest.extensions
 
     def first_config(self) -> RunConfig:
-        """Return the configuration it began with.
+        """Return the first configuration of the run.
 
         Raises:
             RunError: the beginning has not been read.
-            ConfigError: the configuration does not make sense to this version of the package.
+            ConfigError: this version of the package does not accept the configuration.
         """
         if self.began is None:
             raise RunError(f"run {self.run_id} has no {RunStarted.__struct_config__.tag} event in this log")
         return self._parsed(self.began.config)
 
     def config(self) -> RunConfig:
-        """Return the configuration it runs with: that of the latest resumption, or the first one.
+        """Return the latest configuration of the run: that of the last resume, or the first one.
 
         Raises:
             RunError, ConfigError: see :meth:`first_config`.
@@ -151,7 +153,7 @@ class RunHistory:
         """By run id."""
 
     def apply(self, event: Event) -> None:
-        """Take in an event; others than those of the fold's topics are of no concern."""
+        """Fold an event; events of other topics are ignored."""
         if isinstance(event, RunStarted | RunResumed | RunFinished | Checkpoint | LearnerUpdate):
             run = self.runs.get(event.run_id)
             if run is None:
@@ -159,10 +161,10 @@ class RunHistory:
             run.apply(event)
 
     def run(self, run_id: str) -> RunStatus:
-        """Return the run of exactly this id: no beginning of one will do, whatever else is there.
+        """Return the run with exactly this id; a beginning of an id is not enough.
 
         Raises:
-            RunError: no such run; lists what is there.
+            RunError: there is no such run; the message lists the runs.
         """
         found = self.runs.get(run_id)
         if found is None or found.began is None:
@@ -170,7 +172,7 @@ class RunHistory:
         return found
 
     def find(self, prefix: str) -> RunStatus:
-        """Return the run that a person means by an id or by an unambiguous beginning of one.
+        """Return the run with this id, or the only run whose id begins with it.
 
         Raises:
             RunError: no such run, or several; lists what is there.
@@ -181,21 +183,21 @@ class RunHistory:
         return sorted(run.run_id for run in self.runs.values() if run.began)
 
     def finished(self) -> frozenset[str]:
-        """Return the runs that are over: their groups read no more, however much is written."""
+        """Return the runs that are over: their groups read nothing more."""
         return frozenset(run.run_id for run in self.runs.values() if run.ended)
 
     def newest_first(self) -> list[RunStatus]:
-        """Return all runs by the time they began, the newest first."""
+        """Return all runs, the newest first."""
         return sorted(self.runs.values(), key=lambda run: (-run.started_at_ms, run.run_id))
 
 
 def pick_run(prefix: str, known: Iterable[str], where: str = "this log") -> str:
-    """Return the id in ``known`` that ``prefix`` is, or of which it is the only beginning.
+    """Return the id in ``known`` that equals ``prefix``, or the only one that begins with it.
 
     Args:
         prefix: a run id or the beginning of one.
-        known: ids of all runs there are.
-        where: where they are, for the message.
+        known: ids of all runs.
+        where: the place of the runs, for the message.
 
     Raises:
         RunError: no such run, or several; lists what is there.
@@ -215,7 +217,7 @@ def _no_run(wanted: str, ids: Sequence[str], where: str) -> RunError:
 
 
 async def read_history(log: EventLog, topics: Sequence[str] = (RunStarted.TOPIC,)) -> RunHistory:
-    """Fold these topics as they are now; a topic that does not exist yet holds nothing."""
+    """Fold the present records of these topics; a topic that does not exist yet is empty."""
     history = RunHistory()
     there = await log.topics()
     read = [topic for topic in topics if topic in there]
@@ -227,23 +229,23 @@ async def read_history(log: EventLog, topics: Sequence[str] = (RunStarted.TOPIC,
 
 async def list_runs(log: EventLog) -> list[RunStatus]:
     """Return all runs with the number of their updates, newest first."""
-    # Checkpoints first: the run of every checkpoint that has been read is then found as well.
+    # Read checkpoints first: then the run of every checkpoint read is found too.
     return (await read_history(log, (Checkpoint.TOPIC, RunStarted.TOPIC))).newest_first()
 
 
 async def find_run(log: EventLog, prefix: str) -> tuple[str, RunConfig]:
-    """Return a run's full id and the configuration it runs with; see :meth:`RunHistory.find`.
+    """Return a run's full id and latest configuration; see :meth:`RunHistory.find`.
 
     Raises:
         RunError: no such run, or several; lists what is there.
-        ConfigError: its configuration does not make sense to this version of the package.
+        ConfigError: this version of the package does not accept its configuration.
     """
     run = (await read_history(log)).find(prefix)
     return run.run_id, run.config()
 
 
 async def run_started(log: EventLog, run_id: str) -> RunStarted:
-    """Return how the run of exactly this id began; raises :class:`RunError` if there is none."""
+    """Return the start event of the run with exactly this id; raises :class:`RunError` if there is none."""
     began = (await read_history(log)).run(run_id).began
     assert began is not None, "a run is found by its beginning"
     return began

@@ -1,4 +1,4 @@
-"""Record that a run starts, goes on or ends."""
+"""Record that a run starts, is resumed or ends."""
 
 import re
 import secrets
@@ -26,7 +26,7 @@ __all__ = [
 
 
 def new_run_id(name: str) -> str:
-    """Return an id that sorts by time and says what it is, e.g. ``demo-20260131-142501-3fa1``."""
+    """Return a new run id from name, time and a random part, e.g. ``demo-20260131-142501-3fa1``."""
     slug = re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip("-") or "run"
     return f"{slug}-{datetime.now(tz=UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
 
@@ -41,7 +41,7 @@ async def start_run(
 ) -> RunStarted:
     """Record that a run exists and, if it is a fork, the checkpoints it takes over from its parent.
 
-    ``replayed_run_id`` is the run whose steps it trains on instead of playing games.
+    ``replayed_run_id`` is the run whose steps the new run trains on instead of playing games.
     """
     event = RunStarted(
         event_id=event_id(run_id, "run-started"),
@@ -62,7 +62,7 @@ async def start_run(
 
 
 async def resume_run(log: EventLog, run_id: str, config: RunConfig) -> RunResumed:
-    """Record that a run goes on; raises :class:`RunError` if there is no such run."""
+    """Record that a run is resumed; raises :class:`RunError` if there is no such run."""
     resumption = (await read_history(log)).run(run_id).resumptions + 1
     event = RunResumed(
         event_id=event_id(run_id, "run-resumed", resumption),
@@ -78,7 +78,7 @@ async def resume_run(log: EventLog, run_id: str, config: RunConfig) -> RunResume
 
 
 async def finish_run(log: EventLog, run_id: str, outcome: str, reason: str) -> None:
-    """Record how a run ended; ``outcome`` is ``completed``, ``stopped`` or ``failed``.
+    """Record the end of a run; ``outcome`` is ``completed``, ``stopped`` or ``failed``.
 
     Raises :class:`RunError` if there is no such run.
     """

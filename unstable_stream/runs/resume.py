@@ -1,7 +1,7 @@
-"""What a run keeps for life: whatever its recorded steps, ratings, batches and games are functions of.
+"""The settings that a run can never change: its recorded steps, ratings, batches and games depend on them.
 
-Were these to change when a run goes on, the derived events after the change would follow from one
-configuration and those before it from another, and nobody could recompute either.
+If a resume changed one of them, the derived events before and after the change would follow from different
+configurations, and they could not be recomputed.
 """
 
 from collections.abc import Iterator
@@ -13,26 +13,26 @@ from unstable_stream.runs.config import RunConfig
 __all__ = ["check_resumable"]
 
 _KEPT: Final = (
-    "model",  # what checkpoints are adapters of
+    "model",  # the base model of the checkpoints
     "lora",
     "seed",
     "rewards",
     "model_pool",
     "buffer",
-    "learner.batch_size",  # what a batch holds, and the buffer unless said otherwise
-    "learner.max_train_len",  # which steps are dropped
+    "learner.batch_size",  # the size of a batch, and by default of the buffer
+    "learner.max_train_len",  # these decide on drops
     "algorithm.truncated_turns",
     "collector.filter_opponent_invalid",
-    "collector.max_turns",  # when a game ends
+    "collector.max_turns",  # these decide on the end of a game
     "collector.invalid_moves_allowed",
 )
 
 
 def check_resumable(begun: RunConfig, config: RunConfig) -> None:
-    """Refuse to go on with a run under settings that its derived events depend on.
+    """Refuse to resume a run if settings have changed that its derived events depend on.
 
     Raises:
-        ConfigError: names each key that differs, with both values.
+        ConfigError: a setting has changed; the message names each such key, with both values.
     """
     before, after = begun.model_dump(mode="json"), config.model_dump(mode="json")
     changed = [

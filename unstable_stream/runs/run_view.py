@@ -1,4 +1,4 @@
-"""What a person wants to know of a run at a glance, folded from its events."""
+"""An overview of a run for people, folded from its events."""
 
 from collections import deque
 from dataclasses import dataclass, field
@@ -35,7 +35,7 @@ class Score:
 
     @property
     def games(self) -> int:
-        """All of them."""
+        """The number of all games."""
         return self.wins + self.draws + self.losses
 
     @property
@@ -44,7 +44,7 @@ class Score:
         return self.wins / self.games if self.games else 0.0
 
     def interval(self) -> tuple[float, float]:
-        """The Wilson score interval of the win rate at 95 % (Wilson 1927); (0, 1) without games."""
+        """Return the Wilson score interval of the win rate at 95 % (Wilson 1927); (0, 1) without games."""
         n = self.games
         if n == 0:
             return (0.0, 1.0)
@@ -55,7 +55,7 @@ class Score:
         return (centre - half, centre + half)
 
     def add(self, reward: float, best_other: float) -> None:
-        """Count one game by this side's reward and the best of the others'."""
+        """Count one game by this side's reward and the best reward of the others."""
         if reward > best_other:
             self.wins += 1
         elif reward < best_other:
@@ -66,7 +66,7 @@ class Score:
 
 @dataclass
 class RunView:
-    """Feed it every event of the run, in any topic order."""
+    """The fold. Pass it every event of the run, in any topic order."""
 
     run_id: str
     config: RunConfig
@@ -76,17 +76,17 @@ class RunView:
     update: int = 0
     last_update: LearnerUpdate | None = None
     recent: deque[tuple[bool, bool]] = field(default_factory=lambda: deque(maxlen=_RECENT_GAMES))
-    """For the last training games against others: won, ended by an invalid move of ours."""
+    """For the latest training games against others: whether we won, and whether our invalid move ended it."""
     lengths: deque[int] = field(default_factory=lambda: deque(maxlen=_RECENT_GAMES))
     evaluations: dict[tuple[int, str, str], Score] = field(default_factory=dict)
-    """By checkpoint iteration, environment and opponent."""
+    """Evaluation results by checkpoint iteration, environment and opponent."""
     eval_invalid: dict[tuple[int, str, str], int] = field(default_factory=dict)
     ratings: dict[str, Rating] = field(default_factory=dict)
     """The overall rating of each model."""
     engine: dict[str, float] = field(default_factory=dict)
     checkpoints: int = 0
     status: RunStatus = field(init=False)
-    """How the run stands."""
+    """The state of the run."""
     _ends: deque[tuple[int, int]] = field(default_factory=deque)
     _iterations: dict[str, int] = field(default_factory=dict)
     _ended: set[str] = field(default_factory=set)
@@ -95,7 +95,7 @@ class RunView:
         self.status = RunStatus(self.run_id)
 
     def apply(self, event: Event) -> None:
-        """Take one event in; other runs' events change nothing."""
+        """Fold one event; events of other runs change nothing."""
         if event.run_id != self.run_id:
             return
         self.status.apply(event)
@@ -149,7 +149,7 @@ class RunView:
                 self.recent.append((result.reward > max(others), lost_by_invalid))
 
     def rates(self, now_ms: int) -> tuple[float, float]:
-        """Games and trained turns per second over the last seconds."""
+        """Return games and trained turns per second over the last seconds."""
         while self._ends and self._ends[0][0] < now_ms - _RATE_WINDOW_MS:
             self._ends.popleft()
         if not self._ends:
@@ -158,9 +158,9 @@ class RunView:
         return (len(self._ends) / seconds, sum(turns for _, turns in self._ends) / seconds)
 
     def iteration_of(self, model_uid: str) -> int | None:
-        """The iteration of a checkpoint; ``None`` for fixed opponents."""
+        """Return the iteration of a checkpoint; ``None`` for fixed opponents."""
         return self._iterations.get(model_uid)
 
     def ladder(self) -> list[Rating]:
-        """Overall ratings, best first by the conservative estimate mu - 3 sigma."""
+        """Return the overall ratings, best first by the conservative estimate mu - 3 sigma."""
         return sorted(self.ratings.values(), key=lambda rating: rating.mu - 3 * rating.sigma, reverse=True)

@@ -1,1 +1,1 @@
-"""The one door to Ray: its start, and the actors of engines, rollout workers and the learner."""
+"""The only package that imports Ray: it starts Ray and holds the actors of a run."""

@@ -11,22 +11,22 @@ from unstable_stream.errors import ServiceError
 __all__ = ["connect", "start_local", "stop_local"]
 
 _ATTEMPTS = 3
-# Ray gives its node 30 s to come up, however busy the machine is.
+# By default Ray gives its node 30 s to start, even on a busy machine.
 _OBJECT_STORE_BYTES = 256 * 1024 * 1024
-# Only short lists of tokens pass through Ray; the default would take a third of the machine's memory.
+# Only short token lists pass through Ray; the default would take a third of the machine's memory.
 
 _starting = threading.Lock()
 
 
 def start_local() -> str:
-    """Start Ray in the background unless ``RAY_ADDRESS`` names a cluster; return the address to pass on."""
+    """Start Ray in the background, unless ``RAY_ADDRESS`` names a cluster; return its address."""
     with _starting:
         return _start()
 
 
 def _start() -> str:
     address = os.environ.get("RAY_ADDRESS")
-    # Ray hides GPUs from actors that ask for none; the variable keeps that and silences its notice.
+    # Ray hides GPUs from actors that ask for none. The variable keeps this and silences its notice.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     # Set before it starts, since off the main thread Ray warns that it leaves SIGTERM alone, as it should.
@@ -37,7 +37,7 @@ def _start() -> str:
                 ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
                 return address
             context = ray.init(
-                address="local",  # never one that somebody else has started on this machine
+                address="local",  # never an instance of another user of this machine
                 include_dashboard=False,
                 log_to_driver=False,
                 logging_level=logging.ERROR,

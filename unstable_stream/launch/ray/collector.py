@@ -22,7 +22,7 @@ async def run_collector(
     """Host a collector until its run has no game left; Ray must be initialised.
 
     Raises:
-        ServiceError: an engine or a worker died, or game after game had to be abandoned.
+        ServiceError: an engine or a worker died, or too many games in a row were abandoned.
     """
     engines = _start_engines(config, model_path)
     worker_class = ray.remote(RolloutActor).options(num_cpus=0, max_concurrency=1024)

@@ -1,8 +1,8 @@
-"""One inference engine in a Ray actor, and the engine its callers hold.
+"""One inference engine in a Ray actor, and its counterpart in the callers' processes.
 
-Callers gather the requests of one turn of their event loop into one remote call and get completions
-back in groups as they finish, so that a thousand short completions a second do not cost a thousand
-remote calls, and a long completion does not hold up a short one.
+Callers gather the requests of one turn of their event loop into one remote call. They receive completions in
+groups when these finish. So a thousand short completions a second do not need a thousand remote calls, and a
+long completion does not delay a short one.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ class EngineActor:
         return await self._engine.generate(request)
 
     async def stats(self) -> EngineStats:
-        """Return the engine's counters; also tells that it has started."""
+        """Return the engine's counters; an answer also shows that it has started."""
         return self._engine.stats()
 
     async def close(self) -> None:
@@ -62,10 +62,10 @@ class RayEngine:
         self._number = number
 
     async def stats(self) -> EngineStats:
-        """Return the engine's counters, once it has loaded its model.
+        """Return the engine's counters when it has loaded its model.
 
         Raises:
-            ServiceError: it did not start, or is gone.
+            ServiceError: the engine did not start, or died.
         """
         try:
             stats: EngineStats = await self._actor.stats.remote()
@@ -100,7 +100,8 @@ class RemoteEngine:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Completion] = loop.create_future()
         if not self._queue:
-            # Runs after the callbacks that are ready now: requests made in this turn of the loop go together.
+            # Runs after the callbacks that are ready now, so requests of this turn of the loop are sent
+            # together.
             loop.call_soon(self._send)
         self._queue.append((request, future))
         completion = await future
@@ -132,7 +133,7 @@ class RemoteEngine:
                     self._outstanding[actor] -= 1
                     _settle(batch[index][1], result)
         except ray.exceptions.RayError as error:
-            # No EngineError: no game is to blame, and none can be played until the engine is started anew.
+            # Not an EngineError: no game caused this, and none can be played until the engine is restarted.
             failure = ServiceError(f"inference engine {actor} failed: {error}")
             for _, future in batch:
                 _settle(future, failure)
@@ -156,7 +157,7 @@ class RemoteEngine:
 
 def _settle(future: "asyncio.Future[Completion]", result: Completion | UnstableStreamError) -> None:
     if future.done():
-        return  # the caller gave up
+        return  # the caller has given up
     if isinstance(result, Completion):
         future.set_result(result)
     else:

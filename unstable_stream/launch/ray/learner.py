@@ -1,6 +1,6 @@
 """The learner service in a Ray actor, and the process that hosts it.
 
-The host loads neither torch nor the model: the actor does, on the machine where Ray placed it.
+The host loads neither torch nor the model. The actor does, on the machine where Ray placed it.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ __all__ = ["LearnerActor", "run_learner"]
 
 
 class LearnerActor:
-    """The Ray actor: placed where a GPU is free, if there is one."""
+    """The Ray actor. Ray places it on a free GPU, if there is one."""
 
     def __init__(self, config: RunConfig, run_id: str, data_root: str, model_path: str) -> None:
         from unstable_stream.workers.learner import LearnerService
@@ -31,7 +31,7 @@ class LearnerActor:
         self._stop = asyncio.Event()
 
     async def ready(self) -> None:
-        """Return once the model has been loaded."""
+        """Return when the model is loaded."""
 
     async def train(self) -> int:
         """Train to the end; see :meth:`LearnerService.train`."""
@@ -39,7 +39,7 @@ class LearnerActor:
             return await self._service.train(log, self._stop)
 
     async def stop(self) -> None:
-        """Finish the update under way and return from :meth:`train`."""
+        """Finish the current update and return from :meth:`train`."""
         self._stop.set()
 
 
@@ -58,7 +58,7 @@ async def run_learner(
     actor = actor_class.remote(config, run_id, str(data.root.absolute()), model_path)
     stopping = asyncio.ensure_future(stop.wait())
     try:
-        # Until it is ready it has touched nothing: stopped before, it may end with this process.
+        # Before it is ready it has changed nothing, so it may then end with this process.
         if not await _unless_stopped(actor.ready.remote(), stopping):
             return
         training = asyncio.ensure_future(_wait_for(actor.train.remote()))

@@ -1,4 +1,4 @@
-"""A rollout worker in a Ray actor, and the handle a collector holds."""
+"""A rollout worker in a Ray actor, and the collector's handle of it."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,7 +19,7 @@ __all__ = ["RayRolloutWorker", "RolloutActor"]
 
 
 class RolloutActor:
-    """The Ray actor: a rollout worker in a process of its own, with its own connection to the log."""
+    """The Ray actor: a rollout worker in its own process, with its own connection to the log."""
 
     def __init__(self, config: RunConfig, data_root: str, model_path: str, engine: Engine) -> None:
         find_code(config)
@@ -42,10 +42,10 @@ class RayRolloutWorker:
         self._actor = actor
 
     async def play(self, games: Sequence[GameStarted], adapter_paths: Mapping[str, str | None]) -> int:
-        """Play games in the actor; return how many were published as finished.
+        """Play games in the actor; return the number published as finished.
 
         Raises:
-            ServiceError: the actor or its engine is gone, or has a bug; the games are to be played again.
+            ServiceError: the actor or its engine died, or has a bug; the games must be played again.
         """
         try:
             finished: int = await self._actor.play.remote(
@@ -58,7 +58,7 @@ class RayRolloutWorker:
         return finished
 
     async def cancel(self, game_ids: Sequence[str], reason: str) -> None:
-        """Give up games that are still being played, and say so in the log."""
+        """Abandon games that are still being played, and record this in the log."""
         await self._actor.cancel.remote(game_ids, reason)
 
 

@@ -18,7 +18,7 @@ class RayServices(Supervisor):
             ServiceError: Ray did not start.
         """
         progress("starting Ray")
-        # In a thread, so that other services start meanwhile and Ctrl-C is heard.
+        # In a thread, so that other services can start meanwhile and Ctrl-C works.
         self.environment["RAY_ADDRESS"] = await asyncio.to_thread(_start)
 
     async def close(self) -> None:
