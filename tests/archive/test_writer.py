@@ -258,6 +258,12 @@ def test_writer_waits_for_the_reader_and_can_be_asked_again(tmp_path: Path) -> N
     assert writer.store(prepared).records == len(records)
 
 
+def test_the_progress_of_slow_queries_is_not_printed_among_rows(tmp_path: Path) -> None:
+    path = tmp_path / "archive.duckdb"
+    _archive(path, [stored(made_up_run())])
+    assert query(path, "SELECT current_setting('enable_progress_bar')").rows == [(False,)]
+
+
 def test_newer_schema_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "archive.duckdb"
     ArchiveWriter(path).close()

@@ -160,7 +160,7 @@ def test_runs_of_a_log_are_listed_without_an_archive(tmp_path: Path) -> None:
         rows = json.loads(listed.stdout)
         assert [(row["run"], row["state"], row["updates"]) for row in rows] == [
             ("later", "running", 2),
-            (RUN, "completed", 0),
+            (RUN, "completed", 2),
         ]
         assert rows[0]["started"].startswith("1970-01-01T00:00:01")
 

@@ -21,17 +21,17 @@ from typing import NamedTuple, TypeAlias
 import duckdb
 import numpy as np
 import pyarrow as pa
-import structlog
 from numpy.typing import NDArray
 
 from unstable_stream.archive.batch import ArchivedRecord, Batch, Rejection, build_batch
 from unstable_stream.archive.store import WritableArchive, open_archive
 from unstable_stream.errors import ArchiveError
 from unstable_stream.events.id_sets import KeySet
+from unstable_stream.log_lines import get_logger
 
 __all__ = ["ArchiveWriter", "Prepared", "Written"]
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 _Positions: TypeAlias = dict[tuple[str, str, int], int]
 """(log id, topic, partition) to the next offset, of every log the archive knows."""

@@ -15,11 +15,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-import structlog
-
 from unstable_stream.inference.engine import Engine
 from unstable_stream.launch.stream_services import serve_stream
 from unstable_stream.log.port import EventLog
+from unstable_stream.log_lines import get_logger
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.runs.history import run_started
@@ -34,7 +33,7 @@ __all__ = ["InlineService", "InlineServices"]
 
 T = TypeVar("T")
 
-_logger = structlog.get_logger(__name__)
+_logger = get_logger(__name__)
 
 
 @dataclass

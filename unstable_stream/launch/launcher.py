@@ -24,7 +24,6 @@ from unstable_stream.events import GameStarted
 from unstable_stream.extensions import ALLOW_CODE, allowed_patterns
 from unstable_stream.inference.base_model import resolve_model
 from unstable_stream.launch.preflight import check_config
-from unstable_stream.launch.service_output import only_warnings
 from unstable_stream.log.open import opened_log
 from unstable_stream.log.port import EventLog
 from unstable_stream.log.reading import readable_events
@@ -123,7 +122,6 @@ async def launch(
     if not config.directory:
         config = config.model_copy(update={"directory": os.getcwd()})
     stop = stop or asyncio.Event()
-    only_warnings()
     progress("checking the configuration")
     _check_backend(config)
     await asyncio.to_thread(check_config, config)

@@ -11,13 +11,12 @@ import sys
 import threading
 from pathlib import Path
 
-import structlog
-
 from unstable_stream.errors import UnstableStreamError
 from unstable_stream.extensions import confine
 from unstable_stream.launch.service_output import LogFormat, configure_output
 from unstable_stream.launch.stream_services import STREAM_SERVICES, serve_stream
 from unstable_stream.log.open import opened_log
+from unstable_stream.log_lines import get_logger
 from unstable_stream.runs.code import find_code
 from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.runs.history import read_history
@@ -45,7 +44,7 @@ def main() -> int:
     except UnstableStreamError as error:
         # The supervisor shows the last line of a service's log.
         if output == "json":
-            structlog.get_logger(__name__).error("service failed", error=f"{type(error).__name__}: {error}")
+            get_logger(__name__).error("service failed", error=f"{type(error).__name__}: {error}")
         else:
             print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return 1

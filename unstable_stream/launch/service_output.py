@@ -1,31 +1,21 @@
 """Format a service's log lines: for people, or one JSON object a line for a log collector."""
 
-import io
 import logging
 import os
 import sys
 from types import TracebackType
-from typing import Final, Literal, TextIO, TypeAlias, cast
+from typing import Final, Literal, TypeAlias
 
 import structlog
 
 from unstable_stream.errors import ConfigError
+from unstable_stream.log_lines import get_logger, stderr_of_the_moment
 
-__all__ = ["FORMAT_VARIABLE", "LogFormat", "configure_output", "log_format", "only_warnings"]
+__all__ = ["FORMAT_VARIABLE", "LogFormat", "configure_output", "log_format"]
 
 FORMAT_VARIABLE: Final = "UNSTABLE_STREAM_LOG_FORMAT"
 
 LogFormat: TypeAlias = Literal["console", "json"]
-
-
-class _Stderr(io.TextIOBase):
-    """Writes to the ``sys.stderr`` at the time of the write, not at the time of the configuration."""
-
-    def write(self, text: str) -> int:
-        return sys.stderr.write(text)
-
-    def flush(self) -> None:
-        sys.stderr.flush()
 
 
 def log_format() -> LogFormat:
@@ -49,7 +39,7 @@ def configure_output(service: str, run: str | None = None, *, level: int = loggi
         ConfigError: the environment asks for an unknown format.
     """
     wanted = log_format()
-    stderr = cast(TextIO, _Stderr())
+    stderr = stderr_of_the_moment
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
@@ -83,19 +73,10 @@ def configure_output(service: str, run: str | None = None, *, level: int = loggi
     return wanted
 
 
-def only_warnings() -> None:
-    """Show our warnings and errors on stderr and nothing else, unless the caller has configured structlog."""
-    if not structlog.is_configured():
-        structlog.configure(
-            wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
-            logger_factory=structlog.PrintLoggerFactory(cast(TextIO, _Stderr())),
-        )
-
-
 def _log_uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     if issubclass(kind, KeyboardInterrupt):
         sys.__excepthook__(kind, error, trace)
         return
-    structlog.get_logger(__name__).critical(
+    get_logger(__name__).critical(
         "ended by a bug", error=f"{kind.__name__}: {error}", exc_info=(kind, error, trace)
     )

@@ -10,12 +10,11 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mappin
 from types import TracebackType
 from typing import Final, Self, TypeAlias
 
-import structlog
-
 from unstable_stream.errors import EventError, EventLogError
 from unstable_stream.events import Event
 from unstable_stream.log.port import Consumer, EventLog, Positions, StoredRecord, TopicPartition
 from unstable_stream.log.records import event_from_record, source_header
+from unstable_stream.log_lines import get_logger
 
 __all__ = [
     "Progress",
@@ -36,7 +35,7 @@ Progress: TypeAlias = Callable[[int, int], None]
 _BATCH_RECORDS: Final = 2000
 _WAIT_S: Final = 0.2  # records below the end exist already, so a longer wait gains nothing
 
-_logger = structlog.get_logger(__name__)
+_logger = get_logger(__name__)
 
 
 async def ends_of(log: EventLog, topics: Iterable[str]) -> dict[TopicPartition, int]:

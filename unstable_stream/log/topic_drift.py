@@ -4,11 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
-import structlog
-
 from unstable_stream.errors import EventLogError
 from unstable_stream.log.port import EventLog, TopicSpec
 from unstable_stream.log.topics import TOPICS_DIR, load_topics
+from unstable_stream.log_lines import get_logger
 
 __all__ = ["Drift", "Setting", "find_drift", "prepare_topics", "remedy", "show_setting"]
 
@@ -16,7 +15,7 @@ _DAY_MS: Final = 86_400_000
 
 Setting: TypeAlias = Literal["topic", "partitions", "cleanup_policy", "retention_ms", "max_message_bytes"]
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)

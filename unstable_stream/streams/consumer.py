@@ -18,11 +18,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-import structlog
-
 from unstable_stream.errors import EventLogError, LogUnavailableError, OffsetOutOfRangeError
 from unstable_stream.log.port import Consumer, EventLog, Positions, StoredRecord, TopicPartition
 from unstable_stream.log.reading import ends_of
+from unstable_stream.log_lines import get_logger
 from unstable_stream.streams.sink import Sink
 
 __all__ = ["JOIN_S", "Pace", "run_consumer", "wait_for_stop"]
@@ -34,7 +33,7 @@ _POLL_RECORDS: Final = 1000
 _DRAIN_S: Final = 0.25
 """Seconds that a poll waits for the first record while the input is read to its end."""
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,18 +3,17 @@
 from collections.abc import Mapping
 from typing import Final, Protocol
 
-import structlog
-
 from unstable_stream.events import LATEST_MS, RecordRejected, event_id
 from unstable_stream.log.port import Record
 from unstable_stream.log.records import record_from_event
+from unstable_stream.log_lines import get_logger
 
 __all__ = ["DeadLetters", "RejectedRecord"]
 
 _MAX_VALUE_BYTES: Final = 8 * 1024 * 1024
 """Bytes. A longer value is cut: in base64 it would exceed the limit of the topic."""
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class RejectedRecord(Protocol):

@@ -36,8 +36,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-import structlog
-
 from unstable_stream.errors import (
     ConfigError,
     EventError,
@@ -49,6 +47,7 @@ from unstable_stream.events import Event
 from unstable_stream.log.port import EventLog, Positions, Producer, Record, StoredRecord, TopicPartition
 from unstable_stream.log.reading import read_on
 from unstable_stream.log.records import event_from_record, record_from_event, source_header
+from unstable_stream.log_lines import get_logger
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.streams.consumer import JOIN_S
 from unstable_stream.streams.dead_letters import DeadLetters
@@ -65,7 +64,7 @@ _UNEXPLAINED_WITHIN_S: Final = 60.0
 the group.
 """
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class Processor(Protocol):

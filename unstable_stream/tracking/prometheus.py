@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final
 
-import structlog
 from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -20,6 +19,7 @@ from unstable_stream.events import RunStarted
 from unstable_stream.log.port import Consumer, EventLog, Start, TopicPartition
 from unstable_stream.log.reading import ends_of, events_to_end
 from unstable_stream.log.topics import load_topics
+from unstable_stream.log_lines import get_logger
 from unstable_stream.tracking.lag import Lag, live_groups, measure_lag
 from unstable_stream.tracking.log_state import Key, MonitorState
 
@@ -29,7 +29,7 @@ _PREFIX: Final = "unstable_stream_"
 _RETRY_S: Final = 1.0
 _STOP_NOTICED_S: Final = 0.5
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 async def run_monitor(

@@ -10,12 +10,11 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Final, Protocol
 
-import structlog
-
 from unstable_stream.errors import EventLogError
 from unstable_stream.events import Metrics, event_id
 from unstable_stream.log.port import EventLog
 from unstable_stream.log.records import record_from_event
+from unstable_stream.log_lines import get_logger
 
 __all__ = [
     "ARCHIVER",
@@ -31,7 +30,7 @@ __all__ = [
 
 LAUNCHER: Final = "launcher"
 ARCHIVER: Final = "archiver"
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 _ARCHIVED: Final = "archive/records"
 

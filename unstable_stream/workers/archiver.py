@@ -21,11 +21,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Final
 
-import structlog
-
 from unstable_stream.archive import ArchiveWriter, Written
 from unstable_stream.errors import ArchiveBusyError, FencedError, OffsetOutOfRangeError
 from unstable_stream.log.port import Consumer, EventLog, Positions, Record, StoredRecord, TopicPartition
+from unstable_stream.log_lines import get_logger
 from unstable_stream.streams.consumer import Pace, run_consumer
 from unstable_stream.streams.dead_letters import DeadLetters
 from unstable_stream.workers.archiver_start import attribute, declared_topics, starts_of, when_free
@@ -42,7 +41,7 @@ move.
 """
 _READERS_TURN_S: Final = 0.03
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 async def run_archiver(

@@ -4,12 +4,11 @@ import asyncio
 from collections.abc import Callable, Collection, Sequence
 from typing import Final, TypeVar
 
-import structlog
-
 from unstable_stream.archive import ArchiveWriter
 from unstable_stream.errors import ArchiveBusyError, ArchiveError
 from unstable_stream.log.port import EventLog, Positions, TopicPartition
 from unstable_stream.log.topics import load_topics
+from unstable_stream.log_lines import get_logger
 from unstable_stream.streams.consumer import wait_for_stop
 
 __all__ = ["attribute", "declared_topics", "starts_of", "when_free"]
@@ -20,7 +19,7 @@ _TOPICS_S: Final = 5.0
 _SAMPLE_RECORDS: Final = 1000
 _SAMPLE_S: Final = 5.0
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 async def declared_topics(log: EventLog, stop: asyncio.Event) -> list[str]:

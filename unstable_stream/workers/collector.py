@@ -16,13 +16,12 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-import structlog
-
 from unstable_stream.errors import ServiceError
 from unstable_stream.events import Event, GameAbandoned, GameStarted, Metrics, RunStarted, event_id
 from unstable_stream.log.port import Consumer, EventLog
 from unstable_stream.log.reading import ends_of, read_on, readable_events
 from unstable_stream.log.records import record_from_event
+from unstable_stream.log_lines import get_logger
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.workers.engine import EngineHandle
 from unstable_stream.workers.schedule import GameSchedule
@@ -34,7 +33,7 @@ _STATS_EVERY_S = 5.0
 _MAX_ABANDONED_IN_A_ROW = 50
 # Many failed games in a row mean a broken environment or engine: stop instead of trying for ever.
 
-_logger = structlog.get_logger(__name__)
+_logger = get_logger(__name__)
 
 
 class RolloutWorkerHandle(Protocol):

@@ -19,8 +19,6 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import structlog
-
 from unstable_stream.algorithms import BaseAlgo, TokenBatch, build_algorithm
 from unstable_stream.buffer import StepBuffer
 from unstable_stream.errors import LearnerError
@@ -29,6 +27,7 @@ from unstable_stream.learners import StandardLearner, prune_optimizer_states
 from unstable_stream.log.port import Consumer, EventLog, Positions, Producer
 from unstable_stream.log.reading import events_to_end, readable_events
 from unstable_stream.log.records import record_from_event
+from unstable_stream.log_lines import get_logger
 from unstable_stream.reward_transformations import build_sampling
 from unstable_stream.runs.config import ReinforceConfig, RunConfig
 from unstable_stream.runs.data_dir import DataDir
@@ -37,7 +36,7 @@ from unstable_stream.update_decisions import TrainingSample, decide_batch, decid
 __all__ = ["LearnerService"]
 
 _POLL_S = 1.0
-_logger = structlog.get_logger(__name__)
+_logger = get_logger(__name__)
 
 
 class LearnerService:

@@ -10,15 +10,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-import structlog
-
 from unstable_stream.archive.records import RecordReader
 from unstable_stream.log.port import EventLog, Start, StoredRecord, TopicPartition
+from unstable_stream.log_lines import get_logger
 from unstable_stream.streams.history import record_of_row
 
 __all__ = ["Backfill", "Beginning"]
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class Beginning(NamedTuple):

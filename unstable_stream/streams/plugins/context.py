@@ -3,10 +3,9 @@
 import math
 from typing import Any, Final, NamedTuple
 
-import structlog
-
 from unstable_stream.errors import PluginError
 from unstable_stream.events import Event, Metrics, event_id
+from unstable_stream.log_lines import get_logger
 
 __all__ = ["Context", "Position"]
 
@@ -62,7 +61,7 @@ class Context:
     @property
     def logger(self) -> Any:  # structlog publishes no usable type for a bound logger
         """A logger that names the plug-in, the run and the position."""
-        return structlog.get_logger(f"plugin/{self._plugin_name}").bind(
+        return get_logger(f"plugin/{self._plugin_name}").bind(
             plugin=self._plugin_name, run=self.run_id, position=str(self.position)
         )
 

@@ -23,8 +23,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-import structlog
-
 from unstable_stream.errors import FencedError, OffsetOutOfRangeError
 from unstable_stream.log.port import (
     Consumer,
@@ -36,6 +34,7 @@ from unstable_stream.log.port import (
     TopicPartition,
 )
 from unstable_stream.log.records import record_from_event
+from unstable_stream.log_lines import get_logger
 from unstable_stream.streams.consumer import wait_for_stop
 from unstable_stream.streams.dead_letters import DeadLetters
 from unstable_stream.streams.plugins import Plugin
@@ -47,7 +46,7 @@ __all__ = ["PluginCounters", "PluginSink", "plugin_group"]
 
 _LONGEST_PAUSE_S: Final = 60.0
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 @dataclass(slots=True)
