@@ -58,7 +58,7 @@ def build(
     wherever a name is expected, an object will do: ``algorithm=MyAlgorithm()``, ``opponents=[my_function]``.
 
     Args:
-        config: what to start from: a TOML file, a mapping, or another run's ``config``.
+        config: the base to start from: a TOML file, a mapping, or another run's ``config``.
         collector: with ``learner``, the parts of the documented form.
         learner: with ``collector``.
         data: data directory; ``./unstable-data`` by default.
@@ -84,7 +84,7 @@ def build(
 
 
 def check(config: RunConfig) -> RunConfig:
-    """Return a configuration after everything was tried that can fail before a run starts; raises so."""
+    """Check a configuration for everything that can fail before a run starts, and return it."""
     # Imported here: it loads the games.
     from unstable_stream.launch.preflight import check_config
 

@@ -1,7 +1,7 @@
 """The parts of the ancestor's documentation under its names: they describe a run, :func:`build` makes it.
 
-There they were Ray actors that passed objects to each other; here they hold settings, and the log is between
-the processes. docs/from-unstable-baselines.md maps every name.
+There they were Ray actors that passed objects to each other. Here they hold settings, and processes exchange
+events through the log. docs/from-unstable-baselines.md maps every name.
 """
 
 import importlib.util
@@ -46,7 +46,7 @@ def _local(method: F) -> F:
 
 
 class _Part:
-    """The parts share this: no ``options``, no ``remote``, and words for methods that are elsewhere now."""
+    """Base of the parts: it refuses ``options`` and ``remote``, and names the new place of moved methods."""
 
     _ELSEWHERE: Mapping[str, str] = {}
 
@@ -113,7 +113,7 @@ class Tracker(_Part):
 
 
 class StepBuffer(_Part):
-    """Where steps wait for the learner, and how rewards are shaped on the way."""
+    """The buffer of steps that wait for the learner, and the transformations that shape their rewards."""
 
     _ELSEWHERE: Mapping[str, str] = {
         "add_trajectory": "trajectories come from the log; play games with Collector.collect",
@@ -160,7 +160,7 @@ class StepBuffer(_Part):
 
 
 class ModelPool(_Part):
-    """Whom the model trains against, and how models are rated."""
+    """The opponents that the model trains against, and the rating of models."""
 
     _ELSEWHERE: Mapping[str, str] = {
         "current_uid": "ask run.checkpoints()",
@@ -225,7 +225,7 @@ class ModelPool(_Part):
 
 
 class Collector(_Part):
-    """Which games are played, with which engine."""
+    """The games to play, and the engine that plays them."""
 
     def __init__(
         self,
@@ -247,8 +247,8 @@ class Collector(_Part):
 
         Args:
             num_actors: inference engines.
-            step_buffer: where the steps go; the learner has the same.
-            model_pool: where opponents come from; the learner has the same.
+            step_buffer: receives the steps; the learner has the same.
+            model_pool: gives the opponents; the learner has the same.
             vllm_config: ``model_name``, ``max_parallel_seq``, ``max_tokens``, ``max_loras``,
                 ``max_model_len``, ``lora_config``, ``temperature``, ``top_p``, for whatever engine plays.
             training_envs: ``(env_id, players, template)``, ids or :class:`TrainEnvSpec`.
@@ -290,7 +290,7 @@ class Collector(_Part):
 
 
 class StandardLearner(_Part):
-    """What is trained, and how."""
+    """The model to train, and the settings of training."""
 
     def __init__(
         self,
@@ -320,8 +320,8 @@ class StandardLearner(_Part):
 
         Args:
             model_name: base model: a directory, a Hugging Face id, or ``tiny-player``.
-            step_buffer: where batches come from.
-            model_pool: where checkpoints go.
+            step_buffer: gives the batches.
+            model_pool: receives the checkpoints.
             algorithm: an object or a name; REINFORCE by default.
             batch_size: steps per update.
             mini_batch_size: most rows in one forward pass.

@@ -100,9 +100,9 @@ def find_games(
         state: how far they got.
         env: part of the environment's id.
         model: uid of a model that played.
-        opponent: whom ``model``, or any checkpoint, met.
-        seat: which seat ``model``, or any checkpoint, had.
-        result: how it ended for ``model``, or any checkpoint.
+        opponent: the opponent of ``model``, or of any checkpoint.
+        seat: the seat of ``model``, or of any checkpoint.
+        result: the result of ``model``, or of any checkpoint.
         update: only games with a step that this learner update trained on or dropped.
         invalid: only games with an invalid move.
         truncated: only games that were cut short, or with a completion that was.

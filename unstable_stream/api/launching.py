@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["Launching", "launch_here"]
 
 _HEARD_EVERY_S: Final = 0.2
-"""How soon a waiting thread hears Ctrl-C."""
+"""Seconds after which a waiting thread notices Ctrl-C."""
 
 
 def _work(
@@ -123,7 +123,7 @@ class Launching:
 
     @property
     def running(self) -> bool:
-        """Whether it is still on its way."""
+        """True while the run is running."""
         return not self._result.done()
 
     def stop(self) -> None:
@@ -133,7 +133,7 @@ class Launching:
             self._loop.call_soon_threadsafe(self._stop.set)
 
     def wait(self, timeout_s: float | None = None) -> "Launch":
-        """Wait for its end and return it, or raise what went wrong.
+        """Wait for the end of the run and return the run, or raise its error.
 
         Raises:
             TimeoutError: it was still running after ``timeout_s`` seconds.

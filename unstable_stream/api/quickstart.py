@@ -53,7 +53,7 @@ def _toml_string(text: str) -> str:
 
 @dataclass(frozen=True)
 class Summary:
-    """What a run learned, as tables for Rich."""
+    """The results of a run, as tables for Rich."""
 
     before_and_after: "Table"
     """Evaluation games of the first and the last checkpoint, the same games for both."""
@@ -62,7 +62,7 @@ class Summary:
 
 
 def summarise(run: Run) -> Summary:
-    """Read a run's log and say what it learned."""
+    """Read a run's log and return its results."""
 
     async def read() -> RunView:
         view = RunView(run.id, run.config)

@@ -73,7 +73,7 @@ class Run:
 
     @property
     def place(self) -> Place:
-        """Where it is: data directory and log."""
+        """The place of the run: data directory and log."""
         return self._place
 
     @property

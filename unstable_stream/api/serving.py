@@ -52,7 +52,7 @@ async def _stopped_by_signals() -> AsyncIterator[asyncio.Event]:
 
 @dataclass
 class Archived:
-    """What :func:`archive` stored."""
+    """The result of :func:`archive`."""
 
     records: int = 0
     rejected: int = 0

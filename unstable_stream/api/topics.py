@@ -100,7 +100,7 @@ def _on_log(ask: Callable[[EventLog], Awaitable[T]], place: Place) -> T | None:
 
 @dataclass(frozen=True)
 class Created:
-    """What :func:`create_topics` did."""
+    """The result of :func:`create_topics`."""
 
     created: Sequence[str]
     different: Sequence[str]

@@ -1,4 +1,4 @@
-"""Where something comes from and what came of it, ready to be shown."""
+"""Show the causes and the effects of something."""
 
 import io
 from dataclasses import dataclass

@@ -25,14 +25,14 @@ _SHORT_ID = 8
 
 
 class Split(StrEnum):
-    """Which games."""
+    """Filters for games."""
 
     TRAIN = "train"
     EVAL = "eval"
 
 
 class Result(StrEnum):
-    """How a seat did."""
+    """The result of a seat."""
 
     WIN = "win"
     DRAW = "draw"
@@ -40,7 +40,7 @@ class Result(StrEnum):
 
 
 class State(StrEnum):
-    """How far a game got."""
+    """The state of a game."""
 
     FINISHED = "finished"
     ABANDONED = "abandoned"
@@ -48,7 +48,7 @@ class State(StrEnum):
 
 
 class Sort(StrEnum):
-    """Which games come first."""
+    """The order of games."""
 
     LATEST = "latest"
     EARLIEST = "earliest"

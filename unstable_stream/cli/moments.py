@@ -1,4 +1,4 @@
-"""Points in time as they are given on the command line."""
+"""Parse points in time from the command line."""
 
 from datetime import UTC, datetime
 

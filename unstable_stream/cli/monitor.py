@@ -12,7 +12,7 @@ __all__ = ["register"]
 
 
 class From(StrEnum):
-    """Where counting begins."""
+    """The place at which counting begins."""
 
     BEGINNING = "beginning"
     END = "end"

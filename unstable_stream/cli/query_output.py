@@ -1,4 +1,4 @@
-"""How rows are printed: a table for people, CSV or JSON for programs. Data to stdout, talk to stderr."""
+"""Print rows: a table for people, CSV or JSON for programs. Data goes to stdout, messages go to stderr."""
 
 import csv
 import json
@@ -41,7 +41,7 @@ TableOption: TypeAlias = Annotated[
 
 
 class Format(Enum):
-    """What to print rows as."""
+    """The formats in which rows can be printed."""
 
     TABLE = "table"
     CSV = "csv"

@@ -23,7 +23,7 @@ __all__ = ["register"]
 
 
 class Source(StrEnum):
-    """Where outcomes are read."""
+    """The source of the outcomes."""
 
     ARCHIVE = "archive"
     LOG = "log"
