@@ -21,7 +21,7 @@ from unstable_stream.extensions import (
 )
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.topics import load_topics
-from unstable_stream.proofs.games import processes
+from unstable_stream.proofs.play_again import processes
 from unstable_stream.runs.config import parse_config
 from unstable_stream.runs.records import start_run
 
