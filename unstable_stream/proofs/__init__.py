@@ -1,1 +1,7 @@
-"""Proofs about a run: ``audit`` counts what happened, ``verify`` computes again and compares."""
+"""Proofs about a run: one body of evidence, two depths.
+
+``evidence`` reads what the log holds of a run at one moment. ``ledger`` keeps the books of it and ``balance``
+weighs them: that is ``audit``. ``verify`` weighs them too, and then computes again what follows from recorded
+causes: ``recompute_steps_and_ratings``, ``recompute_batches``, ``recompute_games``. ``reports`` says what was
+found.
+"""

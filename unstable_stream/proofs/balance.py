@@ -74,14 +74,16 @@ def _count_games(ledger: Ledger, split: str) -> GameCounts:
         started=sum(game.started != ABSENT for game in games),
         finished=sum(finished for finished, _ in ends),
         abandoned=sum(abandoned and not finished for finished, abandoned in ends),
-        in_flight=sum(not finished and not abandoned for finished, abandoned in ends),
+        in_flight=sum(
+            game.started != ABSENT and game.finished == ABSENT and game.abandoned == ABSENT for game in games
+        ),
     )
 
 
 def _game_problems(ledger: Ledger, games: Mapping[str, GameCounts]) -> Iterator[Problem]:
     for game_id, game in ledger.games.items():
-        if game.started == ABSENT:
-            finished = game.finished != ABSENT
+        finished = game.finished != ABSENT
+        if game.started == ABSENT and (finished or game.abandoned != ABSENT):
             kind, slot = (GameOutcome, game.finished) if finished else (GameAbandoned, game.abandoned)
             text = f"{ledger.where(kind, slot)}: game {game_id} ended, but never started"
             yield Problem("game never started", text)
@@ -107,9 +109,11 @@ def _count_steps(ledger: Ledger) -> tuple[StepCounts, list[Problem]]:
     filtering = bool(ledger.run.settings) and ledger.run.config().collector.filter_opponent_invalid
     # Replayed steps are those of its parent's games: no game of its own promises any.
     replays = ledger.run.replayed_run_id is not None
+    games = ledger.games.values()
+    promised = (game.filtered_steps if filtering else game.steps for game in games)
     index = ledger.records(Step)
     in_log = len(index) - len(index.duplicates) - len(index.conflicts)
-    expected = in_log if replays else sum(game.steps[filtering] for game in ledger.games.values())
+    expected = in_log if replays else sum(promised)
     produced = in_log if ledger.steps_kept else expected
     dropped = ledger.dropped.total()
     unshaped = set_aside = 0
@@ -178,21 +182,22 @@ def _turns_by_view(ledger: Ledger) -> Callable[[int], list[int]]:
 
 def _view_problems(ledger: Ledger) -> Iterator[Problem]:
     for trajectory, view in ledger.views.items():
-        if view.slot == ABSENT:
-            continue
+        game = view.game
+        if game is None:
+            continue  # only steps name it
         where = ledger.where(Trajectory, view.slot)
-        game = ledger.games.get(view.game_id)
-        if game is None or game.finished == ABSENT:
-            text = f"{where}: game {view.game_id} of trajectory {trajectory} has no outcome"
+        if game.finished == ABSENT:
+            text = f"{where}: game {game.game_id} of trajectory {trajectory} has no outcome"
             yield Problem("trajectory without outcome", text)
-        elif view.trained and game.seats.get(view.seat) != (view.reward, view.turns):
+        elif view.trained and (view.seat, view.reward, view.turns) not in game.seats:
+            says = [(reward, turns) for seat, reward, turns in game.seats if seat == view.seat]
             yield Problem(
                 "trajectory and outcome differ",
                 f"{where}: seat {view.seat} has reward {view.reward} after {view.turns} turns, the "
-                f"outcome at {ledger.where(GameOutcome, game.finished)} says {game.seats.get(view.seat)}",
+                f"outcome at {ledger.where(GameOutcome, game.finished)} says {says[0] if says else None}",
             )
     for game_id, game in ledger.games.items():
-        for seat, (_, turns) in game.seats.items() if game.split == "train" else ():
+        for seat, _, turns in game.seats if game.split == "train" else ():
             view_of = ledger.views.get(trajectory_id(game_id, seat)) if turns else None
             if turns and (view_of is None or view_of.slot == ABSENT):
                 where = ledger.where(GameOutcome, game.finished)

@@ -7,7 +7,8 @@
 
 Both sides are compared as this version of the package encodes them, so that a body written before a field
 with a default existed is not taken for another. The ledger has indexed the recorded events: its indexes are
-what is compared with, and the rest of it is let go before anything is recomputed.
+what is compared with, and the rest of it is let go before anything is recomputed. So memory is the ledger's,
+or some 100 bytes for every step, rating and trajectory, whichever is more.
 """
 
 import asyncio
