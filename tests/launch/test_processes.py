@@ -133,7 +133,9 @@ async def test_the_monitor_serves_until_sigterm_and_logs_for_machines(
             return "serving metrics" in monitor.printed
 
         await monitor.until(serves)
-        (line,) = [json.loads(line) for line in monitor.printed.splitlines()]
+        # On a broker that others use, it may also tell of their records that it cannot read.
+        lines = [json.loads(line) for line in monitor.printed.splitlines()]
+        (line,) = [line for line in lines if line["event"] == "serving metrics"]
         assert (line["service"], line["run"], line["level"]) == ("monitor", run, "info")
         with urllib.request.urlopen(f"http://127.0.0.1:{line['port']}/metrics", timeout=10) as response:
             served = response.read().decode()

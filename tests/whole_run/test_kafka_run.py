@@ -102,7 +102,7 @@ async def test_processors_and_archiver_stand_elsewhere(tmp_path: Path, one_broke
             await run.until("the first update", lambda seen: bool(seen.of(LearnerUpdate)))
             during = rows(shelf, "SELECT count(*) AS games FROM game_outcomes")
             names = {" ".join(process.cmdline()[-9:]) for process in run.look()}
-            assert not [name for name in names if "process processors" in name or "process archiver" in name]
+            assert not [name for name in names if "service processors" in name or "service archiver" in name]
             assert await run.end() == 0, run.told()
             assert run.left_behind() == []
             run_id = await assert_nothing_lost_or_twice(run, UPDATES)

@@ -22,8 +22,8 @@ UPDATES = 16
 
 
 VICTIMS = (
-    ("process learner", "process archiver"),
-    ("process collector", "process processors"),
+    ("service learner", "service archiver"),
+    ("service collector", "service processors"),
     ("ray::EngineActor",),
     ("ray::RolloutActor",),
     ("ray::LearnerActor",),
