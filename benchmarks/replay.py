@@ -25,7 +25,7 @@ from unstable_stream.log.reading import read_to_end
 from unstable_stream.log.records import event_from_record, record_from_event
 from unstable_stream.log.topics import load_topics
 from unstable_stream.runs.data_dir import DataDir
-from unstable_stream.streams.history import ArchiveHistory, History, LogHistory, Slice, merged
+from unstable_stream.streams.ordered_history import ArchiveHistory, History, LogHistory, Slice, merged
 from unstable_stream.streams.plugins import Plugin
 from unstable_stream.streams.plugins.host import PluginCounters, run_plugin
 from unstable_stream.workers.archiver import run_archiver

@@ -39,7 +39,7 @@ from unstable_stream.proofs.play_again import ReplayRules, replay
 from unstable_stream.proofs.verify import verify_run
 from unstable_stream.reward_transformations import RewardProcessor
 from unstable_stream.runs.config import RewardConfig, RunConfig, parse_config
-from unstable_stream.runs.records import start_run
+from unstable_stream.runs.recording import start_run
 
 ENV = "TicTacToe-v0-train"
 _GAMES_PER_CHECKPOINT = 200

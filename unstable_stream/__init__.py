@@ -13,7 +13,11 @@ if TYPE_CHECKING:
     from unstable_stream import algorithms, reward_transformations
     from unstable_stream.algorithms import Reinforce
     from unstable_stream.api.build import build, list_runs, load, sql
-    from unstable_stream.api.documented import (
+    from unstable_stream.api.games import Game
+    from unstable_stream.api.run import Run, open_run
+    from unstable_stream.api.shorthand import EvalEnvSpec, TrainEnvSpec
+    from unstable_stream.api.tables import Table
+    from unstable_stream.api.unstable_baselines import (
         Collector,
         ModelPool,
         StandardLearner,
@@ -21,10 +25,6 @@ if TYPE_CHECKING:
         TerminalInterface,
         Tracker,
     )
-    from unstable_stream.api.games import Game
-    from unstable_stream.api.run import Run, open_run
-    from unstable_stream.api.shorthand import EvalEnvSpec, TrainEnvSpec
-    from unstable_stream.api.tables import Table
     from unstable_stream.reward_transformations import (
         ComposeFinalRewardTransforms,
         ComposeSamplingRewardTransforms,
@@ -89,7 +89,7 @@ _HOMES = {
     **dict.fromkeys(("TrainEnvSpec", "EvalEnvSpec"), "unstable_stream.api.shorthand"),
     **dict.fromkeys(
         ("Collector", "ModelPool", "StandardLearner", "StepBuffer", "TerminalInterface", "Tracker"),
-        "unstable_stream.api.documented",
+        "unstable_stream.api.unstable_baselines",
     ),
     "Reinforce": "unstable_stream.algorithms",
     **dict.fromkeys(("Context", "consumer"), "unstable_stream.streams.plugins"),

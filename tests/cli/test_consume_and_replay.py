@@ -161,7 +161,7 @@ def test_replay_rehearses_a_plugin(directory: Path) -> None:
 @pytest.mark.slow
 def test_replay_trains_a_learner(directory: Path) -> None:
     from tests.workers.test_learner_service import config, steps
-    from unstable_stream.runs.records import start_run
+    from unstable_stream.runs.recording import start_run
 
     async def record() -> None:
         data = directory / "unstable-data"

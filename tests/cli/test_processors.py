@@ -14,7 +14,7 @@ from unstable_stream.errors import ConfigError
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.topics import load_topics
 from unstable_stream.runs.config import parse_config
-from unstable_stream.runs.records import start_run
+from unstable_stream.runs.recording import start_run
 
 PROGRAM = [sys.executable, "-c", "from unstable_stream.cli import main; main()", "processors"]
 SETTINGS = {"model": "tiny-player", "train_envs": [{"env_id": "Env-0"}]}

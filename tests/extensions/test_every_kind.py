@@ -14,8 +14,8 @@ from tests.documented_code import blocks_of
 from unstable_stream.errors import ConfigError
 from unstable_stream.extensions import KINDS
 from unstable_stream.extensions.imports import FILE_MODULE_PREFIX
+from unstable_stream.launch.extension_trials import recorded_sample
 from unstable_stream.launch.preflight import check_config
-from unstable_stream.launch.trials import recorded_sample
 from unstable_stream.runs.code import code_in_use
 from unstable_stream.runs.config import RunConfig, parse_config
 

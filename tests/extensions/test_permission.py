@@ -23,7 +23,7 @@ from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.topics import load_topics
 from unstable_stream.proofs.play_again import processes
 from unstable_stream.runs.config import parse_config
-from unstable_stream.runs.records import start_run
+from unstable_stream.runs.recording import start_run
 
 FINAL = KINDS["final_transformation"]
 

@@ -36,8 +36,8 @@ from unstable_stream.proofs.audit import audit_run
 from unstable_stream.proofs.replayed_steps import replayed_step
 from unstable_stream.proofs.verify import verify_run
 from unstable_stream.runs.data_dir import DataDir
-from unstable_stream.runs.records import start_run
-from unstable_stream.streams.history import ArchiveHistory, LogHistory, Slice
+from unstable_stream.runs.recording import start_run
+from unstable_stream.streams.ordered_history import ArchiveHistory, LogHistory, Slice
 from unstable_stream.streams.record_filter import RecordFilter
 from unstable_stream.workers.archiver import run_archiver
 

@@ -22,7 +22,7 @@ from unstable_stream.hindsight.replay import (
 )
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.port import Record, StoredRecord
-from unstable_stream.streams.history import LogHistory, Merged, Slice, merged
+from unstable_stream.streams.ordered_history import LogHistory, Merged, Slice, merged
 
 ALL = Slice()
 

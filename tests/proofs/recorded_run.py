@@ -12,7 +12,7 @@ from typing import Any
 
 from tests.games.builders import ticking_clock
 from tests.streams.hosted_games import AnyProcessor
-from tests.workers.test_schedule import config
+from tests.workers.test_game_schedule import config
 from unstable_stream.buffer import StepBuffer
 from unstable_stream.events import (
     Checkpoint,
@@ -38,7 +38,7 @@ from unstable_stream.log.reading import read_to_end
 from unstable_stream.log.records import event_from_record, record_from_event
 from unstable_stream.log.topics import load_topics
 from unstable_stream.runs.config import ReinforceConfig, RunConfig
-from unstable_stream.runs.records import start_run
+from unstable_stream.runs.recording import start_run
 from unstable_stream.streams.processors import rating_processor, reward_processor, run_processors
 
 ENVS = ("TicTacToe-v0-train", "ThreePlayerTicTacToe-v0-train")

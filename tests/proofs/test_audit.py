@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.workers.test_schedule import config
+from tests.workers.test_game_schedule import config
 from unstable_stream.events import (
     Checkpoint,
     DroppedStep,

@@ -112,13 +112,14 @@ def test_defaults_that_depend_on_other_keys() -> None:
 def test_every_key_is_documented() -> None:
     import importlib.util
 
-    spec = importlib.util.spec_from_file_location("build_reference", ROOT / "docs" / "build_reference.py")
+    script = ROOT / "docs" / "build_configuration.py"
+    spec = importlib.util.spec_from_file_location("build_configuration", script)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     page = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
-    assert page == module.render(), "run: python docs/build_reference.py"
+    assert page == module.render(), "run: python docs/build_configuration.py"
 
 
 def test_configurations_are_frozen() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.workers.test_schedule import checkpoint, config, outcome, update
+from tests.workers.test_game_schedule import checkpoint, config, outcome, update
 from unstable_stream.errors import ConfigError, RunError
 from unstable_stream.events import (
     Checkpoint,
@@ -24,9 +24,9 @@ from unstable_stream.proofs.balance import balance
 from unstable_stream.proofs.ledger import Ledger
 from unstable_stream.runs.fork import Fork, find_fork, fork_config
 from unstable_stream.runs.history import RunStatus, run_started
-from unstable_stream.runs.records import start_run
+from unstable_stream.runs.recording import start_run
 from unstable_stream.runs.run_view import RunView
-from unstable_stream.workers.schedule import GameSchedule
+from unstable_stream.workers.game_schedule import GameSchedule
 
 PARENT = "run-test"  # of the helpers borrowed above
 FORK = "run-fork"

@@ -30,7 +30,8 @@ from unstable_stream.runs.history import (
     read_history,
     run_started,
 )
-from unstable_stream.runs.records import finish_run, resume_run, start_run
+from unstable_stream.runs.recording import finish_run, start_run
+from unstable_stream.runs.resume import resume_run
 
 _CONFIG = {"model": "tiny-player", "train_envs": [{"env_id": "TicTacToe-v0-train"}]}
 

@@ -13,9 +13,9 @@ from tests.streams.hosted_games import AnyProcessor
 from tests.streams.tapped_log import Told, tapped
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.port import TopicPartition
-from unstable_stream.streams.folds import FoldSink, ProcessorSpec
+from unstable_stream.streams.fold_sink import FoldSink, ProcessorSpec
 from unstable_stream.streams.processors import host_processors, rating_processor, reward_processor
-from unstable_stream.streams.run_directory import RunDirectory
+from unstable_stream.streams.run_configs import RunDirectory
 
 BATCH = 7
 

@@ -11,7 +11,7 @@ from unstable_stream.log.reading import read_to_end
 from unstable_stream.log.records import event_from_record, record_from_event
 from unstable_stream.model_pool import RatingProcessor
 from unstable_stream.reward_transformations import RewardProcessor
-from unstable_stream.streams.folds import group_of
+from unstable_stream.streams.fold_sink import group_of
 
 AnyProcessor = RewardProcessor | RatingProcessor
 

@@ -28,9 +28,9 @@ from unstable_stream.log.records import record_from_event
 from unstable_stream.log.topics import load_topics
 from unstable_stream.reward_transformations import StepRewardTransform
 from unstable_stream.runs.config import RunConfig, parse_config
-from unstable_stream.runs.records import start_run
+from unstable_stream.runs.recording import start_run
 from unstable_stream.streams.faust import Reading, credentials, joined_on, kafka_location
-from unstable_stream.streams.folds import group_of
+from unstable_stream.streams.fold_sink import group_of
 from unstable_stream.streams.processors import (
     PROCESSORS,
     rating_processor,

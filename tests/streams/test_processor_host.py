@@ -29,10 +29,10 @@ from unstable_stream.log.port import EventLog, Record, TopicPartition
 from unstable_stream.log.records import record_from_event
 from unstable_stream.log.topics import load_topics
 from unstable_stream.runs.config import RunConfig, parse_config
-from unstable_stream.runs.records import start_run
-from unstable_stream.streams.folds import FoldSink, Processor, ProcessorSpec
+from unstable_stream.runs.recording import start_run
+from unstable_stream.streams.fold_sink import FoldSink, Processor, ProcessorSpec
 from unstable_stream.streams.processors import host_processors
-from unstable_stream.streams.run_directory import RunDirectory
+from unstable_stream.streams.run_configs import RunDirectory
 
 MAKERS = (make_rewards, make_ratings)
 GARBAGE = garbage()

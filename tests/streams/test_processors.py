@@ -17,7 +17,8 @@ from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.topics import load_topics
 from unstable_stream.reward_transformations import StepRewardTransform, TrajectoryView
 from unstable_stream.runs.config import RunConfig, parse_config
-from unstable_stream.runs.records import resume_run, start_run
+from unstable_stream.runs.recording import start_run
+from unstable_stream.runs.resume import resume_run
 from unstable_stream.streams.processors import (
     rating_processor,
     reward_processor,

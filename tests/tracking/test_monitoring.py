@@ -24,7 +24,7 @@ from unstable_stream.log.records import record_from_event
 from unstable_stream.log.topics import load_topics
 from unstable_stream.tracking.log_state import MonitorState
 from unstable_stream.tracking.prometheus import exposition, run_monitor
-from unstable_stream.tracking.reports import ARCHIVER, LAUNCHER, archived_values
+from unstable_stream.tracking.service_reports import ARCHIVER, LAUNCHER, archived_values
 
 ROOT = Path(__file__).parents[2]
 DEADLINE_S = 60.0

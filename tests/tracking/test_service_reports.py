@@ -13,7 +13,7 @@ from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.port import Record
 from unstable_stream.log.reading import read_to_end, readable_events
 from unstable_stream.log.topics import load_topics
-from unstable_stream.tracking.reports import (
+from unstable_stream.tracking.service_reports import (
     LAUNCHER,
     Reporter,
     archived_values,

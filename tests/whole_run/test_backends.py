@@ -33,7 +33,7 @@ from unstable_stream.proofs.audit import audit_run
 from unstable_stream.proofs.verify import verify_run
 from unstable_stream.runs.config import RunConfig, parse_config
 from unstable_stream.runs.data_dir import DataDir
-from unstable_stream.tracking.reports import Service
+from unstable_stream.tracking.service_reports import Service
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -16,7 +16,7 @@ networks (a critic), ``admit`` to leave turns out, ``summarize`` to turn the sum
 """
 
 from unstable_stream.algorithms.base import Admission, BaseAlgo, TokenBatch, TrainingSample
-from unstable_stream.algorithms.registry import build_algorithm
+from unstable_stream.algorithms.build import build_algorithm
 from unstable_stream.algorithms.reinforce import Reinforce
 
 __all__ = ["Admission", "BaseAlgo", "Reinforce", "TokenBatch", "TrainingSample", "build_algorithm"]

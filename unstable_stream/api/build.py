@@ -16,7 +16,7 @@ from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.history import RunStatus
 
 if TYPE_CHECKING:
-    from unstable_stream.api.documented import Collector, StandardLearner
+    from unstable_stream.api.unstable_baselines import Collector, StandardLearner
     from unstable_stream.launch.launcher import Backend
 
 __all__ = ["RunConfig", "build", "check", "list_runs", "load", "runs_overview", "sql"]
@@ -74,7 +74,7 @@ def build(
     if (collector is None) != (learner is None):
         raise ConfigError("build(collector=…, learner=…): give both, or settings instead")
     if collector is not None and learner is not None:
-        from unstable_stream.api.documented import settings_of
+        from unstable_stream.api.unstable_baselines import settings_of
 
         settings = settings_of(collector, learner) | settings
     chosen = {"log": log, "backend": backend}

@@ -22,7 +22,7 @@ from unstable_stream.log.open import open_log_at
 from unstable_stream.log.port import EventLog, TopicPartition
 from unstable_stream.log.reading import readable_events
 from unstable_stream.runs.data_dir import DataDir
-from unstable_stream.streams.history import ArchiveHistory, History, LogHistory, Merged, Slice, merged
+from unstable_stream.streams.ordered_history import ArchiveHistory, History, LogHistory, Merged, Slice, merged
 from unstable_stream.streams.plugins import Plugin, load_plugin
 from unstable_stream.streams.record_filter import RecordFilter, parse_condition
 

@@ -17,7 +17,7 @@ from unstable_stream.log.open import check_log
 from unstable_stream.runs.config import RunConfig, parse_config
 from unstable_stream.runs.fork import Fork, check_fork, find_fork
 from unstable_stream.runs.history import find_run
-from unstable_stream.runs.records import new_run_id
+from unstable_stream.runs.recording import new_run_id
 from unstable_stream.runs.resume import check_resumable
 
 if TYPE_CHECKING:

@@ -219,7 +219,7 @@ def consume(
         PluginError: it does not start, or its state cannot be kept.
     """
     from unstable_stream.hindsight.offline import find_recorded_run
-    from unstable_stream.streams.history import LogHistory
+    from unstable_stream.streams.ordered_history import LogHistory
 
     async def serve() -> None:
         async with _stopped_by_signals() as stop, place.opened_log() as log:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Final
 import typer
 
 from unstable_stream.api.place import DEFAULT_DATA_DIR
-from unstable_stream.cli.every import every
 from unstable_stream.cli.moments import parse_moment
 from unstable_stream.cli.options import DataOption, LogOption
+from unstable_stream.cli.repeating import every
 
 if TYPE_CHECKING:
     from unstable_stream.api.serving import Start

@@ -13,7 +13,7 @@ class DroppedStep(msgspec.Struct, frozen=True, array_like=True):
     step_id: str
     """The step."""
     reason: str
-    """``stale``, ``overflow``, ``filtered`` or ``truncated``."""
+    """``stale`` or ``overflow`` from the buffer; ``truncated``, or another word, from the algorithm."""
 
 
 class LearnerUpdate(Event, frozen=True, kw_only=True, tag="learner-update"):

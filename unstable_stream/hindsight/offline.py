@@ -28,8 +28,8 @@ from unstable_stream.proofs.replayed_steps import replayed_step
 from unstable_stream.runs.config import RunConfig, parse_config
 from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.runs.history import RunHistory
-from unstable_stream.runs.records import finish_run, new_run_id, start_run
-from unstable_stream.streams.history import History, Slice, merged
+from unstable_stream.runs.recording import finish_run, new_run_id, start_run
+from unstable_stream.streams.ordered_history import History, Slice, merged
 
 __all__ = ["OfflineProgress", "find_recorded_run", "load_offline_config", "train_offline"]
 

@@ -17,7 +17,7 @@ from unstable_stream.errors import ConfigError
 from unstable_stream.events import Metrics
 from unstable_stream.log.port import EventLog, Record, StoredRecord, TopicPartition, TopicSpec
 from unstable_stream.log.topics import load_topics
-from unstable_stream.streams.history import Merged
+from unstable_stream.streams.ordered_history import Merged
 from unstable_stream.streams.plugins import Plugin
 from unstable_stream.streams.plugins.worker import PluginWorker
 

@@ -33,8 +33,9 @@ from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.runs.fork import Fork
 from unstable_stream.runs.history import run_started
-from unstable_stream.runs.records import finish_run, new_run_id, resume_run, start_run
-from unstable_stream.tracking.reports import LAUNCHER, Reporter, Service, service_values
+from unstable_stream.runs.recording import finish_run, new_run_id, start_run
+from unstable_stream.runs.resume import resume_run
+from unstable_stream.tracking.service_reports import LAUNCHER, Reporter, Service, service_values
 
 __all__ = ["Backend", "Launch", "launch"]
 

@@ -8,13 +8,13 @@ from unstable_stream.extensions import KINDS, forget_changed_files, is_extension
 from unstable_stream.games.environments import check_environment
 from unstable_stream.games.opponents.scripted import check_scripted
 from unstable_stream.games.templates import get_template
-from unstable_stream.launch.trials import try_extensions
+from unstable_stream.launch.extension_trials import try_extensions
 from unstable_stream.reward_transformations import build_final, build_sampling, build_step
 from unstable_stream.runs.code import find_code
 from unstable_stream.runs.config import OpponentConfig, RunConfig
 from unstable_stream.runs.data_dir import DataDir
-from unstable_stream.streams.beside import plugins_beside
-from unstable_stream.workers.schedule import build_pool
+from unstable_stream.streams.run_consumers import plugins_beside
+from unstable_stream.workers.game_schedule import build_pool
 
 __all__ = ["check_config"]
 

@@ -7,7 +7,7 @@ from unstable_stream.log.port import EventLog
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.runs.history import run_started
-from unstable_stream.tracking.reports import ARCHIVER, Reporter, archived_values, reporting
+from unstable_stream.tracking.service_reports import ARCHIVER, Reporter, archived_values, reporting
 
 if TYPE_CHECKING:
     from unstable_stream.archive import Written
@@ -31,7 +31,7 @@ async def serve_stream(
     elif service == "archiver":
         await _archive(log, run_id, data, stop)
     elif service == "consumers":
-        from unstable_stream.streams.beside import serve_beside
+        from unstable_stream.streams.run_consumers import serve_beside
 
         await serve_beside(log, run_id, config, data, stop)
     else:

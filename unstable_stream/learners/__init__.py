@@ -8,8 +8,8 @@ from unstable_stream.learners.checkpoint import (
     prune_optimizer_states,
     save_checkpoint,
 )
+from unstable_stream.learners.learning_rate import LrSchedule
 from unstable_stream.learners.lora import LoraSettings
-from unstable_stream.learners.schedule import LrSchedule
 from unstable_stream.learners.standard_learner import Algorithm, Sample, StandardLearner, UpdateResult
 
 __all__ = [

@@ -25,6 +25,7 @@ from unstable_stream.learners.checkpoint import (
     load_checkpoint,
     save_checkpoint,
 )
+from unstable_stream.learners.learning_rate import LrSchedule
 from unstable_stream.learners.lora import (
     LoraSettings,
     adapter_config,
@@ -35,7 +36,6 @@ from unstable_stream.learners.lora import (
     load_adapter_weights,
 )
 from unstable_stream.learners.packing import micro_batches, optimizer_chunks
-from unstable_stream.learners.schedule import LrSchedule
 from unstable_stream.update_decisions import Admission, left_out
 
 __all__ = ["Algorithm", "Sample", "StandardLearner", "UpdateResult"]

@@ -26,7 +26,7 @@ from unstable_stream.model_pool import RatingProcessor
 from unstable_stream.proofs.ledger import Ledger
 from unstable_stream.reward_transformations import RewardProcessor
 from unstable_stream.runs.history import RunStatus, read_history
-from unstable_stream.streams.folds import group_of
+from unstable_stream.streams.fold_sink import group_of
 
 __all__ = ["Evidence", "Progress", "Weights", "weights_of"]
 

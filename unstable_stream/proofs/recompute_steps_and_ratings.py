@@ -21,7 +21,7 @@ from unstable_stream.proofs.recompute_games import GameCheck
 from unstable_stream.proofs.record_index import RecordIndex
 from unstable_stream.proofs.replayed_steps import recomputed_steps
 from unstable_stream.proofs.reports import Check
-from unstable_stream.streams.folds import Processor
+from unstable_stream.streams.fold_sink import Processor
 from unstable_stream.streams.processors import rating_processor, reward_processor
 
 __all__ = ["recompute_steps_and_ratings"]

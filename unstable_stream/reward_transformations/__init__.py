@@ -6,6 +6,7 @@ processor and are part of the log; the third runs in the learner. A new one is a
 ``__call__``; name it in the configuration as ``module:Class``.
 """
 
+from unstable_stream.reward_transformations.build import build_final, build_sampling, build_step
 from unstable_stream.reward_transformations.final import (
     ComposeFinalRewardTransforms,
     FinalRewardTransform,
@@ -14,8 +15,7 @@ from unstable_stream.reward_transformations.final import (
     RoleAdvantageFormatter,
     WinDrawLossFormatter,
 )
-from unstable_stream.reward_transformations.processor import RewardProcessor, expected_steps
-from unstable_stream.reward_transformations.registry import build_final, build_sampling, build_step
+from unstable_stream.reward_transformations.reward_processor import RewardProcessor, expected_steps
 from unstable_stream.reward_transformations.sampling import (
     ComposeSamplingRewardTransforms,
     NormalizeRewards,

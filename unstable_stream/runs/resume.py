@@ -1,16 +1,24 @@
-"""The settings that a run can never change: its recorded steps, ratings, batches and games depend on them.
+"""A run goes on as the same run: the settings that it keeps, and the record of it.
 
-If a resume changed one of them, the derived events before and after the change would follow from different
-configurations, and they could not be recomputed.
+The state of each part comes back from the log; ``docs/resume.md`` names the module of each. A run can never
+change the settings that its recorded steps, ratings, batches and games depend on: the derived events before
+and after the change would follow from different configurations, and they could not be recomputed.
 """
 
+import time
 from collections.abc import Iterator
 from typing import Any, Final
 
 from unstable_stream.errors import ConfigError
+from unstable_stream.events import RunResumed, event_id
+from unstable_stream.log.port import EventLog
+from unstable_stream.log.records import record_from_event
+from unstable_stream.runs.code import code_in_use
 from unstable_stream.runs.config import RunConfig
+from unstable_stream.runs.history import read_history
+from unstable_stream.version import __version__
 
-__all__ = ["check_resumable"]
+__all__ = ["check_resumable", "resume_run"]
 
 _KEPT: Final = (
     "model",  # the base model of the checkpoints
@@ -44,6 +52,22 @@ def check_resumable(begun: RunConfig, config: RunConfig) -> None:
             f"{'; '.join(changed)}. Leave it, or take it into a new run that begins here with: "
             "unstable-stream fork RUN --set KEY=VALUE"
         )
+
+
+async def resume_run(log: EventLog, run_id: str, config: RunConfig) -> RunResumed:
+    """Record that a run is resumed; raises :class:`RunError` if there is no such run."""
+    resumption = (await read_history(log)).run(run_id).resumptions + 1
+    event = RunResumed(
+        event_id=event_id(run_id, "run-resumed", resumption),
+        run_id=run_id,
+        occurred_at_ms=time.time_ns() // 1_000_000,
+        resumption=resumption,
+        config=config.model_dump(mode="json"),
+        package_version=__version__,
+        extensions=code_in_use(config),
+    )
+    await log.append([record_from_event(event)])
+    return event
 
 
 def _value(tree: Any, name: str) -> Any:

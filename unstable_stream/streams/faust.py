@@ -1,7 +1,7 @@
 """Faust as the host of the stream processors: its agents share and read the partitions.
 
-Faust brings membership, delivery and its command line. Our own code (:mod:`unstable_stream.streams.folds`)
-does everything that prevents loss and double counting. In particular:
+Faust brings membership, delivery and its command line. Our own code
+(:mod:`unstable_stream.streams.fold_sink`) prevents loss and double counting. In particular:
 
 - Faust acknowledges an event even if its agent failed. Nothing here is ever acknowledged, so Faust commits
   nothing in the group of its app. We commit positions in the processor's own group.
@@ -37,9 +37,9 @@ from unstable_stream.log.kafka.location import SCHEME, KafkaLocation, parse_loca
 from unstable_stream.log.kafka.log import KafkaLog
 from unstable_stream.log.kafka.records import stored_record
 from unstable_stream.log.port import EventLog, Positions, StoredRecord, TopicPartition
-from unstable_stream.streams.folds import FoldSink, ProcessorSpec
+from unstable_stream.streams.fold_sink import FoldSink, ProcessorSpec
 from unstable_stream.streams.processors import PROCESSORS, fold_sinks
-from unstable_stream.streams.run_directory import RunDirectory
+from unstable_stream.streams.run_configs import RunDirectory
 
 __all__ = ["FaustProcessors", "Reading", "credentials", "joined_on", "kafka_location", "run_on_faust"]
 

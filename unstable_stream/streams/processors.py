@@ -11,8 +11,8 @@ from unstable_stream.model_pool.systems import TrueSkill
 from unstable_stream.reward_transformations import RewardProcessor, build_final, build_step
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.streams.consumer import Pace, run_consumer
-from unstable_stream.streams.folds import FoldSink, Processor, ProcessorSpec
-from unstable_stream.streams.run_directory import RunDirectory
+from unstable_stream.streams.fold_sink import FoldSink, Processor, ProcessorSpec
+from unstable_stream.streams.run_configs import RunDirectory
 
 __all__ = [
     "PROCESSORS",

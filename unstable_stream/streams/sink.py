@@ -1,7 +1,7 @@
 """The port between the consumer loop and the code that processes its records.
 
 :mod:`unstable_stream.streams.consumer` is the only loop that joins a group, polls and follows the assignment.
-Every consumer brings a sink: :class:`~unstable_stream.streams.folds.FoldSink` folds and publishes in
+Every consumer brings a sink: :class:`~unstable_stream.streams.fold_sink.FoldSink` folds and publishes in
 transactions, :class:`~unstable_stream.streams.plugins.sink.PluginSink` runs a plug-in,
 :class:`~unstable_stream.workers.archiver.ArchiveSink` fills the archive. Each sink lists its numbered commit
 steps where it is defined. Each also decides the offset at which a partition goes on: the position that it

@@ -17,7 +17,7 @@ from unstable_stream.events import (
 from unstable_stream.log.port import StoredRecord
 from unstable_stream.log.records import event_from_record
 from unstable_stream.runs.history import RunHistory
-from unstable_stream.tracking.reports import ARCHIVER, LAUNCHER, read_archived, read_services
+from unstable_stream.tracking.service_reports import ARCHIVER, LAUNCHER, read_archived, read_services
 
 __all__ = ["Key", "MonitorState"]
 

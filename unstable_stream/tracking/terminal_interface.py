@@ -15,7 +15,7 @@ from unstable_stream.log.port import Consumer, EventLog
 from unstable_stream.log.records import event_from_record
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.run_view import RunView
-from unstable_stream.tracking.reports import Service
+from unstable_stream.tracking.service_reports import Service
 
 __all__ = ["Stage", "render", "watch_run"]
 

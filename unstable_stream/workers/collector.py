@@ -1,7 +1,7 @@
 """The collector: keeps games in flight over rollout workers and inference engines, until the run ends.
 
-:class:`~unstable_stream.workers.schedule.GameSchedule` decides on the games. They are recorded before they
-are played, and their results are read from the log. The loop, in this order:
+:class:`~unstable_stream.workers.game_schedule.GameSchedule` decides on the games. They are recorded before
+they are played, and their results are read from the log. The loop, in this order:
 
 1. publish ``game-started`` for the games decided on;
 2. pass them to the rollout workers;
@@ -24,7 +24,7 @@ from unstable_stream.log.records import record_from_event
 from unstable_stream.log_lines import get_logger
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.workers.engine import EngineHandle
-from unstable_stream.workers.schedule import GameSchedule
+from unstable_stream.workers.game_schedule import GameSchedule
 
 __all__ = ["Collector", "RolloutWorkerHandle"]
 

@@ -151,7 +151,8 @@ TABLES = (
             Column(
                 "reason",
                 "VARCHAR",
-                "`stale`, `overflow`, `filtered` or `truncated`; NULL if trained.",
+                "`stale` or `overflow` from the buffer; `truncated`, or another word, from the algorithm; "
+                "NULL if trained.",
                 lambda row: row.item.reason if _was_dropped(row) else None,
                 fields=((DroppedStep, "reason"),),
             ),

@@ -27,7 +27,7 @@ from unstable_stream.inference.engine import (
     GenerationRequest,
     SamplingSettings,
 )
-from unstable_stream.inference.sampling import check_sampling, uniforms
+from unstable_stream.inference.token_randomness import check_sampling, uniforms
 from unstable_stream.inference.transformers.model import RowDecoder, sample
 
 __all__ = ["TransformersEngine"]

@@ -22,8 +22,8 @@ from unstable_stream.inference.adapter_files import check_adapter_files, weight_
 from unstable_stream.inference.adapter_slots import AdapterSlots
 from unstable_stream.inference.engine import Adapter, Completion, EngineStats, GenerationRequest
 from unstable_stream.inference.lora_ranks import VLLM_LORA_RANKS
-from unstable_stream.inference.sampling import check_sampling
-from unstable_stream.inference.vllm.environment import child_environment, set_defaults
+from unstable_stream.inference.token_randomness import check_sampling
+from unstable_stream.inference.vllm.process_variables import child_environment, set_defaults
 
 __all__ = ["VllmEngine"]
 

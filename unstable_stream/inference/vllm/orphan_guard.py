@@ -12,7 +12,7 @@ import signal
 import threading
 import time
 
-from unstable_stream.inference.vllm.environment import OWNER_VARIABLE
+from unstable_stream.inference.vllm.process_variables import OWNER_VARIABLE
 
 __all__ = ["OrphanGuard"]
 

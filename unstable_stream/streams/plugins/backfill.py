@@ -13,7 +13,7 @@ from typing import NamedTuple
 from unstable_stream.archive.records import RecordReader
 from unstable_stream.log.port import EventLog, Start, StoredRecord, TopicPartition
 from unstable_stream.log_lines import get_logger
-from unstable_stream.streams.history import record_of_row
+from unstable_stream.streams.ordered_history import record_of_row
 
 __all__ = ["Backfill", "Beginning"]
 

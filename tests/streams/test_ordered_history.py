@@ -14,8 +14,8 @@ from unstable_stream.archive import records
 from unstable_stream.errors import ArchiveError, ConfigError, UnknownTopicError
 from unstable_stream.events import GameOutcome, Metrics, Trajectory
 from unstable_stream.log.port import Record, StoredRecord, TopicPartition
-from unstable_stream.streams import history
-from unstable_stream.streams.history import ArchiveHistory, History, LogHistory, Slice, merged
+from unstable_stream.streams import ordered_history as history
+from unstable_stream.streams.ordered_history import ArchiveHistory, History, LogHistory, Slice, merged
 from unstable_stream.streams.record_filter import RecordFilter, parse_condition
 from unstable_stream.workers.archiver import run_archiver
 

@@ -11,7 +11,7 @@ import pytest
 
 from unstable_stream.errors import ConfigError, EngineError
 from unstable_stream.inference.vllm.engine import VllmEngine
-from unstable_stream.inference.vllm.environment import (
+from unstable_stream.inference.vllm.process_variables import (
     DEFAULTS,
     OWNER_VARIABLE,
     child_environment,
@@ -102,7 +102,7 @@ def engine(pipe, nested):
         worker(pipe)
 
 if __name__ == "__main__":
-    from unstable_stream.inference.vllm.environment import child_environment
+    from unstable_stream.inference.vllm.process_variables import child_environment
     pipe = int(sys.argv[1])
     with child_environment(on_cpu=True, compiled=True):
         arguments = (pipe, sys.argv[2] == "nested")

@@ -19,7 +19,7 @@ from unstable_stream.events import (
 )
 from unstable_stream.runs.config import RunConfig, parse_config
 from unstable_stream.seeds import derive_seed, eval_game_seed, train_game_seed
-from unstable_stream.workers.schedule import GameSchedule
+from unstable_stream.workers.game_schedule import GameSchedule
 
 RUN = "run-test"
 

@@ -51,7 +51,7 @@ from unstable_stream.log_lines import get_logger
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.streams.consumer import JOIN_S
 from unstable_stream.streams.dead_letters import DeadLetters
-from unstable_stream.streams.run_directory import RunDirectory
+from unstable_stream.streams.run_configs import RunDirectory
 
 __all__ = ["FoldSink", "Processor", "ProcessorSpec", "group_of"]
 

@@ -1,4 +1,4 @@
-"""Record that a run starts, is resumed or ends."""
+"""Record that a run starts or ends; :mod:`unstable_stream.runs.resume` records that it goes on."""
 
 import re
 import secrets
@@ -6,7 +6,7 @@ import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from unstable_stream.events import LearnerUpdate, RunFinished, RunResumed, RunStarted, event_id
+from unstable_stream.events import LearnerUpdate, RunFinished, RunStarted, event_id
 from unstable_stream.log.port import EventLog
 from unstable_stream.log.records import record_from_event
 from unstable_stream.runs.code import code_in_use
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 __all__ = [
     "finish_run",
     "new_run_id",
-    "resume_run",
     "start_run",
 ]
 
@@ -58,22 +57,6 @@ async def start_run(
     )
     taken_over = fork.checkpoints_of(run_id, event.occurred_at_ms) if fork else []
     await log.append([record_from_event(each) for each in (event, *taken_over)])
-    return event
-
-
-async def resume_run(log: EventLog, run_id: str, config: RunConfig) -> RunResumed:
-    """Record that a run is resumed; raises :class:`RunError` if there is no such run."""
-    resumption = (await read_history(log)).run(run_id).resumptions + 1
-    event = RunResumed(
-        event_id=event_id(run_id, "run-resumed", resumption),
-        run_id=run_id,
-        occurred_at_ms=_now_ms(),
-        resumption=resumption,
-        config=config.model_dump(mode="json"),
-        package_version=__version__,
-        extensions=code_in_use(config),
-    )
-    await log.append([record_from_event(event)])
     return event
 
 
