@@ -30,6 +30,7 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
         {"rewards": {"sampling": ["NormalizeRewards", "{it}(limit=1.5)"]}},
     ),
     "opponent_sampling": ("a_little_better", {"model_pool": {"sample_mode": "{it}"}}),
+    "rating_system": ("Points", {"model_pool": {"rating_system": "{it}"}}),
     "buffer_strategy": ("surprising_first", {"buffer": {"strategy": "{it}"}}),
     "template": ("Terse", {"train_envs": [TICTACTOE | {"template": "{it}"}]}),
     "opponent": (

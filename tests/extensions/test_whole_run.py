@@ -36,6 +36,7 @@ max_tokens = 4
 
 [model_pool]
 sample_mode = "opponent_sampling.py:a_little_better"
+rating_system = "rating_system.py:Points"
 fixed = [{ name = "careful", player = "own_opponent.py:takes_one" }]
 
 [evaluation]
@@ -97,6 +98,7 @@ def test_a_run_made_of_own_code_is_recorded_verified_and_confined(tmp_path: Path
         "step_transformation": f"{tmp_path}/step_transformation.py:Discounted",
         "sampling_transformation": f"{tmp_path}/sampling_transformation.py:clipped",
         "opponent_sampling": f"{tmp_path}/opponent_sampling.py:a_little_better",
+        "rating_system": f"{tmp_path}/rating_system.py:Points",
         "buffer_strategy": f"{tmp_path}/buffer_strategy.py:surprising_first",
         "algorithm": "algorithm:Vanilla",
         "consumer": f"{tmp_path}/consumer.py:mean_length",

@@ -156,3 +156,30 @@ async def test_a_run_whose_code_was_not_allowed_is_made_up_for_by_serving_it_alo
     alone = partial(reward_processor, OTHER_RUN, [], own["step"])
     with confined([f"{__name__}:Generous"]):
         assert {s.event_id: encode_event(s) for s in steps} == await from_scratch(log, alone)
+
+
+@pytest.mark.parametrize(
+    ("system", "start"),
+    [("elo", 1500.0), ({"type": "elo", "mu": 100.0}, 100.0), ({"type": "trueskill", "mu": 9.0}, 9.0)],
+)
+async def test_a_run_is_rated_by_the_system_that_it_names(
+    log: LocalLog, system: object, start: float
+) -> None:
+    config = _config(model_pool={"rating_system": system, "draw_probability": {"Env-0": 0.5}})
+    await start_run(log, config, RUN)
+    await log.append(games(0, 8))
+    await _serve(log, RUN)
+    ratings = {r.event_id: r for r in await events(log, "ratings") if isinstance(r, Rating)}
+    first = [r for r in ratings.values() if r.games == 1]
+    # The winner of a first game between equals gains what the loser gives up.
+    assert max(r.mu for r in first) > start > min(r.mu for r in first)
+    assert {r.sigma == 0.0 for r in ratings.values()} == {"elo" in str(system)}
+    alone = partial(rating_processor, RUN, {"Env-0": 0.5}, config.model_pool.rating_system)
+    assert {uid: encode_event(r) for uid, r in ratings.items()} == await from_scratch(log, alone)
+
+
+def test_modes_that_compare_in_points_of_trueskill_need_it() -> None:
+    with pytest.raises(ConfigError, match=r'sample_mode="ts-dist" compares .*rating_system="elo"'):
+        _config(model_pool={"sample_mode": "ts-dist", "rating_system": "elo"})
+    with pytest.raises(ConfigError, match=r"model_pool\.rating_system: .*trueskill.* does not take"):
+        rating_processor(RUN, system={"type": "trueskill", "nope": 1})

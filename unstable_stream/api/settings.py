@@ -175,6 +175,7 @@ def _expand(tree: dict[str, Any], model: str) -> None:
             tree[kind] = shorthand.table(kind, tree[kind])
     for section, name, kind in (
         ("model_pool", "sample_mode", "opponent_sampling"),
+        ("model_pool", "rating_system", "rating_system"),
         ("buffer", "strategy", "buffer_strategy"),
     ):
         if name in tree.get(section, {}):

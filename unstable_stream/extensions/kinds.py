@@ -138,7 +138,7 @@ KINDS: Final[Mapping[str, Kind]] = {
         Kind(
             "rating_system",
             "rating_systems",
-            "rerate --system",
+            "model_pool.rating_system",
             "a class like unstable_stream.model_pool.systems.RatingSystem",
             "rating_system.py",
             {

@@ -17,7 +17,7 @@ import msgspec
 
 from unstable_stream.buffer import StepBuffer
 from unstable_stream.errors import ConfigError
-from unstable_stream.events import Event, Step, Trajectory, decode_event
+from unstable_stream.events import Event, Step, Trajectory, decode_event, encode_event
 from unstable_stream.extensions import KINDS, Reference, is_extension, load, needs_this_process
 from unstable_stream.extensions.build import refuse
 from unstable_stream.games.environments import Environment
@@ -36,6 +36,7 @@ from unstable_stream.reward_transformations import (
 )
 from unstable_stream.runs.config import EnvConfig, RunConfig
 from unstable_stream.streams.plugins import load_plugin, metrics_of
+from unstable_stream.streams.processors import rating_processor
 from unstable_stream.streams.trackers import build_tracker
 
 __all__ = ["recorded_sample", "try_extension", "try_extensions"]
@@ -152,6 +153,14 @@ def _try_opponent_sampling(reference: Reference, config: RunConfig) -> None:
         pool.sample(pool.current_uid() or "", random.Random(0), env.env_id)
 
 
+def _try_rating_system(reference: Reference, config: RunConfig) -> None:
+    outcome = recorded_sample()["game-outcome"]
+    processor = rating_processor(outcome.run_id, system=reference.spec)
+    for event in processor.handle(outcome):
+        encode_event(event)
+    rating_processor(outcome.run_id, system=reference.spec).load_state(processor.state())
+
+
 def _try_template(reference: Reference, config: RunConfig) -> None:
     template = get_template(reference.text)
     shown = [env for env in _envs(config) if env.template == reference.text] or _envs(config)
@@ -217,6 +226,7 @@ _TRIALS: Final[Mapping[str, Callable[[Reference, RunConfig], None]]] = {
     "sampling_transformation": _try_sampling,
     "buffer_strategy": _try_strategy,
     "opponent_sampling": _try_opponent_sampling,
+    "rating_system": _try_rating_system,
     "template": _try_template,
     "opponent": _try_opponent,
     "environment": _try_environment,

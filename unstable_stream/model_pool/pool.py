@@ -15,6 +15,7 @@ from unstable_stream.extensions import KINDS, Reference, Spec, build
 from unstable_stream.extensions.build import refuse
 from unstable_stream.model_pool.exploration import ExplorationTracker
 from unstable_stream.model_pool.skill import Skill, TrueSkillSettings, match_quality
+from unstable_stream.model_pool.systems import RatingSystem, TrueSkill
 
 __all__ = ["ModelPool", "Opponent", "OpponentWeight", "build_weight"]
 
@@ -77,8 +78,11 @@ class ModelPool:
         *,
         temperature: float = 1.0,
         settings: TrueSkillSettings | None = None,
+        system: RatingSystem | None = None,
     ) -> None:
         """Start with the fixed opponents and no checkpoint.
+
+        ``system`` made the ratings; by default TrueSkill with ``settings``.
 
         Raises:
             ConfigError: unknown mode, or numbers that leave nobody to draw.
@@ -97,7 +101,10 @@ class ModelPool:
         self.max_active_lora = max_active_lora
         self.lag_range = lag_range
         self.temperature = temperature
-        self.settings = settings if settings is not None else TrueSkillSettings()
+        if settings is None:
+            settings = system.settings if isinstance(system, TrueSkill) else TrueSkillSettings()
+        self.settings = settings
+        self._system = system if system is not None else TrueSkill(settings)
         self.exploration = ExplorationTracker()
         self._members: dict[str, Opponent] = {}
         self._checkpoints: list[Opponent] = []  # by iteration
@@ -193,11 +200,11 @@ class ModelPool:
                 known = self._ratings.get((scope, ancestor)) if scope is not None else None
                 if known is not None:
                     skill = Skill(known.mu, known.sigma)
-                    return skill if ancestor == uid else self.settings.inherited(skill)
+                    return skill if ancestor == uid else Skill(*self._system.inherited(known.mu, known.sigma))
             visited.add(ancestor)
             member = self._members.get(ancestor)
             ancestor = member.parent_uid if member is not None else None
-        return self.settings.default
+        return Skill(*self._system.start)
 
     def snapshot(self) -> dict[str, Any]:
         """Return a JSON-able picture: members with overall ratings, matches, exploration."""

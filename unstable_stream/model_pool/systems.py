@@ -21,6 +21,7 @@ from unstable_stream.model_pool.skill import (
     TrueSkillSettings,
     draw_margin,
     rate_game,
+    rate_with_package,
     update_pair,
 )
 
@@ -31,6 +32,7 @@ __all__ = [
     "RatingSystem",
     "TrueSkill",
     "build_rating_system",
+    "live_rating_system",
     "rate_on_floats",
 ]
 
@@ -292,3 +294,28 @@ def build_rating_system(spec: Spec, where: str = "rerate --system") -> RatingSys
     if missing:
         raise refuse(kind, Reference.parse(spec, where), where, f"has no {', '.join(missing)}")
     return system
+
+
+def live_rating_system(
+    spec: Spec = "trueskill", draw_probability: Mapping[str, float] | None = None
+) -> RatingSystem:
+    """Return the rating system that a run rates by, which ``verify`` uses as well.
+
+    Args:
+        spec: ``model_pool.rating_system``.
+        draw_probability: by environment; TrueSkill alone asks for it.
+
+    Raises:
+        ConfigError: see :func:`build_rating_system`.
+    """
+    where = "model_pool.rating_system"
+    reference = Reference.parse(spec, where)
+    if reference.target != "trueskill":
+        return build_rating_system(spec, where)
+    try:
+        settings = TrueSkillSettings(**{"draw_probability": draw_probability or {}, **reference.arguments})
+    except TypeError as error:
+        raise refuse(
+            KINDS["rating_system"], reference, where, f"does not take its arguments: {error}"
+        ) from error
+    return TrueSkill(settings, rate_with_package)

@@ -56,7 +56,8 @@ async def recompute_steps_and_ratings(
         config.rewards.step,
         filter_opponent_invalid=config.collector.filter_opponent_invalid,
     )
-    rates = partial(rating_processor, run.run_id, config.model_pool.draw_probability)
+    pool = config.model_pool
+    rates = partial(rating_processor, run.run_id, pool.draw_probability, pool.rating_system)
     try:
         if game_check is not None:
             async for record, event in evidence.events(GameStarted.TOPIC, "reading games"):

@@ -268,6 +268,8 @@ class ModelPoolConfig(_Section):
     """Opponents for ``fixed``, ``random`` and the rating-based modes."""
     draw_probability: dict[str, float] = Field(default_factory=dict)
     """TrueSkill's draw probability by environment; 0.1 where not given."""
+    rating_system: Choice = "trueskill"
+    """``trueskill``, ``elo``, ``openskill``, or an extension; its arguments beside ``type``."""
 
 
 class RewardConfig(_Section):
@@ -432,6 +434,7 @@ class RunConfig(_Section):
             for place, transform in enumerate(getattr(self.rewards, stage)):
                 listed.append((f"{stage}_transformation", f"rewards.{stage}.{place}", transform))
         listed.append(("opponent_sampling", "model_pool.sample_mode", self.model_pool.sample_mode))
+        listed.append(("rating_system", "model_pool.rating_system", self.model_pool.rating_system))
         listed.append(("buffer_strategy", "buffer.strategy", self.buffer.strategy))
         listed.append(("algorithm", "algorithm", _spec_of(self.algorithm)))
         listed.append(("engine", "engine", _spec_of(self.engine)))
@@ -462,6 +465,12 @@ class RunConfig(_Section):
             raise ValueError(
                 f"collector.max_pending_steps={self.max_pending_steps} stops collection before the {needed} "
                 "steps one update waits for are there: raise it"
+            )
+        system = Reference.parse(self.model_pool.rating_system).target
+        if self.model_pool.sample_mode in ("match-quality", "ts-dist") and system != "trueskill":
+            raise ValueError(
+                f'model_pool.sample_mode="{self.model_pool.sample_mode}" compares ratings in points of '
+                f'TrueSkill, found model_pool.rating_system="{system}": choose another mode, or trueskill'
             )
         if self.model_pool.sample_mode == "fixed" and not self.model_pool.fixed:
             raise ValueError(

@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Literal
 
+from unstable_stream.extensions import Spec
 from unstable_stream.log.port import EventLog
-from unstable_stream.model_pool import RatingProcessor, TrueSkillSettings
-from unstable_stream.model_pool.skill import rate_with_package
-from unstable_stream.model_pool.systems import TrueSkill
+from unstable_stream.model_pool import RatingProcessor
+from unstable_stream.model_pool.systems import live_rating_system
 from unstable_stream.reward_transformations import RewardProcessor, build_final, build_step
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.streams.consumer import Pace, run_consumer
@@ -41,10 +41,11 @@ def reward_processor(
     )
 
 
-def rating_processor(run_id: str, draw_probability: Mapping[str, float] | None = None) -> RatingProcessor:
+def rating_processor(
+    run_id: str, draw_probability: Mapping[str, float] | None = None, system: Spec = "trueskill"
+) -> RatingProcessor:
     """Return a fresh rating processor; raises :class:`ConfigError` for a probability outside (0, 1)."""
-    settings = TrueSkillSettings(draw_probability=draw_probability or {})
-    return RatingProcessor(run_id, TrueSkill(settings, rate_with_package))
+    return RatingProcessor(run_id, live_rating_system(system, draw_probability))
 
 
 def _rewards_of(run_id: str, config: RunConfig) -> Processor:
@@ -57,7 +58,7 @@ def _rewards_of(run_id: str, config: RunConfig) -> Processor:
 
 
 def _ratings_of(run_id: str, config: RunConfig) -> Processor:
-    return rating_processor(run_id, config.model_pool.draw_probability)
+    return rating_processor(run_id, config.model_pool.draw_probability, config.model_pool.rating_system)
 
 
 PROCESSORS: Final = (

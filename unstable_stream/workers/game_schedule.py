@@ -22,7 +22,8 @@ from unstable_stream.events import (
     event_id,
     game_id,
 )
-from unstable_stream.model_pool import ModelPool, TrueSkillSettings
+from unstable_stream.model_pool import ModelPool
+from unstable_stream.model_pool.systems import live_rating_system
 from unstable_stream.reward_transformations import expected_steps
 from unstable_stream.runs.config import EnvConfig, OpponentConfig, RunConfig
 from unstable_stream.seeds import derive_seed, eval_game_seed, train_game_seed
@@ -41,7 +42,7 @@ def build_pool(config: RunConfig) -> ModelPool:
         max_active_lora=settings.max_active_lora,
         lag_range=settings.lag_range,
         fixed=tuple(opponent.name for opponent in settings.fixed),
-        settings=TrueSkillSettings(draw_probability=settings.draw_probability),
+        system=live_rating_system(settings.rating_system, settings.draw_probability),
     )
 
 
