@@ -12,5 +12,5 @@ from unstable_stream.model_pool import ModelPool
 def a_little_better(pool: ModelPool, me: str, opponent: str, env_id: str | None) -> float:
     """Return the weight of an opponent: highest where its rating is half a standard deviation above mine."""
     mine, its = pool.rating(me, env_id), pool.rating(opponent, env_id)
-    distance = (its.mu - mine.mu) / mine.sigma - 0.5
+    distance = (its.mu - mine.mu) / (mine.sigma or 1.0) - 0.5  # some rating systems have no sigma
     return math.exp(-distance * distance)

@@ -43,6 +43,21 @@ def test_the_import_is_light_and_everything_is_there() -> None:
     assert printed.split("\n")[:2] == ["[]", "[]"]
 
 
+def test_no_public_name_is_shadowed_by_a_subpackage() -> None:
+    """An imported subpackage becomes an attribute of the package, in place of what had its name."""
+    program = (
+        "import importlib, pkgutil, unstable_stream as us\n"
+        "before = {name: getattr(us, name) for name in us.__all__}\n"
+        "for module in pkgutil.iter_modules(us.__path__):\n"
+        "    if module.name != '__main__': importlib.import_module(f'unstable_stream.{module.name}')\n"
+        "print([name for name, value in before.items() if getattr(us, name) is not value])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout == "[]\n"
+
+
 def test_the_short_form_is_a_run_that_was_checked_and_not_started(tmp_path: Path) -> None:
     run = us.build(
         model="tiny-player",

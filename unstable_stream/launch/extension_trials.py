@@ -26,6 +26,7 @@ from unstable_stream.games.players import TurnContext
 from unstable_stream.games.templates import get_template
 from unstable_stream.log.topics import TOPICS_DIR
 from unstable_stream.model_pool import ModelPool
+from unstable_stream.model_pool.systems import live_rating_system
 from unstable_stream.reward_transformations import (
     RewardVector,
     Sample,
@@ -146,7 +147,8 @@ def _try_strategy(reference: Reference, config: RunConfig) -> None:
 def _try_opponent_sampling(reference: Reference, config: RunConfig) -> None:
     import random
 
-    pool = ModelPool(reference.spec, max_active_lora=2, fixed=("somebody",))
+    rated_by = live_rating_system(config.model_pool.rating_system, config.model_pool.draw_probability)
+    pool = ModelPool(reference.spec, max_active_lora=2, fixed=("somebody",), system=rated_by)
     for iteration in range(3):
         pool.add_checkpoint(None, iteration)
     for env in _envs(config):
