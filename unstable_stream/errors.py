@@ -143,7 +143,7 @@ class ArchiveError(UnstableStreamError):
 
 
 class ReportError(UnstableStreamError):
-    """A report that cannot be made: no such run, plots not installed, or nowhere to write it."""
+    """A report that cannot be made: plots not installed, or nowhere to write it."""
 
 
 class ArchiveBusyError(ArchiveError):

@@ -10,7 +10,7 @@ import pytest
 from tests.archive.history import made_up_run, stored
 from unstable_stream.archive import SCHEMA_VERSION, ArchiveWriter, open_archive, query
 from unstable_stream.archive.export import MANIFEST, default_tables, export_run
-from unstable_stream.errors import ArchiveError
+from unstable_stream.errors import ArchiveError, RunError
 
 
 @pytest.fixture(scope="module")
@@ -111,9 +111,9 @@ def test_a_failure_leaves_what_was_there(archive: Path, tmp_path: Path, existing
     if existing:
         export_run(archive, "run-a", out, tables=["seats"])
     before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(ArchiveError, match="no run 'run-x' in this archive; the latest runs: run-a, run-b"):
+    with pytest.raises(RunError, match="no run 'run-x' in this archive; known runs: run-a, run-b"):
         export_run(archive, "run-x", out, force=True)
-    with pytest.raises(ArchiveError, match="'run-' is the beginning of several runs: run-a, run-b"):
+    with pytest.raises(RunError, match="'run-' is the beginning of several runs: run-a, run-b"):
         export_run(archive, "run-", out, force=True)
     with pytest.raises(ArchiveError, match="no table nonsense to export; there are: actions, "):
         export_run(archive, "run-a", out, tables=["nonsense"], force=True)

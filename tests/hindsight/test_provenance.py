@@ -6,7 +6,7 @@ import pytest
 
 from tests.archive.history import made_up_run, stored
 from unstable_stream.archive import ArchiveWriter, query
-from unstable_stream.errors import ArchiveError
+from unstable_stream.errors import ArchiveError, RunError
 from unstable_stream.events import (
     Event,
     LearnerUpdate,
@@ -111,13 +111,17 @@ def test_many_names_find_one_thing(archive: Path, wanted: str, run: str, expecte
         ("zzz", "", "nothing has an id that starts with 'zzz': looked through the steps, .* and all other"),
         ("update:99", "", "nothing has an id that starts with 'update:99'"),
         ("update:five", "", "'five' is no number of an update"),
-        ("update:1", "run-c", "no run is called 'run-c'; there are: fork, run-a, run-b"),
         ("", "", "an empty id names nothing"),
     ],
 )
 def test_what_is_not_clear_is_refused(archive: Path, wanted: str, run: str, says: str) -> None:
     with pytest.raises(ArchiveError, match=says):
         find_node(archive, wanted, run=run)
+
+
+def test_a_run_that_is_not_there_is_refused(archive: Path) -> None:
+    with pytest.raises(RunError, match="no run 'run-c' in this archive; known runs: fork, run-a, run-b"):
+        find_node(archive, "update:1", run="run-c")
 
 
 # -- walking ----------------------------------------------------------------------------------------------

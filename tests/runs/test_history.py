@@ -18,6 +18,7 @@ from unstable_stream.events import (
     checkpoint_uid,
     event_id,
 )
+from unstable_stream.events.run_ids import pick_run
 from unstable_stream.log.port import EventLog, Record
 from unstable_stream.log.records import record_from_event
 from unstable_stream.log.topics import load_topics
@@ -26,7 +27,6 @@ from unstable_stream.runs.history import (
     RunHistory,
     find_run,
     list_runs,
-    pick_run,
     read_history,
     run_started,
 )

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from unstable_stream.errors import ReportError
+from unstable_stream.errors import RunError
 from unstable_stream.views.report.reading import RunFacts, before_and_after, find_runs, read_run
 
 
@@ -22,10 +22,13 @@ def test_runs_are_found_by_id_beginning_and_name(archive: Path) -> None:
 
 @pytest.mark.parametrize(
     ("wanted", "says"),
-    [("run-", "several runs are called 'run-': run-a, run-b."), ("x", "no run is called 'x'; .* has: run-a")],
+    [
+        ("run-", "'run-' is the beginning or the name of several runs: run-a, run-b"),
+        ("x", "no run 'x' in .*: run-a"),
+    ],
 )
 def test_a_run_that_is_not_clear_is_refused(archive: Path, wanted: str, says: str) -> None:
-    with pytest.raises(ReportError, match=says):
+    with pytest.raises(RunError, match=says):
         find_runs(archive, [wanted])
 
 

@@ -20,6 +20,7 @@ from unstable_stream.archive.store import open_archive
 from unstable_stream.archive.tables import TABLES
 from unstable_stream.archive.view_files import load_views
 from unstable_stream.errors import ArchiveError
+from unstable_stream.events.run_ids import pick_run
 from unstable_stream.version import __version__
 
 __all__ = ["MANIFEST", "ExportedTable", "Manifest", "default_tables", "export_run"]
@@ -81,7 +82,8 @@ def export_run(
         timeout_s: how long to wait while another process writes to the archive.
 
     Raises:
-        ArchiveError: no such run or table, the directory is in use, or it cannot be written.
+        RunError: no such run, or several; lists what is there.
+        ArchiveError: no such table, the directory is in use, or it cannot be written.
         ArchiveBusyError: another process held the archive past the deadline.
     """
     target = Path(directory).absolute()
@@ -165,11 +167,6 @@ def _write(
 
 
 def _find(connection: duckdb.DuckDBPyConnection, run: str) -> tuple[str, str | None]:
-    runs = connection.execute("SELECT run_id, name FROM runs ORDER BY started_at DESC, run_id").fetchall()
-    found = [row for row in runs if row[0] == run] or [row for row in runs if row[0].startswith(run)]
-    if not found:
-        known = ", ".join(row[0] for row in runs[:10]) or "none"
-        raise ArchiveError(f"no run {run!r} in this archive; the latest runs: {known}")
-    if len(found) > 1:
-        raise ArchiveError(f"{run!r} is the beginning of several runs: {', '.join(row[0] for row in found)}")
-    return found[0][0], found[0][1]
+    names = dict(connection.execute("SELECT run_id, name FROM runs").fetchall())
+    run_id = pick_run(run, names, "this archive")
+    return run_id, names[run_id]

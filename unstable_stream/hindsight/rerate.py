@@ -16,13 +16,13 @@ from unstable_stream.archive.game_columns import SeatColumns, archived_parents, 
 from unstable_stream.archive.what_if import LabelledSet
 from unstable_stream.events import GameOutcome, Rating
 from unstable_stream.events.id_sets import IndexSet
+from unstable_stream.events.run_ids import pick_run
 from unstable_stream.hindsight.rating_set import Rater, Rerated, Scopes, UsedRating
 from unstable_stream.log.port import EventLog
 from unstable_stream.log.reading import events_to_end
 from unstable_stream.model_pool.rating_columns import GameColumns, Names
 from unstable_stream.model_pool.systems import RatingSystem
 from unstable_stream.runs.config import RunConfig, parse_config
-from unstable_stream.runs.history import pick_run
 
 __all__ = ["find_archived_run", "rerate_from_archive", "rerate_from_log"]
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from unstable_stream.archive.store import Connection, open_archive
 from unstable_stream.errors import ArchiveError
+from unstable_stream.events.run_ids import no_run
 from unstable_stream.hindsight.relations import DESCRIPTIONS, RELATIONS, SUMMARIES, Relation
 
 __all__ = ["Direction", "End", "Link", "Node", "NodeKey", "Provenance", "find_node", "trace"]
@@ -105,6 +106,7 @@ def find_node(path: Path | str, wanted: str, *, run: str = "") -> NodeKey:
         run: look only in the run with this id, this beginning of an id, or this name.
 
     Raises:
+        RunError: no such run; lists what is there.
         ArchiveError: nothing has this name, or several things have it; the message lists the places or the
             things.
     """
@@ -158,8 +160,7 @@ def _runs(connection: Connection, wanted: str) -> list[str]:
     )
     runs = [run for (run,) in _rows(connection, sql, [wanted])]
     if not runs:
-        known = ", ".join(_runs(connection, "")[:_NAMED]) or "none"
-        raise ArchiveError(f"no run is called {wanted!r}; there are: {known}")
+        raise no_run(wanted, _runs(connection, ""), "this archive")
     return runs[:1] if runs[0] == wanted else runs
 
 

@@ -5,7 +5,7 @@ gives the same result for any order of the topics, and for repeated events. It k
 of each run, so memory grows only with the number of runs.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -21,6 +21,7 @@ from unstable_stream.events import (
     event_id,
 )
 from unstable_stream.events.id_sets import IndexSet
+from unstable_stream.events.run_ids import no_run, pick_run
 from unstable_stream.log.port import EventLog
 from unstable_stream.log.reading import events_to_end
 from unstable_stream.runs.config import RunConfig, parse_config
@@ -168,7 +169,7 @@ class RunHistory:
         """
         found = self.runs.get(run_id)
         if found is None or found.began is None:
-            raise _no_run(run_id, self._begun(), "this log")
+            raise no_run(run_id, self._begun(), "this log")
         return found
 
     def find(self, prefix: str) -> RunStatus:
@@ -189,31 +190,6 @@ class RunHistory:
     def newest_first(self) -> list[RunStatus]:
         """Return all runs, the newest first."""
         return sorted(self.runs.values(), key=lambda run: (-run.started_at_ms, run.run_id))
-
-
-def pick_run(prefix: str, known: Iterable[str], where: str = "this log") -> str:
-    """Return the id in ``known`` that equals ``prefix``, or the only one that begins with it.
-
-    Args:
-        prefix: a run id or the beginning of one.
-        known: ids of all runs.
-        where: the place of the runs, for the message.
-
-    Raises:
-        RunError: no such run, or several; lists what is there.
-    """
-    ids = sorted(set(known))
-    found = [prefix] if prefix in ids else [run_id for run_id in ids if run_id.startswith(prefix)]
-    if not found:
-        raise _no_run(prefix, ids, where)
-    if len(found) > 1:
-        raise RunError(f"{prefix!r} is the beginning of several runs: {', '.join(found)}")
-    return found[0]
-
-
-def _no_run(wanted: str, ids: Sequence[str], where: str) -> RunError:
-    listed = ", ".join(ids[-_NAMED_RUNS:]) or "none"
-    return RunError(f"no run {wanted!r} in {where}; known runs: {listed}")
 
 
 async def read_history(log: EventLog, topics: Sequence[str] = (RunStarted.TOPIC,)) -> RunHistory:

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from unstable_stream.archive import query
-from unstable_stream.errors import ReportError
+from unstable_stream.errors import RunError
+from unstable_stream.events.run_ids import pick_run
 
 __all__ = ["Change", "Row", "RunFacts", "before_and_after", "find_runs", "read_run"]
 
@@ -17,7 +18,6 @@ Row: TypeAlias = dict[str, Any]
 """One row, by column. ``Any``: whatever Python value DuckDB makes of the column's type."""
 
 _TIME_BINS = 40
-_NAMED_RUNS = 5
 
 # Seats whose results say something about a policy: the checkpoint under evaluation, or a seat trained on; not
 # games of a model against itself, which are won as often as they are lost.
@@ -178,25 +178,14 @@ def find_runs(archive: Path, wanted: Sequence[str]) -> list[str]:
     """Return the run ids that ``wanted`` means: each an id, its beginning, or a name; none: the newest.
 
     Raises:
-        ReportError: one means no run, or several; names those there are.
+        RunError: one means no run, or several; lists what is there.
     """
     known = query(archive, "SELECT run_id, name FROM runs ORDER BY started_at DESC, run_id").rows
     if not known:
-        raise ReportError(f"{archive} holds no run: start one with unstable-stream quickstart")
-    found = [_find_run(archive, word, known) for word in wanted] or [known[0][0]]
+        raise RunError(f"{archive} holds no run: start one with unstable-stream quickstart")
+    names: dict[str, str] = dict(known)
+    found = [pick_run(word, names, str(archive), names) for word in wanted] or [known[0][0]]
     return list(dict.fromkeys(found))
-
-
-def _find_run(archive: Path, wanted: str, known: Sequence[tuple[str, str]]) -> str:
-    exact = [run for run, _ in known if run == wanted]
-    matches = exact or [run for run, name in known if run.startswith(wanted) or name == wanted]
-    if len(matches) == 1:
-        return matches[0]
-    names = ", ".join(matches[:_NAMED_RUNS] or [run for run, _ in known[:_NAMED_RUNS]])
-    more = ", …" if len(matches or known) > _NAMED_RUNS else ""
-    if matches:
-        raise ReportError(f"several runs are called {wanted!r}: {names}{more}. Give more of the id.")
-    raise ReportError(f"no run is called {wanted!r}; {archive} has: {names}{more}")
 
 
 def read_run(archive: Path, run_id: str, label: str) -> RunFacts:
