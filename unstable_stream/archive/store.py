@@ -39,8 +39,6 @@ _BUSY_MESSAGES: Final = ("Could not set lock", "already attached", "different co
 # hundred megabytes of text and tokens; 20,480 rows makes batch-wise inserting 1.6 times as fast (measured)
 # and queries no slower.
 _ROW_GROUP_ROWS: Final = 20_480
-_SILENT: Final = "SET enable_progress_bar = false"
-"""DuckDB prints the progress of slow queries on stdout, before the rows."""
 # Below this the write-ahead log is left for the next opening to replay (about 2 ms per megabyte), so that a
 # batch per second does not pay for a checkpoint per second.
 _CHECKPOINT_THRESHOLD: Final = "64MB"
@@ -81,7 +79,7 @@ def open_archive(
             "unstable-stream archive, or name the data directory with --data"
         )
     connection = _retry_while_held(path, timeout_s, lambda: duckdb.connect(str(path), read_only=read_only))
-    connection.execute(_SILENT)
+    _silence(connection)
     try:
         _, digest = _check_version(connection, path)
         if read_only and digest != definitions_digest():
@@ -140,7 +138,7 @@ class WritableArchive:
             "memory_limit": _WRITER_MEMORY,
         }
         engine = duckdb.connect(config=settings)
-        engine.execute(_SILENT)
+        _silence(engine)
         engine.execute(f"SET checkpoint_threshold = '{_CHECKPOINT_THRESHOLD}'")
         engine.execute("PRAGMA disable_checkpoint_on_shutdown")
         return engine
@@ -163,6 +161,15 @@ def _retry_while_held(
                     f"{str(error).splitlines()[0]}. Close the other reader or writer, or try again."
                 ) from error
         time.sleep(_RETRY_S)
+
+
+def _silence(connection: Connection) -> None:
+    """Keep DuckDB from printing the progress of slow queries on stdout, before the rows."""
+    try:
+        connection.execute("SET enable_progress_bar = false")
+    except duckdb.InvalidInputException:
+        # A Jupyter kernel without ipywidgets: DuckDB can show no bar there, and refuses to be told so.
+        return
 
 
 def _check_version(connection: duckdb.DuckDBPyConnection, path: Path) -> tuple[int, str]:
