@@ -9,7 +9,10 @@ import pytest
 
 import unstable_stream as us
 from unstable_stream.api.settings import make_config
+from unstable_stream.api.unstable_baselines import settings_of
 from unstable_stream.errors import ConfigError, UnstableStreamError
+from unstable_stream.events import GameOutcome
+from unstable_stream.launch.preflight import check_config
 from unstable_stream.runs.config import EnvConfig, ReinforceConfig, RunConfig
 
 SIMPLETAK = "SimpleTak-v0-train"
@@ -181,6 +184,62 @@ def test_an_algorithm_is_an_object_or_a_name() -> None:
     assert isinstance(config.algorithm, ReinforceConfig)
     assert (config.algorithm.is_clip, config.algorithm.truncated_turns) == (3.0, "drop")
     assert of(algorithm="reinforce").algorithm.type == "reinforce"
+    # The tiny player's own settings are for whoever names no algorithm, and for single keys.
+    assert of().algorithm.model_dump()["entropy_coef"] == 0.02
+    assert given.entropy_coef == config.algorithm.entropy_coef == 0.0
+    assert of(is_clip=1.5).algorithm.model_dump()["entropy_coef"] == 0.02
+
+
+class Plain:
+    """An algorithm of a user's own, by its shape alone."""
+
+    def __init__(self, weight: float = 1.0) -> None:
+        self.weight = weight
+
+
+def test_an_algorithm_of_ones_own_takes_its_own_arguments_only() -> None:
+    home = f"{__name__}:Plain"
+    own = {"type": home, "weight": 0.5}
+    assert of(algorithm=own).algorithm.model_dump() == own
+    from_file = {"model": "tiny-player", "train_envs": [SIMPLETAK], "algorithm": {"entropy_coef": 0.1}}
+    changed = make_config({"algorithm": own}, from_file | {"train_envs": [{"env_id": SIMPLETAK}]})
+    assert changed.algorithm.model_dump() == own
+    parts: dict[str, Any] = {"step_buffer": us.StepBuffer(), "model_pool": us.ModelPool()}
+    envs: dict[str, Any] = {"training_envs": [SIMPLETAK], "evaluation_envs": [SIMPLETAK]}
+    collector = us.Collector(1, **parts, **envs, vllm_config={}, engine=Plain)
+    learner = us.StandardLearner("tiny-player", **parts, algorithm=own)
+    made = make_config(settings_of(collector, learner))
+    assert made.algorithm.model_dump() == own
+    assert made.engine.model_dump()["type"] == home
+
+
+def test_objects_stand_wherever_a_name_does() -> None:
+    pinned = of(
+        trackers=[Plain(0.5)],
+        consumers=mean_reward,
+        opponents=[lambda observation: "[0]", lambda observation: "[1]", {"name": "c", "player": careful}],
+    )
+    assert pinned.model_dump()["trackers"] != []
+    assert pinned.consumers == (f"{__name__}:mean_reward",)
+    names = [opponent.name for opponent in pinned.model_pool.fixed]
+    assert len(set(names)) == 3
+    assert pinned.model_pool.fixed[2].player == f"{__name__}:careful"
+
+
+def careful(observation: str) -> str:
+    return "[0]"
+
+
+@us.consumer(topics=["game-outcomes"])
+def mean_reward(event: GameOutcome, context: us.Context) -> None:
+    context.emit("games", 1.0)
+
+
+def test_two_opponents_of_one_name_are_refused() -> None:
+    two = [{"name": "a", "player": player} for player in (careful, Plain)]
+    config = of(opponents=two[:1], evaluation_opponents=two[1:])
+    with pytest.raises(ConfigError, match="two different opponents are named 'a'"):
+        check_config(config)
 
 
 @pytest.mark.parametrize(
@@ -193,6 +252,10 @@ def test_an_algorithm_is_an_object_or_a_name() -> None:
         ({"train_envs": ["KuhnPoker-v0-train"]}, "the tiny player reads boards of SimpleTak and TicTacToe"),
         ({"train_envs": [7]}, "environment 7: expected an id"),
         ({"learning_rate": -1.0}, "learner.learning_rate"),
+        ({"action_extraction": "boxed"}, "a template has its own extraction"),
+        ({"ckpt_root": "here"}, "data=…"),
+        ({"run_name": "demo"}, "name=…"),
+        ({"wandb_project": "UB"}, "trackers=[…]"),
     ],
 )
 def test_a_mistake_names_the_way_out(settings: dict[str, Any], says: str) -> None:

@@ -141,3 +141,28 @@ def test_a_run_made_of_own_code_is_recorded_verified_and_confined(tmp_path: Path
     assert noted.returncode == 0
     assert "note: final transformation" in noted.stderr
     assert "is another than the run used: sha256" in noted.stderr
+
+
+def test_an_engine_of_ones_own_plays_and_is_trained_on(tmp_path: Path) -> None:
+    shutil.copy(EXAMPLES / "engine.py", tmp_path)
+    settings = {
+        "backend": "inline",
+        "engine": "{type='engine.py:Constant', token=5}",
+        "learner.iterations": 1,
+        "learner.batch_size": 8,
+        "learner.mini_batch_size": 8,
+        "collector.num_workers": 8,
+        "evaluation.first_last_games": 2,
+        "evaluation.max_eval_games_per_ckpt": 2,
+    }
+    options = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+    done = command(tmp_path, "quickstart", *options)
+    assert done.returncode == 0, done.stderr
+    (turns,) = shown(
+        tmp_path,
+        "SELECT count(*) > 8 AS many, bool_and(completion_token_ids = [5]) AS constant "
+        "FROM turns WHERE completion_token_ids IS NOT NULL",
+    )
+    assert turns == {"many": True, "constant": True}
+    audit = command(tmp_path, "audit", "quickstart")
+    assert audit.returncode == 0, audit.stdout + audit.stderr

@@ -14,7 +14,7 @@ import typer
 import yaml
 
 from unstable_stream.cli import app
-from unstable_stream.runs.config import VllmEngineConfig, load_config, parse_config
+from unstable_stream.runs.config import VllmEngineConfig, parse_config, read_toml
 
 ROOT = Path(__file__).parents[2]
 COMPOSE = ROOT / "docker-compose.kafka.yml"
@@ -99,7 +99,7 @@ def test_compose_services_run_commands_that_there_are(compose: Tree) -> None:
         assert service["image"] == f"unstable-stream:{service['build']['target']}"
         assert service["environment"]["UNSTABLE_STREAM_LOG"] == "kafka://kafka:19092"
     settings = [word for word in ours["train"]["command"] if word.startswith("external=")]
-    config = load_config(ROOT / "unstable_stream" / "api" / "quickstart.toml", settings)
+    config = parse_config(read_toml(ROOT / "unstable_stream" / "api" / "quickstart.toml"), settings)
     assert set(config.external) == {"processors", "archiver"}, "compose has its own"
 
 

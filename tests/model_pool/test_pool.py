@@ -1,6 +1,5 @@
 """The model pool: membership, modes, exploration."""
 
-import json
 import random
 from collections import Counter
 from typing import Any
@@ -55,12 +54,13 @@ def test_the_newest_checkpoint_is_current_whatever_the_order_of_arrival() -> Non
     assert pool.current_uid() is None
     pool.add_checkpoint("/c/2", 2)
     pool.add_checkpoint(None, 0)
-    assert pool.current_uid() == pool.latest_ckpt() == "ckpt-000002"
-    assert pool.ckpt_path("ckpt-000002") == ("/c/2", "checkpoint")
-    assert pool.ckpt_path("ckpt-000000") == (None, "checkpoint")
-    assert pool.ckpt_path("nobody") is None
+    assert pool.current_uid() == "ckpt-000002"
     pool.add_fixed("gpt", "openai")
-    assert pool.ckpt_path("gpt") == ("gpt", "openai")
+    assert [(member.path_or_name, member.kind) for member in pool.members()] == [
+        ("/c/2", "checkpoint"),
+        (None, "checkpoint"),
+        ("gpt", "openai"),
+    ]
     assert ModelPool().add_checkpoint(None, -1) == "ckpt-000000"
 
 
@@ -78,7 +78,11 @@ def test_events_and_calls_build_the_same_pool() -> None:
                 parent_uid=checkpoint_uid(iteration - 1) if iteration else None,
             )
         )
-    assert by_event.snapshot() == _pool("random", 3).snapshot()
+    by_call = _pool("random", 3)
+    assert by_event.members() == by_call.members()
+    assert [by_event.rating(one.uid) for one in by_event.members()] == [
+        by_call.rating(one.uid) for one in by_call.members()
+    ]
 
 
 @pytest.mark.parametrize(
@@ -232,21 +236,12 @@ def test_the_constructor_checks(options: dict[str, Any], message: str) -> None:
 # -- outcomes ---------------------------------------------------------------------------------
 
 
-def test_matches_are_counted_once_and_the_snapshot_is_json() -> None:
+def test_a_game_delivered_twice_is_explored_once() -> None:
     pool = _pool("random", 1, fixed=("a",))
     game = make_outcome(0, {0: ("ckpt-000000", 1.0), 1: ("a", -1.0)}, actions=["[1]", "[2]", "[3]", "[4]"])
-    for outcome in (game, game, make_outcome(1, {0: ("ckpt-000000", 0.0), 1: ("ckpt-000000", 0.0)})):
+    for outcome in (game, game):
         pool.apply(outcome)
-    snapshot = json.loads(json.dumps(pool.snapshot()))
-    assert snapshot["match_counts"] == {"a vs ckpt-000000": 1, "ckpt-000000 vs ckpt-000000": 1}
-    assert snapshot["ngram_coverage"] == {"Env-v0": 2}
-    assert snapshot["members"]["a"] == {
-        "kind": "fixed",
-        "active": True,
-        "iteration": -1,
-        "mu": 25.0,
-        "sigma": 25.0 / 3.0,
-    }
+    assert pool.exploration.coverage() == {"Env-v0": 2}
 
 
 def test_exploration_prefers_opponents_whose_games_are_new() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from unstable_stream.errors import ConfigError
-from unstable_stream.runs.config import RunConfig, load_config, parse_config
+from unstable_stream.runs.config import RunConfig, parse_config, read_toml
 
 ROOT = Path(__file__).parents[2]
 MINIMAL: dict[str, Any] = {"model": "tiny-player", "train_envs": [{"env_id": "TicTacToe-v0-train"}]}
@@ -18,7 +18,7 @@ MINIMAL: dict[str, Any] = {"model": "tiny-player", "train_envs": [{"env_id": "Ti
     ids=lambda path: path.name,
 )
 def test_every_committed_configuration_loads(path: Path) -> None:
-    config = load_config(path)
+    config = parse_config(read_toml(path))
     assert parse_config(config.model_dump(mode="json")) == config
 
 
@@ -96,11 +96,11 @@ def test_overrides_leave_the_given_mapping_alone() -> None:
 
 def test_a_missing_file_and_broken_toml_are_one_line(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"cannot read .*nowhere\.toml: No such file"):
-        load_config(tmp_path / "nowhere.toml")
+        read_toml(tmp_path / "nowhere.toml")
     broken = tmp_path / "broken.toml"
     broken.write_text("model = = 3")
     with pytest.raises(ConfigError, match=r"broken\.toml: not valid TOML: .*line 1"):
-        load_config(broken)
+        read_toml(broken)
 
 
 def test_defaults_that_depend_on_other_keys() -> None:

@@ -22,7 +22,8 @@ from unstable_stream.log.records import record_from_event
 from unstable_stream.log.topics import load_topics
 from unstable_stream.proofs.balance import balance
 from unstable_stream.proofs.ledger import Ledger
-from unstable_stream.runs.fork import Fork, find_fork, fork_config
+from unstable_stream.runs.config import parse_config
+from unstable_stream.runs.fork import Fork, check_fork, find_fork
 from unstable_stream.runs.history import RunStatus, run_started
 from unstable_stream.runs.recording import start_run
 from unstable_stream.runs.run_view import RunView
@@ -74,7 +75,8 @@ async def test_a_fork_takes_over_checkpoints_and_numbers(log: LocalLog, tmp_path
     await _parent(log, tmp_path)
     fork, parent_config = await find_fork(log, "run-te", 2)
     assert (fork.parent_run_id, fork.update, fork.games) == (PARENT, 2, 6)
-    changed = fork_config(fork, parent_config, ["learner.learning_rate=0.5"])
+    changed = parse_config(parent_config.model_dump(mode="json"), ["learner.learning_rate=0.5"])
+    check_fork(fork, parent_config, changed)
     await start_run(log, changed, FORK, fork)
 
     started = await run_started(log, FORK)
@@ -122,7 +124,7 @@ async def test_what_cannot_be_forked_is_said(log: LocalLog, tmp_path: Path) -> N
 def test_a_fork_keeps_what_its_checkpoint_is_bound_to(override: str, message: str) -> None:
     fork = Fork(PARENT, 3, 0, tuple(checkpoint(i) for i in range(4)))
     with pytest.raises(ConfigError, match=message):
-        fork_config(fork, config(), [override])
+        check_fork(fork, config(), parse_config(config().model_dump(mode="json"), [override]))
 
 
 def _fork_started(update_number: int, games: int) -> RunStarted:

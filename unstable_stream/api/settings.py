@@ -4,7 +4,6 @@ A flat keyword is the name of any key that only one section has, or of a documen
 """
 
 import difflib
-import tomllib
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -15,9 +14,9 @@ from pydantic import BaseModel
 from unstable_stream.api import shorthand
 from unstable_stream.errors import ConfigError
 from unstable_stream.extensions import reference_to, references_to
-from unstable_stream.runs.config import RunConfig, parse_config
+from unstable_stream.runs.config import RunConfig, parse_config, read_toml
 
-__all__ = ["changed_config", "make_config", "read_toml", "reward_stage"]
+__all__ = ["changed_config", "make_config", "reward_stage"]
 
 Key = tuple[str, ...]
 
@@ -36,6 +35,23 @@ _ALIASES: Final[Mapping[str, Key]] = {
     "step_reward_transformation": ("rewards", "step"),
     "sampling_reward_transformation": ("rewards", "sampling"),
 }
+
+
+_INSTEAD: Final[Mapping[str, str]] = {
+    "action_extraction": "a template has its own extraction: (env_id, players, template)",
+    "ckpt_root": "checkpoints are in the data directory: data=…",
+    "num_learners": "one learner trains; leave it out",
+    "run_name": "name the run with name=…",
+    "step_buffer": "give its settings: max_buffer_size=…, or build(collector=…, learner=…)",
+    "tracker": "every metric is on the log: run.metrics(); trackers=[…] sends them on",
+    "use_trainer_cache": "training keeps no key-value cache; leave it out",
+    "vllm_config": "write engine={'type': 'vllm', …}, lora={…} and max_tokens=…",
+    "wandb_project": "every metric is on the log: run.metrics(); trackers=[…] sends them on",
+}
+"""Arguments of UnstableBaselines that have another name here, or none."""
+
+_UNTYPED: Final = {"algorithm": "reinforce", "engine": "transformers"}
+"""The types of these sections where none is given."""
 
 
 def make_config(
@@ -59,6 +75,8 @@ def make_config(
     _expand(asked, model)
     if base is None and model == shorthand.TINY_PLAYER:
         tree = shorthand.tiny_player_defaults()
+        if "type" in asked.get("algorithm", {}):
+            del tree["algorithm"]  # these are for whoever names none
     if "opponents" in settings and "sample_mode" not in asked["model_pool"]:
         # Opponents to train against are given to be met; mirror self-play would never draw them.
         asked["model_pool"]["sample_mode"] = "random"
@@ -68,16 +86,6 @@ def make_config(
 def changed_config(config: RunConfig, settings: Mapping[str, object]) -> RunConfig:
     """Return a configuration with some keys changed."""
     return make_config(settings, config) if settings else config
-
-
-def read_toml(path: Path) -> dict[str, Any]:
-    """Return the content of a TOML file; raises :class:`ConfigError`."""
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror or error}") from error
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path}: not valid TOML: {error}") from error
 
 
 def _base_tree(base: "RunConfig | Mapping[str, Any] | Path | str | None") -> tuple[dict[str, Any], str]:
@@ -129,6 +137,8 @@ def _key(name: str) -> Key:
         ways = " or ".join(f"{section}={{{leaf!r}: …}}" for section, leaf in found)
         raise ConfigError(f"{name!r} is a key of several sections: write {ways}")
     known = sorted({*RunConfig.model_fields, *_ALIASES, *_flat_keys()})
+    if name in _INSTEAD:
+        raise ConfigError(f"{name}: {_INSTEAD[name]}")
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     hint = f"did you mean {close[0]!r}?" if close else "docs/configuration.md lists the keys"
     raise ConfigError(f"unknown setting {name!r}: {hint}")
@@ -173,6 +183,9 @@ def _expand(tree: dict[str, Any], model: str) -> None:
     for kind in ("algorithm", "engine"):
         if kind in tree and not (isinstance(tree[kind], Mapping) and "type" not in tree[kind]):
             tree[kind] = shorthand.table(kind, tree[kind])
+    for name, kind in (("trackers", "tracker"), ("consumers", "consumer")):
+        if name in tree:
+            tree[name] = references_to(kind, tree[name])
     for section, name, kind in (
         ("model_pool", "sample_mode", "opponent_sampling"),
         ("model_pool", "rating_system", "rating_system"),
@@ -214,7 +227,8 @@ def _overlaid(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, 
     for key, value in changes.items():
         below = tree.get(key)
         # A section of another type shares no keys with what was there.
-        same = not isinstance(value, Mapping) or "type" not in value or _type(below) in (None, value["type"])
+        before = _type(below) or _UNTYPED.get(key)
+        same = not isinstance(value, Mapping) or "type" not in value or before in (None, value["type"])
         if isinstance(below, Mapping) and isinstance(value, Mapping) and same:
             tree[key] = _overlaid(below, value)
         else:

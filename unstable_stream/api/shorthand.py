@@ -71,7 +71,7 @@ def environments(given: object, model: str) -> list[dict[str, Any]]:
 
 
 def _are_ids(values: Sequence[object]) -> bool:
-    return all(isinstance(value, str) for value in values) and len(values) != 3
+    return all(isinstance(value, str) and not value.isdecimal() for value in values)
 
 
 def _environment(given: object, model: str) -> dict[str, Any]:
@@ -152,12 +152,19 @@ def _opponent(given: object) -> dict[str, Any]:
     if isinstance(given, BaseModel):
         return given.model_dump(mode="json")
     if isinstance(given, Mapping):
-        return dict(given)
+        objects = {"player": "opponent", "template": "template"}
+        return {
+            key: reference_to(objects[key], value) if key in objects and value is not None else value
+            for key, value in given.items()
+        }
     if isinstance(given, str):
         kind = "openai" if "/" in given and ".py:" not in given else "scripted"
         return {"name": given, "kind": kind}
+    player = reference_to("opponent", given)
     name = getattr(given, "__name__", type(given).__name__)
-    return {"name": name, "kind": "scripted", "player": reference_to("opponent", given)}
+    if isinstance(player, str) and player.startswith("object:"):
+        name = player.removeprefix("object:")  # two lambdas have one name, and two references
+    return {"name": name, "kind": "scripted", "player": player}
 
 
 def table(kind: str, given: object) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
+from unstable_stream.api.shorthand import table
 from unstable_stream.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -240,7 +241,7 @@ class Collector(_Part):
         max_eval_games_per_ckpt: int | None = None,
         filter_opponent_invalid: bool | None = None,
         action_extraction: str | None = None,
-        engine: str | None = None,
+        engine: object = None,
         tracker: Tracker | None = None,
     ) -> None:
         """Describe collection.
@@ -258,7 +259,8 @@ class Collector(_Part):
             max_eval_games_per_ckpt: games per checkpoint, environment and opponent.
             filter_opponent_invalid: leave out games that ended by the opponent's invalid move.
             action_extraction: refused: a template has its own.
-            engine: ``transformers`` or ``vllm``; ``None``: vLLM if it is installed and there is a GPU.
+            engine: ``transformers``, ``vllm`` or an engine class; ``None``: vLLM if it is installed and there
+                is a GPU, else transformers.
             tracker: gives the run its name.
         """
         _refuse(
@@ -464,7 +466,7 @@ def settings_of(collector: Collector, learner: StandardLearner) -> dict[str, Any
     return settings
 
 
-def _engine_settings(vllm_config: Mapping[str, Any], engine: str | None) -> dict[str, Any]:
+def _engine_settings(vllm_config: Mapping[str, Any], engine: object) -> dict[str, Any]:
     given = dict(vllm_config)
     settings = {
         ours: given.pop(theirs)
@@ -477,7 +479,7 @@ def _engine_settings(vllm_config: Mapping[str, Any], engine: str | None) -> dict
     }
     if engine is None:
         engine = "vllm" if _GPU.exists() and importlib.util.find_spec("vllm") else "transformers"
-    return settings | {"engine": {"type": engine, **given}}
+    return settings | {"engine": table("engine", engine) | given}
 
 
 def _given(**settings: object) -> dict[str, Any]:

@@ -31,6 +31,7 @@ def check_config(config: RunConfig) -> None:
     forget_changed_files()
     find_code(config)
     _check_names(config)
+    _check_opponents(config)
     try_extensions(config)
     plugins_beside(config, config.name, DataDir())
     for env in dict.fromkeys((*config.train_envs, *config.evaluated_envs)):
@@ -57,6 +58,18 @@ def _check_names(config: RunConfig) -> None:
         own = needs_this_process(reference.target) or is_extension(known, reference)
         if not own and not known.names_elsewhere:
             load(known, reference, key)
+
+
+def _check_opponents(config: RunConfig) -> None:
+    """Refuse two opponents of one name: games and ratings could not tell them apart."""
+    named: dict[str, OpponentConfig] = {}
+    for opponent in (*config.model_pool.fixed, *config.evaluation.opponents):
+        other = named.setdefault(opponent.name, opponent)
+        if other != opponent:
+            raise ConfigError(
+                f"model_pool.fixed and evaluation.opponents: two different opponents are named "
+                f"{opponent.name!r}; give one of them another name"
+            )
 
 
 def _check_endpoint(opponent: OpponentConfig) -> None:

@@ -3,10 +3,9 @@
 import inspect
 import math
 import random
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from unstable_stream.errors import ConfigError
 from unstable_stream.events import OVERALL, Checkpoint, Event, GameOutcome, Rating, checkpoint_uid
@@ -110,7 +109,6 @@ class ModelPool:
         self._checkpoints: list[Opponent] = []  # by iteration
         self._ratings: dict[tuple[str, str], Rating] = {}
         self._seen: dict[str, IndexSet] = {}
-        self._match_counts: Counter[tuple[str, ...]] = Counter()
         for name in fixed:
             self.add_fixed(name)
 
@@ -161,7 +159,6 @@ class ModelPool:
     def _apply_outcome(self, event: GameOutcome) -> None:
         if not self._seen.setdefault(event.split, IndexSet()).add(event.game_index):
             return
-        self._match_counts[tuple(sorted(seat.model_uid for seat in event.seats))] += 1
         if event.split == "train":
             # A seat that is not trained is an opponent; in mirror self-play the model is its own.
             opponents = {seat.model_uid for seat in event.seats if not seat.trained}
@@ -174,15 +171,6 @@ class ModelPool:
     def current_uid(self) -> str | None:
         """Return the uid of the newest checkpoint, ``None`` before the first."""
         return self._checkpoints[-1].uid if self._checkpoints else None
-
-    def latest_ckpt(self) -> str | None:
-        """Return the uid of the newest checkpoint: :meth:`current_uid`."""
-        return self.current_uid()
-
-    def ckpt_path(self, uid: str) -> tuple[str | None, str] | None:
-        """Return path (or name) and kind of a member, ``None`` for a stranger."""
-        member = self._members.get(uid)
-        return None if member is None else (member.path_or_name, member.kind)
 
     def members(self) -> list[Opponent]:
         """Return all members: fixed opponents and checkpoints, in order of arrival."""
@@ -205,25 +193,6 @@ class ModelPool:
             member = self._members.get(ancestor)
             ancestor = member.parent_uid if member is not None else None
         return Skill(*self._system.start)
-
-    def snapshot(self) -> dict[str, Any]:
-        """Return a JSON-able picture: members with overall ratings, matches, exploration."""
-        return {
-            "sample_mode": self.sample_mode,
-            "current_uid": self.current_uid(),
-            "members": {
-                uid: {
-                    "kind": member.kind,
-                    "active": member.active,
-                    "iteration": member.iteration,
-                    "mu": self.rating(uid).mu,
-                    "sigma": self.rating(uid).sigma,
-                }
-                for uid, member in self._members.items()
-            },
-            "match_counts": {" vs ".join(uids): n for uids, n in sorted(self._match_counts.items())},
-            "ngram_coverage": self.exploration.coverage(),
-        }
 
     # -- choice -------------------------------------------------------------------------------
 

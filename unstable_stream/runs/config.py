@@ -39,8 +39,8 @@ __all__ = [
     "SamplingConfig",
     "TransformersEngineConfig",
     "VllmEngineConfig",
-    "load_config",
     "parse_config",
+    "read_toml",
 ]
 
 
@@ -500,27 +500,24 @@ def _spec_of(section: BaseModel) -> str | dict[str, Any]:
     return section.spec if isinstance(section, ExtensionConfig) else str(getattr(section, "type", ""))
 
 
-def load_config(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
-    """Read a TOML file, apply ``key.path=value`` overrides and validate.
-
-    Raises:
-        ConfigError: one line per problem: the key, what was found and what to change.
-    """
+def read_toml(path: Path) -> dict[str, Any]:
+    """Return the content of a TOML file; raises :class:`ConfigError`."""
     try:
-        text = path.read_text(encoding="utf-8")
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror or error}") from error
-    try:
-        values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path}: not valid TOML: {error}") from error
-    return parse_config(values, overrides, origin=str(path))
 
 
 def parse_config(
     values: Mapping[str, Any], overrides: Sequence[str] = (), *, origin: str = "configuration"
 ) -> RunConfig:
-    """Validate a configuration given as nested mappings; see :func:`load_config`."""
+    """Apply ``key.path=value`` overrides to nested mappings, and validate.
+
+    Raises:
+        ConfigError: one line per problem: the key, what was found and what to change.
+    """
     tree = _deep_copy(values)
     for override in overrides:
         _apply_override(tree, override)

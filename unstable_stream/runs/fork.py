@@ -16,10 +16,10 @@ from unstable_stream.errors import ConfigError, RunError
 from unstable_stream.events import Checkpoint, GameStarted, checkpoint_uid, event_id
 from unstable_stream.log.port import EventLog
 from unstable_stream.log.reading import events_to_end
-from unstable_stream.runs.config import RunConfig, parse_config
+from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.history import find_run
 
-__all__ = ["Fork", "check_fork", "find_fork", "fork_config"]
+__all__ = ["Fork", "check_fork", "find_fork"]
 
 _KEPT_KEYS = ("model", "seed", "lora", "learner.initial_lora_path")
 """The configuration keys that a checkpoint depends on."""
@@ -98,21 +98,12 @@ async def find_fork(log: EventLog, run_id: str, update: int | None = None) -> tu
     return fork, config
 
 
-def fork_config(fork: Fork, config: RunConfig, overrides: Sequence[str] = ()) -> RunConfig:
-    """Return the configuration of a fork: the parent's with ``overrides`` (``key=value``).
+def check_fork(fork: Fork, config: RunConfig, changed: RunConfig) -> None:
+    """Refuse a configuration that a fork of a run with ``config`` cannot have.
 
     Raises:
-        ConfigError: an override changes a key that the checkpoint depends on, or no update is left to make.
+        ConfigError: it changes a key that the checkpoint depends on, or no update is left to make.
     """
-    changed = parse_config(
-        config.model_dump(mode="json"), overrides, origin=f"fork of run {fork.parent_run_id}"
-    )
-    check_fork(fork, config, changed)
-    return changed
-
-
-def check_fork(fork: Fork, config: RunConfig, changed: RunConfig) -> None:
-    """Refuse a configuration that a fork of a run with ``config`` cannot have; see :func:`fork_config`."""
     bound = [key for key in _KEPT_KEYS if _at(changed, key) != _at(config, key)]
     if bound:
         raise ConfigError(
