@@ -10,8 +10,9 @@ import pytest
 import unstable_stream as us
 from tests.proofs.recorded_run import ENVS, UPDATES, record_run
 from unstable_stream.archive import ArchiveWriter
-from unstable_stream.errors import ArchiveError, ConfigError, EventLogError, RunError
+from unstable_stream.errors import ArchiveError, ConfigError, EngineError, EventLogError, RunError
 from unstable_stream.events import GameOutcome, LearnerUpdate
+from unstable_stream.inference.engine import Completion, EngineStats, GenerationRequest
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.reading import read_to_end
 
@@ -177,3 +178,40 @@ def test_the_data_directory_is_enough(data: Path, tmp_path: Path) -> None:
     moved = tmp_path / "moved"
     shutil.copytree(data, moved)
     assert us.open_run(RUN, str(moved)).audit().ok
+
+
+class Broken:
+    """An engine that cannot be made on this machine."""
+
+    def __init__(self, model_path: str) -> None:
+        raise EngineError("no such device")
+
+    async def generate(self, request: GenerationRequest) -> Completion:
+        raise NotImplementedError
+
+    def stats(self) -> EngineStats:
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("block", [True, False])
+def test_a_start_that_failed_is_gone_on_with_by_resume(tmp_path: Path, block: bool) -> None:
+    run = us.build(
+        model="tiny-player",
+        train_envs=["TicTacToe-v0-train"],
+        evaluation_opponents=["random-legal"],
+        engine=Broken,
+        backend="inline",
+        data=tmp_path,
+    )
+    assert run.state == "built"
+    with pytest.raises(ConfigError, match="no such device"):
+        run.start(block=block, live=False).wait()
+    assert run.state == "failed"
+    with pytest.raises(RunError, match="was started before"):
+        run.start()
+    with pytest.raises(ConfigError, match="no such device"):
+        run.resume(block=block, live=False).wait()
+    assert us.open_run(run.id, tmp_path).state == "failed"

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import unstable_stream as us
 from tests.reward_transformations.trajectories import RUN
 from unstable_stream.api.loops import wait_for
 from unstable_stream.errors import ConfigError
+from unstable_stream.events import Metrics
 from unstable_stream.extensions import (
     ALLOW_CODE,
     KINDS,
@@ -22,8 +24,10 @@ from unstable_stream.extensions import (
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.topics import load_topics
 from unstable_stream.proofs.play_again import processes
+from unstable_stream.runs.code import find_code
 from unstable_stream.runs.config import parse_config
 from unstable_stream.runs.recording import start_run
+from unstable_stream.streams.plugins.worker import PluginWorker
 
 FINAL = KINDS["final_transformation"]
 
@@ -99,3 +103,34 @@ def test_a_call_that_confines_itself_leaves_its_caller_free(target: str, tmp_pat
     assert ALLOW_CODE not in os.environ
     assert run.resumable_config(allow_code=[pattern_of(target)]).rewards == run.config.rewards
     assert run.resumable_config().rewards == run.config.rewards
+
+
+async def test_the_thread_of_a_plugin_may_load_what_its_host_may() -> None:
+    @us.consumer(topics=["metrics"])
+    def quiet(event: Metrics, context: us.Context) -> None:
+        pass
+
+    with confined(("mine:Thing",)):
+        worker = PluginWorker(quiet, None)
+        seen = await worker.do(allowed_patterns)
+    await worker.close()
+    assert seen is not None
+    assert "mine:Thing" in seen
+
+
+def test_a_recorded_directory_is_searched_only_for_code_that_may_be_loaded(tmp_path: Path) -> None:
+    config = parse_config(
+        {
+            "model": "tiny-player",
+            "train_envs": [{"env_id": "TicTacToe-v0-train"}],
+            "directory": str(tmp_path),
+            "algorithm": {"type": "not_here:Thing"},
+        }
+    )
+    with confined(()):
+        find_code(config)
+        assert str(tmp_path) not in sys.path
+    with confined(("not_here:*",)):
+        find_code(config)
+    assert str(tmp_path) in sys.path
+    sys.path.remove(str(tmp_path))

@@ -413,6 +413,27 @@ async def test_a_stop_during_the_pause_leaves_the_event_for_the_next_start(local
     assert (first.rejected, second.rejected) == (0, 0)
 
 
+async def test_a_failure_while_it_drains_is_tried_again_and_passes_over_nothing(local: PluginBench) -> None:
+    stop = asyncio.Event()
+    seen: list[int] = []
+
+    @consumer(topics=["game-outcomes"], name="late-to-fail", backoff_s=3600)
+    def handle(event: GameOutcome, context: Context) -> None:
+        seen.append(event.game_index)
+        if len(seen) == 5:
+            loop.call_soon_threadsafe(stop.set)
+            raise RuntimeError("not now")
+        if event.split == "train" and event.game_index == 23:
+            raise RuntimeError("never")
+
+    loop = asyncio.get_running_loop()
+    await local.publish(outcomes_of(local.run_id))
+    done = await local.run(handle, stop=stop, until_end=False, drain=True)
+    assert (done.handled, done.rejected) == (37, 1)
+    assert len(await local.letters(handle)) == 1
+    assert (await local.run(handle)).handled == 0
+
+
 async def test_a_record_that_is_no_event_is_set_aside_without_asking_the_plugin(local: PluginBench) -> None:
     await local.log.append([Record("game-outcomes", "k", b"{]", timestamp_ms=5)])
     await local.publish(outcomes_of(local.run_id))

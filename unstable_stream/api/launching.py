@@ -16,7 +16,7 @@ from unstable_stream.runs.fork import Fork
 if TYPE_CHECKING:
     from unstable_stream.launch.launcher import Launch
 
-__all__ = ["Launching", "launch_here"]
+__all__ = ["Launching", "launch_here", "may_run_here"]
 
 _HEARD_EVERY_S: Final = 0.2
 """Seconds after which a waiting thread notices Ctrl-C."""
@@ -30,6 +30,7 @@ def _work(
     *,
     resume: bool,
     live: bool,
+    on_recorded: Callable[[], None],
     stop: asyncio.Event | None = None,
 ) -> "Coroutine[Any, Any, Launch]":
     """Return the launch of a run, not begun."""
@@ -51,7 +52,8 @@ def _work(
     def on_start(_: str) -> None:
         nonlocal recorded
         recorded = True
-        for text in early:
+        on_recorded()
+        for text in early if live else ():
             stage(text)
 
     return launch(
@@ -62,9 +64,14 @@ def _work(
         fork=fork,
         watch=partial(watch_run, stage=stage) if live else None,
         progress=progress if live else lambda text: None,
-        on_start=on_start if live else lambda run_id: None,
+        on_start=on_start,
         stop=stop,
     )
+
+
+def may_run_here() -> bool:
+    """Return true in the main thread without an event loop; elsewhere a run needs a thread of its own."""
+    return threading.current_thread() is threading.main_thread() and not is_loop_running()
 
 
 def launch_here(
@@ -75,19 +82,10 @@ def launch_here(
     *,
     resume: bool,
     live: bool,
+    on_recorded: Callable[[], None],
 ) -> "Launch":
-    """Run to the end in this thread, which ends the run in order at SIGINT or SIGTERM.
-
-    Off the main thread, or where an event loop runs, the run has a thread of its own and this one waits.
-    """
-    if threading.current_thread() is threading.main_thread() and not is_loop_running():
-        return asyncio.run(_work(config, place, run_id, fork, resume=resume, live=live))
-    started = Launching(config, place, run_id, fork, resume=resume, live=live)
-    try:
-        return started.wait()
-    except KeyboardInterrupt:
-        started.stop()
-        return started.wait()
+    """Run to the end in this thread, the main one, which ends the run in order at SIGINT or SIGTERM."""
+    return asyncio.run(_work(config, place, run_id, fork, resume=resume, live=live, on_recorded=on_recorded))
 
 
 class Launching:
@@ -102,6 +100,7 @@ class Launching:
         *,
         resume: bool,
         live: bool,
+        on_recorded: Callable[[], None],
     ) -> None:
         self._result: Future[Launch] = Future()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -111,7 +110,8 @@ class Launching:
         async def run() -> "Launch":
             self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
             self._ready.set()
-            return await _work(config, place, run_id, fork, resume=resume, live=live, stop=self._stop)
+            work = partial(_work, config, place, run_id, fork, resume=resume, live=live)
+            return await work(on_recorded=on_recorded, stop=self._stop)
 
         self._thread = threading.Thread(
             target=copy_context().run,

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from unstable_stream.api.games import Game, Result, Sort, Split, State, find_games, game_list
-from unstable_stream.api.launching import Launching, launch_here
+from unstable_stream.api.launching import Launching, launch_here, may_run_here
 from unstable_stream.api.loops import wait_for
 from unstable_stream.api.place import Place
 from unstable_stream.api.settings import changed_config, make_config
@@ -176,15 +176,26 @@ class Run:
             )
         if self._launching is not None and self._launching.running:
             raise RunError(f"run {self._id} is running: wait() for it, or stop() it")
-        how = (self._config, self._place, self._id, self._fork)
-        self._outcome = None
+        run = (self._config, self._place, self._id, self._fork)
+        self._launching = self._outcome = None
         with confined(self._allowed):
-            if not block:
-                self._launching = Launching(*how, resume=resume, live=False)
-            else:
-                self._outcome = launch_here(*how, resume=resume, live=live).outcome
+            if block and may_run_here():
+                self._outcome = launch_here(
+                    *run, resume=resume, live=live, on_recorded=self._note_recorded
+                ).outcome
+                return self
+            self._launching = Launching(
+                *run, resume=resume, live=live and block, on_recorded=self._note_recorded
+            )
+        if not block:
+            return self
+        try:
+            return self.wait()
+        except KeyboardInterrupt:
+            return self.stop()
+
+    def _note_recorded(self) -> None:
         self._recorded = True
-        return self
 
     def wait(self, timeout_s: float | None = None) -> "Run":
         """Wait for a run that ``start(block=False)`` started; raises what went wrong with it.

@@ -88,7 +88,7 @@ class ArchiveWriter:
         # Hashes strings the way the file's engine does, without the file.
         self._hasher = duckdb.connect(config={"threads": 1})
         # Guards what follows, which is ahead of the file by the batches that are prepared and not yet stored.
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._unstored: set[str] = set()
         with self._archive.held() as connection:
             ((self.archive_id,),) = connection.execute("SELECT archive_id FROM schema_version").fetchall()
@@ -196,10 +196,11 @@ class ArchiveWriter:
                     )
                 ids = _stored_ids(connection)
             _log.warning("the archive was written by another process", path=str(self.path))
+            # In one hold: a batch that another thread prepares in between would move past this one.
             with self._lock:
                 self._positions, self._seen = stored, ids
                 self._unstored.clear()
-            prepared = self.prepare(prepared.records)
+                prepared = self.prepare(prepared.records)
         with self._lock:
             self._unstored.difference_update(prepared.batch.event_ids)
         return Written(

@@ -20,7 +20,14 @@ from unstable_stream.extensions.imports import forget_changed_files, loading, se
 from unstable_stream.extensions.kinds import KINDS, Kind
 from unstable_stream.extensions.load import entry_points_of, is_extension, load
 from unstable_stream.extensions.objects import needs_this_process, reference_to, references_to
-from unstable_stream.extensions.permission import ALLOW_CODE, allowed_patterns, confine, confined, pattern_of
+from unstable_stream.extensions.permission import (
+    ALLOW_CODE,
+    allowed_patterns,
+    confine,
+    confined,
+    is_allowed,
+    pattern_of,
+)
 from unstable_stream.extensions.reference import Reference, Spec, absolute
 from unstable_stream.extensions.use import use_of
 
@@ -38,6 +45,7 @@ __all__ = [
     "confined",
     "entry_points_of",
     "forget_changed_files",
+    "is_allowed",
     "is_extension",
     "load",
     "loading",

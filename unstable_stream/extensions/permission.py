@@ -16,7 +16,15 @@ from typing import Final
 
 from unstable_stream.errors import ConfigError
 
-__all__ = ["ALLOW_CODE", "allowed_patterns", "check_allowed", "confine", "confined", "pattern_of"]
+__all__ = [
+    "ALLOW_CODE",
+    "allowed_patterns",
+    "check_allowed",
+    "confine",
+    "confined",
+    "is_allowed",
+    "pattern_of",
+]
 
 ALLOW_CODE: Final = "UNSTABLE_STREAM_ALLOW_CODE"
 """Patterns (``fnmatch``) of targets, separated by commas; ``*`` allows all, an empty value allows none."""
@@ -61,10 +69,15 @@ def pattern_of(target: str) -> str:
     return glob.escape(target).replace(",", "?")
 
 
+def is_allowed(target: str) -> bool:
+    """Return true if this process may load ``target``."""
+    patterns = allowed_patterns()
+    return patterns is None or any(fnmatchcase(target, pattern) for pattern in patterns)
+
+
 def check_allowed(target: str, what: str) -> None:
     """Raise a :class:`ConfigError` that names the flag if this process may not load ``target``."""
-    patterns = allowed_patterns()
-    if patterns is None or any(fnmatchcase(target, pattern) for pattern in patterns):
+    if is_allowed(target):
         return
     raise ConfigError(
         f"{what} {target!r} is code that a recorded configuration names, and this process was not allowed "

@@ -11,6 +11,7 @@ import asyncio
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
@@ -149,4 +150,5 @@ class InlineServices:
         return build_engine(self._config, self._model_path)
 
     async def _load(self, load: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._loader, load)
+        # In a copy of the context, which holds the permission to load code.
+        return await asyncio.get_running_loop().run_in_executor(self._loader, copy_context().run, load)

@@ -28,6 +28,7 @@ from unstable_stream.log.open import opened_log
 from unstable_stream.log.port import EventLog
 from unstable_stream.log.reading import readable_events
 from unstable_stream.log.topic_drift import prepare_topics
+from unstable_stream.log_lines import get_logger
 from unstable_stream.runs.code import patterns_of, remember_code
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.data_dir import DataDir
@@ -38,6 +39,8 @@ from unstable_stream.runs.resume import resume_run
 from unstable_stream.tracking.service_reports import LAUNCHER, Reporter, Service, service_values
 
 __all__ = ["Backend", "Launch", "launch"]
+
+_logger = get_logger(__name__)
 
 Backend: TypeAlias = Literal["ray", "inline"]
 
@@ -135,8 +138,8 @@ async def launch(
     with _stopped_by_signals(stop):
         async with opened as log:
             await prepare_topics(log, config.log, data.options(config.log))
+            remember_code(config, data.own_code(run_id))  # first: without it the owner could not resume
             await _record(log, run_id, config, resume=resume is not None, fork=fork)
-            remember_code(config, data.own_code(run_id))
             on_start(run_id)
             services = _services(log, run_id, config, data, model_path)
             viewer = asyncio.ensure_future(watch(log, run_id, config, services.services)) if watch else None
@@ -277,9 +280,12 @@ async def _tell_of_first_game(log: EventLog, run_id: str, progress: Callable[[st
 
 
 async def _end(task: "asyncio.Future[None]") -> None:
+    """Cancel a task beside the run. Its error is logged: it must not take the place of the run's result."""
     task.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await task
+    await asyncio.wait([task])
+    error = None if task.cancelled() else task.exception()
+    if error is not None:
+        _logger.warning("a view of the run failed", error=f"{type(error).__name__}: {error}")
 
 
 @contextlib.contextmanager

@@ -9,6 +9,7 @@ from unstable_stream.events import ExtensionUse
 from unstable_stream.extensions import (
     KINDS,
     Reference,
+    is_allowed,
     is_extension,
     needs_this_process,
     pattern_of,
@@ -66,8 +67,12 @@ def changed_code(recorded: Sequence[ExtensionUse], config: RunConfig) -> list[st
 
 
 def find_code(config: RunConfig) -> None:
-    """Search the directory in which a run was started for the modules of its extensions."""
-    if any(reference.file is None for _, _, reference in named_code(config)):
+    """Search the directory in which a run was started for the modules of its extensions.
+
+    A confined process searches it only for a module that it may load: whoever writes to the log names the
+    directory, and Python would find other modules there too.
+    """
+    if any(reference.file is None and is_allowed(reference.target) for _, _, reference in named_code(config)):
         search(config.directory)
 
 
@@ -81,11 +86,22 @@ def patterns_of(config: RunConfig, besides: RunConfig | None = None) -> list[str
 
 
 def remember_code(config: RunConfig, path: Path) -> None:
-    """Write the code names of a run started here to a file: users of the data directory may load it again."""
-    patterns = patterns_of(config)
-    if patterns:
+    """Add the code names of a run started here to a file: users of the data directory may load it again.
+
+    Raises:
+        ConfigError: the file cannot be written.
+    """
+    patterns = {*patterns_of(config), *own_patterns(path)}  # earlier games may be of code that was replaced
+    if not patterns:
+        return
+    try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(sorted(patterns), indent=1), encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(
+            f"cannot write {path}: {error.strerror or error}; name a data directory that can be written "
+            "with --data"
+        ) from error
 
 
 def own_patterns(path: Path) -> list[str]:

@@ -96,9 +96,8 @@ class Sender:
         """
         outcomes: dict[int, BaseException] = {}
         for topic in dict.fromkeys(one.at.topic for one in packed):
-            await self._client.add_topic(
-                topic
-            )  # otherwise it would ask for the leaders of all topics of the cluster
+            # Otherwise the client would ask for the leaders of all topics of the cluster.
+            await self._client.add_topic(topic)
         for wave in waves(packed):
             waiting: defaultdict[TopicPartition, deque[Packed]] = defaultdict(deque)
             for one in wave:

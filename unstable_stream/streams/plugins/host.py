@@ -75,6 +75,7 @@ async def run_plugin(
             forgotten=reset,
             counters=counters or PluginCounters(),
             stop=stop,
+            drain=drain,
             max_records=max_records,
         )
         await run_consumer(

@@ -103,6 +103,8 @@ class PluginSink:
     """Updated while the sink works."""
     stop: asyncio.Event
     """Ends a pause before a retry."""
+    drain: bool
+    """True: after ``stop`` the sink goes on without pauses. False: it leaves its records unhandled."""
     max_records: int
     """The most records read from the archive at once."""
 
@@ -190,7 +192,8 @@ class PluginSink:
     async def process(self, records: Sequence[StoredRecord], read_up_to: Positions) -> Positions:
         """Handle these records, and some archived records of each partition that still reads the archive.
 
-        If ``stop`` is set in a pause before a retry, the remaining records stay unhandled.
+        If ``stop`` is set in a pause before a retry, the remaining records stay unhandled, unless the sink
+        drains: the loop reads on then, and later positions must not pass records that nobody handled.
         """
         await self._work(records)
         from_log: dict[TopicPartition, int] = {}
@@ -252,7 +255,7 @@ class PluginSink:
         return partition.log_from is None or record.offset < partition.log_from
 
     async def _insist(self, record: StoredRecord, failure: Failure) -> bool:
-        """Try again, then set the record aside; return ``False`` if ``stop`` came first."""
+        """Try again, then set the record aside; ``False``: ``stop`` came first, and nothing drains."""
         for number in range(0 if failure.unreadable else self.plugin.retries):
             pause_s = min(self.plugin.backoff_s * 2**number, _LONGEST_PAUSE_S)
             _log.warning(
@@ -262,7 +265,7 @@ class PluginSink:
                 reason=failure.reason,
                 pause_s=pause_s,
             )
-            if await wait_for_stop(self.stop, pause_s):
+            if await wait_for_stop(self.stop, pause_s) and not self.drain:
                 return False
             attempt = await self.worker.attempt([record])
             self.counters.retried += 1

@@ -8,6 +8,7 @@ import inspect
 import traceback
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
@@ -70,7 +71,8 @@ class PluginWorker:
 
     async def do(self, work: Callable[[], T]) -> T:
         """Run blocking work on the plug-in's thread."""
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+        # In a copy of the context, which holds the permission to load code.
+        return await asyncio.get_running_loop().run_in_executor(self._thread, copy_context().run, work)
 
     async def start(self) -> None:
         """Open the plug-in; raises :class:`PluginError` if that fails."""
