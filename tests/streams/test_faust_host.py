@@ -21,6 +21,7 @@ from faust.types import TP
 from tests.reward_transformations.trajectories import make_trajectory
 from tests.streams.hosted_games import AnyProcessor, assert_exactly_once, events, games, read
 from unstable_stream.errors import ConfigError
+from unstable_stream.extensions import ALLOW_CODE
 from unstable_stream.log.kafka.location import parse_location
 from unstable_stream.log.kafka.log import KafkaLog
 from unstable_stream.log.port import Positions, StoredRecord, TopicPartition
@@ -159,7 +160,9 @@ def _config(step: Sequence[object]) -> RunConfig:
 
 
 @contextlib.asynccontextmanager
-async def worker(run: Run, arguments: Sequence[str], name: str = "worker") -> AsyncIterator[Worker]:
+async def worker(
+    run: Run, arguments: Sequence[str], name: str = "worker", allow_code: str = ""
+) -> AsyncIterator[Worker]:
     """A process, killed at the end if it still runs; its output is kept."""
     output = run.output / f"{name}.log"
     with output.open("wb") as file:
@@ -168,7 +171,12 @@ async def worker(run: Run, arguments: Sequence[str], name: str = "worker") -> As
             stdout=file,
             stderr=file,
             cwd=ROOT,
-            env=os.environ | {"UNSTABLE_STREAM_LOG": run.location, "UNSTABLE_STREAM_RUN": run.run_id},
+            env=os.environ
+            | {
+                "UNSTABLE_STREAM_LOG": run.location,
+                "UNSTABLE_STREAM_RUN": run.run_id,
+                ALLOW_CODE: allow_code,
+            },
         )
     try:
         yield Worker(process, output)
@@ -272,7 +280,10 @@ async def test_a_bug_in_a_fold_stops_the_worker_loudly(run: Run, command: str) -
     broken = await Run.start(run.log, run.location, run.output, config)
     await broken.play(0, 4)
     arguments = FAUST if command == "plain faust" else [*OURS, "--run", broken.run_id, "--runtime", command]
-    async with worker(broken, arguments) as doomed:
+    async with worker(broken, arguments) as refused:
+        assert await refused.status() == 1, refused.said()
+        assert "this process was not allowed" in refused.said()
+    async with worker(broken, arguments, allow_code=f"{__name__}:*") as doomed:
         assert await doomed.status() == 1, doomed.said()
         assert "failed with ZeroDivisionError: a bug" in doomed.said()
         assert command == "plain faust" or "Traceback" not in doomed.said()

@@ -32,6 +32,7 @@ from faust.types import TP
 from yarl import URL
 
 from unstable_stream.errors import ConfigError, ServiceError
+from unstable_stream.extensions import confine
 from unstable_stream.log.kafka.cluster import Cluster
 from unstable_stream.log.kafka.location import SCHEME, KafkaLocation, parse_location
 from unstable_stream.log.kafka.log import KafkaLog
@@ -477,7 +478,11 @@ async def run_on_faust(
 
 
 def _standalone() -> Any:
-    """Return the app of Faust's own command line, configured from the environment."""
+    """Return the app of Faust's own command line, configured from the environment.
+
+    It loads only the code of recorded runs that :data:`~unstable_stream.extensions.ALLOW_CODE` allows.
+    """
+    confine()
     text = os.environ.get("UNSTABLE_STREAM_LOG", "")
     run_id = os.environ.get("UNSTABLE_STREAM_RUN") or None
     opened = contextlib.AsyncExitStack()
