@@ -181,4 +181,5 @@ async def test_runs_of_a_kafka_log_are_listed(kafka_bootstrap: str, tmp_path: Pa
     audit = command("audit", run, "--log", location, cwd=tmp_path)
     assert f"{run} (" in audit.stdout, audit.stderr
     unknown = command("watch", "no-such-run", "--log", location, cwd=tmp_path)
-    assert unknown.stderr.startswith("error: no run 'no-such-run' in this log")
+    # Warnings about what other tests left on the shared broker may stand before it.
+    assert "error: no run 'no-such-run' in this log" in unknown.stderr
