@@ -242,6 +242,11 @@ def test_two_opponents_of_one_name_are_refused() -> None:
         check_config(config)
 
 
+def test_a_part_of_the_distribution_cannot_be_trained_on() -> None:
+    with pytest.raises(ConfigError, match=r"sampling\.top_p = 0\.9: the learner .* Set sampling\.top_p = 1"):
+        check_config(of(sampling={"top_p": 0.9}))
+
+
 @pytest.mark.parametrize(
     ("settings", "says"),
     [

@@ -205,3 +205,10 @@ def test_a_file_that_cannot_be_meant_is_refused(tmp_path: Path, text: str, says:
         load_offline_config(recorded(), path)
     with pytest.raises(ConfigError, match="cannot read"):
         load_offline_config(recorded(), tmp_path / "nowhere.toml")
+
+
+def test_steps_sampled_from_a_part_of_the_distribution_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "offline.toml"
+    path.write_text("[sampling]\ntop_p = 1.0\n")
+    with pytest.raises(ConfigError, match=r"sampled with sampling\.top_p = 0\.9"):
+        load_offline_config(recorded() | {"sampling": {"top_p": 0.9}}, path)

@@ -32,6 +32,7 @@ def make_learner(tiny_model: Path, tmp_path: Path) -> MakeLearner:
 
     def make(**overrides: Any) -> Learner:
         settings: dict[str, Any] = {
+            "model_name": str(tiny_model),
             "algorithm": Reinforce(),
             "batch_size": 64,
             "mini_batch_size": 4,
@@ -41,6 +42,6 @@ def make_learner(tiny_model: Path, tmp_path: Path) -> MakeLearner:
             "lora_cfg": {"lora_rank": 4, "lora_alpha": 8},
             "seed": 11,
         }
-        return StandardLearner(str(tiny_model), **(settings | overrides))
+        return StandardLearner(**(settings | overrides))
 
     return make

@@ -240,3 +240,15 @@ def test_behaviour_equals_policy_gives_ratio_one(make_learner: MakeLearner) -> N
     assert metrics["is_ratio_max"] == pytest.approx(1.0, abs=1e-4)
     assert metrics["approx_kl"] == pytest.approx(0.0, abs=1e-6)
     assert metrics["is_clipped_fraction"] == 0.0
+
+
+def test_a_base_model_that_is_random_in_training_is_refused(
+    make_learner: MakeLearner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Noisy(torch.nn.Dropout):
+        def __init__(self, *_: object, **__: object) -> None:
+            super().__init__(p=0.5)
+
+    monkeypatch.setattr("transformers.models.qwen3.modeling_qwen3.Qwen3RMSNorm", Noisy)
+    with pytest.raises(LearnerError, match="other logits in training mode"):
+        make_learner()

@@ -74,7 +74,8 @@ def load_offline_config(
         log: where the new run is recorded.
 
     Raises:
-        ConfigError: the file cannot be read, or the result cannot run or bounds the staleness of steps.
+        ConfigError: the file cannot be read, or the result cannot run or bounds the staleness of steps, or
+            the steps were sampled with top-p.
     """
     try:
         changes = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -88,6 +89,12 @@ def load_offline_config(
         raise ConfigError(
             f"{path}: buffer.max_staleness = {config.buffer.max_staleness}, but the policy versions of "
             "replayed steps count the updates of another run: leave it out"
+        )
+    sampled_with = parse_config(recorded).sampling.top_p
+    if sampled_with < 1:
+        raise ConfigError(
+            f"the steps were sampled with sampling.top_p = {sampled_with}: the learner scores tokens under "
+            "the whole distribution, so its importance ratios would be wrong. Replay a run with top_p = 1"
         )
     return config
 

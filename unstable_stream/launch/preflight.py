@@ -28,6 +28,7 @@ def check_config(config: RunConfig) -> None:
         EnvironmentUnavailableError: an environment cannot run on this machine.
         ConfigError: another setting cannot work; the message names the key to change.
     """
+    config.check_trainable()
     forget_changed_files()
     find_code(config)
     _check_names(config)

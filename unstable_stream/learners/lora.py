@@ -31,6 +31,9 @@ __all__ = [
 
 ALL_PROJECTIONS: Final = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
+_NOISE: Final = ("drop", "jitter")
+"""Parts of the names that configurations of transformers have for what is random in training only."""
+
 
 @dataclass(frozen=True, slots=True)
 class LoraSettings:
@@ -67,18 +70,25 @@ def build_policy(
     """Load the base model, freeze it and add a fresh adapter that changes nothing yet (B is zero).
 
     Returns the Hugging Face model itself with adapter layers in it: PEFT's wrapper would only cost time. The
-    adapter is float32 for every base model, and only ``seed`` decides its first values.
+    adapter is float32 for every base model, and only ``seed`` decides its first values. Of the dropout only
+    the adapter's own acts in training: with the base model's the learner would score tokens under another
+    policy than the engine sampled them from.
     """
     try:
+        config = transformers.AutoConfig.from_pretrained(model_name)
+        _switch_noise_off(config)
         with _no_progress_bar():
-            model = transformers.AutoModelForCausalLM.from_pretrained(model_name, dtype=base_dtype)
+            model = transformers.AutoModelForCausalLM.from_pretrained(
+                model_name, config=config, dtype=base_dtype
+            )
     except (OSError, ValueError) as error:
         raise LearnerError(
             f"base model {model_name!r} could not be loaded: {error}. Expected a Hugging Face directory or "
             "id of a causal language model"
         ) from error
     model.requires_grad_(False)
-    config = peft.LoraConfig(
+    _check_same_in_training(model)
+    lora = peft.LoraConfig(
         r=settings.lora_rank,
         lora_alpha=settings.lora_alpha,
         lora_dropout=settings.lora_dropout,
@@ -90,7 +100,7 @@ def build_policy(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         try:
-            peft.inject_adapter_in_model(config, model)
+            peft.inject_adapter_in_model(lora, model)
         except ValueError as error:
             raise LearnerError(
                 f"LoRA does not fit {model_name!r}: {error}. Set lora_cfg.target_modules to its projections"
@@ -176,6 +186,30 @@ def checkpoint_activations(model: Any) -> None:  # a transformers model
         )
     for layer in layers:
         _recompute(layer)
+
+
+def _switch_noise_off(config: Any) -> None:  # transformers publishes no types
+    """Set the dropout and router jitter to zero in a model's configuration, and in those inside it."""
+    for name, value in list(vars(config).items()):
+        if isinstance(value, transformers.PretrainedConfig):
+            _switch_noise_off(value)
+        elif isinstance(value, float) and any(word in name for word in _NOISE):
+            setattr(config, name, 0.0)
+
+
+def _check_same_in_training(model: Any) -> None:  # a transformers model
+    """Raise :class:`LearnerError` if the base model computes something else in training mode."""
+    tokens = torch.tensor([[1, 2, 3, 0]], device=model.device)
+    logits = {}
+    for training in (True, False):
+        model.train(training)
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            logits[training] = model(input_ids=tokens, use_cache=False).logits
+    if not torch.allclose(logits[True], logits[False], rtol=1e-3, atol=1e-3):
+        raise LearnerError(
+            f"{type(model).__name__} computes other logits in training mode than in evaluation mode, so its "
+            "samples could not be scored; remove the dropout or noise from its code"
+        )
 
 
 @contextlib.contextmanager

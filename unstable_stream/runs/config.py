@@ -147,6 +147,7 @@ class SamplingConfig(_Section):
     """Longest completion; also the constant length normaliser of Dr. GRPO."""
     temperature: float = Field(1.0, gt=0)
     top_p: float = Field(1.0, gt=0, le=1)
+    """A run that trains takes only 1: the learner scores tokens under the whole distribution."""
 
 
 class LoraConfig(_Section):
@@ -413,6 +414,20 @@ class RunConfig(_Section):
     def evaluated_envs(self) -> tuple[EnvConfig, ...]:
         """The evaluation environments that apply."""
         return self.eval_envs or self.train_envs
+
+    def check_trainable(self) -> None:
+        """Refuse settings that may stand in a recorded run, but that no learner can train with.
+
+        Raises:
+            ConfigError: tokens were, or would be, sampled from a part of the distribution. Their recorded
+                log-probabilities belong to that part, and the learner's to the whole.
+        """
+        if self.sampling.top_p < 1:
+            raise ConfigError(
+                f"sampling.top_p = {self.sampling.top_p}: the learner scores tokens under the whole "
+                "distribution, so its importance ratios would be wrong. Set sampling.top_p = 1; a lower "
+                "sampling.temperature, which the learner applies too, makes samples less random"
+            )
 
     def references(self) -> list[tuple[str, str, Reference]]:
         """Return every reference as (kind of extension, key, reference), built-ins included."""
