@@ -45,3 +45,32 @@ class BigramPolicy(nn.Module):
         if self.soft_cap is not None:
             logits = torch.tanh(logits / self.soft_cap) * self.soft_cap
         return SimpleNamespace(logits=logits)
+
+
+class AdaptedTable(nn.Embedding):
+    """An embedding with a trainable addition that can be switched off, as PEFT's layers can."""
+
+    adapter_layer_names = ("weight",)
+
+    def __init__(self, vocabulary: int) -> None:
+        super().__init__(vocabulary, vocabulary)
+        self.base = nn.Parameter(torch.zeros(vocabulary, vocabulary), requires_grad=False)
+        self.enabled = True
+
+    def enable_adapters(self, enabled: bool) -> None:
+        self.enabled = enabled
+
+    def forward(self, input: Tensor) -> Tensor:
+        base = self.base[input]
+        return base + super().forward(input) if self.enabled else base
+
+
+class AdaptedBigramPolicy(BigramPolicy):
+    """A bigram policy whose table is a base table, uniform at first, plus a trainable adapter."""
+
+    def __init__(self, vocabulary: int = 4) -> None:
+        super().__init__(vocabulary)
+        self.table: AdaptedTable = AdaptedTable(vocabulary)
+        with torch.no_grad():
+            self.table.weight.zero_()
+        self.decoder = BigramDecoder(self.table)

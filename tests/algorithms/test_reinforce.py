@@ -86,10 +86,10 @@ def test_importance_ratio_is_truncated_and_carries_no_gradient() -> None:
     plain, _ = gradient(Reinforce(is_clip=None), [sample([0], [1], logprobs=[UNIFORM - math.log(8)])])
     half, sums = gradient(Reinforce(is_clip=2.0), [sample([0], [1], logprobs=[UNIFORM + math.log(2)])])
     torch.testing.assert_close(half, plain * 0.5)
-    assert sums["clipped"] == 0
+    assert sums["truncated"] == 0
     capped, sums = gradient(Reinforce(is_clip=2.0), [sample([0], [1], logprobs=[UNIFORM - math.log(8)])])
     torch.testing.assert_close(capped, plain * 2.0)
-    assert sums["clipped"] == 1
+    assert sums["truncated"] == 1
     assert sums["max_ratio"] == pytest.approx(8.0)
     assert sums["kl"] == pytest.approx(8 - 1 - math.log(8), rel=1e-5)
     _, extreme = gradient(Reinforce(is_clip=2.0), [sample([0], [1], logprobs=[-500.0])])

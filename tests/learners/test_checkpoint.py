@@ -30,6 +30,16 @@ SETTINGS: dict[str, Any] = {
     "seed": 11,
 }
 
+ALGORITHM: dict[str, Any] = {
+    "entropy_coef": 0.01,
+    "target_entropy": 3.66,
+    "kl_coef": 0.01,
+    "clip_high": 0.5,
+    "clip_cov_ratio": 0.1,
+    "clip_cov_lb": 0.1,
+    "kl_cov_ratio": 0.1,
+}
+
 
 def train(learner: Learner, first: int, last: int) -> None:
     for number in range(first, last + 1):
@@ -39,9 +49,7 @@ def train(learner: Learner, first: int, last: int) -> None:
 def continue_from(model: str, checkpoint: str, root: str) -> None:
     """Run in a new process: resume at update 3, train to 6, save."""
     torch.set_num_threads(1)
-    learner = StandardLearner(
-        model, algorithm=Reinforce(entropy_coef=0.01, entropy_decay_updates=6), ckpt_root=root, **SETTINGS
-    )
+    learner = StandardLearner(model, algorithm=Reinforce(**ALGORITHM), ckpt_root=root, **SETTINGS)
     learner.load(checkpoint)
     train(learner, 4, 6)
     learner.save()
@@ -50,12 +58,13 @@ def continue_from(model: str, checkpoint: str, root: str) -> None:
 def test_resume_in_a_new_process_continues_the_same_curve_bit_for_bit(
     tiny_model: Path, tmp_path: Path
 ) -> None:
-    algorithm = Reinforce(entropy_coef=0.01, entropy_decay_updates=6)
+    algorithm = Reinforce(**ALGORITHM)
     straight = StandardLearner(
         str(tiny_model), algorithm=algorithm, ckpt_root=tmp_path / "straight", **SETTINGS
     )
     train(straight, 1, 3)
     middle = straight.save(positions={"steps[0]": 7})
+    assert algorithm.state_dict()["entropy_coef"] > 0.01  # the state that must not be forgotten
     train(straight, 4, 6)
     expected = straight.save()
     arguments = (str(tiny_model), middle.path, str(tmp_path / "resumed"))

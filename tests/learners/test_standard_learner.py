@@ -252,3 +252,19 @@ def test_a_base_model_that_is_random_in_training_is_refused(
     monkeypatch.setattr("transformers.models.qwen3.modeling_qwen3.Qwen3RMSNorm", Noisy)
     with pytest.raises(LearnerError, match="other logits in training mode"):
         make_learner()
+
+
+def test_divergence_from_the_base_model_is_measured_now_and_then(make_learner: MakeLearner) -> None:
+    """And measuring changes nothing: dropout draws the same numbers as without."""
+    settings = {"lora_cfg": {"lora_rank": 4, "lora_alpha": 8, "lora_dropout": 0.2}}
+    learner, unmeasured = make_learner(**settings), make_learner(**settings)
+    unmeasured.algorithm._adapter_layers = []  # type: ignore[attr-defined]
+    found = {}
+    for number in range(1, 6):
+        found[number] = learner.update(make_samples(20, seed=number), number).metrics.get("kl_to_base")
+        assert "kl_to_base" not in unmeasured.update(make_samples(20, seed=number), number).metrics
+    assert found[1] == pytest.approx(0.0, abs=1e-6)  # a new adapter changes nothing
+    assert found[2] is found[3] is found[4] is None
+    assert found[5] is not None
+    assert found[5] > 1e-3
+    assert unchanged(learner, weights(unmeasured))

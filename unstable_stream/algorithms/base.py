@@ -4,9 +4,11 @@ Shape letters: ``B`` is the rows of a micro-batch, ``T`` its longest input, ``N`
 rows.
 """
 
+import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -14,10 +16,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from unstable_stream.algorithms.scoring import CompletionScorer
+from unstable_stream.errors import LearnerError
 from unstable_stream.extensions import RemembersArguments
 from unstable_stream.update_decisions import Admission, TrainingSample, admission
 
-__all__ = ["Admission", "BaseAlgo", "TokenBatch", "TrainingSample"]
+__all__ = ["Admission", "BaseAlgo", "TokenBatch", "TrainingSample", "divergence_k3"]
+
+_MAX_LOG_RATIO: Final = 20.0
+"""Keeps an estimated divergence finite (e^20 = 5e8)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +58,10 @@ class BaseAlgo(RemembersArguments, ABC):
     The learner divides the batch into micro-batches, clips and steps. It sets ``scale`` so that the gradients
     add up to the mean over the optimizer step's samples. It calls, in this order: :meth:`initialize` once;
     for every update :meth:`admit` for each sample, then :meth:`prepare_batch` and :meth:`update` for each
-    micro-batch, and :meth:`summarize` once.
+    micro-batch, and :meth:`summarize` and :meth:`finish_update` once.
+
+    An algorithm with a state of its own that later updates depend on returns it from :meth:`state_dict`:
+    every checkpoint holds it, so that a resumed run continues the same curve.
     """
 
     model: nn.Module
@@ -82,6 +91,13 @@ class BaseAlgo(RemembersArguments, ABC):
         self.max_generation_len = max_generation_len
         self.max_train_len = max_train_len
         self._scorer = CompletionScorer(model, always_recompute=recompute_logits)
+        # This attribute marks PEFT's layers; importing PEFT only to ask for their class would take seconds.
+        self._adapter_layers = [layer for layer in model.modules() if hasattr(layer, "adapter_layer_names")]
+
+    @property
+    def has_base(self) -> bool:
+        """Whether the policy has an adapter, which can be switched off to score the base model."""
+        return bool(self._adapter_layers)
 
     def admit(self, sample: TrainingSample) -> Admission:
         """Decide about one sample; drop it if its prompt fills ``max_train_len``: no token to train on is
@@ -134,6 +150,34 @@ class BaseAlgo(RemembersArguments, ABC):
             batch.input_ids, batch.positions, batch.targets, batch.temperatures, entropy_grad=entropy_grad
         )
 
+    def score_base(self, batch: TokenBatch) -> Tensor:
+        """Return the base model's log-probability of each trained token, float32[N], without gradient.
+
+        The base model is the policy with its adapter switched off, so no second copy is in memory. Call it
+        before :meth:`score`: gradients of what was scored earlier would be lost.
+
+        Raises:
+            LearnerError: the policy has no adapter.
+        """
+        if not self.has_base:
+            raise LearnerError(
+                "the policy has no adapter to switch off, so there is no base model to compare it with; "
+                "train a LoRA adapter, or set kl_coef = 0"
+            )
+        with torch.no_grad(), self._without_adapter():
+            return self._scorer(batch.input_ids, batch.positions, batch.targets, batch.temperatures)[0]
+
+    def divergence(self, samples: Sequence[TrainingSample]) -> Tensor:
+        """Estimate the divergence KL(policy || base model) at each trained token, float32[N], in nats.
+
+        The estimator is k3 of Schulman, "Approximating KL Divergence", 2020: ``r - 1 - log r`` with
+        ``r = base / policy``. It is never negative, and zero where both agree.
+        """
+        batch = BaseAlgo.prepare_batch(self, samples)  # a subclass may make other tensors
+        base = self.score_base(batch)
+        with torch.no_grad():
+            return divergence_k3(self.score(batch)[0], base)
+
     @abstractmethod
     def update(self, batch: TokenBatch, *, scale: float, update: int) -> Mapping[str, Tensor]:
         """Add this micro-batch's gradient to the policy's parameters.
@@ -151,5 +195,32 @@ class BaseAlgo(RemembersArguments, ABC):
         """Turn an update's totals into metrics; by default they are reported unchanged."""
         return dict(totals)
 
+    def finish_update(self, metrics: Mapping[str, float]) -> None:
+        """Adapt the algorithm's own state to an update's metrics; by default there is none."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state that later updates depend on, as JSON values; by default there is none."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what :meth:`state_dict` returned; empty for a checkpoint that was saved without."""
+
+    @contextlib.contextmanager
+    def _without_adapter(self) -> Iterator[None]:
+        layers: list[Any] = self._adapter_layers  # PEFT's layers; modules have no such method in their type
+        try:
+            for layer in layers:
+                layer.enable_adapters(False)
+            yield
+        finally:
+            for layer in layers:
+                layer.enable_adapters(True)
+
     def _tensor(self, array: NDArray[np.int64] | NDArray[np.float32]) -> Tensor:
         return torch.from_numpy(array).to(self.device, non_blocking=True)
+
+
+def divergence_k3(logprobs: Tensor, reference: Tensor) -> Tensor:
+    """Return Schulman's k3 estimate of KL(policy || reference) at tokens that the policy sampled."""
+    log_ratio = (reference - logprobs).clamp(max=_MAX_LOG_RATIO)
+    return log_ratio.exp() - 1.0 - log_ratio

@@ -14,16 +14,39 @@ For ``n`` samples in an optimizer step, with completion ``y`` of sample ``i``, a
   V-trace's rho-bar: Espeholt et al., "IMPALA", arXiv:1802.01561; per token against the engine's own numbers:
   Yao et al., "Your Efficient RL Framework Secretly Brings You Off-Policy RL Training", 2025.
 - The entropy bonus ``c`` falls linearly to zero over ``entropy_decay_updates``.
+
+Four options keep a policy from collapsing. All are off by default, and they can be combined:
+
+- ``kl_coef`` adds the divergence from the base model to the loss. Its term is ``w * (log pi - log base)^2 /
+  2``, the estimator k2 of Schulman, "Approximating KL Divergence", 2020. GRPO (arXiv:2402.03300, equation 4)
+  differentiates k3 instead, whose expected gradient is not that of KL(pi || base): Tang and Munos, "On a Few
+  Pitfalls in KL Divergence Gradient Estimation for RL", arXiv:2506.09477. The gradient of k2, ``(log pi - log
+  base) grad log pi``, is that of the same penalty in the reward. What is reported is k3: it has the same mean
+  as the divergence, and less variance. The reference is the base model, also with ``initial_lora_path``.
+- ``clip_low`` and ``clip_high`` clip the ratio ``pi / mu`` as PPO does (Schulman et al., arXiv:1707.06347,
+  equation 7): a token beyond the bound that its advantage pushes it over has no gradient. Separate bounds,
+  the upper one wider, are DAPO's "clip-higher" (Yu et al., arXiv:2503.14476). ``is_clip`` still
+  bounds the weight of the tokens that are left; as a bound on the ratio of tokens with a negative advantage
+  it is the "dual clip" of Ye et al., arXiv:1912.09729.
+- ``clip_cov_ratio`` and ``kl_cov_ratio``: see :mod:`unstable_stream.algorithms.covariance`.
+- ``target_entropy`` adapts the entropy bonus as Skywork-OR1 does (He et al., arXiv:2505.22312): the
+  coefficient rises by ``entropy_coef_step`` after an update whose entropy was below the target, falls by it
+  after one above, and acts only below the target.
+
+An entropy bonus pulls towards the uniform distribution over the *whole vocabulary*. In a game whose answer is
+one token of a few legal ones among 49,152, most of what it adds are answers that mean nothing. Keep it small,
+and prefer ``kl_coef``, which pulls towards text.
 """
 
 import math
 from collections.abc import Mapping
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import torch
 from torch import Tensor
 
-from unstable_stream.algorithms.base import BaseAlgo, TokenBatch
+from unstable_stream.algorithms.base import BaseAlgo, TokenBatch, divergence_k3
+from unstable_stream.algorithms.covariance import clip_cov_tokens, kl_cov_tokens, token_covariances
 from unstable_stream.errors import LearnerError
 from unstable_stream.update_decisions import Admission, TrainingSample, admission
 
@@ -31,6 +54,13 @@ __all__ = ["Reinforce"]
 
 _MAX_LOG_RATIO: Final = 20.0
 """Keeps the reported ratio finite (e^20 = 5e8). It is far above any useful ``is_clip``."""
+
+_OPTIONAL: Final = {
+    "clipped": "clip_fraction",
+    "left_out": "clip_cov_fraction",
+    "kl_to_base": "kl_to_base",
+}
+"""Sum over tokens and the metric of its mean, each there only if the option is on."""
 
 
 class Reinforce(BaseAlgo):
@@ -43,6 +73,19 @@ class Reinforce(BaseAlgo):
         truncated_turns: the treatment of turns cut at the token limit. ``train``: like any other turn.
             ``mask``: they count in the batch mean but contribute nothing. ``drop``: they are left out and
             recorded as ``truncated``.
+        kl_coef: weight of the divergence from the base model; 0: it is not computed.
+        clip_low: tokens with a negative advantage and a ratio below ``1 - clip_low`` have no gradient; PPO
+            uses 0.2. ``None``: no bound.
+        clip_high: the same for a positive advantage and a ratio above ``1 + clip_high``; DAPO uses 0.28.
+        clip_cov_ratio: share of the tokens that Clip-Cov leaves out; 0: off, the paper's is 2e-4.
+        clip_cov_lb: lower bound of the covariance of a token that Clip-Cov may leave out.
+        clip_cov_ub: upper bound of the same. Both suppose advantages with a standard deviation of 1.
+        kl_cov_ratio: share of the tokens that KL-Cov penalises; 0: off, the paper's is 2e-4 to 2e-3.
+        kl_cov_coef: weight of KL-Cov's penalty, the absolute log ratio to the policy that sampled.
+        target_entropy: nats. The entropy bonus begins at ``entropy_coef`` and adapts so that the mean entropy
+            of the trained tokens does not fall below it; ``entropy_decay_updates`` has no effect. ``None``:
+            the bonus does not adapt.
+        entropy_coef_step: how far the adaptive bonus moves after each update.
 
     Advantages of zero give a gradient of exactly zero. A row with advantage zero still contributes its
     entropy.
@@ -55,6 +98,16 @@ class Reinforce(BaseAlgo):
         entropy_coef: float = 0.0,
         entropy_decay_updates: int | None = None,
         truncated_turns: Literal["train", "mask", "drop"] = "train",
+        kl_coef: float = 0.0,
+        clip_low: float | None = None,
+        clip_high: float | None = None,
+        clip_cov_ratio: float = 0.0,
+        clip_cov_lb: float = 1.0,
+        clip_cov_ub: float = 5.0,
+        kl_cov_ratio: float = 0.0,
+        kl_cov_coef: float = 1.0,
+        target_entropy: float | None = None,
+        entropy_coef_step: float = 0.005,
     ) -> None:
         if is_clip is not None and not is_clip > 0:
             raise LearnerError(f"is_clip is {is_clip}; expected a positive number, or None for no correction")
@@ -66,17 +119,54 @@ class Reinforce(BaseAlgo):
             )
         if truncated_turns not in ("train", "mask", "drop"):
             raise LearnerError(f"truncated_turns is {truncated_turns!r}; expected 'train', 'mask' or 'drop'")
+        for name, value in (("kl_coef", kl_coef), ("kl_cov_coef", kl_cov_coef)):
+            if not value >= 0:
+                raise LearnerError(f"{name} is {value}; expected 0 or more")
+        for name, value in (("clip_cov_ratio", clip_cov_ratio), ("kl_cov_ratio", kl_cov_ratio)):
+            if not 0 <= value <= 1:
+                raise LearnerError(f"{name} is {value}; expected a share from 0 to 1")
+        if clip_low is not None and not 0 < clip_low <= 1:
+            raise LearnerError(
+                f"clip_low is {clip_low}; expected above 0 and at most 1, or None for no bound"
+            )
+        for name, bound in (("clip_high", clip_high), ("target_entropy", target_entropy)):
+            if bound is not None and not bound > 0:
+                raise LearnerError(f"{name} is {bound}; expected a positive number, or None")
+        if not entropy_coef_step > 0:
+            raise LearnerError(f"entropy_coef_step is {entropy_coef_step}; expected a positive number")
+        if not clip_cov_lb < clip_cov_ub:
+            raise LearnerError(
+                f"clip_cov_lb is {clip_cov_lb}; expected less than clip_cov_ub = {clip_cov_ub}"
+            )
         self.is_clip = is_clip
         self.entropy_coef = entropy_coef
         self.entropy_decay_updates = entropy_decay_updates
         self.truncated_turns = truncated_turns
+        self.kl_coef = kl_coef
+        self.clip_low = clip_low
+        self.clip_high = clip_high
+        self.clip_cov_ratio = clip_cov_ratio
+        self.clip_cov_lb = clip_cov_lb
+        self.clip_cov_ub = clip_cov_ub
+        self.kl_cov_ratio = kl_cov_ratio
+        self.kl_cov_coef = kl_cov_coef
+        self.target_entropy = target_entropy
+        self.entropy_coef_step = entropy_coef_step
+        self._adapted_coef = entropy_coef
+        self._last_entropy: float | None = None
 
     def admit(self, sample: TrainingSample) -> Admission:
         """Decide about one sample: by ``truncated_turns`` at the token limit, else by the base rule."""
         return admission(sample, max_train_len=self.max_train_len, truncated_turns=self.truncated_turns)
 
     def entropy_weight(self, update: int) -> float:
-        """Return the weight of the entropy bonus in ``update`` (counted from 1)."""
+        """Return the weight of the entropy bonus in ``update`` (counted from 1).
+
+        With a target it is a function of the updates before, and ``update`` must be the next one.
+        """
+        if self.target_entropy is not None:
+            above = self._last_entropy is not None and self._last_entropy > self.target_entropy
+            return 0.0 if above else self._adapted_coef
         if self.entropy_decay_updates is None:
             return self.entropy_coef
         return self.entropy_coef * max(0.0, 1.0 - (update - 1) / self.entropy_decay_updates)
@@ -84,31 +174,70 @@ class Reinforce(BaseAlgo):
     def update(self, batch: TokenBatch, *, scale: float, update: int) -> Mapping[str, Tensor]:
         """Accumulate the gradient of the loss above; see :meth:`BaseAlgo.update`."""
         entropy_weight = self.entropy_weight(update)
+        base = self.score_base(batch) if self.kl_coef > 0 else None
         logprobs, entropy = self.score(batch, entropy_grad=entropy_weight > 0)
         with torch.no_grad():
             log_ratio = (logprobs - batch.behaviour_logprobs).clamp(max=_MAX_LOG_RATIO)
             ratio = log_ratio.exp()
-            weight = ratio.clamp(max=self.is_clip) if self.is_clip is not None else torch.ones_like(ratio)
-            clipped = ratio > (self.is_clip if self.is_clip is not None else math.inf)
-        objective = (weight * batch.advantages * logprobs).sum()
+            weight = self._weight(ratio)
+            truncated = ratio > (self.is_clip if self.is_clip is not None else math.inf)
+            clipped = self._beyond_clip(ratio, batch.advantages)
+            covariances = token_covariances(batch.advantages, logprobs)
+            if self.clip_cov_ratio > 0:
+                left_out = clip_cov_tokens(
+                    covariances,
+                    ~clipped,
+                    ratio=self.clip_cov_ratio,
+                    low=self.clip_cov_lb,
+                    high=self.clip_cov_ub,
+                )
+            else:
+                left_out = torch.zeros_like(clipped)
+            trained = ~(clipped | left_out)
+        objective = (weight * trained * batch.advantages * logprobs).sum()
         if entropy_weight > 0:
             objective = objective + entropy_weight * entropy.sum()
+        if base is not None:
+            objective = objective - self.kl_coef * (weight * (logprobs - base).square() / 2).sum()
+        if self.kl_cov_ratio > 0:
+            penalised = kl_cov_tokens(covariances, ratio=self.kl_cov_ratio)
+            moved = (logprobs - batch.behaviour_logprobs).abs()
+            objective = objective - self.kl_cov_coef * (penalised * moved).sum()
         loss = objective * (-scale / self.max_generation_len)
         loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
         with torch.no_grad():
-            return {
+            sums = {
                 "loss": loss.detach(),
                 "tokens": ratio.new_tensor(len(ratio)),
                 "rows": ratio.new_tensor(len(batch.row_advantages)),
                 "entropy": entropy.detach().sum(),
+                "entropy_coef": ratio.new_tensor(entropy_weight * len(ratio)),
                 "ratio": ratio.sum(),
                 "max_ratio": ratio.max(),
-                "clipped": clipped.float().sum(),
+                "truncated": truncated.float().sum(),
                 # Schulman's k3 estimator of KL(behaviour || policy): never negative, zero when equal.
                 "kl": (ratio - 1.0 - log_ratio).sum(),
                 "advantage": batch.row_advantages.sum(),
                 "advantage_square": batch.row_advantages.square().sum(),
             }
+            if self.clip_low is not None or self.clip_high is not None:
+                sums["clipped"] = clipped.float().sum()
+            if self.clip_cov_ratio > 0:
+                sums["left_out"] = left_out.float().sum()
+            if base is not None:
+                sums["kl_to_base"] = divergence_k3(logprobs, base).sum()
+            return sums
+
+    def _weight(self, ratio: Tensor) -> Tensor:
+        if self.is_clip is not None:
+            return ratio.clamp(max=self.is_clip)
+        # PPO's clipped objective is one of the ratio itself.
+        return ratio if self.clip_low is not None or self.clip_high is not None else torch.ones_like(ratio)
+
+    def _beyond_clip(self, ratio: Tensor, advantages: Tensor) -> Tensor:
+        above = ratio > (math.inf if self.clip_high is None else 1.0 + self.clip_high)
+        below = ratio < (-math.inf if self.clip_low is None else 1.0 - self.clip_low)
+        return torch.where(advantages > 0, above, below & (advantages < 0))
 
     def summarize(self, totals: Mapping[str, float]) -> dict[str, float]:
         """Return means per token, or per sample for advantages and lengths; without tokens only their number,
@@ -123,10 +252,31 @@ class Reinforce(BaseAlgo):
             "completion_tokens": tokens,
             "completion_length": tokens / rows,
             "entropy": totals["entropy"] / tokens,
+            "entropy_coef": totals["entropy_coef"] / tokens,
             "is_ratio_mean": totals["ratio"] / tokens,
             "is_ratio_max": totals["max_ratio"],
-            "is_clipped_fraction": totals["clipped"] / tokens,
+            "is_clipped_fraction": totals["truncated"] / tokens,
             "approx_kl": totals["kl"] / tokens,
             "advantage_mean": mean,
             "advantage_std": math.sqrt(max(0.0, totals["advantage_square"] / rows - mean * mean)),
+            **{name: totals[key] / tokens for key, name in _OPTIONAL.items() if key in totals},
         }
+
+    def finish_update(self, metrics: Mapping[str, float]) -> None:
+        """Move the adaptive entropy bonus by the update's entropy."""
+        if self.target_entropy is None or "entropy" not in metrics:
+            return
+        self._last_entropy = metrics["entropy"]
+        step = self.entropy_coef_step if self._last_entropy < self.target_entropy else -self.entropy_coef_step
+        self._adapted_coef = max(0.0, self._adapted_coef + step)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of the adaptive entropy bonus; empty without a target."""
+        if self.target_entropy is None:
+            return {}
+        return {"entropy_coef": self._adapted_coef, "entropy": self._last_entropy}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore the adaptive entropy bonus; a checkpoint without its state begins at ``entropy_coef``."""
+        self._adapted_coef = state.get("entropy_coef", self.entropy_coef)
+        self._last_entropy = state.get("entropy")

@@ -5,7 +5,8 @@ A directory holds::
     adapter_config.json         PEFT's format
     adapter_model.safetensors   PEFT's format
     optimizer.pt                optimizer state (absent when saved light or pruned)
-    state.json                  update number, positions, seed, settings, sha256 of the files above
+    state.json                  update number, positions, seed, settings, the algorithm's own state, sha256 of
+                                the files above
 
 The learning rate and all random choices are functions of settings, seed and update number. So a checkpoint
 needs no other schedule state or random state.
@@ -79,6 +80,8 @@ class CheckpointState:
     """The next offset by ``topic[partition]``, as in the learner update."""
     settings: dict[str, Any] = field(default_factory=dict)
     """The optimizer and schedule settings of the training, for readers. They are not restored."""
+    algorithm: dict[str, Any] = field(default_factory=dict)
+    """The algorithm's own state, as its ``state_dict`` returned it; empty if it has none."""
 
 
 @dataclass(frozen=True, slots=True)

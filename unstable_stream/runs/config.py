@@ -309,6 +309,33 @@ class ReinforceConfig(_Section):
     """Entropy bonus at the first update, falling linearly to 0 at the last."""
     truncated_turns: Literal["train", "mask", "drop"] = "train"
     """Treatment of completions cut at the token limit."""
+    kl_coef: float = Field(0.0, ge=0)
+    """Weight of the divergence from the base model in the loss."""
+    clip_low: float | None = Field(None, gt=0, le=1)
+    """PPO's clipping: no gradient for a negative advantage and a ratio below 1 minus this; ``None``: off."""
+    clip_high: float | None = Field(None, gt=0)
+    """PPO's clipping: no gradient for a positive advantage and a ratio above 1 plus this; ``None``: off."""
+    clip_cov_ratio: float = Field(0.0, ge=0, le=1)
+    """Clip-Cov: share of the tokens that are left out of the gradient; 0: off."""
+    clip_cov_lb: float = 1.0
+    """Clip-Cov leaves out only tokens whose part of the covariance is above this,"""
+    clip_cov_ub: float = 5.0
+    """and below this."""
+    kl_cov_ratio: float = Field(0.0, ge=0, le=1)
+    """KL-Cov: share of the tokens that are penalised; 0: off."""
+    kl_cov_coef: float = Field(1.0, ge=0)
+    """KL-Cov: weight of the penalty."""
+    target_entropy: float | None = Field(None, gt=0)
+    """The entropy bonus begins at ``entropy_coef`` and adapts to hold the mean entropy of the trained tokens
+    at this many nats; ``None``: it falls linearly."""
+    entropy_coef_step: float = Field(0.005, gt=0)
+    """Change of the adaptive entropy bonus after each update."""
+
+    @pydantic.model_validator(mode="after")
+    def _check_bounds(self) -> Self:
+        if self.clip_cov_lb >= self.clip_cov_ub:
+            raise ValueError(f"clip_cov_lb={self.clip_cov_lb} must be below clip_cov_ub={self.clip_cov_ub}")
+        return self
 
 
 def _algorithm_tag(value: Any) -> str:

@@ -1,0 +1,224 @@
+"""The options against collapse, worked out by hand on a bigram table."""
+
+import math
+
+import pytest
+import torch
+
+from tests.algorithms.policies import AdaptedBigramPolicy, BigramPolicy
+from tests.algorithms.test_reinforce import UNIFORM, bound, gradient, sample
+from unstable_stream.algorithms import Reinforce
+from unstable_stream.algorithms.covariance import clip_cov_tokens, kl_cov_tokens, token_covariances
+from unstable_stream.errors import LearnerError
+
+LOGITS = torch.tensor([1.0, 0.0, -1.0, 0.5])
+
+
+def with_row(policy: BigramPolicy, row: int, logits: torch.Tensor) -> BigramPolicy:
+    with torch.no_grad():
+        policy.table.weight[row] = logits
+    return policy
+
+
+# -- divergence from the base model ----------------------------------------------------------
+
+
+def test_the_penalty_pulls_towards_the_base_model_by_the_log_ratio() -> None:
+    """With advantage 0 only ``w b (log pi - log base) grad log pi / L`` is left; the base is uniform."""
+    policy = with_row(AdaptedBigramPolicy(), 0, LOGITS)
+    logprob = torch.log_softmax(LOGITS, 0)[2].item()
+    on_policy = sample([0], [2], advantage=0.0, logprobs=[logprob])
+    grad, sums = gradient(Reinforce(kl_coef=0.5), [on_policy], policy)
+    log_ratio = logprob - UNIFORM
+    one_hot = torch.tensor([0.0, 0.0, 1.0, 0.0])
+    torch.testing.assert_close(grad[0], 0.5 * log_ratio * (one_hot - torch.softmax(LOGITS, 0)) / 10)
+    assert sums["kl_to_base"] == pytest.approx(math.exp(-log_ratio) - 1 + log_ratio, rel=1e-5)
+    assert sums["loss"] == pytest.approx(0.5 * log_ratio**2 / 2 / 10, rel=1e-5)
+
+
+def test_the_expected_penalty_is_the_gradient_of_the_divergence() -> None:
+    """Over all tokens, weighted by the policy, k2 gives exactly the gradient of KL(policy || base)."""
+    distribution = torch.softmax(LOGITS, 0)
+    expected = torch.zeros(4)
+    for token, probability in enumerate(distribution.tolist()):
+        policy = with_row(AdaptedBigramPolicy(), 0, LOGITS)
+        one = sample([0], [token], advantage=0.0, logprobs=[math.log(probability)])
+        expected += probability * gradient(Reinforce(kl_coef=1.0), [one], policy)[0][0]
+    logits = LOGITS.clone().requires_grad_()
+    log_policy = torch.log_softmax(logits, 0)
+    ((log_policy.exp() * (log_policy - UNIFORM)).sum() / 10).backward()  # type: ignore[no-untyped-call]
+    torch.testing.assert_close(expected, logits.grad)
+
+
+def test_the_adapter_is_on_again_after_scoring_the_base_model() -> None:
+    policy = with_row(AdaptedBigramPolicy(), 0, LOGITS)
+    algorithm = bound(Reinforce(), policy)
+    batch = algorithm.prepare_batch([sample([0], [2])])
+    assert algorithm.has_base
+    assert algorithm.score_base(batch).tolist() == pytest.approx([UNIFORM])
+    expected = torch.log_softmax(LOGITS, 0)[2].item()
+    assert algorithm.score(batch)[0].tolist() == pytest.approx([expected])
+    log_ratio = UNIFORM - expected
+    assert algorithm.divergence([sample([0], [2])]).tolist() == pytest.approx(
+        [math.exp(log_ratio) - 1 - log_ratio], rel=1e-5
+    )
+
+
+def test_a_policy_without_an_adapter_has_no_base_model() -> None:
+    algorithm = bound(Reinforce(kl_coef=0.1), BigramPolicy())
+    assert not algorithm.has_base
+    with pytest.raises(LearnerError, match="no adapter to switch off"):
+        algorithm.update(algorithm.prepare_batch([sample([0], [1])]), scale=1.0, update=1)
+
+
+# -- PPO's clipping --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("advantage", "ratio", "trained"),
+    [
+        (1.0, 1.3, False),  # above 1.28: it has moved far enough
+        (1.0, 1.27, True),
+        (1.0, 0.5, True),  # it moved the wrong way: the gradient brings it back
+        (-1.0, 0.79, False),
+        (-1.0, 0.81, True),
+        (-1.0, 1.9, True),
+    ],
+)
+def test_only_what_moved_too_far_is_clipped(advantage: float, ratio: float, trained: bool) -> None:
+    one = sample([0], [1], advantage, logprobs=[UNIFORM - math.log(ratio)])
+    grad, sums = gradient(Reinforce(clip_low=0.2, clip_high=0.28), [one])
+    plain, _ = gradient(Reinforce(is_clip=None), [sample([0], [1], advantage)])
+    torch.testing.assert_close(grad, plain * ratio if trained else torch.zeros(4, 4))
+    assert sums["clipped"] == (not trained)
+
+
+def test_clipping_is_the_gradient_of_ppos_objective() -> None:
+    rows = [
+        sample([token], [1], advantage, logprobs=[UNIFORM + shift])
+        for token, (advantage, shift) in enumerate([(2.0, 0.4), (2.0, -0.4), (-1.0, 0.4), (-1.0, -0.4)])
+    ]
+    policy = BigramPolicy()
+    algorithm = bound(Reinforce(is_clip=None), policy)
+    batch = algorithm.prepare_batch(rows)
+    ratio = (algorithm.score(batch)[0] - batch.behaviour_logprobs).exp()
+    surrogate = torch.minimum(ratio * batch.advantages, ratio.clamp(0.8, 1.2) * batch.advantages)
+    (-surrogate.sum() / 4 / 10).backward()  # type: ignore[no-untyped-call]
+    grad, _ = gradient(Reinforce(is_clip=None, clip_low=0.2, clip_high=0.2), rows)
+    torch.testing.assert_close(grad, policy.table.weight.grad)
+
+
+# -- Clip-Cov and KL-Cov ---------------------------------------------------------------------
+
+
+def test_covariances_are_centred_products() -> None:
+    found = token_covariances(torch.tensor([2.0, 0.0, -2.0, 0.0]), torch.tensor([-1.0, -1.0, -5.0, -5.0]))
+    assert found.tolist() == [4.0, 0.0, 4.0, 0.0]  # means 0 and -3
+
+
+def test_clip_cov_draws_only_between_its_bounds() -> None:
+    covariances = torch.tensor([0.5, 1.0, 2.0, 4.9, 5.0, 3.0])
+    eligible = torch.tensor([True, True, True, True, True, False])
+    everything = clip_cov_tokens(covariances, eligible, ratio=1.0, low=1.0, high=5.0)
+    assert everything.tolist() == [False, False, True, True, False, False]
+    drawn = set()
+    for seed in range(20):
+        torch.manual_seed(seed)
+        one = clip_cov_tokens(covariances, eligible, ratio=2e-4, low=1.0, high=5.0)
+        assert one.sum() == 1  # int(6 x 2e-4) is 0: the authors' code takes at least one
+        drawn.add(int(one.nonzero()))
+    assert drawn == {2, 3}
+    assert not clip_cov_tokens(covariances, eligible, ratio=0.5, low=6.0, high=9.0).any()
+
+
+def test_kl_cov_takes_the_largest() -> None:
+    covariances = torch.tensor([0.5, -9.0, 2.0, 4.9])
+    assert kl_cov_tokens(covariances, ratio=0.5).tolist() == [False, False, True, True]
+    assert kl_cov_tokens(covariances, ratio=2e-4).tolist() == [False, False, False, True]
+
+
+ROWS = [
+    sample([0], [1], 2.0, logprobs=[UNIFORM + 0.3]),
+    sample([1], [1], -2.0, logprobs=[UNIFORM]),
+    sample([2], [1], 0.5, logprobs=[UNIFORM]),
+    sample([3], [1], -0.5, logprobs=[UNIFORM]),
+]
+
+
+def skewed() -> BigramPolicy:
+    """Token 1 is likely after 0, so its positive advantage there carries most of the covariance."""
+    return with_row(BigramPolicy(), 0, torch.tensor([0.0, 4.0, 0.0, 0.0]))
+
+
+def test_clip_cov_removes_the_gradient_of_the_chosen_token() -> None:
+    plain, _ = gradient(Reinforce(), ROWS, skewed())
+    clip_cov = Reinforce(clip_cov_ratio=0.25, clip_cov_lb=1.0, clip_cov_ub=5.0)
+    left_out, sums = gradient(clip_cov, ROWS, skewed())
+    assert sums["left_out"] == 1
+    assert torch.count_nonzero(left_out[0]) == 0
+    torch.testing.assert_close(left_out[1:], plain[1:])
+
+
+def test_kl_cov_pulls_the_chosen_token_back() -> None:
+    plain, _ = gradient(Reinforce(), ROWS, skewed())
+    pulled, _ = gradient(Reinforce(kl_cov_ratio=0.25, kl_cov_coef=0.7), ROWS, skewed())
+    one_hot = torch.tensor([0.0, 1.0, 0.0, 0.0])
+    towards = 0.7 * (one_hot - torch.softmax(torch.tensor([0.0, 4.0, 0.0, 0.0]), 0)) / 4 / 10
+    torch.testing.assert_close(pulled[0] - plain[0], towards)  # it is likelier than when sampled
+    torch.testing.assert_close(pulled[1:], plain[1:])
+
+
+# -- a target for the entropy ----------------------------------------------------------------
+
+
+def test_the_bonus_follows_the_entropy() -> None:
+    algorithm = Reinforce(entropy_coef=0.01, target_entropy=0.5, entropy_coef_step=0.004)
+    weights = []
+    for update, entropy in enumerate([0.6, 0.4, 0.3, 0.4, 0.6, 0.6, 0.7, 0.9, 0.2], start=1):
+        weights.append(algorithm.entropy_weight(update))
+        algorithm.finish_update({"entropy": entropy})
+    weights.append(algorithm.entropy_weight(10))
+    # The coefficient: .01 .006 .010 .014 .018 .014 .010 .006 .002 .006; it acts only below the target.
+    assert weights == pytest.approx([0.01, 0.0, 0.010, 0.014, 0.018, 0.0, 0.0, 0.0, 0.0, 0.006])
+
+
+def test_the_state_of_the_bonus_is_restored() -> None:
+    algorithm = Reinforce(target_entropy=0.5)
+    assert algorithm.state_dict() == {"entropy_coef": 0.0, "entropy": None}
+    algorithm.finish_update({"entropy": 0.1})
+    algorithm.finish_update({"completion_tokens": 0.0})  # an update without a token says nothing
+    again = Reinforce(target_entropy=0.5)
+    again.load_state_dict(algorithm.state_dict())
+    assert again.entropy_weight(2) == algorithm.entropy_weight(2) == 0.005
+    again.load_state_dict({})  # a checkpoint from before the option was on
+    assert again.entropy_weight(2) == 0.0
+    assert Reinforce().state_dict() == {}
+
+
+def test_summaries_name_the_options_that_are_on() -> None:
+    algorithm = Reinforce(kl_coef=0.1, clip_low=0.2, clip_cov_ratio=0.5, entropy_coef=0.25)
+    _, sums = gradient(algorithm, [sample([0], [1, 2])], AdaptedBigramPolicy())
+    metrics = algorithm.summarize(sums)
+    assert (metrics["kl_to_base"], metrics["clip_fraction"], metrics["clip_cov_fraction"]) == (0, 0, 0)
+    assert metrics["entropy_coef"] == 0.25
+    _, sums = gradient(Reinforce(), [sample([0], [1, 2])], AdaptedBigramPolicy())
+    assert not {"kl_to_base", "clip_fraction", "clip_cov_fraction"} & Reinforce().summarize(sums).keys()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"kl_coef": -1.0},
+        {"clip_low": 1.5},
+        {"clip_high": 0.0},
+        {"clip_cov_ratio": 2.0},
+        {"clip_cov_lb": 6.0},
+        {"kl_cov_ratio": -0.1},
+        {"kl_cov_coef": -0.1},
+        {"target_entropy": 0.0},
+        {"entropy_coef_step": 0.0},
+    ],
+)
+def test_impossible_settings_are_refused(arguments: dict[str, float]) -> None:
+    with pytest.raises(LearnerError, match=next(iter(arguments))):
+        Reinforce(**arguments)  # type: ignore[arg-type]
