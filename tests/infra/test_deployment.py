@@ -15,6 +15,7 @@ import yaml
 
 from unstable_stream.cli import app
 from unstable_stream.runs.config import VllmEngineConfig, parse_config, read_toml
+from unstable_stream.runs.placement import Machine, place
 
 ROOT = Path(__file__).parents[2]
 COMPOSE = ROOT / "docker-compose.kafka.yml"
@@ -244,7 +245,8 @@ def test_the_run_on_the_cluster_is_a_valid_configuration_that_fits_its_gpus() ->
     cluster = job["spec"]["rayClusterSpec"]
     workers = sum(group["replicas"] for group in cluster["workerGroupSpecs"])
     assert isinstance(config.engine, VllmEngineConfig)
-    assert config.collector.num_actors * config.engine.num_gpus == workers, "the learner has the head's"
+    plan = place(config, [Machine(gpus=1)] * (1 + workers))
+    assert [share.num_gpus for share in plan.shares] == [1.0] * (1 + workers), "the learner has the head's"
     assert set(config.external) == {"processors", "archiver"}
     deployments = {d["metadata"]["name"].removeprefix("unstable-stream-") for d in manifests("Deployment")}
     assert set(config.external) <= deployments

@@ -23,6 +23,7 @@ from unstable_stream.log_lines import get_logger
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.runs.history import run_started
+from unstable_stream.runs.placement import Placement
 from unstable_stream.workers.collector import Collector
 from unstable_stream.workers.engine import LocalEngine, build_engine
 from unstable_stream.workers.rollout import RolloutWorker
@@ -58,8 +59,17 @@ class InlineService:
 class InlineServices:
     """Starts and stops services in the same way as :class:`~unstable_stream.launch.supervisor.Supervisor`."""
 
-    def __init__(self, log: EventLog, run_id: str, config: RunConfig, data: DataDir, model_path: str) -> None:
+    def __init__(
+        self,
+        log: EventLog,
+        run_id: str,
+        config: RunConfig,
+        data: DataDir,
+        model_path: str,
+        placement: Placement,
+    ) -> None:
         """Take a ``log`` that all services share and the caller closes."""
+        self._placement = placement
         self._event_log = log
         self._run_id = run_id
         self._config = config
@@ -131,7 +141,9 @@ class InlineServices:
     def _load_learner(self) -> "LearnerService":
         from unstable_stream.workers.learner import LearnerService  # loads torch
 
-        return LearnerService(self._config, self._run_id, self._data, self._model_path)
+        return LearnerService(
+            self._config, self._run_id, self._data, self._model_path, self._placement.learner
+        )
 
     async def _collect(self, stop: asyncio.Event) -> None:
         started = await run_started(self._event_log, self._run_id)
@@ -147,7 +159,7 @@ class InlineServices:
             await engine.close()
 
     def _load_engine(self) -> Engine:
-        return build_engine(self._config, self._model_path)
+        return build_engine(self._config, self._model_path, self._placement.engines[0])
 
     async def _load(self, load: Callable[[], T]) -> T:
         # In a copy of the context, which holds the permission to load code.

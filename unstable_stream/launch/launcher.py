@@ -17,12 +17,14 @@ import signal
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, Protocol, TypeAlias
 
 from unstable_stream.errors import ConfigError, RunError, ServiceError, UnstableStreamError
 from unstable_stream.events import GameStarted
 from unstable_stream.extensions import ALLOW_CODE, allowed_patterns
 from unstable_stream.inference.base_model import resolve_model
+from unstable_stream.launch.machine import this_machine
 from unstable_stream.launch.preflight import check_config
 from unstable_stream.log.open import opened_log
 from unstable_stream.log.port import EventLog
@@ -34,6 +36,7 @@ from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.runs.fork import Fork
 from unstable_stream.runs.history import run_started
+from unstable_stream.runs.placement import Machine, Placement, place
 from unstable_stream.runs.recording import finish_run, new_run_id, start_run
 from unstable_stream.runs.resume import resume_run
 from unstable_stream.tracking.service_reports import LAUNCHER, Reporter, Service, service_values
@@ -133,6 +136,12 @@ async def launch(
         # Loaded before anything is written, because Ray may not be installed.
         from unstable_stream.launch.ray import cluster  # noqa: F401
     model_path = await asyncio.to_thread(resolve_model, config.model)
+    plan = partial(place, config)
+    here: Placement | None = None
+    if config.backend == "inline" or "RAY_ADDRESS" not in os.environ:
+        here = plan([await asyncio.to_thread(this_machine)])  # of a cluster only Ray knows the machines
+        for line in here.describe():
+            progress(line)
     run_id = resume or run_id or new_run_id(config.name)
     opened = opened_log(config.log, data.log, synchronous=config.synchronous)
     with _stopped_by_signals(stop):
@@ -141,7 +150,7 @@ async def launch(
             remember_code(config, data.own_code(run_id))  # first: without it the owner could not resume
             await _record(log, run_id, config, resume=resume is not None, fork=fork)
             on_start(run_id)
-            services = _services(log, run_id, config, data, model_path)
+            services = _services(log, run_id, config, data, model_path, plan, here)
             viewer = asyncio.ensure_future(watch(log, run_id, config, services.services)) if watch else None
             first_game = asyncio.ensure_future(_tell_of_first_game(log, run_id, progress))
             try:
@@ -181,16 +190,26 @@ async def _record(log: EventLog, run_id: str, config: RunConfig, *, resume: bool
     await resume_run(log, run_id, config)
 
 
-def _services(log: EventLog, run_id: str, config: RunConfig, data: DataDir, model_path: str) -> _Services:
+def _services(
+    log: EventLog,
+    run_id: str,
+    config: RunConfig,
+    data: DataDir,
+    model_path: str,
+    plan: Callable[[list[Machine]], Placement],
+    here: Placement | None,
+) -> _Services:
     if config.backend == "inline":
+        assert here is not None
         from unstable_stream.launch.inline import InlineServices  # loads the games
 
-        return InlineServices(log, run_id, config, data, model_path)
+        return InlineServices(log, run_id, config, data, model_path, here)
     from unstable_stream.launch.ray.services import RayServices
 
     return RayServices(
         ["--run", run_id, "--data", str(data.root.absolute()), "--log", config.log, "--die-with-parent"],
         data.service_logs(run_id),
+        plan=plan,
         max_restarts=config.max_restarts,
         environment={
             "PYTHONUNBUFFERED": "1",

@@ -128,6 +128,7 @@ class StandardLearner(Generic[SampleT, BatchT]):
         ckpt_root: the directory of checkpoints; each has a directory there, named by model uid.
         device: default: CUDA if there is one. bfloat16 autocast on CUDA, float32 on a CPU.
         num_threads: PyTorch threads of this process; ``None``: do not change them.
+        gpu_memory_fraction: the most of the GPU's memory that this process may take; ``None``: no bound.
 
     Raises:
         LearnerError: the settings cannot work, or the base model cannot be loaded or adapted.
@@ -157,6 +158,7 @@ class StandardLearner(Generic[SampleT, BatchT]):
         device: str | torch.device | None = None,
         seed: int = 0,
         num_threads: int | None = None,
+        gpu_memory_fraction: float | None = None,
     ) -> None:
         _check_positive(
             batch_size=batch_size,
@@ -190,6 +192,9 @@ class StandardLearner(Generic[SampleT, BatchT]):
         self.lr_schedule = LrSchedule.from_settings(lr_schedule)
         self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         self._on_gpu = self.device.type == "cuda"
+        if self._on_gpu and gpu_memory_fraction is not None:
+            # What is beyond belongs to an engine, which could not start anew if it were taken.
+            torch.cuda.set_per_process_memory_fraction(gpu_memory_fraction, self.device)
         self._step = 0
         self._samples_seen = 0
         self._broken: str | None = None

@@ -177,6 +177,9 @@ class TransformersEngineConfig(_Section):
     """Context length; ``None``: the model's own."""
     num_threads: PositiveInt | None = 1
     """Compute threads of one engine; ``None``: all cores."""
+    num_gpus: float | None = Field(None, ge=0)
+    """GPUs of each engine, or a fraction of one; ``None``: shared out (docs/engines.md); ignored where there
+    are none."""
 
 
 class VllmEngineConfig(_Section):
@@ -186,11 +189,15 @@ class VllmEngineConfig(_Section):
     max_parallel_seq: PositiveInt = 128
     max_loras: PositiveInt = 5
     max_model_len: PositiveInt | None = None
-    gpu_memory_utilization: float = Field(0.85, gt=0, le=1)
-    kv_cache_gb: float = Field(1.0, gt=0)
-    """Memory for the key-value cache without a GPU."""
-    num_gpus: float = Field(1.0, ge=0)
-    """GPUs each engine asks Ray for; ignored where there are none."""
+    gpu_memory_utilization: float | None = Field(None, gt=0, le=1)
+    """Share of the GPU's memory that an engine takes; ``None``: 0.85, or its part of a shared GPU."""
+    kv_cache_gb: float | None = Field(None, gt=0)
+    """Memory for the key-value cache in GiB; ``None``: 1 without a GPU, else what the share leaves."""
+    num_gpus: float | None = Field(None, ge=0)
+    """GPUs of each engine, or a fraction of one; ``None``: shared out (docs/engines.md); ignored where there
+    are none."""
+    tensor_parallel_size: PositiveInt = 1
+    """Number of GPUs, all of one machine, over which each engine splits the model."""
     extra_engine_args: dict[str, Any] = Field(default_factory=dict)
 
 
@@ -199,8 +206,8 @@ class EngineExtensionConfig(ExtensionConfig):
 
     max_model_len: PositiveInt | None = None
     """Context length that prompts are cut to; ``None``: not at all."""
-    num_gpus: float = Field(0.0, ge=0)
-    """GPUs each engine asks Ray for."""
+    num_gpus: float | None = Field(None, ge=0)
+    """GPUs each engine asks Ray for; ``None``: none."""
 
 
 def _engine_tag(value: Any) -> str:
@@ -380,6 +387,9 @@ class LearnerConfig(_Section):
     activation_checkpointing: bool = False
     num_threads: PositiveInt | None = 1
     """Compute threads without a GPU; ``None``: all cores."""
+    num_gpus: float | None = Field(None, ge=0, le=1)
+    """Part of a GPU; 0: it trains on the CPU; ``None``: a whole one, or half of the only one; ignored where
+    there are none."""
 
 
 class RunConfig(_Section):
@@ -532,10 +542,35 @@ class RunConfig(_Section):
                 f"learner.optimizer_steps={self.learner.optimizer_steps} exceeds "
                 f"learner.batch_size={self.learner.batch_size}: nothing would be left for a step"
             )
+        if self.learner.gradient_checkpointing and self.learner.activation_checkpointing:
+            raise ValueError(
+                "learner.gradient_checkpointing and learner.activation_checkpointing recompute the same "
+                "activations: set one of them"
+            )
+        _check_gpus(self.engine)
         if isinstance(self.engine, VllmEngineConfig) and self.lora.lora_rank not in VLLM_LORA_RANKS:
             ranks = ", ".join(map(str, VLLM_LORA_RANKS))
             raise ValueError(f"lora.lora_rank={self.lora.lora_rank}: vLLM takes one of {ranks}")
         return self
+
+
+def _check_gpus(engine: EngineConfig) -> None:
+    gpus = engine.num_gpus
+    if gpus is not None and gpus > 1 and gpus != int(gpus):
+        raise ValueError(f"engine.num_gpus={gpus:g}: expected a whole number, or a fraction of one GPU")
+    if not isinstance(engine, VllmEngineConfig):
+        return
+    parts = engine.tensor_parallel_size
+    if "tensor_parallel_size" in engine.extra_engine_args:
+        raise ValueError(
+            "engine.extra_engine_args.tensor_parallel_size: set engine.tensor_parallel_size instead, which "
+            "also reserves the GPUs"
+        )
+    if parts > 1 and gpus not in (None, parts):
+        raise ValueError(
+            f"engine.num_gpus={gpus:g} and engine.tensor_parallel_size={parts}: an engine split over "
+            f"{parts} GPUs has them for itself; leave engine.num_gpus out"
+        )
 
 
 def _spec_of(section: BaseModel) -> str | dict[str, Any]:

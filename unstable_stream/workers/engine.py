@@ -5,6 +5,7 @@ from typing import Protocol
 from unstable_stream.extensions import KINDS, build
 from unstable_stream.inference.engine import Engine, EngineStats
 from unstable_stream.runs.config import EngineExtensionConfig, RunConfig, VllmEngineConfig
+from unstable_stream.runs.placement import Share
 
 __all__ = ["EngineHandle", "LocalEngine", "build_engine"]
 
@@ -31,8 +32,8 @@ class LocalEngine:
         return self._engine.stats()
 
 
-def build_engine(config: RunConfig, model_path: str) -> Engine:
-    """Construct the configured engine in this process and load the model."""
+def build_engine(config: RunConfig, model_path: str, share: Share) -> Engine:
+    """Construct the configured engine in this process, on its share of the GPUs, and load the model."""
     engine = config.engine
     if isinstance(engine, VllmEngineConfig):
         from unstable_stream.inference.vllm.engine import VllmEngine
@@ -43,8 +44,9 @@ def build_engine(config: RunConfig, model_path: str) -> Engine:
             max_model_len=engine.max_model_len,
             max_loras=engine.max_loras,
             lora_rank=config.lora.lora_rank,
-            gpu_memory_utilization=engine.gpu_memory_utilization,
-            kv_cache_gb=engine.kv_cache_gb,
+            gpu_memory_utilization=share.memory_fraction or engine.gpu_memory_utilization,
+            kv_cache_gb=engine.kv_cache_gb or share.kv_cache_gb,
+            tensor_parallel_size=engine.tensor_parallel_size,
             extra_engine_args=engine.extra_engine_args,
         )
     if isinstance(engine, EngineExtensionConfig):
@@ -58,4 +60,6 @@ def build_engine(config: RunConfig, model_path: str) -> Engine:
         max_model_len=engine.max_model_len,
         max_loras=engine.max_loras,
         num_threads=engine.num_threads,
+        device=None if share.num_gpus else "cpu",
+        gpu_memory_fraction=share.memory_fraction,
     )

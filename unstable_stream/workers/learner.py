@@ -31,6 +31,7 @@ from unstable_stream.log_lines import get_logger
 from unstable_stream.reward_transformations import build_sampling
 from unstable_stream.runs.config import ReinforceConfig, RunConfig
 from unstable_stream.runs.data_dir import DataDir
+from unstable_stream.runs.placement import Share
 from unstable_stream.update_decisions import TrainingSample, decide_batch, decide_update, drawn_ids
 
 __all__ = ["LearnerService"]
@@ -42,7 +43,10 @@ _logger = get_logger(__name__)
 class LearnerService:
     """One run's learner: the training core, the buffer, and the log around them."""
 
-    def __init__(self, config: RunConfig, run_id: str, data: DataDir, model_path: str) -> None:
+    def __init__(
+        self, config: RunConfig, run_id: str, data: DataDir, model_path: str, share: Share | None = None
+    ) -> None:
+        """Load the model onto the learner's ``share`` of the GPUs; ``None``: a GPU of its own, if any."""
         self._config = config
         self._run_id = run_id
         settings = config.learner
@@ -70,6 +74,8 @@ class LearnerService:
             ckpt_root=data.checkpoints(run_id).absolute(),
             seed=config.seed,
             num_threads=settings.num_threads,
+            device=None if share is None or share.num_gpus else "cpu",
+            gpu_memory_fraction=None if share is None else share.memory_fraction,
         )
         self._buffer = StepBuffer(
             config.max_buffer_size,

@@ -78,6 +78,7 @@ class TransformersEngine:
         dtype: str = "auto",
         num_threads: int | None = None,
         kv_cache_bytes: int | None = None,
+        gpu_memory_fraction: float | None = None,
     ) -> None:
         """Load the model and start the computing thread.
 
@@ -92,6 +93,8 @@ class TransformersEngine:
             dtype: ``float32``, ``bfloat16``, ``float16``; ``auto`` is float32 on CPU, bfloat16 on CUDA.
             num_threads: Threads for the computing thread's matrix products; default: torch's setting.
             kv_cache_bytes: Bound of the key/value store; requests wait when it is full.
+            gpu_memory_fraction: The most of a GPU's memory that this process takes; default: no bound, and
+                half of what is free after loading for the key/value store.
 
         Raises:
             ConfigError: The model cannot be loaded or has layers this engine cannot batch; a limit is below
@@ -111,6 +114,7 @@ class TransformersEngine:
             max_loras=max_loras,
             max_rows=max_parallel_seq,
             store_bytes=kv_cache_bytes,
+            memory_fraction=gpu_memory_fraction,
         )
         self.max_model_len: Final = min(
             max_model_len or self._decoder.max_positions, self._decoder.max_positions

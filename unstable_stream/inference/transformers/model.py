@@ -166,9 +166,12 @@ class RowDecoder:
         max_loras: int,
         max_rows: int,
         store_bytes: int | None,
+        memory_fraction: float | None = None,
     ) -> None:
         """Load the model; see :class:`~unstable_stream.inference.transformers.engine.TransformersEngine`."""
         self._device = torch.device(device)
+        if self._device.type == "cuda" and memory_fraction is not None:
+            torch.cuda.set_per_process_memory_fraction(memory_fraction, self._device)
         self._model = _load_model(model_path, self._device, dtype)
         config = self._model.config.get_text_config()
         self.max_positions = int(config.max_position_embeddings)
@@ -183,7 +186,9 @@ class RowDecoder:
             (layers, 2, 0, heads, 0, size), dtype=next(self._model.parameters()).dtype, device=self._device
         )
         self._token_bytes = layers * 2 * heads * size * self._store.element_size()
-        self._store_bytes = store_bytes if store_bytes is not None else _default_store_bytes(self._device)
+        self._store_bytes = (
+            _default_store_bytes(self._device, memory_fraction) if store_bytes is None else store_bytes
+        )
         self._max_rows = max_rows
         self._lengths: list[int] = []
         self._uids: list[str | None] = []
@@ -363,9 +368,16 @@ def _rounded(length: int) -> int:
     return -(-length // _LENGTH_STEP) * _LENGTH_STEP
 
 
-def _default_store_bytes(device: torch.device) -> int:
-    """Half of what a CUDA device has free after loading; on CPU 4 GiB, touched only as far as rows reach."""
-    return torch.cuda.mem_get_info(device)[0] // 2 if device.type == "cuda" else 4 << 30
+def _default_store_bytes(device: torch.device, fraction: float | None) -> int:
+    """Half of what a CUDA device has free after loading, or of what is left of this process's fraction of it;
+    on CPU 4 GiB, touched only as far as rows reach.
+    """
+    if device.type != "cuda":
+        return 4 << 30
+    free, total = torch.cuda.mem_get_info(device)
+    if fraction is not None:
+        free = min(free, int(total * fraction) - torch.cuda.memory_reserved(device))
+    return max(0, free) // 2
 
 
 def _eos_token_ids(model: Any) -> frozenset[int]:

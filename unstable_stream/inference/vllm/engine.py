@@ -55,8 +55,9 @@ class VllmEngine:
         lora_rank: int = 32,
         max_cpu_loras: int | None = None,
         dtype: str = "auto",
-        gpu_memory_utilization: float = 0.85,
-        kv_cache_gb: float = 1.0,
+        gpu_memory_utilization: float | None = None,
+        kv_cache_gb: float | None = None,
+        tensor_parallel_size: int = 1,
         seed: int | None = None,
         enforce_eager: bool = False,
         extra_engine_args: Mapping[str, Any] | None = None,
@@ -71,8 +72,11 @@ class VllmEngine:
             lora_rank: Highest rank of an adapter.
             max_cpu_loras: Adapters kept in host memory beside the GPU's; default: twice ``max_loras``.
             dtype: ``float32``, ``bfloat16``, ``float16``; ``auto`` is what the model was saved in.
-            gpu_memory_utilization: Share of the GPU's memory for weights and key/value cache.
-            kv_cache_gb: Key/value cache without a GPU, in GiB. ``VLLM_CPU_KVCACHE_SPACE`` overrides it.
+            gpu_memory_utilization: Share of the GPU's memory for weights and key/value cache; default: 0.85.
+            kv_cache_gb: Key/value cache in GiB; default: 1 without a GPU, where ``VLLM_CPU_KVCACHE_SPACE``
+                overrides it, else what the share of the GPU leaves. Give it on a GPU that others use too:
+                vLLM would take for its own what they take or free while it measures.
+            tensor_parallel_size: GPUs over which the model is split.
             seed: Seeds the one random generator of this engine; by default drawn anew at every start, so that
                 two engines, or one before and after a restart, do not repeat each other's samples.
             enforce_eager: Capture no CUDA graphs: starts faster, runs slower.
@@ -99,13 +103,14 @@ class VllmEngine:
             "dtype": dtype,
             "seed": secrets.randbits(31) if seed is None else seed,
             "enforce_eager": enforce_eager,
-            "gpu_memory_utilization": gpu_memory_utilization,
+            "gpu_memory_utilization": gpu_memory_utilization or 0.85,
+            "tensor_parallel_size": tensor_parallel_size,
             "disable_log_stats": True,
             "use_tqdm_on_load": False,
             "worker_extension_cls": "unstable_stream.inference.vllm.orphan_guard.OrphanGuard",
         }
-        if on_cpu:
-            arguments["kv_cache_memory_bytes"] = int(kv_cache_gb * 2**30)
+        if on_cpu or kv_cache_gb is not None:
+            arguments["kv_cache_memory_bytes"] = int((kv_cache_gb or 1.0) * 2**30)
         if max_loras:
             arguments |= {
                 "enable_lora": True,

@@ -15,6 +15,9 @@ _ATTEMPTS = 3
 _OBJECT_STORE_BYTES = 256 * 1024 * 1024
 # Only short token lists pass through Ray; the default would take a third of the machine's memory.
 
+_NAMESPACE = "unstable-stream"
+# Of launcher and services alike: names, such as those of placement groups, are known within one.
+
 _starting = threading.Lock()
 
 
@@ -26,7 +29,8 @@ def start_local() -> str:
 
 def _start() -> str:
     address = os.environ.get("RAY_ADDRESS")
-    # Ray hides GPUs from actors that ask for none. The variable keeps this and silences its notice.
+    # Ray notices at length that it hides GPUs from actors that ask for none. With the variable it does
+    # neither; ours are told by their share whether to compute on one.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     # Set before it starts, since off the main thread Ray warns that it leaves SIGTERM alone, as it should.
@@ -34,10 +38,13 @@ def _start() -> str:
     for attempt in range(1, _ATTEMPTS + 1):
         try:
             if address:
-                ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+                ray.init(
+                    address=address, namespace=_NAMESPACE, log_to_driver=False, logging_level=logging.ERROR
+                )
                 return address
             context = ray.init(
                 address="local",  # never an instance of another user of this machine
+                namespace=_NAMESPACE,
                 include_dashboard=False,
                 log_to_driver=False,
                 logging_level=logging.ERROR,
@@ -62,4 +69,4 @@ def connect() -> None:
     address = os.environ.get("RAY_ADDRESS")
     if not address:
         raise ServiceError("RAY_ADDRESS is not set: start Ray (`ray start --head`) and set it to its address")
-    ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+    ray.init(address=address, namespace=_NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)

@@ -6,9 +6,10 @@ from typing import Any
 import ray
 
 from unstable_stream.launch.ray.engine import EngineActor, RayEngine, RemoteEngine
+from unstable_stream.launch.ray.placement import actor_options, planned
 from unstable_stream.launch.ray.rollout import RayRolloutWorker, RolloutActor
 from unstable_stream.log.open import opened_log
-from unstable_stream.runs.config import EngineExtensionConfig, RunConfig, VllmEngineConfig
+from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.runs.history import run_started
 from unstable_stream.workers.collector import Collector
@@ -24,7 +25,7 @@ async def run_collector(
     Raises:
         ServiceError: an engine or a worker died, or too many games in a row were abandoned.
     """
-    engines = _start_engines(config, model_path)
+    engines = await asyncio.to_thread(_start_engines, config, model_path)
     worker_class = ray.remote(RolloutActor).options(num_cpus=0, max_concurrency=1024)
     workers = [
         worker_class.remote(config, str(data.root.absolute()), model_path, RemoteEngine(engines))
@@ -42,9 +43,10 @@ async def run_collector(
 
 
 def _start_engines(config: RunConfig, model_path: str) -> list[Any]:
-    engine = config.engine
-    num_gpus = 0.0
-    if isinstance(engine, VllmEngineConfig | EngineExtensionConfig) and ray.cluster_resources().get("GPU", 0):
-        num_gpus = engine.num_gpus
-    engine_class = ray.remote(EngineActor).options(num_cpus=0, num_gpus=num_gpus, max_concurrency=4096)
-    return [engine_class.remote(config, model_path) for _ in range(config.collector.num_actors)]
+    placement = planned()
+    return [
+        ray.remote(EngineActor)
+        .options(**actor_options(placement, share), max_concurrency=4096)
+        .remote(config, model_path, share)
+        for share in placement.engines
+    ]

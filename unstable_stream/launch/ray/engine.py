@@ -15,6 +15,7 @@ from unstable_stream.errors import ServiceError, UnstableStreamError
 from unstable_stream.inference.engine import Completion, EngineStats, GenerationRequest
 from unstable_stream.runs.code import find_code
 from unstable_stream.runs.config import RunConfig
+from unstable_stream.runs.placement import Share
 from unstable_stream.workers.engine import build_engine
 
 __all__ = ["EngineActor", "RayEngine", "RemoteEngine"]
@@ -23,9 +24,9 @@ __all__ = ["EngineActor", "RayEngine", "RemoteEngine"]
 class EngineActor:
     """The Ray actor: constructs the engine in its own process and serves many callers at once."""
 
-    def __init__(self, config: RunConfig, model_path: str) -> None:
+    def __init__(self, config: RunConfig, model_path: str, share: Share) -> None:
         find_code(config)
-        self._engine = build_engine(config, model_path)
+        self._engine = build_engine(config, model_path, share)
 
     async def generate_many(
         self, requests: Sequence[GenerationRequest]

@@ -10,24 +10,26 @@ from typing import Any
 import ray
 
 from unstable_stream.errors import ServiceError
+from unstable_stream.launch.ray.placement import actor_options, planned
 from unstable_stream.log.open import opened_log
 from unstable_stream.runs.code import find_code
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.data_dir import DataDir
+from unstable_stream.runs.placement import Share
 
 __all__ = ["LearnerActor", "run_learner"]
 
 
 class LearnerActor:
-    """The Ray actor. Ray places it on a free GPU, if there is one."""
+    """The Ray actor."""
 
-    def __init__(self, config: RunConfig, run_id: str, data_root: str, model_path: str) -> None:
+    def __init__(self, config: RunConfig, run_id: str, data_root: str, model_path: str, share: Share) -> None:
         from unstable_stream.workers.learner import LearnerService
 
         find_code(config)
         self._config = config
         self._data = DataDir(Path(data_root))
-        self._service = LearnerService(config, run_id, self._data, model_path)
+        self._service = LearnerService(config, run_id, self._data, model_path, share)
         self._stop = asyncio.Event()
 
     async def ready(self) -> None:
@@ -53,9 +55,10 @@ async def run_learner(
         LearnerError: training cannot go on, see the message.
         FencedError: another learner of this run has taken over.
     """
-    num_gpus = 1 if ray.cluster_resources().get("GPU", 0) >= 1 else 0
-    actor_class = ray.remote(LearnerActor).options(num_cpus=0, num_gpus=num_gpus, max_concurrency=4)
-    actor = actor_class.remote(config, run_id, str(data.root.absolute()), model_path)
+    placement = planned()
+    options = await asyncio.to_thread(actor_options, placement, placement.learner)
+    actor_class = ray.remote(LearnerActor).options(**options, max_concurrency=4)
+    actor = actor_class.remote(config, run_id, str(data.root.absolute()), model_path, placement.learner)
     stopping = asyncio.ensure_future(stop.wait())
     try:
         # Before it is ready it has changed nothing, so it may then end with this process.

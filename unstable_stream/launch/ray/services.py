@@ -1,9 +1,12 @@
 """The services of a run as supervised processes, with Ray for engines, rollout workers and the learner."""
 
 import asyncio
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 from unstable_stream.launch.supervisor import Supervisor
+from unstable_stream.runs.placement import Machine, Placement
 
 __all__ = ["RayServices"]
 
@@ -11,15 +14,35 @@ __all__ = ["RayServices"]
 class RayServices(Supervisor):
     """A supervisor that starts Ray before the services that need it, and ends it with them."""
 
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        log_dir: Path,
+        *,
+        plan: Callable[[list[Machine]], Placement],
+        max_restarts: int,
+        environment: Mapping[str, str],
+    ) -> None:
+        """Take what a supervisor takes, and ``plan``, which places learner and engines on Ray's machines."""
+        super().__init__(arguments, log_dir, max_restarts=max_restarts, environment=environment)
+        self._plan = plan
+
     async def prepare(self, progress: Callable[[str], None]) -> None:
-        """Start Ray, or connect to the cluster that ``RAY_ADDRESS`` names.
+        """Start Ray, or connect to the cluster that ``RAY_ADDRESS`` names, and reserve what the run wants.
 
         Raises:
-            ServiceError: Ray did not start.
+            ServiceError: Ray did not start, or its GPUs are taken.
+            ConfigError: learner and engines cannot be placed on its machines.
         """
         progress("starting Ray")
+        joining = "RAY_ADDRESS" in os.environ
         # In a thread, so that other services can start meanwhile and Ctrl-C works.
         self.environment["RAY_ADDRESS"] = await asyncio.to_thread(_start)
+        placement, variables = await asyncio.to_thread(_reserve, self._plan, joining)
+        self.environment |= variables
+        if placement.uses_gpus:
+            for line in placement.describe():
+                progress(line)
 
     async def close(self) -> None:
         """End Ray, if it was started here."""
@@ -30,6 +53,13 @@ def _start() -> str:
     from unstable_stream.launch.ray.cluster import start_local  # loads Ray
 
     return start_local()
+
+
+def _reserve(plan: Callable[[list[Machine]], Placement], joining: bool) -> tuple[Placement, dict[str, str]]:
+    from unstable_stream.launch.ray.placement import plan_on_cluster, reserve
+
+    placement = plan_on_cluster(plan, joining=joining)
+    return placement, reserve(placement)
 
 
 def _stop() -> None:

@@ -1,0 +1,81 @@
+"""Reserving GPUs of a Ray cluster; Ray only counts them, so that none need be there."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from ray.cluster_utils import Cluster
+
+from tests.whole_run.processes import LaunchedRun
+from unstable_stream.events import LearnerUpdate
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+_SERVICE = """
+import json, os, sys
+import ray
+from unstable_stream.errors import UnstableStreamError
+from unstable_stream.launch.ray.cluster import connect
+from unstable_stream.launch.ray.placement import actor_options, cluster_machines, planned, reserve
+from unstable_stream.runs.placement import Machine, Placement, Share
+
+connect()
+engines = [Share(f"engine {number}", float(gpus)) for number, gpus in enumerate(sys.argv[1:])]
+try:
+    os.environ.update(reserve(Placement(Share("learner", 0.5), tuple(engines), (Machine(),)), deadline_s=5.0))
+    plan = planned()
+    devices = ray.remote(lambda: os.environ.get("CUDA_VISIBLE_DEVICES"))
+    seen = [ray.get(devices.options(**actor_options(plan, share)).remote()) for share in plan.shares]
+    print(json.dumps({"gpus": [m.gpus for m in cluster_machines(30)], "devices": seen}))
+except UnstableStreamError as error:
+    print(json.dumps({"error": str(error)}))
+"""
+
+
+@pytest.fixture(scope="module")
+def one_gpu() -> Iterator[str]:
+    """The address of a cluster of one machine that counts one GPU."""
+    cluster = Cluster(initialize_head=True, head_node_args={"num_gpus": 1, "num_cpus": 2})
+    yield cluster.address
+    cluster.shutdown()
+
+
+def answer(address: str, *engines: float) -> dict[str, object]:
+    done = subprocess.run(
+        [sys.executable, "-c", _SERVICE, *map(str, engines)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env={**os.environ, "RAY_ADDRESS": address},
+    )
+    assert done.returncode == 0, done.stderr
+    found: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def test_learner_and_engines_compute_on_one_gpu(one_gpu: str) -> None:
+    found = answer(one_gpu, 0.25, 0.25, 0.0)
+    assert found["gpus"] == [1]
+    assert found["devices"][:3] == ["0", "0", "0"], "one reservation, one GPU"  # type: ignore[index]
+
+
+def test_gpus_that_are_taken_are_waited_for_with_a_deadline_and_a_reason(one_gpu: str) -> None:
+    error = answer(one_gpu, 1.0)["error"]
+    assert "no GPU for the run within 5 s: it wants 0.5, 1" in str(error)
+    assert "1 GPUs" in str(error)
+    assert "engine.num_gpus" in str(error)
+
+
+async def test_a_run_begins_on_a_cluster_with_one_gpu(
+    one_gpu: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", one_gpu)
+    async with LaunchedRun.train(tmp_path, "learner.iterations=1", "evaluation.opponents=[]") as run:
+        assert await run.end() == 0, run.told()
+        assert len(run.history.of(LearnerUpdate)) == 1
+        assert "learner: on GPU 0, 45% of its memory, shared with engine 0" in run.stderr.read_text()

@@ -1,0 +1,263 @@
+"""Where the learner and the engines of a run compute: a pure function of the configuration and the machines.
+
+Engine and learner share a GPU if there is only one. Each is given a part of it for good: a fraction in Ray's
+accounts and a share of the memory that it may not exceed. The alternative, to let the engine sleep while the
+learner trains, would save memory but make them wait for each other; here games go on during an update.
+
+With more GPUs the learner has one of its own and the engines spread over the rest. What the configuration
+says always holds; what cannot be placed is refused with the key to change.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import msgspec
+
+from unstable_stream.errors import ConfigError
+from unstable_stream.runs.config import EngineExtensionConfig, RunConfig, VllmEngineConfig
+
+__all__ = ["Machine", "Placement", "Share", "engine_count", "place"]
+
+_ALONE: Final = 0.85
+"""Share of a GPU's memory that vLLM takes if it has the GPU for itself."""
+_USABLE: Final = 0.9
+"""The part of a shared GPU's memory that is given away: contexts and CUDA graphs take some besides."""
+_CONTEXTS: Final = 0.05
+"""The part that stays free where the configuration says how much the engines take."""
+_LEAST: Final = 0.1
+"""The least that a learner is left."""
+
+
+class Machine(msgspec.Struct, frozen=True):
+    """What one machine has for a run."""
+
+    gpus: int = 0
+    gpu_bytes: int | None = None
+    """Memory of each GPU; ``None``: not known."""
+    cpus: int = 1
+    memory_bytes: int | None = None
+    """Host memory that is free; ``None``: not known."""
+
+
+class Share(msgspec.Struct, frozen=True):
+    """The part of the machines that the learner or one engine computes on."""
+
+    service: str
+    """``learner``, ``engine 0``, …"""
+    num_gpus: float = 0.0
+    """A whole number, or a fraction of one GPU; 0: it computes on the CPU."""
+    memory_fraction: float | None = None
+    """The most of each of its GPUs' memory that it takes; ``None``: no bound."""
+    kv_cache_gb: float | None = None
+    """Size of vLLM's key-value cache in GiB; ``None``: vLLM measures what is left."""
+    machine: int = 0
+    gpus: tuple[int, ...] = ()
+    """GPUs of that machine, as planned; Ray may choose others that are equal."""
+
+
+class Placement(msgspec.Struct, frozen=True):
+    """Who computes where."""
+
+    learner: Share
+    engines: tuple[Share, ...]
+    machines: tuple[Machine, ...]
+
+    @property
+    def shares(self) -> tuple[Share, ...]:
+        """The learner's share and those of the engines."""
+        return (self.learner, *self.engines)
+
+    @property
+    def uses_gpus(self) -> bool:
+        """True if any part computes on a GPU."""
+        return any(share.num_gpus > 0 for share in self.shares)
+
+    def neighbours(self, share: Share) -> tuple[Share, ...]:
+        """The others on the same GPUs."""
+        return tuple(
+            other
+            for other in self.shares
+            if other is not share and other.machine == share.machine and set(other.gpus) & set(share.gpus)
+        )
+
+    @property
+    def idle_gpus(self) -> int:
+        """GPUs that nobody uses."""
+        used = {(share.machine, gpu) for share in self.shares for gpu in share.gpus}
+        return sum(machine.gpus for machine in self.machines) - len(used)
+
+    def describe(self) -> list[str]:
+        """Return a line of text per part, and one about GPUs that stay idle."""
+        lines = [f"{share.service}: {self._where(share)}" for share in self.shares]
+        if self.uses_gpus and self.idle_gpus:
+            idle = self.idle_gpus
+            lines.append(
+                f"{idle} GPU{'s' * (idle > 1)} idle: collector.num_actors sets the number of engines"
+            )
+        return lines
+
+    def _where(self, share: Share) -> str:
+        if not share.gpus:
+            return "on the CPU"
+        host = f" of machine {share.machine}" if len(self.machines) > 1 else ""
+        where = f"on GPU {' and '.join(map(str, share.gpus))}{host}"
+        if share.memory_fraction is not None:
+            where += f", {share.memory_fraction:.0%} of its memory"
+        others = [other.service for other in self.neighbours(share)]
+        return f"{where}, shared with {', '.join(others)}" if others else where
+
+
+def engine_count(config: RunConfig) -> int:
+    """Return the number of engines; in one process there is one."""
+    return 1 if config.backend == "inline" else config.collector.num_actors
+
+
+def place(config: RunConfig, machines: Sequence[Machine], *, learner_bytes: int | None = None) -> Placement:
+    """Give the learner and each engine its place.
+
+    Args:
+        config: explicit numbers of GPUs and memory shares in it are kept.
+        machines: what there is; with ``backend="inline"`` the first GPU of the first one is used.
+        learner_bytes: the memory that the learner is expected to need on a GPU it shares; ``None``: half.
+
+    Raises:
+        ConfigError: it cannot be placed; the message names the keys to change.
+    """
+    if config.backend == "inline":
+        machines = [msgspec.structs.replace(machines[0], gpus=min(1, machines[0].gpus))]
+    names = ["learner", *(f"engine {number}" for number in range(engine_count(config)))]
+    tensor_parallel = _tensor_parallel(config)
+    if not any(machine.gpus for machine in machines):
+        if tensor_parallel > 1:
+            raise ConfigError(
+                f"engine.tensor_parallel_size={tensor_parallel} splits a model over GPUs, and there is none: "
+                "leave it at 1"
+            )
+        first, *rest = (Share(name) for name in names)
+        return Placement(first, tuple(rest), tuple(machines))
+    for learner in _learner_choices(config):
+        for engine in _engine_choices(config, learner):
+            wanted = [learner, *(engine for _ in names[1:])]
+            found = _fit(machines, wanted)
+            if found is not None:
+                shares = [
+                    Share(name, num_gpus, machine=machine, gpus=gpus)
+                    for name, num_gpus, (machine, gpus) in zip(names, wanted, found, strict=True)
+                ]
+                plan = Placement(shares[0], tuple(shares[1:]), tuple(machines))
+                return _with_memory(config, plan, learner_bytes)
+    raise ConfigError(_refusal(config, machines))
+
+
+def _tensor_parallel(config: RunConfig) -> int:
+    engine = config.engine
+    return engine.tensor_parallel_size if isinstance(engine, VllmEngineConfig) else 1
+
+
+def _learner_choices(config: RunConfig) -> Iterable[float]:
+    given = config.learner.num_gpus
+    return (1.0, 0.5) if given is None else (given,)
+
+
+def _engine_choices(config: RunConfig, learner: float) -> Iterable[float]:
+    """Return what an engine may ask for, the best first; engines split over several GPUs share none."""
+    given = config.engine.num_gpus
+    if given is not None:
+        return (given,)
+    if isinstance(config.engine, EngineExtensionConfig):
+        return (0.0,)
+    parts = _tensor_parallel(config)
+    if parts > 1:
+        return (float(parts),)
+    room = 1.0 - learner if 0 < learner < 1 else 1.0
+    # Rounded down to what Ray counts in, so that the parts of one GPU never exceed it.
+    return [1.0, *(math.floor(10_000 * room / part) / 10_000 for part in range(1, engine_count(config) + 1))]
+
+
+def _fit(machines: Sequence[Machine], wanted: Sequence[float]) -> list[tuple[int, tuple[int, ...]]] | None:
+    """Return machine and GPUs for each wanted number of GPUs; ``None``: they do not fit.
+
+    The largest are placed first, each on the machine with the least room that has enough.
+    """
+    free = [[1.0] * machine.gpus for machine in machines]
+    found: list[tuple[int, tuple[int, ...]]] = [(0, ())] * len(wanted)
+    for index in sorted(range(len(wanted)), key=lambda index: -wanted[index]):
+        number = wanted[index]
+        if number == 0:
+            continue
+        needs = math.ceil(number)
+        least = 1.0 if number >= 1 else number
+        places = [
+            (sum(room), machine, [gpu for gpu, left in enumerate(room) if left >= least - 1e-9])
+            for machine, room in enumerate(free)
+        ]
+        fitting = [place for place in places if len(place[2]) >= needs]
+        if not fitting:
+            return None
+        _, machine, gpus = min(fitting, key=lambda place: place[:2])
+        # Of GPUs with room the one with the most of it, so that fractions spread.
+        chosen = sorted(sorted(gpus, key=lambda gpu: -free[machine][gpu])[:needs])
+        for gpu in chosen:
+            free[machine][gpu] -= least
+        found[index] = (machine, tuple(chosen))
+    return found
+
+
+def _with_memory(config: RunConfig, plan: Placement, learner_bytes: int | None) -> Placement:
+    """Divide the memory of shared GPUs. Ray may exchange equal engines, so all get what the least gets."""
+    learner, engine = plan.learner.num_gpus, plan.engines[0].num_gpus
+    given = config.engine.gpu_memory_utilization if isinstance(config.engine, VllmEngineConfig) else None
+    shared = 0 < learner < 1 and 0 < engine < 1
+    for_learner: float | None = None
+    fraction = _ALONE if engine >= 1 else _USABLE * engine
+    if shared:
+        beside = math.floor((1.0 - learner) / engine + 1e-3)
+        for_learner = _learner_fraction(plan.machines[plan.learner.machine].gpu_bytes, learner_bytes)
+        fraction = (_USABLE - for_learner) / beside
+        if given is not None:
+            for_learner = 1.0 - _CONTEXTS - given * beside
+            if for_learner < _LEAST:
+                raise ConfigError(
+                    f"engine.gpu_memory_utilization={given:g} x {beside} on the learner's GPU leaves the "
+                    f"learner {max(0.0, for_learner):.0%} of its memory: set it to at most "
+                    f"{(1.0 - _CONTEXTS - _LEAST) / beside:.2f}, or leave it out"
+                )
+    own = None if engine == 0 else given or math.floor(fraction * 1000 + 1e-6) / 1000
+    return Placement(
+        msgspec.structs.replace(plan.learner, memory_fraction=for_learner and round(for_learner, 3)),
+        tuple(msgspec.structs.replace(each, memory_fraction=own) for each in plan.engines),
+        plan.machines,
+    )
+
+
+def _learner_fraction(gpu_bytes: int | None, learner_bytes: int | None) -> float:
+    """Half of what is given away, or what the learner is expected to need, with a quarter to spare."""
+    if gpu_bytes is None or learner_bytes is None:
+        return _USABLE / 2
+    return min(0.65, max(0.25, math.ceil(20 * 1.25 * learner_bytes / gpu_bytes) / 20))
+
+
+def _refusal(config: RunConfig, machines: Sequence[Machine]) -> str:
+    engine = config.engine
+    gpus = sum(machine.gpus for machine in machines)
+    largest = max(machine.gpus for machine in machines)
+    count, parts = engine_count(config), _tensor_parallel(config)
+    there = f"there {'is 1 GPU' if gpus == 1 else f'are {gpus} GPUs'}"
+    if parts > largest:
+        at_most = "" if len(machines) == 1 else f", at most {largest} on one machine"
+        return (
+            f"engine.tensor_parallel_size={parts}, and {there}{at_most}: lower it; a model that needs the "
+            "memory of more GPUs than a machine has cannot be placed"
+        )
+    learner = config.learner.num_gpus
+    asked = [f"collector.num_actors={count}"]
+    asked += [f"engine.tensor_parallel_size={parts}"] if parts > 1 else []
+    asked += [f"engine.num_gpus={engine.num_gpus:g}"] if engine.num_gpus is not None else []
+    asked += [f"learner.num_gpus={learner:g}"] if learner is not None else ["a learner"]
+    fix = "set collector.num_actors lower"
+    if parts > 1 and count == 1:
+        fix = "set engine.tensor_parallel_size lower, or learner.num_gpus=0 (it then trains on the CPU)"
+    elif engine.num_gpus is not None or learner is not None:
+        fix = "leave num_gpus out, and the GPUs are divided"
+    return f"{there}, too few for {', '.join(asked)}: {fix}"
