@@ -12,6 +12,7 @@ __all__ = [
     "ArchiveError",
     "CheckpointError",
     "ConfigError",
+    "EngineDiedError",
     "EngineError",
     "EngineOverloadedError",
     "EnvironmentUnavailableError",
@@ -119,6 +120,10 @@ class EnvironmentUnavailableError(GameError):
 
 class EngineError(UnstableStreamError):
     """Text generation failed, and the same request would fail again."""
+
+
+class EngineDiedError(EngineError):
+    """An engine that cannot go on, whatever it is asked: no game caused this, and a new engine is needed."""
 
 
 class EngineOverloadedError(EngineError):

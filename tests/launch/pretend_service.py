@@ -15,17 +15,29 @@ def main(behaviour: str, directory: Path) -> int:
     if behaviour == "done":
         return 0
     if behaviour == "dies":
-        print(f"LearnerError: start {number} went wrong", file=sys.stderr)
+        print(f"LearnerError: {'once ' * number}it went wrong", file=sys.stderr)
+        return 5
+    if behaviour == "dies-alike":
+        print(f"LearnerError: process {os.getpid()} went wrong", file=sys.stderr)
+        return 1
+    if behaviour == "fenced":
+        print("FencedError: another learner has taken over", file=sys.stderr)
         return 3
+    if behaviour == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
     if behaviour == "dies-in-json":
         print('{"event": "service failed", "error": "LearnerError: no", "level": "error"}', file=sys.stderr)
         return 1
     if behaviour == "recovers":
-        return 0 if number > 2 else 1
+        if number > 2:
+            return 0
+        raise OSError(f"start {'AB'[number - 1]}")
     if behaviour == "stubborn":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if behaviour == "drains":
         signal.signal(signal.SIGTERM, lambda *_: None)
+    if behaviour == "drains-badly":
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit("ArchiveError: the last records are not stored"))
     (directory / f"{behaviour}.ready").touch()
     if behaviour == "drains":
         signal.pause()

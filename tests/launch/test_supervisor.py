@@ -10,19 +10,26 @@ from pathlib import Path
 
 import pytest
 
-from unstable_stream.errors import ServiceError
-from unstable_stream.launch.supervisor import Supervisor
+from unstable_stream.errors import FencedError, ServiceError
+from unstable_stream.launch.supervisor import Progress, Supervisor
 
 PROGRAM = (sys.executable, str(Path(__file__).with_name("pretend_service.py")))
 DEADLINE_S = 60.0
 
 
-def supervisor(directory: Path, *, max_restarts: int = 3, stop_deadline_s: float = DEADLINE_S) -> Supervisor:
+def supervisor(
+    directory: Path,
+    *,
+    max_restarts: int = 3,
+    stop_deadline_s: float = DEADLINE_S,
+    progress: Progress | None = None,
+) -> Supervisor:
     return Supervisor(
         [str(directory)],
         directory / "logs",
         max_restarts=max_restarts,
         environment={},
+        progress=progress,
         program=PROGRAM,
         first_delay_s=0.01,
         stop_deadline_s=stop_deadline_s,
@@ -58,8 +65,8 @@ async def test_a_service_that_dies_is_started_again_until_it_ends_well(tmp_path:
     assert services.services["recovers"].restarts == 2
     notes = (tmp_path / "logs" / "launcher.log").read_text().splitlines()
     assert [note.split(" ", 1)[1] for note in notes] == [
-        "recovers ended with status 1: starting it again in 0.01 s",
-        "recovers ended with status 1: starting it again in 0.02 s",
+        "recovers died: OSError: start A; starting it again (1 of 3)",
+        "recovers died: OSError: start B; starting it again (2 of 3)",
     ]
 
 
@@ -71,7 +78,8 @@ async def test_it_gives_up_after_max_restarts_and_says_why(tmp_path: Path) -> No
         await asyncio.wait_for(services.wait(["waits"]), DEADLINE_S)
     log = tmp_path / "logs" / "dies.log"
     assert str(raised.value) == (
-        f"dies ended with status 3 after 2 restarts: LearnerError: start 3 went wrong (all of it: {log})"
+        f"dies died: LearnerError: once once once it went wrong (all of it: {log}); "
+        "dies ended after 2 restarts"
     )
     assert len(starts(tmp_path, "dies")) == 3
     await services.stop("waits")
@@ -86,6 +94,67 @@ async def test_a_killed_service_comes_back(tmp_path: Path) -> None:
     assert services.services["waits"].pid == starts(tmp_path, "waits")[1]
     await services.stop("waits")
     assert services.services["waits"].pid is None
+
+
+class Achieved:
+    """A service that has achieved something after each of its starts, up to the last of them."""
+
+    def __init__(self, starts: int) -> None:
+        self.starts = starts
+        self.begun = 0
+
+    async def begin(self, service: str) -> None:
+        self.begun += 1
+
+    async def made(self, service: str) -> bool:
+        return self.begun <= self.starts
+
+
+@pytest.mark.parametrize("name", ["dies-alike", "killed"])
+async def test_the_same_failure_twice_without_progress_between_ends_the_run(
+    tmp_path: Path, name: str
+) -> None:
+    services = supervisor(tmp_path, progress=Achieved(0))
+    services.start(name)
+    with pytest.raises(ServiceError) as raised:
+        await asyncio.wait_for(services.wait([name]), DEADLINE_S)
+    log, pids = tmp_path / "logs" / f"{name}.log", starts(tmp_path, name)
+    reason = {"dies-alike": f"LearnerError: process {pids[-1]} went wrong", "killed": "killed by SIGKILL"}[
+        name
+    ]
+    assert str(raised.value) == (
+        f"{name} died: {reason} (all of it: {log}); "
+        f"{name} ended twice in the same way, with nothing achieved between"
+    )
+    assert len(pids) == 2
+
+
+async def test_the_same_failure_after_progress_is_one_of_those_that_come_and_go(tmp_path: Path) -> None:
+    services = supervisor(tmp_path, max_restarts=5, progress=Achieved(3))
+    services.start("dies-alike")
+    with pytest.raises(ServiceError, match="twice in the same way"):
+        await asyncio.wait_for(services.wait(["dies-alike"]), DEADLINE_S)
+    assert len(starts(tmp_path, "dies-alike")) == 4
+
+
+async def test_a_service_that_another_one_has_taken_over_from_is_not_started_again(tmp_path: Path) -> None:
+    services = supervisor(tmp_path)
+    services.start("fenced")
+    with pytest.raises(FencedError, match=r"^another learner has taken over$"):
+        await asyncio.wait_for(services.wait(["fenced"]), DEADLINE_S)
+    assert len(starts(tmp_path, "fenced")) == 1
+
+
+async def test_a_drain_that_fails_is_a_failure(tmp_path: Path) -> None:
+    services = supervisor(tmp_path)
+    services.start("drains-badly")
+    await until((tmp_path / "drains-badly.ready").exists)
+    await services.stop("drains-badly")
+    assert isinstance(services.failure, ServiceError)
+    assert str(services.failure).startswith(
+        "drains-badly died: ArchiveError: the last records are not stored"
+    )
+    assert str(services.failure).endswith("ended while it was stopped")
 
 
 async def test_stop_lets_a_service_drain(tmp_path: Path) -> None:
@@ -144,5 +213,6 @@ async def test_what_is_not_essential_is_given_up_and_the_run_goes_on(tmp_path: P
 async def test_the_reason_is_read_from_a_log_for_machines_too(tmp_path: Path) -> None:
     services = supervisor(tmp_path, max_restarts=0)
     services.start("dies-in-json")
-    with pytest.raises(ServiceError, match="after 0 restarts: LearnerError: no \\(all of it: "):
+    says = r"died: LearnerError: no \(all of it: .*; dies-in-json ended after 0 restarts"
+    with pytest.raises(ServiceError, match=says):
         await asyncio.wait_for(services.wait(["dies-in-json"]), DEADLINE_S)

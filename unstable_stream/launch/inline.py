@@ -49,6 +49,8 @@ class InlineService:
     task: "asyncio.Task[None] | None" = field(default=None, repr=False)
     restarts: int = 0
     """Always 0."""
+    trouble: str = ""
+    """Always empty: a failure ends the run with its error."""
 
     @property
     def pid(self) -> int | None:

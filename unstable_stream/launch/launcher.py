@@ -20,12 +20,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal, Protocol, TypeAlias
 
-from unstable_stream.errors import ConfigError, RunError, ServiceError, UnstableStreamError
+from unstable_stream.errors import ConfigError, FencedError, RunError, ServiceError, UnstableStreamError
 from unstable_stream.events import GameStarted
 from unstable_stream.extensions import ALLOW_CODE, allowed_patterns
 from unstable_stream.inference.base_model import resolve_model
 from unstable_stream.launch.machine import this_machine
 from unstable_stream.launch.preflight import check_config
+from unstable_stream.launch.recorded_progress import RecordedProgress
 from unstable_stream.log.open import opened_log
 from unstable_stream.log.port import EventLog
 from unstable_stream.log.reading import readable_events
@@ -148,13 +149,18 @@ async def launch(
         async with opened as log:
             await prepare_topics(log, config.log, data.options(config.log))
             remember_code(config, data.own_code(run_id))  # first: without it the owner could not resume
-            await _record(log, run_id, config, resume=resume is not None, fork=fork)
+            resumption = await _record(log, run_id, config, resume=resume is not None, fork=fork)
             on_start(run_id)
             services = _services(log, run_id, config, data, model_path, plan, here)
             viewer = asyncio.ensure_future(watch(log, run_id, config, services.services)) if watch else None
             first_game = asyncio.ensure_future(_tell_of_first_game(log, run_id, progress))
             try:
-                return await _supervise(log, run_id, config, services, stop, progress)
+                return await _supervise(log, run_id, resumption, config, services, stop, progress)
+            except FencedError as error:
+                raise ServiceError(
+                    f"run {run_id} was taken over by another launcher, where it goes on; this one has "
+                    f"ended: {error}"
+                ) from error
             except UnstableStreamError as error:
                 remedy = f"resume it with: unstable-stream train --resume {run_id}{data.options(config.log)}"
                 if config.backend == "inline":
@@ -178,16 +184,17 @@ def _check_backend(config: RunConfig) -> None:
         )
 
 
-async def _record(log: EventLog, run_id: str, config: RunConfig, *, resume: bool, fork: Fork | None) -> None:
+async def _record(log: EventLog, run_id: str, config: RunConfig, *, resume: bool, fork: Fork | None) -> int:
+    """Return the number of the resumption; 0 if the run is new."""
     if not resume:
         await start_run(log, config, run_id, fork)
-        return
+        return 0
     if (await run_started(log, run_id)).replays:
         raise RunError(
             f"run {run_id} trains on the replayed steps of another run and plays no games: begin one "
             f"with games from its checkpoint, unstable-stream fork {run_id}"
         )
-    await resume_run(log, run_id, config)
+    return (await resume_run(log, run_id, config)).resumption
 
 
 def _services(
@@ -211,6 +218,7 @@ def _services(
         data.service_logs(run_id),
         plan=plan,
         max_restarts=config.max_restarts,
+        progress=RecordedProgress(log, run_id),
         environment={
             "PYTHONUNBUFFERED": "1",
             "TOKENIZERS_PARALLELISM": "false",
@@ -227,6 +235,7 @@ def _own_code(config: RunConfig) -> str:
 async def _supervise(
     log: EventLog,
     run_id: str,
+    resumption: int,
     config: RunConfig,
     services: _Services,
     stop: asyncio.Event,
@@ -259,10 +268,12 @@ async def _supervise(
         await services.stop("consumers")
         await _end(reporting)
         await reporter.report()  # that they are down; the archiver stores it yet
-        await finish_run(log, run_id, outcome, reason)
+        if services.failure is not None and outcome == "completed":
+            outcome, reason = "failed", str(services.failure)  # while it was stopped
+        await finish_run(log, run_id, outcome, reason, resumption=resumption)
         await asyncio.gather(services.stop("archiver"), services.stop("monitor"))
     if services.failure is not None:
-        raise services.failure  # while it was stopped
+        raise services.failure
     return Launch(run_id, outcome)
 
 

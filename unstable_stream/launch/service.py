@@ -11,10 +11,11 @@ import sys
 import threading
 from pathlib import Path
 
-from unstable_stream.errors import UnstableStreamError
+from unstable_stream.errors import FencedError, UnstableStreamError
 from unstable_stream.extensions import confine
 from unstable_stream.launch.service_output import LogFormat, configure_output
 from unstable_stream.launch.stream_services import STREAM_SERVICES, serve_stream
+from unstable_stream.launch.supervisor import FENCED_STATUS
 from unstable_stream.log.open import opened_log
 from unstable_stream.log_lines import get_logger
 from unstable_stream.runs.code import find_code
@@ -27,7 +28,10 @@ SERVICES = ("collector", "learner", *STREAM_SERVICES)
 
 
 def main() -> int:
-    """Run one service until its work is done (status 0), SIGTERM (status 0) or a failure (status 1)."""
+    """Run one service until its work is done (status 0), SIGTERM (status 0) or a failure (status 1).
+
+    Status 3: another learner of the run has taken over.
+    """
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("service", choices=SERVICES)
     parser.add_argument("--run", required=True)
@@ -42,12 +46,13 @@ def main() -> int:
         output = configure_output(arguments.service, arguments.run)
         asyncio.run(_serve(arguments.service, arguments.run, DataDir(arguments.data), arguments.log))
     except UnstableStreamError as error:
-        # The supervisor shows the last line of a service's log.
+        # The supervisor shows the last error in a service's log.
         if output == "json":
             get_logger(__name__).error("service failed", error=f"{type(error).__name__}: {error}")
         else:
             print(f"{type(error).__name__}: {error}", file=sys.stderr)
-        return 1
+        # Only the learner is alone by being fenced: processors take over from each other in peace.
+        return FENCED_STATUS if isinstance(error, FencedError) and arguments.service == "learner" else 1
     return 0
 
 

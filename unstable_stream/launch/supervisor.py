@@ -4,7 +4,6 @@ A child ends with its parent: it watches its standard input, which closes when t
 """
 
 import asyncio
-import json
 import os
 import shutil
 import signal
@@ -13,11 +12,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Final, Protocol
 
-from unstable_stream.errors import ServiceError
+from unstable_stream.errors import FencedError, ServiceError
+from unstable_stream.launch.last_error import Output, last_error, same_error
 
-__all__ = ["ServiceProcess", "Supervisor"]
+__all__ = ["FENCED_STATUS", "Progress", "ServiceProcess", "Supervisor"]
+
+FENCED_STATUS: Final = 3
+"""Exit status of a service whose place another launcher's service has taken: it is not started again."""
 
 _FULL_DISK_BYTES = 1024 * 1024
 _LONGEST_DELAY_S = 10.0
@@ -31,6 +34,12 @@ class ServiceProcess:
     log_path: Path
     process: asyncio.subprocess.Process | None = None
     restarts: int = 0
+    output: Output = field(init=False, repr=False)
+    """What it has printed since its last start."""
+    reason: str = ""
+    """What it died of last; empty if it never died."""
+    trouble: str = ""
+    """How it died last and what is done about it, in one line; empty if it never died."""
     finished: bool = False
     """True if it ended by itself with status 0."""
     essential: bool = True
@@ -38,14 +47,30 @@ class ServiceProcess:
     stopping: bool = False
     watcher: asyncio.Task[None] | None = field(default=None, repr=False)
 
+    def __post_init__(self) -> None:
+        self.output = Output(self.log_path)
+
     @property
     def pid(self) -> int | None:
         """Process id while it runs."""
         return self.process.pid if self.process is not None and self.process.returncode is None else None
 
 
+class Progress(Protocol):
+    """What services have achieved, so that a failure that repeats is told from one that comes and goes."""
+
+    async def begin(self, service: str) -> None:
+        """Remember what the service had achieved when it was started."""
+
+    async def made(self, service: str) -> bool:
+        """Return whether it has achieved something since, or true if that cannot be known."""
+
+
 class Supervisor:
     """Keeps services alive: it restarts each up to ``max_restarts`` times, with growing pauses.
+
+    A service that dies of the same error twice in a row without progress between would die of it again, so
+    that ends the run at once.
 
     Args:
         arguments: the arguments of every service, after its name.
@@ -53,6 +78,7 @@ class Supervisor:
             ends.
         max_restarts: the most restarts of one service; after them the run cannot go on.
         environment: see :attr:`environment`.
+        progress: what services achieve; ``None``: nothing, so the second of two equal failures ends the run.
         program: the command, which receives the service's name.
         first_delay_s: seconds before the first restart; each further pause is twice as long, up to ten
             seconds.
@@ -66,6 +92,7 @@ class Supervisor:
         *,
         max_restarts: int,
         environment: Mapping[str, str],
+        progress: Progress | None = None,
         program: Sequence[str] = (sys.executable, "-m", "unstable_stream.launch.service"),
         first_delay_s: float = 0.5,
         stop_deadline_s: float = 60.0,
@@ -76,6 +103,7 @@ class Supervisor:
         self._stop_deadline_s = stop_deadline_s
         self._log_dir = log_dir
         self._max_restarts = max_restarts
+        self._progress = progress
         self.environment = dict(environment)
         """Variables for new processes, beside this process's environment at that time; Ray adds to them."""
         self.services: dict[str, ServiceProcess] = {}
@@ -109,7 +137,10 @@ class Supervisor:
         if process is not None and process.returncode is None:
             process.send_signal(signal.SIGTERM)
             try:
-                await asyncio.wait_for(process.wait(), self._stop_deadline_s)
+                status = await asyncio.wait_for(process.wait(), self._stop_deadline_s)
+                # -SIGTERM: it had not come so far as to handle it.
+                if status not in (0, -signal.SIGTERM) and service.essential and self.failure is None:
+                    self.failure = self._error(service, status, "while it was stopped")
             except TimeoutError:
                 self._note(
                     f"{name} (pid {process.pid}) did not stop within {self._stop_deadline_s:g} s: killing it"
@@ -122,6 +153,10 @@ class Supervisor:
 
     async def _watch(self, service: ServiceProcess) -> None:
         while not service.stopping:
+            earlier = service.reason
+            service.output = Output(service.log_path)
+            if self._progress is not None:
+                await self._progress.begin(service.name)
             with service.log_path.open("ab") as output:
                 status = await self._run_once(service, output)
             if service.stopping:
@@ -130,20 +165,43 @@ class Supervisor:
                 service.finished = True
                 self._changed.set()
                 return
-            if service.restarts >= self._max_restarts and not service.essential:
-                self._note(f"{service.name} ended with status {status} again: going on without it")
+            service.reason = _reason(service.output, status)
+            story = _story(service.name, service.reason)
+            if not service.essential and service.restarts >= self._max_restarts:
+                service.trouble = f"{story}; going on without it"
+                self._note(service.trouble)
                 return
-            if service.restarts >= self._max_restarts:
-                self.failure = ServiceError(
-                    f"{service.name} ended with status {status} after {service.restarts} restarts: "
-                    f"{_last_line(service.log_path)} (all of it: {service.log_path})"
-                )
+            failure = await self._failure(service, status, earlier)
+            if failure is not None:
+                self._note(str(failure))
+                self.failure = failure
                 self._changed.set()
                 return
             delay = min(_LONGEST_DELAY_S, self._first_delay_s * 2**service.restarts)
             service.restarts += 1
-            self._note(f"{service.name} ended with status {status}: starting it again in {delay:g} s")
+            service.trouble = f"{story}; starting it again ({service.restarts} of {self._max_restarts})"
+            self._note(service.trouble)
             await asyncio.sleep(delay)
+
+    async def _failure(
+        self, service: ServiceProcess, status: int, earlier: str
+    ) -> FencedError | ServiceError | None:
+        """Return the error with which the death of a service ends the run; ``None``: it may start again."""
+        if status == FENCED_STATUS:
+            return FencedError(service.reason.removeprefix("FencedError: "))
+        if service.restarts >= self._max_restarts:
+            return self._error(service, status, f"after {service.restarts} restarts")
+        if not service.essential or not earlier or not same_error(service.reason, earlier):
+            return None
+        if self._progress is not None and await self._progress.made(service.name):
+            return None
+        return self._error(service, status, "twice in the same way, with nothing achieved between")
+
+    def _error(self, service: ServiceProcess, status: int, when: str) -> ServiceError:
+        reason = _reason(service.output, status)
+        # An actor's death is explained with its own log.
+        where = "" if str(self._log_dir) in reason else f" (all of it: {service.log_path})"
+        return ServiceError(f"{_story(service.name, reason)}{where}; {service.name} ended {when}")
 
     def _note(self, message: str) -> None:
         # Beside the services' output and not on the terminal, which shows the live view.
@@ -166,21 +224,21 @@ class Supervisor:
         return await service.process.wait()
 
 
-def _last_line(path: Path) -> str:
-    lines = [line.strip() for line in path.read_text(errors="replace").splitlines() if line.strip()]
-    return _error_of(lines[-1]) if lines else _silence(path)
-
-
-def _error_of(line: str) -> str:
-    """Return the message of a log line; it is one JSON object if the logs are for machines."""
-    try:
-        fields = json.loads(line)
-    except ValueError:
-        return line
-    return str(fields.get("error") or fields.get("event") or line) if isinstance(fields, dict) else line
-
-
-def _silence(path: Path) -> str:
+def _reason(output: Output, status: int) -> str:
+    error = last_error(output.text())
+    if status < 0:
+        killed = f"killed by {signal.Signals(-status).name}"
+        # Nobody but an error kills a process with these; others come from outside, or from a lack of memory.
+        crashed = -status in (signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV)
+        return f"{error} ({killed})" if crashed and error else killed
+    if error is not None:
+        return error
     # On a full disk a service cannot even write the reason of its death.
-    full = shutil.disk_usage(path.parent).free < _FULL_DISK_BYTES
-    return "the disk is full" if full else "it printed nothing"
+    full = shutil.disk_usage(output.path.parent).free < _FULL_DISK_BYTES
+    return "the disk is full" if full else f"it ended with status {status} and printed no error"
+
+
+def _story(service: str, reason: str) -> str:
+    """Return who died of what. A ``ServiceError`` says already who did: one of those that a service needs."""
+    said = reason.removeprefix("ServiceError: ")
+    return said if said != reason else f"{service} died: {reason}"

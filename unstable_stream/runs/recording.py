@@ -60,14 +60,19 @@ async def start_run(
     return event
 
 
-async def finish_run(log: EventLog, run_id: str, outcome: str, reason: str) -> None:
+async def finish_run(
+    log: EventLog, run_id: str, outcome: str, reason: str, *, resumption: int | None = None
+) -> None:
     """Record the end of a run; ``outcome`` is ``completed``, ``stopped`` or ``failed``.
+
+    ``resumption`` is the number of the resumption that ends, 0 for the start; by default the latest. It
+    keeps a launcher from ending the work of another one that has resumed the run meanwhile.
 
     Raises :class:`RunError` if there is no such run.
     """
     run = (await read_history(log, (RunStarted.TOPIC, LearnerUpdate.TOPIC))).run(run_id)
     finished = RunFinished(
-        event_id=event_id(run_id, "run-finished", run.resumptions),
+        event_id=event_id(run_id, "run-finished", run.resumptions if resumption is None else resumption),
         run_id=run_id,
         occurred_at_ms=_now_ms(),
         outcome=outcome,

@@ -50,6 +50,10 @@ class Service(Protocol):
     def restarts(self) -> int:
         """The number of restarts."""
 
+    @property
+    def trouble(self) -> str:
+        """How it died last and what is done about it, in one line; empty if it never died."""
+
 
 def service_values(services: Mapping[str, Service]) -> dict[str, float]:
     """Return the launcher's report about its services, as metric values."""

@@ -81,11 +81,17 @@ async def watch_run(
                     live.update(render(view, elapsed_s, services, stage.text), refresh=True)
             return
         printed = -_PLAIN_EVERY_S
+        told: list[str] = []
         while view.status.ended is None:
             await _read(consumer, view, _REFRESH_S)
+            troubles = _troubles(services)
+            for trouble in troubles:
+                if trouble not in told:
+                    console.print(trouble, style="yellow", highlight=False, markup=False, soft_wrap=True)
+            told = troubles
             if time.monotonic() - started - printed >= _PLAIN_EVERY_S:
                 printed = time.monotonic() - started
-                console.print(_plain(view, printed, services), highlight=False, soft_wrap=True)
+                console.print(_plain(view, printed), highlight=False, soft_wrap=True)
     finally:
         await consumer.close()
 
@@ -117,9 +123,9 @@ def render(
     parts: list[RenderableType] = [head, Text(), body]
     if view.evaluations:
         parts += [Text(), _evaluations(view)]
-    note = _service_note(view, services)
-    if note:
-        parts += [Text(), Text(note, style="yellow")]
+    troubles = _troubles(services)
+    if troubles:
+        parts += [Text(), *(Text(trouble, style="yellow") for trouble in troubles)]
     return Panel(Group(*parts), title=f"[bold]{view.run_id}[/]", title_align="left", border_style="blue")
 
 
@@ -205,14 +211,11 @@ def _remaining(view: RunView, elapsed_s: float, stage: str) -> str:
     return f"{elapsed}, about {int(left // 60)}:{int(left % 60):02d} left"
 
 
-def _service_note(view: RunView, services: Mapping[str, Service] | None) -> str:
-    if services is None:
-        return ""
-    restarted = [f"{s.name} ({s.restarts}x)" for s in services.values() if s.restarts]
-    return f"restarted: {', '.join(restarted)}" if restarted else ""
+def _troubles(services: Mapping[str, Service] | None) -> list[str]:
+    return [service.trouble for service in (services or {}).values() if service.trouble]
 
 
-def _plain(view: RunView, elapsed_s: float, services: Mapping[str, Service] | None) -> str:
+def _plain(view: RunView, elapsed_s: float) -> str:
     games_per_s, _ = view.rates(time.time_ns() // 1_000_000)
     parts = [
         f"[{int(elapsed_s):>4} s] update {view.update}/{view.config.learner.iterations}",
@@ -222,5 +225,4 @@ def _plain(view: RunView, elapsed_s: float, services: Mapping[str, Service] | No
         latest = max(view.evaluations, key=lambda key: key[0])
         score = view.evaluations[latest]
         parts.append(f"win rate {score.win_rate:.0%} of {score.games} vs {latest[2]} at update {latest[0]}")
-    note = _service_note(view, services)
-    return "  ".join([*parts, note] if note else parts)
+    return "  ".join(parts)

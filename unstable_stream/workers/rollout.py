@@ -8,7 +8,7 @@ import asyncio
 import time
 from collections.abc import Mapping, Sequence
 
-from unstable_stream.errors import EngineError, GameError
+from unstable_stream.errors import EngineDiedError, EngineError, GameError
 from unstable_stream.events import Event, GameAbandoned, GameStarted, Seat, event_id
 from unstable_stream.games.opponents.scripted import scripted_player
 from unstable_stream.games.play import PlayedGame, play_game
@@ -93,6 +93,8 @@ class RolloutWorker:
                 raise  # this worker is being stopped, not only this game
             await self._publisher.publish([_abandoned(game, reason)])
             return False
+        except EngineDiedError:
+            raise
         except (EngineError, GameError) as error:
             await self._publisher.publish([_abandoned(game, str(error))])
             return False

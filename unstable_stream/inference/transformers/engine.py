@@ -19,7 +19,7 @@ from typing import Final
 import numpy as np
 import torch
 
-from unstable_stream.errors import ConfigError, EngineError
+from unstable_stream.errors import ConfigError, EngineDiedError, EngineError
 from unstable_stream.inference.engine import (
     Adapter,
     Completion,
@@ -128,7 +128,7 @@ class TransformersEngine:
         self._wake = threading.Event()
         self._incoming: deque[_Row] = deque()
         self._closing = False
-        self._stopped: str | None = None
+        self._stopped: EngineError | None = None
         self._waiting: deque[_Row] = deque()
         self._rows: list[_Row] = []
         self._completions = 0
@@ -150,7 +150,7 @@ class TransformersEngine:
         row = self._new_row(request)
         with self._lock:
             if self._stopped is not None:
-                raise EngineError(self._stopped)
+                raise type(self._stopped)(str(self._stopped))
             self._incoming.append(row)
         # Not at once: callers that are ready in this same turn of the loop get into the same batch.
         row.loop.call_soon(self._wake.set)
@@ -216,7 +216,7 @@ class TransformersEngine:
     def _work(self) -> None:
         if self._num_threads is not None:
             torch.set_num_threads(self._num_threads)
-        reason = "the engine was closed"
+        reason = EngineError("the engine was closed")
         try:
             while not self._closing:
                 new = self._admit()
@@ -228,7 +228,9 @@ class TransformersEngine:
         except BaseException as error:
             # Whatever it was, callers must hear of it: a future nobody resolves is a game that hangs for
             # ever.
-            reason = f"the engine failed and must be started anew: {type(error).__name__}: {error}"
+            reason = EngineDiedError(
+                f"the engine failed and must be started anew: {type(error).__name__}: {error}"
+            )
             raise
         finally:
             with self._lock:
@@ -237,7 +239,7 @@ class TransformersEngine:
                 self._incoming.clear()
             self._waiting.clear()
             self._rows.clear()
-            self._deliver((row, EngineError(reason)) for row in left)
+            self._deliver((row, reason) for row in left)
 
     def _admit(self) -> list[_Row]:
         """Choose who joins at this step, first come first served."""

@@ -17,7 +17,7 @@ from collections.abc import Coroutine, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from unstable_stream.errors import ConfigError, EngineError
+from unstable_stream.errors import ConfigError, EngineDiedError, EngineError
 from unstable_stream.inference.adapter_files import check_adapter_files, weight_shapes
 from unstable_stream.inference.adapter_slots import AdapterSlots
 from unstable_stream.inference.engine import Adapter, Completion, EngineStats, GenerationRequest
@@ -290,8 +290,8 @@ class VllmEngine:
             raise self._dead()
         return asked.exception()
 
-    def _dead(self) -> EngineError:
-        return EngineError(
+    def _dead(self) -> EngineDiedError:
+        return EngineDiedError(
             f"vLLM's engine process for {self._model_path} has died, and all its requests with it; the "
             "reason is on stderr (too little memory?); start a new engine"
         )

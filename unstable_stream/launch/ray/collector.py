@@ -1,11 +1,14 @@
 """The process that hosts a collector, and the engine and rollout actors it starts."""
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any
 
 import ray
 
+from unstable_stream.launch.last_error import Output
 from unstable_stream.launch.ray.engine import EngineActor, RayEngine, RemoteEngine
+from unstable_stream.launch.ray.part_output import PartDiedError, explain
 from unstable_stream.launch.ray.placement import actor_options, planned
 from unstable_stream.launch.ray.rollout import RayRolloutWorker, RolloutActor
 from unstable_stream.log.open import opened_log
@@ -25,28 +28,47 @@ async def run_collector(
     Raises:
         ServiceError: an engine or a worker died, or too many games in a row were abandoned.
     """
-    engines = await asyncio.to_thread(_start_engines, config, model_path)
+    outputs = {
+        part: Output(data.service_logs(run_id).absolute() / f"{part}.log")
+        for part in (
+            *(f"engine-{number}" for number in range(config.collector.num_actors)),
+            *(f"rollout-{number}" for number in range(config.collector.num_rollout_workers)),
+        )
+    }
+    engines = await asyncio.to_thread(_start_engines, config, run_id, outputs, model_path)
     worker_class = ray.remote(RolloutActor).options(num_cpus=0, max_concurrency=1024)
     workers = [
-        worker_class.remote(config, str(data.root.absolute()), model_path, RemoteEngine(engines))
-        for _ in range(config.collector.num_rollout_workers)
+        worker_class.remote(
+            config,
+            run_id,
+            outputs[f"rollout-{number}"].path,
+            str(data.root.absolute()),
+            model_path,
+            RemoteEngine(engines),
+        )
+        for number in range(config.collector.num_rollout_workers)
     ]
     async with opened_log(config.log, data.log, synchronous=config.synchronous) as log:
         collector = Collector(
             config,
             run_id,
             [RayEngine(engine, number) for number, engine in enumerate(engines)],
-            [RayRolloutWorker(worker) for worker in workers],
+            [RayRolloutWorker(worker, number) for number, worker in enumerate(workers)],
             await run_started(log, run_id),
         )
-        await collector.collect(log, stop)
+        try:
+            await collector.collect(log, stop)
+        except PartDiedError as error:
+            raise explain(error, outputs) from error
 
 
-def _start_engines(config: RunConfig, model_path: str) -> list[Any]:
+def _start_engines(
+    config: RunConfig, run_id: str, outputs: Mapping[str, Output], model_path: str
+) -> list[Any]:
     placement = planned()
     return [
         ray.remote(EngineActor)
         .options(**actor_options(placement, share), max_concurrency=4096)
-        .remote(config, model_path, share)
-        for share in placement.engines
+        .remote(config, run_id, outputs[f"engine-{number}"].path, model_path, share)
+        for number, share in enumerate(placement.engines)
     ]

@@ -7,12 +7,14 @@ long completion does not delay a short one.
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import ray
 
-from unstable_stream.errors import ServiceError, UnstableStreamError
+from unstable_stream.errors import EngineDiedError, UnstableStreamError
 from unstable_stream.inference.engine import Completion, EngineStats, GenerationRequest
+from unstable_stream.launch.ray.part_output import PartDiedError, printing_errors, reason_of, write_output_to
 from unstable_stream.runs.code import find_code
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.placement import Share
@@ -24,9 +26,11 @@ __all__ = ["EngineActor", "RayEngine", "RemoteEngine"]
 class EngineActor:
     """The Ray actor: constructs the engine in its own process and serves many callers at once."""
 
-    def __init__(self, config: RunConfig, model_path: str, share: Share) -> None:
-        find_code(config)
-        self._engine = build_engine(config, model_path, share)
+    def __init__(self, config: RunConfig, run_id: str, output: Path, model_path: str, share: Share) -> None:
+        write_output_to(output, run_id)
+        with printing_errors():
+            find_code(config)
+            self._engine = build_engine(config, model_path, share)
 
     async def generate_many(
         self, requests: Sequence[GenerationRequest]
@@ -39,7 +43,9 @@ class EngineActor:
         try:
             while waiting:
                 done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-                yield [(tasks[task], _result_of(task)) for task in done]
+                with printing_errors():
+                    results = [(tasks[task], _result_of(task)) for task in done]
+                yield results
         finally:
             for task in waiting:
                 task.cancel()
@@ -71,9 +77,7 @@ class RayEngine:
         try:
             stats: EngineStats = await self._actor.stats.remote()
         except ray.exceptions.RayError as error:
-            raise ServiceError(
-                f"inference engine {self._number} did not start or is gone: {error}"
-            ) from error
+            raise PartDiedError(f"engine-{self._number}", reason_of(error)) from error
         return stats
 
 
@@ -132,10 +136,12 @@ class RemoteEngine:
                 for index, result in await reference:
                     remaining -= 1
                     self._outstanding[actor] -= 1
+                    if isinstance(result, EngineDiedError):
+                        result = PartDiedError(f"engine-{actor}", f"{type(result).__name__}: {result}")
                     _settle(batch[index][1], result)
         except ray.exceptions.RayError as error:
             # Not an EngineError: no game caused this, and none can be played until the engine is restarted.
-            failure = ServiceError(f"inference engine {actor} failed: {error}")
+            failure = PartDiedError(f"engine-{actor}", reason_of(error))
             for _, future in batch:
                 _settle(future, failure)
         finally:

@@ -10,6 +10,8 @@ from typing import Any
 import ray
 
 from unstable_stream.errors import ServiceError
+from unstable_stream.launch.last_error import Output
+from unstable_stream.launch.ray.part_output import PartDiedError, explain, reason_of, write_output_to
 from unstable_stream.launch.ray.placement import actor_options, planned
 from unstable_stream.log.open import opened_log
 from unstable_stream.runs.code import find_code
@@ -23,7 +25,10 @@ __all__ = ["LearnerActor", "run_learner"]
 class LearnerActor:
     """The Ray actor."""
 
-    def __init__(self, config: RunConfig, run_id: str, data_root: str, model_path: str, share: Share) -> None:
+    def __init__(
+        self, config: RunConfig, run_id: str, output: Path, data_root: str, model_path: str, share: Share
+    ) -> None:
+        write_output_to(output, run_id)
         from unstable_stream.workers.learner import LearnerService
 
         find_code(config)
@@ -58,7 +63,11 @@ async def run_learner(
     placement = planned()
     options = await asyncio.to_thread(actor_options, placement, placement.learner)
     actor_class = ray.remote(LearnerActor).options(**options, max_concurrency=4)
-    actor = actor_class.remote(config, run_id, str(data.root.absolute()), model_path, placement.learner)
+    # The file that this process prints to as well, if its launcher is on this machine.
+    output = Output(data.service_logs(run_id).absolute() / "learner.log")
+    actor = actor_class.remote(
+        config, run_id, output.path, str(data.root.absolute()), model_path, placement.learner
+    )
     stopping = asyncio.ensure_future(stop.wait())
     try:
         # Before it is ready it has changed nothing, so it may then end with this process.
@@ -73,7 +82,7 @@ async def run_learner(
         cause = error.cause
         raise (cause if isinstance(cause, Exception) else ServiceError(str(error))) from None
     except ray.exceptions.RayActorError as error:
-        raise ServiceError(f"the learner died: {error}") from error
+        raise explain(PartDiedError("learner", reason_of(error)), {"learner": output}) from error
     finally:
         stopping.cancel()
 

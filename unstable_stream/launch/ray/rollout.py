@@ -6,9 +6,9 @@ from typing import Any
 
 import ray
 
-from unstable_stream.errors import ServiceError
 from unstable_stream.events import GameStarted, decode_event, encode_event
 from unstable_stream.inference.engine import Engine
+from unstable_stream.launch.ray.part_output import PartDiedError, printing_errors, reason_of, write_output_to
 from unstable_stream.log.open import open_log_at
 from unstable_stream.runs.code import find_code
 from unstable_stream.runs.config import RunConfig
@@ -21,14 +21,19 @@ __all__ = ["RayRolloutWorker", "RolloutActor"]
 class RolloutActor:
     """The Ray actor: a rollout worker in its own process, with its own connection to the log."""
 
-    def __init__(self, config: RunConfig, data_root: str, model_path: str, engine: Engine) -> None:
-        find_code(config)
-        log = open_log_at(config.log, DataDir(Path(data_root)).log, config.synchronous)
-        self._worker = RolloutWorker(config, log, model_path, engine)
+    def __init__(
+        self, config: RunConfig, run_id: str, output: Path, data_root: str, model_path: str, engine: Engine
+    ) -> None:
+        write_output_to(output, run_id)
+        with printing_errors():
+            find_code(config)
+            log = open_log_at(config.log, DataDir(Path(data_root)).log, config.synchronous)
+            self._worker = RolloutWorker(config, log, model_path, engine)
 
     async def play(self, games: Sequence[bytes], adapter_paths: Mapping[str, str | None]) -> int:
         """Play encoded ``game-started`` events; see :meth:`RolloutWorker.play`."""
-        return await self._worker.play([_decode_started(data) for data in games], adapter_paths)
+        with printing_errors():
+            return await self._worker.play([_decode_started(data) for data in games], adapter_paths)
 
     async def cancel(self, game_ids: Sequence[str], reason: str) -> None:
         """See :meth:`RolloutWorker.cancel`."""
@@ -38,8 +43,9 @@ class RolloutActor:
 class RayRolloutWorker:
     """The handle of a rollout actor."""
 
-    def __init__(self, actor: Any) -> None:
+    def __init__(self, actor: Any, number: int) -> None:
         self._actor = actor
+        self._number = number
 
     async def play(self, games: Sequence[GameStarted], adapter_paths: Mapping[str, str | None]) -> int:
         """Play games in the actor; return the number published as finished.
@@ -52,9 +58,9 @@ class RayRolloutWorker:
                 [encode_event(game) for game in games], adapter_paths
             )
         except ray.exceptions.RayError as error:
-            raise ServiceError(
-                f"a rollout worker failed while playing {len(games)} games: {error}"
-            ) from error
+            if isinstance(error, ray.exceptions.RayTaskError) and isinstance(error.cause, PartDiedError):
+                raise error.cause from None  # its engine
+            raise PartDiedError(f"rollout-{self._number}", reason_of(error)) from error
         return finished
 
     async def cancel(self, game_ids: Sequence[str], reason: str) -> None:
