@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from unstable_stream.adapter_format import CONFIG_FILE, REMEDY, WEIGHTS_FILE, refused_fields
 from unstable_stream.errors import EngineError
 from unstable_stream.inference.engine import Adapter
 
@@ -23,7 +24,7 @@ def weight_shapes(model_path: Path) -> dict[str, tuple[int, ...]]:
 
 
 def check_adapter_files(adapter: Adapter, base: Mapping[str, tuple[int, ...]], max_rank: int) -> None:
-    """Check that the adapter is there, of rank ``max_rank`` or less, and fits the ``base`` shapes it names.
+    """Check that the adapter is there, a plain LoRA of rank ``max_rank`` or less, and fits ``base``'s shapes.
 
     vLLM copies weights into slots of the base model's size and accepts smaller ones without a word, so an
     adapter of another model would generate nonsense.
@@ -34,13 +35,15 @@ def check_adapter_files(adapter: Adapter, base: Mapping[str, tuple[int, ...]], m
     directory = Path(adapter.path)
     where = f"adapter {adapter.uid!r} at {adapter.path}"
     try:
-        config: dict[str, Any] = json.loads((directory / "adapter_config.json").read_text(encoding="utf-8"))
-        shapes = _header(directory / "adapter_model.safetensors")
+        config: dict[str, Any] = json.loads((directory / CONFIG_FILE).read_text(encoding="utf-8"))
+        shapes = _header(directory / WEIGHTS_FILE)
     except (OSError, ValueError, struct.error) as error:
         raise EngineError(
             f"{where} cannot be read: {error}; "
             "expected adapter_config.json and adapter_model.safetensors as PEFT saves them"
         ) from error
+    if refused := refused_fields(config):
+        raise EngineError(f"{where} is no plain LoRA adapter (found: {', '.join(refused)}); {REMEDY}")
     rank = max([config.get("r", 0), *(config.get("rank_pattern") or {}).values()])
     if rank > max_rank:
         raise EngineError(f"{where} has rank {rank}, the engine takes up to {max_rank}; raise lora_rank")

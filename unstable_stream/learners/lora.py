@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers.utils import logging as transformers_logging
 
+from unstable_stream.adapter_format import CONFIG_FILE, REMEDY, WEIGHTS_FILE, adapter_scale, refused_fields
 from unstable_stream.errors import LearnerError
 
 __all__ = [
@@ -30,6 +31,9 @@ __all__ = [
 ]
 
 ALL_PROJECTIONS: Final = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+
+_PREFIX: Final = "base_model.model."
+"""Before the module's name in PEFT's file format."""
 
 _NOISE: Final = ("drop", "jitter")
 """Parts of the names that configurations of transformers have for what is random in training only."""
@@ -157,18 +161,36 @@ def load_adapter_weights(model: nn.Module, weights: Mapping[str, Tensor], *, ori
 
 
 def load_adapter_directory(model: nn.Module, directory: Path, settings: LoraSettings) -> None:
-    """Load an adapter from disk; raises :class:`LearnerError` if it does not fit ``settings`` and model."""
+    """Load an adapter from disk as the policy that it is, with rsLoRA and ``alpha_pattern``.
+
+    Raises :class:`LearnerError`: it does not fit ``settings`` and model, or is no plain LoRA.
+    """
     try:
-        found = json.loads((directory / "adapter_config.json").read_bytes())
-        weights = safetensors.torch.load_file(directory / "adapter_model.safetensors")
+        found = json.loads((directory / CONFIG_FILE).read_bytes())
+        weights = safetensors.torch.load_file(directory / WEIGHTS_FILE)
     except (OSError, ValueError, safetensors.SafetensorError) as error:
         raise LearnerError(f"no readable adapter in {directory}: {error}. Check initial_lora_path") from error
+    if refused := refused_fields(found):
+        raise LearnerError(
+            f"initial_lora_path {directory} is no plain LoRA adapter (found: {', '.join(refused)}); {REMEDY}"
+        )
+    if found.get("rank_pattern"):
+        raise LearnerError(
+            f"initial_lora_path {directory} has rank_pattern = {found['rank_pattern']!r}; the learner gives "
+            "every layer the same rank: start from an adapter of one rank"
+        )
     pair = (found.get("r"), found.get("lora_alpha"))
     if pair != (settings.lora_rank, settings.lora_alpha):
         raise LearnerError(
             f"adapter {directory} has rank and alpha {pair}, lora_cfg has "
             f"{(settings.lora_rank, settings.lora_alpha)}. Set lora_cfg to the adapter's"
         )
+    for name, tensor in weights.items():
+        module, _, side = name.removeprefix(_PREFIX).rpartition(".lora_")
+        if side.startswith("B"):
+            # This policy's factor is alpha / r everywhere; B takes what rsLoRA or alpha_pattern made of it.
+            rank = tensor.shape[1]
+            weights[name] = tensor * (adapter_scale(found, module, rank) / (settings.lora_alpha / rank))
     load_adapter_weights(model, weights, origin=str(directory))
 
 
@@ -238,4 +260,4 @@ def _adapter_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def _file_name(parameter_name: str) -> str:
-    return "base_model.model." + parameter_name.replace(".default.", ".")
+    return _PREFIX + parameter_name.replace(".default.", ".")

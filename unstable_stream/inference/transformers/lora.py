@@ -1,17 +1,16 @@
 """Apply LoRA adapters to a batch whose tokens are sorted by adapter, without merging any adapter."""
 
 import json
-import math
 import re
 from collections import OrderedDict
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import safetensors
 import safetensors.torch
 from torch import Tensor, nn
 
+from unstable_stream.adapter_format import CONFIG_FILE, REMEDY, WEIGHTS_FILE, adapter_scale, refused_fields
 from unstable_stream.errors import EngineError
 from unstable_stream.inference.engine import Adapter
 
@@ -134,23 +133,14 @@ def _read_deltas(adapter: Adapter) -> dict[str, tuple[Tensor, Tensor]]:
     """Return (A, scale * B) by module name, in float32."""
     directory = Path(adapter.path)
     try:
-        config = json.loads((directory / "adapter_config.json").read_text(encoding="utf-8"))
-        tensors = safetensors.torch.load_file(directory / "adapter_model.safetensors")
+        config = json.loads((directory / CONFIG_FILE).read_text(encoding="utf-8"))
+        tensors = safetensors.torch.load_file(directory / WEIGHTS_FILE)
     except (OSError, ValueError, safetensors.SafetensorError) as error:
         raise EngineError(
             f"adapter {adapter.uid!r} cannot be read from {adapter.path}: {error}; "
             "expected adapter_config.json and adapter_model.safetensors as PEFT saves them"
         ) from error
-    unsupported = [
-        key
-        for key, plain in (
-            ("peft_type", "LORA"),
-            ("bias", "none"),
-            ("use_dora", False),
-            ("modules_to_save", None),
-        )
-        if config.get(key, plain) != plain
-    ]
+    unsupported = refused_fields(config)
     sides: dict[str, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
         match = _TENSOR_NAME.fullmatch(name)
@@ -162,20 +152,9 @@ def _read_deltas(adapter: Adapter) -> dict[str, tuple[Tensor, Tensor]]:
     if unsupported or incomplete or not sides:
         raise EngineError(
             f"adapter {adapter.uid!r} at {adapter.path} is no plain LoRA adapter of linear layers "
-            f"(found: {', '.join(unsupported + incomplete) or 'no tensors'}); save it with PEFT's "
-            "LoraConfig, bias none, without DoRA and modules_to_save"
+            f"(found: {', '.join(unsupported + incomplete) or 'no tensors'}); {REMEDY}"
         )
     return {
-        name: (pair["A"], pair["B"] * _scale(config, name, rank=pair["A"].shape[0]))
+        name: (pair["A"], pair["B"] * adapter_scale(config, name, rank=pair["A"].shape[0]))
         for name, pair in sides.items()
     }
-
-
-def _scale(config: dict[str, Any], module: str, rank: int) -> float:
-    """PEFT's factor for B A x: alpha / r, or alpha / sqrt(r) for rsLoRA (Kalajdzievski 2023)."""
-    alpha = float(config["lora_alpha"])
-    for pattern, value in (config.get("alpha_pattern") or {}).items():
-        if re.match(rf"(.*\.)?({pattern})$", module):
-            alpha = float(value)
-            break
-    return alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)
