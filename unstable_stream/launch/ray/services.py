@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from unstable_stream.launch.supervisor import Supervisor
+from unstable_stream.launch.supervisor import Progress, Supervisor
 from unstable_stream.runs.placement import Machine, Placement
 
 __all__ = ["RayServices"]
@@ -21,10 +21,13 @@ class RayServices(Supervisor):
         *,
         plan: Callable[[list[Machine]], Placement],
         max_restarts: int,
+        progress: Progress,
         environment: Mapping[str, str],
     ) -> None:
         """Take what a supervisor takes, and ``plan``, which places learner and engines on Ray's machines."""
-        super().__init__(arguments, log_dir, max_restarts=max_restarts, environment=environment)
+        super().__init__(
+            arguments, log_dir, max_restarts=max_restarts, progress=progress, environment=environment
+        )
         self._plan = plan
 
     async def prepare(self, progress: Callable[[str], None]) -> None:
