@@ -11,8 +11,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tests.inference.tiny_model import build_adapter
-from unstable_stream.errors import EngineError
-from unstable_stream.inference.adapter_files import check_adapter_files, weight_shapes
+from unstable_stream.errors import ConfigError, EngineError
+from unstable_stream.inference.adapter_files import check_adapter_files, check_target_modules, weight_shapes
 from unstable_stream.inference.adapter_slots import AdapterSlots
 from unstable_stream.inference.engine import Adapter
 
@@ -301,6 +301,34 @@ def test_an_adapter_of_a_narrower_model_is_refused(tiny_model: Path, tmp_path: P
     narrow(Path(adapter.path), side)
     with pytest.raises(EngineError, match=r"64 features in .*lora_.*the model's .*down_proj' has (128|256)"):
         check_adapter_files(adapter, weight_shapes(tiny_model), max_rank=8)
+
+
+@pytest.mark.parametrize("module", ["lm_head", "model.embed_tokens"])
+def test_an_adapted_head_or_embedding_is_refused(tiny_model: Path, tmp_path: Path, module: str) -> None:
+    """vLLM leaves it out of the log-probabilities of prompts (vLLM #51594)."""
+    adapter = build_adapter(tiny_model, tmp_path / "head", seed=4)
+    file = tmp_path / "head" / "adapter_model.safetensors"
+    pair = {f"base_model.model.{module}.lora_{side}.weight": torch.ones(8, 8) for side in "AB"}
+    save_file(load_file(file) | pair, file)
+    with pytest.raises(EngineError, match=f"adapts '{module}', an output head or embedding, which no engine"):
+        check_adapter_files(adapter, weight_shapes(tiny_model), max_rank=8)
+
+
+def test_target_modules_that_the_model_lacks_are_named_with_those_it_has(tiny_model: Path) -> None:
+    check_target_modules(tiny_model, ["q_proj", "layers.1.mlp.up_proj", "model.layers.0.self_attn.k_proj"])
+    with pytest.raises(ConfigError) as caught:
+        check_target_modules(tiny_model, ["q_proj", "c_attn", "proj"])
+    assert str(caught.value) == (
+        f"lora.target_modules names c_attn, proj, which {tiny_model} does not have; its layers are "
+        "down_proj, gate_proj, k_proj, o_proj, q_proj, up_proj, v_proj"
+    )
+
+
+def test_target_modules_of_an_unreadable_or_unknown_model(tmp_path: Path) -> None:
+    check_target_modules(tmp_path, ["q_proj"])  # nothing saved as safetensors
+    (tmp_path / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1")
+    with pytest.raises(ConfigError, match=r"cannot be read: .*download or save it again"):
+        check_target_modules(tmp_path, ["q_proj"])
 
 
 def narrow(path: Path, side: str) -> None:

@@ -1,6 +1,7 @@
 """What surrounds the vLLM engine and needs no vLLM: variables, refused settings, the orphan guard."""
 
 import os
+import re
 import select
 import signal
 import subprocess
@@ -10,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from unstable_stream.errors import ConfigError, EngineError
-from unstable_stream.inference.vllm.engine import VllmEngine
+from unstable_stream.inference.vllm.engine import VllmEngine, _check_version
 from unstable_stream.inference.vllm.process_variables import (
     DEFAULTS,
     OWNER_VARIABLE,
@@ -55,6 +56,8 @@ def test_the_childrens_environment_is_theirs_alone() -> None:
         assert os.environ["OMP_NUM_THREADS"] == "3"
         assert os.environ["PYTHONWARNINGS"] == "ignore"
         assert os.environ["TORCH_COMPILE_DISABLE"] == "1"
+    with child_environment(on_cpu=True, compiled=False, num_threads=5):
+        assert os.environ["OMP_NUM_THREADS"] == "5"
     assert dict(os.environ) == before
 
 
@@ -80,8 +83,19 @@ def test_impossible_limits_are_refused_before_vllm_is_imported(monkeypatch: pyte
         VllmEngine("some/model", max_loras=-1)
     with pytest.raises(ConfigError, match="lora_rank is 513; vLLM takes 1 to 512"):
         VllmEngine("some/model", lora_rank=513)
-    with pytest.raises(ConfigError, match="sets logprobs_mode, max_loras, which this engine decides"):
-        VllmEngine("some/model", extra_engine_args={"max_loras": 3, "logprobs_mode": "raw_logprobs"})
+    with pytest.raises(ConfigError, match="sets max_loras: remove it; set max_loras of the engine"):
+        VllmEngine("some/model", extra_engine_args={"max_loras": 3})
+
+
+@pytest.mark.parametrize("version", ["0.24.0", "0.31.2+cu129"])
+def test_a_vllm_that_mixes_up_adapters_is_refused(version: str) -> None:
+    with pytest.raises(EngineError, match=rf"vLLM is {re.escape(version)}; expected 0.32 or newer"):
+        _check_version(version)
+
+
+@pytest.mark.parametrize("version", ["0.32.0", "0.32.1.dev3+g1a2b", "0.33.0+cu129", "1.0"])
+def test_newer_ones_are_taken(version: str) -> None:
+    _check_version(version)
 
 
 # Stands in for vLLM: an owner starts an engine process, which starts a worker, which loads the guard. All
@@ -90,7 +104,7 @@ TREE = """
 import multiprocessing, os, sys, time
 
 def worker(pipe):
-    import unstable_stream.inference.vllm.orphan_guard
+    import unstable_stream.inference.vllm.worker_extension
     os.write(pipe, b"w")
     time.sleep(600)
 

@@ -1,5 +1,6 @@
 """Configuration: what is refused, and that the message says what to change."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,34 @@ def test_mistakes_are_named_with_what_to_change(change: dict[str, Any], says: st
         parse_config(MINIMAL | change, origin="my.toml")
     assert says in str(caught.value)
     assert all(line.startswith("my.toml: ") for line in str(caught.value).splitlines())
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (
+            {"engine": {"type": "vllm"}, "lora": {"target_modules": ["q_proj", "lm_head"]}},
+            "lora.target_modules names lm_head: no engine adapts the output head or an embedding",
+        ),
+        (
+            {"lora": {"target_modules": ["q_proj", "model.embed_tokens"]}},
+            "lora.target_modules names model.embed_tokens: no engine adapts",
+        ),
+        (
+            {"engine": {"type": "vllm", "extra_engine_args": {"lora_target_modules": ["qkv_proj"]}}},
+            "extra_engine_args sets lora_target_modules: remove it; vLLM would play an adapter of other",
+        ),
+        (
+            {"engine": {"type": "vllm", "extra_engine_args": {"enable_sleep_mode": True}}},
+            "extra_engine_args sets enable_sleep_mode: remove it; nothing lets the engine sleep",
+        ),
+    ],
+)
+def test_an_adapter_that_the_engine_could_not_play_is_not_trained(change: dict[str, Any], says: str) -> None:
+    """It may stand in a recorded run."""
+    config = parse_config(MINIMAL | change, origin="my.toml")
+    with pytest.raises(ConfigError, match=re.escape(says)):
+        config.check_trainable()
 
 
 def test_several_mistakes_are_reported_together() -> None:

@@ -1,18 +1,38 @@
-"""Check a LoRA adapter by its files alone, before an engine reads the weights."""
+"""Check a LoRA adapter, or the settings of one, by files alone, before an engine reads the weights."""
 
+import hashlib
 import json
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from unstable_stream.adapter_format import CONFIG_FILE, REMEDY, WEIGHTS_FILE, refused_fields
-from unstable_stream.errors import EngineError
+from unstable_stream.errors import ConfigError, EngineError
 from unstable_stream.inference.engine import Adapter
 
-__all__ = ["check_adapter_files", "weight_shapes"]
+__all__ = [
+    "check_adapter_files",
+    "check_target_modules",
+    "heads_and_embeddings",
+    "weight_shapes",
+    "weights_sha256",
+]
 
 _PREFIX = "base_model.model."
+_HEADS_AND_EMBEDDINGS: Final = frozenset(
+    {"embed_in", "embed_out", "embed_tokens", "lm_head", "word_embeddings", "wpe", "wte"}
+)
+"""Last parts of the names that the models of transformers give them."""
+
+
+def heads_and_embeddings(modules: Iterable[str]) -> list[str]:
+    """Return those of ``modules`` that name an output head or an embedding.
+
+    No engine adapts them: the transformers engine adapts linear layers below the head, and vLLM leaves a
+    head's adapter out of the log-probabilities of prompts (vLLM #51594).
+    """
+    return [module for module in modules if module.rpartition(".")[2] in _HEADS_AND_EMBEDDINGS]
 
 
 def weight_shapes(model_path: Path) -> dict[str, tuple[int, ...]]:
@@ -23,11 +43,40 @@ def weight_shapes(model_path: Path) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
+def check_target_modules(model_path: Path, targets: Sequence[str]) -> None:
+    """Check that each target names a layer of the model: PEFT trains the others and says nothing.
+
+    A model that is not saved as safetensors is not checked.
+
+    Raises:
+        ConfigError: one names none, or a file of the model cannot be read.
+    """
+    try:
+        shapes = weight_shapes(model_path)
+    except (OSError, ValueError, struct.error) as error:
+        raise ConfigError(f"model {model_path} cannot be read: {error}; download or save it again") from error
+    layers = {
+        name.removesuffix(".weight")
+        for name, shape in shapes.items()
+        if name.endswith(".weight") and len(shape) == 2
+    }
+    unknown = [
+        target for target in targets if not any(f".{layer}".endswith(f".{target}") for layer in layers)
+    ]
+    if layers and unknown:
+        known = {layer.rpartition(".")[2] for layer in layers.difference(heads_and_embeddings(layers))}
+        raise ConfigError(
+            f"lora.target_modules names {', '.join(unknown)}, which {model_path} does not have; "
+            f"its layers are {', '.join(sorted(known))}"
+        )
+
+
 def check_adapter_files(adapter: Adapter, base: Mapping[str, tuple[int, ...]], max_rank: int) -> None:
     """Check that the adapter is there, a plain LoRA of rank ``max_rank`` or less, and fits ``base``'s shapes.
 
     vLLM copies weights into slots of the base model's size and accepts smaller ones without a word, so an
-    adapter of another model would generate nonsense.
+    adapter of another model would generate nonsense. For heads and embeddings see
+    :func:`heads_and_embeddings`.
 
     Raises:
         EngineError: One of these does not hold.
@@ -49,6 +98,11 @@ def check_adapter_files(adapter: Adapter, base: Mapping[str, tuple[int, ...]], m
         raise EngineError(f"{where} has rank {rank}, the engine takes up to {max_rank}; raise lora_rank")
     for name, shape in shapes.items():
         module, _, side = name.removeprefix(_PREFIX).rpartition(".lora_")
+        if heads_and_embeddings([module]):
+            raise EngineError(
+                f"{where} adapts {module!r}, an output head or embedding, which no engine does; train it "
+                "with other target_modules"
+            )
         weight = base.get(f"{module}.weight")
         if weight is None or len(weight) != 2 or len(shape) != 2 or not side.startswith(("A", "B")):
             continue
@@ -59,6 +113,12 @@ def check_adapter_files(adapter: Adapter, base: Mapping[str, tuple[int, ...]], m
                 f"{where} has {found} features in {name!r}, the model's {module!r} has {expected}; "
                 "train the adapter on this base model"
             )
+
+
+def weights_sha256(adapter: Adapter) -> str:
+    """Return the SHA-256 of the adapter's weights, which must be there."""
+    with (Path(adapter.path) / WEIGHTS_FILE).open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _header(file: Path) -> dict[str, tuple[int, ...]]:

@@ -18,11 +18,13 @@ import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Literal, Protocol, TypeAlias
 
 from unstable_stream.errors import ConfigError, FencedError, RunError, ServiceError, UnstableStreamError
 from unstable_stream.events import GameStarted
 from unstable_stream.extensions import ALLOW_CODE, allowed_patterns
+from unstable_stream.inference.adapter_files import check_target_modules
 from unstable_stream.inference.base_model import resolve_model
 from unstable_stream.launch.machine import this_machine
 from unstable_stream.launch.preflight import check_config
@@ -137,6 +139,7 @@ async def launch(
         # Loaded before anything is written, because Ray may not be installed.
         from unstable_stream.launch.ray import cluster  # noqa: F401
     model_path = await asyncio.to_thread(resolve_model, config.model)
+    check_target_modules(Path(model_path), config.lora.target_modules)
     plan = partial(place, config)
     here: Placement | None = None
     if config.backend == "inline" or "RAY_ADDRESS" not in os.environ:

@@ -111,7 +111,8 @@ class StandardLearner(Generic[SampleT, BatchT]):
         batch_size: the most samples of an update.
         mini_batch_size: the most rows of a micro-batch. Rows of similar length share one; the gradient is
             still that of the whole batch.
-        max_micro_batch_tokens: the most tokens of a micro-batch, including padding.
+        max_micro_batch_tokens: the most tokens of a micro-batch, including padding. ``None``: 4,096 on a GPU
+            and 1,024 on a CPU, which is as fast there and takes a quarter of the memory for activations.
         learning_rate: the peak learning rate of AdamW.
         lr_schedule: ``{"type": "constant" | "linear", "final_fraction": …, "total": updates, "warmup":
             updates}``.
@@ -151,7 +152,7 @@ class StandardLearner(Generic[SampleT, BatchT]):
         lr_schedule: Mapping[str, Any] | LrSchedule | None = None,
         optimizer_steps_per_update: int = 1,
         max_train_len: int | None = None,
-        max_micro_batch_tokens: int = 4096,
+        max_micro_batch_tokens: int | None = None,
         initial_lora_path: Path | str | None = None,
         gradient_checkpointing: bool = False,
         activation_checkpointing: bool = False,
@@ -167,7 +168,7 @@ class StandardLearner(Generic[SampleT, BatchT]):
             max_generation_len=max_generation_len,
             grad_clip=grad_clip,
             optimizer_steps_per_update=optimizer_steps_per_update,
-            max_micro_batch_tokens=max_micro_batch_tokens,
+            max_micro_batch_tokens=1 if max_micro_batch_tokens is None else max_micro_batch_tokens,
             max_train_len=1 if max_train_len is None else max_train_len,
         )
         if gradient_checkpointing and activation_checkpointing:
@@ -185,7 +186,6 @@ class StandardLearner(Generic[SampleT, BatchT]):
         self.grad_clip = grad_clip
         self.optimizer_steps_per_update = optimizer_steps_per_update
         self.max_train_len = max_train_len
-        self.max_micro_batch_tokens = max_micro_batch_tokens
         self.seed = seed
         self.ckpt_root = Path(ckpt_root)
         self.lora = LoraSettings.from_settings(lora_cfg)
@@ -195,6 +195,7 @@ class StandardLearner(Generic[SampleT, BatchT]):
         if self._on_gpu and gpu_memory_fraction is not None:
             # What is beyond belongs to an engine, which could not start anew if it were taken.
             torch.cuda.set_per_process_memory_fraction(gpu_memory_fraction, self.device)
+        self.max_micro_batch_tokens = max_micro_batch_tokens or (4096 if self._on_gpu else 1024)
         self._step = 0
         self._samples_seen = 0
         self._broken: str | None = None

@@ -17,7 +17,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Fiel
 
 from unstable_stream.errors import ConfigError
 from unstable_stream.extensions import Reference, absolute
-from unstable_stream.inference.lora_ranks import VLLM_LORA_RANKS
+from unstable_stream.inference.adapter_files import heads_and_embeddings
+from unstable_stream.inference.vllm.limits import VLLM_LORA_RANKS, check_extra_engine_args
 
 __all__ = [
     "AlgorithmConfig",
@@ -198,6 +199,9 @@ class VllmEngineConfig(_Section):
     are none."""
     tensor_parallel_size: PositiveInt = 1
     """Number of GPUs, all of one machine, over which each engine splits the model."""
+    num_threads: PositiveInt | None = None
+    """Compute threads of one engine without a GPU; ``None``: the cores that the learner leaves, shared by the
+    engines."""
     extra_engine_args: dict[str, Any] = Field(default_factory=dict)
 
 
@@ -456,8 +460,9 @@ class RunConfig(_Section):
         """Refuse settings that may stand in a recorded run, but that no learner can train with.
 
         Raises:
-            ConfigError: tokens were, or would be, sampled from a part of the distribution. Their recorded
-                log-probabilities belong to that part, and the learner's to the whole.
+            ConfigError: tokens were, or would be, sampled from a part of the distribution: their recorded
+                log-probabilities belong to that part, and the learner's to the whole. Or the engine could
+                not play the adapter.
         """
         if self.sampling.top_p < 1:
             raise ConfigError(
@@ -465,6 +470,14 @@ class RunConfig(_Section):
                 "distribution, so its importance ratios would be wrong. Set sampling.top_p = 1; a lower "
                 "sampling.temperature, which the learner applies too, makes samples less random"
             )
+        unsupported = heads_and_embeddings(self.lora.target_modules)
+        if unsupported and not isinstance(self.engine, EngineExtensionConfig):
+            raise ConfigError(
+                f"lora.target_modules names {', '.join(unsupported)}: no engine adapts the output head or an "
+                "embedding; leave it out and name projections, e.g. q_proj"
+            )
+        if isinstance(self.engine, VllmEngineConfig):
+            check_extra_engine_args(self.engine.extra_engine_args)
 
     def references(self) -> list[tuple[str, str, Reference]]:
         """Return every reference as (kind of extension, key, reference), built-ins included."""

@@ -3,6 +3,7 @@
 from typing import Protocol
 
 from unstable_stream.extensions import KINDS, build
+from unstable_stream.inference.cores import available_cores
 from unstable_stream.inference.engine import Engine, EngineStats
 from unstable_stream.runs.config import EngineExtensionConfig, RunConfig, VllmEngineConfig
 from unstable_stream.runs.placement import Share
@@ -47,6 +48,7 @@ def build_engine(config: RunConfig, model_path: str, share: Share) -> Engine:
             gpu_memory_utilization=share.memory_fraction or engine.gpu_memory_utilization,
             kv_cache_gb=engine.kv_cache_gb or share.kv_cache_gb,
             tensor_parallel_size=engine.tensor_parallel_size,
+            num_threads=engine.num_threads or _cores_left(config),
             extra_engine_args=engine.extra_engine_args,
         )
     if isinstance(engine, EngineExtensionConfig):
@@ -59,7 +61,13 @@ def build_engine(config: RunConfig, model_path: str, share: Share) -> Engine:
         max_parallel_seq=engine.max_parallel_seq,
         max_model_len=engine.max_model_len,
         max_loras=engine.max_loras,
-        num_threads=engine.num_threads,
+        num_threads=engine.num_threads or available_cores(),
         device=None if share.num_gpus else "cpu",
         gpu_memory_fraction=share.memory_fraction,
     )
+
+
+def _cores_left(config: RunConfig) -> int:
+    """Return each engine's share of this machine's cores without those of the learner, at least 1."""
+    cores = available_cores() - (config.learner.num_threads or 1)
+    return max(1, cores // config.collector.num_actors)

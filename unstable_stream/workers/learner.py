@@ -23,6 +23,7 @@ from unstable_stream.algorithms import BaseAlgo, TokenBatch, build_algorithm
 from unstable_stream.buffer import StepBuffer
 from unstable_stream.errors import LearnerError
 from unstable_stream.events import Checkpoint, LearnerUpdate, Step, checkpoint_uid, event_id
+from unstable_stream.inference.cores import available_cores
 from unstable_stream.learners import StandardLearner, prune_optimizer_states
 from unstable_stream.log.port import Consumer, EventLog, Positions, Producer
 from unstable_stream.log.reading import events_to_end, readable_events
@@ -73,7 +74,7 @@ class LearnerService:
             activation_checkpointing=settings.activation_checkpointing,
             ckpt_root=data.checkpoints(run_id).absolute(),
             seed=config.seed,
-            num_threads=settings.num_threads,
+            num_threads=settings.num_threads or available_cores(),
             device=None if share is None or share.num_gpus else "cpu",
             gpu_memory_fraction=None if share is None else share.memory_fraction,
         )

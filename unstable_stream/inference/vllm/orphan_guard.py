@@ -1,8 +1,7 @@
-"""End vLLM's processes when the engine's owner is gone; vLLM loads this module in its worker process.
+"""End vLLM's processes when the engine's owner is gone.
 
 vLLM's engine process outlives an owner that was killed with SIGKILL and keeps its memory, on a GPU all of it.
-vLLM imports this module by name (``worker_extension_cls``) before it loads the model, and importing it starts
-the guard. Nothing else may import it.
+The guard is a thread of vLLM's worker process, which starts it before it loads the model.
 """
 
 import multiprocessing
@@ -14,11 +13,18 @@ import time
 
 from unstable_stream.inference.vllm.process_variables import OWNER_VARIABLE
 
-__all__ = ["OrphanGuard"]
+__all__ = ["start"]
 
 
-class OrphanGuard:
-    """Adds nothing to vLLM's worker; it exists because vLLM asks for a class."""
+def start() -> None:
+    """Start the guard in a worker process of vLLM; elsewhere do nothing."""
+    owner = os.environ.get(OWNER_VARIABLE)
+    # The parent as it was when this process was started: the system gives orphans another one.
+    parent = multiprocessing.parent_process()
+    if owner is not None and parent is not None and parent.pid is not None:
+        threading.Thread(
+            target=_guard, args=(int(owner), parent.pid), name="unstable-stream-orphan-guard", daemon=True
+        ).start()
 
 
 def _guard(owner: int, parent: int) -> None:
@@ -42,12 +48,3 @@ def _wait_for_exit(pid: int) -> None:
             time.sleep(1.0)
     except ProcessLookupError:
         return
-
-
-_owner = os.environ.get(OWNER_VARIABLE)
-# The parent as it was when this process was started: the system gives orphans another one.
-_parent = multiprocessing.parent_process()
-if _owner is not None and _parent is not None and _parent.pid is not None:
-    threading.Thread(
-        target=_guard, args=(int(_owner), _parent.pid), name="unstable-stream-orphan-guard", daemon=True
-    ).start()
