@@ -3,12 +3,17 @@
 import asyncio
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from tests.proofs.test_audit import RUN, history
+from tests.workers.test_game_schedule import config
 from unstable_stream.errors import ConfigError
-from unstable_stream.launch.launcher import _end, launch
+from unstable_stream.events import GameStarted, Metrics
+from unstable_stream.launch.launcher import _end, _Loading, launch
 from unstable_stream.runs.config import parse_config
 from unstable_stream.runs.data_dir import DataDir
+from unstable_stream.tracking.service_reports import LAUNCHER
 
 
 async def test_a_view_that_failed_does_not_replace_the_result_of_the_run(
@@ -36,3 +41,18 @@ async def test_modules_that_the_model_lacks_are_named_before_anything_is_written
     with pytest.raises(ConfigError, match=r"lora\.target_modules names c_attn, .*its layers are down_proj, "):
         await launch(config, DataDir(tmp_path))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_it_says_what_the_first_game_waits_for() -> None:
+    events = history()
+    loading = _Loading(RUN, config())
+    assert loading.words() == "loading the model: learner and engine"
+    loading.apply(msgspec.structs.replace(events[1], run_id="another-run"))
+    loading.apply(Metrics(event_id="m", run_id=RUN, occurred_at_ms=1, source=LAUNCHER, values={}))
+    assert loading.words() == "loading the model: learner and engine"
+    loading.apply(events[1])  # its first checkpoint
+    assert loading.words() == "loading the model: engine"
+    loading.apply(Metrics(event_id="m", run_id=RUN, occurred_at_ms=1, source="engine-0", values={}))
+    assert loading.words() == "starting the first games"
+    loading.apply(next(event for event in events if isinstance(event, GameStarted)))
+    assert loading.words() == "playing the first games"

@@ -22,6 +22,8 @@ from unstable_stream.events import (
     checkpoint_uid,
 )
 
+_NEXT = ["report", "games", "sql", "why", "watch", "verify", "fork"]
+
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
@@ -33,15 +35,36 @@ def test_it_ends_well_and_leaves_no_process_behind(finished_run: FinishedRun) ->
     assert len(finished_run.of(RunStarted)) == 1
 
 
-def test_it_says_nothing_on_stdout_and_only_progress_on_stderr(finished_run: FinishedRun) -> None:
-    assert finished_run.stdout == ""
+def test_it_says_what_it_waits_for_and_how_it_goes_on_stderr(finished_run: FinishedRun) -> None:
     lines = finished_run.stderr.splitlines()
-    stages = ["checking the configuration", "starting Ray", "loading the model", "playing the first games"]
+    stages = ["checking the configuration", "starting Ray", "playing the first games"]
     assert [line for line in lines if line in stages] == stages
-    progress = re.compile(r"\[ *\d+ s\] update \d/4  games \d+ train \d+ eval")
-    shown = [line for line in lines if line not in stages]
+    progress = re.compile(
+        r"\[ *\d+ s\] (update \d/4  games \d+ train \d+ eval|starting |loading the model: )"
+    )
+    loading = re.compile(r"loading the model: (learner|engine|learner and engine)$|starting the first games$")
+    assert [line for line in lines if loading.match(line)]
+    placed = ("learner: on the CPU", "engine 0: on the CPU")
+    shown = [line for line in lines if line not in stages and line not in placed and not loading.match(line)]
     assert shown
     assert [line for line in shown if not progress.match(line)] == []
+
+
+def test_it_ends_with_its_results_and_with_commands_that_work(finished_run: FinishedRun) -> None:
+    told = finished_run.stdout
+    assert f"Run {finished_run.run_id} completed: update {UPDATES} of {UPDATES}, " in told
+    games = [outcome.split for outcome in finished_run.of(GameOutcome)]
+    assert f"{games.count('train'):,} training games, {games.count('eval'):,} evaluation games" in told
+    for heading in ("Before and after", "Rating ladder"):
+        assert heading in told
+    for opponent in ("random-legal", "first-legal"):
+        rows = [line.split() for line in told.splitlines() if line.strip().startswith(opponent)]
+        assert rows[0][1:3] == ["0", "6"]  # update and games
+    commands = [line.split() for line in told.splitlines() if line.startswith("  unstable-stream ")]
+    assert [command[1] for command in commands] == _NEXT
+    (why,) = [command for command in commands if command[1] == "why"]
+    done = run_command(finished_run.data, *why[1:-2])  # without the data directory, which is given
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_n_iterations_make_n_updates_and_n_plus_one_checkpoints(finished_run: FinishedRun) -> None:

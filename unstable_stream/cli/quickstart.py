@@ -31,7 +31,7 @@ def _quickstart(
 
     Example: unstable-stream quickstart --seed 1
     """
-    from unstable_stream.api.quickstart import QUICKSTART, quickstart, summarise
+    from unstable_stream.api.quickstart import QUICKSTART, quickstart
     from unstable_stream.cli.running import run_to_end
 
     if print_config:
@@ -47,21 +47,3 @@ def _quickstart(
     changes = [f"{key}={value}" for key, value in settings.items() if value is not None]
     run = quickstart(model, data=data, overrides=[*changes, *(overrides or [])])
     run_to_end(run, quiet=quiet)
-    from rich.console import Console
-
-    summary = summarise(run)
-    console = Console()
-    console.print("\n[bold]Before and after[/]: evaluation games, the same for both, seats taken in turn")
-    console.print(summary.before_and_after)
-    console.print("\n[bold]Rating ladder[/]: TrueSkill over all rated games, by mu - 3 sigma")
-    console.print(summary.ladder)
-    where = "" if data == DEFAULT_DATA_DIR else f" --data {data}"
-    console.print(f"\nEverything that happened is in [bold]{data}[/]: run {run.id}. Ask it:\n")
-    for command in (
-        "unstable-stream games --split eval --limit 5",
-        'unstable-stream sql "SELECT * FROM win_rates"',
-        'unstable-stream sql "SELECT * FROM completion_lengths"',
-        'unstable-stream sql "SELECT * FROM longest_games LIMIT 10"',
-        'unstable-stream sql "SELECT * FROM update_provenance WHERE update = 5 LIMIT 10"',
-    ):
-        console.print(f"  {command}{where}", highlight=False, soft_wrap=True)

@@ -3,7 +3,7 @@
 import logging
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import typer
 
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 __all__ = ["print_config", "run_to_end"]
 
+_PIPED_WIDTH: Final = 100
+
 
 def run_to_end(
     run: "Run",
@@ -24,7 +26,10 @@ def run_to_end(
     overrides: Sequence[str] = (),
     allow_code: Sequence[str] = (),
 ) -> None:
-    """Start a run, or resume it with the last two; exits with status 130 if it was interrupted."""
+    """Start a run, or resume it with the last two, and print what it has come to.
+
+    Exits with status 130 if it was interrupted.
+    """
     configure_output("launcher", level=logging.WARNING)  # the live view says the rest
     if resume:
         run.resume(live=not quiet, overrides=overrides, allow_code=allow_code)
@@ -37,6 +42,27 @@ def run_to_end(
             file=sys.stderr,
         )
         raise typer.Exit(130)
+    _print_summary(run)
+
+
+def _print_summary(run: "Run") -> None:
+    from rich.console import Console
+
+    from unstable_stream.api.summary import summarise
+
+    summary = summarise(run)
+    # Piped into a file, the tables keep their columns.
+    console = Console(width=None if sys.stdout.isatty() else _PIPED_WIDTH)
+    console.print(f"\n[bold]Run {run.id} completed[/]: {summary.work}", highlight=False)
+    if summary.before_and_after is not None:
+        console.print("\n[bold]Before and after[/]: evaluation games, the same for both, seats taken in turn")
+        console.print(summary.before_and_after)
+    if summary.ladder is not None:
+        console.print("\n[bold]Rating ladder[/]: all rated games, by mu - 3 sigma")
+        console.print(summary.ladder)
+    console.print(f"\nEverything that happened is in [bold]{summary.place}[/]. Ask it:")
+    for purpose, command in summary.next_commands:
+        console.print(f"  [dim]# {purpose}[/]\n  {command}", highlight=False, soft_wrap=True)
 
 
 def print_config(config: "RunConfig") -> None:

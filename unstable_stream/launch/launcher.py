@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Literal, Protocol, TypeAlias
 
 from unstable_stream.errors import ConfigError, FencedError, RunError, ServiceError, UnstableStreamError
-from unstable_stream.events import GameStarted
+from unstable_stream.events import Checkpoint, Event, GameOutcome, GameStarted, Metrics
 from unstable_stream.extensions import ALLOW_CODE, allowed_patterns
 from unstable_stream.inference.adapter_files import check_target_modules
 from unstable_stream.inference.base_model import resolve_model
@@ -31,7 +31,7 @@ from unstable_stream.launch.preflight import check_config
 from unstable_stream.launch.recorded_progress import RecordedProgress
 from unstable_stream.log.open import opened_log
 from unstable_stream.log.port import EventLog
-from unstable_stream.log.reading import readable_events
+from unstable_stream.log.reading import ends_of, readable_events
 from unstable_stream.log.topic_drift import prepare_topics
 from unstable_stream.log_lines import get_logger
 from unstable_stream.runs.code import patterns_of, remember_code
@@ -156,7 +156,6 @@ async def launch(
             on_start(run_id)
             services = _services(log, run_id, config, data, model_path, plan, here)
             viewer = asyncio.ensure_future(watch(log, run_id, config, services.services)) if watch else None
-            first_game = asyncio.ensure_future(_tell_of_first_game(log, run_id, progress))
             try:
                 return await _supervise(log, run_id, resumption, config, services, stop, progress)
             except FencedError as error:
@@ -172,7 +171,6 @@ async def launch(
                 raise ServiceError(f"run {run_id} stopped: {error}\n{remedy}") from error
             finally:
                 await services.close()
-                await _end(first_game)
                 if viewer is not None:
                     await _end(viewer)
 
@@ -246,7 +244,9 @@ async def _supervise(
 ) -> Launch:
     reporter = Reporter(log, run_id, LAUNCHER, lambda: service_values(services.services))
     reporting = asyncio.ensure_future(reporter.run())
-    work = asyncio.ensure_future(_work(services, config, stop, progress))
+    loading = _Loading(run_id, config)
+    telling = asyncio.ensure_future(_tell_of_loading(log, loading, progress))
+    work = asyncio.ensure_future(_work(services, config, stop, progress, loading))
     stopping = asyncio.ensure_future(stop.wait())
     outcome, reason = "failed", "the launcher was interrupted"
     try:
@@ -265,6 +265,7 @@ async def _supervise(
     finally:
         work.cancel()
         stopping.cancel()
+        await _end(telling)
         await asyncio.wait((work, stopping))
         await asyncio.gather(services.stop("collector"), services.stop("learner"))
         await services.stop("processors")
@@ -281,7 +282,11 @@ async def _supervise(
 
 
 async def _work(
-    services: _Services, config: RunConfig, stop: asyncio.Event, progress: Callable[[str], None]
+    services: _Services,
+    config: RunConfig,
+    stop: asyncio.Event,
+    progress: Callable[[str], None],
+    loading: "_Loading",
 ) -> None:
     """Start all services that are not external; return when learner and collector have finished."""
     for name in ("processors", "archiver"):
@@ -293,21 +298,59 @@ async def _work(
         services.start("consumers", essential=False)
     await services.prepare(progress)
     _stop_on_signals(stop)  # again: Ray has set its own handler, which aborts at SIGTERM
-    progress("loading the model")
+    loading.begun = True
     for name in ("learner", "collector"):
         services.start(name)
     await services.wait(("learner", "collector"))
 
 
-async def _tell_of_first_game(log: EventLog, run_id: str, progress: Callable[[str], None]) -> None:
-    consumer = await log.consumer([GameStarted.TOPIC])
+class _Loading:
+    """The fold of what the first game waits for, from the log."""
+
+    def __init__(self, run_id: str, config: RunConfig) -> None:
+        self._run_id = run_id
+        self._learner_has_loaded = False
+        self._engines = {f"engine-{number}" for number in range(config.collector.num_actors)}
+        self._engine = "vLLM (a minute or more)" if config.engine.type == "vllm" else "engine"
+        self.begun = False
+        """True when learner and engines are being started."""
+        self.playing = False
+        """True when a game has been started or finished."""
+
+    def apply(self, event: Event) -> None:
+        """Fold one event; those of other runs change nothing."""
+        if event.run_id != self._run_id:
+            return
+        if isinstance(event, GameStarted | GameOutcome):
+            self.playing = True
+        elif isinstance(event, Checkpoint):  # also one from before: games do not wait for the learner
+            self._learner_has_loaded = True
+        elif isinstance(event, Metrics):
+            self._engines.discard(event.source)
+
+    def words(self) -> str:
+        """Return what the run waits for."""
+        if self.playing:
+            return "playing the first games"
+        waits_for = [
+            *([] if self._learner_has_loaded else ["learner"]),
+            *([self._engine] if self._engines else []),
+        ]
+        return f"loading the model: {' and '.join(waits_for)}" if waits_for else "starting the first games"
+
+
+async def _tell_of_loading(log: EventLog, loading: _Loading, progress: Callable[[str], None]) -> None:
+    now_on = (GameStarted.TOPIC, GameOutcome.TOPIC, Metrics.TOPIC)
+    consumer = await log.consumer((*now_on, Checkpoint.TOPIC))
+    told = ""
     try:
-        await consumer.seek(await log.end_offsets(GameStarted.TOPIC))
-        while True:
+        await consumer.seek(await ends_of(log, now_on))
+        while not loading.playing:
             for event in readable_events(await consumer.poll(timeout_s=1.0)):
-                if isinstance(event, GameStarted) and event.run_id == run_id:
-                    progress("playing the first games")
-                    return
+                loading.apply(event)
+            if loading.begun and loading.words() != told:
+                told = loading.words()
+                progress(told)
     finally:
         await consumer.close()
 

@@ -157,6 +157,20 @@ class RunView:
         seconds = max(1.0, (now_ms - self._ends[0][0]) / 1000)
         return (len(self._ends) / seconds, sum(turns for _, turns in self._ends) / seconds)
 
+    def opponents(self) -> list[tuple[str, str]]:
+        """Return environment and opponent of the evaluations so far, in the order of the configuration.
+
+        Opponents that it does not name, such as oneself, come last, by name.
+        """
+        order = {opponent.name: number for number, opponent in enumerate(self.config.evaluation.opponents)}
+        met = {(env_id, opponent) for _, env_id, opponent in self.evaluations}
+        return sorted(met, key=lambda key: (order.get(key[1], len(order)), key[1], key[0]))
+
+    def latest_evaluation(self, env_id: str, opponent: str) -> tuple[int, Score]:
+        """Return the newest evaluated iteration against an opponent and its result so far."""
+        iteration = max(i for i, env, name in self.evaluations if (env, name) == (env_id, opponent))
+        return iteration, self.evaluations[iteration, env_id, opponent]
+
     def iteration_of(self, model_uid: str) -> int | None:
         """Return the iteration of a checkpoint; ``None`` for fixed opponents."""
         return self._iterations.get(model_uid)

@@ -91,7 +91,7 @@ async def watch_run(
             told = troubles
             if time.monotonic() - started - printed >= _PLAIN_EVERY_S:
                 printed = time.monotonic() - started
-                console.print(_plain(view, printed), highlight=False, soft_wrap=True)
+                console.print(_plain(view, printed, stage.text), highlight=False, soft_wrap=True)
     finally:
         await consumer.close()
 
@@ -115,7 +115,7 @@ def render(
     head = Table.grid(padding=(0, 2))
     head.add_row(
         Text(f"update {view.update}/{iterations}", style="bold"),
-        ProgressBar(total=iterations, completed=view.update, width=40),
+        ProgressBar(total=iterations, completed=view.update, width=40 if view.games["train"] else 20),
         Text(_remaining(view, elapsed_s, stage), style="dim"),
     )
     body = Table.grid(padding=(0, 3))
@@ -173,7 +173,7 @@ def _evaluations(view: RunView) -> Table:
     table = Table(
         "evaluation against", "games", "first", "latest", "95 %", "curve", box=None, header_style="dim"
     )
-    for env_id, opponent in dict.fromkeys((env, opponent) for _, env, opponent in view.evaluations):
+    for env_id, opponent in view.opponents():
         curve = sorted(
             (
                 (iteration, score)
@@ -215,14 +215,25 @@ def _troubles(services: Mapping[str, Service] | None) -> list[str]:
     return [service.trouble for service in (services or {}).values() if service.trouble]
 
 
-def _plain(view: RunView, elapsed_s: float) -> str:
+def _plain(view: RunView, elapsed_s: float, stage: str) -> str:
+    if stage and not view.in_flight and not sum(view.games.values()):
+        return f"[{int(elapsed_s):>4} s] {stage}"
     games_per_s, _ = view.rates(time.time_ns() // 1_000_000)
     parts = [
         f"[{int(elapsed_s):>4} s] update {view.update}/{view.config.learner.iterations}",
         f"games {view.games['train']} train {view.games['eval']} eval ({games_per_s:.0f}/s)",
     ]
     if view.evaluations:
-        latest = max(view.evaluations, key=lambda key: key[0])
-        score = view.evaluations[latest]
-        parts.append(f"win rate {score.win_rate:.0%} of {score.games} vs {latest[2]} at update {latest[0]}")
+        parts.append(f"won {', '.join(_results(view))}")
     return "  ".join(parts)
+
+
+def _results(view: RunView) -> list[str]:
+    """Return the newest result against each opponent, always in the same order."""
+    several = len({env_id for env_id, _ in view.opponents()}) > 1
+    results = []
+    for env_id, opponent in view.opponents():
+        iteration, score = view.latest_evaluation(env_id, opponent)
+        where = f" ({env_id})" if several else ""
+        results.append(f"{score.win_rate:.0%} of {score.games} vs {opponent}{where} at update {iteration}")
+    return results

@@ -172,9 +172,8 @@ class Collector:
             await asyncio.gather(*(worker.cancel(games, reason) for worker in self._workers))
 
     async def _report_stats(self, log: EventLog) -> None:
-        """Publish each engine's load and speed every few seconds, under the documented prefix."""
+        """Publish each engine's load and speed, first at once: that tells that it is ready."""
         while True:
-            await asyncio.sleep(_STATS_EVERY_S)
             now = _now_ms()
             records = []
             for number, engine in enumerate(self._engines):
@@ -198,6 +197,7 @@ class Collector:
                     )
                 )
             await log.append(records)
+            await asyncio.sleep(_STATS_EVERY_S)
 
 
 def _now_ms() -> int:

@@ -1,0 +1,91 @@
+"""What the terminal shows of a run: the same opponents in the same place, and at once what died."""
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import pytest
+from rich.console import Console
+
+from tests.proofs.test_audit import history
+from tests.workers.test_game_schedule import config
+from unstable_stream.events import GameOutcome, GameStarted
+from unstable_stream.log.local.log import LocalLog
+from unstable_stream.log.topics import load_topics
+from unstable_stream.runs.run_view import RunView
+from unstable_stream.tracking.terminal_interface import Stage, _plain, render, watch_run
+
+CONFIG = config(evaluation={"opponents": [{"name": "random-legal"}, {"name": "first-legal"}]})
+RUN = "run-test"
+
+
+def evaluated(number: int, opponent: str, update: int, reward: float) -> GameOutcome:
+    outcome = next(event for event in history() if isinstance(event, GameOutcome))
+    uid = f"ckpt-{update:06d}"
+    seat = msgspec.structs.replace(outcome.seats[0], seat=0, model_uid=uid, policy_version=update)
+    seats = (
+        msgspec.structs.replace(seat, reward=reward),
+        msgspec.structs.replace(seat, seat=1, model_uid=opponent, reward=-reward),
+    )
+    return msgspec.structs.replace(
+        outcome, game_id=f"game-{number}", split="eval", evaluated_uid=uid, seats=seats
+    )
+
+
+def test_opponents_keep_their_places_whoever_played_last() -> None:
+    view = RunView(RUN, CONFIG)
+    first = [("first-legal", 1.0), ("random-legal", 1.0)]
+    for number, (opponent, reward) in enumerate(first):
+        view.apply(evaluated(number, opponent, 0, reward))
+    line = _plain(view, 12, "playing the first games")
+    assert line.endswith("won 100% of 1 vs random-legal at update 0, 100% of 1 vs first-legal at update 0")
+    view.apply(evaluated(2, "first-legal", 2, -1.0))
+    line = _plain(view, 12, "playing the first games")
+    assert line.endswith("won 100% of 1 vs random-legal at update 0, 0% of 1 vs first-legal at update 2")
+
+
+def test_until_the_first_game_the_line_says_what_is_waited_for() -> None:
+    view = RunView(RUN, CONFIG)
+    assert _plain(view, 12.3, "loading the model: engine") == "[  12 s] loading the model: engine"
+    view.apply(next(event for event in history() if isinstance(event, GameStarted)))
+    assert "update 0/" in _plain(view, 14, "loading the model: engine")
+
+
+@dataclass
+class Dying:
+    """A service as the launcher sees it."""
+
+    name: str = "collector"
+    pid: int | None = None
+    restarts: int = 1
+    trouble: str = "engine 0 died: RuntimeError: [no] memory; starting it again (1 of 5)"
+
+
+def test_the_dashboard_shows_what_died_and_of_what() -> None:
+    console = Console(width=100)
+    with console.capture() as shown:
+        console.print(render(RunView(RUN, CONFIG), 3.0, {"collector": Dying()}, "starting Ray"))
+    assert Dying().trouble in shown.get()
+    assert "0:03, starting Ray" in shown.get()
+
+
+async def test_without_a_terminal_it_is_told_once_and_at_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with LocalLog.open(tmp_path / "log.sqlite", synchronous="NORMAL") as log:
+        await log.create_topics(list(load_topics().values()))
+        services = {"collector": Dying(trouble="")}
+        watching = asyncio.ensure_future(watch_run(log, RUN, CONFIG, services, stage=Stage()))
+        printed = ""
+        async with asyncio.timeout(60):
+            while "update 0/" not in printed:
+                await asyncio.sleep(0.01)
+                printed += capsys.readouterr().err
+            services["collector"].trouble = Dying().trouble
+            while Dying().trouble not in printed:
+                await asyncio.sleep(0.01)
+                printed += capsys.readouterr().err
+        watching.cancel()
+        await asyncio.wait([watching])
+    assert (printed + capsys.readouterr().err).count(Dying().trouble) == 1

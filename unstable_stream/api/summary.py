@@ -1,0 +1,126 @@
+"""What a run has come to: results before and after, and commands that ask it further."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from unstable_stream.api.loops import wait_for
+from unstable_stream.api.run import Run
+from unstable_stream.log.reading import events_to_end
+from unstable_stream.runs.run_view import RunView
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+__all__ = ["Summary", "summarise"]
+
+_TOPICS: Final = ("runs", "game-outcomes", "checkpoints", "learner-updates", "ratings")
+_BEST_SHOWN: Final = 5
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The results of a run; the tables are for Rich."""
+
+    work: str
+    """Updates, games and time, in one line."""
+    before_and_after: "Table | None"
+    """Evaluation games of the first and the last checkpoint, the same for both; ``None`` without any."""
+    ladder: "Table | None"
+    """Ratings over all rated games: the best, the fixed opponents, the first and the last checkpoint."""
+    place: str
+    """Where its data is."""
+    next_commands: tuple[tuple[str, str], ...]
+    """Each with what it is for."""
+
+
+def summarise(run: Run) -> Summary:
+    """Read a run's log and return its results."""
+
+    async def read() -> RunView:
+        view = RunView(run.id, run.config)
+        async with run.place.opened_log() as log:
+            async for _, event in events_to_end(log, _TOPICS, run_id=run.id):
+                view.apply(event)
+        return view
+
+    view = wait_for(read())
+    return Summary(
+        work=_work(view),
+        before_and_after=_before_and_after(view) if view.evaluations else None,
+        ladder=_ladder(view) if view.ratings else None,
+        place=str(run.place.root),
+        next_commands=_next_commands(run, view),
+    )
+
+
+def _work(view: RunView) -> str:
+    updates = f"update {view.update} of {view.config.learner.iterations}"
+    games = f"{view.games['train']:,} training games, {view.games['eval']:,} evaluation games"
+    begun = view.status.resumed or view.status.began
+    if begun is None or view.status.ended is None:
+        return f"{updates}, {games}"
+    seconds = (view.status.ended.occurred_at_ms - begun.occurred_at_ms) // 1000
+    since = " since it was resumed" if view.status.resumed else ""
+    return f"{updates}, {games}, {seconds // 60}:{seconds % 60:02d} minutes{since}"
+
+
+def _next_commands(run: Run, view: RunView) -> tuple[tuple[str, str], ...]:
+    # Those that ask the archive do not take a log.
+    archived, logged = run.place.data.options(), run.place.options
+    middle = max(1, view.update // 2)
+    return (
+        ("one page of curves, ratings and games", f"unstable-stream report {run.id}{archived}"),
+        ("read games", f"unstable-stream games --run {run.id} --split eval --limit 5{archived}"),
+        ("ask by SQL", f'unstable-stream sql "SELECT * FROM win_rates"{archived}'),
+        ("what an update learned from", f"unstable-stream why --run {run.id} --update {middle}{archived}"),
+        ("see the last state again", f"unstable-stream watch {run.id}{logged}"),
+        ("prove that it adds up", f"unstable-stream verify {run.id}{logged}"),
+        (
+            "try another way from there",
+            f"unstable-stream fork {run.id} --at {middle} --set learner.learning_rate=1e-4{logged}",
+        ),
+    )
+
+
+def _before_and_after(view: RunView) -> "Table":
+    from rich.table import Table
+
+    table = Table(box=None, header_style="dim")
+    table.add_column("against", no_wrap=True)
+    table.add_column("update", justify="right")
+    for name in ("games", "won", "95 % interval", "drawn", "lost", "invalid"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for env_id, opponent in view.opponents():
+        iterations = sorted(i for i, env, name in view.evaluations if (env, name) == (env_id, opponent))
+        for iteration in dict.fromkeys((iterations[0], iterations[-1])):
+            key = (iteration, env_id, opponent)
+            score = view.evaluations[key]
+            low, high = score.interval()
+            table.add_row(
+                opponent if iteration == iterations[0] else "",
+                str(iteration),
+                str(score.games),
+                f"[bold]{score.win_rate:.1%}[/]",
+                f"{low:.1%} to {high:.1%}",
+                f"{score.draws / score.games:.1%}",
+                f"{score.losses / score.games:.1%}",
+                f"{view.eval_invalid[key] / score.games:.1%}",
+            )
+    return table
+
+
+def _ladder(view: RunView) -> "Table":
+    from rich.table import Table
+
+    table = Table(box=None, header_style="dim")
+    for name in ("rank", "model", "mu", "sigma", "games"):
+        table.add_column(name, justify="left" if name == "model" else "right")
+    iterations = {rating.model_uid: view.iteration_of(rating.model_uid) for rating in view.ratings.values()}
+    newest = max((i for i in iterations.values() if i is not None), default=0)
+    for rank, rating in enumerate(view.ladder(), start=1):
+        # The best, and those a reader looks for: fixed opponents, the start and the end.
+        if rank <= _BEST_SHOWN or iterations[rating.model_uid] in (None, 0, newest):
+            table.add_row(
+                str(rank), rating.model_uid, f"{rating.mu:.1f}", f"{rating.sigma:.1f}", f"{rating.games:,}"
+            )
+    return table
