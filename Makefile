@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 INSTALL := $(BIN)/uv pip install --quiet --python $(BIN)/python --override overrides.txt --constraint constraints.txt
 ARGS ?=
 
-.PHONY: help quickstart kafka-up kafka-down train-env dev-env test test-fast lint format types contracts bench docs constraints clean
+.PHONY: help quickstart kafka-up kafka-down train-env dev-env test test-fast lint format types contracts bench gpu-check docs constraints clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -59,6 +59,9 @@ format: $(VENV)/.dev ## Format the code and fix what can be fixed
 bench: $(VENV)/.dev ## Run all benchmarks; each prints ratios measured in one run
 	for script in $$(ls benchmarks/*.py | grep -v -e __init__ -e harness); do \
 	  $(BIN)/python -m benchmarks.$$(basename $$script .py); done
+
+gpu-check: $(VENV)/.train ## Measure learner, engines and a short run on a CUDA GPU (ARGS="--shapes 0.6B --json gpu.json" …)
+	$(BIN)/python -m benchmarks.gpu_check $(ARGS)
 
 constraints: $(BIN)/uv ## Resolve constraints.txt anew
 	$(BIN)/uv pip compile --quiet --python $(BIN)/python --override overrides.txt --upgrade \

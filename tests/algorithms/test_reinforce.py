@@ -182,6 +182,17 @@ def test_capped_logits_are_known_and_unknown_scalings_refused() -> None:
         bound(Reinforce(), odd)
 
 
+def test_roundings_of_a_model_in_bfloat16_are_no_unknown_scaling() -> None:
+    torch.manual_seed(0)
+    capped, odd = BigramPolicy(soft_cap=30.0).bfloat16(), BigramPolicy(hidden_scale=1.1).bfloat16()
+    with torch.no_grad():
+        capped.table.weight.normal_(std=30.0)  # logits of up to 30, where bfloat16 has steps of 0.125
+        odd.table.weight.normal_(std=30.0)
+    bound(Reinforce(), capped)
+    with pytest.raises(LearnerError, match="changes its logits"):
+        bound(Reinforce(), odd)
+
+
 def test_summaries_are_means() -> None:
     algorithm = Reinforce()
     _, sums = gradient(algorithm, [sample([0], [1, 2], advantage=3.0), sample([0], [1], advantage=-1.0)])
