@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import torch
 
@@ -14,10 +14,12 @@ from benchmarks.gpu_check.job import GIB, Job, Row
 from unstable_stream.archive import query
 from unstable_stream.errors import UnstableStreamError
 from unstable_stream.launch.launcher import launch
+from unstable_stream.launch.machine import this_machine
 from unstable_stream.log.open import opened_log
 from unstable_stream.proofs.audit import audit_run
 from unstable_stream.runs.config import RunConfig, parse_config
 from unstable_stream.runs.data_dir import DataDir
+from unstable_stream.runs.placement import place
 
 __all__ = ["measure_run"]
 
@@ -53,9 +55,6 @@ def measure_run(job: Job) -> Iterator[Row]:
 
 def _config(job: Job, engine: str, backend: str) -> RunConfig:
     """Random models make no legal move, so four are allowed for each; rewards stay as they are, not zero."""
-    settings: dict[str, Any] = {"type": engine, "max_parallel_seq": 64}
-    if engine == "vllm" and job.on_gpu:
-        settings["gpu_memory_utilization"] = 0.4
     return parse_config(
         {
             "name": f"gpu-check-{engine}-{backend}",
@@ -63,7 +62,7 @@ def _config(job: Job, engine: str, backend: str) -> RunConfig:
             "backend": backend,
             "train_envs": [{"env_id": "TicTacToe-v0-train", "template": "qwen3-zs"}],
             "sampling": {"max_tokens": min(job.max_tokens, 32)},
-            "engine": settings,
+            "engine": {"type": engine, "max_parallel_seq": 64},
             "collector": {"num_workers": 32, "num_eval_workers": 0, "invalid_moves_allowed": 3},
             "rewards": {"final": [], "sampling": []},
             "learner": {"iterations": _UPDATES, "batch_size": 64, "mini_batch_size": 16},
@@ -80,6 +79,7 @@ def _run(job: Job, config: RunConfig) -> Row:
         ((games, sampled, trained, seconds, span, mean, most),) = query(data.archive, _RATES).rows
         audit = asyncio.run(_audit(config, data, run_id))
     return {
+        "where": "; ".join(place(config, [this_machine()]).describe()),
         "games": games,
         "sampled_tokens_per_s": round(sampled / span),
         "trained_tokens_per_s": round(trained / seconds),

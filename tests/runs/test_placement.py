@@ -126,6 +126,13 @@ def test_one_process_uses_one_gpu_and_one_engine() -> None:
     assert plan.neighbours(plan.learner) == plan.engines
 
 
+def test_parts_of_one_process_do_not_bound_each_other() -> None:
+    shared = place(config(engine="transformers", backend="inline"), machines(1))
+    assert [share.memory_fraction for share in shared.shares] == [None, None]
+    with_vllm = place(config(backend="inline"), machines(1))
+    assert [share.memory_fraction for share in with_vllm.shares] == [0.45, 0.45]
+
+
 @pytest.mark.parametrize(
     ("gpus", "given", "learner", "each"),
     [

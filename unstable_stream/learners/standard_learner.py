@@ -194,7 +194,7 @@ class StandardLearner(Generic[SampleT, BatchT]):
         self._on_gpu = self.device.type == "cuda"
         if self._on_gpu and gpu_memory_fraction is not None:
             # What is beyond belongs to an engine, which could not start anew if it were taken.
-            torch.cuda.set_per_process_memory_fraction(gpu_memory_fraction, self.device)
+            torch.cuda.set_per_process_memory_fraction(gpu_memory_fraction, self.device.index)
         self.max_micro_batch_tokens = max_micro_batch_tokens or (4096 if self._on_gpu else 1024)
         self._step = 0
         self._samples_seen = 0

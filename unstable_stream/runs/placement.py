@@ -205,7 +205,13 @@ def _fit(machines: Sequence[Machine], wanted: Sequence[float]) -> list[tuple[int
 
 
 def _with_memory(config: RunConfig, plan: Placement, learner_bytes: int | None) -> Placement:
-    """Divide the memory of shared GPUs. Ray may exchange equal engines, so all get what the least gets."""
+    """Divide the memory of shared GPUs. Ray may exchange equal engines, so all get what the least gets.
+
+    A bound holds for a process, so there is none if learner and engine are in one. vLLM computes
+    in a process of its own.
+    """
+    if config.backend == "inline" and not isinstance(config.engine, VllmEngineConfig):
+        return plan
     learner, engine = plan.learner.num_gpus, plan.engines[0].num_gpus
     given = config.engine.gpu_memory_utilization if isinstance(config.engine, VllmEngineConfig) else None
     shared = 0 < learner < 1 and 0 < engine < 1

@@ -171,7 +171,7 @@ class RowDecoder:
         """Load the model; see :class:`~unstable_stream.inference.transformers.engine.TransformersEngine`."""
         self._device = torch.device(device)
         if self._device.type == "cuda" and memory_fraction is not None:
-            torch.cuda.set_per_process_memory_fraction(memory_fraction, self._device)
+            torch.cuda.set_per_process_memory_fraction(memory_fraction, self._device.index)
         self._model = _load_model(model_path, self._device, dtype)
         config = self._model.config.get_text_config()
         self.max_positions = int(config.max_position_embeddings)
