@@ -61,7 +61,12 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--device", choices=("cuda", "cpu"), default="cuda", help="CUDA_VISIBLE_DEVICES chooses the GPU")
     add("--rounds", type=int, default=2, help="measured rounds, after one to warm up")
     add("--batch-tokens", type=int, default=32_768, help="tokens of a learner update")
-    add("--micro-batch-tokens", type=int, default=4096, help="most tokens of a micro-batch; a run's: 4096")
+    add(
+        "--micro-batch-tokens",
+        type=int,
+        default=None,
+        help="most tokens of a micro-batch, if not as in a run",
+    )
     add("--requests", type=int, default=64, help="most requests at once")
     add("--max-tokens", type=int, default=64, help="longest completion")
     add("--minutes", type=float, default=60.0, help="what is not done by then is skipped")

@@ -45,8 +45,8 @@ class Job:
     rounds: int
     batch_tokens: int
     """Tokens of a learner update."""
-    micro_batch_tokens: int
-    """Most tokens of a micro-batch."""
+    micro_batch_tokens: int | None
+    """Most tokens of a micro-batch; ``None``: what a run takes."""
     requests: int
     """Most requests at once."""
     max_tokens: int
