@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from unstable_stream.archive.export import Manifest
     from unstable_stream.hindsight.rating_set import Rerated
     from unstable_stream.hindsight.rederive import Rederived
+    from unstable_stream.launch.plan import RunPlan
     from unstable_stream.proofs.evidence import Progress
     from unstable_stream.proofs.reports import AuditReport as AuditReport
     from unstable_stream.proofs.reports import VerifyReport as VerifyReport
@@ -98,6 +99,23 @@ class Run:
 
     def __repr__(self) -> str:
         return f"<Run {self._id}: {self.state}>"
+
+    def plan(self) -> "RunPlan":
+        """Return where its processes would compute on this machine, and their memory; start nothing.
+
+        Returns:
+            A plan: ``placement``, ``needs`` by process, ``warnings``, and ``table()`` as text.
+
+        Raises:
+            ConfigError: it cannot be placed, or the model does not fit.
+        """
+        from unstable_stream.inference.base_model import resolve_model
+        from unstable_stream.inference.model_shape import read_shape
+        from unstable_stream.launch.machine import this_machine
+        from unstable_stream.launch.plan import plan_shape
+
+        shape = read_shape(resolve_model(self._config.model))
+        return plan_shape(self._config, shape, [this_machine()])
 
     # -- its life ---------------------------------------------------------------------------------
 

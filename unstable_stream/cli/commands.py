@@ -15,6 +15,7 @@ __all__ = ["COMMANDS", "LazyCommands"]
 COMMANDS: Final[Mapping[str, str]] = {
     "quickstart": "Train a tiny player on SimpleTak, live, and show how much it learned.",
     "train": "Train a model by self-play until its updates are done; Ctrl-C stops it, --resume goes on.",
+    "plan": "Show where each process of a run would compute on this machine, and its memory; start nothing.",
     "watch": "Follow a run live: progress, throughput, win rates, ratings.",
     "fork": "Start a new run from a checkpoint of another, with other settings.",
     "processors": "Shape rewards and rate models of all runs, until SIGTERM or Ctrl-C.",

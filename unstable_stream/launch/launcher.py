@@ -27,6 +27,7 @@ from unstable_stream.extensions import ALLOW_CODE, allowed_patterns
 from unstable_stream.inference.adapter_files import check_target_modules
 from unstable_stream.inference.base_model import resolve_model
 from unstable_stream.launch.machine import this_machine
+from unstable_stream.launch.plan import RunPlan, plan_run
 from unstable_stream.launch.preflight import check_config
 from unstable_stream.launch.recorded_progress import RecordedProgress
 from unstable_stream.log.open import opened_log
@@ -39,7 +40,7 @@ from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.runs.fork import Fork
 from unstable_stream.runs.history import run_started
-from unstable_stream.runs.placement import Machine, Placement, place
+from unstable_stream.runs.placement import Machine, Placement
 from unstable_stream.runs.recording import finish_run, new_run_id, start_run
 from unstable_stream.runs.resume import resume_run
 from unstable_stream.tracking.service_reports import LAUNCHER, Reporter, Service, service_values
@@ -140,11 +141,13 @@ async def launch(
         from unstable_stream.launch.ray import cluster  # noqa: F401
     model_path = await asyncio.to_thread(resolve_model, config.model)
     check_target_modules(Path(model_path), config.lora.target_modules)
-    plan = partial(place, config)
+    plan = partial(plan_run, config, model_path)
     here: Placement | None = None
     if config.backend == "inline" or "RAY_ADDRESS" not in os.environ:
-        here = plan([await asyncio.to_thread(this_machine)])  # of a cluster only Ray knows the machines
-        for line in here.describe():
+        # Of a cluster only Ray knows the machines.
+        planned = plan([await asyncio.to_thread(this_machine)])
+        here = planned.placement
+        for line in planned.lines:
             progress(line)
     run_id = resume or run_id or new_run_id(config.name)
     opened = opened_log(config.log, data.log, synchronous=config.synchronous)
@@ -204,7 +207,7 @@ def _services(
     config: RunConfig,
     data: DataDir,
     model_path: str,
-    plan: Callable[[list[Machine]], Placement],
+    plan: Callable[[list[Machine]], RunPlan],
     here: Placement | None,
 ) -> _Services:
     if config.backend == "inline":

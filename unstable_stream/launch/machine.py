@@ -1,4 +1,4 @@
-"""What this machine has for a run: GPUs and their memory, cores, free host memory. Loads no library."""
+"""Look at this machine: GPUs and their memory, cores, free host memory. Loads no library."""
 
 import os
 import shutil

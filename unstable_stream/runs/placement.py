@@ -1,4 +1,4 @@
-"""Where the learner and the engines of a run compute: a pure function of the configuration and the machines.
+"""Place the learner and the engines of a run: a pure function of the configuration and the machines.
 
 Engine and learner share a GPU if there is only one. Each is given a part of it for good: a fraction in Ray's
 accounts and a share of the memory that it may not exceed. The alternative, to let the engine sleep while the
@@ -30,7 +30,7 @@ _LEAST: Final = 0.1
 
 
 class Machine(msgspec.Struct, frozen=True):
-    """What one machine has for a run."""
+    """The resources of one machine."""
 
     gpus: int = 0
     gpu_bytes: int | None = None
@@ -57,7 +57,7 @@ class Share(msgspec.Struct, frozen=True):
 
 
 class Placement(msgspec.Struct, frozen=True):
-    """Who computes where."""
+    """The places of all parts of a run."""
 
     learner: Share
     engines: tuple[Share, ...]
@@ -89,7 +89,7 @@ class Placement(msgspec.Struct, frozen=True):
 
     def describe(self) -> list[str]:
         """Return a line of text per part, and one about GPUs that stay idle."""
-        lines = [f"{share.service}: {self._where(share)}" for share in self.shares]
+        lines = [f"{share.service}: {self.where(share)}" for share in self.shares]
         if self.uses_gpus and self.idle_gpus:
             idle = self.idle_gpus
             lines.append(
@@ -97,7 +97,8 @@ class Placement(msgspec.Struct, frozen=True):
             )
         return lines
 
-    def _where(self, share: Share) -> str:
+    def where(self, share: Share) -> str:
+        """Return in words where one part computes."""
         if not share.gpus:
             return "on the CPU"
         host = f" of machine {share.machine}" if len(self.machines) > 1 else ""

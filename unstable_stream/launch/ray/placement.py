@@ -19,6 +19,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, Place
 
 from unstable_stream.errors import ConfigError, ServiceError
 from unstable_stream.launch.machine import this_machine
+from unstable_stream.launch.plan import RunPlan
 from unstable_stream.runs.placement import Machine, Placement, Share
 
 __all__ = ["GROUP_VARIABLE", "PLACEMENT_VARIABLE", "actor_options", "plan_on_cluster", "planned", "reserve"]
@@ -32,8 +33,8 @@ _POLL_S: Final = 1.0
 
 
 def plan_on_cluster(
-    plan: Callable[[list[Machine]], Placement], *, joining: bool, deadline_s: float = _DEADLINE_S
-) -> Placement:
+    plan: Callable[[list[Machine]], RunPlan], *, joining: bool, deadline_s: float = _DEADLINE_S
+) -> RunPlan:
     """Plan for the machines that Ray has now.
 
     Args:

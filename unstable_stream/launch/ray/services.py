@@ -5,8 +5,9 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from unstable_stream.launch.plan import RunPlan
 from unstable_stream.launch.supervisor import Progress, Supervisor
-from unstable_stream.runs.placement import Machine, Placement
+from unstable_stream.runs.placement import Machine
 
 __all__ = ["RayServices"]
 
@@ -19,7 +20,7 @@ class RayServices(Supervisor):
         arguments: Sequence[str],
         log_dir: Path,
         *,
-        plan: Callable[[list[Machine]], Placement],
+        plan: Callable[[list[Machine]], RunPlan],
         max_restarts: int,
         progress: Progress,
         environment: Mapping[str, str],
@@ -41,10 +42,10 @@ class RayServices(Supervisor):
         joining = "RAY_ADDRESS" in os.environ
         # In a thread, so that other services can start meanwhile and Ctrl-C works.
         self.environment["RAY_ADDRESS"] = await asyncio.to_thread(_start)
-        placement, variables = await asyncio.to_thread(_reserve, self._plan, joining)
+        planned, variables = await asyncio.to_thread(_reserve, self._plan, joining)
         self.environment |= variables
-        if placement.uses_gpus:
-            for line in placement.describe():
+        if joining:  # else the launcher has said it
+            for line in planned.lines:
                 progress(line)
 
     async def close(self) -> None:
@@ -58,11 +59,11 @@ def _start() -> str:
     return start_local()
 
 
-def _reserve(plan: Callable[[list[Machine]], Placement], joining: bool) -> tuple[Placement, dict[str, str]]:
+def _reserve(plan: Callable[[list[Machine]], RunPlan], joining: bool) -> tuple[RunPlan, dict[str, str]]:
     from unstable_stream.launch.ray.placement import plan_on_cluster, reserve
 
-    placement = plan_on_cluster(plan, joining=joining)
-    return placement, reserve(placement)
+    planned = plan_on_cluster(plan, joining=joining)
+    return planned, reserve(planned.placement)
 
 
 def _stop() -> None:

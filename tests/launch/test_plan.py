@@ -1,0 +1,163 @@
+"""The plan of a run: its memory, what it says at the start, and what it refuses."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors import safe_open
+
+from unstable_stream.errors import ConfigError
+from unstable_stream.inference.model_shape import ModelShape, read_shape
+from unstable_stream.launch.memory import GIB, Need
+from unstable_stream.launch.plan import RunPlan, plan_run, plan_shape
+from unstable_stream.launch.preflight import check_config
+from unstable_stream.runs.config import RunConfig, parse_config
+from unstable_stream.runs.placement import Machine
+from unstable_stream.tiny_player import tiny_player_path
+
+# Qwen3-0.6B.
+SMALL = ModelShape(
+    parameters=596_049_920,
+    stored_bytes=2 * 596_049_920,
+    layers=28,
+    hidden=1024,
+    intermediate=3072,
+    heads=16,
+    key_heads=8,
+    head_size=128,
+    vocabulary=151_936,
+    max_positions=40_960,
+)
+CPU = Machine(memory_bytes=64 * GIB)
+
+
+def config(**keys: Any) -> RunConfig:
+    return parse_config(
+        {
+            "model": "tiny-player",
+            "train_envs": [{"env_id": "TicTacToe-v0-train"}],
+            "engine": {"type": "transformers", "max_model_len": 1024},
+            **keys,
+        }
+    )
+
+
+def vllm(**keys: Any) -> RunConfig:
+    return config(engine={"type": "vllm", "max_model_len": 1024, **keys})
+
+
+def gpu(gib: float) -> Machine:
+    return Machine(gpus=1, gpu_bytes=int(gib * GIB), memory_bytes=64 * GIB)
+
+
+def need(plan: RunPlan, process: str) -> Need:
+    return next(each for each in plan.needs if each.process == process)
+
+
+def learner(**settings: Any) -> Need:
+    return need(plan_shape(config(learner=settings), SMALL, [CPU]), "learner")
+
+
+def test_the_shape_of_a_model_is_read_from_its_files() -> None:
+    path = tiny_player_path()
+    shape = read_shape(path)
+    with safe_open(path / "model.safetensors", framework="np") as weights:
+        stored = [weights.get_tensor(name) for name in weights.keys()]  # noqa: SIM118  # not a mapping
+    assert shape.parameters == sum(tensor.size for tensor in stored)
+    assert shape.stored_bytes == sum(tensor.nbytes for tensor in stored)
+    assert (shape.layers, shape.hidden) == (2, 128)
+
+
+def test_a_directory_without_weights_is_told_of(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(ConfigError, match=r"expected config\.json and \*\.safetensors"):
+        read_shape(tmp_path)
+    assert plan_run(config(), str(tmp_path), [CPU]).needs == (), "a run of such a model may still begin"
+
+
+def test_every_process_of_a_run_is_in_the_plan() -> None:
+    plan = plan_shape(config(collector={"num_actors": 2, "num_rollout_workers": 2}), SMALL, [CPU])
+    named = [each.process for each in plan.needs]
+    assert named == ["learner", "engine 0", "engine 1", "rollout 0", "rollout 1", "all others"]
+    assert all(each.at_start <= each.peak for each in plan.needs)
+    assert all(each.process in plan.table() for each in plan.needs)
+    inline = plan_shape(config(backend="inline"), SMALL, [CPU])
+    assert [each.process for each in inline.needs] == ["learner", "engine 0"]
+
+
+def test_the_learners_memory_follows_its_settings() -> None:
+    plain = learner()
+    assert plain.parts["weights"] == 4 * SMALL.parameters
+    # Rank 16 on seven projections of 28 layers: 10.1 million numbers with gradient and two moments.
+    assert plain.parts["adapter and optimizer"] == 16 * 16 * 28 * (
+        (1024 + 2048) + 2 * (1024 + 1024) + (2048 + 1024) + 3 * (1024 + 3072)
+    )
+    assert learner(activation_checkpointing=True).peak < plain.peak / 2
+    assert learner(gradient_checkpointing=True) == learner(activation_checkpointing=True)
+    few = learner(mini_batch_size=2).parts["activations"]
+    assert plain.parts["activations"] == pytest.approx(2 * few), "4096 tokens, not 2 rows of 1024"
+    assert learner(max_train_len=128, mini_batch_size=2).parts["activations"] == pytest.approx(few / 8)
+
+
+def test_a_cache_of_bounded_size_holds_the_turns_in_flight() -> None:
+    # Two rows of 1024 tokens, each with keys and values of 28 layers in float32.
+    few = config(collector={"num_workers": 1, "num_eval_workers": 1})
+    cache = need(plan_shape(few, SMALL, [CPU]), "engine 0").parts["key-value cache"]
+    assert cache == 2 * 1024 * 2 * 28 * 8 * 128 * 4
+    many = need(plan_shape(config(), SMALL, [CPU]), "engine 0").parts["key-value cache"]
+    assert many == 4 * GIB
+    asked = need(plan_shape(vllm(kv_cache_gb=3), SMALL, [CPU]), "engine 0").parts["key-value cache"]
+    assert asked == 3 * GIB
+
+
+def test_a_vllm_engine_on_a_shared_gpu_is_told_the_size_of_its_cache() -> None:
+    shared = plan_shape(vllm(), SMALL, [gpu(24)]).placement.engines[0]
+    fraction = shared.memory_fraction or 0.0
+    assert shared.kv_cache_gb == pytest.approx(fraction * 24 - 1.5 - 2 * SMALL.parameters / GIB, abs=0.01)
+    assert plan_shape(vllm(kv_cache_gb=2), SMALL, [gpu(24)]).placement.engines[0].kv_cache_gb is None
+    assert plan_shape(vllm(), SMALL, [gpu(24), gpu(24)]).placement.engines[0].kv_cache_gb is None
+
+
+def test_what_does_not_fit_is_refused_with_the_setting_to_change() -> None:
+    large = replace(SMALL, parameters=8 * SMALL.parameters, stored_bytes=8 * SMALL.stored_bytes)
+    for given, machine, key in (
+        (config(), Machine(memory_bytes=8 * GIB), "take a smaller model"),
+        (vllm(), gpu(12), r"engine\.max_model_len lower"),
+        (config(), gpu(12), r"the learner needs .* for the model alone"),
+    ):
+        with pytest.raises(ConfigError, match=key) as refused:
+            plan_shape(given, large, [machine])
+        assert "\n" not in str(refused.value)
+
+
+def test_long_turns_that_may_not_fit_are_warned_of() -> None:
+    assert plan_shape(config(), SMALL, [CPU]).warnings == ()
+    (warning,) = plan_shape(config(), SMALL, [Machine(memory_bytes=16 * GIB)]).warnings
+    assert "learner.activation_checkpointing" in warning
+    unbounded = config(engine={"type": "transformers"})
+    (warning,) = plan_shape(unbounded, SMALL, [Machine(memory_bytes=16 * GIB)]).warnings
+    assert "engine.max_model_len to the longest turn" in warning
+
+
+def test_a_run_says_at_its_start_who_computes_where() -> None:
+    (line,) = plan_shape(config(), SMALL, [CPU]).lines
+    assert line.startswith("learner and engine on the CPU; memory ")
+    assert line.endswith("64.0 GiB free")
+    lines = plan_shape(vllm(), SMALL, [gpu(80)]).lines
+    assert lines[0].startswith("learner: on GPU 0")
+    assert lines[1].startswith("engine 0: on GPU 0")
+
+
+def test_a_missing_vllm_is_found_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setitem(sys.modules, "vllm", None)  # as if it were not installed
+    with pytest.raises(ConfigError, match=r"pip install 'unstable_stream\[vllm\]'"):
+        check_config(vllm())
+    check_config(config())
+
+
+def test_both_ways_to_recompute_activations_are_refused() -> None:
+    with pytest.raises(ConfigError, match="recompute the same activations"):
+        learner(gradient_checkpointing=True, activation_checkpointing=True)

@@ -1,0 +1,34 @@
+"""``unstable-stream plan``: what a run would start, where, and with how much memory."""
+
+from pathlib import Path
+
+import typer
+
+from unstable_stream.cli.options import SetOption
+
+__all__ = ["register"]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("plan", help=_plan.__doc__)(_plan)
+
+
+def _plan(
+    config: Path = typer.Argument(..., help="Configuration, a TOML file."),
+    overrides: SetOption = None,
+    engine: str | None = typer.Option(None, "--engine", help="Inference engine: transformers or vllm."),
+) -> None:
+    """Show where each process of a run would compute on this machine, and its memory; start nothing.
+
+    "start" is what it takes when the model is loaded, "peak" with the longest turns that the settings allow.
+
+    Example: unstable-stream plan examples/simpletak.toml --engine vllm
+    """
+    from unstable_stream.api.build import load
+
+    changes = [*(overrides or []), *([f"engine.type={engine}"] if engine else [])]
+    plan = load(config, overrides=changes).plan()
+    typer.echo(plan.table())
+    for warning in plan.warnings:
+        typer.secho(warning, fg="yellow", err=True)

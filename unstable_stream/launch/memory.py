@@ -1,0 +1,172 @@
+"""Foretell the memory of each process of a run from configuration, model and placement.
+
+``at_start`` is what it has taken when the model is loaded. ``peak`` is the most it takes with the longest
+turns that the configuration allows: a run of short turns takes less. What libraries take was measured;
+``docs/memory.md`` compares all of it with measured peaks.
+
+Of a layer the backward pass keeps, for each token: the residual stream twice and both normalised inputs
+(4 x hidden), queries before and after rotation, repeated keys and values, attention's output (5 x heads x
+head size), and in the feed-forward part four times its width. The adapter adds its rank per projection.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from unstable_stream.inference.model_shape import ModelShape
+from unstable_stream.runs.config import RunConfig, TransformersEngineConfig, VllmEngineConfig
+from unstable_stream.runs.placement import Placement, Share, engine_count
+
+__all__ = ["GIB", "Need", "foretell", "learner_gpu_bytes", "longest_turn"]
+
+MIB: Final = 2**20
+GIB: Final = 2**30
+
+_LEARNER_LIBRARIES: Final = 725 * MIB
+_ENGINE_LIBRARIES: Final = 540 * MIB
+_VLLM_LIBRARIES: Final = 2200 * MIB
+"""vLLM's two processes on a CPU, without model and cache."""
+_RAY_ACTOR: Final = 80 * MIB
+_CUDA_CONTEXT: Final = 600 * MIB
+_ROLLOUT: Final = 350 * MIB
+_OTHERS: Final = 1200 * MIB
+"""Launcher, collector, processors, archiver, the learner's host, and Ray's own processes."""
+_MICRO_BATCH_TOKENS: Final = 4096
+_PREFILL_TOKENS: Final = 4096
+_LOGIT_CHUNK: Final = 2**24
+_STORE: Final = 4 * GIB
+"""Bounds of the learner's micro-batches and of the transformers engine; the same numbers as there."""
+_FRAGMENTATION: Final = 1.85
+"""On a CPU the allocator of glibc keeps freed activations in pieces that later ones do not fit into."""
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """The memory of one process."""
+
+    process: str
+    where: str
+    """``host`` or ``GPU``."""
+    at_start: int
+    """Bytes once it is ready."""
+    peak: int
+    """The most bytes it takes."""
+    parts: dict[str, int]
+    """The peak by what takes it."""
+
+
+def foretell(config: RunConfig, shape: ModelShape, placement: Placement) -> list[Need]:
+    """Return the memory of every process that the run starts."""
+    needs = [_learner(config, shape, placement.learner)]
+    needs += [_engine(config, shape, placement, share) for share in placement.engines]
+    if config.backend == "inline":
+        return needs
+    for number in range(config.collector.num_rollout_workers):
+        needs.append(_need(f"rollout {number}", "host", {"libraries": _ROLLOUT}))
+    needs.append(_need("all others", "host", {"libraries": _OTHERS}))
+    return needs
+
+
+def learner_gpu_bytes(config: RunConfig, shape: ModelShape) -> int:
+    """Return the learner's peak on a GPU."""
+    return _learner(config, shape, Share("learner", num_gpus=1.0)).peak
+
+
+def longest_turn(config: RunConfig, shape: ModelShape) -> int:
+    """Return the most tokens of prompt and completion together."""
+    return min(config.engine.max_model_len or shape.max_positions, shape.max_positions)
+
+
+def _learner(config: RunConfig, shape: ModelShape, share: Share) -> Need:
+    settings = config.learner
+    on_gpu = share.num_gpus > 0
+    value = 2 if on_gpu else 4
+    row = min(settings.max_train_len or shape.max_positions, longest_turn(config, shape))
+    tokens = max(row, min(_MICRO_BATCH_TOKENS, settings.mini_batch_size * row))
+    trained = min(tokens, settings.mini_batch_size * min(config.sampling.max_tokens, row))
+    adapter = _adapter_parameters(config, shape)
+    layer = tokens * value * _kept_per_token(config, shape)
+    if settings.gradient_checkpointing or settings.activation_checkpointing:
+        activations = layer + shape.layers * tokens * shape.hidden * value
+    else:
+        activations = shape.layers * layer
+    # Logits, their logarithm, its exponential and a gradient, of one chunk.
+    logits = 4 * 4 * min(trained * shape.vocabulary, max(_LOGIT_CHUNK, shape.vocabulary))
+    parts = {
+        "libraries": _CUDA_CONTEXT if on_gpu else _LEARNER_LIBRARIES + _actor(config),
+        "weights": value * shape.parameters,
+        # Values, gradients and two moments, all float32.
+        "adapter and optimizer": 16 * adapter,
+        "activations": int(activations * (1.0 if on_gpu else _FRAGMENTATION)),
+        "logits": logits,
+    }
+    loading = 0 if on_gpu else shape.stored_bytes
+    return _need("learner", "GPU" if on_gpu else "host", parts, ("libraries", "weights"), loading)
+
+
+def _kept_per_token(config: RunConfig, shape: ModelShape) -> int:
+    attention = 5 * shape.heads * shape.head_size
+    adapters = len(config.lora.target_modules) * config.lora.lora_rank
+    return 4 * shape.hidden + attention + 4 * shape.intermediate + adapters
+
+
+def _adapter_parameters(config: RunConfig, shape: ModelShape) -> int:
+    features = (shape.linear_features(module) for module in config.lora.target_modules)
+    return shape.layers * sum(config.lora.lora_rank * sum(pair) for pair in features if pair is not None)
+
+
+def _engine(config: RunConfig, shape: ModelShape, placement: Placement, share: Share) -> Need:
+    engine = config.engine
+    if isinstance(engine, VllmEngineConfig):
+        return _vllm(config, shape, placement, share)
+    if not isinstance(engine, TransformersEngineConfig):
+        return _need(share.service, "GPU" if share.num_gpus else "host", {"not known": 0})
+    on_gpu = share.num_gpus > 0
+    value = 2 if on_gpu else 4
+    in_flight = config.collector.num_workers + config.collector.num_eval_workers
+    rows = min(engine.max_parallel_seq, -(-in_flight // engine_count(config)))
+    wanted = rows * longest_turn(config, shape) * shape.token_values * value
+    prefill = _PREFILL_TOKENS * value * (4 * shape.hidden + 3 * shape.intermediate)
+    parts = {
+        "libraries": _CUDA_CONTEXT if on_gpu else _ENGINE_LIBRARIES + _actor(config),
+        "weights": value * shape.parameters,
+        "adapters": engine.max_loras * value * _adapter_parameters(config, shape),
+        "key-value cache": min(_STORE, wanted),
+        # Logits of each row, in float32 and, while a token is drawn, in float64.
+        "activations": prefill + rows * shape.vocabulary * 24,
+    }
+    loading = 0 if on_gpu else shape.stored_bytes
+    return _need(share.service, "GPU" if on_gpu else "host", parts, ("libraries", "weights"), loading)
+
+
+def _vllm(config: RunConfig, shape: ModelShape, placement: Placement, share: Share) -> Need:
+    engine = config.engine
+    assert isinstance(engine, VllmEngineConfig)
+    adapters = (engine.max_loras + 1) * 2 * _adapter_parameters(config, shape)
+    weights = 2 * shape.parameters // engine.tensor_parallel_size
+    if share.num_gpus == 0:
+        cache = int((engine.kv_cache_gb or 1.0) * GIB)
+        # float32 at most: what the model was saved in, unless told.
+        parts = {
+            "libraries": _VLLM_LIBRARIES + _actor(config),
+            "weights": max(weights, shape.stored_bytes),
+            "adapters": 2 * adapters,
+            "key-value cache": cache,
+        }
+        return _need(share.service, "host", parts, tuple(parts))
+    total = placement.machines[share.machine].gpu_bytes
+    taken = int((share.memory_fraction or 0.0) * total) if total else 0
+    fixed = {"libraries": _CUDA_CONTEXT, "weights": weights, "adapters": adapters}
+    parts = fixed | {"activations and key-value cache": max(0, taken - sum(fixed.values()))}
+    return _need(share.service, "GPU", parts, tuple(fixed))
+
+
+def _actor(config: RunConfig) -> int:
+    return _RAY_ACTOR if config.backend == "ray" else 0
+
+
+def _need(
+    process: str, where: str, parts: dict[str, int], at_start: tuple[str, ...] = (), loading: int = 0
+) -> Need:
+    """``loading``: the file's pages that are in memory besides while weights are converted."""
+    start = sum(size for name, size in parts.items() if name in (at_start or parts))
+    return Need(process, where, start, max(sum(parts.values()), start + loading), parts)

@@ -1,0 +1,157 @@
+"""The whole plan of a run, made before anything starts: who computes where, and with how much memory."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from unstable_stream.errors import ConfigError
+from unstable_stream.inference.model_shape import ModelShape, read_shape
+from unstable_stream.launch.memory import GIB, Need, foretell, learner_gpu_bytes, longest_turn
+from unstable_stream.runs.config import RunConfig, VllmEngineConfig
+from unstable_stream.runs.placement import Machine, Placement, Share, place
+
+__all__ = ["RunPlan", "plan_run", "plan_shape"]
+
+_RESERVE: Final = 1.5 * GIB
+"""Taken by vLLM besides weights and cache: context, CUDA graphs, activations of one step."""
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """The places of a run, and the memory that each process is expected to take."""
+
+    placement: Placement
+    needs: tuple[Need, ...]
+    """Empty if the model's shape is not known."""
+    warnings: tuple[str, ...]
+    """Troubles that may come with the longest turns, with the key to change."""
+
+    @property
+    def lines(self) -> list[str]:
+        """The lines that a run prints at its start: places, memory on the host, warnings."""
+        lines = self.placement.describe() if self.placement.uses_gpus else []
+        if not self.placement.uses_gpus:
+            engines = len(self.placement.engines)
+            lines = [f"learner and {'engine' if engines == 1 else f'{engines} engines'} on the CPU"]
+        host = [need for need in self.needs if need.where == "host"]
+        if host:
+            start, peak = sum(need.at_start for need in host), sum(need.peak for need in host)
+            free = self.placement.machines[0].memory_bytes
+            there = "" if free is None else f", {_gib(free)} free"
+            lines[-1] += f"; memory {_gib(start)} at the start, {_gib(peak)} at most{there}"
+        return [*lines, *self.warnings]
+
+    def table(self) -> str:
+        """Return a table of processes as text: place, memory at the start and at most, the largest parts."""
+        where = {share.service: self.placement.where(share) for share in self.placement.shares}
+        rows = [("process", "place", "start", "peak", "of which")]
+        for need in self.needs:
+            largest = sorted(need.parts.items(), key=lambda part: -part[1])[:3]
+            told = ", ".join(f"{name} {_gib(size)}" for name, size in largest if size)
+            place = where.get(need.process, "on the CPU")
+            rows.append((need.process, place, _gib(need.at_start), _gib(need.peak), told))
+        widths = [max(len(row[column]) for row in rows) for column in range(4)]
+        return "\n".join(
+            "  ".join((*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[4]))
+            for row in rows
+        )
+
+
+def plan_run(config: RunConfig, model_path: str, machines: Sequence[Machine]) -> RunPlan:
+    """Plan a run of a model on machines; a model of unknown shape is planned without its memory.
+
+    Raises:
+        ConfigError: it cannot be placed, or does not even fit when it is loaded.
+    """
+    try:
+        shape = read_shape(model_path)
+    except ConfigError:
+        return RunPlan(place(config, machines), (), ())
+    return plan_shape(config, shape, machines)
+
+
+def plan_shape(config: RunConfig, shape: ModelShape, machines: Sequence[Machine]) -> RunPlan:
+    """Plan a run of a model of this shape; see :func:`plan_run`."""
+    placement = place(config, machines, learner_bytes=learner_gpu_bytes(config, shape))
+    engines = tuple(_with_cache(config, shape, placement, share) for share in placement.engines)
+    placement = msgspec.structs.replace(placement, engines=engines)
+    needs = foretell(config, shape, placement)
+    return RunPlan(placement, tuple(needs), tuple(_checked(config, placement, needs)))
+
+
+def _with_cache(config: RunConfig, shape: ModelShape, placement: Placement, share: Share) -> Share:
+    """Size the cache of a vLLM engine that shares its GPU.
+
+    vLLM would measure what is left while it starts, and take for its own what its neighbours take or free
+    meanwhile; an engine that starts anew beside a learner at work would fail or get another size.
+    """
+    engine = config.engine
+    total = placement.machines[share.machine].gpu_bytes
+    shared = 0 < share.num_gpus < 1
+    if not isinstance(engine, VllmEngineConfig) or engine.kv_cache_gb or not shared or total is None:
+        return share
+    fraction = share.memory_fraction or 0.0
+    left = fraction * total - 2 * shape.parameters - _RESERVE
+    needed = 2 * shape.token_values * longest_turn(config, shape)
+    if left < needed:
+        raise ConfigError(
+            f"{share.service} gets {_gib(fraction * total)} of a shared GPU, and the model with one turn of "
+            f"{longest_turn(config, shape)} tokens needs {_gib(fraction * total - left + needed)}: set "
+            "engine.max_model_len lower, engine.gpu_memory_utilization higher, or take a smaller model"
+        )
+    return msgspec.structs.replace(share, kv_cache_gb=round(left / GIB, 2))
+
+
+def _checked(config: RunConfig, placement: Placement, needs: Sequence[Need]) -> list[str]:
+    """Return warnings; raise what cannot be."""
+    warnings = []
+    learner, share = needs[0], placement.learner
+    total = placement.machines[share.machine].gpu_bytes
+    if share.num_gpus > 0 and total is not None:
+        room = int((share.memory_fraction or 1.0) * total)
+        if learner.at_start > room:
+            raise ConfigError(
+                f"the learner needs {_gib(learner.at_start)} for the model alone and gets {_gib(room)} of "
+                "its GPU: set engine.gpu_memory_utilization lower, or take a smaller model"
+            )
+        if learner.peak > room:
+            warnings.append(
+                f"the learner may need {_gib(learner.peak)} of the {_gib(room)} it gets on its GPU if turns "
+                f"are long: {_less(config)}"
+            )
+    free = placement.machines[0].memory_bytes
+    host = [need for need in needs if need.where == "host"]
+    if free is not None and len(placement.machines) == 1:
+        start, peak = sum(need.at_start for need in host), sum(need.peak for need in host)
+        if start > free:
+            largest = max(host, key=lambda need: need.at_start)
+            raise ConfigError(
+                f"the run needs {_gib(start)} of memory when its models are loaded, {largest.process} alone "
+                f"{_gib(largest.at_start)}, and {_gib(free)} are free: take a smaller model, or fewer of "
+                "collector.num_actors and collector.num_rollout_workers"
+            )
+        if peak > free:
+            warnings.append(
+                f"it may need {_gib(peak)} of memory, and {_gib(free)} are free, if turns are long: "
+                f"{_less(config)}"
+            )
+    return warnings
+
+
+def _less(config: RunConfig) -> str:
+    """Return ways to take less memory, the least harmful first."""
+    settings = config.learner
+    ways = []
+    if settings.max_train_len is None and config.engine.max_model_len is None:
+        ways.append("set engine.max_model_len to the longest turn")
+    if not (settings.activation_checkpointing or settings.gradient_checkpointing):
+        ways.append("learner.activation_checkpointing = true (a third slower)")
+    if settings.mini_batch_size > 1:
+        ways.append("learner.mini_batch_size lower")
+    return ", or ".join(ways) or "use a machine with more"
+
+
+def _gib(size: float) -> str:
+    return f"{size / GIB:.1f} GiB" if size >= GIB / 10 else f"{size / 2**20:.0f} MiB"
