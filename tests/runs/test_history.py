@@ -231,5 +231,16 @@ async def test_a_life_is_written_and_read_back(any_log: EventLog) -> None:
     assert run in (await read_history(any_log)).finished()
 
 
+async def test_a_launcher_ends_only_its_own_part_of_a_run(any_log: EventLog) -> None:
+    await any_log.create_topics(list(load_topics().values()))
+    run, config = f"taken-{secrets.token_hex(6)}", parse_config(_CONFIG)
+    await start_run(any_log, config, run)
+    second = await resume_run(any_log, run, config)  # by another launcher, while the first one still runs
+    await finish_run(any_log, run, "failed", "taken over", resumption=0)
+    assert (await read_history(any_log)).find(run).state == "running"
+    await finish_run(any_log, run, "completed", "3 updates", resumption=second.resumption)
+    assert (await read_history(any_log)).find(run).state == "completed"
+
+
 def test_a_status_says_what_it_is() -> None:
     assert repr(folded(*LIVES).runs["run-b"]) == "<RunStatus run-b: completed, 3 updates>"
