@@ -21,6 +21,11 @@ def resolve_model(name: str) -> str:
     if path.is_dir():
         if not (path / "config.json").is_file():
             raise ConfigError(f"model = {name!r}: the directory has no config.json, so it holds no model")
+        if not _has_weights(path):
+            raise ConfigError(
+                f"model = {name!r}: the directory has a config.json and no weights (*.safetensors or *.bin): "
+                "copy or convert the whole model"
+            )
         return str(path.resolve())
     if name.startswith(("/", ".", "~")) or name.count("/") != 1:
         raise ConfigError(
@@ -36,6 +41,10 @@ def resolve_model(name: str) -> str:
         )
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
         raise ConfigError(f"model = {name!r}: could not be downloaded ({_first_line(error)})") from error
+
+
+def _has_weights(directory: Path) -> bool:
+    return any(next(directory.glob(pattern), None) for pattern in ("*.safetensors", "*.bin"))
 
 
 def _first_line(error: Exception) -> str:
