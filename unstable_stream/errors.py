@@ -8,6 +8,7 @@ message text. The command line prints these as one line; anything else is a bug 
 from typing import ClassVar
 
 __all__ = [
+    "AdapterError",
     "ArchiveBusyError",
     "ArchiveError",
     "CheckpointError",
@@ -124,6 +125,10 @@ class EngineError(UnstableStreamError):
 
 class EngineDiedError(EngineError):
     """An engine that cannot go on, whatever it is asked: no game caused this, and a new engine is needed."""
+
+
+class AdapterError(EngineDiedError):
+    """An adapter that an engine must not play: its file has changed, or the engine does not reproduce it."""
 
 
 class EngineOverloadedError(EngineError):

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tests.inference.tiny_model import build_adapter
-from unstable_stream.errors import ConfigError, EngineError
+from unstable_stream.errors import AdapterError, ConfigError, EngineError
 from unstable_stream.inference.adapter_files import check_adapter_files, check_target_modules, weight_shapes
 from unstable_stream.inference.adapter_slots import AdapterSlots
 from unstable_stream.inference.engine import Adapter
@@ -25,6 +25,8 @@ class Memory:
     """Stands in for the engine's memory; records what it was asked and how much it held at most."""
 
     fails: set[str] = field(default_factory=set)
+    impostors: set[str] = field(default_factory=set)
+    proofs: list[str] = field(default_factory=list)
     loads: list[str] = field(default_factory=list)
     held: dict[int, str] = field(default_factory=dict)
     peak: int = 0
@@ -40,6 +42,11 @@ class Memory:
         self.held[number] = adapter.uid
         self.peak = max(self.peak, len(self.held))
 
+    async def prove(self, adapter: Adapter, number: int) -> None:
+        self.proofs.append(adapter.uid)
+        if adapter.uid in self.impostors:
+            raise AdapterError(f"{adapter.uid} is another adapter")
+
     async def unload(self, number: int) -> None:
         await asyncio.sleep(0)
         del self.held[number]
@@ -47,7 +54,11 @@ class Memory:
 
 def slots_over(memory: Memory, max_live: int, max_loaded: int | None = None) -> AdapterSlots:
     return AdapterSlots(
-        max_live=max_live, max_loaded=max_loaded or max_live, load=memory.load, unload=memory.unload
+        max_live=max_live,
+        max_loaded=max_loaded or max_live,
+        load=memory.load,
+        prove=memory.prove,
+        unload=memory.unload,
     )
 
 
@@ -338,3 +349,26 @@ def narrow(path: Path, side: str) -> None:
     name = next(name for name in tensors if f"down_proj.lora_{side}" in name)
     tensors[name] = (tensors[name][:, :64] if side == "A" else tensors[name][:64]).contiguous()
     save_file(tensors, file)
+
+
+async def test_an_adapter_is_proven_each_time_that_it_becomes_live() -> None:
+    """Also when it stayed in memory: it may have another place there."""
+    memory = Memory()
+    slots = slots_over(memory, max_live=1, max_loaded=2)
+    for adapter in (A, A, B, A):
+        async with slots.hold(adapter):
+            pass
+    assert memory.loads == ["a", "b"]
+    assert memory.proofs == ["a", "b", "a"]
+
+
+async def test_an_adapter_that_is_not_proven_is_unloaded() -> None:
+    memory = Memory(impostors={"a"})
+    slots = slots_over(memory, max_live=1)
+    with pytest.raises(AdapterError, match="a is another adapter"):
+        async with slots.hold(A):
+            pass
+    assert memory.held == {}
+    async with slots.hold(B):
+        pass
+    assert memory.loads == ["a", "b"]

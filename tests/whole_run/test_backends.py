@@ -14,8 +14,9 @@ import pytest
 
 from tests.whole_run.processes import DEADLINE_S
 from unstable_stream.archive import query
-from unstable_stream.errors import ConfigError, ServiceError
+from unstable_stream.errors import AdapterError, ConfigError, ServiceError
 from unstable_stream.events import (
+    AdapterProof,
     Event,
     GameOutcome,
     LearnerUpdate,
@@ -25,6 +26,7 @@ from unstable_stream.events import (
     Step,
     checkpoint_uid,
 )
+from unstable_stream.inference.transformers.lora import AdaptedLinear
 from unstable_stream.launch.launcher import Backend, Launch, launch
 from unstable_stream.log.open import opened_log
 from unstable_stream.log.port import EventLog
@@ -234,6 +236,7 @@ PROGRAM = """
 import asyncio, sys
 from pathlib import Path
 from tests.whole_run.test_backends import config
+from unstable_stream.inference.transformers.lora import AdaptedLinear
 from unstable_stream.launch.launcher import launch
 from unstable_stream.runs.data_dir import DataDir
 
@@ -252,3 +255,27 @@ def test_one_process_is_all_and_ray_is_not_loaded(tmp_path: Path) -> None:
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
     assert result.stdout.split() == ["completed", "False"], result.stderr
+
+
+async def test_an_engine_that_forgets_adapters_plays_no_game_with_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Adapters are loaded without a word of complaint, and what answers is the base model."""
+    data = DataDir(tmp_path)
+    settings = config(
+        learner={"iterations": 9, "batch_size": 48, "mini_batch_size": 48, "learning_rate": 0.02}
+    )
+    monkeypatch.setattr(AdaptedLinear, "forward", lambda self, x: self.base(x))
+    async with asyncio.timeout(DEADLINE_S):
+        with pytest.raises(AdapterError, match="answers like the base model"):
+            await launch(settings, data, backend="inline")
+    async with opened_log("local", data.log) as log:
+        records = [record async for record in read_to_end(log, ("checkpoints", "game-outcomes"))]
+    events = list(readable_events(records))
+    proofs = [event for event in events if isinstance(event, AdapterProof)]
+    # Of the untrained policy there is nothing to prove: it is the base model.
+    assert proofs[-1].result == "failed"
+    failed = {proof.model_uid for proof in proofs if proof.result == "failed"}
+    played = {seat.model_uid for event in events if isinstance(event, GameOutcome) for seat in event.seats}
+    assert played
+    assert not played & failed

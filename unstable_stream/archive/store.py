@@ -202,6 +202,7 @@ def _ensure_schema(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
     if digest != definitions_digest():
         connection.execute("BEGIN")
         for table in TABLES:
+            connection.execute(table.create_sql())  # an older package has fewer tables
             for statement in table.widen_sql():
                 connection.execute(statement)
         _create_views(connection)

@@ -9,7 +9,13 @@ from unstable_stream.events.arrays import (
     unpack_floats,
     unpack_tokens,
 )
-from unstable_stream.events.checkpoints import Checkpoint, checkpoint_uid
+from unstable_stream.events.checkpoints import (
+    AdapterProbe,
+    AdapterProof,
+    Checkpoint,
+    ProbeSequence,
+    checkpoint_uid,
+)
 from unstable_stream.events.codec import EVENT_TYPES, decode_event, encode_event, event_type
 from unstable_stream.events.dead_letters import RecordRejected
 from unstable_stream.events.descriptions import event_schemas, field_description, recorded_structs
@@ -35,6 +41,8 @@ __all__ = [
     "LATEST_MS",
     "OVERALL",
     "Action",
+    "AdapterProbe",
+    "AdapterProof",
     "Checkpoint",
     "DroppedStep",
     "Event",
@@ -46,6 +54,7 @@ __all__ = [
     "Metrics",
     "PackedFloats",
     "PackedTokens",
+    "ProbeSequence",
     "Rating",
     "RecordRejected",
     "RunFinished",

@@ -1,4 +1,4 @@
-"""Topic ``checkpoints``: written by the learner; read by the collector and the archive.
+"""Topic ``checkpoints``: written by the learner and the collector; read by the collector and the archive.
 
 Weights never ride on a topic: the event says where they are and how to recognise them.
 """
@@ -7,14 +7,37 @@ from typing import Any
 
 import msgspec
 
+from unstable_stream.events.arrays import PackedFloats, PackedTokens
 from unstable_stream.events.envelope import Event, Int64
 
-__all__ = ["Checkpoint", "checkpoint_uid"]
+__all__ = ["AdapterProbe", "AdapterProof", "Checkpoint", "ProbeSequence", "checkpoint_uid"]
 
 
 def checkpoint_uid(iteration: int) -> str:
     """Return the uid of the checkpoint made by learner update ``iteration``; 0 is the initial policy."""
     return f"ckpt-{iteration:06d}"
+
+
+class ProbeSequence(msgspec.Struct, frozen=True):
+    """A prompt and completion as the learner scored them at temperature 1; the last three share a length."""
+
+    prompt_token_ids: PackedTokens
+    """Token ids of the prompt; at least one."""
+    completion_token_ids: PackedTokens
+    """Token ids of the completion."""
+    logprobs: PackedFloats
+    """Log-probability of each completion token under the adapter, nats."""
+    base_logprobs: PackedFloats
+    """Log-probability of each completion token under the base model without the adapter, nats."""
+
+
+class AdapterProbe(msgspec.Struct, frozen=True):
+    """A few sequences by which an engine shows that it computes with this adapter and no other policy."""
+
+    dtype: str
+    """The type the learner computed in, e.g. ``float32`` or ``bfloat16``; tolerances depend on it."""
+    sequences: tuple[ProbeSequence, ...]
+    """The scored sequences."""
 
 
 class Checkpoint(Event, frozen=True, kw_only=True, tag="checkpoint"):
@@ -38,3 +61,37 @@ class Checkpoint(Event, frozen=True, kw_only=True, tag="checkpoint"):
     """LoRA configuration."""
     parent_uid: str | None = None
     """The checkpoint it was trained from; ``None``: it is the first."""
+    probe: AdapterProbe | None = None
+    """What engines reproduce before they play with the adapter; ``None``: there is no adapter, or an older
+    version recorded it."""
+
+
+class AdapterProof(Event, frozen=True, kw_only=True, tag="adapter-proof"):
+    """One engine's proof of one adapter, made when it loads it. Natural key: engine, checkpoint, time.
+
+    The differences are between the engine's log-probabilities of the probe's completion tokens and the
+    learner's.
+    """
+
+    TOPIC = "checkpoints"
+
+    engine: str
+    """The engine, e.g. ``engine-0``."""
+    model_uid: str
+    """The checkpoint."""
+    result: str
+    """``proven``: the engine plays with it; ``failed``: the engine plays no game with it and is replaced;
+    ``unproven``: it plays, but the checkpoint has no probe or the engine cannot score."""
+    sha256: str | None = None
+    """Digest of the weight file that the engine read; ``None``: none was recorded, so none was compared."""
+    difference: float | None = None
+    """Root of the mean square of the differences, nats; ``None``: nothing was scored."""
+    largest_difference: float | None = None
+    """The largest difference of one token, nats; ``None``: nothing was scored."""
+    tolerance: float | None = None
+    """The largest ``difference`` that proves the adapter, nats; ``None``: nothing was scored."""
+    base_difference: float | None = None
+    """``difference`` between base model and adapter as the learner recorded them: below the tolerance a proof
+    cannot tell them apart; ``None``: nothing was scored."""
+    duration_ms: float = 0.0
+    """Milliseconds that the engine took to score and compare."""

@@ -11,7 +11,7 @@ from typing import Any, Final, Union
 import msgspec
 
 from unstable_stream.errors import EventDecodeError, UnknownEventError, UnknownSchemaVersionError
-from unstable_stream.events.checkpoints import Checkpoint
+from unstable_stream.events.checkpoints import AdapterProof, Checkpoint
 from unstable_stream.events.dead_letters import RecordRejected
 from unstable_stream.events.envelope import Event
 from unstable_stream.events.games import GameAbandoned, GameOutcome, GameStarted
@@ -35,6 +35,7 @@ _CLASSES: Final[tuple[type[Event], ...]] = (
     Step,
     Rating,
     Checkpoint,
+    AdapterProof,
     LearnerUpdate,
     Metrics,
     RecordRejected,

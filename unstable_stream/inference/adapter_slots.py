@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from unstable_stream.errors import EngineError
+from unstable_stream.errors import AdapterError, EngineError
 from unstable_stream.inference.engine import Adapter
 
 __all__ = ["AdapterSlots"]
@@ -38,6 +38,7 @@ class AdapterSlots:
         max_live: int,
         max_loaded: int,
         load: Callable[[Adapter, int], Awaitable[None]],
+        prove: Callable[[Adapter, int], Awaitable[None]],
         unload: Callable[[int], Awaitable[None]],
     ) -> None:
         """Start with no adapter.
@@ -46,11 +47,14 @@ class AdapterSlots:
             max_live: Adapters with requests under way at once.
             max_loaded: Adapters in memory, at least ``max_live``; the least recently live one makes room.
             load: Brings an adapter into memory under its number; raises ``EngineError`` if that fails.
+            prove: Checks an adapter that is in memory, each time that it becomes live; raises ``EngineError``
+                if it must not be used.
             unload: Takes the adapter of that number out of memory.
         """
         self._max_live = max_live
         self._max_loaded = max_loaded
         self._load = load
+        self._prove = prove
         self._unload = unload
         self._known: dict[str, tuple[str, int]] = {}
         """By uid: path and number, never given to another adapter."""
@@ -185,3 +189,8 @@ class AdapterSlots:
                 await self._load(adapter, number)
                 self._loaded[adapter.uid] = number
             self._loaded.move_to_end(adapter.uid)
+            try:
+                await self._prove(adapter, self._loaded[adapter.uid])
+            except AdapterError:
+                await self._unload(self._loaded.pop(adapter.uid))
+                raise

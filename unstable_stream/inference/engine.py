@@ -2,16 +2,20 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
+
+from unstable_stream.events import AdapterProbe
 
 __all__ = [
     "Adapter",
+    "AdapterResult",
     "ChatEngine",
     "ChatReply",
     "Completion",
     "Engine",
     "EngineStats",
     "GenerationRequest",
+    "ProvesAdapters",
     "SamplingSettings",
 ]
 
@@ -24,6 +28,26 @@ class Adapter:
     """The model uid, e.g. ``ckpt-000012``."""
     path: str
     """Directory in PEFT's format (``adapter_config.json``, ``adapter_model.safetensors``)."""
+    sha256: str | None = None
+    """Recorded digest of the weight file; ``None``: none was recorded."""
+    probe: AdapterProbe | None = None
+    """What the engine must reproduce before it plays; ``None``: none was recorded."""
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterResult:
+    """What came of loading an adapter; :class:`~unstable_stream.events.AdapterProof` says more of each."""
+
+    model_uid: str
+    result: str
+    sha256: str | None
+    at_ms: int
+    """When it was loaded, milliseconds since the epoch."""
+    difference: float | None = None
+    largest_difference: float | None = None
+    tolerance: float | None = None
+    base_difference: float | None = None
+    duration_ms: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +113,14 @@ class Engine(Protocol):
     def stats(self) -> EngineStats: ...
 
     async def close(self) -> None: ...
+
+
+@runtime_checkable
+class ProvesAdapters(Protocol):
+    """An engine that checks adapters when it loads them. One that does not plays them unproven."""
+
+    def take_adapter_results(self) -> list[AdapterResult]:
+        """Return what came of loading adapters since the last call, in order."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,16 +9,18 @@ checkpoint continues the same curve, bit for bit on a CPU.
 import contextlib
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence, Sized
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Protocol, Self, TypeVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from unstable_stream.errors import CheckpointError, LearnerError
-from unstable_stream.events import DroppedStep, checkpoint_uid
+from unstable_stream.events import AdapterProbe, DroppedStep, checkpoint_uid
 from unstable_stream.learners.checkpoint import (
     CheckpointInfo,
     CheckpointState,
@@ -36,6 +38,7 @@ from unstable_stream.learners.lora import (
     load_adapter_weights,
 )
 from unstable_stream.learners.packing import micro_batches, optimizer_chunks
+from unstable_stream.learners.probe import AdapterProber, Tokens, choose_tokens
 from unstable_stream.update_decisions import Admission, left_out
 
 __all__ = ["Algorithm", "Sample", "StandardLearner", "UpdateResult"]
@@ -52,9 +55,9 @@ class Sample(Protocol):
     @property
     def step_id(self) -> str: ...
     @property
-    def prompt_token_ids(self) -> Sized: ...
+    def prompt_token_ids(self) -> NDArray[np.int32]: ...
     @property
-    def completion_token_ids(self) -> Sized: ...
+    def completion_token_ids(self) -> NDArray[np.int32]: ...
 
 
 SampleT = TypeVar("SampleT", bound=Sample)
@@ -199,6 +202,7 @@ class StandardLearner(Generic[SampleT, BatchT]):
         self._step = 0
         self._samples_seen = 0
         self._broken: str | None = None
+        self._probe_tokens: list[Tokens] = []
 
         self.model = build_policy(
             model_name,
@@ -222,6 +226,7 @@ class StandardLearner(Generic[SampleT, BatchT]):
                 max_train_len=max_train_len,
                 recompute_logits=activation_checkpointing,
             )
+            self._prober = AdapterProber(self.model)
         self._parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         self._optimizer = torch.optim.AdamW(
             self._parameters, lr=learning_rate, betas=betas, weight_decay=weight_decay, fused=True
@@ -278,7 +283,9 @@ class StandardLearner(Generic[SampleT, BatchT]):
             if kept
             else []
         )
-        measured = self._measure_divergence([sample for sample, decision in kept if decision == "train"])
+        taken = [sample for sample, decision in kept if decision == "train"]
+        measured = self._measure_divergence(taken)
+        self._probe_tokens = choose_tokens(taken) or self._probe_tokens
         with self._seeded(update_number):
             for indices in chunks:
                 trained = [kept[index][0] for index in indices if kept[index][1] == "train"]
@@ -335,6 +342,15 @@ class StandardLearner(Generic[SampleT, BatchT]):
             state=state,
             optimizer=self._optimizer.state_dict() if full else None,
         )
+
+    def probe(self) -> AdapterProbe:
+        """Return what an engine must reproduce before it plays with the present adapter.
+
+        Its sequences are from the last batch; before any update, the policy's own most probable one.
+        """
+        self._check_usable()
+        with self._autocast():
+            return self._prober.measure(self._probe_tokens)
 
     def load(self, path: Path | str, expect_sha256: str | None = None) -> CheckpointState:
         """Continue from a full checkpoint: restore weights, optimizer state and counters.

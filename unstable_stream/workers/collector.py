@@ -12,12 +12,22 @@ the log, with the same seed and seats. So long games are not lost more often tha
 """
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from unstable_stream.errors import ServiceError
-from unstable_stream.events import Event, GameAbandoned, GameStarted, Metrics, RunStarted, event_id
+from unstable_stream.events import (
+    AdapterProof,
+    Event,
+    GameAbandoned,
+    GameStarted,
+    Metrics,
+    RunStarted,
+    event_id,
+)
+from unstable_stream.inference.engine import Adapter
 from unstable_stream.log.port import Consumer, EventLog
 from unstable_stream.log.reading import ends_of, read_on, readable_events
 from unstable_stream.log.records import record_from_event
@@ -39,7 +49,7 @@ _logger = get_logger(__name__)
 class RolloutWorkerHandle(Protocol):
     """A rollout worker that may be in another process."""
 
-    async def play(self, games: Sequence[GameStarted], adapter_paths: Mapping[str, str | None]) -> int:
+    async def play(self, games: Sequence[GameStarted], adapters: Mapping[str, Adapter]) -> int:
         """Play games to their ends and publish them; return the number of finished ones.
 
         Raises:
@@ -94,6 +104,8 @@ class Collector:
             for call in self._calls:
                 call.cancel()
             await asyncio.gather(stats, *self._calls, return_exceptions=True)
+            with contextlib.suppress(ServiceError):  # an engine that is gone, of which others tell
+                await self._record_adapters(log)
             await consumer.close()
 
     async def _engines_ready(self, stop: asyncio.Event) -> bool:
@@ -151,15 +163,17 @@ class Collector:
         share = -(-len(games) // len(self._workers))
         for start in range(0, len(games), share):
             some = games[start : start + share]
-            paths = {
-                seat.model_uid: self._schedule.checkpoint(seat.model_uid).path
-                for game in some
-                for seat in game.seats
-                if seat.kind == "checkpoint"
-            }
+            played = {seat.model_uid for game in some for seat in game.seats if seat.kind == "checkpoint"}
+            adapters = {uid: adapter for uid in played if (adapter := self._adapter(uid)) is not None}
             worker = self._workers[self._next_worker]
             self._next_worker = (self._next_worker + 1) % len(self._workers)
-            self._calls.add(asyncio.ensure_future(worker.play(some, paths)))
+            self._calls.add(asyncio.ensure_future(worker.play(some, adapters)))
+
+    def _adapter(self, uid: str) -> Adapter | None:
+        checkpoint = self._schedule.checkpoint(uid)
+        if checkpoint.path is None:
+            return None
+        return Adapter(uid, checkpoint.path, checkpoint.sha256, checkpoint.probe)
 
     def _check_calls(self) -> None:
         for call in [call for call in self._calls if call.done()]:
@@ -171,9 +185,37 @@ class Collector:
         if games:
             await asyncio.gather(*(worker.cancel(games, reason) for worker in self._workers))
 
+    async def _record_adapters(self, log: EventLog) -> None:
+        """Publish what came of the adapters that engines have loaded."""
+        records = [
+            record_from_event(
+                AdapterProof(
+                    event_id=event_id(
+                        self._run_id, "adapter-proof", f"engine-{number}", found.model_uid, found.at_ms
+                    ),
+                    run_id=self._run_id,
+                    occurred_at_ms=found.at_ms,
+                    engine=f"engine-{number}",
+                    model_uid=found.model_uid,
+                    result=found.result,
+                    sha256=found.sha256,
+                    difference=found.difference,
+                    largest_difference=found.largest_difference,
+                    tolerance=found.tolerance,
+                    base_difference=found.base_difference,
+                    duration_ms=found.duration_ms,
+                )
+            )
+            for number, engine in enumerate(self._engines)
+            for found in await engine.adapter_results()
+        ]
+        if records:
+            await log.append(records)
+
     async def _report_stats(self, log: EventLog) -> None:
         """Publish each engine's load and speed, first at once: that tells that it is ready."""
         while True:
+            await self._record_adapters(log)
             now = _now_ms()
             records = []
             for number, engine in enumerate(self._engines):

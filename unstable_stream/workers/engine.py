@@ -1,14 +1,23 @@
 """The inference engine of a run, and the interface that a collector needs of one in any process."""
 
+import asyncio
 from typing import Protocol
 
 from unstable_stream.extensions import KINDS, build
+from unstable_stream.inference.adapter_proof import AdapterProver
 from unstable_stream.inference.cores import available_cores
-from unstable_stream.inference.engine import Engine, EngineStats
+from unstable_stream.inference.engine import (
+    AdapterResult,
+    Completion,
+    Engine,
+    EngineStats,
+    GenerationRequest,
+    ProvesAdapters,
+)
 from unstable_stream.runs.config import EngineExtensionConfig, RunConfig, VllmEngineConfig
 from unstable_stream.runs.placement import Share
 
-__all__ = ["EngineHandle", "LocalEngine", "build_engine"]
+__all__ = ["EngineHandle", "LocalEngine", "build_engine", "take_adapter_results"]
 
 
 class EngineHandle(Protocol):
@@ -16,6 +25,13 @@ class EngineHandle(Protocol):
 
     async def stats(self) -> EngineStats:
         """Return the engine's counters when it has loaded its model.
+
+        Raises:
+            ServiceError: the engine did not start, or died.
+        """
+
+    async def adapter_results(self) -> list[AdapterResult]:
+        """Return what came of the adapters that it has loaded since the last call.
 
         Raises:
             ServiceError: the engine did not start, or died.
@@ -31,6 +47,41 @@ class LocalEngine:
     async def stats(self) -> EngineStats:
         """Return its counters."""
         return self._engine.stats()
+
+    async def adapter_results(self) -> list[AdapterResult]:
+        """Return what came of the adapters that it has loaded since the last call."""
+        return take_adapter_results(self._engine)
+
+
+def take_adapter_results(engine: Engine) -> list[AdapterResult]:
+    """Return what came of the adapters that an engine has loaded since the last call."""
+    return engine.take_adapter_results() if isinstance(engine, ProvesAdapters) else []
+
+
+class _Unproven:
+    """An engine that cannot score a probe: says of each adapter once that it plays unproven."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._prover = AdapterProver(dtype="")
+        self._seen: set[str] = set()
+
+    async def generate(self, request: GenerationRequest) -> Completion:
+        adapter = request.adapter
+        if adapter is not None and adapter.uid not in self._seen:
+            await asyncio.to_thread(self._prover.check_file, adapter)
+            self._seen.add(adapter.uid)
+            self._prover.without_probe(adapter)
+        return await self._engine.generate(request)
+
+    def take_adapter_results(self) -> list[AdapterResult]:
+        return self._prover.take()
+
+    def stats(self) -> EngineStats:
+        return self._engine.stats()
+
+    async def close(self) -> None:
+        await self._engine.close()
 
 
 def build_engine(config: RunConfig, model_path: str, share: Share) -> Engine:
@@ -53,7 +104,7 @@ def build_engine(config: RunConfig, model_path: str, share: Share) -> Engine:
         )
     if isinstance(engine, EngineExtensionConfig):
         made: Engine = build(KINDS["engine"], engine.spec, given=(model_path,), calls_functions=True)
-        return made
+        return made if isinstance(made, ProvesAdapters) else _Unproven(made)
     from unstable_stream.inference.transformers.engine import TransformersEngine
 
     return TransformersEngine(

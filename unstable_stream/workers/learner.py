@@ -15,10 +15,12 @@ recorded step ids, without publishing, so that the curve continues.
 """
 
 import asyncio
+import hashlib
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from unstable_stream.adapter_format import WEIGHTS_FILE
 from unstable_stream.algorithms import BaseAlgo, TokenBatch, build_algorithm
 from unstable_stream.buffer import StepBuffer
 from unstable_stream.errors import LearnerError
@@ -144,6 +146,9 @@ class LearnerService:
 
     async def _publish_initial_policy(self, producer: Producer) -> None:
         path = self._config.learner.initial_lora_path
+        file = None
+        if path:
+            file = await asyncio.to_thread((Path(path) / WEIGHTS_FILE).read_bytes)
         event = Checkpoint(
             event_id=event_id(self._run_id, "checkpoint", 0),
             run_id=self._run_id,
@@ -151,8 +156,11 @@ class LearnerService:
             model_uid=checkpoint_uid(0),
             iteration=0,
             path=str(Path(path).absolute()) if path else None,
+            sha256=hashlib.sha256(file).hexdigest() if file is not None else None,
+            size_bytes=len(file) if file is not None else 0,
             base_model=self._config.model,
             lora=self._config.lora.model_dump(mode="json"),
+            probe=await asyncio.to_thread(self._learner.probe) if path else None,
         )
         async with producer.transaction() as transaction:
             await transaction.append([record_from_event(event)])
@@ -218,6 +226,7 @@ class LearnerService:
         checkpoint: Checkpoint | None = None
         if saves:
             info = await asyncio.to_thread(self._learner.save, positions=named)
+            probe = await asyncio.to_thread(self._learner.probe)
             checkpoint = Checkpoint(
                 event_id=event_id(self._run_id, "checkpoint", number),
                 run_id=self._run_id,
@@ -230,6 +239,7 @@ class LearnerService:
                 base_model=self._config.model,
                 lora=self._config.lora.model_dump(mode="json"),
                 parent_uid=self._parent,
+                probe=probe,
             )
             self._parent = checkpoint.model_uid
         update = LearnerUpdate(

@@ -44,15 +44,17 @@ class RolloutWorker:
         )
         self._opponents = {o.name: o for o in (*config.evaluation.opponents, *config.model_pool.fixed)}
 
-    async def play(self, games: Sequence[GameStarted], adapter_paths: Mapping[str, str | None]) -> int:
+    async def play(self, games: Sequence[GameStarted], adapters: Mapping[str, Adapter]) -> int:
         """Play games to their ends; return the number published as finished.
+
+        ``adapters`` holds those of the checkpoints that play; a checkpoint without one is the base model.
 
         A game that its environment or an engine refuses is abandoned, and the log records this. Raises the
         first failure that would also hit later games (an engine that died, a bug). The games of such a
         failure are neither finished nor abandoned, and are played again after the cause is corrected.
         """
         results = await asyncio.gather(
-            *(self._play_one(game, adapter_paths) for game in games), return_exceptions=True
+            *(self._play_one(game, adapters) for game in games), return_exceptions=True
         )
         for result in results:
             if isinstance(result, BaseException):
@@ -79,11 +81,11 @@ class RolloutWorker:
         for engine in self._chat_engines.values():
             await engine.close()
 
-    async def _play_one(self, game: GameStarted, adapter_paths: Mapping[str, str | None]) -> bool:
+    async def _play_one(self, game: GameStarted, adapters: Mapping[str, Adapter]) -> bool:
         """Play one game and publish its results; return whether it was finished."""
         # The game has its own task. If that is cancelled, even before its first step, this one still records
         # it.
-        playing = asyncio.ensure_future(self._play(game, adapter_paths))
+        playing = asyncio.ensure_future(self._play(game, adapters))
         self._games[game.game_id] = playing
         try:
             played = await playing
@@ -103,9 +105,9 @@ class RolloutWorker:
         await self._publisher.publish([*played.trajectories, played.outcome])
         return True
 
-    async def _play(self, game: GameStarted, adapter_paths: Mapping[str, str | None]) -> PlayedGame:
+    async def _play(self, game: GameStarted, adapters: Mapping[str, Adapter]) -> PlayedGame:
         settings = self._config.collector
-        players = {seat.seat: self._player(seat, game.env_id, adapter_paths) for seat in game.seats}
+        players = {seat.seat: self._player(seat, game.env_id, adapters) for seat in game.seats}
         return await play_game(
             game,
             players,
@@ -114,7 +116,7 @@ class RolloutWorker:
             invalid_moves_allowed=settings.invalid_moves_allowed,
         )
 
-    def _player(self, seat: Seat, env_id: str, adapter_paths: Mapping[str, str | None]) -> Player:
+    def _player(self, seat: Seat, env_id: str, adapters: Mapping[str, Adapter]) -> Player:
         if seat.kind == "scripted":
             opponent = self._opponents.get(seat.model_uid)
             return scripted_player(opponent.scripted if opponent else seat.model_uid, env_id)
@@ -123,13 +125,12 @@ class RolloutWorker:
             opponent = self._opponents[seat.model_uid]
             sampling = SamplingSettings(max_tokens=opponent.max_tokens, temperature=opponent.temperature)
             return ChatPlayer(self._chat_engine(opponent), template, sampling)
-        path = adapter_paths[seat.model_uid]
         return PolicyPlayer(
             self._engine,
             self._tokenizer,
             template,
             sampling=self._sampling,
-            adapter=Adapter(seat.model_uid, path) if path else None,
+            adapter=adapters.get(seat.model_uid),
             policy_version=seat.policy_version,
             max_model_len=self._config.engine.max_model_len,
         )

@@ -9,12 +9,15 @@ from typing import Final
 import msgspec
 
 from unstable_stream.events import (
+    AdapterProbe,
+    Checkpoint,
     Event,
     ExtensionUse,
     GameOutcome,
     GameStarted,
     LearnerUpdate,
     Metrics,
+    ProbeSequence,
     RecordRejected,
     Seat,
     SeatResult,
@@ -25,6 +28,7 @@ from unstable_stream.events import (
 __all__ = ["NOT_COLUMNS"]
 
 _PARENT: Final = "`checkpoints.parent_uid` says it of each `model_uid`."
+_PROBE: Final = "`adapter_proofs` has what engines made of the probe, `events.value` has its tokens."
 _TOKENS: Final = "`turns` has it; join by `trajectory_id` and `turn_index`."
 
 NOT_COLUMNS: Final[Mapping[type[msgspec.Struct], Mapping[str, str]]] = {
@@ -53,6 +57,11 @@ NOT_COLUMNS: Final[Mapping[type[msgspec.Struct], Mapping[str, str]]] = {
         "logprobs": _TOKENS,
         "temperature": "`trajectories.temperature` has it.",
     },
+    Checkpoint: {"probe": _PROBE},
+    AdapterProbe: dict.fromkeys(("dtype", "sequences"), _PROBE),
+    ProbeSequence: dict.fromkeys(
+        ("prompt_token_ids", "completion_token_ids", "logprobs", "base_logprobs"), _PROBE
+    ),
     LearnerUpdate: {
         "step_ids": "Each is a row of `update_steps`.",
         "dropped": "Each is a row of `update_steps`.",

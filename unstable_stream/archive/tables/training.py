@@ -2,6 +2,7 @@
 
 from unstable_stream.archive.tables.declare import Column, Item, Table, columns_of, items_of
 from unstable_stream.events import (
+    AdapterProof,
     Checkpoint,
     DroppedStep,
     LearnerUpdate,
@@ -166,4 +167,10 @@ TABLES = (
         _fates,
     ),
     Table("checkpoints", "Saved policies, one row each.", (Checkpoint,), columns_of(Checkpoint)),
+    Table(
+        "adapter_proofs",
+        "Engines' proofs of the adapters that they loaded: one row per load.",
+        (AdapterProof,),
+        columns_of(AdapterProof),
+    ),
 )

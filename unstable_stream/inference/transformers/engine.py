@@ -19,9 +19,11 @@ from typing import Final
 import numpy as np
 import torch
 
-from unstable_stream.errors import ConfigError, EngineDiedError, EngineError
+from unstable_stream.errors import AdapterError, ConfigError, EngineDiedError, EngineError
+from unstable_stream.inference.adapter_proof import AdapterProver, probe_tokens
 from unstable_stream.inference.engine import (
     Adapter,
+    AdapterResult,
     Completion,
     EngineStats,
     GenerationRequest,
@@ -116,6 +118,7 @@ class TransformersEngine:
             store_bytes=kv_cache_bytes,
             memory_fraction=gpu_memory_fraction,
         )
+        self._prover = AdapterProver(self._decoder.dtype)
         self.max_model_len: Final = min(
             max_model_len or self._decoder.max_positions, self._decoder.max_positions
         )
@@ -171,6 +174,10 @@ class TransformersEngine:
             completions=self._completions,
             completion_tokens=self._completion_tokens,
         )
+
+    def take_adapter_results(self) -> list[AdapterResult]:
+        """Return what came of loading adapters since the last call."""
+        return self._prover.take()
 
     async def close(self) -> None:
         """Stop after the present step. Running requests fail with ``EngineError``. May be called twice."""
@@ -264,7 +271,7 @@ class TransformersEngine:
                 break
             if row.adapter is not None:
                 try:
-                    if not self._decoder.adapters.make_ready(row.adapter, in_use):
+                    if not self._make_ready(row.adapter, in_use):
                         break
                 except EngineError as error:
                     refused.append((self._waiting.popleft(), error))
@@ -273,6 +280,26 @@ class TransformersEngine:
             new.append(self._waiting.popleft())
         self._deliver(refused)
         return new
+
+    def _make_ready(self, adapter: Adapter, in_use: set[str]) -> bool:
+        """Load an adapter if need be, and prove it then; see :meth:`AdapterTable.make_ready`."""
+        adapters = self._decoder.adapters
+        if adapter.uid in adapters.loaded():
+            return adapters.make_ready(adapter, in_use)
+        self._prover.check_file(adapter)
+        if not adapters.make_ready(adapter, in_use):
+            return False
+        if adapter.probe is None:
+            self._prover.without_probe(adapter)
+            return True
+        started = time.monotonic()
+        found = self._decoder.score(probe_tokens(adapter.probe), adapter.uid)
+        try:
+            self._prover.judge(adapter, adapter.probe, found, time.monotonic() - started)
+        except AdapterError:
+            adapters.unload(adapter.uid)
+            raise
+        return True
 
     def _step(self, new: list[_Row]) -> None:
         """Decode one token for every row, new ones included, and send off those that are done."""

@@ -88,11 +88,15 @@ class AdapterTable:
             idle = next((uid for uid in self._loaded if uid not in in_use), None)
             if idle is None:
                 return False
-            for linear in self._loaded.pop(idle):
-                del linear.deltas[idle]
+            self.unload(idle)
         self._load(adapter)
         self._paths[adapter.uid] = adapter.path
         return True
+
+    def unload(self, uid: str) -> None:
+        """Take an adapter out of memory that no row of the batch uses."""
+        for linear in self._loaded.pop(uid):
+            del linear.deltas[uid]
 
     def loaded(self) -> list[str]:
         """Uids in memory, the least recently used first."""

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import transformers
 from torch import Tensor, nn
@@ -189,6 +190,8 @@ class RowDecoder:
         self._store_bytes = (
             _default_store_bytes(self._device, memory_fraction) if store_bytes is None else store_bytes
         )
+        self.dtype = str(self._store.dtype).removeprefix("torch.")
+        """What it computes in, such as ``bfloat16``."""
         self._max_rows = max_rows
         self._lengths: list[int] = []
         self._uids: list[str | None] = []
@@ -240,6 +243,35 @@ class RowDecoder:
         self._lengths = [length + 1 for length in self._lengths] + new_lengths
         self._uids.extend(uid for _, uid in new)
         return logits
+
+    @torch.inference_mode()
+    def score(
+        self, sequences: Sequence[tuple[Sequence[int], Sequence[int]]], uid: str | None
+    ) -> list[list[float]]:
+        """Return the log-probability at temperature 1 of each completion token, by (prompt, completion).
+
+        It computes as :meth:`step` does with new rows, beside the rows that are being decoded.
+        """
+        ids: list[int] = []
+        positions: list[int] = []
+        starts: list[int] = []
+        wanted: list[int] = []
+        for prompt, completion in sequences:
+            starts.append(len(ids))
+            wanted += range(len(ids) + len(prompt) - 1, len(ids) + len(prompt) + len(completion) - 1)
+            row = [*prompt, *completion[:-1]]
+            ids += row
+            positions += range(len(row))
+        lengths = [end - start for start, end in zip(starts, [*starts[1:], len(ids)], strict=True)]
+        layers, two, _, heads, _, size = self._store.shape
+        store = self._store.new_zeros((layers, two, len(sequences), heads, max(lengths), size))
+        self.adapters.spans[:] = [] if uid is None else [Span(uid, 0, len(ids))]
+        self._last = torch.tensor(wanted, device=self._device)
+        logits = self._forward(ids, positions, _Batch(store, [], [], starts, lengths, len(ids)))
+        targets = [token for _, completion in sequences for token in completion]
+        scores = logits.float().log_softmax(-1)[range(len(targets)), targets].tolist()
+        bounds = np.cumsum([len(completion) for _, completion in sequences])
+        return [scores[end - len(s[1]) : end] for end, s in zip(bounds, sequences, strict=True)]
 
     @torch.inference_mode()
     def drop(self, finished: Sequence[int], diverged: Sequence[int] = ()) -> list[tuple[int, int]]:

@@ -18,9 +18,16 @@ from pathlib import Path
 from typing import Any, Final
 
 from unstable_stream.errors import ConfigError, EngineDiedError, EngineError
-from unstable_stream.inference.adapter_files import check_adapter_files, weight_shapes, weights_sha256
+from unstable_stream.inference.adapter_files import check_adapter_files, weight_shapes
+from unstable_stream.inference.adapter_proof import AdapterProver, probe_tokens
 from unstable_stream.inference.adapter_slots import AdapterSlots
-from unstable_stream.inference.engine import Adapter, Completion, EngineStats, GenerationRequest
+from unstable_stream.inference.engine import (
+    Adapter,
+    AdapterResult,
+    Completion,
+    EngineStats,
+    GenerationRequest,
+)
 from unstable_stream.inference.token_randomness import check_sampling
 from unstable_stream.inference.vllm.limits import VLLM_LORA_RANKS, check_extra_engine_args
 from unstable_stream.inference.vllm.process_variables import child_environment, set_defaults
@@ -140,8 +147,14 @@ class VllmEngine:
         self._max_parallel_seq = max_parallel_seq
         self._lora_rank = lora_rank
         self._base_shapes = weight_shapes(Path(model_path)) if local and max_loras else {}
+        dtype_name = str(self._llm.vllm_config.model_config.dtype).removeprefix("torch.")
+        self._prover = AdapterProver(dtype_name)
         self._slots = AdapterSlots(
-            max_live=max_loras, max_loaded=loaded, load=self._load_adapter, unload=self._unload_adapter
+            max_live=max_loras,
+            max_loaded=loaded,
+            load=self._load_adapter,
+            prove=self._prove_adapter,
+            unload=self._unload_adapter,
         )
         self._has_slots = max_loras > 0
         self._weights: dict[str, str] = {}
@@ -188,6 +201,10 @@ class VllmEngine:
             completions=self._completions,
             completion_tokens=self._completion_tokens,
         )
+
+    def take_adapter_results(self) -> list[AdapterResult]:
+        """Return what came of loading adapters since the last call."""
+        return self._prover.take()
 
     async def close(self) -> None:
         """End vLLM's processes. Requests still under way fail with ``EngineError``. May be called twice."""
@@ -268,7 +285,7 @@ class VllmEngine:
         """Load ahead of the first request: an adapter that fails within a step takes the engine with it."""
         check_adapter_files(adapter, self._base_shapes, self._lora_rank)
         where = f"adapter {adapter.uid!r} at {adapter.path}"
-        weights = await asyncio.to_thread(weights_sha256, adapter)
+        weights = await asyncio.to_thread(self._prover.check_file, adapter)
         if self._weights.setdefault(adapter.uid, weights) != weights:
             # vLLM's cache of prompts knows an adapter by name and path.
             raise EngineError(
@@ -290,6 +307,54 @@ class VllmEngine:
                 f"{where} adapts {nowhere[0]!r} ({len(nowhere)} such modules), which vLLM's model does not "
                 "have or cannot adapt, so that the base model would play there; train it on this base model"
             )
+
+    async def _prove_adapter(self, adapter: Adapter, number: int) -> None:
+        """Let the engine score the adapter's probe: in its slot, by the way that serves requests."""
+        if adapter.probe is None:
+            self._prover.without_probe(adapter)
+            return
+        started = time.monotonic()
+        lora_request = self._lora_request(adapter, number)
+        found = await asyncio.gather(
+            *(self._score(*tokens, lora_request) for tokens in probe_tokens(adapter.probe))
+        )
+        self._prover.judge(adapter, adapter.probe, found, time.monotonic() - started)
+
+    async def _score(self, prompt: list[int], completion: list[int], lora_request: object) -> list[float]:
+        """Return the log-probability of each token of a completion at temperature 1.
+
+        One request for each token. Log-probabilities of a whole prompt would be one request for all, but vLLM
+        0.32 on a CPU dies of such a request for an adapter, in the LoRA layer of the output head.
+        """
+        return await asyncio.gather(
+            *(
+                self._score_next([*prompt, *completion[:place]], token, lora_request)
+                for place, token in enumerate(completion)
+            )
+        )
+
+    async def _score_next(self, prompt: list[int], token: int, lora_request: object) -> float:
+        """Return the log-probability of one token after a prompt."""
+        parameters = self._vllm.SamplingParams(
+            max_tokens=1,
+            logprob_token_ids=[token],
+            flat_logprobs=True,
+            detokenize=False,
+            # The weights are looked at, and not what an earlier request has left.
+            skip_reading_prefix_cache=True,
+            output_kind=self._vllm.RequestOutputKind.FINAL_ONLY,
+        )
+        request_id = f"unstable-stream-{next(self._request_ids)}"
+        tokens = self._vllm.tokens_input(prompt)
+        try:
+            async for result in self._llm.generate(tokens, parameters, request_id, lora_request=lora_request):
+                logprobs = result.outputs[0].logprobs
+        except self._vllm.EngineDeadError as error:
+            raise self._dead() from error
+        except self._vllm.VLLMError as error:
+            raise EngineError(f"vLLM could not score a probe: {error.__cause__ or error}") from error
+        # First is the sampled token.
+        return float(logprobs.logprobs[logprobs.token_ids.index(token)])
 
     async def _unload_adapter(self, number: int) -> None:
         await self._ask(self._llm.remove_lora(number))

@@ -13,12 +13,12 @@ from typing import Any
 import ray
 
 from unstable_stream.errors import EngineDiedError, UnstableStreamError
-from unstable_stream.inference.engine import Completion, EngineStats, GenerationRequest
+from unstable_stream.inference.engine import AdapterResult, Completion, EngineStats, GenerationRequest
 from unstable_stream.launch.ray.part_output import PartDiedError, printing_errors, reason_of, write_output_to
 from unstable_stream.runs.code import find_code
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.placement import Share
-from unstable_stream.workers.engine import build_engine
+from unstable_stream.workers.engine import build_engine, take_adapter_results
 
 __all__ = ["EngineActor", "RayEngine", "RemoteEngine"]
 
@@ -57,6 +57,10 @@ class EngineActor:
         """Return the engine's counters; an answer also shows that it has started."""
         return self._engine.stats()
 
+    async def adapter_results(self) -> list[AdapterResult]:
+        """Return what came of the adapters that it has loaded since the last call."""
+        return take_adapter_results(self._engine)
+
     async def close(self) -> None:
         await self._engine.close()
 
@@ -79,6 +83,18 @@ class RayEngine:
         except ray.exceptions.RayError as error:
             raise PartDiedError(f"engine-{self._number}", reason_of(error)) from error
         return stats
+
+    async def adapter_results(self) -> list[AdapterResult]:
+        """Return what came of the adapters that it has loaded since the last call.
+
+        Raises:
+            ServiceError: the engine did not start, or died.
+        """
+        try:
+            results: list[AdapterResult] = await self._actor.adapter_results.remote()
+        except ray.exceptions.RayError as error:
+            raise PartDiedError(f"engine-{self._number}", reason_of(error)) from error
+        return results
 
 
 def _result_of(task: "asyncio.Task[Completion]") -> Completion | UnstableStreamError:

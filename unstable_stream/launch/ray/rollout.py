@@ -7,7 +7,7 @@ from typing import Any
 import ray
 
 from unstable_stream.events import GameStarted, decode_event, encode_event
-from unstable_stream.inference.engine import Engine
+from unstable_stream.inference.engine import Adapter, Engine
 from unstable_stream.launch.ray.part_output import PartDiedError, printing_errors, reason_of, write_output_to
 from unstable_stream.log.open import open_log_at
 from unstable_stream.runs.code import find_code
@@ -30,10 +30,10 @@ class RolloutActor:
             log = open_log_at(config.log, DataDir(Path(data_root)).log, config.synchronous)
             self._worker = RolloutWorker(config, log, model_path, engine)
 
-    async def play(self, games: Sequence[bytes], adapter_paths: Mapping[str, str | None]) -> int:
+    async def play(self, games: Sequence[bytes], adapters: Mapping[str, Adapter]) -> int:
         """Play encoded ``game-started`` events; see :meth:`RolloutWorker.play`."""
         with printing_errors():
-            return await self._worker.play([_decode_started(data) for data in games], adapter_paths)
+            return await self._worker.play([_decode_started(data) for data in games], adapters)
 
     async def cancel(self, game_ids: Sequence[str], reason: str) -> None:
         """See :meth:`RolloutWorker.cancel`."""
@@ -47,16 +47,14 @@ class RayRolloutWorker:
         self._actor = actor
         self._number = number
 
-    async def play(self, games: Sequence[GameStarted], adapter_paths: Mapping[str, str | None]) -> int:
+    async def play(self, games: Sequence[GameStarted], adapters: Mapping[str, Adapter]) -> int:
         """Play games in the actor; return the number published as finished.
 
         Raises:
             ServiceError: the actor or its engine died, or has a bug; the games must be played again.
         """
         try:
-            finished: int = await self._actor.play.remote(
-                [encode_event(game) for game in games], adapter_paths
-            )
+            finished: int = await self._actor.play.remote([encode_event(game) for game in games], adapters)
         except ray.exceptions.RayError as error:
             if isinstance(error, ray.exceptions.RayTaskError) and isinstance(error.cause, PartDiedError):
                 raise error.cause from None  # its engine
