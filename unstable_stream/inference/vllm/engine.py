@@ -75,7 +75,8 @@ class VllmEngine:
         Args:
             model_path: Directory saved by transformers, or a hub name. With a directory the hub is not asked.
             max_parallel_seq: Most requests decoded at once; more wait their turn.
-            max_model_len: Most tokens of prompt and completion together; default: the model's own limit.
+            max_model_len: Most tokens of prompt and completion together; default: the model's own limit, or
+                what the key/value cache holds of one sequence if that is less.
             max_loras: Most adapters with requests under way at once; 0 for the base model alone.
             lora_rank: Highest rank of an adapter.
             max_cpu_loras: Adapters kept in host memory beside the GPU's; default: twice ``max_loras``.
@@ -108,7 +109,8 @@ class VllmEngine:
         arguments: dict[str, Any] = {
             "model": model_path,
             "max_num_seqs": max_parallel_seq,
-            "max_model_len": max_model_len,
+            # -1: what fits into the cache, where vLLM would otherwise refuse to start.
+            "max_model_len": -1 if max_model_len is None else max_model_len,
             "dtype": dtype,
             "seed": secrets.randbits(31) if seed is None else seed,
             "enforce_eager": enforce_eager,
