@@ -47,6 +47,8 @@ class LoraSettings:
     lora_alpha: int = 32
     lora_dropout: float = 0.0
     target_modules: tuple[str, ...] = field(default=ALL_PROJECTIONS)
+    last_layers: int | None = None
+    """Only this many of the last decoder layers get the adapter; ``None``: all."""
 
     @classmethod
     def from_settings(cls, settings: "Mapping[str, Any] | LoraSettings | None") -> "LoraSettings":
@@ -65,7 +67,10 @@ class LoraSettings:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the settings as JSON values, as checkpoint events record them."""
-        return {**asdict(self), "target_modules": list(self.target_modules)}
+        values = {**asdict(self), "target_modules": list(self.target_modules)}
+        if self.last_layers is None:
+            del values["last_layers"]  # as checkpoints from before this setting have it
+        return values
 
 
 def build_policy(
@@ -97,6 +102,7 @@ def build_policy(
         lora_alpha=settings.lora_alpha,
         lora_dropout=settings.lora_dropout,
         target_modules=list(settings.target_modules),
+        layers_to_transform=_layers(model, settings),
         task_type="CAUSAL_LM",
         bias="none",
         base_model_name_or_path=model_name,
@@ -114,7 +120,19 @@ def build_policy(
     return model.to(device)
 
 
-def adapter_config(model_name: str, settings: LoraSettings) -> dict[str, Any]:
+def _layers(model: Any, settings: LoraSettings) -> list[int] | None:  # a transformers model
+    """Return the numbers of the adapted decoder layers; ``None``: all."""
+    if settings.last_layers is None:
+        return None
+    number: int = model.config.get_text_config().num_hidden_layers
+    if settings.last_layers > number:
+        raise LearnerError(
+            f"lora_cfg.last_layers is {settings.last_layers}, but the base model has {number} decoder layers"
+        )
+    return list(range(number - settings.last_layers, number))
+
+
+def adapter_config(model: Any, model_name: str, settings: LoraSettings) -> dict[str, Any]:
     """Return the content of ``adapter_config.json`` that PEFT and vLLM read."""
     return {
         "base_model_name_or_path": model_name,
@@ -123,6 +141,7 @@ def adapter_config(model_name: str, settings: LoraSettings) -> dict[str, Any]:
         "inference_mode": True,
         "init_lora_weights": True,
         "lora_alpha": settings.lora_alpha,
+        "layers_to_transform": _layers(model, settings),
         "lora_dropout": settings.lora_dropout,
         "modules_to_save": None,
         "peft_type": "LORA",

@@ -122,7 +122,7 @@ class StandardLearner(Generic[SampleT, BatchT]):
         grad_clip: upper bound of the gradient's global L2 norm in each optimizer step.
         optimizer_steps_per_update: the batch is shuffled and split into this many optimizer steps.
         lora_cfg: ``lora_rank``, ``lora_alpha``, ``lora_dropout``, ``target_modules`` (default: all
-            projections).
+            projections), ``last_layers`` (default: all layers).
         initial_lora_path: an adapter directory to start from.
         max_train_len: the most tokens of a sample, prompt and completion together. The rest of the completion
             is cut off. A sample whose prompt fills it is dropped as ``truncated``. ``None``: no limit.
@@ -338,7 +338,7 @@ class StandardLearner(Generic[SampleT, BatchT]):
         return save_checkpoint(
             self.ckpt_root / checkpoint_uid(self._step),
             adapter=adapter_weights(self.model),
-            adapter_config=adapter_config(self.model_name, self.lora),
+            adapter_config=adapter_config(self.model, self.model_name, self.lora),
             state=state,
             optimizer=self._optimizer.state_dict() if full else None,
         )

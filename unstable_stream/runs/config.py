@@ -166,6 +166,10 @@ class LoraConfig(_Section):
         "up_proj",
         "down_proj",
     )
+    last_layers: PositiveInt | None = None
+    """Only this many of the last decoder layers get the adapter; ``None``: all. Fewer train faster, because the
+    backward pass ends at the first of them.
+    """
 
 
 class TransformersEngineConfig(_Section):
