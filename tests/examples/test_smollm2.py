@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from examples.smollm2.opponents import win_or_block
 from examples.smollm2.templates import TicTacToe
 from tests.whole_run.processes import LaunchedRun
-from unstable_stream.events import GameOutcome, LearnerUpdate, RunFinished, Trajectory
+from unstable_stream.events import GameOutcome, LearnerUpdate, RunFinished, Trajectory, unpack_tokens
 from unstable_stream.games.players import TurnContext
 
 CONFIG = Path(__file__).resolve().parents[2] / "examples" / "smollm2" / "tictactoe.toml"
@@ -94,4 +94,4 @@ async def test_two_updates_of_a_real_language_model(engine: str, smollm2: Path, 
             seat.model_uid for game in games for seat in game.seats
         }
         turns = [turn for played in run.history.of(Trajectory) for turn in played.turns]
-        assert {len(turn.completion_token_ids) for turn in turns} == {1}
+        assert {len(unpack_tokens(turn.completion_token_ids)) for turn in turns} == {1}
