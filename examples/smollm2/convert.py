@@ -27,7 +27,7 @@ def find_gguf() -> Path:
 
 
 def convert(directory: Path) -> Path:
-    """Write model and tokenizer to ``directory`` as transformers saves them, bfloat16; complete or not at all.
+    """Write model and tokenizer to ``directory``, bfloat16, as transformers saves them; all or nothing.
 
     Returns the directory. It is left as it is if it holds a model already.
     """

@@ -1,11 +1,11 @@
-"""Prompts with which a small language model plays board games: one line, one token per cell, one-token answers.
+"""Prompts with which a small language model plays board games: one token per cell, one-token answers.
 
-A model of 135 M parameters learns nothing from reward while nearly all its answers are illegal. What decides is
-the wording: one worked example as a line, then the board as a line of the same form, and an answer that is a
+A model of 135 M parameters learns nothing from reward while nearly all its answers are illegal. The wording
+decides: one worked example as a line, then the board as a line of the same form, and an answer that is a
 single token (the template writes all around it). Set ``sampling.max_tokens = 1``.
 
-The player's symbols carry a leading blank (`` X``), a digit does not: so the tokenizer of SmolLM2 makes each cell
-one token and never joins two of them.
+The player's symbols carry a leading blank (`` X``), a digit does not: so the tokenizer of SmolLM2 makes each
+cell one token and never joins two of them.
 """
 
 import re
@@ -17,7 +17,7 @@ _CELL = re.compile(r"\d")
 
 
 class TicTacToe:
-    """For ``TicTacToe-v0-train``: about 30 tokens, e.g. ``0 X2/3 O5/678 X moves 2\\n012/3 X5/678 O moves``."""
+    """For ``TicTacToe-v0-train``: 30 tokens, e.g. ``0 X2/3 O5/678 X moves 2\\n012/3 X5/678 O moves``."""
 
     chat = False
 

@@ -167,8 +167,8 @@ class LoraConfig(_Section):
         "down_proj",
     )
     last_layers: PositiveInt | None = None
-    """Only this many of the last decoder layers get the adapter; ``None``: all. Fewer train faster, because the
-    backward pass ends at the first of them.
+    """Only this many of the last decoder layers get the adapter; ``None``: all. Fewer train faster, because
+    the backward pass ends at the first of them.
     """
 
 
