@@ -10,7 +10,7 @@ from rich.console import Console
 
 from tests.proofs.test_audit import history
 from tests.workers.test_game_schedule import config
-from unstable_stream.events import GameOutcome, GameStarted
+from unstable_stream.events import GameOutcome, GameStarted, LearnerUpdate
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.topics import load_topics
 from unstable_stream.runs.run_view import RunView
@@ -43,6 +43,15 @@ def test_opponents_keep_their_places_whoever_played_last() -> None:
     view.apply(evaluated(2, "first-legal", 2, -1.0))
     line = _plain(view, 12, "playing the first games")
     assert line.endswith("won 100% of 1 vs random-legal at update 0, 0% of 1 vs first-legal at update 2")
+
+
+def test_the_time_left_is_told_by_the_pace_of_updates_and_not_of_loading() -> None:
+    view = RunView(RUN, CONFIG)
+    first = next(event for event in history() if isinstance(event, LearnerUpdate))
+    view.apply(msgspec.structs.replace(first, update=1, occurred_at_ms=600_000))
+    assert view.seconds_left() is None
+    view.apply(msgspec.structs.replace(first, update=3, occurred_at_ms=620_000))
+    assert view.seconds_left() == 10.0 * (CONFIG.learner.iterations - 3)
 
 
 def test_until_the_first_game_the_line_says_what_is_waited_for() -> None:

@@ -22,6 +22,7 @@ from unstable_stream.runs.history import RunStatus
 __all__ = ["RunView", "Score"]
 
 _RECENT_GAMES = 256
+_RECENT_UPDATES = 20
 _RATE_WINDOW_MS = 20_000
 
 
@@ -88,6 +89,7 @@ class RunView:
     status: RunStatus = field(init=False)
     """The state of the run."""
     _ends: deque[tuple[int, int]] = field(default_factory=deque)
+    _update_times: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=_RECENT_UPDATES))
     _iterations: dict[str, int] = field(default_factory=dict)
     _ended: set[str] = field(default_factory=set)
 
@@ -115,6 +117,7 @@ class RunView:
             if event.update > self.update:
                 self.update = event.update
                 self.last_update = event
+                self._update_times.append((event.update, event.occurred_at_ms))
         elif isinstance(event, Checkpoint):
             self.checkpoints += 1
             self._iterations[event.model_uid] = event.iteration
@@ -156,6 +159,13 @@ class RunView:
             return (0.0, 0.0)
         seconds = max(1.0, (now_ms - self._ends[0][0]) / 1000)
         return (len(self._ends) / seconds, sum(turns for _, turns in self._ends) / seconds)
+
+    def seconds_left(self) -> float | None:
+        """Return how long the remaining updates take at the pace of the latest; ``None`` before two."""
+        if len(self._update_times) < 2:
+            return None
+        (first, began_ms), (last, ended_ms) = self._update_times[0], self._update_times[-1]
+        return (ended_ms - began_ms) / 1000 / (last - first) * (self.config.learner.iterations - last)
 
     def opponents(self) -> list[tuple[str, str]]:
         """Return environment and opponent of the evaluations so far, in the order of the configuration.

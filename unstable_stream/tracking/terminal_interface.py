@@ -200,15 +200,14 @@ def _remaining(view: RunView, elapsed_s: float, stage: str) -> str:
     elapsed = f"{int(elapsed_s // 60)}:{int(elapsed_s % 60):02d}"
     if view.update >= view.config.learner.iterations:
         return f"{elapsed}, last evaluation"
-    done = view.update - view.status.updates_before
-    if done == 0:
+    if view.update == view.status.updates_before:
         return (
             f"{elapsed}, {stage or 'starting'}"
             if not view.in_flight
             else f"{elapsed}, playing the first games"
         )
-    left = elapsed_s / done * (view.config.learner.iterations - view.update)
-    return f"{elapsed}, about {int(left // 60)}:{int(left % 60):02d} left"
+    left = view.seconds_left()
+    return elapsed if left is None else f"{elapsed}, about {int(left // 60)}:{int(left % 60):02d} left"
 
 
 def _troubles(services: Mapping[str, Service] | None) -> list[str]:
