@@ -1,4 +1,4 @@
-"""What a run has come to: results before and after, and commands that ask it further."""
+"""The results of a run before and after, and the commands that ask it further."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -28,7 +28,7 @@ class Summary:
     ladder: "Table | None"
     """Ratings over all rated games: the best, the fixed opponents, the first and the last checkpoint."""
     place: str
-    """Where its data is."""
+    """The directory of its data."""
     next_commands: tuple[tuple[str, str], ...]
     """Each with what it is for."""
 

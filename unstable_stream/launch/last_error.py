@@ -38,7 +38,7 @@ _VARYING: Final = re.compile(r"0x[0-9a-fA-F]+|\b[0-9a-f]{16,}\b|\d+")
 
 
 class Output:
-    """What is printed to the end of a file from now on."""
+    """The output at the end of a file from now on."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -1,4 +1,4 @@
-"""Whether a service has recorded anything since its start: a failure after progress is not the one before."""
+"""Find what a service has recorded since its start: a failure after progress is not the one before."""
 
 from contextlib import aclosing
 from typing import Final

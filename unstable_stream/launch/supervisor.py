@@ -35,11 +35,11 @@ class ServiceProcess:
     process: asyncio.subprocess.Process | None = None
     restarts: int = 0
     output: Output = field(init=False, repr=False)
-    """What it has printed since its last start."""
+    """Its output since the last start."""
     reason: str = ""
-    """What it died of last; empty if it never died."""
+    """The error of its latest death; empty if it never died."""
     trouble: str = ""
-    """How it died last and what is done about it, in one line; empty if it never died."""
+    """The latest death and what is done about it, in one line; empty if it never died."""
     finished: bool = False
     """True if it ended by itself with status 0."""
     essential: bool = True
@@ -57,7 +57,7 @@ class ServiceProcess:
 
 
 class Progress(Protocol):
-    """What services have achieved, so that a failure that repeats is told from one that comes and goes."""
+    """The achievements of services, which tell a failure that repeats from one that comes and goes."""
 
     async def begin(self, service: str) -> None:
         """Remember what the service had achieved when it was started."""

@@ -52,7 +52,7 @@ class Service(Protocol):
 
     @property
     def trouble(self) -> str:
-        """How it died last and what is done about it, in one line; empty if it never died."""
+        """The latest death and what is done about it, in one line; empty if it never died."""
 
 
 def service_values(services: Mapping[str, Service]) -> dict[str, float]:
