@@ -25,7 +25,7 @@ _APPLIED: Final = frozenset({"r", "rank_pattern", "lora_alpha", "alpha_pattern",
 _SAID_BY_THE_TENSORS: Final = frozenset(
     {"target_modules", "exclude_modules", "layers_to_transform", "layers_pattern"}
 )
-"""Which layers are adapted: the names of the tensors say the same."""
+"""They choose the layers that are adapted: the names of the tensors say the same."""
 
 _WITHOUT_EFFECT: Final = frozenset(
     {

@@ -62,8 +62,8 @@ class Checkpoint(Event, frozen=True, kw_only=True, tag="checkpoint"):
     parent_uid: str | None = None
     """The checkpoint it was trained from; ``None``: it is the first."""
     probe: AdapterProbe | None = None
-    """What engines reproduce before they play with the adapter; ``None``: there is no adapter, or an older
-    version recorded it."""
+    """Sequences that engines score before they play with the adapter; ``None``: there is no adapter, or the
+    version that recorded it had no probes."""
 
 
 class AdapterProof(Event, frozen=True, kw_only=True, tag="adapter-proof"):

@@ -31,18 +31,18 @@ class Adapter:
     sha256: str | None = None
     """Recorded digest of the weight file; ``None``: none was recorded."""
     probe: AdapterProbe | None = None
-    """What the engine must reproduce before it plays; ``None``: none was recorded."""
+    """Sequences to score as the learner did, before the adapter plays; ``None``: none was recorded."""
 
 
 @dataclass(frozen=True, slots=True)
 class AdapterResult:
-    """What came of loading an adapter; :class:`~unstable_stream.events.AdapterProof` says more of each."""
+    """The result of loading an adapter; :class:`~unstable_stream.events.AdapterProof` says more of each."""
 
     model_uid: str
     result: str
     sha256: str | None
     at_ms: int
-    """When it was loaded, milliseconds since the epoch."""
+    """Moment of the load, milliseconds since the epoch."""
     difference: float | None = None
     largest_difference: float | None = None
     tolerance: float | None = None

@@ -191,7 +191,7 @@ class RowDecoder:
             _default_store_bytes(self._device, memory_fraction) if store_bytes is None else store_bytes
         )
         self.dtype = str(self._store.dtype).removeprefix("torch.")
-        """What it computes in, such as ``bfloat16``."""
+        """The type that it computes in, such as ``bfloat16``."""
         self._max_rows = max_rows
         self._lengths: list[int] = []
         self._uids: list[str | None] = []
