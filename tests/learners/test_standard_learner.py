@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -275,3 +276,24 @@ def test_a_cpu_trains_in_small_micro_batches(make_learner: MakeLearner) -> None:
     """4,096 tokens of a 135M-parameter model take 12 GB for activations in float32, and are no faster."""
     assert make_learner(device="cpu").max_micro_batch_tokens == 1024
     assert make_learner(device="cpu", max_micro_batch_tokens=50).max_micro_batch_tokens == 50
+
+
+def test_a_learner_in_bfloat16_trains_a_float32_adapter_to_nearly_the_same(
+    make_learner: MakeLearner, tmp_path: Path
+) -> None:
+    samples = make_samples(12)
+    full = make_learner().update(samples, 1)
+    half_learner = make_learner(dtype="bfloat16", ckpt_root=tmp_path / "half")
+    parameters = dict(half_learner.model.named_parameters())
+    assert {value.dtype for name, value in parameters.items() if ".lora_" in name} == {torch.float32}
+    assert {value.dtype for name, value in parameters.items() if ".lora_" not in name} == {torch.bfloat16}
+    half = half_learner.update(samples, 1)
+    assert half.metrics["entropy"] == pytest.approx(full.metrics["entropy"], rel=1e-2)
+    assert half.metrics["grad_norm"] == pytest.approx(full.metrics["grad_norm"], rel=0.1)
+    assert half.metrics["entropy"] != full.metrics["entropy"]
+
+    checkpoint = half_learner.save()
+    resumed = make_learner(dtype="bfloat16", ckpt_root=tmp_path / "half")
+    resumed.load(checkpoint.path, checkpoint.sha256)
+    later = make_samples(12, seed=1)
+    assert resumed.update(later, 2).metrics == half_learner.update(later, 2).metrics, "bit for bit"

@@ -30,7 +30,8 @@ _CUDA_CONTEXT: Final = 600 * MIB
 _ROLLOUT: Final = 350 * MIB
 _OTHERS: Final = 1200 * MIB
 """Launcher, collector, processors, archiver, the learner's host, and Ray's own processes."""
-_MICRO_BATCH_TOKENS: Final = 4096
+_MICRO_BATCH_TOKENS: Final = 1024
+_GPU_MICRO_BATCH_TOKENS: Final = 4096
 _PREFILL_TOKENS: Final = 4096
 _LOGIT_CHUNK: Final = 2**24
 _STORE: Final = 4 * GIB
@@ -79,9 +80,10 @@ def longest_turn(config: RunConfig, shape: ModelShape) -> int:
 def _learner(config: RunConfig, shape: ModelShape, share: Share) -> Need:
     settings = config.learner
     on_gpu = share.num_gpus > 0
-    value = 2 if on_gpu else 4
+    value = 2 if on_gpu or settings.dtype == "bfloat16" else 4
+    bound = _GPU_MICRO_BATCH_TOKENS if on_gpu else _MICRO_BATCH_TOKENS
     row = min(settings.max_train_len or shape.max_positions, longest_turn(config, shape))
-    tokens = max(row, min(_MICRO_BATCH_TOKENS, settings.mini_batch_size * row))
+    tokens = max(row, min(bound, settings.mini_batch_size * row))
     trained = min(tokens, settings.mini_batch_size * min(config.sampling.max_tokens, row))
     adapter = _adapter_parameters(config, shape)
     layer = tokens * value * _kept_per_token(config, shape)
@@ -121,7 +123,7 @@ def _engine(config: RunConfig, shape: ModelShape, placement: Placement, share: S
     if not isinstance(engine, TransformersEngineConfig):
         return _need(share.service, "GPU" if share.num_gpus else "host", {"not known": 0})
     on_gpu = share.num_gpus > 0
-    value = 2 if on_gpu else 4
+    value = 2 if on_gpu or engine.dtype == "bfloat16" else 4
     in_flight = config.collector.num_workers + config.collector.num_eval_workers
     rows = min(engine.max_parallel_seq, -(-in_flight // engine_count(config)))
     wanted = rows * longest_turn(config, shape) * shape.token_values * value

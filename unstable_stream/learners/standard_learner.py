@@ -132,6 +132,8 @@ class StandardLearner(Generic[SampleT, BatchT]):
         ckpt_root: the directory of checkpoints; each has a directory there, named by model uid.
         device: default: CUDA if there is one. bfloat16 autocast on CUDA, float32 on a CPU.
         num_threads: PyTorch threads of this process; ``None``: do not change them.
+        dtype: of the base model and of activations, ``float32`` or ``bfloat16``; default: bfloat16 on a GPU,
+            float32 on a CPU. The adapter, log-probabilities and the loss are float32 with both.
         gpu_memory_fraction: the most of the GPU's memory that this process may take; ``None``: no bound.
 
     Raises:
@@ -162,6 +164,7 @@ class StandardLearner(Generic[SampleT, BatchT]):
         device: str | torch.device | None = None,
         seed: int = 0,
         num_threads: int | None = None,
+        dtype: str | None = None,
         gpu_memory_fraction: float | None = None,
     ) -> None:
         _check_positive(
@@ -195,6 +198,7 @@ class StandardLearner(Generic[SampleT, BatchT]):
         self.lr_schedule = LrSchedule.from_settings(lr_schedule)
         self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         self._on_gpu = self.device.type == "cuda"
+        self._lower = (dtype or ("bfloat16" if self._on_gpu else "float32")) == "bfloat16"
         if self._on_gpu and gpu_memory_fraction is not None:
             # What is beyond belongs to an engine, which could not start anew if it were taken.
             torch.cuda.set_per_process_memory_fraction(gpu_memory_fraction, self.device.index)
@@ -208,7 +212,7 @@ class StandardLearner(Generic[SampleT, BatchT]):
             model_name,
             self.lora,
             device=self.device,
-            base_dtype=torch.bfloat16 if self._on_gpu else torch.float32,
+            base_dtype=torch.bfloat16 if self._lower else torch.float32,
             seed=seed,
         )
         if initial_lora_path is not None:
@@ -480,7 +484,7 @@ class StandardLearner(Generic[SampleT, BatchT]):
         return length if self.max_train_len is None else min(length, self.max_train_len)
 
     def _autocast(self) -> contextlib.AbstractContextManager[Any]:
-        return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self._on_gpu)
+        return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self._lower)
 
     @contextlib.contextmanager
     def _seeded(self, update: int) -> Iterator[Self]:

@@ -182,6 +182,8 @@ class TransformersEngineConfig(_Section):
     """Context length; ``None``: the model's own."""
     num_threads: PositiveInt | None = 1
     """Compute threads of one engine; ``None``: all cores."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Numbers to compute with; ``auto``: bfloat16 on a GPU, on a CPU what a measurement finds faster."""
     num_gpus: float | None = Field(None, ge=0)
     """GPUs of each engine, or a fraction of one; ``None``: shared out (docs/engines.md); ignored where there
     are none."""
@@ -198,6 +200,9 @@ class VllmEngineConfig(_Section):
     """Share of the GPU's memory that an engine takes; ``None``: 0.85, or its part of a shared GPU."""
     kv_cache_gb: float | None = Field(None, gt=0)
     """Memory for the key-value cache in GiB; ``None``: 1 without a GPU, else what the share leaves."""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """Numbers to compute with; ``auto``: on a GPU vLLM's choice, which is what the model was saved in, and
+    bfloat16 for float32; on a CPU what a short measurement finds faster."""
     num_gpus: float | None = Field(None, ge=0)
     """GPUs of each engine, or a fraction of one; ``None``: shared out (docs/engines.md); ignored where there
     are none."""
@@ -395,6 +400,9 @@ class LearnerConfig(_Section):
     activation_checkpointing: bool = False
     num_threads: PositiveInt | None = 1
     """Compute threads without a GPU; ``None``: all cores."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Numbers of the base model and of activations; ``auto``: bfloat16 on a GPU, on a CPU what a short
+    measurement finds faster, the same for the whole run. The adapter is float32 with both."""
     num_gpus: float | None = Field(None, ge=0, le=1)
     """Part of a GPU; 0: it trains on the CPU; ``None``: a whole one, or half of the only one; ignored where
     there are none."""

@@ -1,7 +1,7 @@
 """The inference engine of a run, and the interface that a collector needs of one in any process."""
 
 import asyncio
-from typing import Protocol
+from typing import Final, Protocol
 
 from unstable_stream.extensions import KINDS, build
 from unstable_stream.inference.adapter_proof import AdapterProver
@@ -16,8 +16,12 @@ from unstable_stream.inference.engine import (
 )
 from unstable_stream.runs.config import EngineExtensionConfig, RunConfig, VllmEngineConfig
 from unstable_stream.runs.placement import Share
+from unstable_stream.workers.dtype import fastest_on_cpu
 
 __all__ = ["EngineHandle", "LocalEngine", "build_engine", "take_adapter_results"]
+
+_DECODED_ROWS: Final = 32
+"""Tokens of one decoding step, about."""
 
 
 class EngineHandle(Protocol):
@@ -100,6 +104,7 @@ def build_engine(config: RunConfig, model_path: str, share: Share) -> Engine:
             kv_cache_gb=engine.kv_cache_gb or share.kv_cache_gb,
             tensor_parallel_size=engine.tensor_parallel_size,
             num_threads=engine.num_threads or _cores_left(config),
+            dtype=_dtype(config, model_path, share, _cores_left(config)),
             extra_engine_args=engine.extra_engine_args,
         )
     if isinstance(engine, EngineExtensionConfig):
@@ -114,7 +119,19 @@ def build_engine(config: RunConfig, model_path: str, share: Share) -> Engine:
         max_loras=engine.max_loras,
         num_threads=engine.num_threads or available_cores(),
         device=None if share.num_gpus else "cpu",
+        dtype=_dtype(config, model_path, share, available_cores()),
         gpu_memory_fraction=share.memory_fraction,
+    )
+
+
+def _dtype(config: RunConfig, model_path: str, share: Share, num_threads: int) -> str:
+    engine = config.engine
+    assert not isinstance(engine, EngineExtensionConfig)
+    if engine.dtype != "auto" or share.num_gpus > 0:
+        return engine.dtype
+    # Not left to vLLM: its own choice on a CPU is bfloat16 for every float32 model.
+    return fastest_on_cpu(
+        share.service, model_path, rows=_DECODED_ROWS, num_threads=engine.num_threads or num_threads
     )
 
 

@@ -36,10 +36,13 @@ from unstable_stream.runs.config import ReinforceConfig, RunConfig
 from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.runs.placement import Share
 from unstable_stream.update_decisions import TrainingSample, decide_batch, decide_update, drawn_ids
+from unstable_stream.workers.dtype import fastest_on_cpu, kept
 
 __all__ = ["LearnerService"]
 
 _POLL_S = 1.0
+_TRAINED_ROWS = 256
+"""Tokens to measure the number format with: enough to be bound by arithmetic, as micro-batches are."""
 _logger = get_logger(__name__)
 
 
@@ -78,6 +81,7 @@ class LearnerService:
             seed=config.seed,
             num_threads=settings.num_threads or available_cores(),
             device=None if share is None or share.num_gpus else "cpu",
+            dtype=_dtype(config, model_path, data.checkpoints(run_id), share),
             gpu_memory_fraction=None if share is None else share.memory_fraction,
         )
         self._buffer = StepBuffer(
@@ -268,6 +272,24 @@ def _algorithm(config: RunConfig) -> BaseAlgo:
         bonus_ends = {"entropy_decay_updates": config.learner.iterations}
         return build_algorithm({**settings.model_dump(), **bonus_ends})
     return build_algorithm(settings.spec)
+
+
+def _dtype(config: RunConfig, model_path: str, checkpoints: Path, share: Share | None) -> str | None:
+    settings = config.learner
+    if settings.dtype != "auto":
+        return settings.dtype
+    if share is None or share.num_gpus > 0:
+        return None  # the learner's own default for the device
+    return kept(
+        checkpoints,
+        lambda: fastest_on_cpu(
+            "learner",
+            model_path,
+            rows=_TRAINED_ROWS,
+            num_threads=settings.num_threads or available_cores(),
+            backward=True,
+        ),
+    )
 
 
 def _now_ms() -> int:

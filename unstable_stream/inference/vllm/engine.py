@@ -80,7 +80,8 @@ class VllmEngine:
             max_loras: Most adapters with requests under way at once; 0 for the base model alone.
             lora_rank: Highest rank of an adapter.
             max_cpu_loras: Adapters kept in host memory beside the GPU's; default: twice ``max_loras``.
-            dtype: ``float32``, ``bfloat16``, ``float16``; ``auto`` is what the model was saved in.
+            dtype: ``float32``, ``bfloat16``, ``float16``; ``auto`` is what the model was saved in, but
+                bfloat16 for float32.
             gpu_memory_utilization: Share of the GPU's memory for weights and key/value cache; default: 0.85.
             kv_cache_gb: Key/value cache in GiB; default: 1 without a GPU, where ``VLLM_CPU_KVCACHE_SPACE``
                 overrides it, else what the share of the GPU leaves. Give it on a GPU that others use too:

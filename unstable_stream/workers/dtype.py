@@ -1,0 +1,63 @@
+"""Choose the number format of learner and engine: as configured, or by a short measurement on a CPU."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from unstable_stream.errors import ConfigError
+from unstable_stream.inference.model_shape import ModelShape, read_shape
+from unstable_stream.log_lines import get_logger
+
+__all__ = ["fastest_on_cpu", "kept"]
+
+_SMALL: Final = 50_000_000
+"""Fewer parameters than this are not worth a measurement: float32."""
+_WORTH_IT: Final = 1.3
+"""bfloat16 must be so many times as fast: it rounds, and around the matrix products it saves nothing."""
+
+_logger = get_logger(__name__)
+
+
+def fastest_on_cpu(
+    who: str, model_path: str, *, rows: int, num_threads: int | None, backward: bool = False
+) -> str:
+    """Return ``float32`` or ``bfloat16``, whichever this CPU computes the model in faster; takes a second.
+
+    Args:
+        who: the process, for its log.
+        model_path: directory of the model.
+        rows: tokens that it usually computes together.
+        num_threads: threads that it computes with.
+        backward: true if it trains.
+    """
+    try:
+        shape: ModelShape | None = read_shape(model_path)
+    except ConfigError:
+        shape = None  # of an unknown form
+    if shape is None or shape.parameters < _SMALL:
+        return "float32"
+    from unstable_stream.learners.faster_dtype import bfloat16_speed  # loads torch
+
+    speed = bfloat16_speed(
+        shape.hidden, shape.intermediate, rows=rows, num_threads=num_threads, backward=backward
+    )
+    chosen = "bfloat16" if speed >= _WORTH_IT else "float32"
+    _logger.info("number format measured", process=who, dtype=chosen, bfloat16_speed=round(speed, 2))
+    return chosen
+
+
+def kept(root: Path, choose: Callable[[], str]) -> str:
+    """Return the choice recorded beside the checkpoints in ``root``; else choose, and record it.
+
+    A run that is resumed, also on another machine, computes in the same numbers: its curve goes on bit for
+    bit. Checkpoints without a record were made in float32, before there was a choice.
+    """
+    record = root / "dtype"
+    if record.is_file():
+        return record.read_text(encoding="ascii").strip()
+    chosen = "float32" if root.is_dir() and any(root.glob("[!.]*/state.json")) else choose()
+    root.mkdir(parents=True, exist_ok=True)
+    staging = root / ".tmp-dtype"
+    staging.write_text(f"{chosen}\n", encoding="ascii")
+    staging.replace(record)
+    return chosen
