@@ -1,4 +1,4 @@
-"""What tests of several areas share: a real Kafka broker, and a log of each kind."""
+"""What tests of several areas share: a real Kafka broker, a log of each kind, and a real language model."""
 
 import fcntl
 import os
@@ -11,6 +11,7 @@ from typing import Final
 
 import pytest
 
+from examples.smollm2.convert import convert
 from infra.kafka.brokers import KafkaCluster, why_unavailable
 from unstable_stream.log.open import opened_log
 from unstable_stream.log.port import EventLog
@@ -53,6 +54,12 @@ async def any_log(location: str, tmp_path: Path) -> AsyncIterator[EventLog]:
     """The log there."""
     async with opened_log(location, DataDir(tmp_path).log) as log:
         yield log
+
+
+@pytest.fixture(scope="session")
+def smollm2(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with SmolLM2-135M-Instruct, the real language model of ``make smollm2``."""
+    return convert(tmp_path_factory.mktemp("smollm2") / "model")
 
 
 def skip_without_kafka() -> None:
