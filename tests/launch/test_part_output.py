@@ -101,5 +101,5 @@ def test_the_cause_in_its_log_is_told_where_its_last_words_only_point_at_it(tmp_
     died = PartDiedError("engine-0", "EngineDiedError: vLLM's engine process for m has died")
     told = explain(died, outputs)
     assert type(told) is ServiceError
-    assert str(told) == f"engine 0 died: RuntimeError: device lost (all of it: {path})"
+    assert str(told) == f"engine 0 died: RuntimeError: CUDA error: device lost (all of it: {path})"
     assert explain(PartDiedError("rollout-0", "KeyError: 1"), {}).args == ("rollout-0", "KeyError: 1")

@@ -110,23 +110,25 @@ class Achieved:
         return self.begun <= self.starts
 
 
-@pytest.mark.parametrize("name", ["dies-alike", "killed"])
-async def test_the_same_failure_twice_without_progress_between_ends_the_run(
-    tmp_path: Path, name: str
-) -> None:
-    services = supervisor(tmp_path, progress=Achieved(0))
-    services.start(name)
+async def test_the_same_failure_twice_without_progress_between_ends_the_run(tmp_path: Path) -> None:
+    services = supervisor(tmp_path, max_restarts=5, progress=Achieved(0))
+    services.start("dies-alike")
     with pytest.raises(ServiceError) as raised:
-        await asyncio.wait_for(services.wait([name]), DEADLINE_S)
-    log, pids = tmp_path / "logs" / f"{name}.log", starts(tmp_path, name)
-    reason = {"dies-alike": f"LearnerError: process {pids[-1]} went wrong", "killed": "killed by SIGKILL"}[
-        name
-    ]
+        await asyncio.wait_for(services.wait(["dies-alike"]), DEADLINE_S)
+    log, pids = tmp_path / "logs" / "dies-alike.log", starts(tmp_path, "dies-alike")
     assert str(raised.value) == (
-        f"{name} died: {reason} (all of it: {log}); "
-        f"{name} ended twice in the same way, with nothing achieved between"
+        f"dies-alike died: LearnerError: process {pids[-1]} went wrong (all of it: {log}); "
+        "dies-alike ended twice in the same way, with nothing achieved between"
     )
     assert len(pids) == 2
+
+
+async def test_kills_from_outside_are_no_failure_that_repeats(tmp_path: Path) -> None:
+    services = supervisor(tmp_path, max_restarts=3, progress=Achieved(0))
+    services.start("killed")
+    with pytest.raises(ServiceError, match=r"killed died: killed by SIGKILL .* after 3 restarts$"):
+        await asyncio.wait_for(services.wait(["killed"]), DEADLINE_S)
+    assert len(starts(tmp_path, "killed")) == 4
 
 
 async def test_the_same_failure_after_progress_is_one_of_those_that_come_and_go(tmp_path: Path) -> None:

@@ -10,7 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-__all__ = ["Output", "last_error", "same_error"]
+__all__ = ["ENDED_SILENTLY", "Output", "last_error", "same_error"]
+
+ENDED_SILENTLY: Final = "its process ended without a word: killed, or out of memory"
+"""The reason of a death that left none."""
 
 _READ_BYTES: Final = 512 * 1024
 _LONGEST: Final = 600

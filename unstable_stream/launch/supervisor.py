@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import BinaryIO, Final, Protocol
 
 from unstable_stream.errors import FencedError, ServiceError
-from unstable_stream.launch.last_error import Output, last_error, same_error
+from unstable_stream.launch.last_error import ENDED_SILENTLY, Output, last_error, same_error
 
 __all__ = ["FENCED_STATUS", "Progress", "ServiceProcess", "Supervisor"]
 
@@ -24,6 +24,7 @@ FENCED_STATUS: Final = 3
 
 _FULL_DISK_BYTES = 1024 * 1024
 _LONGEST_DELAY_S = 10.0
+_CRASHES: Final = (signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV)
 
 
 @dataclass
@@ -70,7 +71,7 @@ class Supervisor:
     """Keeps services alive: it restarts each up to ``max_restarts`` times, with growing pauses.
 
     A service that dies of the same error twice in a row without progress between would die of it again, so
-    that ends the run at once.
+    that ends the run at once. To be killed from outside is no error: it says nothing about the next time.
 
     Args:
         arguments: the arguments of every service, after its name.
@@ -193,6 +194,8 @@ class Supervisor:
             return self._error(service, status, f"after {service.restarts} restarts")
         if not service.essential or not earlier or not same_error(service.reason, earlier):
             return None
+        if _killed_from_outside(status) or ENDED_SILENTLY in service.reason:
+            return None
         if self._progress is not None and await self._progress.made(service.name):
             return None
         return self._error(service, status, "twice in the same way, with nothing achieved between")
@@ -228,14 +231,17 @@ def _reason(output: Output, status: int) -> str:
     error = last_error(output.text())
     if status < 0:
         killed = f"killed by {signal.Signals(-status).name}"
-        # Nobody but an error kills a process with these; others come from outside, or from a lack of memory.
-        crashed = -status in (signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV)
-        return f"{error} ({killed})" if crashed and error else killed
+        return killed if _killed_from_outside(status) or error is None else f"{error} ({killed})"
     if error is not None:
         return error
     # On a full disk a service cannot even write the reason of its death.
     full = shutil.disk_usage(output.path.parent).free < _FULL_DISK_BYTES
     return "the disk is full" if full else f"it ended with status {status} and printed no error"
+
+
+def _killed_from_outside(status: int) -> bool:
+    """Return true for a signal that somebody sent, or the system for lack of memory; a crash sends others."""
+    return status < 0 and -status not in _CRASHES
 
 
 def _story(service: str, reason: str) -> str:

@@ -14,12 +14,10 @@ from pathlib import Path
 import ray
 
 from unstable_stream.errors import ServiceError, UnstableStreamError
-from unstable_stream.launch.last_error import Output, last_error
+from unstable_stream.launch.last_error import ENDED_SILENTLY, Output, last_error
 from unstable_stream.launch.service_output import configure_output
 
 __all__ = ["PartDiedError", "explain", "printing_errors", "reason_of", "write_output_to"]
-
-_SILENT = "its process ended without a word: killed, or out of memory"
 
 
 class PartDiedError(ServiceError):
@@ -72,7 +70,7 @@ def reason_of(error: BaseException) -> str:
     """Return in one line what a call of an actor failed of, without Ray's words and traceback."""
     cause = error.cause if isinstance(error, ray.exceptions.RayTaskError) else error
     if isinstance(cause, ray.exceptions.RayError):
-        return last_error(str(cause)) or _SILENT
+        return last_error(str(cause)) or ENDED_SILENTLY
     return f"{type(cause).__name__}: {cause}"
 
 
