@@ -8,12 +8,23 @@ understood plays and trains as another policy, without a word.
 import math
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final
 
-__all__ = ["CONFIG_FILE", "REMEDY", "WEIGHTS_FILE", "adapter_scale", "refused_fields"]
+__all__ = [
+    "CONFIG_FILE",
+    "MODEL_WEIGHTS_FILE",
+    "REMEDY",
+    "WEIGHTS_FILE",
+    "adapter_scale",
+    "refused_fields",
+    "weights_file",
+]
 
 CONFIG_FILE: Final = "adapter_config.json"
 WEIGHTS_FILE: Final = "adapter_model.safetensors"
+MODEL_WEIGHTS_FILE: Final = "model.safetensors"
+"""The weights of a whole model, in place of an adapter's, if all parameters are trained."""
 REMEDY: Final = (
     "train a plain LoRA of linear layers (bias none, no DoRA, no modules_to_save), or merge this one into "
     "its base model with PEFT's merge_and_unload and take that as the base model"
@@ -102,3 +113,9 @@ def adapter_scale(config: Mapping[str, Any], module: str, rank: int) -> float:
             alpha = float(value)
             break
     return alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)
+
+
+def weights_file(checkpoint: Path) -> Path:
+    """Return a checkpoint's weight file: a whole model's if there is one, else an adapter's."""
+    whole = checkpoint / MODEL_WEIGHTS_FILE
+    return whole if whole.is_file() else checkpoint / WEIGHTS_FILE

@@ -19,3 +19,21 @@ def adapters(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> list
     """Three different adapters of the tiny model."""
     root = tmp_path_factory.mktemp("adapters")
     return [build_adapter(tiny_model, root / f"ckpt-{seed:06d}", seed=seed) for seed in (1, 2, 3)]
+
+
+@pytest.fixture(scope="session")
+def whole_models(tmp_path_factory: pytest.TempPathFactory) -> list[Adapter]:
+    """Three different models of the tiny model's shape, as a learner of all parameters saves them."""
+    root = tmp_path_factory.mktemp("whole-models")
+    return [
+        Adapter(f"whole-{seed:06d}", str(build_tiny_model(root / str(seed), seed=seed))) for seed in (1, 2, 3)
+    ]
+
+
+@pytest.fixture(params=["adapters", "whole models", "both"])
+def checkpoints(
+    request: pytest.FixtureRequest, adapters: list[Adapter], whole_models: list[Adapter]
+) -> list[Adapter]:
+    """Three checkpoints of the tiny model: of an adapter, of all parameters, or of either."""
+    of_both = [adapters[0], whole_models[1], adapters[2]]
+    return {"adapters": adapters, "whole models": whole_models, "both": of_both}[request.param]

@@ -45,8 +45,10 @@ def _reference(
     settings: SamplingSettings,
 ) -> list[float]:
     """Log-probabilities of the completion, one full forward pass over one row per token."""
-    model: Any = AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32)
-    if adapter is not None:
+    whole = adapter is not None and Path(adapter.path, "model.safetensors").is_file()
+    source = adapter.path if adapter is not None and whole else model_path
+    model: Any = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
+    if adapter is not None and not whole:
         model = peft.PeftModel.from_pretrained(model, adapter.path)
     logprobs = []
     for index, token in enumerate(completion.token_ids):
@@ -70,11 +72,11 @@ def _reference(
 
 @pytest.mark.parametrize(("temperature", "top_p"), [(1.0, 1.0), (0.6, 0.9), (1.7, 0.5)])
 async def test_mixed_batch_equals_one_row_without_cache(
-    engine: TransformersEngine, tiny_model: Path, adapters: list[Adapter], temperature: float, top_p: float
+    engine: TransformersEngine, tiny_model: Path, checkpoints: list[Adapter], temperature: float, top_p: float
 ) -> None:
     """Base model and three adapters, unequal lengths, joining at different times: each as if alone."""
     settings = SamplingSettings(max_tokens=12, temperature=temperature, top_p=top_p)
-    choices: list[Adapter | None] = [None, *adapters]
+    choices: list[Adapter | None] = [None, *checkpoints]
     prompts = [_prompt(index, length) for index, length in enumerate([3, 20, 1, 65, 20, 7, 64, 11])]
 
     async def ask(index: int) -> Completion:
@@ -93,14 +95,14 @@ async def test_mixed_batch_equals_one_row_without_cache(
 
 
 async def test_samples_do_not_depend_on_the_batch(
-    engine: TransformersEngine, adapters: list[Adapter]
+    engine: TransformersEngine, checkpoints: list[Adapter]
 ) -> None:
     """The same seeds give the same tokens alone and among 60 others that come and go."""
     requests = [
         GenerationRequest(
             _prompt(index, 3 + index % 17),
             SamplingSettings(1 + index % 9),
-            (None, *adapters)[index % 4],
+            (None, *checkpoints)[index % 4],
             seed=index,
         )
         for index in range(60)
@@ -234,6 +236,23 @@ async def test_bad_adapters_fail_only_their_own_requests(
     assert (await engine.generate(GenerationRequest([5, 6], settings, mended, seed=1))).token_ids
 
 
+async def test_a_whole_model_of_another_shape_is_refused(
+    engine: TransformersEngine, whole_models: list[Adapter], tmp_path: Path
+) -> None:
+    """It fails its own requests, and says at which layer it differs."""
+    narrow = Adapter("narrow", str(build_tiny_model(tmp_path / "narrow", hidden_size=64)))
+    cut = Adapter("cut", _copy_of(whole_models[0], tmp_path / "cut"))
+    Path(cut.path, "model.safetensors").write_bytes(b"cut short")
+    settings = SamplingSettings(max_tokens=3)
+    for wrong, says in (
+        (narrow, r"has shape \[40, 64\] at 'model.embed_tokens'"),
+        (cut, "cannot be read from"),
+    ):
+        with pytest.raises(EngineError, match=says):
+            await engine.generate(GenerationRequest([5, 6], settings, wrong, seed=1))
+    assert (await engine.generate(GenerationRequest([5, 6], settings, whole_models[1], seed=1))).token_ids
+
+
 def _copy_of(adapter: Adapter, path: Path) -> str:
     """Copy an adapter's files to another directory."""
     path.mkdir()
@@ -242,13 +261,14 @@ def _copy_of(adapter: Adapter, path: Path) -> str:
     return str(path)
 
 
-async def test_least_recently_used_adapter_makes_room(tiny_model: Path, adapters: list[Adapter]) -> None:
+async def test_least_recently_used_adapter_makes_room(tiny_model: Path, checkpoints: list[Adapter]) -> None:
     """Two places, three adapters at once: all served, never more than two in memory, same results."""
     settings = SamplingSettings(max_tokens=8)
     small = TransformersEngine(str(tiny_model), device="cpu", num_threads=1, max_loras=2)
     large = TransformersEngine(str(tiny_model), device="cpu", num_threads=1, max_loras=3)
     requests = [
-        GenerationRequest(_prompt(index, 9), settings, adapters[index % 3], seed=index) for index in range(24)
+        GenerationRequest(_prompt(index, 9), settings, checkpoints[index % 3], seed=index)
+        for index in range(24)
     ]
     try:
         bounded = await asyncio.gather(*(small.generate(request) for request in requests))
@@ -259,7 +279,7 @@ async def test_least_recently_used_adapter_makes_room(tiny_model: Path, adapters
         assert len(small._decoder.adapters.loaded()) == 2
         for index in (0, 1, 0, 2):
             await small.generate(requests[index])
-        assert small._decoder.adapters.loaded() == [adapters[0].uid, adapters[2].uid]
+        assert small._decoder.adapters.loaded() == [checkpoints[0].uid, checkpoints[2].uid]
     finally:
         await small.close()
         await large.close()

@@ -10,7 +10,7 @@ from typing import Any
 import peft
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tests.learners.conftest import Learner, MakeLearner
 from tests.learners.samples import make_samples
@@ -46,28 +46,33 @@ def train(learner: Learner, first: int, last: int) -> None:
         learner.update(make_samples(10, seed=number), number)
 
 
-def continue_from(model: str, checkpoint: str, root: str) -> None:
+def curve_learner(model: str, parameters: str, root: Path | str) -> Learner:
+    # With the base model's own parameters trained there is none left to compare with.
+    algorithm = Reinforce(**(ALGORITHM | ({"kl_coef": 0.0} if parameters == "all" else {})))
+    settings = SETTINGS | {"parameters": parameters}
+    return StandardLearner(model, algorithm=algorithm, ckpt_root=root, **settings)
+
+
+def continue_from(model: str, parameters: str, checkpoint: str, root: str) -> None:
     """Run in a new process: resume at update 3, train to 6, save."""
     torch.set_num_threads(1)
-    learner = StandardLearner(model, algorithm=Reinforce(**ALGORITHM), ckpt_root=root, **SETTINGS)
+    learner = curve_learner(model, parameters, root)
     learner.load(checkpoint)
     train(learner, 4, 6)
     learner.save()
 
 
+@pytest.mark.parametrize("parameters", ["lora", "all"])
 def test_resume_in_a_new_process_continues_the_same_curve_bit_for_bit(
-    tiny_model: Path, tmp_path: Path
+    tiny_model: Path, tmp_path: Path, parameters: str
 ) -> None:
-    algorithm = Reinforce(**ALGORITHM)
-    straight = StandardLearner(
-        str(tiny_model), algorithm=algorithm, ckpt_root=tmp_path / "straight", **SETTINGS
-    )
+    straight = curve_learner(str(tiny_model), parameters, tmp_path / "straight")
     train(straight, 1, 3)
     middle = straight.save(positions={"steps[0]": 7})
-    assert algorithm.state_dict()["entropy_coef"] > 0.01  # the state that must not be forgotten
+    assert straight.algorithm.state_dict()["entropy_coef"] > 0.01  # the state that must not be forgotten
     train(straight, 4, 6)
     expected = straight.save()
-    arguments = (str(tiny_model), middle.path, str(tmp_path / "resumed"))
+    arguments = (str(tiny_model), parameters, middle.path, str(tmp_path / "resumed"))
     code = f"from {__name__} import continue_from; continue_from(*{arguments!r})"
     root = Path(__file__).parents[2]
     environment = {**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"}
@@ -99,6 +104,31 @@ def test_state_is_what_was_saved(make_learner: MakeLearner) -> None:
     assert state.positions == {"steps[0]": 12, "steps[1]": 9}
     assert state.lora["lora_rank"] == 4
     assert state.base_model == learner.model_name
+
+
+def test_a_checkpoint_of_all_parameters_is_a_model_of_its_own(
+    make_learner: MakeLearner, tiny_model: Path
+) -> None:
+    learner = make_learner(parameters="all", gradient_checkpointing=True)
+    train(learner, 1, 2)
+    info = learner.save()
+    weights = Path(info.path, "model.safetensors")
+    assert info.size_bytes == weights.stat().st_size
+    tokens = torch.tensor([[3, 1, 4, 1, 5]])
+    with torch.no_grad():
+        expected = learner.model.eval()(tokens).logits
+        plain = AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.float32)(tokens).logits
+        found = AutoModelForCausalLM.from_pretrained(info.path, dtype=torch.float32)(tokens).logits
+    torch.testing.assert_close(found, expected)
+    assert (expected - plain).abs().max() > 0.01
+    words = AutoTokenizer.from_pretrained(tiny_model)
+    assert AutoTokenizer.from_pretrained(info.path).get_vocab() == words.get_vocab()
+    state = make_learner(parameters="all").load(info.path, info.sha256)
+    assert (state.update, state.parameters, state.lora) == (2, "all", {})
+    with pytest.raises(LearnerError, match="was made with parameters all; this learner has lora"):
+        make_learner().load(info.path)
+    with pytest.raises(LearnerError, match="give its directory as model_name"):
+        make_learner(parameters="all", initial_lora_path=info.path)
 
 
 def test_adapter_loads_in_peft_and_as_a_start(make_learner: MakeLearner, tiny_model: Path) -> None:

@@ -43,16 +43,20 @@ async def on_policy_samples(model: Path, adapter: Adapter | None) -> list[Traini
     ]
 
 
-@pytest.mark.parametrize("last_layers", [None, 1])
+@pytest.mark.parametrize(("parameters", "last_layers"), [("lora", None), ("lora", 1), ("all", None)])
 async def test_samples_of_the_engine_have_ratio_one(
-    make_learner: MakeLearner, tiny_model: Path, last_layers: int | None
+    make_learner: MakeLearner, tiny_model: Path, parameters: str, last_layers: int | None
 ) -> None:
-    learner = make_learner(lora_cfg={"lora_rank": 4, "lora_alpha": 8, "last_layers": last_layers})
-    adapted = {name.split(".")[2] for name, _ in learner.model.named_parameters() if ".lora_" in name}
-    assert adapted == ({"0", "1"} if last_layers is None else {"1"})
+    lora = {"lora_rank": 4, "lora_alpha": 8, "last_layers": last_layers}
+    learner = make_learner(parameters=parameters, lora_cfg=lora)
+    if parameters == "lora":
+        adapted = {name.split(".")[2] for name, _ in learner.model.named_parameters() if ".lora_" in name}
+        assert adapted == ({"0", "1"} if last_layers is None else {"1"})
     for number in (1, 2, 3):
         learner.update(make_samples(8, seed=number), number)
-    samples = await on_policy_samples(tiny_model, Adapter("ckpt-000003", learner.save().path))
+    info = learner.save()
+    checkpoint = Adapter("ckpt-000003", info.path, info.sha256, learner.probe())
+    samples = await on_policy_samples(tiny_model, checkpoint)
     metrics = learner.update(samples, 4).metrics
     assert metrics["completion_tokens"] > 12
     assert metrics["is_ratio_mean"] == pytest.approx(1.0, abs=1e-3)

@@ -152,6 +152,14 @@ def test_random_draws_fixed_and_active_checkpoints() -> None:
     assert max(abs(n - 500) for n in draws.values()) < 100
 
 
+@pytest.mark.parametrize("mode", ["fixed", "random"])
+def test_fixed_opponents_are_drawn_by_their_weights(mode: str) -> None:
+    draws = _draws(_pool(mode, 1, fixed={"often": 3.0, "seldom": 1.0}))
+    total = 4 if mode == "fixed" else 5  # a checkpoint has weight 1
+    assert draws["often"] / 2000 == pytest.approx(3 / total, abs=0.05)
+    assert draws["seldom"] / 2000 == pytest.approx(1 / total, abs=0.05)
+
+
 def test_match_quality_draws_in_proportion_to_quality() -> None:
     pool = _pool("match-quality", 1, fixed=("near", "far"))
     pool.apply(_rating("ckpt-000000", 25.0))

@@ -371,16 +371,20 @@ async def test_other_settings_make_other_steps_and_draws(recorded: Path, tmp_pat
 
 
 async def test_checkpoint_files(recorded: Path, tmp_path: Path) -> None:
-    for name in ("good", "bad"):
+    files = {"good": "model.safetensors", "bad": "adapter_model.safetensors"}
+    for name, file in files.items():
         (tmp_path / name).mkdir()
-        (tmp_path / name / "adapter_model.safetensors").write_bytes(name.encode())
+        (tmp_path / name / file).write_bytes(name.encode())
     digest = "770e607624d689265ca6c44884d0807d9b054d23c473c106c72be9de08b7376c"  # sha256 of "good"
     places = {1: "good", 2: "bad", 3: "absent"}
 
     def with_files(record: StoredRecord) -> bytes:
         event = event_from_record(record)
         if isinstance(event, Checkpoint) and event.iteration in places:
-            return encode_event(replace(event, path=str(tmp_path / places[event.iteration]), sha256=digest))
+            place = places[event.iteration]
+            parameters = "all" if place == "good" else "lora"
+            path = str(tmp_path / place)
+            return encode_event(replace(event, path=path, sha256=digest, parameters=parameters))
         return record.value
 
     async with tampered(recorded, tmp_path, with_files) as log:

@@ -45,6 +45,9 @@ def test_every_committed_configuration_loads(path: Path) -> None:
         ({"model_pool": {"lag_range": [5, 2]}}, "must not exceed"),
         ({"learner": {"batch_size": 2, "optimizer_steps": 4}}, "learner.optimizer_steps=4 exceeds"),
         ({"engine": {"type": "vllm"}, "lora": {"lora_rank": 12}}, "lora.lora_rank=12: vLLM takes one of"),
+        ({"engine": {"type": "vllm"}, "learner": {"parameters": "all"}}, 'use engine.type="transformers"'),
+        ({"learner": {"parameters": "all"}, "algorithm": {"kl_coef": 0.1}}, "algorithm.kl_coef compares"),
+        ({"learner": {"parameters": "all", "initial_lora_path": "a"}}, "name its directory as the model"),
     ],
 )
 def test_mistakes_are_named_with_what_to_change(change: dict[str, Any], says: str) -> None:

@@ -16,6 +16,7 @@ QUICKSTART: Final = Path(__file__).with_name("quickstart.toml")
 _FOR_OTHER_MODELS: Final = (
     'train_envs=[{ env_id = "SimpleTak-v0-train", num_players = 2, template = "chat" }]',
     "sampling.max_tokens=64",
+    "learner.parameters=lora",
     "learner.learning_rate=1e-4",
     "learner.mini_batch_size=8",
     "algorithm.entropy_coef=0.0",

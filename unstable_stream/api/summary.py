@@ -87,9 +87,11 @@ def _before_and_after(view: RunView) -> "Table":
 
     table = Table(box=None, header_style="dim")
     table.add_column("against", no_wrap=True)
+    table.add_column("met in training", no_wrap=True)
     table.add_column("update", justify="right")
     for name in ("games", "won", "95 % interval", "drawn", "lost", "invalid"):
         table.add_column(name, justify="right", no_wrap=True)
+    trained_against = _trained_against(view)
     for env_id, opponent in view.opponents():
         iterations = sorted(i for i, env, name in view.evaluations if (env, name) == (env_id, opponent))
         for iteration in dict.fromkeys((iterations[0], iterations[-1])):
@@ -98,6 +100,7 @@ def _before_and_after(view: RunView) -> "Table":
             low, high = score.interval()
             table.add_row(
                 opponent if iteration == iterations[0] else "",
+                ("yes" if opponent in trained_against else "never") if iteration == iterations[0] else "",
                 str(iteration),
                 str(score.games),
                 f"[bold]{score.win_rate:.1%}[/]",
@@ -107,6 +110,12 @@ def _before_and_after(view: RunView) -> "Table":
                 f"{view.eval_invalid[key] / score.games:.1%}",
             )
     return table
+
+
+def _trained_against(view: RunView) -> set[str]:
+    """Return the fixed opponents of training: to beat them is not to beat others."""
+    pool = view.config.model_pool
+    return set() if pool.sample_mode in ("mirror", "lagged") else {opponent.name for opponent in pool.fixed}
 
 
 def _ladder(view: RunView) -> "Table":

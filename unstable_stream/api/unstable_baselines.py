@@ -7,7 +7,7 @@ events through the log. docs/from-unstable-baselines.md maps every name.
 import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, TypeVar
 
 from unstable_stream.api.shorthand import table
 from unstable_stream.errors import ConfigError
@@ -306,6 +306,7 @@ class StandardLearner(_Part):
         learning_rate: float | None = None,
         grad_clip: float | None = None,
         batch_delay_buffer: float | None = None,
+        parameters: Literal["lora", "all"] | None = None,
         lora_cfg: Mapping[str, Any] | None = None,
         initial_lora_path: str | None = None,
         save_every: int | None = None,
@@ -330,6 +331,7 @@ class StandardLearner(_Part):
             learning_rate: of AdamW.
             grad_clip: global L2 norm.
             batch_delay_buffer: wait until so many batches are there.
+            parameters: ``lora``: those of an adapter; ``all``: those of the model, full fine-tuning.
             lora_cfg: ``lora_rank``, ``lora_alpha``, ``lora_dropout``, ``target_modules``.
             initial_lora_path: adapter to begin from.
             save_every: updates between two checkpoints.
@@ -358,6 +360,7 @@ class StandardLearner(_Part):
             learning_rate=learning_rate,
             grad_clip=grad_clip,
             batch_delay_buffer=batch_delay_buffer,
+            parameters=parameters,
             lora=lora_cfg,
             initial_lora_path=initial_lora_path,
             save_every=save_every,

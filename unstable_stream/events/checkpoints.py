@@ -28,7 +28,8 @@ class ProbeSequence(msgspec.Struct, frozen=True):
     logprobs: PackedFloats
     """Log-probability of each completion token under the adapter, nats."""
     base_logprobs: PackedFloats
-    """Log-probability of each completion token under the base model without the adapter, nats."""
+    """Log-probability of each completion token under the base model without the adapter, nats; the same
+    as ``logprobs`` if all parameters are trained, for then no base model is left."""
 
 
 class AdapterProbe(msgspec.Struct, frozen=True):
@@ -50,15 +51,17 @@ class Checkpoint(Event, frozen=True, kw_only=True, tag="checkpoint"):
     iteration: int
     """Learner update that made it; 0: before any update."""
     path: str | None
-    """Directory or URI of the adapter; ``None``: the base model without an adapter."""
+    """Directory or URI of the weights; ``None``: the base model as it is."""
     sha256: str | None = None
-    """Digest of the adapter's weight file; ``None``: there is no file."""
+    """Digest of the weight file; ``None``: there is no file."""
     size_bytes: Int64 = 0
     """Size of the weight file, bytes."""
     base_model: str = ""
-    """The model that the adapter belongs to."""
+    """The model that training began with."""
+    parameters: str = "lora"
+    """The trained parameters: ``lora``, the weights are an adapter; ``all``, they are a whole model."""
     lora: dict[str, Any] = msgspec.field(default_factory=dict)
-    """LoRA configuration."""
+    """LoRA configuration; empty if all parameters are trained."""
     parent_uid: str | None = None
     """The checkpoint it was trained from; ``None``: it is the first."""
     probe: AdapterProbe | None = None

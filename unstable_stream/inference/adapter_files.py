@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from unstable_stream.adapter_format import CONFIG_FILE, REMEDY, WEIGHTS_FILE, refused_fields
+from unstable_stream.adapter_format import CONFIG_FILE, REMEDY, WEIGHTS_FILE, refused_fields, weights_file
 from unstable_stream.errors import ConfigError, EngineError
 from unstable_stream.inference.engine import Adapter
 
@@ -117,7 +117,7 @@ def check_adapter_files(adapter: Adapter, base: Mapping[str, tuple[int, ...]], m
 
 def weights_sha256(adapter: Adapter) -> str:
     """Return the SHA-256 of the adapter's weights, which must be there."""
-    with (Path(adapter.path) / WEIGHTS_FILE).open("rb") as stream:
+    with weights_file(Path(adapter.path)).open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 

@@ -22,12 +22,14 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Adapter:
-    """A LoRA adapter. Name, id and path are unique per checkpoint: one is never reloaded in place."""
+    """The weights of a checkpoint. Name, id and path are unique to it: one is never reloaded in place."""
 
     uid: str
     """The model uid, e.g. ``ckpt-000012``."""
     path: str
-    """Directory in PEFT's format (``adapter_config.json``, ``adapter_model.safetensors``)."""
+    """Directory of a LoRA adapter in PEFT's format (``adapter_config.json``, ``adapter_model.safetensors``);
+    if all parameters are trained, of a whole model in Hugging Face's (``config.json``,
+    ``model.safetensors``)."""
     sha256: str | None = None
     """Recorded digest of the weight file; ``None``: none was recorded."""
     probe: AdapterProbe | None = None

@@ -74,11 +74,14 @@ def _check_names(config: RunConfig) -> None:
 
 
 def _check_opponents(config: RunConfig) -> None:
-    """Refuse two opponents of one name: games and ratings could not tell them apart."""
+    """Refuse two opponents of one name: games and ratings could not tell them apart.
+
+    The weight of the draw does not make two of one player.
+    """
     named: dict[str, OpponentConfig] = {}
     for opponent in (*config.model_pool.fixed, *config.evaluation.opponents):
-        other = named.setdefault(opponent.name, opponent)
-        if other != opponent:
+        player = opponent.model_copy(update={"weight": 1.0})
+        if named.setdefault(opponent.name, player) != player:
             raise ConfigError(
                 f"model_pool.fixed and evaluation.opponents: two different opponents are named "
                 f"{opponent.name!r}; give one of them another name"

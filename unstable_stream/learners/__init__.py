@@ -1,4 +1,4 @@
-"""The learner: a LoRA policy, an optimizer and durable checkpoints. The caller passes the algorithm."""
+"""The learner: the trained policy, an optimizer and durable checkpoints. The caller passes the algorithm."""
 
 from unstable_stream.learners.checkpoint import (
     CheckpointInfo,

@@ -1,4 +1,4 @@
-"""Checkpoints on disk: complete or absent, recognised by digest, loadable by PEFT and vLLM.
+"""Checkpoints on disk: complete or absent, recognised by digest, loadable by PEFT, vLLM and transformers.
 
 A directory holds::
 
@@ -7,6 +7,9 @@ A directory holds::
     optimizer.pt                optimizer state (absent when saved light or pruned)
     state.json                  update number, positions, seed, settings, the algorithm's own state, sha256 of
                                 the files above
+
+If all parameters are trained, a whole model stands in place of the adapter: ``config.json``,
+``model.safetensors`` and the tokenizer, Hugging Face's format.
 
 The learning rate and all random choices are functions of settings, seed and update number. So a checkpoint
 needs no other schedule state or random state.
@@ -46,8 +49,9 @@ __all__ = [
     "save_checkpoint",
 ]
 
-_ADAPTER: Final = "adapter_model.safetensors"
-_CONFIG: Final = "adapter_config.json"
+_WEIGHTS: Final = {"lora": "adapter_model.safetensors", "all": "model.safetensors"}
+"""The weight file by the trained parameters."""
+_CONFIG: Final = {"lora": "adapter_config.json", "all": "config.json"}
 _OPTIMIZER: Final = "optimizer.pt"
 _STATE: Final = "state.json"
 _TMP: Final = ".tmp-"
@@ -61,9 +65,9 @@ class CheckpointInfo:
     path: str
     """Absolute directory."""
     sha256: str
-    """Hex digest of ``adapter_model.safetensors``."""
+    """Hex digest of the weight file."""
     size_bytes: int
-    """Bytes of ``adapter_model.safetensors``."""
+    """Bytes of the weight file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +78,8 @@ class CheckpointState:
     """The number of finished updates; training goes on with the next one."""
     base_model: str
     lora: dict[str, Any]
+    parameters: str = "lora"
+    """The trained parameters: ``lora`` or ``all``."""
     seed: int = 0
     samples_seen: int = 0
     positions: dict[str, int] = field(default_factory=dict)
@@ -90,7 +96,8 @@ class LoadedCheckpoint:
 
     info: CheckpointInfo
     state: CheckpointState
-    adapter: dict[str, Tensor]
+    weights: dict[str, Tensor]
+    """The adapter's tensors, or the whole model's."""
     optimizer: dict[str, Any] | None
     """``torch.optim.Optimizer.state_dict()``, or ``None`` if it was not saved or has been pruned."""
 
@@ -98,12 +105,16 @@ class LoadedCheckpoint:
 def save_checkpoint(
     directory: Path,
     *,
-    adapter: Mapping[str, Tensor],
-    adapter_config: Mapping[str, Any],
+    weights: Mapping[str, Tensor],
+    config: Mapping[str, Any],
     state: CheckpointState,
     optimizer: Mapping[str, Any] | None = None,
+    tokenizer: Mapping[str, bytes] | None = None,
 ) -> CheckpointInfo:
-    """Write a checkpoint durably and atomically; ``optimizer=None`` saves only the adapter.
+    """Write a checkpoint durably and atomically; ``optimizer=None`` saves only the weights.
+
+    ``config`` is the content of the file that tells others how to load the weights; ``tokenizer`` holds more
+    such files by name.
 
     If ``directory`` exists, its event was never published: only then is an update made again. So it is
     replaced. Leftovers of crashed saves beside it are removed.
@@ -113,9 +124,11 @@ def save_checkpoint(
     directory = directory.absolute()
     parent = directory.parent
     staging = parent / f"{_TMP}{directory.name}"
+    weight_file = _WEIGHTS[state.parameters]
     files = {
-        _ADAPTER: safetensors.torch.save(dict(adapter), metadata={"format": "pt"}),
-        _CONFIG: json.dumps(dict(adapter_config), indent=2, sort_keys=True).encode(),
+        **(tokenizer or {}),
+        weight_file: safetensors.torch.save(dict(weights), metadata={"format": "pt"}),
+        _CONFIG[state.parameters]: json.dumps(dict(config), indent=2, sort_keys=True).encode(),
     }
     if optimizer is not None:
         buffer = io.BytesIO()
@@ -141,7 +154,7 @@ def save_checkpoint(
             f"checkpoint {directory} could not be written: {error}. Free space or fix permissions and resume "
             "the run; earlier checkpoints are intact"
         ) from error
-    return CheckpointInfo(str(directory), digests[_ADAPTER], len(files[_ADAPTER]))
+    return CheckpointInfo(str(directory), digests[weight_file], len(files[weight_file]))
 
 
 def load_checkpoint(path: Path | str, expect_sha256: str | None = None) -> LoadedCheckpoint:
@@ -149,7 +162,7 @@ def load_checkpoint(path: Path | str, expect_sha256: str | None = None) -> Loade
 
     Args:
         path: the checkpoint's directory.
-        expect_sha256: the adapter's digest in the checkpoint event.
+        expect_sha256: the digest of the weights in the checkpoint event.
 
     Raises:
         CheckpointError: the checkpoint is missing, incomplete, written by a newer version, or differs from
@@ -171,21 +184,22 @@ def load_checkpoint(path: Path | str, expect_sha256: str | None = None) -> Loade
             for name, digest in digests.items()
             if name != _OPTIMIZER or (directory / name).exists()  # the optimizer state may have been pruned
         }
-        adapter_bytes = contents[_ADAPTER]
+        weight_file = _WEIGHTS[state.parameters]
+        weight_bytes = contents[weight_file]
     except FileNotFoundError as error:
         raise CheckpointError(f"checkpoint {directory} lacks {error.filename}; {remedy}") from error
     except (KeyError, TypeError, ValueError, OSError) as error:
         raise CheckpointError(f"checkpoint {directory}: unreadable {_STATE}: {error!r}; {remedy}") from error
-    if expect_sha256 is not None and digests[_ADAPTER] != expect_sha256:
+    if expect_sha256 is not None and digests[weight_file] != expect_sha256:
         raise CheckpointError(
-            f"checkpoint {directory} holds adapter {digests[_ADAPTER]}, the log recorded {expect_sha256}: "
+            f"checkpoint {directory} holds weights {digests[weight_file]}, the log recorded {expect_sha256}: "
             f"it is another checkpoint under the same name; {remedy}"
         )
     optimizer_bytes = contents.get(_OPTIMIZER)
     return LoadedCheckpoint(
-        info=CheckpointInfo(str(directory), digests[_ADAPTER], len(adapter_bytes)),
+        info=CheckpointInfo(str(directory), digests[weight_file], len(weight_bytes)),
         state=state,
-        adapter=safetensors.torch.load(adapter_bytes),
+        weights=safetensors.torch.load(weight_bytes),
         optimizer=None
         if optimizer_bytes is None
         else torch.load(io.BytesIO(optimizer_bytes), map_location="cpu", weights_only=True),
@@ -193,7 +207,7 @@ def load_checkpoint(path: Path | str, expect_sha256: str | None = None) -> Loade
 
 
 def prune_optimizer_states(root: Path, *, keep_last: int) -> list[Path]:
-    """Delete the optimizer states of all but the newest ``keep_last`` checkpoints; adapters stay.
+    """Delete the optimizer states of all but the newest ``keep_last`` checkpoints; weights stay.
 
     The newest are last by name, because names are zero-padded. Returns the deleted files. A pruned checkpoint
     can still be loaded, without optimizer state.

@@ -1,8 +1,7 @@
 """The policy: a frozen base model with a trainable LoRA adapter (Hu et al., arXiv:2106.09685)."""
 
-import contextlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -11,13 +10,12 @@ import peft
 import safetensors
 import safetensors.torch
 import torch
-import transformers
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
-from transformers.utils import logging as transformers_logging
 
 from unstable_stream.adapter_format import CONFIG_FILE, REMEDY, WEIGHTS_FILE, adapter_scale, refused_fields
 from unstable_stream.errors import LearnerError
+from unstable_stream.learners.base_model import load_base_model
 
 __all__ = [
     "ALL_PROJECTIONS",
@@ -34,9 +32,6 @@ ALL_PROJECTIONS: Final = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "
 
 _PREFIX: Final = "base_model.model."
 """Before the module's name in PEFT's file format."""
-
-_NOISE: Final = ("drop", "jitter")
-"""Parts of the names that configurations of transformers have for what is random in training only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,20 +78,7 @@ def build_policy(
     the adapter's own acts in training: with the base model's the learner would score tokens under another
     policy than the engine sampled them from.
     """
-    try:
-        config = transformers.AutoConfig.from_pretrained(model_name)
-        _switch_noise_off(config)
-        with _no_progress_bar():
-            model = transformers.AutoModelForCausalLM.from_pretrained(
-                model_name, config=config, dtype=base_dtype
-            )
-    except (OSError, ValueError) as error:
-        raise LearnerError(
-            f"base model {model_name!r} could not be loaded: {error}. Expected a Hugging Face directory or "
-            "id of a causal language model"
-        ) from error
-    model.requires_grad_(False)
-    _check_same_in_training(model)
+    model = load_base_model(model_name, base_dtype).requires_grad_(False)
     lora = peft.LoraConfig(
         r=settings.lora_rank,
         lora_alpha=settings.lora_alpha,
@@ -227,42 +209,6 @@ def checkpoint_activations(model: Any) -> None:  # a transformers model
         )
     for layer in layers:
         _recompute(layer)
-
-
-def _switch_noise_off(config: Any) -> None:  # transformers publishes no types
-    """Set the dropout and router jitter to zero in a model's configuration, and in those inside it."""
-    for name, value in list(vars(config).items()):
-        if isinstance(value, transformers.PretrainedConfig):
-            _switch_noise_off(value)
-        elif isinstance(value, float) and any(word in name for word in _NOISE):
-            setattr(config, name, 0.0)
-
-
-def _check_same_in_training(model: Any) -> None:  # a transformers model
-    """Raise :class:`LearnerError` if the base model computes something else in training mode."""
-    tokens = torch.tensor([[1, 2, 3, 0]], device=model.device)
-    logits = {}
-    for training in (True, False):
-        model.train(training)
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            logits[training] = model(input_ids=tokens, use_cache=False).logits
-    if not torch.allclose(logits[True], logits[False], rtol=1e-3, atol=1e-3):
-        raise LearnerError(
-            f"{type(model).__name__} computes other logits in training mode than in evaluation mode, so its "
-            "samples could not be scored; remove the dropout or noise from its code"
-        )
-
-
-@contextlib.contextmanager
-def _no_progress_bar() -> Iterator[None]:
-    """Silence the progress bars of transformers in the terminal or notebook."""
-    shown = transformers_logging.is_progress_bar_enabled()
-    transformers_logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if shown:
-            transformers_logging.enable_progress_bar()
 
 
 def _recompute(layer: Any) -> None:  # the type system does not allow replacing a module's forward

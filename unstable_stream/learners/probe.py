@@ -50,7 +50,7 @@ class AdapterProber:
     """Scores sequences with a policy as it is, and with its adapter switched off."""
 
     def __init__(self, model: nn.Module) -> None:
-        """``model`` is a Hugging Face model with layers of PEFT in it."""
+        """``model`` is a Hugging Face model; without layers of PEFT in it, it is its own base model."""
         self._model: Any = model  # transformers publishes no types
         self._layers: list[Any] = [m for m in model.modules() if hasattr(m, "adapter_layer_names")]
         self._scorer = CompletionScorer(model)

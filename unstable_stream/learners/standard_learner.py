@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any, Generic, Literal, Protocol, Self, TypeVar
 
 import numpy as np
 import torch
@@ -39,6 +39,13 @@ from unstable_stream.learners.lora import (
 )
 from unstable_stream.learners.packing import micro_batches, optimizer_chunks
 from unstable_stream.learners.probe import AdapterProber, Tokens, choose_tokens
+from unstable_stream.learners.whole_model import (
+    build_whole_policy,
+    load_whole_weights,
+    model_config,
+    tokenizer_files,
+    whole_weights,
+)
 from unstable_stream.update_decisions import Admission, left_out
 
 __all__ = ["Algorithm", "Sample", "StandardLearner", "UpdateResult"]
@@ -106,7 +113,7 @@ class UpdateResult:
 
 
 class StandardLearner(Generic[SampleT, BatchT]):
-    """Train a LoRA adapter with AdamW.
+    """Train a LoRA adapter, or all parameters, with AdamW.
 
     Args:
         model_name: Hugging Face directory or id of the base model.
@@ -121,6 +128,7 @@ class StandardLearner(Generic[SampleT, BatchT]):
             updates}``.
         grad_clip: upper bound of the gradient's global L2 norm in each optimizer step.
         optimizer_steps_per_update: the batch is shuffled and split into this many optimizer steps.
+        parameters: ``lora``: those of an adapter; ``all``: those of the model, full fine-tuning.
         lora_cfg: ``lora_rank``, ``lora_alpha``, ``lora_dropout``, ``target_modules`` (default: all
             projections), ``last_layers`` (default: all layers).
         initial_lora_path: an adapter directory to start from.
@@ -150,6 +158,7 @@ class StandardLearner(Generic[SampleT, BatchT]):
         learning_rate: float,
         max_generation_len: int,
         ckpt_root: Path | str,
+        parameters: Literal["lora", "all"] = "lora",
         lora_cfg: Mapping[str, Any] | LoraSettings | None = None,
         grad_clip: float = 1.0,
         weight_decay: float = 0.0,
@@ -182,6 +191,11 @@ class StandardLearner(Generic[SampleT, BatchT]):
                 "gradient_checkpointing and activation_checkpointing are both set; they recompute the same "
                 "activations, choose one"
             )
+        if parameters == "all" and initial_lora_path is not None:
+            raise LearnerError(
+                f"initial_lora_path is {str(initial_lora_path)!r}, and parameters='all' trains none; to "
+                "begin from a checkpoint of all parameters, give its directory as model_name"
+            )
         if num_threads is not None:
             torch.set_num_threads(num_threads)
         self.algorithm = algorithm
@@ -194,6 +208,7 @@ class StandardLearner(Generic[SampleT, BatchT]):
         self.max_train_len = max_train_len
         self.seed = seed
         self.ckpt_root = Path(ckpt_root)
+        self.parameters: Literal["lora", "all"] = parameters
         self.lora = LoraSettings.from_settings(lora_cfg)
         self.lr_schedule = LrSchedule.from_settings(lr_schedule)
         self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
@@ -208,13 +223,16 @@ class StandardLearner(Generic[SampleT, BatchT]):
         self._broken: str | None = None
         self._probe_tokens: list[Tokens] = []
 
-        self.model = build_policy(
-            model_name,
-            self.lora,
-            device=self.device,
-            base_dtype=torch.bfloat16 if self._lower else torch.float32,
-            seed=seed,
-        )
+        if parameters == "all":
+            self.model = build_whole_policy(model_name, device=self.device)
+        else:
+            self.model = build_policy(
+                model_name,
+                self.lora,
+                device=self.device,
+                base_dtype=torch.bfloat16 if self._lower else torch.float32,
+                seed=seed,
+            )
         if initial_lora_path is not None:
             load_adapter_directory(self.model, Path(initial_lora_path), self.lora)
         if gradient_checkpointing:
@@ -323,7 +341,8 @@ class StandardLearner(Generic[SampleT, BatchT]):
         state = CheckpointState(
             update=self._step,
             base_model=self.model_name,
-            lora=self.lora.to_dict(),
+            parameters=self.parameters,
+            lora=self._lora_dict(),
             seed=self.seed,
             samples_seen=self._samples_seen,
             positions=dict(positions or {}),
@@ -339,12 +358,16 @@ class StandardLearner(Generic[SampleT, BatchT]):
             },
             algorithm=self.algorithm.state_dict(),
         )
+        whole = self.parameters == "all"
         return save_checkpoint(
             self.ckpt_root / checkpoint_uid(self._step),
-            adapter=adapter_weights(self.model),
-            adapter_config=adapter_config(self.model, self.model_name, self.lora),
+            weights=whole_weights(self.model) if whole else adapter_weights(self.model),
+            config=model_config(self.model)
+            if whole
+            else adapter_config(self.model, self.model_name, self.lora),
             state=state,
             optimizer=self._optimizer.state_dict() if full else None,
+            tokenizer=tokenizer_files(self.model_name) if whole else None,
         )
 
     def probe(self) -> AdapterProbe:
@@ -362,7 +385,8 @@ class StandardLearner(Generic[SampleT, BatchT]):
         Raises:
             CheckpointError: see :func:`~unstable_stream.learners.load_checkpoint`; or there is no optimizer
                 state.
-            LearnerError: the adapter has another shape, alpha or seed than the configuration.
+            LearnerError: the checkpoint has other parameters, another shape, alpha or seed than the
+                configuration.
         """
         loaded = load_checkpoint(path, expect_sha256)
         if loaded.optimizer is None:
@@ -372,7 +396,8 @@ class StandardLearner(Generic[SampleT, BatchT]):
                 "set to it"
             )
         for name, found, expected in (
-            ("lora_cfg", loaded.state.lora, self.lora.to_dict()),
+            ("parameters", loaded.state.parameters, self.parameters),
+            ("lora_cfg", loaded.state.lora, self._lora_dict()),
             ("seed", loaded.state.seed, self.seed),
         ):
             if found != expected:
@@ -380,7 +405,8 @@ class StandardLearner(Generic[SampleT, BatchT]):
                     f"checkpoint {path} was made with {name} {found}; this learner has {expected}. "
                     "Resume with the run's own configuration"
                 )
-        load_adapter_weights(self.model, loaded.adapter, origin=str(path))
+        load_weights = load_whole_weights if self.parameters == "all" else load_adapter_weights
+        load_weights(self.model, loaded.weights, origin=str(path))
         # Hyper-parameters come from the configuration, because a resume may change them; state comes from the
         # file.
         groups = self._optimizer.state_dict()["param_groups"]
@@ -390,6 +416,9 @@ class StandardLearner(Generic[SampleT, BatchT]):
         self._samples_seen = loaded.state.samples_seen
         self._broken = None
         return loaded.state
+
+    def _lora_dict(self) -> dict[str, Any]:
+        return {} if self.parameters == "all" else self.lora.to_dict()
 
     def _optimizer_step(
         self, samples: list[SampleT], count: int, share: float, update: int, totals: dict[str, float]

@@ -3,7 +3,7 @@
 import inspect
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -53,11 +53,11 @@ class ModelPool:
 
     Modes (candidates are fixed opponents and active checkpoints, unless said otherwise):
 
-    - ``fixed``: uniform among fixed opponents.
+    - ``fixed``: among fixed opponents, uniform unless they have weights.
     - ``mirror``: the newest checkpoint.
     - ``lagged``: uniform among active checkpoints ``lag_range`` back from the newest (1 is the one before
       it, both ends included); mirror while there is none.
-    - ``random``: uniform, the newest checkpoint included.
+    - ``random``: likewise among all, the newest checkpoint included.
     - ``match-quality``: softmax of the logarithm of TrueSkill's match quality with ``uid_me``.
     - ``ts-dist``: softmax of ``-|mu_me - mu| / beta``.
     - ``exploration``: softmax of ``log(novelty + 0.01)``, novelty as in :class:`ExplorationTracker`.
@@ -73,7 +73,7 @@ class ModelPool:
         sample_mode: Spec = "mirror",
         max_active_lora: int = 3,
         lag_range: tuple[int, int] = (1, 7),
-        fixed: Sequence[str] = (),
+        fixed: Sequence[str] | Mapping[str, float] = (),
         *,
         temperature: float = 1.0,
         settings: TrueSkillSettings | None = None,
@@ -81,7 +81,8 @@ class ModelPool:
     ) -> None:
         """Start with the fixed opponents and no checkpoint.
 
-        ``system`` made the ratings; by default TrueSkill with ``settings``.
+        ``fixed`` may give each fixed opponent a weight of its draw in the modes ``fixed`` and ``random``, in
+        which checkpoints have 1. ``system`` made the ratings; by default TrueSkill with ``settings``.
 
         Raises:
             ConfigError: unknown mode, or numbers that leave nobody to draw.
@@ -109,6 +110,7 @@ class ModelPool:
         self._checkpoints: list[Opponent] = []  # by iteration
         self._ratings: dict[tuple[str, str], Rating] = {}
         self._seen: dict[str, IndexSet] = {}
+        self._fixed_weights = dict(fixed) if isinstance(fixed, Mapping) else {}
         for name in fixed:
             self.add_fixed(name)
 
@@ -208,7 +210,9 @@ class ModelPool:
             return self.current_uid() or uid_me
         weight = self._weight(uid_me, env_id)
         if weight is None:
-            return rng.choice(candidates)
+            weights = [self._fixed_weights.get(uid, 1.0) for uid in candidates]
+            # Equal weights draw as they always did, so that a resumed run draws as it would have.
+            return rng.choice(candidates) if set(weights) == {1.0} else rng.choices(candidates, weights)[0]
         logits = [weight(uid) / self.temperature for uid in candidates]
         highest = max(logits)
         if highest == -math.inf:

@@ -150,7 +150,8 @@ def weights_of(checkpoint: Checkpoint) -> Weights | None:
     """Read a checkpoint's weights; ``None``: it has none, or not on a file system."""
     if checkpoint.path is None or checkpoint.sha256 is None or "://" in checkpoint.path:
         return None
-    path = Path(checkpoint.path) / "adapter_model.safetensors"
+    name = "model.safetensors" if checkpoint.parameters == "all" else "adapter_model.safetensors"
+    path = Path(checkpoint.path) / name
     if not path.is_file():
         return Weights(path, None)
     with path.open("rb") as file:

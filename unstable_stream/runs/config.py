@@ -122,6 +122,8 @@ class OpponentConfig(_Section):
     template: Named = "default"
     max_tokens: PositiveInt = 1024
     temperature: float = Field(1.0, ge=0)
+    weight: float = Field(1.0, gt=0)
+    """In ``model_pool.fixed``: weight of the draw in the modes ``fixed`` and ``random``; checkpoints: 1."""
 
     @pydantic.model_validator(mode="before")
     @classmethod
@@ -152,7 +154,7 @@ class SamplingConfig(_Section):
 
 
 class LoraConfig(_Section):
-    """The adapter that is trained."""
+    """The adapter that is trained, unless ``learner.parameters`` is ``all``."""
 
     lora_rank: PositiveInt = 16
     lora_alpha: PositiveInt = 32
@@ -395,6 +397,8 @@ class LearnerConfig(_Section):
     """
     max_train_len: PositiveInt | None = None
     """The most tokens of prompt and completion together that are trained on."""
+    parameters: Literal["lora", "all"] = "lora"
+    """The parameters that are trained: those of a LoRA adapter, or all of the model's (full fine-tuning)."""
     initial_lora_path: str | None = None
     gradient_checkpointing: bool = False
     activation_checkpointing: bool = False
@@ -573,6 +577,21 @@ class RunConfig(_Section):
                 "activations: set one of them"
             )
         _check_gpus(self.engine)
+        if self.learner.parameters == "all" and isinstance(self.engine, VllmEngineConfig):
+            raise ValueError(
+                'learner.parameters="all": vLLM holds one whole model, and past checkpoints play beside the '
+                'newest: use engine.type="transformers", or learner.parameters="lora"'
+            )
+        if self.learner.parameters == "all" and getattr(self.algorithm, "kl_coef", 0):
+            raise ValueError(
+                'algorithm.kl_coef compares with the base model, which learner.parameters="all" changes: '
+                'set it to 0, or learner.parameters="lora"'
+            )
+        if self.learner.parameters == "all" and self.learner.initial_lora_path:
+            raise ValueError(
+                'learner.initial_lora_path is an adapter, and learner.parameters="all" trains none: to begin '
+                "from a checkpoint of all parameters, name its directory as the model"
+            )
         if isinstance(self.engine, VllmEngineConfig) and self.lora.lora_rank not in VLLM_LORA_RANKS:
             ranks = ", ".join(map(str, VLLM_LORA_RANKS))
             raise ValueError(f"lora.lora_rank={self.lora.lora_rank}: vLLM takes one of {ranks}")

@@ -21,7 +21,7 @@ from unstable_stream.runs.history import find_run
 
 __all__ = ["Fork", "check_fork", "find_fork"]
 
-_KEPT_KEYS = ("model", "seed", "lora", "learner.initial_lora_path")
+_KEPT_KEYS = ("model", "seed", "lora", "learner.parameters", "learner.initial_lora_path")
 """The configuration keys that a checkpoint depends on."""
 _OPTIMIZER_STATE = "optimizer.pt"  # the learner's name for it; importing the learner needs torch
 

@@ -23,6 +23,7 @@ __all__ = ["check_resumable", "resume_run"]
 _KEPT: Final = (
     "model",  # the base model of the checkpoints
     "lora",
+    "learner.parameters",
     "seed",
     "rewards",
     "model_pool",

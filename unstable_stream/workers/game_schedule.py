@@ -41,7 +41,7 @@ def build_pool(config: RunConfig) -> ModelPool:
         sample_mode=settings.sample_mode,
         max_active_lora=settings.max_active_lora,
         lag_range=settings.lag_range,
-        fixed=tuple(opponent.name for opponent in settings.fixed),
+        fixed={opponent.name: opponent.weight for opponent in settings.fixed},
         system=live_rating_system(settings.rating_system, settings.draw_probability),
     )
 

@@ -19,6 +19,7 @@ import hashlib
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from unstable_stream.adapter_format import WEIGHTS_FILE
 from unstable_stream.algorithms import BaseAlgo, TokenBatch, build_algorithm
@@ -73,6 +74,7 @@ class LearnerService:
             optimizer_steps_per_update=settings.optimizer_steps,
             max_train_len=settings.max_train_len,
             max_generation_len=config.sampling.max_tokens,
+            parameters=settings.parameters,
             lora_cfg=config.lora.model_dump(),
             initial_lora_path=settings.initial_lora_path,
             gradient_checkpointing=settings.gradient_checkpointing,
@@ -138,7 +140,7 @@ class LearnerService:
         else:
             self._parent = newest.model_uid
             if newest.iteration > 0:
-                assert newest.path is not None, "only the initial policy is without an adapter"
+                assert newest.path is not None, "only the initial policy is without weights"
                 await asyncio.to_thread(self._learner.load, newest.path, newest.sha256)
         for number in sorted(updates):
             self._buffer.apply(updates[number])
@@ -163,11 +165,16 @@ class LearnerService:
             sha256=hashlib.sha256(file).hexdigest() if file is not None else None,
             size_bytes=len(file) if file is not None else 0,
             base_model=self._config.model,
-            lora=self._config.lora.model_dump(mode="json"),
+            parameters=self._config.learner.parameters,
+            lora=self._lora(),
             probe=await asyncio.to_thread(self._learner.probe) if path else None,
         )
         async with producer.transaction() as transaction:
             await transaction.append([record_from_event(event)])
+
+    def _lora(self) -> dict[str, Any]:
+        config = self._config
+        return {} if config.learner.parameters == "all" else config.lora.model_dump(mode="json")
 
     async def _train_again(self, log: EventLog, updates: Sequence[LearnerUpdate]) -> None:
         batches = {update.update: drawn_ids(update) for update in updates}
@@ -241,7 +248,8 @@ class LearnerService:
                 sha256=info.sha256,
                 size_bytes=info.size_bytes,
                 base_model=self._config.model,
-                lora=self._config.lora.model_dump(mode="json"),
+                parameters=settings.parameters,
+                lora=self._lora(),
                 parent_uid=self._parent,
                 probe=probe,
             )

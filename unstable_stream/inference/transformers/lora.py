@@ -1,10 +1,10 @@
-"""Apply LoRA adapters to a batch whose tokens are sorted by adapter, without merging any adapter."""
+"""Apply LoRA adapters, or whole models, to a batch whose tokens are sorted by them; nothing is merged."""
 
 import json
 import re
 from collections import OrderedDict
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Final
 
 import safetensors
 import safetensors.torch
@@ -13,17 +13,9 @@ from torch import Tensor, nn
 from unstable_stream.adapter_format import CONFIG_FILE, REMEDY, WEIGHTS_FILE, adapter_scale, refused_fields
 from unstable_stream.errors import EngineError
 from unstable_stream.inference.engine import Adapter
+from unstable_stream.inference.transformers.whole_models import Span, WholeModels, is_whole_model
 
-__all__ = ["AdaptedLinear", "AdapterTable", "Span"]
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """Tokens ``start`` to ``stop`` of the batch belong to the adapter ``uid``."""
-
-    uid: str
-    start: int
-    stop: int
+__all__ = ["AdaptedLinear", "AdapterTable"]
 
 
 class AdaptedLinear(nn.Module):
@@ -32,15 +24,16 @@ class AdaptedLinear(nn.Module):
     def __init__(self, base: nn.Linear, spans: list[Span]) -> None:
         """Wrap ``base``; ``spans`` is shared by all layers and describes the batch at hand."""
         super().__init__()
-        self.base = base
+        self.base: nn.Module = base
+        self.features = (base.in_features, base.out_features)
         self.spans = spans
-        self.deltas: dict[str, tuple[Tensor, Tensor]] = {}
+        self.deltas: dict[str | None, tuple[Tensor, Tensor]] = {}
         """By uid: A transposed, shape (in, rank), and B transposed times scale, shape (rank, out)."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (..., tokens, in) to (..., tokens, out); all leading axes are 1."""
         out: Tensor = self.base(x)
-        if self.spans:
+        if self.deltas:
             flat_x = x.reshape(-1, x.shape[-1])
             flat_out = out.view(-1, out.shape[-1])
             for span in self.spans:
@@ -52,18 +45,22 @@ class AdaptedLinear(nn.Module):
 
 
 class AdapterTable:
-    """The loaded adapters: at most ``max_loras``, the least recently used makes room."""
+    """The loaded adapters and whole models: at most ``max_loras``, the least recently used makes room."""
 
-    def __init__(self, model: nn.Module, *, skip: nn.Module | None, max_loras: int) -> None:
-        """Wrap every linear layer of ``model`` except ``skip`` (the output head)."""
+    def __init__(self, model: nn.Module, *, head: nn.Module, max_loras: int) -> None:
+        """Wrap every linear layer of ``model``; no adapter adapts ``head``, the output head."""
         self.spans: list[Span] = []
         """The batch at hand. Every wrapped layer reads this very list."""
+        self.whole: Final = WholeModels(model, spans=self.spans, head=head)
+        first = next(model.parameters())
+        self._device, self._dtype = first.device, first.dtype
         self._max_loras = max_loras
-        self._loaded: OrderedDict[str, list[AdaptedLinear]] = OrderedDict()
+        self._loaded: OrderedDict[str, list[dict[str | None, Any]]] = OrderedDict()
+        """By uid: the tables of the layers that hold something under it."""
         self._paths: dict[str, str] = {}
         self._linears: dict[str, AdaptedLinear] = {}
         for name, module in list(model.named_modules()):
-            if isinstance(module, nn.Linear) and module is not skip:
+            if isinstance(module, nn.Linear) and module is not head:
                 wrapped = AdaptedLinear(module, self.spans)
                 parent, _, child = name.rpartition(".")
                 setattr(model.get_submodule(parent), child, wrapped)
@@ -89,20 +86,21 @@ class AdapterTable:
             if idle is None:
                 return False
             self.unload(idle)
-        self._load(adapter)
+        whole = is_whole_model(adapter)
+        self._loaded[adapter.uid] = self.whole.load(adapter) if whole else self._load(adapter)
         self._paths[adapter.uid] = adapter.path
         return True
 
     def unload(self, uid: str) -> None:
         """Take an adapter out of memory that no row of the batch uses."""
-        for linear in self._loaded.pop(uid):
-            del linear.deltas[uid]
+        for table in self._loaded.pop(uid):
+            del table[uid]
 
     def loaded(self) -> list[str]:
         """Uids in memory, the least recently used first."""
         return list(self._loaded)
 
-    def _load(self, adapter: Adapter) -> None:
+    def _load(self, adapter: Adapter) -> list[dict[str | None, Any]]:
         deltas = _read_deltas(adapter)
         for name, (down, up) in deltas.items():
             linear = self._linears.get(name)
@@ -112,22 +110,21 @@ class AdapterTable:
                     "of this model (the output head cannot be adapted); train the adapter on this base model"
                 )
             found = (down.shape[1], up.shape[0])
-            expected = (linear.base.in_features, linear.base.out_features)
+            expected = linear.features
             if found != expected:
                 raise EngineError(
                     f"adapter {adapter.uid!r} at {adapter.path} maps {found[0]} to {found[1]} features "
                     f"at {name!r}, the model {expected[0]} to {expected[1]}; train it on this base model"
                 )
-        adapted = []
+        tables: list[dict[str | None, Any]] = []
         for name, (down, up) in deltas.items():
-            linear = self._linears[name]
-            weight = linear.base.weight
-            linear.deltas[adapter.uid] = (
-                down.to(weight.device, weight.dtype).t().contiguous(),
-                up.to(weight.device, weight.dtype).t().contiguous(),
+            deltas_here = self._linears[name].deltas
+            deltas_here[adapter.uid] = (
+                down.to(self._device, self._dtype).t().contiguous(),
+                up.to(self._device, self._dtype).t().contiguous(),
             )
-            adapted.append(linear)
-        self._loaded[adapter.uid] = adapted
+            tables.append(deltas_here)
+        return tables
 
 
 _TENSOR_NAME = re.compile(r"base_model\.model\.(?P<module>.+)\.lora_(?P<side>[AB])(\.default)?\.weight")

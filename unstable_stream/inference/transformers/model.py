@@ -20,7 +20,8 @@ from torch.nn import functional as F
 from transformers.utils import logging as transformers_logging
 
 from unstable_stream.errors import ConfigError
-from unstable_stream.inference.transformers.lora import AdapterTable, Span
+from unstable_stream.inference.transformers.lora import AdapterTable
+from unstable_stream.inference.transformers.whole_models import Span
 
 __all__ = ["RowDecoder", "sample"]
 
@@ -179,9 +180,9 @@ class RowDecoder:
         self.vocabulary = int(config.vocab_size)
         self.eos_token_ids = _eos_token_ids(self._model)
         head = self._model.get_output_embeddings()
-        self.adapters = AdapterTable(self._model, skip=head, max_loras=max_loras)
+        self.adapters = AdapterTable(self._model, head=head, max_loras=max_loras)
         self._last = torch.zeros(1, dtype=torch.long, device=self._device)
-        head.register_forward_pre_hook(self._select_last)
+        self.adapters.whole.head.register_forward_pre_hook(self._select_last)
         layers, heads, size = self._probe(model_path)
         self._store = torch.zeros(
             (layers, 2, 0, heads, 0, size), dtype=next(self._model.parameters()).dtype, device=self._device
@@ -221,9 +222,14 @@ class RowDecoder:
         positions: list[int] = []
         old_at = [0] * old
         new_at = [0] * len(new)
-        self.adapters.spans.clear()
+        spans, head_spans = self.adapters.spans, self.adapters.whole.head_spans
+        spans.clear()
+        head_spans.clear()
+        # The head is asked row by row; only whole models have one of their own, and need its rows together.
+        sorts = any(self.adapters.whole.knows(uid) for uid in groups)
+        order: list[int] = []
         for uid, (slots, indices) in groups.items():
-            start = len(ids)
+            start, first = len(ids), len(order)
             for slot in slots:
                 old_at[slot] = len(ids)
                 ids.append(tokens[slot])
@@ -233,13 +239,17 @@ class RowDecoder:
                 new_at[index] = len(ids)
                 ids.extend(prompt)
                 positions.extend(range(len(prompt)))
-            if uid is not None:
-                self.adapters.spans.append(Span(uid, start, len(ids)))
+            order += [*slots, *(old + index for index in indices)]
+            spans.append(Span(uid, start, len(ids)))
+            if sorts:
+                head_spans.append(Span(uid, first, len(order)))
         new_lengths = [len(prompt) for prompt, _ in new]
         batch = _Batch(self._store, old_at, self._lengths, new_at, new_lengths, len(ids))
         last = old_at + [at + length - 1 for at, length in zip(new_at, new_lengths, strict=True)]
-        self._last = torch.tensor(last, device=self._device)
+        self._last = torch.tensor([last[row] for row in order] if sorts else last, device=self._device)
         logits = self._forward(ids, positions, batch)
+        if sorts and len(groups) > 1:
+            logits = logits[torch.tensor(order, device=self._device).argsort()]
         self._lengths = [length + 1 for length in self._lengths] + new_lengths
         self._uids.extend(uid for _, uid in new)
         return logits
@@ -265,7 +275,8 @@ class RowDecoder:
         lengths = [end - start for start, end in zip(starts, [*starts[1:], len(ids)], strict=True)]
         layers, two, _, heads, _, size = self._store.shape
         store = self._store.new_zeros((layers, two, len(sequences), heads, max(lengths), size))
-        self.adapters.spans[:] = [] if uid is None else [Span(uid, 0, len(ids))]
+        self.adapters.spans[:] = [Span(uid, 0, len(ids))]
+        self.adapters.whole.head_spans[:] = [Span(uid, 0, len(wanted))]
         self._last = torch.tensor(wanted, device=self._device)
         logits = self._forward(ids, positions, _Batch(store, [], [], starts, lengths, len(ids)))
         targets = [token for _, completion in sequences for token in completion]

@@ -1,0 +1,72 @@
+"""Load the model that training begins with, so that it computes the same in training as in an engine."""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any, Final
+
+import torch
+import transformers
+from transformers.utils import logging as transformers_logging
+
+from unstable_stream.errors import LearnerError
+
+__all__ = ["load_base_model"]
+
+_NOISE: Final = ("drop", "jitter")
+"""Parts of the names that configurations of transformers have for what is random in training only."""
+
+
+def load_base_model(model_name: str, dtype: torch.dtype) -> Any:  # a transformers model: it has no types
+    """Return the causal language model with its dropout switched off.
+
+    Raises:
+        LearnerError: there is none of that name, or it computes other logits in training mode all the same.
+    """
+    try:
+        config = transformers.AutoConfig.from_pretrained(model_name)
+        _switch_noise_off(config)
+        with _no_progress_bar():
+            model = transformers.AutoModelForCausalLM.from_pretrained(model_name, config=config, dtype=dtype)
+    except (OSError, ValueError) as error:
+        raise LearnerError(
+            f"base model {model_name!r} could not be loaded: {error}. Expected a Hugging Face directory or "
+            "id of a causal language model"
+        ) from error
+    _check_same_in_training(model)
+    return model
+
+
+def _switch_noise_off(config: Any) -> None:  # transformers publishes no types
+    """Set the dropout and router jitter to zero in a model's configuration, and in those inside it."""
+    for name, value in list(vars(config).items()):
+        if isinstance(value, transformers.PretrainedConfig):
+            _switch_noise_off(value)
+        elif isinstance(value, float) and any(word in name for word in _NOISE):
+            setattr(config, name, 0.0)
+
+
+def _check_same_in_training(model: Any) -> None:  # a transformers model
+    """Raise :class:`LearnerError` if the base model computes something else in training mode."""
+    tokens = torch.tensor([[1, 2, 3, 0]], device=model.device)
+    logits = {}
+    for training in (True, False):
+        model.train(training)
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            logits[training] = model(input_ids=tokens, use_cache=False).logits
+    if not torch.allclose(logits[True], logits[False], rtol=1e-3, atol=1e-3):
+        raise LearnerError(
+            f"{type(model).__name__} computes other logits in training mode than in evaluation mode, so its "
+            "samples could not be scored; remove the dropout or noise from its code"
+        )
+
+
+@contextlib.contextmanager
+def _no_progress_bar() -> Iterator[None]:
+    """Silence the progress bars of transformers in the terminal or notebook."""
+    shown = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            transformers_logging.enable_progress_bar()
