@@ -38,6 +38,8 @@ _STORE: Final = 4 * GIB
 """Bounds of the learner's micro-batches and of the transformers engine; the same numbers as there."""
 _FRAGMENTATION: Final = 1.85
 """On a CPU the allocator of glibc keeps freed activations in pieces that later ones do not fit into."""
+_RECOMPUTED: Final = 0.5
+"""For the same reason recomputing activations saves no more than half of them on a CPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +88,12 @@ def _learner(config: RunConfig, shape: ModelShape, share: Share) -> Need:
     tokens = max(row, min(bound, settings.mini_batch_size * row))
     trained = min(tokens, settings.mini_batch_size * min(config.sampling.max_tokens, row))
     adapter = _adapter_parameters(config, shape)
-    layer = tokens * value * _kept_per_token(config, shape)
+    # In bfloat16 the normalisations keep float32 copies.
+    layer = tokens * (2.4 if value == 2 else value) * _kept_per_token(config, shape)
     if settings.gradient_checkpointing or settings.activation_checkpointing:
         activations = layer + shape.layers * tokens * shape.hidden * value
+        if not on_gpu:
+            activations = max(activations, shape.layers * layer * _RECOMPUTED)
     else:
         activations = shape.layers * layer
     # Logits, their logarithm, its exponential and a gradient, of one chunk.
@@ -134,7 +139,7 @@ def _engine(config: RunConfig, shape: ModelShape, placement: Placement, share: S
         "adapters": engine.max_loras * value * _adapter_parameters(config, shape),
         "key-value cache": min(_STORE, wanted),
         # Logits of each row, in float32 and, while a token is drawn, in float64.
-        "activations": prefill + rows * shape.vocabulary * 24,
+        "activations": int((prefill + rows * shape.vocabulary * 24) * (1.0 if on_gpu else _FRAGMENTATION)),
     }
     loading = 0 if on_gpu else shape.stored_bytes
     return _need(share.service, "GPU" if on_gpu else "host", parts, ("libraries", "weights"), loading)
