@@ -1,12 +1,18 @@
 """What a run's configuration makes of its engine."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from unstable_stream.adapter_format import WEIGHTS_FILE
+from unstable_stream.errors import AdapterError
+from unstable_stream.inference.engine import Adapter, GenerationRequest, ProvesAdapters
 from unstable_stream.runs.config import parse_config
 from unstable_stream.runs.placement import Share
 from unstable_stream.workers.engine import build_engine
+
+_EXAMPLE = Path(__file__).parents[2] / "examples" / "extensions" / "engine.py"
 
 
 @pytest.mark.parametrize(
@@ -32,3 +38,21 @@ def test_vllm_computes_on_the_cores_that_the_learner_leaves(
     minimal = {"model": "m", "train_envs": [{"env_id": "TicTacToe-v0-train"}], "engine": {"type": "vllm"}}
     build_engine(parse_config(minimal | changes), "m", Share("engine 0"))
     assert given["num_threads"] == threads
+
+
+async def test_an_engine_of_ones_own_plays_adapters_unproven_but_not_changed_ones(tmp_path: Path) -> None:
+    (tmp_path / WEIGHTS_FILE).write_bytes(b"weights")
+    settings = {"type": str(_EXAMPLE) + ":Constant"}
+    minimal = {"model": "m", "train_envs": [{"env_id": "TicTacToe-v0-train"}], "engine": settings}
+    engine = build_engine(parse_config(minimal), "m", Share("engine 0"))
+    assert isinstance(engine, ProvesAdapters)
+    for _ in range(2):
+        await engine.generate(GenerationRequest([5], adapter=Adapter("ckpt-000001", str(tmp_path))))
+    with pytest.raises(AdapterError, match=r"'ckpt-000002'.*were changed"):
+        await engine.generate(
+            GenerationRequest([5], adapter=Adapter("ckpt-000002", str(tmp_path), sha256="0" * 64))
+        )
+    found = [(result.model_uid, result.result) for result in engine.take_adapter_results()]
+    assert found == [("ckpt-000001", "unproven"), ("ckpt-000002", "failed")]
+    assert engine.take_adapter_results() == []
+    await engine.close()
