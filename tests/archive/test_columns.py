@@ -110,6 +110,7 @@ def test_an_archive_of_version_0_1_goes_on_and_gains_the_new_columns(tmp_path: P
             ).fetchall()
         }
     assert {column: after[column] for column in before} == before
+    assert "collapse_warnings" in {table for table, _ in after} - {table for table, _ in before}
     assert {column for column in after if column not in before and column[0] == "run_events"} == {
         ("run_events", "parent_games"),
         ("run_events", "extensions"),

@@ -8,13 +8,18 @@ from typing import Any
 
 import pytest
 
+from unstable_stream.collapse import Sign
 from unstable_stream.errors import FencedError, LearnerError
 from unstable_stream.events import (
     Checkpoint,
+    CollapseWarning,
     Event,
+    GameOutcome,
     LearnerUpdate,
+    SeatResult,
     Step,
     checkpoint_uid,
+    event_id,
     game_id,
     pack_floats,
     pack_tokens,
@@ -182,10 +187,10 @@ KillAt = Callable[[LearnerService, pytest.MonkeyPatch], None]
 def before_training(victim: LearnerService, patch: pytest.MonkeyPatch) -> None:
     update = victim._learner.update
 
-    def killed(batch: Sequence[Any], number: int, *rest: Any) -> Any:
+    def killed(batch: Sequence[Any], number: int, *rest: Any, **named: Any) -> Any:
         if number == 3:
             raise Killed
-        return update(batch, number, *rest)
+        return update(batch, number, *rest, **named)
 
     patch.setattr(victim._learner, "update", killed)
 
@@ -193,8 +198,8 @@ def before_training(victim: LearnerService, patch: pytest.MonkeyPatch) -> None:
 def after_training(victim: LearnerService, patch: pytest.MonkeyPatch) -> None:
     update = victim._learner.update
 
-    def killed(batch: Sequence[Any], number: int, *rest: Any) -> Any:
-        result = update(batch, number, *rest)
+    def killed(batch: Sequence[Any], number: int, *rest: Any, **named: Any) -> Any:
+        result = update(batch, number, *rest, **named)
         if number == 3:
             raise Killed
         return result
@@ -313,3 +318,95 @@ async def test_a_record_that_is_no_step_is_left_to_the_archiver(tmp_path: Path, 
     await log.append([Record("steps", "k", value) for value in (b"{]", b"", b'{"type":"step"}')])
     settings = config(iterations=1)
     assert await service(tmp_path, settings).train(log, asyncio.Event()) == 1
+
+
+class EarlyWatch:
+    """Sees a sign in update 2."""
+
+    def apply(self, update: int, metrics: dict[str, float]) -> list[Sign]:
+        return [Sign(2, 2, "certain", "entropy", 0.01, 0.03, "it is certain")] if update == 2 else []
+
+
+@pytest.fixture
+def _sees_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("unstable_stream.workers.learner.CollapseWatch", EarlyWatch)
+
+
+async def warnings(log: LocalLog) -> list[CollapseWarning]:
+    events = [event_from_record(record) async for record in read_to_end(log, ("learner-updates",))]
+    return [event for event in events if isinstance(event, CollapseWarning)]
+
+
+@pytest.mark.usefixtures("_sees_early")
+@pytest.mark.parametrize("save_every", [1, 4])
+async def test_a_lowered_step_is_recorded_and_repeated(
+    tmp_path: Path, log: LocalLog, monkeypatch: pytest.MonkeyPatch, save_every: int
+) -> None:
+    """Killed after update 3; with 4 it makes updates 1 to 3 again. Told to only warn, it keeps its step."""
+    lowering = config(save_every=save_every, on_collapse="lower-step")
+    victim = service(tmp_path, lowering)
+    after_publishing(victim, monkeypatch)
+    with pytest.raises(Killed):
+        await victim.train(log, asyncio.Event())
+    assert await service(tmp_path, config(save_every=save_every)).train(log, asyncio.Event()) == UPDATES
+    rates = [update.metrics["learning_rate"] for update in (await published(log))[0]]
+    assert rates == [1e-2, 1e-2, 5e-3, 5e-3]
+    (warning,) = await warnings(log)
+    assert (warning.update, warning.action, warning.learning_rate_factor) == (2, "lower-step", 0.5)
+    assert (warning.began, warning.fork_at) == (2, 1 if save_every == 1 else 0)
+    async with new_log(tmp_path / "straight") as straight:
+        await straight.create_topics(list(load_topics().values()))
+        await straight.append([record_from_event(step) for step in steps()])
+        await service(tmp_path / "straight", lowering).train(straight, asyncio.Event())
+        assert await curve(straight) == await curve(log)
+
+
+@pytest.mark.usefixtures("_sees_early")
+async def test_told_to_stop_it_ends_after_the_update_and_can_go_on(tmp_path: Path, log: LocalLog) -> None:
+    stopping = config(on_collapse="stop")
+    assert await service(tmp_path, stopping).train(log, asyncio.Event()) == 2
+    assert [warning.action for warning in await warnings(log)] == ["stop"]
+    assert await service(tmp_path, stopping).train(log, asyncio.Event()) == UPDATES  # the sign is known now
+    assert len(await warnings(log)) == 1
+
+
+def lost_game(index: int) -> GameOutcome:
+    game = game_id(RUN, "train", index)
+    return GameOutcome(
+        event_id=event_id(RUN, "game-outcome", game),
+        run_id=RUN,
+        occurred_at_ms=index,
+        game_id=game,
+        game_index=index,
+        split="train",
+        env_id="TicTacToe-v0-train",
+        seed=index,
+        seats=(
+            SeatResult(
+                seat=0,
+                model_uid=checkpoint_uid(0),
+                kind="checkpoint",
+                reward=-1.0,
+                rank=1,
+                trained=True,
+                turns=4,
+                invalid_moves=1,
+            ),
+            SeatResult(seat=1, model_uid="random-legal", kind="scripted", reward=1.0, rank=0, turns=4),
+        ),
+        reason="invalid-move",
+        unparsed={0: 2},
+    )
+
+
+async def test_games_are_counted_once_whatever_restarts(tmp_path: Path, log: LocalLog) -> None:
+    await log.append([record_from_event(lost_game(index)) for index in range(6)])
+    stop = asyncio.Event()
+    assert await stopping_after_one(service(tmp_path, config()), stop).train(log, stop) == 1
+    await log.append([record_from_event(lost_game(index)) for index in range(6, 9)])
+    assert await service(tmp_path, config()).train(log, asyncio.Event()) == UPDATES
+    updates, _ = await published(log)
+    assert sum(update.metrics.get("fixed_games", 0.0) for update in updates) == 9
+    counted = next(update.metrics for update in updates if "fixed_games" in update.metrics)
+    assert (counted["legal_fraction"], counted["parsed_fraction"]) == (0.75, 0.5)
+    assert (counted["fixed_win_rate"], counted["fixed_loss_rate"]) == (0.0, 1.0)

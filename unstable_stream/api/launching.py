@@ -62,7 +62,7 @@ def _work(
         resume=run_id if resume else None,
         run_id=run_id,
         fork=fork,
-        watch=partial(watch_run, stage=stage) if live else None,
+        watch=partial(watch_run, stage=stage, options=place.options) if live else None,
         progress=progress if live else lambda text: None,
         on_start=on_start,
         stop=stop,

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from unstable_stream.api.games import Game, Result, Sort, Split, State, find_games, game_list
 from unstable_stream.api.launching import Launching, launch_here, may_run_here
@@ -11,7 +11,9 @@ from unstable_stream.api.place import Place
 from unstable_stream.api.settings import changed_config, make_config
 from unstable_stream.api.tables import Table
 from unstable_stream.archive import query_arrow
+from unstable_stream.collapse import advice
 from unstable_stream.errors import RunError
+from unstable_stream.events import CollapseWarning
 from unstable_stream.extensions import confined, loading
 from unstable_stream.log.open import check_log
 from unstable_stream.runs.config import RunConfig, parse_config
@@ -32,7 +34,18 @@ if TYPE_CHECKING:
     from unstable_stream.proofs.reports import AuditReport as AuditReport
     from unstable_stream.proofs.reports import VerifyReport as VerifyReport
 
-__all__ = ["Run", "open_run"]
+__all__ = ["CollapseReport", "Run", "open_run"]
+
+
+class CollapseReport(NamedTuple):
+    """The result of :meth:`Run.collapse`."""
+
+    updates: int
+    """The number of updates looked at."""
+    warnings: list[CollapseWarning]
+    """The signs, in order; empty if there is none."""
+    advice: list[str]
+    """Each sign in words, with the command that forks the run before it."""
 
 
 class Run:
@@ -256,7 +269,7 @@ class Run:
 
         async def follow() -> None:
             async with self._place.opened_log() as log:
-                await watch_run(log, self._id, self._config)
+                await watch_run(log, self._id, self._config, options=self._place.options)
 
         try:
             wait_for(follow())
@@ -387,6 +400,20 @@ class Run:
                 return await audit_run(log, self._id)
 
         return wait_for(read())
+
+    def collapse(self) -> CollapseReport:
+        """Look at the run's updates for signs of a collapse, by the rules that the learner applies."""
+        from unstable_stream.hindsight.collapse import find_collapse
+
+        async def read() -> tuple[int, list[CollapseWarning]]:
+            async with self._place.opened_log() as log:
+                return await find_collapse(log, self._id)
+
+        updates, warnings = wait_for(read())
+        rate = self._config.learner.learning_rate
+        return CollapseReport(
+            updates, warnings, [advice(warning, rate, self._place.options) for warning in warnings]
+        )
 
     def verify(
         self,

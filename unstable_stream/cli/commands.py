@@ -27,6 +27,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "export": "Write a run to Parquet files, one per table and one of its raw events.",
     "archive": "Archive what the log holds and the archive does not.",
     "audit": "Prove from the log that a run's games and steps add up.",
+    "collapse": "Look at a run's updates for signs of a collapse.",
     "verify": "Recompute a run's steps, ratings and batches from their causes.",
     "rerate": "Rate a run's games anew and compare with the ratings that were used.",
     "rederive": "Shape a run's rewards anew and compare them, stage by stage, with those it was trained on.",

@@ -136,3 +136,6 @@ class GameOutcome(Event, frozen=True, kw_only=True, tag="game-outcome"):
     """Milliseconds from reset to end."""
     evaluated_uid: str | None = None
     """The checkpoint under evaluation; ``None`` in the train split."""
+    unparsed: dict[int, int] = msgspec.field(default_factory=dict)
+    """By seat, its moves whose completion had no answer in the form that the template asks for. Seats whose
+    completions were not judged are not in it."""

@@ -4,7 +4,7 @@ import msgspec
 
 from unstable_stream.events.envelope import Event
 
-__all__ = ["DroppedStep", "LearnerUpdate"]
+__all__ = ["CollapseWarning", "DroppedStep", "LearnerUpdate"]
 
 
 class DroppedStep(msgspec.Struct, frozen=True, array_like=True):
@@ -40,3 +40,30 @@ class LearnerUpdate(Event, frozen=True, kw_only=True, tag="learner-update"):
     """``topic[partition]`` to the next offset: all that had been read when the batch was drawn."""
     duration_ms: float = 0.0
     """Milliseconds of the update."""
+
+
+class CollapseWarning(Event, frozen=True, kw_only=True, tag="collapse-warning"):
+    """The policy shows a sign of collapse. Natural key: update, signal. Appended together with the update."""
+
+    TOPIC = "learner-updates"
+
+    update: int
+    """The update after which the sign was seen."""
+    began: int
+    """The first update that may have caused it."""
+    fork_at: int
+    """The newest update before it whose checkpoint the run has: a fork there begins before the collapse."""
+    rule: str
+    """``certain``, ``unparsed``, ``illegal``, ``result`` or ``divergence``; see docs/collapse.md."""
+    signal: str
+    """The metric of the updates that the rule looked at."""
+    value: float
+    """Its value when the sign was seen."""
+    reference: float
+    """The value that it was compared with: a bound, or the best so far."""
+    text: str = ""
+    """One sentence about it."""
+    action: str = "warn"
+    """The run's answer: ``warn`` nothing else, ``stop`` it stopped, ``lower-step`` it halved its step."""
+    learning_rate_factor: float = 1.0
+    """All later updates of the run multiply their learning rate by this, until the next warning."""

@@ -187,6 +187,7 @@ def _events(
         num_turns=len(log.actions),
         duration_ms=duration_ms,
         evaluated_uid=started.evaluated_uid,
+        unparsed=_unparsed(log),
     )
     return PlayedGame(trajectories, outcome)
 
@@ -239,3 +240,8 @@ def _seat_result(seat: Seat, verdict: _Verdict, log: _GameLog) -> SeatResult:
         invalid_moves=sum(1 for action in log.actions if action.seat == seat.seat and not action.valid),
         turns=log.turns[seat.seat],
     )
+
+
+def _unparsed(log: _GameLog) -> dict[int, int]:
+    found = [[turn.format_feedback.get("correct_answer_format") for turn in turns] for turns in log.sampled]
+    return {seat: turns.count(False) for seat, turns in enumerate(found) if set(turns) - {None}}

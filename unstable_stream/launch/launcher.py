@@ -19,10 +19,17 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 from unstable_stream.errors import ConfigError, FencedError, RunError, ServiceError, UnstableStreamError
-from unstable_stream.events import Checkpoint, Event, GameOutcome, GameStarted, Metrics
+from unstable_stream.events import (
+    Checkpoint,
+    CollapseWarning,
+    Event,
+    GameOutcome,
+    GameStarted,
+    Metrics,
+)
 from unstable_stream.extensions import ALLOW_CODE, allowed_patterns
 from unstable_stream.inference.adapter_files import check_target_modules
 from unstable_stream.inference.base_model import resolve_model
@@ -251,14 +258,19 @@ async def _supervise(
     telling = asyncio.ensure_future(_tell_of_loading(log, loading, progress))
     work = asyncio.ensure_future(_work(services, config, stop, progress, loading))
     stopping = asyncio.ensure_future(stop.wait())
+    beside: list[asyncio.Future[Any]] = [work, stopping]
+    if config.learner.on_collapse == "stop":
+        beside.append(asyncio.ensure_future(_collapse(log, run_id)))
     outcome, reason = "failed", "the launcher was interrupted"
     try:
-        await asyncio.wait((work, stopping), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(beside, return_when=asyncio.FIRST_COMPLETED)
         if work.done():
             work.result()
             outcome, reason = "completed", f"{config.learner.iterations} updates"
-        else:
+        elif stopping.done():
             outcome, reason = "stopped", "interrupted"
+        else:
+            outcome, reason = "stopped", f"on a sign of collapse: {beside[-1].result().text}"
     except UnstableStreamError as error:
         reason = str(error)
         raise
@@ -266,10 +278,10 @@ async def _supervise(
         reason = f"{type(error).__name__}: {error}"
         raise
     finally:
-        work.cancel()
-        stopping.cancel()
+        for task in beside:
+            task.cancel()
         await _end(telling)
-        await asyncio.wait((work, stopping))
+        await asyncio.wait(beside)
         await asyncio.gather(services.stop("collector"), services.stop("learner"))
         await services.stop("processors")
         await services.stop("consumers")
@@ -354,6 +366,19 @@ async def _tell_of_loading(log: EventLog, loading: _Loading, progress: Callable[
             if loading.begun and loading.words() != told:
                 told = loading.words()
                 progress(told)
+    finally:
+        await consumer.close()
+
+
+async def _collapse(log: EventLog, run_id: str) -> CollapseWarning:
+    """Return the first warning from now on that the run is to stop for."""
+    consumer = await log.consumer([CollapseWarning.TOPIC])
+    try:
+        await consumer.seek(await log.end_offsets(CollapseWarning.TOPIC))
+        while True:
+            for event in readable_events(await consumer.poll(timeout_s=1.0)):
+                if isinstance(event, CollapseWarning) and event.run_id == run_id and event.action == "stop":
+                    return event
     finally:
         await consumer.close()
 

@@ -269,9 +269,11 @@ class StandardLearner(Generic[SampleT, BatchT]):
         samples: Sequence[SampleT],
         update_number: int,
         admissions: Sequence[Admission] | None = None,
+        *,
+        learning_rate_factor: float = 1.0,
     ) -> UpdateResult:
         """Train on one batch. ``admissions`` holds the decision about each sample; ``None``: ask the
-        algorithm.
+        algorithm. ``learning_rate_factor`` multiplies the scheduled learning rate.
 
         A batch without a trainable token (every turn is truncated and masked or dropped) changes no weight
         and takes no optimizer step. It still counts as an update.
@@ -294,7 +296,7 @@ class StandardLearner(Generic[SampleT, BatchT]):
             admissions = [self.algorithm.admit(sample) for sample in samples]
         dropped = left_out(samples, admissions)
         kept = [pair for pair in zip(samples, admissions, strict=True) if pair[1] != "drop"]
-        learning_rate = self.learning_rate * self.lr_schedule.factor(update_number)
+        learning_rate = self.learning_rate * self.lr_schedule.factor(update_number) * learning_rate_factor
         for group in self._optimizer.param_groups:
             group["lr"] = learning_rate
 

@@ -116,7 +116,10 @@ def replay(outcome: GameOutcome, rules: ReplayRules) -> Replay:
         raise EnvironmentUnavailableError(f"{error} Or leave the games out: --no-games") from error
     except GameError as error:
         return Replay(None, (), str(error))
-    again = msgspec.structs.replace(played.outcome, duration_ms=outcome.duration_ms)
+    # The time, and whether a completion had an answer, come from the record: the sampling is not made again.
+    again = msgspec.structs.replace(
+        played.outcome, duration_ms=outcome.duration_ms, unparsed=outcome.unparsed
+    )
     body = encode_event(again)
     return Replay(
         None if body == encode_event(outcome) else body,

@@ -400,6 +400,9 @@ class LearnerConfig(_Section):
     parameters: Literal["lora", "all"] = "lora"
     """The parameters that are trained: those of a LoRA adapter, or all of the model's (full fine-tuning)."""
     initial_lora_path: str | None = None
+    on_collapse: Literal["warn", "stop", "lower-step"] = "warn"
+    """The answer to a sign of collapse, beside the warning. ``warn``: nothing; ``stop``: the run stops, and
+    can be resumed; ``lower-step``: the learning rate of all later updates is halved."""
     gradient_checkpointing: bool = False
     activation_checkpointing: bool = False
     num_threads: PositiveInt | None = 1

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from unstable_stream.events import (
     OVERALL,
     Checkpoint,
+    CollapseWarning,
     Event,
     GameAbandoned,
     GameOutcome,
@@ -16,6 +17,7 @@ from unstable_stream.events import (
     RunStarted,
     Trajectory,
 )
+from unstable_stream.intervals import wilson_interval
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.history import RunStatus
 
@@ -46,14 +48,7 @@ class Score:
 
     def interval(self) -> tuple[float, float]:
         """Return the Wilson score interval of the win rate at 95 % (Wilson 1927); (0, 1) without games."""
-        n = self.games
-        if n == 0:
-            return (0.0, 1.0)
-        z = 1.959963984540054
-        p = self.win_rate
-        centre = (p + z * z / (2 * n)) / (1 + z * z / n)
-        half = z / (1 + z * z / n) * (p * (1 - p) / n + z * z / (4 * n * n)) ** 0.5
-        return (centre - half, centre + half)
+        return wilson_interval(self.wins, self.games)
 
     def add(self, reward: float, best_other: float) -> None:
         """Count one game by this side's reward and the best reward of the others."""
@@ -86,6 +81,8 @@ class RunView:
     """The overall rating of each model."""
     engine: dict[str, float] = field(default_factory=dict)
     checkpoints: int = 0
+    warnings: dict[str, CollapseWarning] = field(default_factory=dict)
+    """Signs of a collapse, by event id."""
     status: RunStatus = field(init=False)
     """The state of the run."""
     _ends: deque[tuple[int, int]] = field(default_factory=deque)
@@ -118,6 +115,8 @@ class RunView:
                 self.update = event.update
                 self.last_update = event
                 self._update_times.append((event.update, event.occurred_at_ms))
+        elif isinstance(event, CollapseWarning):
+            self.warnings.setdefault(event.event_id, event)
         elif isinstance(event, Checkpoint):
             self.checkpoints += 1
             self._iterations[event.model_uid] = event.iteration

@@ -10,6 +10,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from unstable_stream.collapse import advice
 from unstable_stream.errors import EventError
 from unstable_stream.log.port import Consumer, EventLog
 from unstable_stream.log.records import event_from_record
@@ -32,6 +33,7 @@ _TOPICS = (
 _REFRESH_S = 0.5
 _PLAIN_EVERY_S = 10.0
 _LADDER_ROWS = 8
+_WARNINGS = 3
 _SPARKS = "▁▂▃▄▅▆▇█"
 
 
@@ -61,10 +63,12 @@ async def watch_run(
     services: Mapping[str, Service] | None = None,
     *,
     stage: Stage | None = None,
+    options: str = "",
 ) -> None:
     """Show a run until it finishes or the caller cancels; without a terminal, print a line every ten seconds.
 
-    ``stage`` is shown until the first game.
+    ``stage`` is shown until the first game. ``options`` lead the commands that are proposed to the run's log
+    and data directory, each after a space.
     """
     view = RunView(run_id, config)
     console = Console(stderr=True)
@@ -78,13 +82,13 @@ async def watch_run(
                 while view.status.ended is None:
                     await _read(consumer, view, _REFRESH_S)
                     elapsed_s = time.monotonic() - started
-                    live.update(render(view, elapsed_s, services, stage.text), refresh=True)
+                    live.update(render(view, elapsed_s, services, stage.text, options=options), refresh=True)
             return
         printed = -_PLAIN_EVERY_S
         told: list[str] = []
         while view.status.ended is None:
             await _read(consumer, view, _REFRESH_S)
-            troubles = _troubles(services)
+            troubles = _troubles(services) + _warnings(view, options)
             for trouble in troubles:
                 if trouble not in told:
                     console.print(trouble, style="yellow", highlight=False, markup=False, soft_wrap=True)
@@ -107,9 +111,14 @@ async def _read(consumer: Consumer, view: RunView, seconds: float) -> None:
 
 
 def render(
-    view: RunView, elapsed_s: float, services: Mapping[str, Service] | None = None, stage: str = ""
+    view: RunView,
+    elapsed_s: float,
+    services: Mapping[str, Service] | None = None,
+    stage: str = "",
+    *,
+    options: str = "",
 ) -> RenderableType:
-    """Return the dashboard of the present state; ``stage`` is shown until the first game."""
+    """Return the dashboard of the present state; for ``stage`` and ``options`` see :func:`watch_run`."""
     iterations = view.config.learner.iterations
     games_per_s, steps_per_s = view.rates(time.time_ns() // 1_000_000)
     head = Table.grid(padding=(0, 2))
@@ -123,10 +132,15 @@ def render(
     parts: list[RenderableType] = [head, Text(), body]
     if view.evaluations:
         parts += [Text(), _evaluations(view)]
-    troubles = _troubles(services)
+    troubles = _troubles(services) + _warnings(view, options)[-_WARNINGS:]
     if troubles:
         parts += [Text(), *(Text(trouble, style="yellow") for trouble in troubles)]
     return Panel(Group(*parts), title=f"[bold]{view.run_id}[/]", title_align="left", border_style="blue")
+
+
+def _warnings(view: RunView, options: str) -> list[str]:
+    learning_rate = view.config.learner.learning_rate
+    return [advice(warning, learning_rate, options) for warning in view.warnings.values()]
 
 
 def _numbers(view: RunView, games_per_s: float, steps_per_s: float) -> Table:

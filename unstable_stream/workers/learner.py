@@ -7,27 +7,40 @@ nothing twice:
    drop the rest (:mod:`unstable_stream.update_decisions`);
 2. train on it;
 3. save the checkpoint: temporary directory, fsync, rename;
-4. publish ``learner-update`` and ``checkpoint`` in one transaction of a fenced producer.
+4. look for signs of a collapse in the metrics of the updates so far (:mod:`unstable_stream.collapse`);
+5. publish ``learner-update``, ``checkpoint`` and ``collapse-warning`` events in one transaction of a fenced
+   producer.
 
-After a kill before 4, the update never happened: its steps are pending again, and its checkpoint directory is
+After a kill before 5, the update never happened: its steps are pending again, and its checkpoint directory is
 replaced. Updates published since the last checkpoint (``save_every`` above 1) are trained again from their
-recorded step ids, without publishing, so that the curve continues.
+recorded step ids, without publishing, so that the curve continues. They have the learning rate that the
+recorded warnings left them.
 """
 
 import asyncio
 import hashlib
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from unstable_stream.adapter_format import WEIGHTS_FILE
 from unstable_stream.algorithms import BaseAlgo, TokenBatch, build_algorithm
 from unstable_stream.buffer import StepBuffer
+from unstable_stream.collapse import CollapseWatch, GameTally, Sign
 from unstable_stream.errors import LearnerError
-from unstable_stream.events import Checkpoint, LearnerUpdate, Step, checkpoint_uid, event_id
+from unstable_stream.events import (
+    Checkpoint,
+    CollapseWarning,
+    Event,
+    GameOutcome,
+    LearnerUpdate,
+    Step,
+    checkpoint_uid,
+    event_id,
+)
 from unstable_stream.inference.cores import available_cores
-from unstable_stream.learners import StandardLearner, prune_optimizer_states
+from unstable_stream.learners import StandardLearner, UpdateResult, prune_optimizer_states
 from unstable_stream.log.port import Consumer, EventLog, Positions, Producer
 from unstable_stream.log.reading import events_to_end, readable_events
 from unstable_stream.log.records import record_from_event
@@ -36,7 +49,13 @@ from unstable_stream.reward_transformations import build_sampling
 from unstable_stream.runs.config import ReinforceConfig, RunConfig
 from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.runs.placement import Share
-from unstable_stream.update_decisions import TrainingSample, decide_batch, decide_update, drawn_ids
+from unstable_stream.update_decisions import (
+    TrainingSample,
+    UpdateDecision,
+    decide_batch,
+    decide_update,
+    drawn_ids,
+)
 from unstable_stream.workers.dtype import fastest_on_cpu, kept
 
 __all__ = ["LearnerService"]
@@ -94,6 +113,12 @@ class LearnerService:
         )
         self._transform = build_sampling(list(config.rewards.sampling))
         self._parent = checkpoint_uid(0)
+        self._first_update = 0
+        """The update after which the run begins: 0, or that of its parent at the fork."""
+        self._tally = GameTally()
+        self._watch = CollapseWatch()
+        self._warnings: list[CollapseWarning] = []
+        """All warnings, in order."""
 
     async def train(self, log: EventLog, stop: asyncio.Event) -> int:
         """Make updates until the configured number is reached or ``stop`` is set; return the number of
@@ -104,21 +129,29 @@ class LearnerService:
             FencedError: another learner of this run has taken over.
         """
         producer = await log.producer(f"learner/{self._run_id}")
-        consumer = await log.consumer(["steps"])
+        consumer = await log.consumer([Step.TOPIC, GameOutcome.TOPIC])
         try:
-            await self._restore(log, producer)
+            read = await self._restore(log, producer)
+            games = await log.beginning_offsets(GameOutcome.TOPIC)
+            await consumer.seek({where: read.get(str(where), first) for where, first in games.items()})
             settings = self._config.learner
             needed = int(settings.batch_size * settings.batch_delay_buffer)
             while self._learner.step < settings.iterations:
                 if not await self._collect(consumer, needed, stop):
                     break
                 update, checkpoint = await self._update(consumer.positions())
+                warnings = [self._warning(sign) for sign in self._watch.apply(update.update, update.metrics)]
                 async with producer.transaction() as transaction:
-                    events = [update] if checkpoint is None else [update, checkpoint]
+                    events: list[Event] = [update, *warnings]
+                    if checkpoint is not None:
+                        events.append(checkpoint)
                     await transaction.append([record_from_event(event) for event in events])
+                self._warnings += warnings
                 if checkpoint is not None and settings.keep_optimizer_states is not None:
                     # Only now: a run cannot be resumed from an unpublished checkpoint.
                     prune_optimizer_states(self._learner.ckpt_root, keep_last=settings.keep_optimizer_states)
+                if any(warning.action == "stop" for warning in warnings):
+                    break  # the launcher reads the warning too, and stops the run
             return self._learner.step
         finally:
             await consumer.close()
@@ -126,13 +159,17 @@ class LearnerService:
 
     # -- restoring ----------------------------------------------------------------------------
 
-    async def _restore(self, log: EventLog, producer: Producer) -> None:
+    async def _restore(self, log: EventLog, producer: Producer) -> Mapping[str, int]:
+        """Return what the last update had read: ``topic[partition]`` to the next offset."""
         updates: dict[int, LearnerUpdate] = {}
+        warnings: dict[str, CollapseWarning] = {}
         newest: Checkpoint | None = None
         topics = (LearnerUpdate.TOPIC, Checkpoint.TOPIC)
         async for _, event in events_to_end(log, topics, run_id=self._run_id):
             if isinstance(event, LearnerUpdate):
                 updates.setdefault(event.update, event)
+            elif isinstance(event, CollapseWarning):
+                warnings[event.event_id] = event
             elif isinstance(event, Checkpoint) and (newest is None or event.iteration > newest.iteration):
                 newest = event
         if newest is None:
@@ -142,13 +179,17 @@ class LearnerService:
             if newest.iteration > 0:
                 assert newest.path is not None, "only the initial policy is without weights"
                 await asyncio.to_thread(self._learner.load, newest.path, newest.sha256)
+        self._warnings = sorted(warnings.values(), key=lambda warning: warning.update)
+        self._first_update = min(updates, default=self._learner.step + 1) - 1
         for number in sorted(updates):
             self._buffer.apply(updates[number])
+            self._watch.apply(number, updates[number].metrics)
         missing = [number for number in sorted(updates) if number > self._learner.step]
         if missing:
             await self._train_again(log, [updates[number] for number in missing])
         if updates:
             _logger.info("restored", update=self._learner.step, trained_again=len(missing))
+        return updates[max(updates)].positions if updates else {}
 
     async def _publish_initial_policy(self, producer: Producer) -> None:
         path = self._config.learner.initial_lora_path
@@ -194,9 +235,7 @@ class LearnerService:
             decision = decide_batch(
                 [steps[step_id] for step_id in batch], update.update, self._transform, self._algorithm.admit
             )
-            await asyncio.to_thread(
-                self._learner.update, decision.samples, update.update, decision.admissions
-            )
+            await asyncio.to_thread(self._train, decision, update.update)
 
     # -- one update ---------------------------------------------------------------------------
 
@@ -216,12 +255,41 @@ class LearnerService:
                     f"buffer.max_staleness = {self._config.buffer.max_staleness}; raise it"
                 )
             records = await consumer.poll(max_records=5000, timeout_s=_POLL_S)
-            self._buffer.extend(
-                event
-                for event in readable_events(records)
-                if isinstance(event, Step) and event.run_id == self._run_id
-            )
+            events = [event for event in readable_events(records) if event.run_id == self._run_id]
+            self._buffer.extend(event for event in events if isinstance(event, Step))
+            for event in events:
+                if isinstance(event, GameOutcome):
+                    self._tally.add(event)
         return False
+
+    def _train(self, decision: UpdateDecision, update: int) -> UpdateResult:
+        lowered = [each.learning_rate_factor for each in self._warnings if each.update < update]
+        return self._learner.update(
+            decision.samples,
+            update,
+            decision.admissions,
+            learning_rate_factor=lowered[-1] if lowered else 1.0,
+        )
+
+    def _warning(self, sign: Sign) -> CollapseWarning:
+        settings = self._config.learner
+        factor = self._warnings[-1].learning_rate_factor if self._warnings else 1.0
+        saved = (sign.began - 1) // settings.save_every * settings.save_every
+        return CollapseWarning(
+            event_id=event_id(self._run_id, "collapse-warning", sign.update, sign.signal),
+            run_id=self._run_id,
+            occurred_at_ms=_now_ms(),
+            update=sign.update,
+            began=sign.began,
+            fork_at=max(self._first_update, saved),
+            rule=sign.rule,
+            signal=sign.signal,
+            value=sign.value,
+            reference=sign.reference,
+            text=sign.text,
+            action=settings.on_collapse,
+            learning_rate_factor=factor / 2 if settings.on_collapse == "lower-step" else factor,
+        )
 
     async def _update(self, positions: Positions) -> tuple[LearnerUpdate, Checkpoint | None]:
         settings = self._config.learner
@@ -231,7 +299,7 @@ class LearnerService:
             self._buffer, settings.batch_size, number, self._transform, self._algorithm.admit
         )
         named = {str(partition): offset for partition, offset in sorted(positions.items())}
-        result = await asyncio.to_thread(self._learner.update, decision.samples, number, decision.admissions)
+        result = await asyncio.to_thread(self._train, decision, number)
         saves = number % settings.save_every == 0 or number == settings.iterations
         now = _now_ms()
         checkpoint: Checkpoint | None = None
@@ -265,6 +333,7 @@ class LearnerService:
             metrics={
                 **result.metrics,
                 **decision.metrics,
+                **self._tally.take(),
                 "samples_seen": float(self._learner.samples_seen),
             },
             model_uid=checkpoint.model_uid if checkpoint else None,

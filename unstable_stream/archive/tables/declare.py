@@ -119,10 +119,11 @@ class Table:
         return f'CREATE TABLE IF NOT EXISTS "{self.name}" ({columns})'
 
     def widen_sql(self) -> Iterable[str]:
-        """Yield the statements that add the columns which an older package's table lacks.
+        """Yield the statements that add the table, or its columns, where an older package's archive lacks it.
 
         Their values are ``NULL`` in the rows that are there already.
         """
+        yield self.create_sql()
         for column in self.columns:
             yield f'ALTER TABLE "{self.name}" ADD COLUMN IF NOT EXISTS {column.quoted} {column.sql_type}'
 

@@ -43,6 +43,7 @@ NOT_COLUMNS: Final[Mapping[type[msgspec.Struct], Mapping[str, str]]] = {
     GameOutcome: {
         "seats": "Each is a row of `seats`; `models`, `rewards` and `winner` sum them up.",
         "actions": "Each is a row of `actions`.",
+        "unparsed": "`turns.format_feedback` says it of each move.",
     },
     Seat: {"parent_uid": _PARENT},
     SeatResult: {"parent_uid": _PARENT},

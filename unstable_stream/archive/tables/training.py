@@ -4,6 +4,7 @@ from unstable_stream.archive.tables.declare import Column, Item, Table, columns_
 from unstable_stream.events import (
     AdapterProof,
     Checkpoint,
+    CollapseWarning,
     DroppedStep,
     LearnerUpdate,
     Step,
@@ -165,6 +166,12 @@ TABLES = (
             ),
         ),
         _fates,
+    ),
+    Table(
+        "collapse_warnings",
+        "Signs of a collapse, one row each; see docs/collapse.md.",
+        (CollapseWarning,),
+        columns_of(CollapseWarning),
     ),
     Table("checkpoints", "Saved policies, one row each.", (Checkpoint,), columns_of(Checkpoint)),
     Table(

@@ -1,0 +1,65 @@
+"""Games counted into the metrics of an update."""
+
+from unstable_stream.collapse import GameTally
+from unstable_stream.events import GameOutcome, SeatResult, event_id, game_id
+
+
+def seat(number: int, uid: str, reward: float, *, trained: bool = False, **others: int) -> SeatResult:
+    kind = "checkpoint" if uid.startswith("ckpt") else "scripted"
+    return SeatResult(
+        seat=number, model_uid=uid, kind=kind, reward=reward, rank=int(reward < 0), trained=trained, **others
+    )
+
+
+def outcome(
+    *seats: SeatResult, evaluated: str | None = None, unparsed: dict[int, int] | None = None
+) -> GameOutcome:
+    game = game_id("run", "train", 0)
+    return GameOutcome(
+        event_id=event_id("run", "game-outcome", game),
+        run_id="run",
+        occurred_at_ms=0,
+        game_id=game,
+        game_index=0,
+        split="eval" if evaluated else "train",
+        env_id="Tak",
+        seed=1,
+        seats=seats,
+        reason="win",
+        evaluated_uid=evaluated,
+        unparsed=unparsed or {},
+    )
+
+
+def test_mirror_fixed_and_evaluation_games() -> None:
+    tally = GameTally()
+    new, old = "ckpt-000002", "ckpt-000001"
+    tally.add(
+        outcome(
+            seat(0, new, 1.0, trained=True, turns=4),
+            seat(1, new, -1.0, trained=True, turns=3, invalid_moves=1),
+            unparsed={0: 0, 1: 1},
+        )
+    )
+    tally.add(outcome(seat(0, "random-legal", 1.0, turns=9), seat(1, new, -1.0, trained=True, turns=2)))
+    tally.add(outcome(seat(0, old, 1.0, turns=1), seat(1, "random-legal", -1.0, turns=9), evaluated=old))
+    tally.add(outcome(seat(0, new, 1.0, trained=True, turns=0), seat(1, old, -1.0, turns=9)))  # a past self
+    assert tally.take() == {
+        "game_turns": 10.0,
+        "legal_fraction": 0.9,
+        "parsed_fraction": 6 / 7,  # only seats whose answers were judged
+        "mirror_games": 1.0,
+        "mirror_reward": 0.0,
+        "fixed_games": 2.0,
+        "fixed_win_rate": 0.5,
+        "fixed_loss_rate": 0.5,
+        "fixed_games/Tak/random-legal": 2.0,
+        "fixed_wins/Tak/random-legal": 1.0,
+    }
+    assert tally.take() == {}
+
+
+def test_games_between_fixed_opponents_are_not_ours() -> None:
+    tally = GameTally()
+    tally.add(outcome(seat(0, "random-legal", 0.0, turns=3), seat(1, "first-legal", 0.0, turns=3)))
+    assert tally.take() == {}
