@@ -130,7 +130,7 @@ def _compare(model: str, name: str, case: int) -> list[dict[str, object]]:
                 "error": round(need.peak / peak - 1, 3),
             }
         )
-        print(json.dumps(rows[-1]))
+        print(json.dumps(rows[-1]), flush=True)
     return rows
 
 
