@@ -22,6 +22,9 @@ _FOR_OTHER_MODELS: Final = (
     "algorithm.entropy_coef=0.0",
 )
 
+# vLLM plays with adapters only; these are what an adapter of the tiny player learns well with.
+_FOR_VLLM: Final = ("learner.parameters=lora", "learner.learning_rate=3e-3", "algorithm.entropy_coef=0.02")
+
 
 def quickstart(
     model: str = "tiny-player",
@@ -37,6 +40,8 @@ def quickstart(
         overrides: ``key.path=value``.
     """
     changes = [f"model={_toml_string(model)}", *(() if model == "tiny-player" else _FOR_OTHER_MODELS)]
+    if model == "tiny-player" and any(each in ("engine=vllm", "engine.type=vllm") for each in overrides):
+        changes += _FOR_VLLM
     return load(QUICKSTART, data=data, overrides=[*changes, *overrides])
 
 
