@@ -87,7 +87,7 @@ def _before_and_after(view: RunView) -> "Table":
 
     table = Table(box=None, header_style="dim")
     table.add_column("against", no_wrap=True)
-    table.add_column("met in training", no_wrap=True)
+    table.add_column("met", no_wrap=True)
     table.add_column("update", justify="right")
     for name in ("games", "won", "95 % interval", "drawn", "lost", "invalid"):
         table.add_column(name, justify="right", no_wrap=True)

@@ -55,7 +55,8 @@ def _print_summary(run: "Run") -> None:
     console = Console(width=None if sys.stdout.isatty() else _PIPED_WIDTH)
     console.print(f"\n[bold]Run {run.id} completed[/]: {summary.work}", highlight=False)
     if summary.before_and_after is not None:
-        console.print("\n[bold]Before and after[/]: evaluation games, the same for both, seats taken in turn")
+        title = "evaluation games, the same for both, seats taken in turn; met: in training"
+        console.print(f"\n[bold]Before and after[/]: {title}")
         console.print(summary.before_and_after)
     if summary.ladder is not None:
         console.print("\n[bold]Rating ladder[/]: all rated games, by mu - 3 sigma")
