@@ -17,9 +17,9 @@ sick.
     are of the last three updates together, and the 99.9 % Wilson intervals of now and the best do not
     overlap.
 ``result``
-    The win rate against a fixed opponent, over at least the last 100 games, has fallen from its best: the
-    99.9 % Wilson intervals do not overlap. Results in mirror self-play cannot show this: when both seats get
-    worse, they still win half of the games.
+    The win rate against a fixed opponent, over at least the last 100 games, has fallen to half of its best,
+    and the 99.9 % Wilson intervals do not overlap. Results in mirror self-play cannot show this: when both
+    seats get worse, they still win half of the games.
 ``divergence``
     The divergence from the base model is above 1 nat per token, and above four times the median of its last
     eight measurements.
@@ -45,6 +45,10 @@ PARSED_FALL: Final = 0.05
 LEGAL_FALL: Final = 0.1
 SHARE_UPDATES: Final = 3
 RESULT_GAMES: Final = 100
+RESULT_SHARE: Final = 0.5
+"""A policy that changes its play loses to a simple opponent for a while, and finds back: a quickstart fell
+from 0.96 to 0.53 against the first legal move, for five updates.
+"""
 LOSS_GAMES: Final = 100
 DIVERGENCE_FLOOR: Final = 1.0
 DIVERGENCE_JUMP: Final = 4.0
@@ -212,7 +216,8 @@ class _Result:
         low = wilson_interval(*self._best, Z)[0]
         apart = wilson_interval(wins, total, Z)[1] < low
         now, best = wins / total, self._best[0] / self._best[1]
-        return _Finding(self._window[0][0], now < low, apart, now, best)
+        sick = apart and now <= RESULT_SHARE * best
+        return _Finding(self._window[0][0], now < low, sick, now, best)
 
     def text(self, finding: _Finding) -> str:
         environment, _, opponent = self.opponent.rpartition("/")
