@@ -1,5 +1,6 @@
 """Settings in every form that ``build`` takes become the configuration that a TOML file would give."""
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -8,12 +9,14 @@ from typing import Any
 import pytest
 
 import unstable_stream as us
+from unstable_stream.api.quickstart import quickstart
 from unstable_stream.api.settings import make_config
 from unstable_stream.api.unstable_baselines import settings_of
 from unstable_stream.errors import ConfigError, UnstableStreamError
 from unstable_stream.events import GameOutcome
 from unstable_stream.launch.preflight import check_config
 from unstable_stream.runs.config import EnvConfig, ReinforceConfig, RunConfig
+from unstable_stream.tiny_player import tiny_player_path
 
 SIMPLETAK = "SimpleTak-v0-train"
 
@@ -298,3 +301,21 @@ def test_a_file_is_loaded_and_changed(tmp_path: Path) -> None:
     assert (again.config.learner.batch_size, again.config.learner.learning_rate) == (128, 5e-4)
     with pytest.raises(ConfigError, match="cannot read"):
         us.load(tmp_path / "none.toml")
+
+
+def test_the_weight_of_the_draw_makes_no_second_opponent(tmp_path: Path) -> None:
+    run = quickstart(data=tmp_path)
+    met, measured = run.config.model_pool.fixed[0], run.config.evaluation.opponents[0]
+    assert (met.name, met.weight) == ("random-legal", 4.0)
+    assert (measured.name, measured.weight) == ("random-legal", 1.0)
+    check_config(run.config)
+
+
+def test_the_quickstart_trains_an_adapter_of_another_model(tmp_path: Path, tiny_copy: Path) -> None:
+    assert quickstart(str(tiny_copy), data=tmp_path).config.learner.parameters == "lora"
+
+
+@pytest.fixture
+def tiny_copy(tmp_path: Path) -> Path:
+    """The tiny player under a path of its own, as any model is named."""
+    return Path(shutil.copytree(tiny_player_path(), tmp_path / "model"))
