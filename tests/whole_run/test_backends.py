@@ -40,7 +40,6 @@ from unstable_stream.tracking.service_reports import Service
 pytestmark = pytest.mark.timeout(600)
 
 UPDATES = 3
-STAGES = ["checking the configuration", "loading the model", "playing the first games"]
 ON_RAY = pytest.mark.slow
 
 
@@ -107,7 +106,9 @@ async def test_a_run_stopped_in_its_middle_goes_on_and_adds_up(
             config(), data, backend=first, watch=watcher, stop=watcher.stop, progress=stages.append
         )
     assert begun.outcome == "stopped"
-    assert [stage for stage in stages if stage != "starting Ray"] == STAGES
+    assert (stages[0], stages[-1]) == ("checking the configuration", "playing the first games")
+    assert any(stage.startswith(("loading the model", "starting the first games")) for stage in stages)
+    assert any("on the CPU; memory" in stage for stage in stages)
     assert ("starting Ray" in stages) == (first == "ray")
     async with opened_log("local", data.log) as log:
         (stopped,) = (e for e in await events_of(log, begun.run_id) if isinstance(e, RunFinished))

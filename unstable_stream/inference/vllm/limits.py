@@ -1,4 +1,4 @@
-"""What the vLLM engine does not take, to check a configuration where vLLM is not installed."""
+"""The settings that the vLLM engine does not take, to check a configuration where vLLM is not installed."""
 
 from collections.abc import Mapping
 from typing import Any, Final

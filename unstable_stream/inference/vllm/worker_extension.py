@@ -1,4 +1,4 @@
-"""What this package adds to vLLM's worker processes.
+"""The code that this package adds to vLLM's worker processes.
 
 vLLM imports this module there by name (``worker_extension_cls``). Importing it starts the guard of
 :mod:`.orphan_guard`, so nothing else may import it.
