@@ -4,10 +4,18 @@ from unstable_stream.collapse import GameTally
 from unstable_stream.events import GameOutcome, SeatResult, event_id, game_id
 
 
-def seat(number: int, uid: str, reward: float, *, trained: bool = False, **others: int) -> SeatResult:
-    kind = "checkpoint" if uid.startswith("ckpt") else "scripted"
+def seat(
+    number: int, uid: str, reward: float, *, trained: bool = False, turns: int = 3, invalid_moves: int = 0
+) -> SeatResult:
     return SeatResult(
-        seat=number, model_uid=uid, kind=kind, reward=reward, rank=int(reward < 0), trained=trained, **others
+        seat=number,
+        model_uid=uid,
+        kind="checkpoint" if uid.startswith("ckpt") else "scripted",
+        reward=reward,
+        rank=int(reward < 0),
+        trained=trained,
+        turns=turns,
+        invalid_moves=invalid_moves,
     )
 
 

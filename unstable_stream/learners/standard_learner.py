@@ -464,8 +464,8 @@ class StandardLearner(Generic[SampleT, BatchT]):
     def _measure_divergence(self, samples: Sequence[SampleT]) -> dict[str, float]:
         """Estimate the divergence from the base model on a few of the samples, before training on them.
 
-        It costs two forward passes of a sixteenth of the batch in every fourth update, about one percent of
-        training.
+        It costs two forward passes of a sixteenth of the batch in every fourth update: 1.2 % of training,
+        measured with the tiny player and batches of 640.
         """
         if self._step % _DIVERGENCE_EVERY or not samples or not self.algorithm.has_base:
             return {}
