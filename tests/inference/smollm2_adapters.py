@@ -62,7 +62,9 @@ class LearnersView:
                 weights[name] = torch.randn(tensor.shape[0], rank, generator=generator) * deviation
         path.mkdir(parents=True)
         settings = LoraSettings(lora_rank=rank, lora_alpha=2 * rank)
-        (path / "adapter_config.json").write_text(json.dumps(adapter_config(self._model, settings)))
+        (path / "adapter_config.json").write_text(
+            json.dumps(adapter_config(self._policy, self._model, settings))
+        )
         save_file(weights, path / "adapter_model.safetensors")
         return Adapter(path.name, str(path))
 

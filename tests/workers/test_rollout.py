@@ -23,7 +23,7 @@ from unstable_stream.events import (
     game_id,
 )
 from unstable_stream.inference.base_model import resolve_model
-from unstable_stream.inference.engine import Engine
+from unstable_stream.inference.engine import Adapter, Engine
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.reading import read_to_end
 from unstable_stream.log.records import event_from_record, record_from_event
@@ -95,12 +95,12 @@ def started(index: int, env_id: str = ENV) -> GameStarted:
     )
 
 
-PATHS = {checkpoint_uid(0): None}
+ADAPTERS: dict[str, Adapter] = {}  # the initial policy is the base model
 
 
 async def test_a_finished_game_is_there_whole(log: LocalLog) -> None:
     games = [started(index) for index in range(3)]
-    assert await worker(log, PretendEngine()).play(games, PATHS) == 3
+    assert await worker(log, PretendEngine()).play(games, ADAPTERS) == 3
     events = await read(log)
     assert games_of(events, GameOutcome) == [0, 1, 2]
     for trajectory in (event for event in events if isinstance(event, Trajectory)):
@@ -112,7 +112,7 @@ async def test_a_finished_game_is_there_whole(log: LocalLog) -> None:
 
 async def test_a_game_its_engine_refuses_is_given_up_with_the_reason(log: LocalLog) -> None:
     engine = PretendEngine(error=EngineError("prompt of 900 tokens, context of 512"))
-    assert await worker(log, engine).play([started(0)], PATHS) == 0
+    assert await worker(log, engine).play([started(0)], ADAPTERS) == 0
     (event,) = await read(log)
     assert isinstance(event, GameAbandoned)
     assert event.reason == "prompt of 900 tokens, context of 512"
@@ -120,7 +120,7 @@ async def test_a_game_its_engine_refuses_is_given_up_with_the_reason(log: LocalL
 
 async def test_a_game_its_environment_refuses_is_given_up_and_others_go_on(log: LocalLog) -> None:
     games = [started(0, env_id="NoSuchGame-v0"), started(1)]
-    assert await worker(log, PretendEngine()).play(games, PATHS) == 1
+    assert await worker(log, PretendEngine()).play(games, ADAPTERS) == 1
     events = await read(log)
     assert (games_of(events, GameAbandoned), games_of(events, GameOutcome)) == ([0], [1])
     assert "NoSuchGame-v0" in next(event.reason for event in events if isinstance(event, GameAbandoned))
@@ -129,14 +129,14 @@ async def test_a_game_its_environment_refuses_is_given_up_and_others_go_on(log: 
 async def test_games_of_an_engine_that_died_are_neither_finished_nor_given_up(log: LocalLog) -> None:
     engine = PretendEngine(error=ServiceError("inference engine 0 failed"))
     with pytest.raises(ServiceError, match="inference engine 0 failed"):
-        await worker(log, engine).play([started(0)], PATHS)
+        await worker(log, engine).play([started(0)], ADAPTERS)
     assert await read(log) == []
 
 
 async def test_cancelling_gives_up_exactly_those_games_once(log: LocalLog) -> None:
     engine = PretendEngine(is_open=False)
     player = worker(log, engine)
-    playing = asyncio.ensure_future(player.play([started(index) for index in range(4)], PATHS))
+    playing = asyncio.ensure_future(player.play([started(index) for index in range(4)], ADAPTERS))
     await until(lambda: engine.asked == 4)
     wanted = [game_id(RUN, "train", index) for index in (1, 3)]
     await asyncio.gather(*(player.cancel([*wanted, "no-such-game"], "training finished") for _ in range(3)))
@@ -150,7 +150,7 @@ async def test_cancelling_gives_up_exactly_those_games_once(log: LocalLog) -> No
 
 async def test_a_game_cancelled_before_its_first_move_is_given_up_too(log: LocalLog) -> None:
     player = worker(log, PretendEngine())
-    playing = asyncio.ensure_future(player.play([started(0)], PATHS))
+    playing = asyncio.ensure_future(player.play([started(0)], ADAPTERS))
     while not player._games:  # the game's task exists, but has not run yet
         await asyncio.sleep(0)
     await player.cancel([game_id(RUN, "train", 0)], "changed our mind")

@@ -58,8 +58,6 @@ class Checkpoint(Event, frozen=True, kw_only=True, tag="checkpoint"):
     """Size of the weight file, bytes."""
     base_model: str = ""
     """The model that training began with."""
-    parameters: str = "lora"
-    """The trained parameters: ``lora``, the weights are an adapter; ``all``, they are a whole model."""
     lora: dict[str, Any] = msgspec.field(default_factory=dict)
     """LoRA configuration; empty if all parameters are trained."""
     parent_uid: str | None = None
@@ -67,6 +65,8 @@ class Checkpoint(Event, frozen=True, kw_only=True, tag="checkpoint"):
     probe: AdapterProbe | None = None
     """Sequences that engines score before they play with the adapter; ``None``: there is no adapter, or the
     version that recorded it had no probes."""
+    parameters: str = "lora"
+    """The trained parameters: ``lora``, the weights are an adapter; ``all``, they are a whole model."""
 
 
 class AdapterProof(Event, frozen=True, kw_only=True, tag="adapter-proof"):

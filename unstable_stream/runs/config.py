@@ -585,7 +585,7 @@ class RunConfig(_Section):
                 'learner.parameters="all": vLLM holds one whole model, and past checkpoints play beside the '
                 'newest: use engine.type="transformers", or learner.parameters="lora"'
             )
-        if self.learner.parameters == "all" and getattr(self.algorithm, "kl_coef", 0):
+        if self.learner.parameters == "all" and getattr(self.algorithm, "kl_coef", None):
             raise ValueError(
                 'algorithm.kl_coef compares with the base model, which learner.parameters="all" changes: '
                 'set it to 0, or learner.parameters="lora"'
