@@ -39,7 +39,7 @@ def test_opponents_keep_their_places_whoever_played_last() -> None:
     for number, (opponent, reward) in enumerate(first):
         view.apply(evaluated(number, opponent, 0, reward))
     line = _plain(view, 12, "playing the first games")
-    assert line.endswith("won 100% of 1 vs random-legal at update 0, 100% of 1 vs first-legal at update 0")
+    assert line.endswith("won at update 0: 100% of 1 vs random-legal, 100% of 1 vs first-legal")
     view.apply(evaluated(2, "first-legal", 2, -1.0))
     line = _plain(view, 12, "playing the first games")
     assert line.endswith("won 100% of 1 vs random-legal at update 0, 0% of 1 vs first-legal at update 2")

@@ -237,16 +237,20 @@ def _plain(view: RunView, elapsed_s: float, stage: str) -> str:
         f"games {view.games['train']} train {view.games['eval']} eval ({games_per_s:.0f}/s)",
     ]
     if view.evaluations:
-        parts.append(f"won {', '.join(_results(view))}")
+        parts.append(_results(view))
     return "  ".join(parts)
 
 
-def _results(view: RunView) -> list[str]:
+def _results(view: RunView) -> str:
     """Return the newest result against each opponent, always in the same order."""
     several = len({env_id for env_id, _ in view.opponents()}) > 1
-    results = []
-    for env_id, opponent in view.opponents():
-        iteration, score = view.latest_evaluation(env_id, opponent)
-        where = f" ({env_id})" if several else ""
-        results.append(f"{score.win_rate:.0%} of {score.games} vs {opponent}{where} at update {iteration}")
-    return results
+    newest = {key: view.latest_evaluation(*key) for key in view.opponents()}
+    one_update = len({iteration for iteration, _ in newest.values()}) == 1
+    results = [
+        f"{score.win_rate:.0%} of {score.games} vs {opponent}"
+        + (f" ({env_id})" if several else "")
+        + ("" if one_update else f" at update {iteration}")
+        for (env_id, opponent), (iteration, score) in newest.items()
+    ]
+    when = f" at update {next(iter(newest.values()))[0]}:" if one_update else ""
+    return f"won{when} {', '.join(results)}"
