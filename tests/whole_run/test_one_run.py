@@ -44,8 +44,10 @@ def test_it_says_what_it_waits_for_and_how_it_goes_on_stderr(finished_run: Finis
     )
     loading = re.compile(r"loading the model: (learner|engine|learner and engine)$|starting the first games$")
     assert [line for line in lines if loading.match(line)]
-    placed = ("learner: on the CPU", "engine 0: on the CPU")
-    shown = [line for line in lines if line not in stages and line not in placed and not loading.match(line)]
+    placed = re.compile(r"learner and engine on the CPU; memory .* at the start, .* at most, .* free$")
+    assert [line for line in lines if placed.match(line)]
+    told = (placed, loading)
+    shown = [line for line in lines if line not in stages and not any(kind.match(line) for kind in told)]
     assert shown
     assert [line for line in shown if not progress.match(line)] == []
 
@@ -57,9 +59,9 @@ def test_it_ends_with_its_results_and_with_commands_that_work(finished_run: Fini
     assert f"{games.count('train'):,} training games, {games.count('eval'):,} evaluation games" in told
     for heading in ("Before and after", "Rating ladder"):
         assert heading in told
-    for opponent in ("random-legal", "first-legal"):
+    for opponent, met in (("random-legal", "yes"), ("first-legal", "yes"), ("minimax-2", "never")):
         rows = [line.split() for line in told.splitlines() if line.strip().startswith(opponent)]
-        assert rows[0][1:3] == ["0", "6"]  # update and games
+        assert rows[0][1:4] == [met, "0", "6"]  # whether it was trained against, update and games
     commands = [line.split() for line in told.splitlines() if line.startswith("  unstable-stream ")]
     assert [command[1] for command in commands] == _NEXT
     (why,) = [command for command in commands if command[1] == "why"]
@@ -120,7 +122,8 @@ def test_evaluation_games_are_fixed_balanced_and_never_trained_on(finished_run: 
             assert not any(seat.trained for seat in game.seats)
     assert not train_seeds & {seed for plan in plans.values() for seed, _ in plan}
     evaluated = [checkpoint_uid(iteration) for iteration in (0, 2, UPDATES)]
-    assert set(plans) == {(uid, name) for uid in evaluated for name in ("random-legal", "first-legal")}
+    opponents = ("random-legal", "first-legal", "minimax-2")
+    assert set(plans) == {(uid, name) for uid in evaluated for name in opponents}
     for (uid, _), plan in plans.items():
         assert len({seed for seed, _ in plan}) == len(plan) == (4 if uid == checkpoint_uid(2) else 6)
         seats = Counter(seat for _, seat in plan)

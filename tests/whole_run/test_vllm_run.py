@@ -20,7 +20,12 @@ pytestmark = [
 
 async def test_a_run_on_vllm_trains_on_what_vllm_sampled(tmp_path: Path) -> None:
     # One optimizer step: a second one would already see a changed policy.
-    few = ("learner.iterations=3", "learner.optimizer_steps=1", "evaluation.first_last_games=4")
+    few = (
+        'learner.parameters="lora"',
+        "learner.iterations=3",
+        "learner.optimizer_steps=1",
+        "evaluation.first_last_games=4",
+    )
     run = LaunchedRun.train(tmp_path, *few)
     run.add("--engine", "vllm")
     async with run:

@@ -53,7 +53,7 @@ class Stage:
         """Set the present stage."""
         self.text = text
         if not self.shown:
-            self._console.print(text, style="dim", highlight=False)
+            self._console.print(text, style="dim", highlight=False, soft_wrap=True)
 
 
 async def watch_run(
