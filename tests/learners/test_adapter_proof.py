@@ -1,5 +1,6 @@
 """Engines reproduce what the learner computed with an adapter before they play with it, or refuse it."""
 
+import contextlib
 import hashlib
 import importlib.util
 import os
@@ -17,8 +18,8 @@ from tests.learners.conftest import Learner, MakeLearner
 from tests.learners.samples import make_samples
 from unstable_stream.adapter_format import WEIGHTS_FILE
 from unstable_stream.errors import AdapterError
-from unstable_stream.events import AdapterProbe, unpack_floats
-from unstable_stream.inference.adapter_proof import proof_tolerance
+from unstable_stream.events import AdapterProbe, ProbeSequence, pack_floats, pack_tokens, unpack_floats
+from unstable_stream.inference.adapter_proof import AdapterProver, proof_tolerance
 from unstable_stream.inference.engine import (
     Adapter,
     AdapterResult,
@@ -82,12 +83,12 @@ async def check_all(engine: Engine, adapters: list[Adapter], tmp_path: Path) -> 
         assert result.difference is not None
         assert result.base_difference is not None
         assert result.difference <= 0.001
-        assert result.tolerance == proof_tolerance("float32", "float32")
+        assert result.tolerance == proof_tolerance("float32", "float32") * max(1.0, result.base_difference)
         assert result.base_difference > result.tolerance
         assert result.sha256 in (first.sha256, second.sha256)
     # Other uids: an engine holds one path for each.
     base = without_effect(first, tmp_path / "base")
-    with pytest.raises(AdapterError, match=r"'ghost'.*answers like the base model.*expected at most 0\.01"):
+    with pytest.raises(AdapterError, match=r"'ghost'.*answers like the base model.*expected at most 0\.0"):
         await play(engine, Adapter("ghost", base.path, base.sha256, base.probe))
     with pytest.raises(AdapterError, match=r"'mixed'.*answers like another adapter"):
         await play(engine, Adapter("mixed", second.path, second.sha256, first.probe))
@@ -143,6 +144,32 @@ async def test_vllm_plays_proven_adapters_only(
         await engine.close()
         os.environ.clear()
         os.environ.update(environment)
+
+
+@pytest.mark.parametrize(
+    ("base", "adapter", "engine", "result"),
+    [
+        (-2.0, -1.8, -1.7, "proven"),  # 0.1 of 0.2 nats
+        (-2.0, -1.8, -1.5, "failed"),  # 0.3 of 0.2
+        (-5.0, -2.0, -2.5, "proven"),  # 0.5 of 0.6: the adapter is 3 nats away
+        (-5.0, -2.0, -2.7, "failed"),  # 0.7 of 0.6
+        (-5.0, -2.0, -5.0, "failed"),  # the base model
+    ],
+)
+def test_an_adapter_far_from_its_base_model_may_round_by_more(
+    base: float, adapter: float, engine: float, result: str
+) -> None:
+    sequence = ProbeSequence(
+        prompt_token_ids=pack_tokens([1]),
+        completion_token_ids=pack_tokens([2]),
+        logprobs=pack_floats([adapter]),
+        base_logprobs=pack_floats([base]),
+    )
+    prover = AdapterProver("bfloat16")
+    probe = AdapterProbe(dtype="bfloat16", sequences=(sequence,))
+    with contextlib.suppress(AdapterError):
+        prover.judge(Adapter("ckpt-000001", "/nowhere"), probe, [[engine]], 0.0)
+    assert [found.result for found in prover.take()] == [result]
 
 
 def test_measuring_a_probe_changes_nothing(make_learner: MakeLearner, tmp_path: Path) -> None:

@@ -26,12 +26,16 @@ _TOLERANCES: Final = {"float32": 0.01, "float16": 0.05, "bfloat16": 0.2}
 Measured on ordinary text: two implementations in float32 differ by less than 0.001 (transformers, vLLM on a
 CPU); SmolLM2-135M against float32 by 0.007 in float16, 0.053 in bfloat16 and 0.040 under autocast. The
 tolerances are about four times that and more, because larger models round more often. The mean square decides
-and not the largest difference, which has a long tail under rounding noise.
+and not the largest difference, which has a long tail under rounding noise. For an adapter that is more than a
+nat away from the base model the tolerance is this part of the distance: in a run of SmolLM2-135M in bfloat16
+whose adapters were 2 to 3.5 nats away, engine and learner differed by up to 0.16.
 """
 
 
 def proof_tolerance(learner_dtype: str, engine_dtype: str) -> float:
-    """Return the largest root mean square difference, in nats, that still proves an adapter."""
+    """Return the largest root mean square difference, in nats, that still proves an adapter close to its base
+    model.
+    """
     coarsest = max(_TOLERANCES.values())
     return max(_TOLERANCES.get(dtype, coarsest) for dtype in (learner_dtype, engine_dtype))
 
@@ -101,10 +105,11 @@ class AdapterProver:
         engine = np.concatenate([np.asarray(scores, dtype=np.float64) for scores in found])
         learner = _joined(probe.sequences, "logprobs")
         base = _joined(probe.sequences, "base_logprobs")
-        tolerance = proof_tolerance(probe.dtype, self._dtype)
         difference = _rms(engine - learner)
         largest = float(np.abs(engine - learner).max())
         apart = _rms(learner - base)
+        # An adapter that changes much makes large logits, which round by more.
+        tolerance = proof_tolerance(probe.dtype, self._dtype) * max(1.0, apart)
         proven = difference <= tolerance  # false for what is not a number
         self._note(
             adapter,
@@ -126,7 +131,7 @@ class AdapterProver:
         raise AdapterError(
             f"adapter {adapter.uid!r} at {adapter.path}: the engine {reason}. Its log-probabilities of the "
             f"checkpoint's probe differ from the learner's by {difference:.2g} nats (root mean square; the "
-            f"largest by {largest:.2g}), expected at most {tolerance:g} ({probe.dtype} in the learner, "
+            f"largest by {largest:.2g}), expected at most {tolerance:.2g} ({probe.dtype} in the learner, "
             f"{self._dtype} in the engine); no game is played with it, and the engine must be started anew"
         )
 
