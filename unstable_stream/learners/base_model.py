@@ -1,16 +1,17 @@
-"""Load the model that training begins with, so that it computes the same in training as in an engine."""
+"""Load the model that training begins with, as engines compute it, and weights into a policy."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import torch
 import transformers
+from torch import Tensor, nn
 from transformers.utils import logging as transformers_logging
 
 from unstable_stream.errors import LearnerError
 
-__all__ = ["load_base_model"]
+__all__ = ["copy_weights", "load_base_model"]
 
 _NOISE: Final = ("drop", "jitter")
 """Parts of the names that configurations of transformers have for what is random in training only."""
@@ -34,6 +35,29 @@ def load_base_model(model_name: str, dtype: torch.dtype) -> Any:  # a transforme
         ) from error
     _check_same_in_training(model)
     return model
+
+
+def copy_weights(
+    own: Mapping[str, nn.Parameter], weights: Mapping[str, Tensor], *, origin: str, expected: str
+) -> None:
+    """Copy saved tensors into a policy's parameters of the same names.
+
+    Raises:
+        LearnerError: names or shapes differ; says what ``origin`` does not fit and what was ``expected``.
+    """
+    wrong = sorted(
+        name
+        for name in own.keys() | weights.keys()
+        if name not in own or name not in weights or own[name].shape != weights[name].shape
+    )
+    if wrong:
+        raise LearnerError(
+            f"{origin} does not fit this policy: {len(wrong)} tensors differ in name or shape, "
+            f"first {wrong[0]}; expected {expected}"
+        )
+    with torch.no_grad():
+        for name, parameter in own.items():
+            parameter.copy_(weights[name])
 
 
 def _switch_noise_off(config: Any) -> None:  # transformers publishes no types

@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from unstable_stream.adapter_format import CONFIG_FILE, REMEDY, WEIGHTS_FILE, adapter_scale, refused_fields
 from unstable_stream.errors import LearnerError
-from unstable_stream.learners.base_model import load_base_model
+from unstable_stream.learners.base_model import copy_weights, load_base_model
 
 __all__ = [
     "ALL_PROJECTIONS",
@@ -146,19 +146,12 @@ def adapter_weights(model: nn.Module) -> dict[str, Tensor]:
 def load_adapter_weights(model: nn.Module, weights: Mapping[str, Tensor], *, origin: str) -> None:
     """Copy an adapter's tensors into the model; raises :class:`LearnerError` if names or shapes differ."""
     own = {_file_name(name): parameter for name, parameter in _adapter_parameters(model).items()}
-    wrong = sorted(
-        name
-        for name in own.keys() | weights.keys()
-        if name not in own or name not in weights or own[name].shape != weights[name].shape
+    copy_weights(
+        own,
+        weights,
+        origin=f"adapter {origin}",
+        expected="the same base model, lora_rank, target_modules and last_layers",
     )
-    if wrong:
-        raise LearnerError(
-            f"adapter {origin} does not fit this policy: {len(wrong)} tensors differ in name or shape, "
-            f"first {wrong[0]}; expected the same base model, lora_rank and target_modules"
-        )
-    with torch.no_grad():
-        for name, parameter in own.items():
-            parameter.copy_(weights[name])
 
 
 def load_adapter_directory(model: nn.Module, directory: Path, settings: LoraSettings) -> None:

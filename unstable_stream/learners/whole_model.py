@@ -8,8 +8,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
-from unstable_stream.errors import LearnerError
-from unstable_stream.learners.base_model import load_base_model
+from unstable_stream.learners.base_model import copy_weights, load_base_model
 
 __all__ = ["build_whole_policy", "load_whole_weights", "model_config", "tokenizer_files", "whole_weights"]
 
@@ -30,19 +29,7 @@ def whole_weights(model: nn.Module) -> dict[str, Tensor]:
 def load_whole_weights(model: nn.Module, weights: Mapping[str, Tensor], *, origin: str) -> None:
     """Copy saved parameters into the model; raises :class:`LearnerError` if names or shapes differ."""
     own = dict(model.named_parameters())
-    wrong = sorted(
-        name
-        for name in own.keys() | weights.keys()
-        if name not in own or name not in weights or own[name].shape != weights[name].shape
-    )
-    if wrong:
-        raise LearnerError(
-            f"model {origin} does not fit this policy: {len(wrong)} tensors differ in name or shape, "
-            f"first {wrong[0]}; expected a checkpoint of the same base model"
-        )
-    with torch.no_grad():
-        for name, parameter in own.items():
-            parameter.copy_(weights[name])
+    copy_weights(own, weights, origin=f"model {origin}", expected="a checkpoint of the same base model")
 
 
 def model_config(model: Any) -> dict[str, Any]:  # a transformers model
