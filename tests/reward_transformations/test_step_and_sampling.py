@@ -13,6 +13,7 @@ from unstable_stream.events import Step
 from unstable_stream.reward_transformations import (
     ComposeSamplingRewardTransforms,
     ComposeStepRewardTransforms,
+    Discount,
     NormalizeRewards,
     NormalizeRewardsByEnv,
     PenaltyForInvalidMove,
@@ -53,6 +54,16 @@ def test_format_and_invalid_move_rewards_add_up() -> None:
     assert [stack(view, index, 10.0) for index in range(3)] == [12.5, 11.0, 9.0]
     assert [RewardForFormat(0.5, -0.25)(view, index, 0.0) for index in range(3)] == [0.5, -0.25, -0.25]
     assert ComposeStepRewardTransforms([])(view, 0, -1.0) == -1.0
+
+
+def test_earlier_turns_are_discounted() -> None:
+    view = TrajectoryView(make_trajectory(turns=[make_turn(index) for index in range(3)]))
+    assert [Discount(0.5)(view, index, -2.0) for index in range(3)] == [-0.5, -1.0, -2.0]
+    assert [Discount(1.0)(view, index, -2.0) for index in range(3)] == [-2.0, -2.0, -2.0]
+    assert [Discount(0.0)(view, index, -2.0) for index in range(3)] == [0.0, 0.0, -2.0]
+    for gamma in (-0.1, 1.1, math.nan):
+        with pytest.raises(ConfigError, match=r"Discount: gamma is .*, expected 0 to 1"):
+            Discount(gamma)
 
 
 class _Broken(StepRewardTransform):

@@ -70,7 +70,10 @@ KINDS: Final[Mapping[str, Kind]] = {
             "rewards.step",
             "__call__(trajectory: TrajectoryView, step_index: int, base_reward: float) -> float",
             "step_transformation.py",
-            {name: f"{_REWARDS}.step:{name}" for name in ("RewardForFormat", "PenaltyForInvalidMove")},
+            {
+                name: f"{_REWARDS}.step:{name}"
+                for name in ("RewardForFormat", "PenaltyForInvalidMove", "Discount")
+            },
         ),
         Kind(
             "sampling_transformation",

@@ -25,6 +25,7 @@ from unstable_stream.reward_transformations.sampling import (
 )
 from unstable_stream.reward_transformations.step import (
     ComposeStepRewardTransforms,
+    Discount,
     PenaltyForInvalidMove,
     RewardForFormat,
     StepRewardTransform,
@@ -35,6 +36,7 @@ __all__ = [
     "ComposeFinalRewardTransforms",
     "ComposeSamplingRewardTransforms",
     "ComposeStepRewardTransforms",
+    "Discount",
     "FinalRewardTransform",
     "NormalizeRewards",
     "NormalizeRewardsByEnv",

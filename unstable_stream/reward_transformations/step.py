@@ -20,6 +20,7 @@ from unstable_stream.reward_transformations.transform import (
 
 __all__ = [
     "ComposeStepRewardTransforms",
+    "Discount",
     "PenaltyForInvalidMove",
     "RewardForFormat",
     "StepRewardTransform",
@@ -153,3 +154,27 @@ class PenaltyForInvalidMove(_Bonus):
     def __call__(self, trajectory: TrajectoryView, step_index: int, base_reward: float) -> float:
         bad = trajectory.format_feedbacks[step_index].get("invalid_move", False)
         return base_reward + (self.penalty if bad else self.reward)
+
+
+class Discount(StepRewardTransform):
+    """Multiplies the reward by ``gamma`` once for each later turn of the seat: the last turn keeps all of it.
+
+    With the game's result as the only reward this is the discounted return of Sutton and Barto (Reinforcement
+    Learning, 2nd edition, 2018, equation 3.8). A small ``gamma`` says that a game is decided by its last turns.
+    """
+
+    def __init__(self, gamma: float) -> None:
+        """Set up.
+
+        Args:
+            gamma: the discount, 0 to 1; 1 changes nothing.
+
+        Raises:
+            ConfigError: ``gamma`` is outside its bounds.
+        """
+        if not 0.0 <= gamma <= 1.0:
+            raise ConfigError(f"Discount: gamma is {gamma}, expected 0 to 1")
+        self.gamma = gamma
+
+    def __call__(self, trajectory: TrajectoryView, step_index: int, base_reward: float) -> float:
+        return base_reward * float(self.gamma ** (trajectory.num_turns - 1 - step_index))
