@@ -7,7 +7,15 @@ import pytest
 
 from tests.archive.history import made_up_run, stored
 from unstable_stream.archive import ArchiveWriter
-from unstable_stream.events import Event, GameOutcome, RecordRejected, Trajectory, event_id, game_id
+from unstable_stream.events import (
+    CollapseWarning,
+    Event,
+    GameOutcome,
+    RecordRejected,
+    Trajectory,
+    event_id,
+    game_id,
+)
 
 ATTACK = (
     "</script></pre><img src=x onerror=\"document.title='hacked'\"><script>document.title='hacked'</script>"
@@ -42,6 +50,19 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
         offset=5,
         reason="EventDecodeError: malformed <b>JSON</b>",
     )
+    warning = CollapseWarning(
+        event_id=event_id("run-a", "collapse-warning", "5", "legal_fraction"),
+        run_id="run-a",
+        occurred_at_ms=1_700_000_000_000,
+        update=5,
+        began=3,
+        fork_at=2,
+        rule="illegal",
+        signal="legal_fraction",
+        value=0.6,
+        reference=0.97,
+        text="60% of the answers are legal moves, down from 97%",
+    )
     with ArchiveWriter(path) as writer:
-        writer.write(stored([*events, rejected, *made_up_run("run-b", updates=2, finished=False)]))
+        writer.write(stored([*events, rejected, warning, *made_up_run("run-b", updates=2, finished=False)]))
     return path

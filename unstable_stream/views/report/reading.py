@@ -61,6 +61,10 @@ _QUERIES: Mapping[str, str] = {
         SELECT reason, count(*) AS steps FROM update_steps WHERE run_id = $run AND fate = 'dropped'
         GROUP BY reason ORDER BY steps DESC
     """,
+    "collapses": """
+        SELECT update, began, fork_at, text FROM collapse_warnings WHERE run_id = $run
+        ORDER BY update, rule LIMIT 20
+    """,
     "ladder": "FROM rating_ladder WHERE run_id = $run ORDER BY env_id, conservative DESC",
     "ratios": "FROM importance_ratios WHERE run_id = $run ORDER BY update",
     "payoff": """
@@ -148,6 +152,8 @@ class RunFacts:
     staleness: Sequence[Row]
     ratios: Sequence[Row]
     drops: Sequence[Row]
+    collapses: Sequence[Row]
+    """Warnings of a collapse."""
     ladder: Sequence[Row]
     ladder_over_time: Sequence[Row]
     payoff: Sequence[Row]
