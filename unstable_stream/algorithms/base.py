@@ -50,6 +50,8 @@ class TokenBatch:
     """int64[N]: the row of the token."""
     row_advantages: Tensor
     """float32[B]"""
+    shared_prefix: int = 0
+    """Number of tokens with which all rows begin, and which predict no trained token."""
 
 
 class BaseAlgo(RemembersArguments, ABC):
@@ -138,6 +140,7 @@ class BaseAlgo(RemembersArguments, ABC):
             advantages=self._tensor(row_advantages[rows]),
             rows=self._tensor(rows),
             row_advantages=self._tensor(row_advantages),
+            shared_prefix=_shared_prefix(input_ids[:, : int(prompts.min()) - 1]),
         )
 
     def score(self, batch: TokenBatch, *, entropy_grad: bool = False) -> tuple[Tensor, Tensor]:
@@ -147,7 +150,12 @@ class BaseAlgo(RemembersArguments, ABC):
         request, because that costs another pass over the vocabulary.
         """
         return self._scorer(
-            batch.input_ids, batch.positions, batch.targets, batch.temperatures, entropy_grad=entropy_grad
+            batch.input_ids,
+            batch.positions,
+            batch.targets,
+            batch.temperatures,
+            entropy_grad=entropy_grad,
+            shared_prefix=batch.shared_prefix,
         )
 
     def score_base(self, batch: TokenBatch) -> Tensor:
@@ -165,7 +173,13 @@ class BaseAlgo(RemembersArguments, ABC):
                 "train a LoRA adapter, or set kl_coef = 0"
             )
         with torch.no_grad(), self._without_adapter():
-            return self._scorer(batch.input_ids, batch.positions, batch.targets, batch.temperatures)[0]
+            return self._scorer(
+                batch.input_ids,
+                batch.positions,
+                batch.targets,
+                batch.temperatures,
+                shared_prefix=batch.shared_prefix,
+            )[0]
 
     def divergence(self, samples: Sequence[TrainingSample]) -> Tensor:
         """Estimate the divergence KL(policy || base model) at each trained token, float32[N], in nats.
@@ -218,6 +232,12 @@ class BaseAlgo(RemembersArguments, ABC):
 
     def _tensor(self, array: NDArray[np.int64] | NDArray[np.float32]) -> Tensor:
         return torch.from_numpy(array).to(self.device, non_blocking=True)
+
+
+def _shared_prefix(rows: NDArray[np.int64]) -> int:
+    """Return the number of leading columns that are alike in all rows."""
+    alike = (rows == rows[0]).all(axis=0)
+    return int(alike.argmin()) if not alike.all() else len(alike)
 
 
 def divergence_k3(logprobs: Tensor, reference: Tensor) -> Tensor:

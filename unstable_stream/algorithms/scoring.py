@@ -4,8 +4,14 @@ A causal language model spends most of its memory on logits: a row of vocabulary
 in the prompt. Here the decoder runs on the whole input, but the output head runs only on the states that
 predict a trained token, in chunks. Chunks after the first are computed again in the backward pass, so only
 one chunk of logits is in memory at a time.
+
+The prompts of one game begin alike: with its rules, or with a worked example. What all rows of a micro-batch
+begin with runs through the decoder once, as a row of its own, and the other tokens of each row attend to its
+keys and values. Gradients flow back through them, so the result is that of whole rows. "Prefix Grouper" (Liu
+et al., arXiv:2506.05433) does this for the answers to one prompt.
 """
 
+import inspect
 from typing import Any, Final
 
 import torch
@@ -19,6 +25,9 @@ __all__ = ["CompletionScorer"]
 
 _CHUNK_ELEMENTS: Final = 2**24
 """Logits per chunk: 64 MB in float32."""
+
+_LEAST_SAVING: Final = 0.1
+"""Share of a micro-batch's tokens that sharing its prefix must save: below it the second pass costs more."""
 
 _PROBE_TOKENS: Final = (1, 2, 3, 0)
 _PROBE_TOLERANCE: Final = 0.05
@@ -52,7 +61,9 @@ class CompletionScorer:
         self._scale = getattr(config, "logit_scale", None) or 1.0
         self._scale /= getattr(config, "logits_scaling", None) or 1.0
         self._always_recompute = always_recompute
+        self._model = hf_model
         self._probe(model)
+        self._shares_prefix = not always_recompute and self._probe_sharing()
 
     def __call__(
         self,
@@ -62,6 +73,7 @@ class CompletionScorer:
         temperatures: Tensor,
         *,
         entropy_grad: bool = False,
+        shared_prefix: int = 0,
     ) -> tuple[Tensor, Tensor]:
         """Return log-probability and entropy of each target, float32[N] both.
 
@@ -71,9 +83,9 @@ class CompletionScorer:
             targets: int64[N].
             temperatures: float32[N], the divisors of the logits.
             entropy_grad: true if the entropy must be differentiable.
+            shared_prefix: number of tokens with which all rows begin. None of ``positions`` is among them.
         """
-        states = self._decoder(input_ids=input_ids, use_cache=False).last_hidden_state
-        states = states.reshape(-1, states.shape[-1]).index_select(0, positions)
+        states = self._states(input_ids, positions, shared_prefix)
         chunk = max(1, _CHUNK_ELEMENTS // self._head.weight.shape[0])
         if len(positions) <= chunk and not self._always_recompute:
             return self._score(states, targets, temperatures, entropy_grad)
@@ -89,6 +101,29 @@ class CompletionScorer:
             for start in range(0, len(positions), chunk)
         ]
         return torch.cat([logprobs for logprobs, _ in parts]), torch.cat([entropy for _, entropy in parts])
+
+    def _states(self, input_ids: Tensor, positions: Tensor, shared_prefix: int) -> Tensor:
+        """Return the decoder's state at each position, [N, hidden]."""
+        rows, width = input_ids.shape
+        saving = shared_prefix * (rows - 1) / (rows * width)
+        # A model that recomputes its activations would fill the cache twice.
+        recomputes = getattr(self._model, "is_gradient_checkpointing", False)
+        if not self._shares_prefix or recomputes or saving < _LEAST_SAVING:
+            states = self._decoder(input_ids=input_ids, use_cache=False).last_hidden_state
+        else:
+            states = self._states_after(input_ids, shared_prefix)
+            positions = positions - (positions // width + 1) * shared_prefix
+        return states.reshape(-1, states.shape[-1]).index_select(0, positions)
+
+    def _states_after(self, input_ids: Tensor, shared_prefix: int) -> Tensor:
+        """Return the decoder's states after what all rows begin with, [B, T - shared_prefix, hidden]."""
+        cache = self._decoder(input_ids=input_ids[:1, :shared_prefix], use_cache=True).past_key_values
+        cache.batch_repeat_interleave(len(input_ids))
+        rest = input_ids[:, shared_prefix:]
+        states: Tensor = self._decoder(
+            input_ids=rest, past_key_values=cache, use_cache=True
+        ).last_hidden_state
+        return states
 
     def _logits(self, states: Tensor) -> Tensor:
         logits: Tensor = self._head(states).float()
@@ -127,3 +162,27 @@ class CompletionScorer:
                 f"by {difference:.3g} on a probe; expected at most {tolerance:.3g}. "
                 f"Use another base model, or teach {__name__} its scaling"
             )
+
+    def _probe_sharing(self) -> bool:
+        """Whether the decoder keeps a plain cache of keys and values, and computes the same with it."""
+        parameters = inspect.signature(self._decoder.forward).parameters
+        if "past_key_values" not in parameters or getattr(self._model, "is_gradient_checkpointing", False):
+            return False
+        first, second, *rest = _PROBE_TOKENS
+        tokens = torch.tensor([[first, second, *rest], [first, second, *reversed(rest)]])
+        tokens = tokens.to(self._head.weight.device)
+        training = self._model.training
+        self._model.eval()
+        try:
+            with torch.no_grad():
+                whole = self._decoder(input_ids=tokens, use_cache=True)
+                # A window or a recurrent state is another matter: the rows are computed whole.
+                layers = getattr(whole.past_key_values, "layers", None)
+                if not layers or any(type(layer).__name__ != "DynamicLayer" for layer in layers):
+                    return False
+                shared = self._states_after(tokens, 2).float()
+        finally:
+            self._model.train(training)
+        expected = whole.last_hidden_state[:, 2:].float()
+        rounding = torch.finfo(self._head.weight.dtype).eps * expected.abs().max()
+        return bool((expected - shared).abs().max() <= _PROBE_TOLERANCE + _PROBE_ROUNDINGS * rounding)

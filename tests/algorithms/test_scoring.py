@@ -1,0 +1,160 @@
+"""What a micro-batch's rows begin with is computed once: the same numbers and gradients, fewer tokens."""
+
+from itertools import takewhile
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM, Gemma2Config, LlamaConfig, Qwen3Config
+
+from unstable_stream.algorithms import Reinforce, TokenBatch, TrainingSample
+from unstable_stream.algorithms.scoring import CompletionScorer
+
+VOCABULARY = 24
+SHAPE: dict[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "initializer_range": 0.3,
+    "pad_token_id": 0,
+}
+
+
+def policy(config_class: type = LlamaConfig, **overrides: Any) -> nn.Module:
+    torch.manual_seed(0)
+    return AutoModelForCausalLM.from_config(config_class(**SHAPE | overrides)).train()
+
+
+def sample(number: int, prompt: list[int], completion: list[int]) -> TrainingSample:
+    return TrainingSample(
+        step_id=str(number),
+        prompt_token_ids=np.array(prompt, dtype=np.int32),
+        completion_token_ids=np.array(completion, dtype=np.int32),
+        logprobs=np.full(len(completion), -1.0, dtype=np.float32),
+        advantage=1.0,
+    )
+
+
+def tensors(samples: list[TrainingSample]) -> TokenBatch:
+    algorithm = Reinforce()
+    algorithm.device, algorithm.max_train_len = torch.device("cpu"), None
+    return algorithm.prepare_batch(samples)
+
+
+def scored(
+    model: nn.Module, batch: TokenBatch, shared_prefix: int
+) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    """Log-probabilities, entropies, and the gradient of a sum in which each token has a weight of its own."""
+    model.zero_grad()
+    logprobs, entropies = CompletionScorer(model)(
+        batch.input_ids,
+        batch.positions,
+        batch.targets,
+        batch.temperatures,
+        entropy_grad=True,
+        shared_prefix=shared_prefix,
+    )
+    weights = torch.arange(1.0, len(logprobs) + 1)
+    (weights * (logprobs + 0.1 * entropies)).sum().backward()  # type: ignore[no-untyped-call]
+    gradients = {name: one.grad for name, one in model.named_parameters() if one.grad is not None}
+    return logprobs.detach(), entropies.detach(), gradients
+
+
+def tokens_computed(model: Any, batch: TokenBatch) -> int:
+    """How many tokens go through the decoder for one scoring of the batch."""
+    scorer = CompletionScorer(model)
+    counts = []
+    decoder = model.get_decoder()
+    with decoder.register_forward_pre_hook(
+        lambda _module, _args, kwargs: counts.append(kwargs["input_ids"].numel()), with_kwargs=True
+    ):
+        scorer(
+            batch.input_ids,
+            batch.positions,
+            batch.targets,
+            batch.temperatures,
+            shared_prefix=batch.shared_prefix,
+        )
+    return sum(counts)
+
+
+tokens = st.integers(1, VOCABULARY - 1)
+rows = st.lists(
+    st.tuples(st.lists(tokens, min_size=1, max_size=6), st.lists(tokens, min_size=1, max_size=3)),
+    min_size=1,
+    max_size=5,
+)
+
+
+@settings(max_examples=25, deadline=None)
+@given(prefix=st.lists(tokens, max_size=8), ends=rows)
+def test_the_shared_prefix_is_what_all_prompts_begin_with_but_their_last_token(
+    prefix: list[int], ends: list[tuple[list[int], list[int]]]
+) -> None:
+    prompts = [prefix + prompt for prompt, _ in ends]
+    batch = tensors(
+        [sample(number, prefix + prompt, completion) for number, (prompt, completion) in enumerate(ends)]
+    )
+    columns = zip(*(prompt[:-1] for prompt in prompts), strict=False)
+    assert batch.shared_prefix == len(list(takewhile(lambda column: len(set(column)) == 1, columns)))
+
+
+@pytest.mark.parametrize("config_class", [LlamaConfig, Qwen3Config])
+@settings(max_examples=15, deadline=None)
+@given(prefix=st.lists(tokens, min_size=4, max_size=8), ends=rows)
+def test_scores_and_gradients_are_those_of_whole_rows(
+    config_class: type, prefix: list[int], ends: list[tuple[list[int], list[int]]]
+) -> None:
+    model = policy(config_class)
+    batch = tensors(
+        [sample(number, prefix + prompt, completion) for number, (prompt, completion) in enumerate(ends)]
+    )
+    logprobs, entropies, gradients = scored(model, batch, batch.shared_prefix)
+    expected_logprobs, expected_entropies, expected_gradients = scored(model, batch, 0)
+    torch.testing.assert_close(logprobs, expected_logprobs, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(entropies, expected_entropies, rtol=1e-4, atol=1e-5)
+    assert gradients.keys() == expected_gradients.keys()
+    for name, expected in expected_gradients.items():
+        torch.testing.assert_close(gradients[name], expected, rtol=1e-3, atol=1e-4, msg=name)
+
+
+def alike(count: int, prefix: int, own: int) -> TokenBatch:
+    """Rows that begin with the same ``prefix`` tokens and go on with ``own`` others, completion included."""
+    start = [1 + place % 7 for place in range(prefix)]
+    return tensors(
+        [sample(row, [*start, 10 + row, *range(1, own - 1)], [9]) for row in range(count)]
+    )  # the last token is no input
+
+
+def test_what_rows_share_is_computed_once() -> None:
+    assert tokens_computed(policy(), alike(count=4, prefix=10, own=3)) == 10 + 4 * 2
+
+
+def test_rows_are_computed_whole_where_sharing_saves_little() -> None:
+    assert tokens_computed(policy(), alike(count=1, prefix=10, own=3)) == 12
+    assert tokens_computed(policy(), alike(count=4, prefix=1, own=12)) == 4 * 12
+
+
+def test_a_window_of_attention_is_computed_whole() -> None:
+    model = policy(Gemma2Config, sliding_window=4, query_pre_attn_scalar=8)
+    assert tokens_computed(model, alike(count=4, prefix=10, own=3)) == 4 * 12
+
+
+def test_a_model_that_recomputes_its_activations_is_computed_whole() -> None:
+    model: Any = policy()
+    scorer = CompletionScorer(model)
+    model.gradient_checkpointing_enable({"use_reentrant": False})
+    batch = alike(count=4, prefix=10, own=3)
+    assert tokens_computed(model, batch) == 4 * 12
+    logprobs, _ = scorer(
+        batch.input_ids, batch.positions, batch.targets, batch.temperatures, shared_prefix=batch.shared_prefix
+    )
+    logprobs.sum().backward()  # type: ignore[no-untyped-call]
