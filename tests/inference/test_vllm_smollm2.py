@@ -287,3 +287,7 @@ async def test_an_adapter_that_vllm_would_apply_in_part_is_refused(
         await engine.generate(sampled(prompt(tokenizer, 500, 0), foreign, 4))
     request = sampled(prompt(tokenizer, 500, 0), adapters[0], 4)
     assert_learners(learner, request, await engine.generate(request))
+
+
+async def test_adapters_are_applied_to_a_batch_at_once(engine: VllmEngine) -> None:
+    assert await engine._llm.collective_rpc("lora_products") == [["GroupedLoraCpu"]]

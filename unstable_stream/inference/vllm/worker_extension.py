@@ -4,6 +4,7 @@ vLLM imports this module there by name (``worker_extension_cls``). Importing it 
 :mod:`.orphan_guard`, so nothing else may import it.
 """
 
+import sys
 from typing import Any
 
 from unstable_stream.inference.vllm import orphan_guard
@@ -11,6 +12,13 @@ from unstable_stream.inference.vllm import orphan_guard
 __all__ = ["WorkerExtension"]
 
 orphan_guard.start()
+if "vllm.platforms" in sys.modules:  # as in every process of vLLM
+    from vllm.platforms import current_platform
+
+    if current_platform.is_cpu():
+        from unstable_stream.inference.vllm import grouped_lora
+
+        grouped_lora.install()
 
 
 class WorkerExtension:
@@ -25,7 +33,15 @@ class WorkerExtension:
         vLLM applies an adapter where the names match and passes over the rest without a word, so that one of
         other names plays as the base model (vLLM #34186).
         """
-        manager = self.model_runner.lora_manager._adapter_manager
+        manager = self._adapter_manager()
         # Of fused experts vLLM keeps one of the two pairs under this name.
         adapted = {name.removesuffix(".base_layer") for name in manager.get_adapter(number).loras}
         return sorted(adapted - manager.modules.keys())
+
+    def lora_products(self) -> list[str]:
+        """Return the names of the classes that apply adapters in this worker."""
+        wrappers = self._adapter_manager().punica_wrapper_mapping.values()
+        return sorted({type(wrapper).__name__ for wrapper in wrappers})
+
+    def _adapter_manager(self) -> Any:
+        return self.model_runner.lora_manager._adapter_manager
