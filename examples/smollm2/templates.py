@@ -15,6 +15,11 @@ _OWN_SYMBOL = re.compile(r"you will be '([OX])'")
 _ROW = re.compile(r"^ ([OX\d]) \| ([OX\d]) \| ([OX\d]) ?$", re.MULTILINE)
 _CELL = re.compile(r"\d")
 
+_KUHN_EXAMPLES = "K check bet: bet\nJ fold call: fold\n"
+_CARD = re.compile(r"Your card is: '([JQK])'")
+_OPTION = re.compile(r"'\[(\w+)\]'")
+_MOVE = re.compile(r" ?(check|bet|fold|call)\b")
+
 
 class TicTacToe:
     """For ``TicTacToe-v0-train``: 30 tokens, e.g. ``0 X2/3 O5/678 X moves 2\\n012/3 X5/678 O moves``."""
@@ -36,3 +41,28 @@ class TicTacToe:
         if found is None:
             return completion.strip(), {"correct_answer_format": False}
         return f"[{found.group()}]", {"correct_answer_format": True}
+
+
+class KuhnPoker:
+    """For ``KuhnPoker-v0-short-train``: 16 tokens, the player's card and the two moves that are open.
+
+    E.g. ``K check bet: bet\\nJ fold call: fold\\nQ check bet:``. The opponent's card is hidden. After a
+    bet the open moves are fold and call, so they tell what was played; round and chips are left out.
+    """
+
+    chat = False
+
+    def format(self, observation: str) -> str:
+        """Return two worked examples, the card and the open moves."""
+        cards = _CARD.findall(observation)
+        options = _OPTION.findall(observation.rpartition("Your available actions are:")[2])
+        if not cards or len(options) != 2:
+            raise ValueError(f"no turn of Kuhn poker in this observation: {observation[-200:]!r}")
+        return f"{_KUHN_EXAMPLES}{cards[-1]} {options[0]} {options[1]}:"
+
+    def extract(self, completion: str) -> tuple[str, dict[str, bool]]:
+        """Return the move in brackets, and whether there was one."""
+        found = _MOVE.match(completion)
+        if found is None:
+            return completion.strip(), {"correct_answer_format": False}
+        return f"[{found.group(1)}]", {"correct_answer_format": True}

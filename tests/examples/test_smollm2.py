@@ -10,7 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from examples.smollm2.opponents import win_or_block
-from examples.smollm2.templates import TicTacToe
+from examples.smollm2.templates import KuhnPoker, TicTacToe
 from tests.whole_run.processes import LaunchedRun
 from unstable_stream.events import GameOutcome, LearnerUpdate, RunFinished, Trajectory, unpack_tokens
 from unstable_stream.games.players import TurnContext
@@ -49,9 +49,34 @@ def test_win_or_block_wins_before_it_blocks() -> None:
     assert move(0, 4, 8) == move(0, 4, 8)
 
 
+def poker_observations(*moves: str) -> list[str]:
+    """What the players of Kuhn poker see before each of the moves and after the last."""
+    env = ta.make("KuhnPoker-v0-short-train")
+    env.reset(num_players=2, seed=1)
+    seen = [env.get_observation()[1]]
+    for move in moves:
+        env.step(move)
+        seen.append(env.get_observation()[1])
+    return seen
+
+
+def test_poker_prompt_is_two_examples_the_card_and_the_open_moves() -> None:
+    seen = poker_observations("[bet]", "[call]")
+    examples = "K check bet: bet\nJ fold call: fold\n"
+    assert KuhnPoker().format(seen[0]) == f"{examples}K check bet:"
+    assert KuhnPoker().format(seen[1]) == f"{examples}Q fold call:"
+    assert KuhnPoker().format(seen[2]) == f"{examples}J check bet:"  # the next round
+
+
+def test_poker_answer_is_a_move_or_not_an_answer() -> None:
+    assert KuhnPoker().extract(" fold") == ("[fold]", {"correct_answer_format": True})
+    assert KuhnPoker().extract(" folding") == ("folding", {"correct_answer_format": False})
+    assert KuhnPoker().extract(" yes") == ("yes", {"correct_answer_format": False})
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_every_cell_is_one_token_and_most_answers_are_legal(smollm2: Path) -> None:
+def test_cells_and_moves_are_one_token_and_most_answers_are_legal(smollm2: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(smollm2)
     model = AutoModelForCausalLM.from_pretrained(smollm2, dtype=torch.float32)
     digits = [tokenizer.encode(str(cell))[0] for cell in range(9)]
@@ -63,6 +88,19 @@ def test_every_cell_is_one_token_and_most_answers_are_legal(smollm2: Path) -> No
             probabilities = model(torch.tensor([prompt])).logits[0, -1].softmax(-1)
         legal.append(sum(float(probabilities[digits[cell]]) for cell in range(9) if cell not in taken))
     assert sum(legal) / len(legal) > 0.5, "reward teaches nothing while most answers are illegal"
+
+    moves = {move: tokenizer.encode(f" {move}") for move in ("check", "bet", "fold", "call")}
+    assert {len(tokens) for tokens in moves.values()} == {1}
+    legal = []
+    for options in (("check", "bet"), ("fold", "call")):
+        for card in "JQK":
+            told = f"Your card is: '{card}'\nYour available actions are: '[{options[0]}]', '[{options[1]}]'"
+            prompt = tokenizer.encode(KuhnPoker().format(told))
+            assert len(prompt) == 16
+            with torch.no_grad():
+                probabilities = model(torch.tensor([prompt])).logits[0, -1].softmax(-1)
+            legal.append(sum(float(probabilities[moves[move][0]]) for move in options))
+    assert sum(legal) / len(legal) > 0.7
 
 
 @pytest.mark.slow

@@ -160,7 +160,7 @@ class Discount(StepRewardTransform):
     """Multiplies the reward by ``gamma`` once for each later turn of the seat: the last turn keeps all of it.
 
     With the game's result as the only reward this is the discounted return of Sutton and Barto (Reinforcement
-    Learning, 2nd edition, 2018, equation 3.8). A small ``gamma`` says that a game is decided by its last turns.
+    Learning, 2nd edition, 2018, equation 3.8). A small ``gamma`` says that the last turns decide a game.
     """
 
     def __init__(self, gamma: float) -> None:
