@@ -138,6 +138,7 @@ def sql(
     parameters: Sequence[object] | Mapping[str, object] | None = None,
     *,
     data: Path | str | None = None,
+    files: bool = False,
 ) -> Table:
     """Ask the archive about all runs; docs/archive.md has the tables.
 
@@ -145,11 +146,12 @@ def sql(
         question: SQL of DuckDB.
         parameters: values for ``?``, ``$1`` or ``$name``.
         data: data directory; ``./unstable-data`` by default.
+        files: let the query read and write other files than the archive.
 
     Raises:
         ArchiveError: there is no archive, or the SQL is wrong; says what would be right.
     """
-    return Table(query_arrow(Place.at(data).archive, question, parameters))
+    return Table(query_arrow(Place.at(data).archive, question, parameters, files=files))
 
 
 def runs_overview(place: Place) -> QueryResult:

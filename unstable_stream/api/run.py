@@ -278,17 +278,24 @@ class Run:
 
     # -- what happened in it ----------------------------------------------------------------------
 
-    def sql(self, query: str, parameters: Sequence[object] | Mapping[str, object] | None = None) -> Table:
+    def sql(
+        self,
+        query: str,
+        parameters: Sequence[object] | Mapping[str, object] | None = None,
+        *,
+        files: bool = False,
+    ) -> Table:
         """Ask the archive about this run alone; :func:`sql` asks about all. docs/archive.md has the tables.
 
         Args:
             query: SQL of DuckDB.
             parameters: values for ``?``, ``$1`` or ``$name``.
+            files: let the query read and write other files than the archive.
 
         Raises:
             ArchiveError: no archive yet, or wrong SQL; says what would be right.
         """
-        return Table(query_arrow(self._place.archive, query, parameters, run_id=self._id))
+        return Table(query_arrow(self._place.archive, query, parameters, run_id=self._id, files=files))
 
     def games(
         self,

@@ -15,6 +15,8 @@ from unstable_stream.errors import ArchiveError
 __all__ = ["QueryResult", "StreamedResult", "query", "query_arrow", "stream"]
 
 _FETCH_ROWS: Final = 2048
+_ARCHIVE_ALONE: Final = "SET enable_external_access = false"
+"""No other file, database, extension or network from here on; DuckDB does not take this back."""
 
 
 class QueryResult(NamedTuple):
@@ -46,6 +48,7 @@ def query(
     parameters: Sequence[object] | Mapping[str, object] | None = None,
     *,
     write: bool = False,
+    files: bool = False,
     timeout_s: float = 30.0,
 ) -> QueryResult:
     """Run ``sql`` and return all rows; opens the archive for this query only.
@@ -55,13 +58,15 @@ def query(
         sql: one or more statements; the last one's rows are returned.
         parameters: values for ``?``, ``$1`` or ``$name``.
         write: allow changes; by default the file is opened read-only.
+        files: let the SQL read and write other files, e.g. by ``COPY ... TO`` or ``read_csv``. By default it
+            reaches the archive alone, so that a query from somebody else can be run.
         timeout_s: how long to wait while another process writes.
 
     Raises:
         ArchiveBusyError: another process held the archive past the deadline.
         ArchiveError: there is no archive, or the SQL is wrong; names what would be right.
     """
-    with stream(path, sql, parameters, write=write, timeout_s=timeout_s) as result:
+    with stream(path, sql, parameters, write=write, files=files, timeout_s=timeout_s) as result:
         return QueryResult(result.columns, result.types, list(result.rows))
 
 
@@ -71,6 +76,7 @@ def query_arrow(
     parameters: Sequence[object] | Mapping[str, object] | None = None,
     *,
     run_id: str | None = None,
+    files: bool = False,
     timeout_s: float = 30.0,
 ) -> pa.Table:
     """Run ``sql`` as :func:`query` does and return its rows as an Arrow table.
@@ -81,6 +87,8 @@ def query_arrow(
         connection.execute(JSON_ERRORS)
         if run_id is not None:
             _keep_run(connection, run_id)
+        if not files:
+            connection.execute(_ARCHIVE_ALONE)
         with _explained(sql):
             found = connection.sql(sql, params=parameters)
             return pa.table({}) if found is None else found.to_arrow_table()
@@ -107,6 +115,7 @@ def stream(
     parameters: Sequence[object] | Mapping[str, object] | None = None,
     *,
     write: bool = False,
+    files: bool = False,
     timeout_s: float = 30.0,
 ) -> Iterator[StreamedResult]:
     """Run ``sql`` as :func:`query` does, and read its rows one by one: they may be more than memory holds.
@@ -115,6 +124,8 @@ def stream(
     """
     with open_archive(path, read_only=not write, timeout_s=timeout_s) as connection:
         connection.execute(JSON_ERRORS)
+        if not files:
+            connection.execute(_ARCHIVE_ALONE)
         with _explained(sql):
             # Without a statement there is nothing to return.
             cursor = connection.execute(sql, parameters) or connection

@@ -59,6 +59,8 @@ def _advice(details: Mapping[str, Any], before: str) -> Iterable[str]:
     candidates = str(details.get("candidates") or "").split(",")
     if "attached in read-only mode" in message:
         yield "Add --write to change the archive."
+    elif "disabled by configuration" in message:
+        yield "Add --files to let a query read and write files."
     elif details.get("error_subtype") == "SYNTAX_ERROR":
         if _ENDS_WITH_OFFSET.search(before):
             yield 'Write the column "offset" in double quotes.'

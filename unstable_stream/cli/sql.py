@@ -27,12 +27,15 @@ def _sql(
     tables: bool = typer.Option(False, "--tables", help="List tables and views with their columns."),
     examples: bool = typer.Option(False, "--examples", help="Print useful queries."),
     write: bool = typer.Option(False, "--write", help="Allow changes to the archive."),
+    files: bool = typer.Option(False, "--files", help="Let the query read and write other files."),
 ) -> None:
     """Query every game, turn, step, rating and update, also while a run trains. Without a query, list tables.
 
     Example: unstable-stream sql "SELECT policy_version, win_rate FROM learning_curve ORDER BY 1"
 
     Example: unstable-stream sql --file question.sql --csv > answer.csv
+
+    Example: unstable-stream sql --files "COPY (FROM turns) TO 'turns.parquet'"
     """
     if tables or (statement is None and file is None and not examples):
         _print_relations()
@@ -43,7 +46,7 @@ def _sql(
         from unstable_stream.api.place import Place
 
         form = pick_format(as_csv, as_json, as_table)
-        with stream(Place.at(data).archive, _statement(statement, file), write=write) as result:
+        with stream(Place.at(data).archive, _statement(statement, file), write=write, files=files) as result:
             print_them = take_rows(result.columns, result.rows, form)
             columns = result.columns
         if columns:
