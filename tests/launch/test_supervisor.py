@@ -85,6 +85,21 @@ async def test_it_gives_up_after_max_restarts_and_says_why(tmp_path: Path) -> No
     await services.stop("waits")
 
 
+async def test_restarts_of_long_ago_do_not_count(tmp_path: Path) -> None:
+    services = Supervisor(
+        [str(tmp_path)],
+        tmp_path / "logs",
+        max_restarts=1,
+        environment={},
+        program=PROGRAM,
+        first_delay_s=0.01,
+        restarts_count_s=0.0,
+    )
+    services.start("recovers")  # dies twice
+    await asyncio.wait_for(services.wait(["recovers"]), DEADLINE_S)
+    assert services.services["recovers"].restarts == 2
+
+
 async def test_a_killed_service_comes_back(tmp_path: Path) -> None:
     services = supervisor(tmp_path)
     services.start("waits")

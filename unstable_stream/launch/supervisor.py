@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -24,6 +25,7 @@ FENCED_STATUS: Final = 3
 
 _FULL_DISK_BYTES = 1024 * 1024
 _LONGEST_DELAY_S = 10.0
+_RESTARTS_COUNT_S: Final = 3600.0
 _CRASHES: Final = (signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV)
 
 
@@ -35,6 +37,9 @@ class ServiceProcess:
     log_path: Path
     process: asyncio.subprocess.Process | None = None
     restarts: int = 0
+    """All of them."""
+    recent_restarts: list[float] = field(default_factory=list, repr=False)
+    """When those were that still count, in seconds of the monotonic clock."""
     output: Output = field(init=False, repr=False)
     """Its output since the last start."""
     reason: str = ""
@@ -68,7 +73,7 @@ class Progress(Protocol):
 
 
 class Supervisor:
-    """Keeps services alive: it restarts each up to ``max_restarts`` times, with growing pauses.
+    """Keeps services alive: it restarts each up to ``max_restarts`` times an hour, with growing pauses.
 
     A service that dies of the same error twice in a row without progress between would die of it again, so
     that ends the run at once. To be killed from outside is no error: it says nothing about the next time.
@@ -77,13 +82,16 @@ class Supervisor:
         arguments: the arguments of every service, after its name.
         log_dir: the directory of the services' output, and of ``launcher.log``, which lists their starts and
             ends.
-        max_restarts: the most restarts of one service; after them the run cannot go on.
+        max_restarts: the most restarts of one service within ``restarts_count_s``; after them the run cannot
+            go on.
         environment: see :attr:`environment`.
         progress: what services achieve; ``None``: nothing, so the second of two equal failures ends the run.
         program: the command, which receives the service's name.
         first_delay_s: seconds before the first restart; each further pause is twice as long, up to ten
             seconds.
         stop_deadline_s: seconds in which a service may drain and commit after SIGTERM before it is killed.
+        restarts_count_s: seconds after which a restart is forgotten, so that a run of months is not ended by
+            a death now and then.
     """
 
     def __init__(
@@ -97,6 +105,7 @@ class Supervisor:
         program: Sequence[str] = (sys.executable, "-m", "unstable_stream.launch.service"),
         first_delay_s: float = 0.5,
         stop_deadline_s: float = 60.0,
+        restarts_count_s: float = _RESTARTS_COUNT_S,
     ) -> None:
         self._arguments = list(arguments)
         self._program = list(program)
@@ -104,6 +113,7 @@ class Supervisor:
         self._stop_deadline_s = stop_deadline_s
         self._log_dir = log_dir
         self._max_restarts = max_restarts
+        self._restarts_count_s = restarts_count_s
         self._progress = progress
         self.environment = dict(environment)
         """Variables for new processes, beside this process's environment at that time; Ray adds to them."""
@@ -168,7 +178,12 @@ class Supervisor:
                 return
             service.reason = _reason(service.output, status)
             story = _story(service.name, service.reason)
-            if not service.essential and service.restarts >= self._max_restarts:
+            now = time.monotonic()
+            service.recent_restarts = [
+                moment for moment in service.recent_restarts if now - moment < self._restarts_count_s
+            ]
+            restarts = len(service.recent_restarts)
+            if not service.essential and restarts >= self._max_restarts:
                 service.trouble = f"{story}; going on without it"
                 self._note(service.trouble)
                 return
@@ -178,9 +193,10 @@ class Supervisor:
                 self.failure = failure
                 self._changed.set()
                 return
-            delay = min(_LONGEST_DELAY_S, self._first_delay_s * 2**service.restarts)
+            delay = min(_LONGEST_DELAY_S, self._first_delay_s * 2**restarts)
             service.restarts += 1
-            service.trouble = f"{story}; starting it again ({service.restarts} of {self._max_restarts})"
+            service.recent_restarts.append(now)
+            service.trouble = f"{story}; starting it again ({restarts + 1} of {self._max_restarts})"
             self._note(service.trouble)
             await asyncio.sleep(delay)
 
@@ -190,8 +206,9 @@ class Supervisor:
         """Return the error with which the death of a service ends the run; ``None``: it may start again."""
         if status == FENCED_STATUS:
             return FencedError(service.reason.removeprefix("FencedError: "))
-        if service.restarts >= self._max_restarts:
-            return self._error(service, status, f"after {service.restarts} restarts")
+        restarts = len(service.recent_restarts)
+        if restarts >= self._max_restarts:
+            return self._error(service, status, f"after {restarts} restarts")
         if not service.essential or not earlier or not same_error(service.reason, earlier):
             return None
         if _killed_from_outside(status) or ENDED_SILENTLY in service.reason:
