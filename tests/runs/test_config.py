@@ -41,6 +41,14 @@ def test_every_committed_configuration_loads(path: Path) -> None:
         ({"sampling": {"temperature": 0}}, "sampling.temperature"),
         ({"buffer": {"max_buffer_size": 10}, "learner": {"batch_size": 64}}, "can never hold the 64 steps"),
         ({"collector": {"max_pending_steps": 10}, "learner": {"batch_size": 64}}, "stops collection before"),
+        (
+            {
+                "collector": {"max_pending_steps": 300},
+                "buffer": {"max_staleness": 2},
+                "learner": {"batch_size": 64},
+            },
+            "max_pending_steps=300 exceeds buffer.max_buffer_size=256",
+        ),
         ({"model_pool": {"sample_mode": "fixed"}}, "needs at least one entry in model_pool.fixed"),
         ({"model_pool": {"lag_range": [5, 2]}}, "must not exceed"),
         ({"learner": {"batch_size": 2, "optimizer_steps": 4}}, "learner.optimizer_steps=4 exceeds"),

@@ -458,7 +458,7 @@ class RunConfig(_Section):
     external: tuple[Literal["processors", "archiver"], ...] = ()
     """Services that are not started with the run, because they run elsewhere for all runs of the log."""
     max_restarts: int = Field(5, ge=0)
-    """The most restarts of a dead service before the run stops."""
+    """The most restarts of a dead service within an hour; one more death stops the run."""
 
     @property
     def max_pending_steps(self) -> int:
@@ -549,6 +549,13 @@ class RunConfig(_Section):
             raise ValueError(
                 f"collector.max_pending_steps={self.max_pending_steps} stops collection before the {needed} "
                 "steps one update waits for are there: raise it"
+            )
+        if self.buffer.max_staleness is not None and self.max_pending_steps > self.max_buffer_size:
+            raise ValueError(
+                f"collector.max_pending_steps={self.max_pending_steps} exceeds "
+                f"buffer.max_buffer_size={self.max_buffer_size}: a full buffer of stale steps "
+                "(buffer.max_staleness) would wait for ever for games that are not started. Raise "
+                "buffer.max_buffer_size, or lower collector.max_pending_steps"
             )
         system = Reference.parse(self.model_pool.rating_system).target
         if self.model_pool.sample_mode in ("match-quality", "ts-dist") and system != "trueskill":
