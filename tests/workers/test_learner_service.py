@@ -305,13 +305,58 @@ async def test_a_second_learner_fences_the_first(tmp_path: Path) -> None:
     assert all(str(tmp_path / "b") in str(checkpoint.path) for checkpoint in checkpoints[1:])
 
 
-async def test_steps_gone_from_the_log_are_an_error_that_says_so(tmp_path: Path, log: LocalLog) -> None:
-    stop = asyncio.Event()
+async def test_steps_gone_from_the_log_are_an_error_that_says_so(
+    tmp_path: Path, log: LocalLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
     settings = config(save_every=3)
-    assert await stopping_after_one(service(tmp_path, settings), stop).train(log, stop) == 1
+    victim = service(tmp_path, settings)
+    before_training(victim, monkeypatch)
+    with pytest.raises(Killed):
+        await victim.train(log, asyncio.Event())
     await log.delete_before(await log.end_offsets("steps"))
     with pytest.raises(LearnerError, match=r"update 1 cannot be made again: 16 of its steps are gone"):
         await service(tmp_path, settings).train(log, asyncio.Event())
+
+
+async def test_stopped_in_order_it_goes_on_without_the_steps_it_has_trained(
+    tmp_path: Path, log: LocalLog, uninterrupted: Callable[[int], Result]
+) -> None:
+    stop = asyncio.Event()
+    settings = config(save_every=3)
+    assert await stopping_after_one(service(tmp_path, settings), stop).train(log, stop) == 1
+    assert [checkpoint.iteration for checkpoint in (await published(log))[1]] == [0, 1]
+    await log.delete_before(await log.end_offsets("steps"))
+    await log.append([record_from_event(step) for step in steps(first_game=1000)])
+    assert await service(tmp_path, settings).train(log, asyncio.Event()) == UPDATES
+    updates, checkpoints = await published(log)
+    assert [update.update for update in updates] == [1, 2, 3, 4]
+    assert [checkpoint.iteration for checkpoint in checkpoints] == [0, 1, 3, 4]
+    assert (await curve(log))[0][0] == uninterrupted(3)[0][0]
+
+
+async def test_stopped_in_order_and_resumed_it_ends_with_the_same_weights(
+    tmp_path: Path, log: LocalLog, uninterrupted: Callable[[int], Result]
+) -> None:
+    stop = asyncio.Event()
+    settings = config(save_every=3)
+    assert await stopping_after_one(service(tmp_path, settings), stop).train(log, stop) == 1
+    assert await service(tmp_path, settings).train(log, asyncio.Event()) == UPDATES
+    losses, weights = await curve(log)
+    expected_losses, expected_weights = uninterrupted(3)
+    assert losses == expected_losses
+    assert weights[-1] == expected_weights[-1]
+
+
+async def test_updates_that_are_enough_already_get_their_checkpoint(
+    tmp_path: Path, log: LocalLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    victim = service(tmp_path, config(save_every=3))
+    before_training(victim, monkeypatch)
+    with pytest.raises(Killed):
+        await victim.train(log, asyncio.Event())
+    fewer = config(save_every=3, iterations=2)
+    assert await service(tmp_path, fewer).train(log, asyncio.Event()) == 2
+    assert [checkpoint.iteration for checkpoint in (await published(log))[1]] == [0, 2]
 
 
 async def test_a_record_that_is_no_step_is_left_to_the_archiver(tmp_path: Path, log: LocalLog) -> None:

@@ -390,7 +390,9 @@ class LearnerConfig(_Section):
     batch_delay_buffer: float = Field(1.0, ge=1)
     """Number of batches that must be in the buffer before an update."""
     save_every: PositiveInt = 1
-    """Number of updates between two checkpoints; the last update always saves one."""
+    """Number of updates between two checkpoints; the last update of a run, or before it is stopped, saves one
+    too.
+    """
     keep_optimizer_states: PositiveInt | None = None
     """Number of newest checkpoints that keep the optimizer state, two thirds of a checkpoint. By default all
     keep it, so that a run can be forked at any of them.

@@ -113,6 +113,10 @@ class LearnerService:
         )
         self._transform = build_sampling(list(config.rewards.sampling))
         self._parent = checkpoint_uid(0)
+        self._saved = 0
+        """The newest published checkpoint."""
+        self._positions: Mapping[str, int] = {}
+        """What the last update had read."""
         self._first_update = 0
         """The update after which the run begins: 0, or that of its parent at the fork."""
         self._tally = GameTally()
@@ -147,15 +151,34 @@ class LearnerService:
                         events.append(checkpoint)
                     await transaction.append([record_from_event(event) for event in events])
                 self._warnings += warnings
-                if checkpoint is not None and settings.keep_optimizer_states is not None:
-                    # Only now: a run cannot be resumed from an unpublished checkpoint.
-                    prune_optimizer_states(self._learner.ckpt_root, keep_last=settings.keep_optimizer_states)
+                if checkpoint is not None:
+                    self._prune()
                 if any(warning.action == "stop" for warning in warnings):
                     break  # the launcher reads the warning too, and stops the run
+            await self._publish_last(producer)
             return self._learner.step
         finally:
             await consumer.close()
             await producer.close()
+
+    async def _publish_last(self, producer: Producer) -> None:
+        """Publish the weights of the last update if ``save_every`` left them out.
+
+        A resume then trains nothing again, for which steps may be gone from the log; and one that wants no
+        more updates has its last checkpoint.
+        """
+        if self._learner.step == self._saved:
+            return
+        checkpoint = await self._save(self._learner.step, self._positions, _now_ms())
+        async with producer.transaction() as transaction:
+            await transaction.append([record_from_event(checkpoint)])
+        self._prune()
+
+    def _prune(self) -> None:
+        # Only after publishing: a run cannot be resumed from an unpublished checkpoint.
+        keep = self._config.learner.keep_optimizer_states
+        if keep is not None:
+            prune_optimizer_states(self._learner.ckpt_root, keep_last=keep)
 
     # -- restoring ----------------------------------------------------------------------------
 
@@ -176,6 +199,7 @@ class LearnerService:
             await self._publish_initial_policy(producer)
         else:
             self._parent = newest.model_uid
+            self._saved = newest.iteration
             if newest.iteration > 0:
                 assert newest.path is not None, "only the initial policy is without weights"
                 await asyncio.to_thread(self._learner.load, newest.path, newest.sha256)
@@ -189,7 +213,8 @@ class LearnerService:
             await self._train_again(log, [updates[number] for number in missing])
         if updates:
             _logger.info("restored", update=self._learner.step, trained_again=len(missing))
-        return updates[max(updates)].positions if updates else {}
+        self._positions = updates[max(updates)].positions if updates else {}
+        return self._positions
 
     async def _publish_initial_policy(self, producer: Producer) -> None:
         path = self._config.learner.initial_lora_path
@@ -300,28 +325,10 @@ class LearnerService:
         )
         named = {str(partition): offset for partition, offset in sorted(positions.items())}
         result = await asyncio.to_thread(self._train, decision, number)
-        saves = number % settings.save_every == 0 or number == settings.iterations
         now = _now_ms()
-        checkpoint: Checkpoint | None = None
-        if saves:
-            info = await asyncio.to_thread(self._learner.save, positions=named)
-            probe = await asyncio.to_thread(self._learner.probe)
-            checkpoint = Checkpoint(
-                event_id=event_id(self._run_id, "checkpoint", number),
-                run_id=self._run_id,
-                occurred_at_ms=now,
-                model_uid=checkpoint_uid(number),
-                iteration=number,
-                path=info.path,
-                sha256=info.sha256,
-                size_bytes=info.size_bytes,
-                base_model=self._config.model,
-                parameters=settings.parameters,
-                lora=self._lora(),
-                parent_uid=self._parent,
-                probe=probe,
-            )
-            self._parent = checkpoint.model_uid
+        saves = number % settings.save_every == 0 or number == settings.iterations
+        checkpoint = await self._save(number, named, now) if saves else None
+        self._positions = named
         update = LearnerUpdate(
             event_id=event_id(self._run_id, "learner-update", number),
             run_id=self._run_id,
@@ -341,6 +348,29 @@ class LearnerService:
             duration_ms=(time.monotonic() - started) * 1000,
         )
         return update, checkpoint
+
+    async def _save(self, number: int, positions: Mapping[str, int], now_ms: int) -> Checkpoint:
+        """Save the weights after update ``number``; the caller publishes the event."""
+        info = await asyncio.to_thread(self._learner.save, positions=positions)
+        probe = await asyncio.to_thread(self._learner.probe)
+        checkpoint = Checkpoint(
+            event_id=event_id(self._run_id, "checkpoint", number),
+            run_id=self._run_id,
+            occurred_at_ms=now_ms,
+            model_uid=checkpoint_uid(number),
+            iteration=number,
+            path=info.path,
+            sha256=info.sha256,
+            size_bytes=info.size_bytes,
+            base_model=self._config.model,
+            parameters=self._config.learner.parameters,
+            lora=self._lora(),
+            parent_uid=self._parent,
+            probe=probe,
+        )
+        self._parent = checkpoint.model_uid
+        self._saved = number
+        return checkpoint
 
 
 def _algorithm(config: RunConfig) -> BaseAlgo:
