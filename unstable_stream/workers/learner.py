@@ -116,7 +116,7 @@ class LearnerService:
         self._saved = 0
         """The newest published checkpoint."""
         self._positions: Mapping[str, int] = {}
-        """What the last update had read."""
+        """Offsets up to which the last update had read."""
         self._first_update = 0
         """The update after which the run begins: 0, or that of its parent at the fork."""
         self._tally = GameTally()
