@@ -134,6 +134,22 @@ def alike(count: int, prefix: int, own: int) -> TokenBatch:
     )  # the last token is no input
 
 
+def test_equal_inputs_are_computed_once() -> None:
+    """Turns of one position whose one-token answers differ; and a longer one that begins like another."""
+    turns = [([1, 2], [3]), ([1, 2], [4]), ([5, 6], [3]), ([1, 2], [3]), ([1, 2], [3, 4])]
+    batch = tensors([sample(number, *turn) for number, turn in enumerate(turns)])
+    assert batch.input_ids.tolist() == [[1, 2, 0], [1, 2, 3], [5, 6, 0]]
+    assert batch.positions.tolist() == [1, 1, 7, 1, 4, 5]
+    assert batch.targets.tolist() == [3, 4, 3, 3, 3, 4]
+    assert batch.rows.tolist() == [0, 1, 2, 3, 4, 4]
+
+    model = policy()
+    logprobs, _, gradients = scored(model, batch, 0)
+    one_by_one = [scored(model, tensors([sample(0, *turn)]), 0)[0] for turn in turns]
+    torch.testing.assert_close(logprobs, torch.cat(one_by_one), rtol=1e-4, atol=1e-5)
+    assert any(gradient.abs().max() > 0 for gradient in gradients.values())
+
+
 def test_what_rows_share_is_computed_once() -> None:
     assert tokens_computed(policy(), alike(count=4, prefix=10, own=3)) == 10 + 4 * 2
 

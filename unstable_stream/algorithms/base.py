@@ -1,7 +1,7 @@
 """The micro-batch of tokens and the interface that all algorithms share.
 
-Shape letters: ``B`` is the rows of a micro-batch, ``T`` its longest input, ``N`` the trained tokens of all
-rows.
+Shape letters: ``B`` is the rows of a micro-batch, ``D`` its different inputs, ``T`` the longest of them,
+``N`` the trained tokens of all rows.
 """
 
 import contextlib
@@ -30,14 +30,15 @@ _MAX_LOG_RATIO: Final = 20.0
 class TokenBatch:
     """A micro-batch: padded inputs, and the trained tokens of all rows in one sequence.
 
-    Prompt and padding never enter a loss: only trained tokens have entries in the ``[N]`` tensors. Rows are
-    padded on the right. A causal model does not look to the right, so no attention mask is needed.
+    Prompt and padding never enter a loss: only trained tokens have entries in the ``[N]`` tensors. Inputs are
+    padded on the right. A causal model does not look to the right, so no attention mask is needed. Rows with
+    equal inputs share one, as turns of the same position do whose answer is a single token.
     """
 
     input_ids: Tensor
-    """int64[B, T]: prompt and completion without its last token, then padding."""
+    """int64[D, T]: prompt and completion without its last token, then padding."""
     positions: Tensor
-    """int64[N]: the index, in the flattened ``[B * T]``, of the state that predicts the token."""
+    """int64[N]: the index, in the flattened ``[D * T]``, of the state that predicts the token."""
     targets: Tensor
     """int64[N]: the sampled token."""
     behaviour_logprobs: Tensor
@@ -51,7 +52,7 @@ class TokenBatch:
     row_advantages: Tensor
     """float32[B]"""
     shared_prefix: int = 0
-    """Number of tokens with which all rows begin, and which predict no trained token."""
+    """Number of tokens with which all inputs begin, and which predict no trained token."""
 
 
 class BaseAlgo(RemembersArguments, ABC):
@@ -125,7 +126,9 @@ class BaseAlgo(RemembersArguments, ABC):
         rows = np.repeat(np.arange(len(samples)), trained)
         first = np.concatenate([[0], np.cumsum(trained)[:-1]])
         within = np.arange(len(rows)) - first[rows]
-        positions = rows * width + prompts[rows] - 1 + within
+        shared_prefix = _shared_prefix(input_ids[:, : int(prompts.min()) - 1])
+        input_ids, input_of_row = np.unique(input_ids, axis=0, return_inverse=True)
+        positions = input_of_row[rows] * width + prompts[rows] - 1 + within
         pairs = list(zip(samples, trained, strict=True))
         targets = np.concatenate([sample.completion_token_ids[:count] for sample, count in pairs])
         behaviour = np.concatenate([sample.logprobs[:count] for sample, count in pairs])
@@ -140,7 +143,7 @@ class BaseAlgo(RemembersArguments, ABC):
             advantages=self._tensor(row_advantages[rows]),
             rows=self._tensor(rows),
             row_advantages=self._tensor(row_advantages),
-            shared_prefix=_shared_prefix(input_ids[:, : int(prompts.min()) - 1]),
+            shared_prefix=shared_prefix,
         )
 
     def score(self, batch: TokenBatch, *, entropy_grad: bool = False) -> tuple[Tensor, Tensor]:

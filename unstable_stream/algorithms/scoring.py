@@ -78,8 +78,8 @@ class CompletionScorer:
         """Return log-probability and entropy of each target, float32[N] both.
 
         Args:
-            input_ids: int64[B, T], padded on the right.
-            positions: int64[N], indices into the flattened ``[B * T]`` states.
+            input_ids: int64[D, T], padded on the right.
+            positions: int64[N], indices into the flattened ``[D * T]`` states.
             targets: int64[N].
             temperatures: float32[N], the divisors of the logits.
             entropy_grad: true if the entropy must be differentiable.
@@ -116,7 +116,7 @@ class CompletionScorer:
         return states.reshape(-1, states.shape[-1]).index_select(0, positions)
 
     def _states_after(self, input_ids: Tensor, shared_prefix: int) -> Tensor:
-        """Return the decoder's states after what all rows begin with, [B, T - shared_prefix, hidden]."""
+        """Return the decoder's states after what all rows begin with, [D, T - shared_prefix, hidden]."""
         cache = self._decoder(input_ids=input_ids[:1, :shared_prefix], use_cache=True).past_key_values
         cache.batch_repeat_interleave(len(input_ids))
         rest = input_ids[:, shared_prefix:]
