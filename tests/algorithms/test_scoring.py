@@ -30,7 +30,8 @@ SHAPE: dict[str, Any] = {
 
 def policy(config_class: type = LlamaConfig, **overrides: Any) -> nn.Module:
     torch.manual_seed(0)
-    return AutoModelForCausalLM.from_config(config_class(**SHAPE | overrides)).train()
+    model: nn.Module = AutoModelForCausalLM.from_config(config_class(**SHAPE | overrides))
+    return model.train()
 
 
 def sample(number: int, prompt: list[int], completion: list[int]) -> TrainingSample:

@@ -113,7 +113,8 @@ class CompletionScorer:
         else:
             states = self._states_after(input_ids, shared_prefix)
             positions = positions - (positions // width + 1) * shared_prefix
-        return states.reshape(-1, states.shape[-1]).index_select(0, positions)
+        found: Tensor = states.reshape(-1, states.shape[-1]).index_select(0, positions)
+        return found
 
     def _states_after(self, input_ids: Tensor, shared_prefix: int) -> Tensor:
         """Return the decoder's states after what all rows begin with, [D, T - shared_prefix, hidden]."""

@@ -18,9 +18,9 @@ from unstable_stream.events import AdapterProbe, ProbeSequence, pack_floats, pac
 __all__ = ["AdapterProber", "Tokens", "choose_tokens"]
 
 _SEQUENCES: Final = 4
-_PROMPT_TOKENS: Final = 24
-_COMPLETION_TOKENS: Final = 8
-"""vLLM computes the prompt once for each token of the completion: at most 1,000 tokens in all."""
+_TOKENS: Final = 32
+_SCORED_TOKENS: Final = 8
+"""vLLM computes what is before a scored token once for each of them: at most 1,000 tokens in all."""
 _FIRST_TOKEN: Final = 1
 
 Tokens: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]
@@ -35,15 +35,20 @@ class _Sample(Protocol):
 
 
 def choose_tokens(samples: Sequence[_Sample]) -> list[Tokens]:
-    """Take a few of a batch's samples: the end of each prompt and the beginning of its completion."""
+    """Take a few of a batch's samples: the end of each prompt and the beginning of its completion.
+
+    Where completions are short, the last tokens of the prompt are scored like the completion's. Four tokens
+    alone would say little: in a run with one-token answers bfloat16 moved one of them by a nat.
+    """
     whole = [sample for sample in samples if len(sample.completion_token_ids)]
-    return [
-        (
-            tuple(sample.prompt_token_ids[-_PROMPT_TOKENS:].tolist()),
-            tuple(sample.completion_token_ids[:_COMPLETION_TOKENS].tolist()),
-        )
-        for sample in whole[:: max(1, len(whole) // _SEQUENCES)][:_SEQUENCES]
-    ]
+    return [_end_of(sample) for sample in whole[:: max(1, len(whole) // _SEQUENCES)][:_SEQUENCES]]
+
+
+def _end_of(sample: _Sample) -> Tokens:
+    completion = sample.completion_token_ids[:_SCORED_TOKENS].tolist()
+    tokens = (*sample.prompt_token_ids[len(completion) - _TOKENS :].tolist(), *completion)
+    scored = min(_SCORED_TOKENS, len(tokens) - 1)
+    return tokens[:-scored], tokens[-scored:]
 
 
 class AdapterProber:
@@ -102,7 +107,7 @@ class AdapterProber:
     def _greedy(self) -> Tokens:
         """Return what the policy says after one token: probable tokens have little rounding noise."""
         tokens = [_FIRST_TOKEN]
-        for _ in range(_COMPLETION_TOKENS):
+        for _ in range(_SCORED_TOKENS):
             logits = self._model(input_ids=self._tensor([tokens]), use_cache=False).logits
             tokens.append(int(logits[0, -1].argmax()))
         return tuple(tokens[:1]), tuple(tokens[1:])

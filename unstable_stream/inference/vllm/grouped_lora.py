@@ -65,7 +65,7 @@ class GroupedLoraCpu(PunicaWrapperCPU):  # type: ignore[misc]  # vLLM is not typ
             # Every token with every adapter, side by side; what is not its own becomes zero.
             low = torch.mm(x, chosen_a.flatten(0, 1).to(x.dtype).t()).mul_(scale)
             if self._own is not None:
-                low.unflatten(1, (len(self._slots), -1)).mul_(self._own.unsqueeze(2))
+                low.view(len(low), len(self._slots), -1).mul_(self._own.unsqueeze(2))
             chosen_b = b[self._slots, 0].transpose(0, 1).flatten(1)
             y[:, part] += torch.mm(low.to(y.dtype), chosen_b.to(y.dtype).t())
 
