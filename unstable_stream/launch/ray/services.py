@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from unstable_stream.launch.plan import RunPlan
-from unstable_stream.launch.ray.token import set_token
 from unstable_stream.launch.supervisor import Progress, Supervisor
 from unstable_stream.runs.placement import Machine
 
@@ -55,7 +54,6 @@ class RayServices(Supervisor):
 
 
 def _start() -> str:
-    set_token()
     from unstable_stream.launch.ray.cluster import start_local  # loads Ray
 
     return start_local()
