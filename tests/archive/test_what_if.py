@@ -40,7 +40,7 @@ def test_a_set_is_there_when_it_is_whole(tmp_path: Path) -> None:
 
 
 def query_file(archive: Path, path: Path) -> list[tuple[object, ...]]:
-    return list(query(archive, f"SELECT name, value FROM '{path}'").rows)
+    return list(query(archive, f"SELECT name, value FROM '{path}'", files=True).rows)
 
 
 def test_a_set_that_failed_leaves_nothing_behind(tmp_path: Path) -> None:

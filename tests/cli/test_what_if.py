@@ -103,7 +103,8 @@ def test_rerate_stores_a_labelled_set_beside_the_original(data: Path) -> None:
     assert {line.partition(",")[0] for line in lines[1:]} == set(ENVS)
     directory = data / "what-if" / RUN / "elo-k=16"
     assert str(directory) in result.stderr
-    asked = ask(data, "sql", f"SELECT min(env_id), count(*) AS n FROM '{directory}/ladder.parquet'", "--json")
+    ladder = f"SELECT min(env_id), count(*) AS n FROM '{directory}/ladder.parquet'"
+    asked = ask(data, "sql", "--files", ladder, "--json")
     assert json.loads(asked.stdout) == [{"min(env_id)": ENVS[1], "n": len(lines) - 1}]
     assert ask(data, "rerate", RUN, "--system", "elo", "--k", "16").exit_code == 0, (
         "the same again is no clash"
@@ -141,6 +142,7 @@ def test_rederive_compares_stage_by_stage(data: Path, tmp_path: Path) -> None:
     joined = ask(
         data,
         "sql",
+        "--files",
         f"SELECT count(*) AS n FROM '{directory}/steps.parquet' AS w JOIN steps AS s USING (step_id) "
         "WHERE w.reward_used = s.reward",
         "--json",
