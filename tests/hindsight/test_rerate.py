@@ -68,7 +68,7 @@ async def test_with_the_recorded_parameters_nothing_differs(
     assert done.models == again.models
     assert {each.env_id for each in done.models} == {"*", *ENVS}
     for directory in (from_log, from_archive):
-        rows = query(archive, f"FROM '{directory}/ratings.parquet'").dicts()
+        rows = query(archive, f"FROM '{directory}/ratings.parquet'", files=True).dicts()
         assert {row["run_id"] for row in rows} == {RUN}
         found = {
             (row["game_id"], row["env_id"], row["model_uid"]): (row["mu"], row["sigma"], row["games"])
@@ -90,7 +90,7 @@ async def test_other_parameters_make_other_ratings_and_say_so(
     assert all(each.games == each.games_used for each in done.models)
     about = json.loads((directory / "about.json").read_text())
     assert (about["system"], about["parameters"]["beta"], about["games"]) == ("trueskill", 8.0, 60)
-    ladder = query(archive, f"FROM '{directory}/ladder.parquet'").dicts()
+    ladder = query(archive, f"FROM '{directory}/ladder.parquet'", files=True).dicts()
     assert [(row["env_id"], row["model_uid"], row["mu"], row["rank_used"]) for row in ladder] == [
         (each.env_id, each.model_uid, each.mu, each.rank_used) for each in done.models
     ]
