@@ -12,7 +12,7 @@ from vllm.lora.layers import LoRAMapping
 from vllm.lora.punica_wrapper.punica_cpu import PunicaWrapperCPU
 
 from benchmarks.harness import compare, parser, report
-from unstable_stream.inference.vllm.grouped_lora import GroupedLoraCpu
+from unstable_stream.inference.vllm.batched_lora import BatchedLoraCpu
 
 _HIDDEN, _MIDDLE, _KEYS, _RANK, _SLOTS = 576, 1536, 192, 16, 4
 _MODULES = (
@@ -60,7 +60,7 @@ def main() -> None:
         comparisons = [
             compare(
                 f"{tokens} tokens, adapters: {adapters}",
-                _rate(GroupedLoraCpu, tokens, adapters),
+                _rate(BatchedLoraCpu, tokens, adapters),
                 _rate(PunicaWrapperCPU, tokens, adapters),
                 unit="tokens/s",
                 rounds=arguments.rounds,

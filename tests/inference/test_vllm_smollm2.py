@@ -290,4 +290,4 @@ async def test_an_adapter_that_vllm_would_apply_in_part_is_refused(
 
 
 async def test_adapters_are_applied_to_a_batch_at_once(engine: VllmEngine) -> None:
-    assert await engine._llm.collective_rpc("lora_products") == [["GroupedLoraCpu"]]
+    assert await engine._llm.collective_rpc("lora_products") == [["BatchedLoraCpu"]]

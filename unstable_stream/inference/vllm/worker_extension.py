@@ -16,9 +16,9 @@ if "vllm.platforms" in sys.modules:  # as in every process of vLLM
     from vllm.platforms import current_platform
 
     if current_platform.is_cpu():
-        from unstable_stream.inference.vllm import grouped_lora
+        from unstable_stream.inference.vllm import batched_lora
 
-        grouped_lora.install()
+        batched_lora.install()
 
 
 class WorkerExtension:

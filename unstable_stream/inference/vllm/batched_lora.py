@@ -17,10 +17,10 @@ from torch import Tensor
 from vllm.lora.punica_wrapper.punica_cpu import PunicaWrapperCPU
 from vllm.platforms.cpu import CpuPlatform
 
-__all__ = ["GroupedLoraCpu", "install"]
+__all__ = ["BatchedLoraCpu", "install"]
 
 
-class GroupedLoraCpu(PunicaWrapperCPU):  # type: ignore[misc]  # vLLM is not typed for mypy
+class BatchedLoraCpu(PunicaWrapperCPU):  # type: ignore[misc]  # vLLM is not typed for mypy
     """vLLM's LoRA products of linear layers on a CPU; all else is its own."""
 
     def update_metadata(self, *args: Any, **kwargs: Any) -> None:
@@ -71,6 +71,6 @@ class GroupedLoraCpu(PunicaWrapperCPU):  # type: ignore[misc]  # vLLM is not typ
 
 
 def install() -> None:
-    """Let vLLM apply adapters with :class:`GroupedLoraCpu` when it runs on a CPU."""
-    name = f"{GroupedLoraCpu.__module__}.{GroupedLoraCpu.__qualname__}"
+    """Let vLLM apply adapters with :class:`BatchedLoraCpu` when it runs on a CPU."""
+    name = f"{BatchedLoraCpu.__module__}.{BatchedLoraCpu.__qualname__}"
     CpuPlatform.get_punica_wrapper = classmethod(lambda _: name)

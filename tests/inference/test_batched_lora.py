@@ -1,4 +1,4 @@
-"""LoRA products on a CPU, one adapter at a time, against the product of each token by itself."""
+"""LoRA products on a CPU, for a batch at once, against the product of each token by itself."""
 
 import importlib.util
 
@@ -34,9 +34,9 @@ def applied(slots: list[int], x: Tensor, y: Tensor, *, is_prefill: bool) -> Tens
     """What our class makes of ``y``; ``slots``: of each token, -1 for the base model."""
     from vllm.lora.layers import LoRAMapping
 
-    from unstable_stream.inference.vllm.grouped_lora import GroupedLoraCpu
+    from unstable_stream.inference.vllm.batched_lora import BatchedLoraCpu
 
-    wrapper = GroupedLoraCpu(64, 64, "cpu")
+    wrapper = BatchedLoraCpu(64, 64, "cpu")
     numbers = [11, 12, 13]  # of the adapters in the slots
     of_tokens = tuple(0 if slot < 0 else numbers[slot] for slot in slots)
     wrapper.update_metadata(LoRAMapping(of_tokens, of_tokens, is_prefill), list(numbers), SLOTS, 100)
