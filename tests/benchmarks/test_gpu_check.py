@@ -122,7 +122,8 @@ def test_a_part_that_fails_takes_no_other_with_it(tiny_qwen3: Path, tmp_path: Pa
     machine, broken, learner = results
     assert "failed" not in machine
     assert "empty" in broken["failed"]
-    assert broken["failed"] in done.stdout.replace("\n", " ")
+    # The console breaks the line where it is full, which depends on the length of the path.
+    assert "".join(broken["failed"].split()) in "".join(done.stdout.split())
     assert [row["length"] for row in learner["rows"]] == [32, 32, 32]
 
 
