@@ -1,7 +1,8 @@
 """The reward processor: who yields steps, with which rewards, once."""
 
 import json
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Callable, Iterable
 
 import msgspec
 import pytest
@@ -20,9 +21,11 @@ from unstable_stream.events import (
     step_id,
     trajectory_id,
 )
+from unstable_stream.log.partitioner import partition_for_key
 from unstable_stream.reward_transformations import (
     ComposeFinalRewardTransforms,
     ComposeStepRewardTransforms,
+    FinalRewardTransform,
     RewardForFormat,
     RewardProcessor,
     RoleAdvantageByEnvFormatter,
@@ -200,7 +203,7 @@ def test_expected_steps_of_other_games() -> None:
 def test_baselines_learn_nothing_from_a_filtered_seat(order: int) -> None:
     processor = _processor(tau=1.0, filter_opponent_invalid=True)
     _steps(processor, *_invalid_game(0, 1, (0, 1))[::order])
-    assert processor.state()["final"]["stages"] == [{"baselines": {"Env-v0": {"1": -1.0}}}]
+    assert processor.state()["envs"]["Env-v0"]["final"]["stages"] == [{"baselines": {"Env-v0": {"1": -1.0}}}]
 
 
 # -- folding again ----------------------------------------------------------------------------
@@ -267,7 +270,40 @@ def test_against_an_obvious_version_that_remembers_everything(
     assert [(s.trajectory_id, s.turn_index, s.reward) for s in steps] == expected
 
 
-def test_a_baseline_over_all_environments_is_part_of_the_state() -> None:
-    processor = RewardProcessor(RUN, ComposeFinalRewardTransforms([RoleAdvantageFormatter(tau=1.0)]))
-    _steps(processor, make_trajectory(0, env_id="A"))
-    assert _steps(processor, make_trajectory(1, env_id="B"))[0].final_reward == 0.0
+class _MeanOfAll(FinalRewardTransform):
+    """Somebody's own: subtracts the mean of all rewards of seat 0 so far, and ignores the environment."""
+
+    def __init__(self) -> None:
+        self.seen: list[float] = []
+
+    def __call__(self, x: dict[int, float], env_id: str | None = None) -> dict[int, float]:
+        mean = sum(self.seen) / len(self.seen) if self.seen else 0.0
+        self.seen.append(x[0])
+        return {seat: reward - mean for seat, reward in x.items()}
+
+
+@pytest.mark.parametrize(
+    "final",
+    [
+        lambda: ComposeFinalRewardTransforms([RoleAdvantageFormatter(tau=0.5)]),
+        lambda: ComposeFinalRewardTransforms([_MeanOfAll()]),
+        ComposeFinalRewardTransforms([RoleAdvantageFormatter(tau=0.5), _MeanOfAll()]),  # copied
+    ],
+)
+def test_steps_are_the_same_for_any_number_of_partitions(
+    final: ComposeFinalRewardTransforms | Callable[[], ComposeFinalRewardTransforms],
+) -> None:
+    trajectories = [
+        make_trajectory(index, env_id=f"Env-{index % 4}", rewards={0: float(index % 3), 1: 1.0})
+        for index in range(60)
+    ]
+    steps: list[dict[str, bytes]] = []
+    for partitions in (1, 6):
+        shares: dict[int, list[Event]] = defaultdict(list)
+        for trajectory in trajectories:
+            shares[partition_for_key(trajectory.key, partitions)].append(trajectory)
+        assert len(shares) > 1 or partitions == 1
+        made = [s for share in shares.values() for s in _steps(RewardProcessor(RUN, final), *share)]
+        steps.append({step.event_id: encode_event(step) for step in made})
+    assert steps[0] == steps[1]
+    assert len(steps[0]) == 120

@@ -104,6 +104,10 @@ class RoleAdvantageFormatter(FinalRewardTransform):
     ``advantage = r - b``, then ``b <- (1 - tau) * b + tau * r``: the baseline subtracted is the one from
     *before* this reward. Only trained seats move their baseline (all, if given a plain dict). This is the
     role-conditioned advantage estimation of SPIRAL (Liu et al. 2025, arXiv:2506.24119, section 3.3).
+
+    One object has one mean for each seat, whatever the environment. In a run each environment has an object
+    of its own (:class:`~unstable_stream.reward_transformations.RewardProcessor`), so environments share no
+    baseline there: games of two environments have no order.
     """
 
     def __init__(self, default_role_adv: float = 0.0, tau: float = 0.05) -> None:
@@ -135,7 +139,10 @@ class RoleAdvantageFormatter(FinalRewardTransform):
 
 
 class RoleAdvantageByEnvFormatter(RoleAdvantageFormatter):
-    """Does the same with a baseline for each environment; ``None`` counts as one more environment."""
+    """Does the same with a baseline for each environment, also where one object sees several of them.
+
+    ``None`` counts as one more environment. In a run it gives the same as :class:`RoleAdvantageFormatter`.
+    """
 
     def __init__(self, default_role_adv: float = 0.0, tau: float = 0.05) -> None:
         """As :class:`RoleAdvantageFormatter`."""

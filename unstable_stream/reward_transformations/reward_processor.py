@@ -2,22 +2,38 @@
 
 It looks at trained trajectories of the ``train`` split of one run. Its state is the transformations'
 state and the games it has seen; neither depends on anything but the trajectories, in order.
+
+Trajectories have an order within one environment only: those of two environments may lie in two partitions,
+and the number of partitions is a setting of the log. So each environment has transformations of its own, and
+what one of them learns (a baseline, a mean) is learned from one environment. The steps are then the same for
+any number of partitions.
 """
 
-from collections.abc import Mapping, Sequence
+import copy
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Final
+from functools import partial
+from typing import ClassVar, Final, NamedTuple, TypeVar
 
 from unstable_stream.errors import EventError
 from unstable_stream.events import Event, GameOutcome, Step, Trajectory, packed_length, step_id
 from unstable_stream.events.id_sets import IndexSet
 from unstable_stream.reward_transformations.final import ComposeFinalRewardTransforms, RewardVector
 from unstable_stream.reward_transformations.step import ComposeStepRewardTransforms, TrajectoryView
-from unstable_stream.reward_transformations.transform import JsonState
+from unstable_stream.reward_transformations.transform import JsonState, RewardTransform
 
 __all__ = ["RewardProcessor", "expected_steps"]
 
 _TRAINED_SPLIT: Final = "train"
+
+_T = TypeVar("_T", bound=RewardTransform)
+
+
+class _Stacks(NamedTuple):
+    """The transformations of one environment."""
+
+    final: ComposeFinalRewardTransforms
+    step: ComposeStepRewardTransforms
 
 
 @dataclass(slots=True)
@@ -47,18 +63,27 @@ class RewardProcessor:
     def __init__(
         self,
         run_id: str,
-        final: ComposeFinalRewardTransforms | None = None,
-        step: ComposeStepRewardTransforms | None = None,
+        final: ComposeFinalRewardTransforms | Callable[[], ComposeFinalRewardTransforms] | None = None,
+        step: ComposeStepRewardTransforms | Callable[[], ComposeStepRewardTransforms] | None = None,
         *,
         filter_opponent_invalid: bool = False,
     ) -> None:
-        """Start with nothing seen. The transformations must be fresh and not shared: they hold state."""
+        """Start with nothing seen.
+
+        Args:
+            run_id: the run.
+            final: the final transformations, which hold state: a function that makes fresh ones, called for
+                each environment, or fresh ones, which are copied for each; ``None``: no transformation.
+            step: the step transformations, in the same way.
+            filter_opponent_invalid: see above.
+        """
         self.run_id = run_id
         self.filter_opponent_invalid = filter_opponent_invalid
         self.filtered = 0
         """Trajectories that yielded no steps because an opponent's invalid move ended the game."""
-        self._final = final if final is not None else ComposeFinalRewardTransforms([])
-        self._step = step if step is not None else ComposeStepRewardTransforms([])
+        self._make_final = _maker(final if final is not None else ComposeFinalRewardTransforms([]))
+        self._make_step = _maker(step if step is not None else ComposeStepRewardTransforms([]))
+        self._by_env: dict[str, _Stacks] = {}
         self._done = IndexSet()
         self._open: dict[int, _OpenGame] = {}
 
@@ -86,7 +111,8 @@ class RewardProcessor:
                 learning = trained
                 if self.filter_opponent_invalid and event.invalid_move:
                     learning = frozenset((event.seat,))
-                game.final = self._final(RewardVector(event.rewards, learning), event.env_id)
+                final = self._stacks(event.env_id).final
+                game.final = final(RewardVector(event.rewards, learning), event.env_id)
             steps = self._shape(event, game.final[event.seat], versions)
         game.seats_seen.add(event.seat)
         if game.seats_seen >= trained:
@@ -96,9 +122,15 @@ class RewardProcessor:
             self._open[event.game_index] = game
         return steps
 
+    def _stacks(self, env_id: str) -> _Stacks:
+        stacks = self._by_env.get(env_id)
+        if stacks is None:
+            stacks = self._by_env[env_id] = _Stacks(self._make_final(), self._make_step())
+        return stacks
+
     def _shape(self, event: Trajectory, final_reward: float, versions: list[int]) -> list[Step]:
         view = TrajectoryView(event)
-        shape = self._step
+        shape = self._stacks(event.env_id).step
         trajectory_id = event.event_id
         num_turns = len(event.turns)
         return [
@@ -130,8 +162,10 @@ class RewardProcessor:
     def state(self) -> JsonState:
         """Return everything the fold depends on, as JSON values."""
         return {
-            "final": self._final.state(),
-            "step": self._step.state(),
+            "envs": {
+                env_id: {"final": stacks.final.state(), "step": stacks.step.state()}
+                for env_id, stacks in sorted(self._by_env.items())
+            },
             "done": [list(span) for span in self._done.ranges()],
             "open": [
                 {
@@ -146,8 +180,11 @@ class RewardProcessor:
 
     def load_state(self, state: JsonState) -> None:
         """Go on from what :meth:`state` returned, also after a trip through JSON."""
-        self._final.load_state(state["final"])
-        self._step.load_state(state["step"])
+        self._by_env = {}
+        for env_id, learned in state["envs"].items():
+            stacks = self._stacks(env_id)
+            stacks.final.load_state(learned["final"])
+            stacks.step.load_state(learned["step"])
         self._done = IndexSet((start, stop) for start, stop in state["done"])
         self._open = {
             game["game_index"]: _OpenGame(
@@ -156,6 +193,11 @@ class RewardProcessor:
             for game in state["open"]
         }
         self.filtered = state["filtered"]
+
+
+def _maker(given: _T | Callable[[], _T]) -> Callable[[], _T]:
+    # A composition can be called too: with rewards.
+    return partial(copy.deepcopy, given) if isinstance(given, RewardTransform) else given
 
 
 def expected_steps(outcome: GameOutcome, *, filter_opponent_invalid: bool) -> int:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, Literal
 
 from unstable_stream.extensions import Spec
@@ -36,8 +37,12 @@ def reward_processor(
     Raises:
         ConfigError: a transformation is unknown or does not take these arguments.
     """
+    build_final(final), build_step(step)  # finds mistakes now; each environment gets fresh ones later
     return RewardProcessor(
-        run_id, build_final(final), build_step(step), filter_opponent_invalid=filter_opponent_invalid
+        run_id,
+        partial(build_final, final),
+        partial(build_step, step),
+        filter_opponent_invalid=filter_opponent_invalid,
     )
 
 
