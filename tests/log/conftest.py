@@ -10,9 +10,10 @@ from unstable_stream.log.kafka.log import KafkaLog
 from unstable_stream.log.local import consumer as local_consumer
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.port import EventLog
+from unstable_stream.log.simulated import SimulatedLog, SimulatedStore
 
 
-@pytest.fixture(params=["local", "kafka"])
+@pytest.fixture(params=["local", "simulated", "kafka"])
 async def harness(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[LogHarness]:
     """A store with one open handle."""
 
@@ -22,7 +23,12 @@ async def harness(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
     async def open_kafka() -> EventLog:
         return KafkaLog.open(f"kafka://{request.getfixturevalue('kafka_bootstrap')}", environ={})
 
-    adapters = {"local": open_local, "kafka": open_kafka}
+    store = SimulatedStore(transaction_markers=True)
+
+    async def open_simulated() -> EventLog:
+        return SimulatedLog(store)
+
+    adapters = {"local": open_local, "simulated": open_simulated, "kafka": open_kafka}
     harness = LogHarness(adapters[request.param])
     await harness.open()
     yield harness
