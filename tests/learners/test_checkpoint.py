@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +17,13 @@ from tests.learners.conftest import Learner, MakeLearner
 from tests.learners.samples import make_samples
 from unstable_stream.algorithms import Reinforce
 from unstable_stream.errors import CheckpointError, LearnerError
-from unstable_stream.learners import StandardLearner, load_checkpoint, prune_optimizer_states
+from unstable_stream.learners import (
+    StandardLearner,
+    attempts,
+    load_checkpoint,
+    prune_optimizer_states,
+    remove_attempts,
+)
 
 SETTINGS: dict[str, Any] = {
     "batch_size": 64,
@@ -77,7 +84,8 @@ def test_resume_in_a_new_process_continues_the_same_curve_bit_for_bit(
     root = Path(__file__).parents[2]
     environment = {**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"}
     subprocess.run([sys.executable, "-c", code], check=True, cwd=root, env=environment, timeout=100)
-    resumed = load_checkpoint(tmp_path / "resumed" / "ckpt-000006", expected.sha256)  # the same bytes
+    (directory,) = attempts(tmp_path / "resumed")
+    resumed = load_checkpoint(directory, expected.sha256)  # the same bytes
     assert resumed.state.samples_seen == 60
     reference = load_checkpoint(expected.path)
     assert resumed.optimizer is not None
@@ -91,7 +99,7 @@ def test_state_is_what_was_saved(make_learner: MakeLearner) -> None:
     learner = make_learner()
     train(learner, 1, 2)
     info = learner.save(positions={"steps[0]": 12, "steps[1]": 9})
-    assert Path(info.path).name == "ckpt-000002"
+    assert re.fullmatch(r"ckpt-000002-[0-9a-f]{8}", Path(info.path).name)
     assert sorted(path.name for path in Path(info.path).iterdir()) == [
         "adapter_config.json",
         "adapter_model.safetensors",
@@ -197,8 +205,11 @@ def test_light_and_pruned_checkpoints_keep_their_adapters(make_learner: MakeLear
     for number in (1, 2, 3):
         learner.update(make_samples(3), number)
         paths.append(learner.save().path)
-    pruned = prune_optimizer_states(tmp_path / "checkpoints", keep_last=1)
+    published = [Path(path) for path in paths]
+    learner.save()  # an attempt that nobody published, last by name or not, is not the newest
+    pruned = prune_optimizer_states(published, keep_last=1)
     assert [str(path.parent) for path in pruned] == paths[:2]
+    assert prune_optimizer_states(published, keep_last=1) == []
     assert load_checkpoint(paths[0]).optimizer is None
     with pytest.raises(CheckpointError, match="no optimizer state"):
         make_learner().load(paths[0])
@@ -225,27 +236,58 @@ def test_a_crash_while_saving_leaves_all_or_nothing(
     with pytest.raises(KeyboardInterrupt):
         learner.save()
     monkeypatch.undo()
-    directory = Path(first.path).parent
-    destination = directory / "ckpt-000001"
-    assert destination.exists() == (crash_at == 6)  # after the rename it is complete
-    if destination.exists():
-        load_checkpoint(destination)
+    found = attempts(Path(first.path).parent)
+    assert len(found) == 2
+    (attempt,) = [path for path in found if str(path) != first.path]
+    assert attempt.name.startswith("ckpt-") == (crash_at == 6)  # after the rename it is complete
+    if crash_at == 6:
+        load_checkpoint(attempt)
     load_checkpoint(first.path, first.sha256)
     again = learner.save()
     load_checkpoint(again.path, again.sha256)
-    assert sorted(path.name for path in directory.iterdir()) == ["ckpt-000000", "ckpt-000001"]
+    assert remove_attempts([attempt]) == [attempt]
+    assert attempts(attempt.parent) == sorted([Path(first.path), Path(again.path)])
 
 
-def test_saving_again_replaces_the_attempt(make_learner: MakeLearner) -> None:
+def test_saving_again_replaces_nothing(make_learner: MakeLearner) -> None:
     learner = make_learner()
     before = learner.save()
     other = make_learner()
     with torch.no_grad():
         next(p for p in other.model.parameters() if p.requires_grad).add_(1.0)
     after = other.save()
-    assert after.path == before.path
-    assert after.sha256 != before.sha256
+    assert after.path != before.path
+    load_checkpoint(before.path, before.sha256)
     load_checkpoint(after.path, after.sha256)
+
+
+def test_an_attempt_that_is_being_written_is_not_removed(
+    make_learner: MakeLearner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by a learner that another one has replaced: it must find out from the log, not from the disk."""
+    learner = make_learner()
+    rename = Path.rename
+    tried: list[list[Path]] = []
+
+    def clean_first(path: Path, target: Path) -> Path:
+        tried.append(remove_attempts(attempts(path.parent)))
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", clean_first)
+    saved = learner.save()
+    assert tried == [[]]
+    load_checkpoint(saved.path, saved.sha256)
+
+
+def test_only_checkpoints_are_attempts(tmp_path: Path) -> None:
+    """The names that earlier versions used are known too."""
+    names = ["ckpt-000001", "ckpt-000002-0123abcd", ".tmp-ckpt-000003-0123abcd", ".tmp-replaced-ckpt-000001"]
+    for name in [*names, "mine", "ckpt-best", ".tmp-mine"]:
+        (tmp_path / name).mkdir()
+    for name in ("dtype", ".tmp-dtype"):
+        (tmp_path / name).write_text("float32")
+    assert [path.name for path in attempts(tmp_path)] == sorted(names)
+    assert attempts(tmp_path / "nothing") == []
 
 
 def test_an_unwritable_place_is_explained(make_learner: MakeLearner, tmp_path: Path) -> None:

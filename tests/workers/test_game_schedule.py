@@ -1,8 +1,10 @@
 """Which games are played: limits, seeds, seats, evaluation plans, and the same plan after a restart."""
 
-from collections import Counter
+from collections import Counter, deque
+from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 import pytest
 
 from unstable_stream.events import (
@@ -17,6 +19,8 @@ from unstable_stream.events import (
     checkpoint_uid,
     event_id,
 )
+from unstable_stream.events.id_sets import IndexSet
+from unstable_stream.model_pool import ModelPool
 from unstable_stream.runs.config import RunConfig, parse_config
 from unstable_stream.seeds import derive_seed, eval_game_seed, train_game_seed
 from unstable_stream.workers.game_schedule import GameSchedule
@@ -289,3 +293,54 @@ def test_the_run_is_not_over_before_the_last_checkpoint_is_known() -> None:
     assert not schedule.finished
     schedule.apply(checkpoint(5))
     assert schedule.finished
+
+
+def entries(thing: Any) -> int:
+    """Count the entries of all containers that an object reaches."""
+    if isinstance(thing, Mapping):
+        return len(thing) + sum(entries(value) for value in thing.values())
+    if isinstance(thing, list | tuple | set | frozenset | deque):
+        return len(thing) + sum(entries(value) for value in thing)
+    if isinstance(thing, ModelPool | IndexSet):
+        names = thing.__slots__ if isinstance(thing, IndexSet) else vars(thing)
+        return sum(entries(getattr(thing, name)) for name in names)
+    return 0
+
+
+def test_it_does_not_grow_with_the_games_played() -> None:
+    schedule = GameSchedule(RUN, config(collector={"max_pending_steps": 10_000}))
+    schedule.apply(checkpoint(0))
+    game = schedule.next_games(0)[0]
+    assert game.split == "train"
+    end, gone = outcome(game), given_up(game)
+    flying: deque[int] = deque()
+    sizes = []
+    for index in range(100_000):
+        name = f"game-{index}"
+        schedule.apply(msgspec.structs.replace(game, game_id=name, game_index=index))
+        flying.append(index)
+        if len(flying) == 8:
+            flying.rotate(index % 3)  # games do not end in the order in which they began
+            ended = flying.popleft()
+            name = f"game-{ended}"
+            if ended % 20 == 0:
+                schedule.apply(msgspec.structs.replace(gone, game_id=name, game_index=ended))
+            if ended % 2_000:  # most games that one worker gave up were finished by another
+                schedule.apply(msgspec.structs.replace(end, game_id=name, game_index=ended))
+        if index in (50_000, 99_999):
+            sizes.append(sum(entries(value) for value in vars(schedule).values()))
+    assert schedule._train_games > 99_900
+    # The games that were given up and never finished: an id here, and a gap in the pool's set of games.
+    assert abs(sizes[1] - sizes[0]) < 100, sizes
+
+
+def given_up(game: GameStarted) -> GameAbandoned:
+    return GameAbandoned(
+        event_id=event_id(RUN, "game-abandoned", game.game_id),
+        run_id=RUN,
+        occurred_at_ms=1,
+        game_id=game.game_id,
+        game_index=game.game_index,
+        split=game.split,
+        reason="gone",
+    )

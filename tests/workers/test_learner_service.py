@@ -2,11 +2,13 @@
 
 import asyncio
 import random
+import shutil
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 from unstable_stream.collapse import Sign
 from unstable_stream.errors import FencedError, LearnerError
@@ -174,7 +176,8 @@ async def test_old_optimizer_states_go_and_the_run_still_resumes(log: LocalLog, 
     short = settings.model_copy(update={"learner": settings.learner.model_copy(update={"iterations": 3})})
     await service(tmp_path, short).train(log, asyncio.Event())
     states = tmp_path.glob("checkpoints/*/*/optimizer.pt")
-    assert sorted(path.parent.name for path in states) == [checkpoint_uid(2), checkpoint_uid(3)]
+    names = sorted(path.parent.name for path in states)
+    assert [name.rpartition("-")[0] for name in names] == [checkpoint_uid(2), checkpoint_uid(3)]
     await service(tmp_path, settings).train(log, asyncio.Event())
     numbers = [number for number, *_ in (await curve(log))[0]]
     assert numbers == [1, 2, 3, 4]
@@ -303,6 +306,58 @@ async def test_a_second_learner_fences_the_first(tmp_path: Path) -> None:
     assert [update.update for update in updates] == [1, 2]
     assert [checkpoint.iteration for checkpoint in checkpoints] == [0, 1, 2]
     assert all(str(tmp_path / "b") in str(checkpoint.path) for checkpoint in checkpoints[1:])
+
+
+async def test_a_fenced_learner_that_saves_late_harms_no_published_checkpoint(tmp_path: Path) -> None:
+    """It has drawn its batch from fewer steps than its successor, so its weights are others."""
+    async with new_log(tmp_path) as log:
+        await log.create_topics(list(load_topics().values()))
+        await log.append([record_from_event(step) for step in steps(BATCH)])
+        old = service(tmp_path, config(save_every=1))
+        trained, may_save = asyncio.Event(), asyncio.Event()
+        save = old._save
+
+        async def save_late(*arguments: Any) -> Checkpoint:
+            trained.set()
+            await may_save.wait()
+            return await save(*arguments)
+
+        old._save = save_late  # type: ignore[method-assign, assignment]
+        fenced = asyncio.ensure_future(old.train(log, asyncio.Event()))
+        await trained.wait()
+        await log.append([record_from_event(step) for step in steps(2 * BATCH, first_game=1000)])
+        assert await service(tmp_path, config(iterations=1)).train(log, asyncio.Event()) == 1
+        may_save.set()
+        with pytest.raises(FencedError):
+            await fenced
+        saved = list(tmp_path.glob("checkpoints/*/ckpt-*"))
+        assert len(saved) == 2
+        assert await service(tmp_path, config(iterations=2)).train(log, asyncio.Event()) == 2
+        _, checkpoints = await published(log)
+    assert [checkpoint.iteration for checkpoint in checkpoints] == [0, 1, 2]
+    left = {str(path) for path in tmp_path.glob("checkpoints/*/ckpt-*")}
+    assert left == {checkpoint.path for checkpoint in checkpoints[1:]}, "the late attempt was removed"
+
+
+async def test_another_adapter_than_the_one_it_began_with_is_refused(tmp_path: Path, log: LocalLog) -> None:
+    root = tmp_path / "adapters"
+    assert await service(root, config(iterations=1)).train(log, asyncio.Event()) == 1
+    first, second = (await published(log))[1][1].path, tmp_path / "other"
+    assert first is not None
+    shutil.copytree(first, second)
+    weights = second / "adapter_model.safetensors"
+    tensors = load_file(weights)
+    save_file({name: tensor + 1 for name, tensor in tensors.items()}, weights)
+    async with new_log(tmp_path / "second") as other:
+        await other.create_topics(list(load_topics().values()))
+        begun = service(tmp_path / "second", config(initial_lora_path=first))
+        stop = asyncio.Event()
+        stop.set()
+        assert await begun.train(other, stop) == 0
+        changed = service(tmp_path / "second", config(initial_lora_path=str(second)))
+        with pytest.raises(LearnerError, match=r"began with the weights .*Put the file back"):
+            await changed.train(other, asyncio.Event())
+        await service(tmp_path / "second", config(initial_lora_path=first)).train(other, stop)
 
 
 async def test_steps_gone_from_the_log_are_an_error_that_says_so(

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from tests.workers.pretend_engine import PretendEngine
-from unstable_stream.errors import EngineError, ServiceError
+from unstable_stream.errors import EngineError, FencedError, ServiceError
 from unstable_stream.events import (
     Checkpoint,
     Event,
@@ -247,6 +247,29 @@ async def test_games_in_flight_at_a_kill_are_played_again_as_decided(log: LocalL
             game = decided[outcome.game_id]
             assert (outcome.seed, outcome.split) == (game.seed, game.split)
             assert [s.model_uid for s in outcome.seats] == [s.model_uid for s in game.seats]
+
+
+async def test_of_two_collectors_of_a_run_the_later_one_goes_on(log: LocalLog) -> None:
+    """As with two launchers of one run: no game is started twice, and the earlier one says why it stops."""
+    await publish(log, checkpoint(0))
+    stop = asyncio.Event()
+    stuck, engine = PretendEngine(is_open=False), PretendEngine()
+    first = asyncio.ensure_future(collector(log, stuck, config()).collect(log, stop))
+    await until(lambda: stuck.asked == 6 + 2)
+    second = asyncio.ensure_future(collector(log, engine, config()).collect(log, stop))
+    events: list[Event] = []
+    async with asyncio.timeout(DEADLINE_S):
+        while len(games_of(events, GameOutcome)) < 8:
+            events = await read(log)
+            assert not second.done()
+    stuck.open.set()  # its games end, and it wants to start others
+    with pytest.raises(FencedError, match=rf"another launcher has taken over run {RUN}.*This one stops"):
+        async with asyncio.timeout(DEADLINE_S):
+            await first
+    stop.set()
+    await second
+    begun = [event for event in await read(log) if isinstance(event, GameStarted)]
+    assert len({event.event_id for event in begun}) == len(begun)
 
 
 async def test_at_the_end_training_games_are_given_up_and_the_last_checkpoint_is_evaluated(

@@ -30,7 +30,7 @@ SERVICES = ("collector", "learner", *STREAM_SERVICES)
 def main() -> int:
     """Run one service until its work is done (status 0), SIGTERM (status 0) or a failure (status 1).
 
-    Status 3: another learner of the run has taken over.
+    Status 3: another launcher's learner or collector has taken over the run.
     """
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("service", choices=SERVICES)
@@ -51,8 +51,9 @@ def main() -> int:
             get_logger(__name__).error("service failed", error=f"{type(error).__name__}: {error}")
         else:
             print(f"{type(error).__name__}: {error}", file=sys.stderr)
-        # Only the learner is alone by being fenced: processors take over from each other in peace.
-        return FENCED_STATUS if isinstance(error, FencedError) and arguments.service == "learner" else 1
+        # These have no second in a run: processors take over from each other in peace.
+        alone = arguments.service in ("learner", "collector")
+        return FENCED_STATUS if isinstance(error, FencedError) and alone else 1
     return 0
 
 

@@ -4,8 +4,10 @@ from unstable_stream.learners.checkpoint import (
     CheckpointInfo,
     CheckpointState,
     LoadedCheckpoint,
+    attempts,
     load_checkpoint,
     prune_optimizer_states,
+    remove_attempts,
     save_checkpoint,
 )
 from unstable_stream.learners.learning_rate import LrSchedule
@@ -22,7 +24,9 @@ __all__ = [
     "Sample",
     "StandardLearner",
     "UpdateResult",
+    "attempts",
     "load_checkpoint",
     "prune_optimizer_states",
+    "remove_attempts",
     "save_checkpoint",
 ]

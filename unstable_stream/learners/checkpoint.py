@@ -14,21 +14,30 @@ If all parameters are trained, a whole model stands in place of the adapter: ``c
 The learning rate and all random choices are functions of settings, seed and update number. So a checkpoint
 needs no other schedule state or random state.
 
-Saving, in order; a crash between any two leaves the previous checkpoints untouched and at most a
-``.tmp-`` directory that the next save removes:
+Every save has a directory of its own, ``ckpt-000012-5f3a9c01``: the checkpoint and a random word
+(:func:`attempt_directory`). None is ever replaced. A learner whose place another one has taken may still be
+alive and save, and must not touch what its successor has published.
+
+Saving, in order; a crash between any two leaves all other checkpoints untouched:
 
 1. write every file into ``.tmp-NAME`` beside the destination and fsync each;
 2. fsync that directory;
-3. if there is an unpublished attempt of the same name, rename it (see :func:`save_checkpoint`);
-4. rename ``.tmp-NAME`` to ``NAME`` and fsync the parent.
+3. rename ``.tmp-NAME`` to ``NAME`` and fsync the parent.
+
+Attempts that were never published, whole or not, are found by :func:`attempts` and removed by
+:func:`remove_attempts`. The saver holds a lock on ``.tmp-NAME``, so nobody removes it under a living one.
 """
 
+import contextlib
+import fcntl
 import hashlib
 import io
 import json
 import os
+import re
+import secrets
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -44,8 +53,11 @@ __all__ = [
     "CheckpointInfo",
     "CheckpointState",
     "LoadedCheckpoint",
+    "attempt_directory",
+    "attempts",
     "load_checkpoint",
     "prune_optimizer_states",
+    "remove_attempts",
     "save_checkpoint",
 ]
 
@@ -55,6 +67,8 @@ _CONFIG: Final = {"lora": "adapter_config.json", "all": "config.json"}
 _OPTIMIZER: Final = "optimizer.pt"
 _STATE: Final = "state.json"
 _TMP: Final = ".tmp-"
+_ATTEMPT: Final = re.compile(r"(\.tmp-(replaced-)?)?ckpt-\d{6,}(-[0-9a-f]{8})?")
+"""The directories of checkpoints; earlier versions gave them no word of their own, and replaced them."""
 _FORMAT: Final = 1
 
 
@@ -102,6 +116,11 @@ class LoadedCheckpoint:
     """``torch.optim.Optimizer.state_dict()``, or ``None`` if it was not saved or has been pruned."""
 
 
+def attempt_directory(root: Path, model_uid: str) -> Path:
+    """Return a directory in ``root`` for one attempt to save a checkpoint: no other attempt has its name."""
+    return root / f"{model_uid}-{secrets.token_hex(4)}"
+
+
 def save_checkpoint(
     directory: Path,
     *,
@@ -116,10 +135,8 @@ def save_checkpoint(
     ``config`` is the content of the file that tells others how to load the weights; ``tokenizer`` holds more
     such files by name.
 
-    If ``directory`` exists, its event was never published: only then is an update made again. So it is
-    replaced. Leftovers of crashed saves beside it are removed.
-
-    Raises :class:`~unstable_stream.errors.CheckpointError`: the disk is full or not writable.
+    Raises :class:`~unstable_stream.errors.CheckpointError`: the disk is full or not writable, or there is
+    such a directory already.
     """
     directory = directory.absolute()
     parent = directory.parent
@@ -139,16 +156,13 @@ def save_checkpoint(
     files[_STATE] = json.dumps(summary, indent=2, sort_keys=True).encode()
     try:
         parent.mkdir(parents=True, exist_ok=True)
-        _remove_leftovers(parent)
         staging.mkdir()
-        for name, content in files.items():
-            _write_durably(staging / name, content)
-        _sync_directory(staging)
-        if directory.exists():
-            directory.rename(parent / f"{_TMP}replaced-{directory.name}")
-        staging.rename(directory)
+        with _locked(staging) as handle:
+            for name, content in files.items():
+                _write_durably(staging / name, content)
+            os.fsync(handle)
+            staging.rename(directory)
         _sync_directory(parent)
-        _remove_leftovers(parent)
     except OSError as error:
         raise CheckpointError(
             f"checkpoint {directory} could not be written: {error}. Free space or fix permissions and resume "
@@ -206,17 +220,38 @@ def load_checkpoint(path: Path | str, expect_sha256: str | None = None) -> Loade
     )
 
 
-def prune_optimizer_states(root: Path, *, keep_last: int) -> list[Path]:
+def prune_optimizer_states(published: Sequence[Path], *, keep_last: int) -> list[Path]:
     """Delete the optimizer states of all but the newest ``keep_last`` checkpoints; weights stay.
 
-    The newest are last by name, because names are zero-padded. Returns the deleted files. A pruned checkpoint
-    can still be loaded, without optimizer state.
+    ``published`` are the directories of checkpoints that the log names, oldest first. Others are left alone:
+    an unpublished attempt must not count as the newest. Returns the deleted files. A pruned checkpoint can
+    still be loaded, without optimizer state.
     """
-    states = sorted(root.glob(f"[!.]*/{_OPTIMIZER}"), key=lambda path: path.parent.name)
-    pruned = states[: max(0, len(states) - keep_last)]
+    states = [directory / _OPTIMIZER for directory in published[: max(0, len(published) - keep_last)]]
+    pruned = [path for path in states if path.exists()]
     for path in pruned:
         path.unlink()
     return pruned
+
+
+def attempts(root: Path) -> list[Path]:
+    """Return the directories of all saves in ``root``, published or not, finished or not."""
+    if not root.is_dir():
+        return []
+    return sorted(path for path in root.iterdir() if _ATTEMPT.fullmatch(path.name) and path.is_dir())
+
+
+def remove_attempts(directories: Iterable[Path]) -> list[Path]:
+    """Remove attempts that can never be published; return those that are gone.
+
+    A directory that another process is writing is left to it.
+    """
+    removed = []
+    for directory in directories:
+        with contextlib.suppress(BlockingIOError, FileNotFoundError), _locked(directory):
+            shutil.rmtree(directory)
+            removed.append(directory)
+    return removed
 
 
 def _read_verified(path: Path, digest: str, remedy: str) -> bytes:
@@ -227,9 +262,15 @@ def _read_verified(path: Path, digest: str, remedy: str) -> bytes:
     return content
 
 
-def _remove_leftovers(parent: Path) -> None:
-    for leftover in parent.glob(f"{_TMP}*"):
-        shutil.rmtree(leftover)
+@contextlib.contextmanager
+def _locked(directory: Path) -> Iterator[int]:
+    """Hold the lock of a directory; yield its descriptor. Raises ``BlockingIOError``: another has it."""
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield handle
+    finally:
+        os.close(handle)
 
 
 def _write_durably(path: Path, content: bytes) -> None:

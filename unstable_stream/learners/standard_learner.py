@@ -24,6 +24,7 @@ from unstable_stream.events import AdapterProbe, DroppedStep, checkpoint_uid
 from unstable_stream.learners.checkpoint import (
     CheckpointInfo,
     CheckpointState,
+    attempt_directory,
     load_checkpoint,
     save_checkpoint,
 )
@@ -137,7 +138,8 @@ class StandardLearner(Generic[SampleT, BatchT]):
         max_generation_len: the rollout's token limit, the normaliser of Dr. GRPO.
         gradient_checkpointing: recompute activations with the model's own method.
         activation_checkpointing: recompute every decoder layer and the logits; this works with every model.
-        ckpt_root: the directory of checkpoints; each has a directory there, named by model uid.
+        ckpt_root: the directory of checkpoints; every save makes a directory there, named by the model
+            uid and a random word.
         device: default: CUDA if there is one. bfloat16 autocast on CUDA, float32 on a CPU.
         num_threads: PyTorch threads of this process; ``None``: do not change them.
         dtype: of the base model and of activations, ``float32`` or ``bfloat16``; default: bfloat16 on a GPU,
@@ -337,7 +339,10 @@ class StandardLearner(Generic[SampleT, BatchT]):
         )
 
     def save(self, *, positions: Mapping[str, int] | None = None, full: bool = True) -> CheckpointInfo:
-        """Write the last update's checkpoint to ``ckpt_root``; ``full=False``: without optimizer state."""
+        """Write the last update's checkpoint into a new directory in ``ckpt_root``.
+
+        ``full=False``: without optimizer state.
+        """
         self._check_usable()
         group = self._optimizer.param_groups[0]
         state = CheckpointState(
@@ -362,7 +367,7 @@ class StandardLearner(Generic[SampleT, BatchT]):
         )
         whole = self.parameters == "all"
         return save_checkpoint(
-            self.ckpt_root / checkpoint_uid(self._step),
+            attempt_directory(self.ckpt_root, checkpoint_uid(self._step)),
             weights=whole_weights(self.model) if whole else adapter_weights(self.model),
             config=model_config(self.model)
             if whole

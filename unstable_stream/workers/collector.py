@@ -9,6 +9,9 @@ they are played, and their results are read from the log. The loop, in this orde
 
 After a kill between 1 and 2, or with games in flight, the restart plays again all games that have no end in
 the log, with the same seed and seats. So long games are not lost more often than short ones.
+
+Games are recorded with a fenced producer: of two launchers of one run, the collector of the later one goes
+on, and the other one's can start no game any more.
 """
 
 import asyncio
@@ -17,7 +20,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from unstable_stream.errors import ServiceError
+from unstable_stream.errors import FencedError, ServiceError
 from unstable_stream.events import (
     AdapterProof,
     Event,
@@ -28,7 +31,7 @@ from unstable_stream.events import (
     event_id,
 )
 from unstable_stream.inference.engine import Adapter
-from unstable_stream.log.port import Consumer, EventLog
+from unstable_stream.log.port import Consumer, EventLog, Producer
 from unstable_stream.log.reading import ends_of, read_on, readable_events
 from unstable_stream.log.records import record_from_event
 from unstable_stream.log_lines import get_logger
@@ -85,16 +88,19 @@ class Collector:
 
         Raises:
             ServiceError: an engine or a worker died, or too many games in a row were abandoned.
+            FencedError: another launcher has taken over the run.
         """
         if not await self._engines_ready(stop):
             return
         _logger.info("engines ready", engines=len(self._engines), workers=len(self._workers))
+        # Before the log is read: from here on no other collector starts a game that this one does not know.
+        producer = await log.producer(f"collector/{self._run_id}")
         consumer = await log.consumer(_TOPICS)
         stats = asyncio.ensure_future(self._report_stats(log))
         try:
             await self._restore(log, consumer)
             while not stop.is_set() and not self._schedule.finished:
-                await self._start_games(log)
+                await self._start_games(producer)
                 self._apply(await self._next_events(consumer, timeout_s=1.0))
                 self._check_calls()
                 if self._schedule.training_finished:
@@ -107,6 +113,7 @@ class Collector:
             with contextlib.suppress(ServiceError):  # an engine that is gone, of which others tell
                 await self._record_adapters(log)
             await consumer.close()
+            await producer.close()
 
     async def _engines_ready(self, stop: asyncio.Event) -> bool:
         """Wait until the engines have loaded their model; return ``False`` if ``stop`` came first."""
@@ -150,11 +157,18 @@ class Collector:
             elif event.TOPIC == "game-outcomes":
                 self._abandoned_in_a_row = 0
 
-    async def _start_games(self, log: EventLog) -> None:
+    async def _start_games(self, producer: Producer) -> None:
         games = self._schedule.next_games(_now_ms())
         if not games:
             return
-        await log.append([record_from_event(game) for game in games])
+        try:
+            async with producer.transaction() as transaction:
+                await transaction.append([record_from_event(game) for game in games])
+        except FencedError as error:
+            raise FencedError(
+                f"another launcher has taken over run {self._run_id}: its collector starts the games from "
+                f"game {games[0].game_index} on. This one stops ({error})"
+            ) from error
         for game in games:
             self._schedule.apply(game)
         self._dispatch(games)

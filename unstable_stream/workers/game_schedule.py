@@ -6,7 +6,6 @@ seat in turn. So checkpoints are compared on the same games.
 """
 
 import random
-from collections import Counter
 from collections.abc import Iterator
 from itertools import product
 
@@ -22,6 +21,7 @@ from unstable_stream.events import (
     event_id,
     game_id,
 )
+from unstable_stream.events.id_sets import IndexSet
 from unstable_stream.model_pool import ModelPool
 from unstable_stream.model_pool.systems import live_rating_system
 from unstable_stream.reward_transformations import expected_steps
@@ -32,6 +32,10 @@ __all__ = ["GameSchedule", "build_pool"]
 
 _GUESSED_STEPS_PER_GAME = 5
 # The assumed number of steps of a game before any has finished; the measured mean soon replaces it.
+
+_MOST_ABANDONED = 1_000
+# Of so many abandoned games it is remembered that another worker may still finish them. An outcome that comes
+# later than that is not counted: a few steps of back-pressure.
 
 
 def build_pool(config: RunConfig) -> ModelPool:
@@ -47,7 +51,11 @@ def build_pool(config: RunConfig) -> ModelPool:
 
 
 class GameSchedule:
-    """The collector's state. Pass every event of the run to :meth:`apply`, in any topic order."""
+    """The collector's state. Pass every event of the run to :meth:`apply`, in any topic order.
+
+    It grows with games in flight, evaluations under way, checkpoints, and games that were given up and never
+    finished; not with the games played.
+    """
 
     def __init__(self, run_id: str, config: RunConfig, started: RunStarted | None = None) -> None:
         """``started`` matters for a forked run, which begins at its parent's point."""
@@ -57,14 +65,17 @@ class GameSchedule:
         self.pool = build_pool(config)
         self._fixed = {o.name: o for o in (*config.evaluation.opponents, *config.model_pool.fixed)}
         self.in_flight: dict[str, GameStarted] = {}
-        self._ended: set[str] = set()
-        self._abandoned: set[str] = set()
+        self._ended = {"train": IndexSet(), "eval": IndexSet()}
+        """Finished or abandoned games."""
+        self._abandoned: dict[str, None] = {}
+        """The latest abandoned games, in order: these may still be finished."""
         self._next_index = {"train": started.parent_games if started else 0, "eval": 0}
         self._checkpoints: dict[str, Checkpoint] = {}
         self._last_planned: int | None = None
         self._open_evals: list[Checkpoint] = []
-        self._evals_started: set[tuple[str, str, str, int]] = set()
-        self._evals_started_of: Counter[str] = Counter()
+        # By checkpoint, the environment, opponent and seed of each evaluation game started; while it is not
+        # known, or not all its games are started.
+        self._evals_started: dict[str, set[tuple[str, str, int]]] = {}
         self._train_games = 0
         self._steps_produced = 0
         self._steps_consumed = 0
@@ -88,27 +99,29 @@ class GameSchedule:
         self.pool.apply(event)
 
     def _apply_started(self, event: GameStarted) -> None:
-        index = self._next_index[event.split]
-        if event.game_index < index:
+        index = event.game_index
+        if index < self._next_index[event.split]:
             return
-        self._next_index[event.split] = event.game_index + 1
-        if event.evaluated_uid is not None:
-            self._evals_started.add(_eval_key(event))
-            self._evals_started_of[event.evaluated_uid] += 1
+        self._next_index[event.split] = index + 1
+        uid = event.evaluated_uid
+        if uid is not None and (uid not in self._checkpoints or self._is_open(uid)):
+            self._evals_started.setdefault(uid, set()).add(_eval_key(event))
             self._close_full_evals()
-        if event.game_id not in self._ended and event.game_id not in self._abandoned:
+        if index not in self._ended[event.split]:
             self.in_flight[event.game_id] = event
 
     def _apply_ended(self, event: GameOutcome | GameAbandoned) -> None:
-        if event.game_id in self._ended:
+        if not self._ended[event.split].add(event.game_index) and event.game_id not in self._abandoned:
             return
         self.in_flight.pop(event.game_id, None)
         if isinstance(event, GameAbandoned):
             # This end is not final: the worker of a dead collector may still finish the game. Then it counts,
             # as for every reader of outcomes.
-            self._abandoned.add(event.game_id)
+            self._abandoned[event.game_id] = None
+            if len(self._abandoned) > _MOST_ABANDONED:
+                del self._abandoned[next(iter(self._abandoned))]
             return
-        self._ended.add(event.game_id)
+        self._abandoned.pop(event.game_id, None)
         if event.split == "train":
             self._train_games += 1
             self._steps_produced += expected_steps(
@@ -128,13 +141,18 @@ class GameSchedule:
             self._last_planned = event.iteration
             self._open_evals.append(event)
             self._close_full_evals()
+        else:
+            self._evals_started.pop(event.model_uid, None)
+
+    def _is_open(self, uid: str) -> bool:
+        return any(checkpoint.model_uid == uid for checkpoint in self._open_evals)
 
     def _close_full_evals(self) -> None:
-        self._open_evals = [
-            checkpoint
-            for checkpoint in self._open_evals
-            if self._evals_started_of[checkpoint.model_uid] < sum(1 for _ in self._matches(checkpoint))
-        ]
+        for checkpoint in tuple(self._open_evals):
+            started = self._evals_started.get(checkpoint.model_uid, ())
+            if len(started) >= sum(1 for _ in self._matches(checkpoint)):
+                self._open_evals.remove(checkpoint)
+                self._evals_started.pop(checkpoint.model_uid, None)
 
     # -- what is known ------------------------------------------------------------------------
 
@@ -214,9 +232,10 @@ class GameSchedule:
         index = self._next_index["eval"]
         for checkpoint in self._open_evals:
             uid = checkpoint.model_uid
+            started = self._evals_started.get(uid, ())
             for number, env, opponent in self._matches(checkpoint):
                 seed = eval_game_seed(self._config.seed, env.env_id, number)
-                if (uid, env.env_id, opponent, seed) in self._evals_started:
+                if (env.env_id, opponent, seed) in started:
                     continue
                 mine = number % env.num_players
                 seats = tuple(
@@ -286,7 +305,6 @@ class GameSchedule:
         )
 
 
-def _eval_key(event: GameStarted) -> tuple[str, str, str, int]:
-    assert event.evaluated_uid is not None
+def _eval_key(event: GameStarted) -> tuple[str, str, int]:
     opponent = next((seat.model_uid for seat in event.seats if seat.model_uid != event.evaluated_uid), "")
-    return (event.evaluated_uid, event.env_id, opponent, event.seed)
+    return (event.env_id, opponent, event.seed)

@@ -6,15 +6,19 @@ nothing twice:
 1. decide: draw the batch from the buffer, a fold of ``steps`` and ``learner-updates``, shape its rewards,
    drop the rest (:mod:`unstable_stream.update_decisions`);
 2. train on it;
-3. save the checkpoint: temporary directory, fsync, rename;
+3. save the checkpoint into a directory of its own: temporary directory, fsync, rename;
 4. look for signs of a collapse in the metrics of the updates so far (:mod:`unstable_stream.collapse`);
 5. publish ``learner-update``, ``checkpoint`` and ``collapse-warning`` events in one transaction of a fenced
    producer.
 
-After a kill before 5, the update never happened: its steps are pending again, and its checkpoint directory is
-replaced. Updates published since the last checkpoint (``save_every`` above 1) are trained again from their
-recorded step ids, without publishing, so that the curve continues. They have the learning rate that the
-recorded warnings left them.
+After a kill before 5, the update never happened: its steps are pending again, and its checkpoint directory,
+which no event names, is removed by the next learner after its first transaction. Then it is certain that no
+earlier learner can publish it. An earlier learner that is still alive may save, but no directory is ever
+replaced, so it harms no published one.
+
+Updates published since the last checkpoint (``save_every`` above 1) are trained again from their recorded
+step ids, without publishing, so that the curve continues. They have the learning rate that the recorded
+warnings left them.
 """
 
 import asyncio
@@ -40,7 +44,13 @@ from unstable_stream.events import (
     event_id,
 )
 from unstable_stream.inference.cores import available_cores
-from unstable_stream.learners import StandardLearner, UpdateResult, prune_optimizer_states
+from unstable_stream.learners import (
+    StandardLearner,
+    UpdateResult,
+    attempts,
+    prune_optimizer_states,
+    remove_attempts,
+)
 from unstable_stream.log.port import Consumer, EventLog, Positions, Producer
 from unstable_stream.log.reading import events_to_end, readable_events
 from unstable_stream.log.records import record_from_event
@@ -115,6 +125,12 @@ class LearnerService:
         self._parent = checkpoint_uid(0)
         self._saved = 0
         """The newest published checkpoint."""
+        self._full: list[Path] = []
+        """Published checkpoints that may still have their optimizer states, oldest first; empty if all keep
+        them.
+        """
+        self._leftovers: list[Path] = []
+        """Directories of earlier learners that no event names; see :meth:`_tidy`."""
         self._positions: Mapping[str, int] = {}
         """Offsets up to which the last update had read."""
         self._first_update = 0
@@ -151,8 +167,7 @@ class LearnerService:
                         events.append(checkpoint)
                     await transaction.append([record_from_event(event) for event in events])
                 self._warnings += warnings
-                if checkpoint is not None:
-                    self._prune()
+                await self._tidy(checkpoint)
                 if any(warning.action == "stop" for warning in warnings):
                     break  # the launcher reads the warning too, and stops the run
             await self._publish_last(producer)
@@ -172,13 +187,27 @@ class LearnerService:
         checkpoint = await self._save(self._learner.step, self._positions, _now_ms())
         async with producer.transaction() as transaction:
             await transaction.append([record_from_event(checkpoint)])
-        self._prune()
+        await self._tidy(checkpoint)
 
-    def _prune(self) -> None:
-        # Only after publishing: a run cannot be resumed from an unpublished checkpoint.
+    async def _tidy(self, published: Checkpoint | None) -> None:
+        """Delete what is not needed any more; call it only after a transaction.
+
+        A run cannot be resumed from an unpublished checkpoint, so the states of older ones go only then. The
+        leftovers were listed after this learner had fenced all earlier ones, and before it read which of them
+        were published. That the transaction succeeded shows that no later learner had begun by then: so
+        nobody has published them since, or can.
+        """
+        leftovers, self._leftovers = self._leftovers, []
+        removed = await asyncio.to_thread(remove_attempts, leftovers)
+        if removed:
+            _logger.info("unpublished checkpoints removed", directories=[path.name for path in removed])
         keep = self._config.learner.keep_optimizer_states
-        if keep is not None:
-            prune_optimizer_states(self._learner.ckpt_root, keep_last=keep)
+        if keep is None:
+            return
+        if published is not None and published.path is not None:
+            self._full.append(Path(published.path))
+        prune_optimizer_states(self._full, keep_last=keep)
+        self._full = self._full[-keep:]
 
     # -- restoring ----------------------------------------------------------------------------
 
@@ -187,14 +216,23 @@ class LearnerService:
         updates: dict[int, LearnerUpdate] = {}
         warnings: dict[str, CollapseWarning] = {}
         newest: Checkpoint | None = None
+        published: dict[int, str] = {}
+        found = await asyncio.to_thread(attempts, self._learner.ckpt_root)
         topics = (LearnerUpdate.TOPIC, Checkpoint.TOPIC)
         async for _, event in events_to_end(log, topics, run_id=self._run_id):
             if isinstance(event, LearnerUpdate):
                 updates.setdefault(event.update, event)
             elif isinstance(event, CollapseWarning):
                 warnings[event.event_id] = event
-            elif isinstance(event, Checkpoint) and (newest is None or event.iteration > newest.iteration):
-                newest = event
+            elif isinstance(event, Checkpoint):
+                if newest is None or event.iteration > newest.iteration:
+                    newest = event
+                if event.path is not None:
+                    published.setdefault(event.iteration, Path(event.path).name)
+        # By name, because a data directory may have been moved since, or be reached by another path.
+        self._leftovers = [path for path in found if path.name not in published.values()]
+        if self._config.learner.keep_optimizer_states is not None:
+            self._full = [self._learner.ckpt_root / published[number] for number in sorted(published)]
         if newest is None:
             await self._publish_initial_policy(producer)
         else:
@@ -203,6 +241,8 @@ class LearnerService:
             if newest.iteration > 0:
                 assert newest.path is not None, "only the initial policy is without weights"
                 await asyncio.to_thread(self._learner.load, newest.path, newest.sha256)
+            else:
+                await asyncio.to_thread(self._check_initial_policy, newest)
         self._warnings = sorted(warnings.values(), key=lambda warning: warning.update)
         self._first_update = min(updates, default=self._learner.step + 1) - 1
         for number in sorted(updates):
@@ -237,6 +277,16 @@ class LearnerService:
         )
         async with producer.transaction() as transaction:
             await transaction.append([record_from_event(event)])
+
+    def _check_initial_policy(self, recorded: Checkpoint) -> None:
+        """Compare the adapter that training begins from with the one that the run began with."""
+        path = self._config.learner.initial_lora_path
+        found = hashlib.sha256((Path(path) / WEIGHTS_FILE).read_bytes()).hexdigest() if path else None
+        if found != recorded.sha256:
+            raise LearnerError(
+                f"run {self._run_id} began with the weights {recorded.sha256} at {recorded.path}; "
+                f"learner.initial_lora_path = {path!r} holds {found}. Put the file back, or start a new run"
+            )
 
     def _lora(self) -> dict[str, Any]:
         config = self._config

@@ -27,6 +27,7 @@ async def run_collector(
 
     Raises:
         ServiceError: an engine or a worker died, or too many games in a row were abandoned.
+        FencedError: another launcher has taken over the run.
     """
     outputs = {
         part: Output(data.service_logs(run_id).absolute() / f"{part}.log")
