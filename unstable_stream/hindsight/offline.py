@@ -12,7 +12,6 @@ staleness. Importance ratios use the recorded log-probabilities, as always.
 
 import asyncio
 import contextlib
-import tomllib
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,7 +24,7 @@ from unstable_stream.log.reading import readable_events
 from unstable_stream.log.records import record_from_event
 from unstable_stream.log.topics import load_topics
 from unstable_stream.proofs.replayed_steps import replayed_step
-from unstable_stream.runs.config import RunConfig, parse_config
+from unstable_stream.runs.config import RunConfig, parse_config, read_toml
 from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.runs.history import RunHistory
 from unstable_stream.runs.recording import finish_run, new_run_id, start_run
@@ -77,12 +76,7 @@ def load_offline_config(
         ConfigError: the file cannot be read, or the result cannot run or bounds the staleness of steps, or
             the steps were sampled with top-p.
     """
-    try:
-        changes = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror or error}") from error
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path}: not valid TOML: {error}") from error
+    changes = read_toml(path)
     tree = _overlaid(recorded, {"log": log, "buffer": {"max_staleness": None}})
     config = parse_config(_overlaid(tree, changes), overrides, origin=str(path))
     if config.buffer.max_staleness is not None:

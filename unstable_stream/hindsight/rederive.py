@@ -7,7 +7,6 @@ transformations. The recorded steps do not change. The new rewards are a labelle
 """
 
 import time
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -21,7 +20,7 @@ from unstable_stream.hindsight.trained_batches import TrainedBatches
 from unstable_stream.log.port import EventLog
 from unstable_stream.log.reading import events_to_end
 from unstable_stream.reward_transformations import RewardProcessor
-from unstable_stream.runs.config import RewardConfig, RunConfig, parse_config
+from unstable_stream.runs.config import RewardConfig, RunConfig, parse_config, read_toml
 from unstable_stream.streams.processors import reward_processor
 from unstable_stream.version import __version__
 
@@ -113,13 +112,7 @@ def load_rewards(path: Path, config: RunConfig) -> RewardConfig:
     Raises:
         ConfigError: the file or the table does not exist, or a run cannot have this table.
     """
-    try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror or error}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: not valid TOML: {error}") from error
-    rewards = values.get("rewards")
+    rewards = read_toml(path).get("rewards")
     if not isinstance(rewards, Mapping):
         raise ConfigError(
             f"{path}: expected a [rewards] table with final, step or sampling, as in a run's configuration"

@@ -31,7 +31,7 @@ def load_topics(directory: Path = TOPICS_DIR) -> Mapping[str, TopicSpec]:
     for path in sorted(directory.glob("*.toml")):
         try:
             spec = msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), TopicSpec)
-        except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:
             raise EventLogError(f"{path}: {error}") from error
         if spec.name != path.stem:
             raise EventLogError(f"{path}: name = {spec.name!r} must equal the file name")

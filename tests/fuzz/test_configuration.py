@@ -1,0 +1,69 @@
+"""Configurations, overrides and topic files changed at random are accepted or refused with a reason."""
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.fuzz.mutations import changed_bytes, changed_document, refusal
+from unstable_stream.errors import ConfigError, EventLogError
+from unstable_stream.log.topics import TOPICS_DIR, load_topics
+from unstable_stream.runs.config import RunConfig, parse_config, read_toml
+
+EXAMPLES = sorted(Path(__file__).parents[2].glob("examples/**/*.toml"))
+CONFIGURATIONS = [path.read_bytes() for path in EXAMPLES]
+TOPIC_FILES = {path.name: path.read_bytes() for path in sorted(TOPICS_DIR.glob("*.toml"))}
+
+keys = st.sampled_from(
+    [
+        f"{section}.{key}"
+        for section, field in RunConfig.model_fields.items()
+        for key in getattr(field.annotation, "model_fields", ())
+    ]
+    + list(RunConfig.model_fields)
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(text=st.sampled_from(CONFIGURATIONS).flatmap(changed_bytes))
+def test_changed_files(text: bytes, tmp_path_factory: pytest.TempPathFactory) -> None:
+    file = tmp_path_factory.getbasetemp() / "run.toml"
+    file.write_bytes(text)
+    refused = refusal(ConfigError, lambda: parse_config(read_toml(file), origin=str(file)))
+    assert refused is None or str(file) in refused
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    values=st.sampled_from(CONFIGURATIONS)
+    .map(lambda text: tomllib.loads(text.decode()))
+    .flatmap(changed_document)
+)
+def test_changed_values(values: dict[str, Any]) -> None:
+    def parse_and_back() -> None:
+        config = parse_config(values)
+        # What is recorded with a run must be accepted again when the run is resumed.
+        assert parse_config(config.model_dump(mode="json")) == config
+
+    assert refusal(ConfigError, parse_and_back) != "no reason given"
+
+
+@settings(max_examples=100, deadline=None)
+@given(key=st.one_of(keys, st.text(max_size=12)), value=st.text(max_size=20))
+def test_overrides(key: str, value: str) -> None:
+    values = tomllib.loads(CONFIGURATIONS[0].decode())
+    refused = refusal(ConfigError, lambda: parse_config(values, [f"{key}={value}"]))
+    assert refused != "no reason given"
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_topic_files(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
+    name = data.draw(st.sampled_from(sorted(TOPIC_FILES)))
+    directory = tmp_path_factory.mktemp("topics")
+    (directory / name).write_bytes(data.draw(changed_bytes(TOPIC_FILES[name])))
+    refused = refusal(EventLogError, lambda: load_topics(directory))
+    assert refused is None or str(directory / name) in refused

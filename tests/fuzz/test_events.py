@@ -1,0 +1,171 @@
+"""Events changed at random: decoding and every fold give a typed error or go on, and nothing else."""
+
+import contextlib
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.fuzz.mutations import changed_bytes, changed_document, refusal
+from unstable_stream.archive.batch import build_batch
+from unstable_stream.buffer import StepBuffer
+from unstable_stream.collapse import GameTally
+from unstable_stream.errors import EventError
+from unstable_stream.events import Event, GameOutcome, LearnerUpdate, Step, decode_event, encode_event
+from unstable_stream.log.port import StoredRecord
+from unstable_stream.log.topics import TOPICS_DIR
+from unstable_stream.proofs.ledger import Ledger
+from unstable_stream.runs.config import parse_config
+from unstable_stream.runs.history import RunHistory
+from unstable_stream.streams.processors import rating_processor, reward_processor
+from unstable_stream.tracking.log_state import MonitorState
+from unstable_stream.workers.game_schedule import GameSchedule
+
+GOLDEN = {
+    path.stem: path.read_bytes().rstrip(b"\n") for path in sorted((TOPICS_DIR / "golden").glob("*.json"))
+}
+RUN = "run-golden"
+
+golden_names = st.sampled_from(sorted(GOLDEN))
+changed_events = golden_names.flatmap(
+    lambda name: changed_document(json.loads(GOLDEN[name])).map(lambda body: json.dumps(body).encode())
+)
+
+
+@given(data=golden_names.flatmap(lambda name: changed_bytes(GOLDEN[name])))
+def test_changed_bytes_give_an_event_or_a_typed_error(data: bytes) -> None:
+    def decode_and_back() -> None:
+        event = decode_event(data)
+        assert decode_event(encode_event(event)) == event
+
+    assert refusal(EventError, decode_and_back) != "no reason given"
+
+
+def events_of(bodies: list[bytes]) -> list[Event]:
+    events = []
+    for body in bodies:
+        try:
+            events.append(decode_event(body))
+        except EventError:
+            continue
+    return events
+
+
+def stored(body: bytes, topic: str, offset: int = 0) -> StoredRecord:
+    return StoredRecord(topic, 0, offset, RUN, body, {}, 1_700_000_000_000)
+
+
+CONFIG = parse_config(
+    {
+        "name": "fuzz",
+        "model": "tiny-player",
+        "train_envs": [{"env_id": "TicTacToe-v0-train", "num_players": 2}],
+        "evaluation": {"opponents": [{"name": "random-legal"}]},
+        "model_pool": {"sample_mode": "random"},
+        "rewards": {
+            "final": [{"type": "RoleAdvantageByEnvFormatter"}],
+            "step": [{"type": "RewardForFormat", "reward": 1.0}, {"type": "Discount", "gamma": 0.9}],
+        },
+    }
+)
+
+
+def fold_rewards(events: list[Event]) -> None:
+    processor = reward_processor(RUN, CONFIG.rewards.final, CONFIG.rewards.step)
+    for event in events:
+        handle(processor.handle, event)
+    assert json.loads(json.dumps(processor.state())) is not None
+
+
+def fold_ratings(events: list[Event]) -> None:
+    processor = rating_processor(RUN)
+    for event in events:
+        handle(processor.handle, event)
+    assert json.loads(json.dumps(processor.state())) is not None
+
+
+def fold_schedule(events: list[Event]) -> None:
+    schedule = GameSchedule(RUN, CONFIG)
+    for event in events:
+        handle(schedule.apply, event)
+    schedule.next_games(0)
+
+
+def fold_buffer(events: list[Event]) -> None:
+    buffer = StepBuffer(100, max_staleness=4)
+    for event in events:
+        if isinstance(event, Step):
+            buffer.add(event)
+        elif isinstance(event, LearnerUpdate):
+            buffer.apply(event)
+    if buffer.available(1):
+        buffer.get_batch(1, 1)
+
+
+def fold_tally(events: list[Event]) -> None:
+    tally = GameTally()
+    for event in events:
+        if isinstance(event, GameOutcome):
+            tally.add(event)
+    tally.take()
+
+
+def fold_runs(events: list[Event]) -> None:
+    history = RunHistory()
+    for event in events:
+        history.apply(event)
+    for run in history.newest_first():
+        assert (run.name, run.state, run.updates) is not None
+
+
+def fold_ledger(events: list[Event]) -> None:
+    history = RunHistory()
+    for event in events:
+        history.apply(event)
+    ledger = Ledger(history.runs[RUN]) if RUN in history.runs else None
+    for offset, event in enumerate(events):
+        if ledger is not None:
+            ledger.apply(event, 0, offset)
+
+
+def fold_monitor(events: list[Event]) -> None:
+    state = MonitorState()
+    for offset, event in enumerate(events):
+        state.apply(stored(encode_event(event), event.TOPIC, offset))
+
+
+def fold_archive(events: list[Event]) -> None:
+    records = [stored(encode_event(event), event.TOPIC, offset) for offset, event in enumerate(events)]
+    batch = build_batch(records, lambda ids: [True] * len(ids), "log")
+    assert batch.tables["events"].num_rows == len(records)
+
+
+def handle(fold: Callable[[Event], Any], event: Event) -> None:
+    """Fold one event; an impossible one may be refused by the error that sets its record aside."""
+    with contextlib.suppress(EventError):
+        fold(event)
+
+
+FOLDS = [
+    fold_rewards,
+    fold_ratings,
+    fold_schedule,
+    fold_buffer,
+    fold_tally,
+    fold_runs,
+    fold_ledger,
+    fold_monitor,
+    fold_archive,
+]
+
+
+@pytest.mark.parametrize("fold", FOLDS, ids=lambda fold: fold.__name__)
+@settings(max_examples=60, deadline=None)
+@given(bodies=st.lists(changed_events, min_size=1, max_size=4))
+def test_folds_take_any_event_that_decodes(fold: Callable[[list[Event]], None], bodies: list[bytes]) -> None:
+    # All events as they were recorded, in between the changed ones, so that changed ones meet a state.
+    events = events_of([*GOLDEN.values(), *bodies, *GOLDEN.values()])
+    fold(events)
