@@ -1,5 +1,6 @@
 """Print rows: a table for people, CSV or JSON for programs. Data goes to stdout, messages go to stderr."""
 
+import contextlib
 import csv
 import json
 import os
@@ -71,8 +72,10 @@ def take_rows(columns: Sequence[str], rows: Iterable[Sequence[Any]], form: Forma
     """Read all rows, and return the function that prints them.
 
     Between the two, let go of the archive: whoever reads the output may take all day, and a run wants to
-    write. However many rows, memory stays bounded.
+    write. However many rows, memory stays bounded. A statement without columns prints nothing.
     """
+    if not columns:
+        return lambda: None
     if form is Format.TABLE:
         shown: list[Sequence[Any]] = []
         count = 0
@@ -80,13 +83,17 @@ def take_rows(columns: Sequence[str], rows: Iterable[Sequence[Any]], form: Forma
             if count <= _TABLE_ROWS:
                 shown.append(row)
         return lambda: _print_table(columns, shown, count)
-    spool = tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES, "w+", encoding="utf-8", newline="")  # noqa: SIM115
-    if form is Format.JSON:
-        _write_json(spool, columns, rows)
-    else:
-        writer = csv.writer(spool, lineterminator="\n")
-        writer.writerow(columns)
-        writer.writerows([_csv_cell(value) for value in row] for row in rows)
+    with contextlib.ExitStack() as on_error:
+        spool = on_error.enter_context(
+            tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES, "w+", encoding="utf-8", newline="")
+        )
+        if form is Format.JSON:
+            _write_json(spool, columns, rows)
+        else:
+            writer = csv.writer(spool, lineterminator="\n")
+            writer.writerow(columns)
+            writer.writerows([_csv_cell(value) for value in row] for row in rows)
+        on_error.pop_all()  # from here on it is closed when it has been printed
 
     def print_spool() -> None:
         with spool:

@@ -48,9 +48,7 @@ def _sql(
         form = pick_format(as_csv, as_json, as_table)
         with stream(Place.at(data).archive, _statement(statement, file), write=write, files=files) as result:
             print_them = take_rows(result.columns, result.rows, form)
-            columns = result.columns
-        if columns:
-            print_them()
+        print_them()
 
 
 def _statement(statement: str | None, file: Path | None) -> str:
