@@ -315,17 +315,22 @@ def _other_database(path: Path) -> None:
     connection.close()
 
 
-async def test_a_log_of_the_first_schema_is_brought_up_to_date(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("version", "lacks"), [(1, ("identity", "states")), (2, ("states",))])
+async def test_a_log_of_an_earlier_schema_is_brought_up_to_date(
+    tmp_path: Path, version: int, lacks: tuple[str, ...]
+) -> None:
     path = tmp_path / "log.sqlite"
     async with LocalLog.open(path) as log:
         await log.create_topics([TopicSpec("t", 1)])
         await log.append([Record("t", "k", b"kept")])
     connection = sqlite3.connect(path)
-    connection.execute("DROP TABLE identity")
-    connection.execute("PRAGMA user_version = 1")
+    for table in lacks:
+        connection.execute(f"DROP TABLE {table}")
+    connection.execute(f"PRAGMA user_version = {version}")
     connection.close()
     async with LocalLog.open(path) as log:
         log_id = await log.log_id()
+        assert await log.saved("scope") == {}
         assert [r.value for r in await (await log.consumer(["t"])).poll()] == [b"kept"]
     async with LocalLog.open(path) as log:
         assert await log.log_id() == log_id

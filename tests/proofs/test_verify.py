@@ -2,8 +2,9 @@
 
 import asyncio
 import secrets
+import sqlite3
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ from unstable_stream.log.records import event_from_record, record_from_event
 from unstable_stream.proofs.audit import audit_run
 from unstable_stream.proofs.reports import Check, VerifyReport
 from unstable_stream.proofs.verify import verify_run
+from unstable_stream.streams.snapshots import pack_run, run_name, unpack_run
 
 RUN = "run-verified"
 replace = msgspec.structs.replace
@@ -89,10 +91,38 @@ async def test_a_truthful_run_verifies(recorded: Path) -> None:
     assert checks["ratings"].compared == counts[Rating] > 100
     assert checks["steps"].compared == counts[Step] > 100
     assert checks["updates"].compared == 3
+    assert checks["snapshots"].compared >= 2, "one of each processor that had records"
     used, steps = checks["steps used"], checks["steps"]
     assert used.compared > 3 * 20, "drops are counted too"
     assert used.compared + used.pending == steps.compared
     assert not any(check.pending for check in report.checks if check.name != "steps used")
+
+
+async def test_a_snapshot_is_held_against_a_fold_from_the_beginning(recorded: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy.sqlite"
+    with closing(sqlite3.connect(recorded)) as source, closing(sqlite3.connect(copy)) as target:
+        source.backup(target)
+    scope = f"rating-processor/{RUN}/game-outcomes/0"
+    async with LocalLog.open(copy) as log:
+        saved = await log.saved(scope)
+        name = run_name(RUN)
+        run = unpack_run(saved[name])
+        assert run is not None
+        model, rated = next(iter(run.state["ratings"]["*"].items()))
+        rated[0] += 1e-9
+        wrong = pack_run(run.first, run.position, run.digest, run.state)
+        async with (await log.producer("test")).transaction() as transaction:
+            await transaction.save(scope, {name: wrong})
+        report = await verify_run(log, RUN, games=False)
+        assert differing(report) == {"snapshots": 1}
+        (found,) = by_name(report)["snapshots"].first
+        assert found.where == f"snapshot {scope} of offset {run.position}"
+        assert found.field == f"$.ratings.*.{model}[0]"
+        # Without it there is nothing wrong: it can be deleted at any time.
+        async with (await log.producer("test")).transaction() as transaction:
+            await transaction.save(scope, dict.fromkeys(saved, b""))
+        report = await verify_run(log, RUN, games=False)
+        assert report.ok, [str(one) for check in report.checks for one in check.first]
 
 
 async def test_drops_of_every_kind_are_among_what_was_verified(recorded: Path) -> None:

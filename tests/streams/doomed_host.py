@@ -16,8 +16,10 @@ from unstable_stream.log.port import TopicPartition
 from unstable_stream.streams.fold_sink import FoldSink, ProcessorSpec
 from unstable_stream.streams.processors import host_processors, rating_processor, reward_processor
 from unstable_stream.streams.run_configs import RunDirectory
+from unstable_stream.streams.snapshots import SnapshotPace
 
 BATCH = 7
+PACE = SnapshotPace(events=4, times_its_size=0)
 
 
 def make_rewards() -> AnyProcessor:
@@ -41,7 +43,7 @@ async def host_both(path: Path, told: Told = lambda call, about: None) -> None:
     async with LocalLog.open(path) as opened:
         log = tapped(opened, told)
         async with RunDirectory(log) as runs:
-            sinks = [FoldSink(log, spec, runs, RUN) for spec in (REWARDS, RATINGS)]
+            sinks = [FoldSink(log, spec, runs, RUN, pace=PACE) for spec in (REWARDS, RATINGS)]
             await host_processors(sinks, stop=stop, max_records=BATCH)
 
 

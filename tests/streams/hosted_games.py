@@ -11,7 +11,8 @@ from unstable_stream.log.reading import read_to_end
 from unstable_stream.log.records import event_from_record, record_from_event
 from unstable_stream.model_pool import RatingProcessor
 from unstable_stream.reward_transformations import RewardProcessor
-from unstable_stream.streams.fold_sink import group_of
+from unstable_stream.streams.fold_sink import ProcessorSpec, group_of
+from unstable_stream.streams.snapshots import POSITION, scope_of
 
 AnyProcessor = RewardProcessor | RatingProcessor
 
@@ -53,6 +54,18 @@ async def events(log: EventLog, topic: str, run_id: str | None = None) -> list[E
     """All events of a topic, or those of one run."""
     found = [event_from_record(record) for record in await read(log, topic)]
     return [event for event in found if run_id in (None, event.run_id)]
+
+
+async def forget_snapshots(
+    log: EventLog, spec: ProcessorSpec, run_id: str | None, names: Sequence[str] = (POSITION,)
+) -> None:
+    """Delete the snapshots of a processor, or these states of them."""
+    for topic in spec.inputs:
+        for at in await log.end_offsets(topic):
+            producer = await log.producer(scope_of(group_of(spec.name, run_id), at))
+            async with producer.transaction() as transaction:
+                await transaction.save(scope_of(group_of(spec.name, run_id), at), dict.fromkeys(names, b""))
+            await producer.close()
 
 
 async def from_scratch(log: EventLog, make: Callable[[], AnyProcessor]) -> dict[str, bytes]:

@@ -1,10 +1,11 @@
 """A real log that tells of every call before and after it is made, so that a test can kill in between.
 
 The calls are ``append TOPIC``, ``poll`` and ``commit`` of group members, and of transactions ``begin``,
-``append TOPIC``, ``commit_positions`` and ``commit``. What was polled is told only if there was something.
+``append TOPIC``, ``commit_positions``, ``save`` and ``commit``. What was polled is told only if there was
+something.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, TypeVar, cast
 
@@ -97,6 +98,9 @@ class _Transaction(_Tap):
         await self._tell(
             "commit_positions", lambda: self._tapped.commit_positions(consumer, positions), positions
         )
+
+    async def save(self, scope: str, states: Mapping[str, bytes]) -> None:
+        await self._tell("save", lambda: self._tapped.save(scope, states))
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -12,7 +12,15 @@ import pytest
 
 from tests.reward_transformations.trajectories import RUN, make_trajectory
 from tests.streams.doomed_host import RATINGS, REWARDS, host_both, make_ratings, make_rewards
-from tests.streams.hosted_games import OTHER_RUN, assert_exactly_once, events, games, garbage, read
+from tests.streams.hosted_games import (
+    OTHER_RUN,
+    assert_exactly_once,
+    events,
+    forget_snapshots,
+    games,
+    garbage,
+    read,
+)
 from tests.streams.tapped_log import tapped
 from unstable_stream.errors import FencedError, ServiceError
 from unstable_stream.events import (
@@ -308,6 +316,7 @@ async def test_state_that_cannot_be_restored_is_an_error(log: LocalLog) -> None:
     await log.append(games(0, 8))
     await _drain(log, RATINGS)
     await log.delete_before({TopicPartition("game-outcomes", 0): 3})
+    await forget_snapshots(log, RATINGS, RUN)
     with pytest.raises(ServiceError, match=r"game-outcomes\[0\] holds offsets 3 to 8, but the state up to 8"):
         await _drain(log, RATINGS)
 
@@ -354,7 +363,7 @@ async def test_each_partition_commits_results_and_position_in_one_transaction(lo
     others = {TopicPartition(r.topic, r.partition) for r in stored} - ours
     assert len(ours) > 1
     assert others
-    made = ("begin", "append steps", "commit_positions", "commit")
+    made = ("begin", "append steps", "commit_positions", "commit", "begin", "save", "commit")
     assert calls == {
         at: [
             f"{when} {call}"
@@ -375,6 +384,8 @@ KILLS = (
     ("after append dead-letters", 1),
     ("before commit_positions", 3),
     ("after commit_positions", 3),
+    ("before save", 2),
+    ("after save", 2),
     ("before commit", 3),
     ("after commit", 3),
 )

@@ -5,7 +5,7 @@ its partition, so records of one key stay in order. All methods are coroutines: 
 with blocking calls moves them off the event loop.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Literal, NamedTuple, Protocol, Self, TypeAlias
@@ -108,6 +108,13 @@ class Transaction(Protocol):
         Raises :class:`FencedError` if the consumer no longer owns a partition named here.
         """
 
+    async def save(self, scope: str, states: Mapping[str, bytes]) -> None:
+        """Save states under their names, in place of the earlier ones; an empty one is forgotten.
+
+        They become visible with the records and positions; :meth:`EventLog.saved` returns them. Neither scope
+        nor name may hold a tab. Raises :class:`RecordTooLargeError`; 8 MiB are never too large.
+        """
+
     async def __aenter__(self) -> Self: ...
 
     async def __aexit__(
@@ -206,5 +213,11 @@ class EventLog(Protocol):
 
     async def committed_positions(self, group: str) -> Positions:
         """Return all positions that a group has committed."""
+
+    async def saved(self, scope: str, names: Collection[str] | None = None) -> Mapping[str, bytes]:
+        """Return the states that transactions have saved in a scope, by name, all of one moment.
+
+        ``names``: only these. The cost does not grow with the number of times that a state was saved.
+        """
 
     async def close(self) -> None: ...

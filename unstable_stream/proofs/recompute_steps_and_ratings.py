@@ -3,26 +3,28 @@
 ``steps`` follow from trajectories and ``ratings`` from game outcomes, by the folds that the processors run,
 one for each partition. Steps of a run that trains on another's follow from the steps of their origin. What
 the processors have yet to read is *pending*: their groups' committed positions tell how far they have come.
-The games are played again on the way, since both need every outcome.
+On the way the games are played again, since both need every outcome, and the processors' snapshots are
+compared: each must be the state of this fold at its position.
 """
 
 from collections.abc import Callable
 from functools import partial
 
 from unstable_stream.errors import EventError
-from unstable_stream.events import GameOutcome, GameStarted, Step, Trajectory, encode_event
+from unstable_stream.events import GameStarted, Step, encode_event
 from unstable_stream.events.id_sets import digest
 from unstable_stream.log.port import StoredRecord, TopicPartition
 from unstable_stream.log.reading import events_to_end
 from unstable_stream.log.records import event_from_record
+from unstable_stream.proofs.check_snapshots import SnapshotCheck
 from unstable_stream.proofs.evidence import Evidence
 from unstable_stream.proofs.expected_records import DerivedCheck, Expected
 from unstable_stream.proofs.recompute_games import GameCheck
 from unstable_stream.proofs.record_index import RecordIndex
 from unstable_stream.proofs.replayed_steps import recomputed_steps
 from unstable_stream.proofs.reports import Check
-from unstable_stream.streams.fold_sink import Processor
-from unstable_stream.streams.processors import rating_processor, reward_processor
+from unstable_stream.streams.processor import Processor, ProcessorSpec
+from unstable_stream.streams.processors import RATINGS, REWARDS, rating_processor, reward_processor
 
 __all__ = ["recompute_steps_and_ratings"]
 
@@ -42,6 +44,7 @@ async def recompute_steps_and_ratings(
     run, config, log = evidence.run, evidence.run.config(), evidence.log
     origin_gone = await _is_origin_gone(evidence)
     checks = [Check("steps"), Check("ratings")]
+    snapshots = Check("snapshots")
     step_check = DerivedCheck(
         checks[0], steps, comparable=_body, trimmed=evidence.trimmed[Step.TOPIC], extras=origin_gone
     )
@@ -63,15 +66,17 @@ async def recompute_steps_and_ratings(
             async for record, event in evidence.events(GameStarted.TOPIC, "reading games"):
                 if isinstance(event, GameStarted):
                     game_check.add_started(record, event)
-        await _fold(evidence, Trajectory.TOPIC, rewards, step_check, game_check, "folding trajectories")
+        what = "folding trajectories"
+        await _fold(evidence, REWARDS, rewards, step_check, snapshots, game_check, what)
         if run.replayed_run_id is not None:
             async for record, step in recomputed_steps(log, run.run_id, run.replayed_run_id, steps):
                 body = encode_event(step)
                 step_check.expect(Expected(step.event_id, digest(body), partial(bytes, body), str(record)))
         await step_check.finish(log)
         what = "playing games again" if games else "folding outcomes"
-        await _fold(evidence, GameOutcome.TOPIC, rates, rating_check, game_check, what)
+        await _fold(evidence, RATINGS, rates, rating_check, snapshots, game_check, what)
         await rating_check.finish(log)
+        checks.append(snapshots)
         if game_check is not None:
             await game_check.finish()
             checks += game_check.checks
@@ -92,18 +97,29 @@ async def _is_origin_gone(evidence: Evidence) -> bool:
 
 async def _fold(
     evidence: Evidence,
-    topic: str,
+    spec: ProcessorSpec,
     make: Callable[[], Processor],
     check: DerivedCheck,
+    snapshots: Check,
     games: GameCheck | None,
     what: str,
 ) -> None:
+    (topic,) = spec.inputs
     processors: dict[int, Processor] = {}
+    saved = await SnapshotCheck.read(
+        evidence.log,
+        snapshots,
+        spec,
+        evidence.run,
+        ends=evidence.ends[topic],
+        trimmed=evidence.trimmed[topic],
+    )
     processed = evidence.processed[topic]
     async for record, event in evidence.events(topic, what):
         processor = processors.get(record.partition)
         if processor is None:
             processor = processors[record.partition] = make()
+        saved.before(record.partition, record.offset, processor)
         if processed:
             due = record.offset < processed.get(TopicPartition(topic, record.partition), 0)
         else:
@@ -120,6 +136,7 @@ async def _fold(
             check.expect(
                 Expected(output.event_id, digest(body), partial(bytes, body), str(record), due, output.key)
             )
+    saved.finish(processors, make())
 
 
 def _body(record: StoredRecord) -> bytes:

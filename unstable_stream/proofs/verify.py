@@ -1,6 +1,6 @@
 """The second depth: the ledger of a run, and then every derived event recomputed from its causes.
 
-- ``steps`` and ``ratings``: folded again (:mod:`~.recompute_steps_and_ratings`).
+- ``steps``, ``ratings`` and the processors' snapshots: folded again (:mod:`~.recompute_steps_and_ratings`).
 - batches, drops and the use of every step: the draws made again (:mod:`~.recompute_batches`).
 - games and trajectories: played again from seed and actions (:mod:`~.recompute_games`).
 - checkpoint files against their recorded digests.

@@ -20,7 +20,7 @@ from unstable_stream.events import Event, GameOutcome, Step, Trajectory, packed_
 from unstable_stream.events.id_sets import IndexSet
 from unstable_stream.reward_transformations.final import ComposeFinalRewardTransforms, RewardVector
 from unstable_stream.reward_transformations.step import ComposeStepRewardTransforms, TrajectoryView
-from unstable_stream.reward_transformations.transform import JsonState, RewardTransform
+from unstable_stream.reward_transformations.transform import JsonState, RewardTransform, Untold
 
 __all__ = ["RewardProcessor", "expected_steps"]
 
@@ -34,6 +34,7 @@ class _Stacks(NamedTuple):
 
     final: ComposeFinalRewardTransforms
     step: ComposeStepRewardTransforms
+    untold: Untold
 
 
 @dataclass(slots=True)
@@ -125,7 +126,8 @@ class RewardProcessor:
     def _stacks(self, env_id: str) -> _Stacks:
         stacks = self._by_env.get(env_id)
         if stacks is None:
-            stacks = self._by_env[env_id] = _Stacks(self._make_final(), self._make_step())
+            final, step = self._make_final(), self._make_step()
+            stacks = self._by_env[env_id] = _Stacks(final, step, Untold(final, step))
         return stacks
 
     def _shape(self, event: Trajectory, final_reward: float, versions: list[int]) -> list[Step]:
@@ -160,7 +162,13 @@ class RewardProcessor:
         ]
 
     def state(self) -> JsonState:
-        """Return everything the fold depends on, as JSON values."""
+        """Return everything the fold depends on, as JSON values.
+
+        Raises:
+            ValueError: a custom transformation keeps a state and does not tell it.
+        """
+        for stacks in self._by_env.values():
+            stacks.untold.check()
         return {
             "envs": {
                 env_id: {"final": stacks.final.state(), "step": stacks.step.state()}

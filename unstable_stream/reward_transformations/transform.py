@@ -1,12 +1,13 @@
 """Define the base of the three kinds of reward transformation: explicit state."""
 
-from collections.abc import Sequence
+import copy
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
 
 from unstable_stream.errors import ConfigError
 from unstable_stream.extensions import RemembersArguments
 
-__all__ = ["JsonState", "RewardTransform", "check_stages", "load_stage_states"]
+__all__ = ["JsonState", "RewardTransform", "Untold", "check_stages", "load_stage_states"]
 
 JsonState: TypeAlias = dict[str, Any]
 """Plain JSON values only, so that state can be stored, compared and printed."""
@@ -27,6 +28,51 @@ class RewardTransform(RemembersArguments):
         """Go on from what :meth:`state` returned."""
         if state:
             raise ValueError(f"{type(self).__name__} keeps no state, but was given {sorted(state)}")
+
+
+class Untold:
+    """Notices transformations that keep something which their :meth:`RewardTransform.state` does not tell.
+
+    Custom code may keep what it learned in its attributes and define no ``state``. Such attributes differ
+    from those that it was made with.
+    """
+
+    def __init__(self, *stages: RewardTransform) -> None:
+        """Look at transformations that have just been made."""
+        self._before = [(kept, _attributes(kept)) for stage in stages for kept in _keeping(stage)]
+
+    def check(self) -> None:
+        """Raise :class:`ValueError` if the state of one of them is not known."""
+        for kept, before in self._before:
+            now = _attributes(kept)
+            if before is None or now is None or not _equal(before, now):
+                raise ValueError(
+                    f"transformation {type(kept).__name__} changes its attributes and has no state(): define "
+                    "state() and load_state(), so that a restart need not fold the whole history"
+                )
+
+
+def _keeping(stage: RewardTransform) -> Iterator[object]:
+    """Yield what may keep something that no ``state`` tells."""
+    if isinstance(inner := getattr(stage, "transforms", None), list):
+        for each in inner:
+            yield from _keeping(each)
+    elif type(stage).state is RewardTransform.state:
+        yield getattr(stage, "called", stage)
+
+
+def _attributes(kept: object) -> dict[str, Any] | None:
+    try:
+        return copy.deepcopy(vars(kept))
+    except Exception:  # noqa: BLE001 - some objects cannot be copied, and then nothing is known of them
+        return None
+
+
+def _equal(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    try:
+        return bool(one == other)
+    except Exception:  # noqa: BLE001 - e.g. arrays refuse to be compared as a whole
+        return False
 
 
 def check_stages(kind: type[RewardTransform], stages: Sequence[RewardTransform]) -> None:

@@ -17,6 +17,8 @@ from unstable_stream.streams.run_configs import RunDirectory
 
 __all__ = [
     "PROCESSORS",
+    "RATINGS",
+    "REWARDS",
     "fold_sinks",
     "host_processors",
     "rating_processor",
@@ -66,10 +68,31 @@ def _ratings_of(run_id: str, config: RunConfig) -> Processor:
     return rating_processor(run_id, config.model_pool.draw_probability, config.model_pool.rating_system)
 
 
-PROCESSORS: Final = (
-    ProcessorSpec(RewardProcessor.name, RewardProcessor.inputs, _rewards_of),
-    ProcessorSpec(RatingProcessor.name, RatingProcessor.inputs, _ratings_of),
+def _reward_settings(config: RunConfig) -> Any:
+    rewards = config.rewards.model_dump(mode="json")
+    return [rewards["final"], rewards["step"], config.collector.filter_opponent_invalid]
+
+
+def _rating_settings(config: RunConfig) -> Any:
+    pool = config.model_pool.model_dump(mode="json")
+    return [pool["draw_probability"], pool["rating_system"]]
+
+
+REWARDS: Final = ProcessorSpec(
+    RewardProcessor.name,
+    RewardProcessor.inputs,
+    _rewards_of,
+    _reward_settings,
+    code=("final_transformation", "step_transformation"),
 )
+RATINGS: Final = ProcessorSpec(
+    RatingProcessor.name,
+    RatingProcessor.inputs,
+    _ratings_of,
+    _rating_settings,
+    code=("rating_system",),
+)
+PROCESSORS: Final = (REWARDS, RATINGS)
 
 
 async def fold_sinks(log: EventLog, runs: RunDirectory, run_id: str | None) -> list[FoldSink]:

@@ -10,7 +10,7 @@ process may still be open in one of its partitions. Then readers see the later r
 
 import asyncio
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Self
 
 from unstable_stream.errors import EventLogError
@@ -25,6 +25,7 @@ from unstable_stream.log.kafka.producer import KafkaProducer
 from unstable_stream.log.kafka.readers import open_reader
 from unstable_stream.log.kafka.records import prepare
 from unstable_stream.log.kafka.sending import open_sender
+from unstable_stream.log.kafka.states import read_states
 from unstable_stream.log.kafka.topics import KafkaTopics
 from unstable_stream.log.port import Positions, Record, Start, TopicPartition, TopicSpec
 
@@ -191,6 +192,10 @@ class KafkaLog:
     async def committed_positions(self, group: str) -> Positions:
         """Return all positions that a group has committed."""
         return await self._use().topics.committed(group)
+
+    async def saved(self, scope: str, names: Collection[str] | None = None) -> Mapping[str, bytes]:
+        """Return the saved states of a scope, or those of these names."""
+        return await read_states(self, self._use().topics, scope, names)
 
     async def close(self) -> None:
         """Close all consumers and producers, finish appends in progress and disconnect. A second call does

@@ -10,7 +10,7 @@ it whose id is made of the group and the partition.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Final, Self
 
@@ -22,6 +22,7 @@ from unstable_stream.log.kafka.consumer import KafkaConsumer
 from unstable_stream.log.kafka.errors import FENCED, translated
 from unstable_stream.log.kafka.records import Batch, pack, prepare
 from unstable_stream.log.kafka.sending import Sender
+from unstable_stream.log.kafka.states import state_records
 from unstable_stream.log.kafka.topics import KafkaTopics
 from unstable_stream.log.port import Consumer, Positions, Record, TopicPartition
 
@@ -180,6 +181,11 @@ class KafkaTransaction:
             group = await consumer.claim(positions)
             self._consumers.append((consumer, positions))
         self._positions.setdefault(group, {}).update(positions)
+
+    async def save(self, scope: str, states: Mapping[str, bytes]) -> None:
+        """Save states together with the records."""
+        self._check_open()
+        self._batches.append(await prepare(await state_records(self._topics, scope, states), self._topics))
 
     async def _check_partitions(self, positions: Positions) -> None:
         found = await self._topics.find({at.topic for at in positions})

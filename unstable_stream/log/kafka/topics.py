@@ -132,8 +132,21 @@ class KafkaTopics:
 
     # -- making and changing them -----------------------------------------------------------------
 
-    async def create(self, specs: Sequence[TopicSpec]) -> None:
+    async def ensure(self, spec: TopicSpec, more: Mapping[str, str]) -> int:
+        """Create a topic of the adapter's own if it is missing, and return the number of its partitions.
+
+        ``more``: settings that a spec has not.
+        """
+        if spec.name not in self._known:
+            if spec.name not in await self.partitions():
+                await self.create([spec], more)
+            await self.find([spec.name])
+        return self._known[spec.name].partitions
+
+    async def create(self, specs: Sequence[TopicSpec], more: Mapping[str, str] | None = None) -> None:
         """Create missing topics, with the brokers' default replication.
+
+        ``more``: settings that a spec has not.
 
         Raises :class:`EventLogError` if an existing one has another number of partitions.
         """
@@ -146,7 +159,10 @@ class KafkaTopics:
         if not missing:
             return
         admin = await self._admin.get()
-        new = [NewTopic(spec.name, spec.partitions, -1, {}, _configuration(spec)) for spec in missing]
+        new = [
+            NewTopic(spec.name, spec.partitions, -1, {}, {**_configuration(spec), **(more or {})})
+            for spec in missing
+        ]
 
         async def create() -> Any:
             try:

@@ -29,7 +29,7 @@ Synchronous: TypeAlias = Literal["FULL", "NORMAL"]
 """``FULL``: an acknowledged record survives power loss. ``NORMAL``: it survives ``kill -9``, but a power
 loss may take the last moments (never a part of a batch)."""
 
-SCHEMA_VERSION: Final = 2
+SCHEMA_VERSION: Final = 3
 _APPLICATION_ID: Final = 0x75736C67  # "uslg"; `file` and SQLite tools show it
 
 # Offsets mean something only in the log they come from: who keeps them elsewhere keeps this beside them.
@@ -38,8 +38,19 @@ _IDENTITY: Final = (
     "INSERT INTO identity (log_id) VALUES (lower(hex(randomblob(16))))",
 )
 
+# What is saved with positions: the newest state of each name.
+_STATES: Final = (
+    """CREATE TABLE states (
+        scope TEXT NOT NULL,
+        name TEXT NOT NULL,
+        state BLOB NOT NULL,
+        UNIQUE (scope, name)
+    )""",
+)
+
 _SCHEMA: Final = (
     *_IDENTITY,
+    *_STATES,
     """CREATE TABLE topics (
         topic_id INTEGER PRIMARY KEY,
         name TEXT NOT NULL UNIQUE,
@@ -191,7 +202,7 @@ def _missing(connection: sqlite3.Connection, path: str) -> tuple[str, ...]:
             f"event log {path} has schema version {version}, this version of unstable_stream knows up to "
             f"{SCHEMA_VERSION}: upgrade unstable_stream."
         )
-    return _IDENTITY if version < 2 else ()
+    return (*(_IDENTITY if version < 2 else ()), *(_STATES if version < 3 else ()))
 
 
 def begin_write(connection: sqlite3.Connection, busy_timeout_s: float) -> None:

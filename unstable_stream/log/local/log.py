@@ -10,11 +10,12 @@ that is settled. Topics with the clean-up policy ``compact`` keep every record h
 import os
 import secrets
 import sqlite3
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
 from unstable_stream.log.local import records as local_records
+from unstable_stream.log.local import states as local_states
 from unstable_stream.log.local.consumer import LocalConsumer, LogParts, start_offset
 from unstable_stream.log.local.database import Synchronous, open_database
 from unstable_stream.log.local.groups import Member, committed_positions, groups
@@ -218,6 +219,10 @@ class LocalLog:
     async def committed_positions(self, group: str) -> Positions:
         """All positions a group has committed."""
         return await self._log.reader.run(lambda connection: committed_positions(connection, group))
+
+    async def saved(self, scope: str, names: Collection[str] | None = None) -> Mapping[str, bytes]:
+        """Return the saved states of a scope, or those of these names."""
+        return await self._log.reader.run(lambda connection: local_states.saved(connection, scope, names))
 
     async def delete_before(self, positions: Positions) -> None:
         """Delete the records before these offsets; their space is used again.

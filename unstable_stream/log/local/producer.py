@@ -1,11 +1,12 @@
 """Append records and commit positions of a local log in one transaction.
 
 A transaction is kept in memory until it commits; then, in one SQLite transaction: the producer's epoch
-is checked, the owners of the partitions are checked, the records are inserted, the positions stored.
+is checked, the owners of the partitions are checked, the positions and states are stored, the records
+inserted.
 """
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -13,6 +14,7 @@ from unstable_stream.errors import EventLogError, FencedError
 from unstable_stream.log.local.consumer import LocalConsumer, LogParts
 from unstable_stream.log.local.groups import Member, Owned, commit_for_group, commit_positions
 from unstable_stream.log.local.records import AppendBatch
+from unstable_stream.log.local.states import save
 from unstable_stream.log.port import Consumer, Positions, Record
 
 __all__ = ["LocalProducer", "LocalTransaction", "next_epoch"]
@@ -85,6 +87,7 @@ class LocalTransaction:
         self._batches: list[AppendBatch] = []
         self._positions: list[tuple[LocalConsumer, Positions, Member, list[tuple[Owned, int]]]] = []
         self._group_positions: list[tuple[str, Positions]] = []
+        self._states: list[tuple[str, Mapping[str, bytes]]] = []
         self._open = False
 
     async def __aenter__(self) -> Self:
@@ -118,6 +121,11 @@ class LocalTransaction:
         positions = dict(positions)
         self._positions.append((consumer, positions, *consumer.claim(positions)))
 
+    async def save(self, scope: str, states: Mapping[str, bytes]) -> None:
+        """Save states together with the records."""
+        self._check_open()
+        self._states.append((scope, dict(states)))
+
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
@@ -138,6 +146,8 @@ class LocalTransaction:
             find = self._log.topics.find_partition
             numbered = [(find(connection, at).partition_id, offset) for at, offset in positions.items()]
             commit_for_group(connection, group, numbered)
+        for scope, states in self._states:
+            save(connection, scope, states)
         for batch in self._batches:
             batch.write(connection)
 

@@ -1,6 +1,6 @@
 """A handle on a simulated store: what one process has of the log."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Self
 
 from unstable_stream.log.port import Positions, Record, Start, TopicPartition, TopicSpec
@@ -120,6 +120,11 @@ class SimulatedLog:
         """All positions a group has committed."""
         await self._conditions.request("read")
         return dict(self.store.positions(group))
+
+    async def saved(self, scope: str, names: Collection[str] | None = None) -> Mapping[str, bytes]:
+        """Return the saved states of a scope, or those of these names."""
+        await self._conditions.request("read")
+        return self.store.saved(scope, names)
 
     async def close(self) -> None:
         """Close all consumers of this handle; the store stays. Idempotent."""

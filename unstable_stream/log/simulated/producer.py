@@ -4,7 +4,7 @@ A transaction is kept by its writer until it commits. Then the epoch and the own
 it is stored as one change.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -66,6 +66,7 @@ class SimulatedTransaction:
         self._records: list[tuple[TopicPartition, Record]] = []
         self._claims: list[tuple[SimulatedConsumer, Positions]] = []
         self._positions: list[tuple[str, TopicPartition, int]] = []
+        self._states: list[tuple[str, str, bytes]] = []
         self._open = False
 
     async def __aenter__(self) -> Self:
@@ -100,6 +101,12 @@ class SimulatedTransaction:
         consumer.claim(positions)
         self._claims.append((consumer, dict(positions)))
 
+    async def save(self, scope: str, states: Mapping[str, bytes]) -> None:
+        """Save states together with the records."""
+        self._check_open()
+        await self._conditions.request("add")
+        self._states += [(scope, name, state) for name, state in states.items()]
+
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
@@ -119,8 +126,10 @@ class SimulatedTransaction:
         positions = list(self._positions)
         for consumer, claimed in self._claims:
             positions += consumer.claim(claimed)
-        if self._records or positions:
-            self._store.commit(Change(records=tuple(self._records), positions=tuple(positions)))
+        if self._records or positions or self._states:
+            self._store.commit(
+                Change(records=tuple(self._records), positions=tuple(positions), states=tuple(self._states))
+            )
 
     def _check_open(self) -> None:
         if not self._open:

@@ -1,4 +1,4 @@
-"""What a simulated log keeps: topics, records, committed positions, epochs of producers.
+"""What a simulated log keeps: topics, records, committed positions, saved states, epochs of producers.
 
 ===============  ==========================================  ==========================================
 kept             by                                          may go when
@@ -7,6 +7,7 @@ kept             by                                          may go when
 ``_partitions``  topic and partition: records, first and     records: :meth:`SimulatedStore.delete_before`,
                  next offset                                 :meth:`SimulatedStore.compact`
 ``_positions``   group, topic and partition: next offset     never
+``_states``      scope and name: the newest state            an empty one is saved
 ``_epochs``      producer id: the newest producer's number   never
 ``_journal``     every change, in order                      never; it is what :meth:`lose_tail` goes back in
 ===============  ==========================================  ==========================================
@@ -19,7 +20,7 @@ import asyncio
 import bisect
 import dataclasses
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from unstable_stream.errors import (
@@ -56,6 +57,8 @@ class Change:
     """Whether a transaction's end takes an offset of each partition written to, as on Kafka."""
     positions: tuple[tuple[str, TopicPartition, int], ...] = ()
     """Group, partition, next offset."""
+    states: tuple[tuple[str, str, bytes], ...] = ()
+    """Scope, name, state; an empty one is forgotten."""
     producer: tuple[str, int] | None = None
     """Producer id and its new epoch."""
     begins: tuple[tuple[TopicPartition, int], ...] = ()
@@ -100,6 +103,7 @@ class SimulatedStore:
         self._topics: dict[str, TopicSpec] = {}
         self._partitions: dict[TopicPartition, _Partition] = {}
         self._positions: dict[str, dict[TopicPartition, int]] = {}
+        self._states: dict[str, dict[str, bytes]] = {}
         self._epochs: dict[str, int] = {}
 
     # -- changes ------------------------------------------------------------------------------
@@ -148,6 +152,11 @@ class SimulatedStore:
                 self._partitions[at].end += 1
         for group, at, offset in change.positions:
             self._positions.setdefault(group, {})[at] = offset
+        for scope, name, state in change.states:
+            states = self._states.setdefault(scope, {})
+            states.pop(name, None)
+            if state:
+                states[name] = state
         if change.producer is not None:
             name, epoch = change.producer
             self._epochs[name] = epoch
@@ -196,6 +205,11 @@ class SimulatedStore:
         if removed:
             self.make(Change(removed=tuple(removed)))
         return sum(len(offsets) for _, offsets in removed)
+
+    def saved(self, scope: str, names: Collection[str] | None) -> dict[str, bytes]:
+        """Return the states of a scope, or those of these names."""
+        states = self._states.get(scope, {})
+        return {name: state for name, state in states.items() if names is None or name in names}
 
     def open_producer(self, producer_id: str) -> int:
         """Fence earlier producers with this id; return the epoch of the new one, from 1."""
