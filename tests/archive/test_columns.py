@@ -114,6 +114,7 @@ def test_an_archive_of_version_0_1_goes_on_and_gains_the_new_columns(tmp_path: P
     assert {column for column in after if column not in before and column[0] == "run_events"} == {
         ("run_events", "parent_games"),
         ("run_events", "extensions"),
+        ("run_events", "record_number"),
     }
     assert query(old, "SELECT run_id, parent_games FROM run_events WHERE type = 'run-started'").rows == [
         ("earlier", None),

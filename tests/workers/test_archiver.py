@@ -62,7 +62,9 @@ def _typed(path: Path) -> list[list[tuple[object, ...]]]:
         "update_provenance",
         "metrics",
     )
-    return [sorted(query(path, f"SELECT * FROM {name}").rows, key=str) for name in names]
+    # Two archives of one log may number its records otherwise.
+    columns = "COLUMNS(lambda name: name <> 'record_number')"
+    return [sorted(query(path, f"SELECT {columns} FROM {name}").rows, key=str) for name in names]
 
 
 async def test_everything_up_to_the_stop_is_archived(log: LocalLog, tmp_path: Path) -> None:

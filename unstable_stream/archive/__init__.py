@@ -2,6 +2,7 @@
 
 from unstable_stream.archive.batch import ArchivedRecord
 from unstable_stream.archive.read import QueryResult, StreamedResult, query, query_arrow, stream
+from unstable_stream.archive.records import ArchivedRow, RecordReader
 from unstable_stream.archive.store import SCHEMA_VERSION, open_archive
 from unstable_stream.archive.writer import ArchiveWriter, Prepared, Written
 
@@ -9,8 +10,10 @@ __all__ = [
     "SCHEMA_VERSION",
     "ArchiveWriter",
     "ArchivedRecord",
+    "ArchivedRow",
     "Prepared",
     "QueryResult",
+    "RecordReader",
     "StreamedResult",
     "Written",
     "open_archive",

@@ -10,13 +10,14 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from unstable_stream.archive.tables import TABLES
-from unstable_stream.archive.tables.declare import Column, Table
+from unstable_stream.archive.tables.declare import RECORD_NUMBER, Column, Table, traced
 from unstable_stream.errors import EventDecodeError, EventError
 from unstable_stream.events import EVENT_TYPES, LATEST_MS, Event, decode_event, event_type
 
-__all__ = ["ARROW_TYPES", "EVENTS", "ArchivedRecord", "Batch", "Rejection", "build_batch"]
+__all__ = ["ARROW_TYPES", "EVENTS", "ArchivedRecord", "Batch", "Rejection", "build_batch", "typed_rows"]
 
 
 class ArchivedRecord(Protocol):
@@ -49,6 +50,11 @@ class _Raw(NamedTuple):
     record: ArchivedRecord
     event: Event | None
     log_id: str
+
+
+class _Numbered(NamedTuple):
+    number: int
+    event: Event
 
 
 _WIRE_NAMES: Final = {cls: name for name, cls in EVENT_TYPES.items()}
@@ -87,44 +93,48 @@ def _of_event(read: Callable[[Event], object]) -> Callable[[_Raw], object]:
     return lambda raw: None if raw.event is None else read(raw.event)
 
 
-EVENTS: Final = Table(
-    "events",
-    "Every record of every topic as it was read, one row per log and position.",
-    (),
-    (
-        Column("topic", "VARCHAR", "Topic.", "record.topic"),
-        Column("partition", "INTEGER", "Partition of the topic.", "record.partition"),
-        Column(
-            "offset",
-            "BIGINT",
-            "Offset in the partition; reserved in SQL, write it in double quotes.",
-            "record.offset",
+EVENTS: Final = traced(
+    Table(
+        "events",
+        "Every record of every topic as it was read, one row per log and position.",
+        (),
+        (
+            Column("topic", "VARCHAR", "Topic.", "record.topic"),
+            Column("partition", "INTEGER", "Partition of the topic.", "record.partition"),
+            Column(
+                "offset",
+                "BIGINT",
+                "Offset in the partition; reserved in SQL, write it in double quotes.",
+                "record.offset",
+            ),
+            Column(
+                "type",
+                "VARCHAR",
+                "Event type; NULL: could not be decoded.",
+                _of_event(lambda event: _WIRE_NAMES[type(event)]),
+            ),
+            Column(
+                "event_id",
+                "VARCHAR",
+                "What recognises an event published twice; NULL: could not be decoded.",
+                _of_event(lambda event: event.event_id),
+            ),
+            Column("run_id", "VARCHAR", "The run.", _of_event(lambda event: event.run_id)),
+            Column("key", "VARCHAR", "Record key.", "record.key"),
+            Column("occurred_at", "TIMESTAMP", "UTC.", _of_event(lambda event: event.occurred_at_ms)),
+            Column(
+                "timestamp_ms", "BIGINT", "The record's own time, Unix milliseconds.", "record.timestamp_ms"
+            ),
+            Column("value", "VARCHAR", "The body, JSON: `value->>'$.field'`; NULL: not text.", _text, True),
+            Column("value_bytes", "BLOB", "The body if it is not text.", _bytes_if_not_text),
+            Column("headers", "MAP(VARCHAR, BLOB)", "Headers other than CloudEvents' own.", _other_headers),
+            Column(
+                "log_id",
+                "VARCHAR",
+                "The log it was read from: id of the Kafka cluster or of the local file; empty: not known.",
+            ),
         ),
-        Column(
-            "type",
-            "VARCHAR",
-            "Event type; NULL: could not be decoded.",
-            _of_event(lambda event: _WIRE_NAMES[type(event)]),
-        ),
-        Column(
-            "event_id",
-            "VARCHAR",
-            "What recognises an event published twice; NULL: could not be decoded.",
-            _of_event(lambda event: event.event_id),
-        ),
-        Column("run_id", "VARCHAR", "The run.", _of_event(lambda event: event.run_id)),
-        Column("key", "VARCHAR", "Record key.", "record.key"),
-        Column("occurred_at", "TIMESTAMP", "UTC.", _of_event(lambda event: event.occurred_at_ms)),
-        Column("timestamp_ms", "BIGINT", "The record's own time, Unix milliseconds.", "record.timestamp_ms"),
-        Column("value", "VARCHAR", "The body, JSON: `value->>'$.field'`; NULL: not text.", _text, True),
-        Column("value_bytes", "BLOB", "The body if it is not text.", _bytes_if_not_text),
-        Column("headers", "MAP(VARCHAR, BLOB)", "Headers other than CloudEvents' own.", _other_headers),
-        Column(
-            "log_id",
-            "VARCHAR",
-            "The log it was read from: id of the Kafka cluster or of the local file; empty: not known.",
-        ),
-    ),
+    )
 )
 """The raw table. It keeps every position; the typed tables count an event published twice once."""
 
@@ -175,8 +185,17 @@ class Batch:
     rejected: Sequence[Rejection]
 
 
-def build_batch(records: Sequence[ArchivedRecord], unseen: Unseen, log_id: str = "") -> Batch:
-    """Turn records that are new by position in the log ``log_id`` into the rows to insert."""
+def build_batch(
+    records: Sequence[ArchivedRecord], unseen: Unseen, log_id: str = "", first_number: int = 0
+) -> Batch:
+    """Turn records that are new by position in the log ``log_id`` into the rows to insert.
+
+    Args:
+        records: the records.
+        unseen: tells which events are new.
+        log_id: their log.
+        first_number: the record number of the first; the others follow.
+    """
     within: set[str] = set()
 
     def unseen_here_too(event_ids: _EventIds) -> Sequence[bool]:
@@ -186,7 +205,8 @@ def build_batch(records: Sequence[ArchivedRecord], unseen: Unseen, log_id: str =
 
     parts = []
     for start in range(0, len(records), _CHUNK_RECORDS):
-        parts.append(_build_chunk(records[start : start + _CHUNK_RECORDS], unseen_here_too, log_id))
+        chunk = records[start : start + _CHUNK_RECORDS]
+        parts.append(_build_chunk(chunk, unseen_here_too, log_id, first_number + start))
         within.update(parts[-1].event_ids)
     tables = {
         table.name: [part.tables[table.name] for part in parts if table.name in part.tables]
@@ -200,12 +220,12 @@ def build_batch(records: Sequence[ArchivedRecord], unseen: Unseen, log_id: str =
     )
 
 
-def _build_chunk(records: Sequence[ArchivedRecord], unseen: Unseen, log_id: str) -> Batch:
+def _build_chunk(records: Sequence[ArchivedRecord], unseen: Unseen, log_id: str, first_number: int) -> Batch:
     raws: list[_Raw] = []
     rejected: list[Rejection] = []
-    first: dict[str, Event] = {}
+    first: dict[str, _Numbered] = {}
     decoded = 0
-    for record in records:
+    for number, record in enumerate(records, first_number):
         event: Event | None = None
         try:
             event = _storable_head(decode_event(record.value))
@@ -213,13 +233,13 @@ def _build_chunk(records: Sequence[ArchivedRecord], unseen: Unseen, log_id: str)
             rejected.append(Rejection(record, error))
         else:
             decoded += 1
-            first.setdefault(event.event_id, event)
+            first.setdefault(event.event_id, _Numbered(number, event))
         raws.append(_Raw(record, event, log_id))
     ids = list(first)
     new = {event_id: first[event_id] for event_id, is_new in zip(ids, unseen(ids), strict=True) if is_new}
     duplicates = decoded - len(new)
     try:
-        tables = _typed(list(new.values()))
+        tables = typed_rows(list(new.values()))
     except _UNSTORABLE:
         # Somewhere a value does not fit its column: find those events, and set only them aside.
         unstorable = _unstorable(new)
@@ -233,8 +253,8 @@ def _build_chunk(records: Sequence[ArchivedRecord], unseen: Unseen, log_id: str)
             for raw in raws
         ]
         new = {event_id: event for event_id, event in new.items() if event_id not in unstorable}
-        tables = _typed(list(new.values()))
-    tables[EVENTS.name] = _arrow(EVENTS, raws)
+        tables = typed_rows(list(new.values()))
+    tables[EVENTS.name] = _arrow(EVENTS, raws, np.arange(first_number, first_number + len(raws)))
     return Batch(tables, list(new), duplicates, rejected)
 
 
@@ -247,30 +267,40 @@ def _storable_head(event: Event) -> Event:
     return event
 
 
-def _typed(events: Sequence[Event]) -> dict[str, pa.Table]:
-    rows: dict[str, list[object]] = {}
-    for event in events:
+def typed_rows(events: Sequence[tuple[int, Event]]) -> dict[str, pa.Table]:
+    """Return the rows that these events make, by table; each event comes with its record's number."""
+    rows: dict[str, tuple[list[object], list[int]]] = {}
+    for number, event in events:
         for table in _TABLES_OF.get(type(event), ()):
-            here = rows.setdefault(table.name, [])
+            made, numbers = rows.setdefault(table.name, ([], []))
             if table.explode is None:
-                here.append(event)
+                made.append(event)
+                numbers.append(number)
             else:
-                here.extend(table.explode(event))
-    return {table.name: _arrow(table, rows[table.name]) for table in TABLES if rows.get(table.name)}
+                made.extend(table.explode(event))
+                numbers.extend([number] * (len(made) - len(numbers)))
+    return {
+        table.name: _arrow(table, *rows[table.name])
+        for table in TABLES
+        if table.name in rows and rows[table.name][0]
+    }
 
 
-def _unstorable(events: Mapping[str, Event]) -> dict[str, EventError]:
+def _unstorable(events: Mapping[str, _Numbered]) -> dict[str, EventError]:
     found: dict[str, EventError] = {}
-    for event_id, event in events.items():
+    for event_id, numbered in events.items():
         try:
-            _typed([event])
+            typed_rows([numbered])
         except _UNSTORABLE as error:
-            found[event_id] = EventDecodeError(f"event {event_type(event)!r} fits no column: {error}")
+            found[event_id] = EventDecodeError(
+                f"event {event_type(numbered.event)!r} fits no column: {error}"
+            )
     return found
 
 
-def _arrow(table: Table, rows: Sequence[object]) -> pa.Table:
-    return pa.table({column.name: _array(column, rows) for column in table.columns})
+def _arrow(table: Table, rows: Sequence[object], numbers: Sequence[int] | NDArray[np.int64]) -> pa.Table:
+    columns = {column.name: _array(column, rows) for column in table.columns if column != RECORD_NUMBER}
+    return pa.table(columns | {RECORD_NUMBER.name: pa.array(numbers, pa.int64())})
 
 
 def _array(column: Column, rows: Sequence[Any]) -> pa.Array:

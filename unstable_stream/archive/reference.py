@@ -25,6 +25,13 @@ are kept by `log_id`, so a new cluster, or one that was wiped, is archived from 
 an older version of the package is upgraded when it is next written to, at the latest by
 `unstable-stream archive`.
 
+The archive knows the log by content. When the archiver starts, or gets a partition, it compares the newest
+archived records of each partition with the log. The log may have lost them: by a power cut with
+`synchronous=NORMAL`, by an unclean leader election of Kafka, because a topic was deleted and made again, or
+a file put back from a copy. Then the archiver takes out what the log does not have, with every row made from
+it, says so in a warning, and goes on from there. What it takes out is kept: as a Parquet file in
+`archive.duckdb-lost-by-the-log`, and as a row of `divergences`. Records that merely expired in the log stay.
+
 The table `events` keeps each record as it was read. The typed tables hold the same history unpacked; an
 event that was published twice is in them once. Times are UTC. Deleting the file loses nothing that the log
 still holds: the archiver fills a new one.
@@ -46,12 +53,26 @@ _POSITIONS: Final = {
     "topic": "Topic.",
     "partition": "Partition of the topic.",
     "next_offset": "Offset of the next record to archive.",
+    "newest": "JSON: the offsets of the newest archived records, each with a digest of its key, time and "
+    "body. The archiver compares them with the log when it starts.",
+}
+_DIVERGENCES: Final = {
+    "log_id": "The log.",
+    "topic": "Topic.",
+    "partition": "Partition of the topic.",
+    "first_offset": "Offset of the first record that the log had no longer, or had otherwise.",
+    "next_offset": "The position that the archive had: the offset after its last record.",
+    "records": "The number of records that were taken out.",
+    "saved_to": "The Parquet file with their rows of `events`, beside the archive.",
 }
 _VERSION: Final = {
     "version": f"Of the tables; {SCHEMA_VERSION} now.",
     "package_version": "The unstable_stream that last changed the views.",
     "views_digest": "Tells whether the tables and views are those of the package.",
     "archive_id": "Names the archive's consumer group on the log: `archiver-` and this.",
+    "next_record": "The next `record_number`; none is used twice.",
+    "traced_from": "Records before this number were archived by an older package; their typed rows have no "
+    "`record_number`.",
 }
 
 
@@ -78,6 +99,13 @@ def relations() -> tuple[Relation, ...]:
     own = [
         Relation(
             "positions", "table", "How far the archive has read each partition of each log.", _POSITIONS
+        ),
+        Relation(
+            "divergences",
+            "table",
+            "What was archived and is not in the log any more, because the log lost it: one row per time and "
+            "partition.",
+            _DIVERGENCES,
         ),
         Relation("schema_version", "table", "What wrote this file, one row.", _VERSION),
     ]

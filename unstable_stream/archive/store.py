@@ -26,11 +26,12 @@ __all__ = ["SCHEMA_VERSION", "Connection", "WritableArchive", "open_archive"]
 Connection: TypeAlias = duckdb.DuckDBPyConnection
 """An open archive."""
 
-SCHEMA_VERSION: Final = 2
+SCHEMA_VERSION: Final = 3
 """Raised when a table changes so that an older package could not use it. New columns are simply added, and
 views replaced.
 
 1: one log an archive. 2: ``events`` and ``positions`` say which log they are of; the archive has an id.
+3: every row has the number of its record; ``positions`` knows the newest records by content.
 """
 
 _RETRY_S: Final = 0.01
@@ -48,7 +49,11 @@ _WRITER_MEMORY: Final = "2GB"
 _NAME: Final = "archive"
 _POSITIONS: Final = (
     'CREATE TABLE positions (log_id VARCHAR, topic VARCHAR, "partition" INTEGER, next_offset BIGINT, '
-    'PRIMARY KEY (log_id, topic, "partition"))'
+    'newest VARCHAR, PRIMARY KEY (log_id, topic, "partition"))'
+)
+_DIVERGENCES: Final = (
+    'CREATE TABLE divergences (log_id VARCHAR, topic VARCHAR, "partition" INTEGER, first_offset BIGINT, '
+    "next_offset BIGINT, records BIGINT, saved_to VARCHAR)"
 )
 
 
@@ -197,8 +202,10 @@ def _ensure_schema(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
         if connection.execute("SHOW TABLES").fetchall():
             raise
         version, digest = _create_tables(connection)
-    if version < SCHEMA_VERSION:
-        _upgrade(connection)
+    if version < 2:
+        _upgrade_to_2(connection)
+    if version < 3:
+        _upgrade_to_3(connection)
     if digest != definitions_digest():
         connection.execute("BEGIN")
         for table in TABLES:
@@ -225,29 +232,45 @@ def _create_tables(connection: duckdb.DuckDBPyConnection) -> tuple[int, str]:
     for table in (EVENTS, *TABLES):
         connection.execute(table.create_sql())
     connection.execute(_POSITIONS)
+    connection.execute(_DIVERGENCES)
     connection.execute(
-        "CREATE TABLE schema_version "
-        "(version INTEGER, package_version VARCHAR, views_digest VARCHAR, archive_id VARCHAR)"
+        "CREATE TABLE schema_version (version INTEGER, package_version VARCHAR, views_digest VARCHAR, "
+        "archive_id VARCHAR, next_record BIGINT, traced_from BIGINT)"
     )
     connection.execute(
-        "INSERT INTO schema_version VALUES (?, ?, '', ?)",
+        "INSERT INTO schema_version VALUES (?, ?, '', ?, 0, 0)",
         [SCHEMA_VERSION, __version__, secrets.token_hex(4)],
     )
     connection.execute("COMMIT")
     return SCHEMA_VERSION, ""
 
 
-def _upgrade(connection: duckdb.DuckDBPyConnection) -> None:
-    """Turn version 1 into version 2. Version 1 did not keep the log, so ``log_id`` becomes empty."""
+def _upgrade_to_2(connection: duckdb.DuckDBPyConnection) -> None:
+    """Say which log the records are of. Version 1 did not keep it, so ``log_id`` becomes empty."""
     connection.execute("BEGIN")
     connection.execute("ALTER TABLE events ADD COLUMN log_id VARCHAR DEFAULT ''")
-    rows = connection.execute('SELECT topic, "partition", next_offset FROM positions').fetchall()
+    connection.execute("ALTER TABLE positions ADD COLUMN log_id VARCHAR DEFAULT ''")
+    connection.execute("ALTER TABLE schema_version ADD COLUMN archive_id VARCHAR")
+    connection.execute("UPDATE schema_version SET version = 2, archive_id = ?", [secrets.token_hex(4)])
+    connection.execute("COMMIT")
+
+
+def _upgrade_to_3(connection: duckdb.DuckDBPyConnection) -> None:
+    """Number the records. Typed rows that are there already get no number: most do not say their event."""
+    connection.execute("BEGIN")
+    connection.execute("ALTER TABLE events ADD COLUMN record_number BIGINT")
+    connection.execute("UPDATE events SET record_number = rowid")
+    rows = connection.execute('SELECT log_id, topic, "partition", next_offset FROM positions').fetchall()
+    # Made anew, and not altered: version 1 had another primary key.
     connection.execute("DROP TABLE positions")
     connection.execute(_POSITIONS)
     if rows:
-        connection.executemany("INSERT INTO positions VALUES ('', ?, ?, ?)", rows)
-    connection.execute("ALTER TABLE schema_version ADD COLUMN archive_id VARCHAR")
-    connection.execute(
-        "UPDATE schema_version SET version = ?, archive_id = ?", [SCHEMA_VERSION, secrets.token_hex(4)]
-    )
+        connection.executemany("INSERT INTO positions VALUES (?, ?, ?, ?, '{}')", rows)
+    connection.execute(_DIVERGENCES)
+    for column in ("next_record", "traced_from"):
+        connection.execute(f"ALTER TABLE schema_version ADD COLUMN {column} BIGINT")
+        connection.execute(
+            f"UPDATE schema_version SET {column} = (SELECT coalesce(max(record_number) + 1, 0) FROM events)"
+        )
+    connection.execute("UPDATE schema_version SET version = 3")
     connection.execute("COMMIT")

@@ -11,6 +11,8 @@ One batch is one transaction, in this order:
 A kill before 5 leaves the archive as it was, and the same records come again; after 5 they are recognised by
 position. An event published twice, at two positions or on two logs, is recognised by its id. One thread may
 prepare a batch while another stores the one before.
+
+Records that the log has lost since are taken out again: :meth:`ArchiveWriter.remove_from`.
 """
 
 import threading
@@ -24,6 +26,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from unstable_stream.archive.batch import ArchivedRecord, Batch, Rejection, build_batch
+from unstable_stream.archive.newest import KEPT, Newest, added, decode_newest, encode_newest
+from unstable_stream.archive.removal import Removed, remove_records
 from unstable_stream.archive.store import WritableArchive, open_archive
 from unstable_stream.errors import ArchiveError
 from unstable_stream.events.id_sets import KeySet
@@ -33,8 +37,10 @@ __all__ = ["ArchiveWriter", "Prepared", "Written"]
 
 _log = get_logger(__name__)
 
-_Positions: TypeAlias = dict[tuple[str, str, int], int]
-"""(log id, topic, partition) to the next offset, of every log the archive knows."""
+_Where: TypeAlias = tuple[str, str, int]
+"""Log id, topic and partition."""
+_Positions: TypeAlias = dict[_Where, int]
+"""The next offset of every partition of every log the archive knows."""
 
 
 class Written(NamedTuple):
@@ -64,6 +70,8 @@ class Prepared(NamedTuple):
     """The positions the archive must have when it is stored."""
     positions: _Positions
     """The positions it will have then."""
+    newest: Mapping[_Where, Newest]
+    """The newest records then, of the partitions that the batch is of."""
 
 
 class ArchiveWriter:
@@ -90,10 +98,14 @@ class ArchiveWriter:
         # Guards what follows, which is ahead of the file by the batches that are prepared and not yet stored.
         self._lock = threading.RLock()
         self._unstored: set[str] = set()
+        self._positions: _Positions = {}
+        self._newest: dict[_Where, Newest] = {}
+        self._next_record = 0
+        self._seen = KeySet[np.uint64]()
         with self._archive.held() as connection:
             ((self.archive_id,),) = connection.execute("SELECT archive_id FROM schema_version").fetchall()
-            self._positions = _stored_positions(connection)
-            self._seen = _stored_ids(connection)
+            state = _read_state(connection)
+        self._begin_at(state)
 
     def __enter__(self) -> "ArchiveWriter":
         return self
@@ -141,10 +153,36 @@ class ArchiveWriter:
             for table in ("events", "positions"):
                 connection.execute(f"UPDATE {table} SET log_id = ? WHERE log_id = ''", [self.log_id])
             connection.execute("COMMIT")
-            positions = _stored_positions(connection)
-        with self._lock:
-            self._positions = positions
+            state = _read_state(connection)
+        self._begin_at(state)
         return True
+
+    def newest(self, topic: str, partition: int) -> Newest:
+        """Return the newest archived records of a partition, by content; empty: not known."""
+        with self._lock:
+            return self._newest.get((self.log_id, topic, partition), {})
+
+    def remove_from(self, topic: str, partition: int, offset: int) -> Removed:
+        """Take out all records of a partition from ``offset`` on; the next to archive is then this one.
+
+        Everything that was prepared must have been stored.
+
+        Raises:
+            ArchiveBusyError: others held the file past the deadline.
+            ArchiveError: an older version of the package archived some of them; or DuckDB failed. Nothing was
+                changed.
+        """
+        with self._archive.held() as connection:
+            try:
+                connection.execute("BEGIN")
+                where = (self.log_id, topic, partition)
+                removed = remove_records(connection, self.path, where, offset, KEPT)
+                connection.execute("COMMIT")
+            except duckdb.Error as error:
+                raise ArchiveError(f"could not write to the archive {self.path}: {error}") from error
+            state = _read_state(connection)
+        self._begin_at(state)
+        return removed
 
     def write(self, records: Sequence[ArchivedRecord]) -> Written:
         """Archive a batch in one transaction: :meth:`store` of :meth:`prepare`."""
@@ -162,14 +200,19 @@ class ArchiveWriter:
         with self._lock:
             positions = dict(self._positions)
             new = []
+            by_partition: dict[_Where, list[ArchivedRecord]] = {}
             for record in records:
                 where = (self.log_id, record.topic, record.partition)
                 if record.offset >= positions.get(where, 0):
                     new.append(record)
+                    by_partition.setdefault(where, []).append(record)
                     positions[where] = record.offset + 1
-            batch = build_batch(new, self._unseen, self.log_id)
-            prepared = Prepared(records, new, batch, self._positions, positions)
+            batch = build_batch(new, self._unseen, self.log_id, self._next_record)
+            newest = {w: added(self._newest.get(w, {}), last) for w, last in by_partition.items()}
+            prepared = Prepared(records, new, batch, self._positions, positions, newest)
             self._positions = positions
+            self._newest |= newest
+            self._next_record += len(new)
             self._seen.add(self._hashes(batch.event_ids))
             self._unstored.update(batch.event_ids)
         return prepared
@@ -194,12 +237,11 @@ class ArchiveWriter:
                         "replaced, or an earlier batch failed. Start the archiver again: it fills it from "
                         "the log."
                     )
-                ids = _stored_ids(connection)
+                stored_state = _read_state(connection)
             _log.warning("the archive was written by another process", path=str(self.path))
             # In one hold: a batch that another thread prepares in between would move past this one.
             with self._lock:
-                self._positions, self._seen = stored, ids
-                self._unstored.clear()
+                self._begin_at(stored_state)
                 prepared = self.prepare(prepared.records)
         with self._lock:
             self._unstored.difference_update(prepared.batch.event_ids)
@@ -219,6 +261,13 @@ class ArchiveWriter:
         finally:
             self._hasher.close()
             self._archive.close()
+
+    def _begin_at(self, state: "_State") -> None:
+        """Go on from what the file holds; batches that are prepared and not stored are forgotten."""
+        with self._lock:
+            self._positions, self._newest = state.positions, state.newest
+            self._next_record, self._seen = state.next_record, state.seen
+            self._unstored.clear()
 
     def _positions_of(self, log_id: str) -> dict[tuple[str, int], int]:
         with self._lock:
@@ -257,13 +306,13 @@ class ArchiveWriter:
                 connection.execute(f'INSERT INTO "{name}" BY NAME SELECT * FROM batch')
                 connection.unregister("batch")
             connection.executemany(
-                "INSERT OR REPLACE INTO positions VALUES (?, ?, ?, ?)",
+                "INSERT OR REPLACE INTO positions VALUES (?, ?, ?, ?, ?)",
                 [
-                    (*where, offset)
-                    for where, offset in prepared.positions.items()
-                    if offset != prepared.based_on.get(where)
+                    (*where, prepared.positions[where], encode_newest(newest))
+                    for where, newest in prepared.newest.items()
                 ],
             )
+            connection.execute("UPDATE schema_version SET next_record = next_record + ?", [len(prepared.new)])
             connection.execute("COMMIT")
         except duckdb.Error as error:
             raise ArchiveError(f"could not write to the archive {self.path}: {error}") from error
@@ -273,6 +322,22 @@ _COUNT_HELD = """
 SELECT count(*) FROM sample AS s JOIN events AS e USING (topic, "partition", "offset")
 WHERE e.log_id = '' AND coalesce(encode(e.value), e.value_bytes) = s.body
 """
+
+
+class _State(NamedTuple):
+    positions: _Positions
+    newest: dict[_Where, Newest]
+    next_record: int
+    seen: KeySet[np.uint64]
+
+
+def _read_state(connection: duckdb.DuckDBPyConnection) -> _State:
+    rows = connection.execute('SELECT log_id, topic, "partition", newest FROM positions').fetchall()
+    newest: dict[_Where, Newest] = {
+        (log, topic, number): decode_newest(text) for log, topic, number, text in rows
+    }
+    ((next_record,),) = connection.execute("SELECT next_record FROM schema_version").fetchall()
+    return _State(_stored_positions(connection), newest, next_record, _stored_ids(connection))
 
 
 def _stored_positions(connection: duckdb.DuckDBPyConnection) -> _Positions:

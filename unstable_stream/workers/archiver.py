@@ -13,6 +13,8 @@ Steps 1 to 3 of the next batch run during step 4 of this one.
 After a kill before the end of 4, the same records are read again; dead letters published twice have the same
 event id and count once. The archiver goes on at the archive's positions for this log, never at the group's.
 So an archive that was deleted or restored is filled again from the log, and a new log is read from its start.
+Where the log has lost records that were archived, they are taken out of the archive first
+(:mod:`~unstable_stream.workers.archiver_divergence`).
 """
 
 import asyncio
@@ -67,8 +69,7 @@ async def run_archiver(
         on_flush: called with the result of each transaction.
 
     Raises:
-        ArchiveError: the archive cannot be written, and nothing of the current batch was stored; or it is
-            ahead of the log, because a topic was deleted and made again.
+        ArchiveError: the archive cannot be written, and nothing of the current batch was stored.
         LogUnavailableError: after ``stop`` the log did not return its remaining records.
     """
     names = await declared_topics(log, stop) if topics is None else list(topics)
@@ -127,17 +128,17 @@ class ArchiveSink:
         return {at: max(start, archived.get(at, 0)) for at, start in self._open.items()}
 
     async def follow(self, assigned: Set[TopicPartition]) -> Positions:
-        """Go on with new partitions at the archive's positions.
+        """Go on with new partitions at the archive's positions, after comparing it with the log.
 
         Raises:
-            ArchiveError: the log ends before that.
+            ArchiveError: the log lost records that an older version of the package archived.
         """
         gained = assigned - self._open.keys()
         self._open = {at: start for at, start in self._open.items() if at in assigned}
         if not gained:
             return {}
         await self._stored()
-        starts = await starts_of(self.log, self.writer, gained)
+        starts = await starts_of(self.log, self.writer, gained, self.stop)
         for at in gained:
             self._committed.pop(at, None)
         # The position at which the log may let a member begin again: never beyond the archived records.

@@ -1,15 +1,17 @@
 """Decide, before the archiver reads, on its topics, its log, and its first positions."""
 
 import asyncio
+import functools
 from collections.abc import Callable, Collection, Sequence
 from typing import Final, TypeVar
 
 from unstable_stream.archive import ArchiveWriter
-from unstable_stream.errors import ArchiveBusyError, ArchiveError
+from unstable_stream.errors import ArchiveBusyError
 from unstable_stream.log.port import EventLog, Positions, TopicPartition
 from unstable_stream.log.topics import load_topics
 from unstable_stream.log_lines import get_logger
 from unstable_stream.streams.consumer import wait_for_stop
+from unstable_stream.workers.archiver_divergence import divergences
 
 __all__ = ["attribute", "declared_topics", "starts_of", "when_free"]
 
@@ -43,18 +45,27 @@ async def attribute(log: EventLog, names: Sequence[str], writer: ArchiveWriter, 
 
 
 async def starts_of(
-    log: EventLog, writer: ArchiveWriter, partitions: Collection[TopicPartition]
+    log: EventLog, writer: ArchiveWriter, partitions: Collection[TopicPartition], stop: asyncio.Event
 ) -> Positions:
-    """Return the archive's positions of these partitions.
+    """Return where to go on with these partitions; first take out of the archive what the log has lost.
 
     Raises:
-        ArchiveError: the log ends before that.
+        ArchiveError: the log lost records, and an older version of the package archived them.
     """
+    for at, offset in sorted((await divergences(log, writer, partitions)).items()):
+        position = writer.positions[at]
+        removed = await when_free(functools.partial(writer.remove_from, *at, offset), stop)
+        _log.warning(
+            "the log lost archived records: taken out of the archive, which goes on with what the log has",
+            partition=str(at),
+            offsets=f"{offset} to {position - 1}",
+            records=removed.records,
+            saved_to=str(removed.saved_to),
+        )
     archived = writer.positions
     starts: dict[TopicPartition, int] = {}
     for topic in {where.topic for where in partitions}:
         beginnings = await log.beginning_offsets(topic)
-        ends = await log.end_offsets(topic)
         for where in beginnings.keys() & set(partitions):
             starts[where] = max(beginnings[where], archived.get(where, 0))
             if 0 < archived.get(where, 0) < beginnings[where]:
@@ -62,12 +73,6 @@ async def starts_of(
                     "records were deleted before they could be archived",
                     partition=str(where),
                     offsets=f"{archived[where]} to {beginnings[where]}",
-                )
-            if starts[where] > ends[where]:
-                raise ArchiveError(
-                    f"the archive {writer.path} holds {where} up to {starts[where]}, but the log "
-                    f"{writer.log_id} ends at {ends[where]}: the topic was deleted and made again, "
-                    "or the log put back from a copy. Archive it anew: unstable-stream archive --rebuild"
                 )
     return starts
 

@@ -3,14 +3,11 @@
 from typing import Final
 
 from unstable_stream.archive.tables import games, operations, training
-from unstable_stream.archive.tables.declare import Column, Table
+from unstable_stream.archive.tables.declare import Column, Table, traced
 
 __all__ = ["TABLES", "Column", "Table"]
 
-TABLES: Final[tuple[Table, ...]] = (
-    *operations.TABLES[:1],
-    *games.TABLES,
-    *training.TABLES,
-    *operations.TABLES[1:],
+TABLES: Final[tuple[Table, ...]] = tuple(
+    map(traced, (*operations.TABLES[:1], *games.TABLES, *training.TABLES, *operations.TABLES[1:]))
 )
 """Every typed table, in the order they are documented."""

@@ -7,7 +7,7 @@ It creates the table, fills it (:mod:`unstable_stream.archive.batch`) and docume
 
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Annotated, Any, Final, NamedTuple, TypeAlias, Union, get_args, get_origin, get_type_hints
 
@@ -17,7 +17,17 @@ from unstable_stream.archive.tables.not_columns import NOT_COLUMNS
 from unstable_stream.events import Event, ExtensionUse, event_type, field_description
 from unstable_stream.events.descriptions import plain_text
 
-__all__ = ["Column", "Item", "Source", "Table", "columns_of", "items_of", "sql_type"]
+__all__ = [
+    "RECORD_NUMBER",
+    "Column",
+    "Item",
+    "Source",
+    "Table",
+    "columns_of",
+    "items_of",
+    "sql_type",
+    "traced",
+]
 
 Source: TypeAlias = str | Callable[[Any], object]
 """A dotted attribute path of the row's object, or a function of it. ``Any``: one table, one row class."""
@@ -102,6 +112,17 @@ class Column:
         return f'"{self.name}"'
 
 
+RECORD_NUMBER: Final = Column(
+    "record_number",
+    "BIGINT",
+    "The archived record that the row was made from, numbered in the order of archiving, the same in every "
+    "table; NULL: the row is from an archive of schema version 2.",
+)
+"""The column by which a row is found when its record turns out not to be in the log. Another archive of the
+same log numbers its records otherwise.
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class Table:
     """One typed table, filled from one or more event families."""
@@ -126,6 +147,11 @@ class Table:
         yield self.create_sql()
         for column in self.columns:
             yield f'ALTER TABLE "{self.name}" ADD COLUMN IF NOT EXISTS {column.quoted} {column.sql_type}'
+
+
+def traced(table: Table) -> Table:
+    """Return the table with :data:`RECORD_NUMBER` as its last column."""
+    return replace(table, columns=(*table.columns, RECORD_NUMBER))
 
 
 def columns_of(
