@@ -32,6 +32,10 @@ a file put back from a copy. Then the archiver takes out what the log does not h
 it, says so in a warning, and goes on from there. What it takes out is kept: as a Parquet file in
 `archive.duckdb-lost-by-the-log`, and as a row of `divergences`. Records that merely expired in the log stay.
 
+An event that was published twice is recognised by its id, however long ago the first time was: sorted hashes
+of all ids are in the files of `archive.duckdb-ids`, 8 bytes an event. They may be deleted while no archiver
+runs; they are made again.
+
 The table `events` keeps each record as it was read. The typed tables hold the same history unpacked; an
 event that was published twice is in them once. Times are UTC. Deleting the file loses nothing that the log
 still holds: the archiver fills a new one.

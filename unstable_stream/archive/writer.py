@@ -26,11 +26,11 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from unstable_stream.archive.batch import ArchivedRecord, Batch, Rejection, build_batch
+from unstable_stream.archive.known_ids import KnownIds
 from unstable_stream.archive.newest import KEPT, Newest, added, decode_newest, encode_newest
 from unstable_stream.archive.removal import Removed, remove_records
 from unstable_stream.archive.store import WritableArchive, open_archive
 from unstable_stream.errors import ArchiveError
-from unstable_stream.events.id_sets import KeySet
 from unstable_stream.log_lines import get_logger
 
 __all__ = ["ArchiveWriter", "Prepared", "Written"]
@@ -72,6 +72,8 @@ class Prepared(NamedTuple):
     """The positions it will have then."""
     newest: Mapping[_Where, Newest]
     """The newest records then, of the partitions that the batch is of."""
+    first_record: int
+    """The record number of the first new record."""
 
 
 class ArchiveWriter:
@@ -101,10 +103,10 @@ class ArchiveWriter:
         self._positions: _Positions = {}
         self._newest: dict[_Where, Newest] = {}
         self._next_record = 0
-        self._seen = KeySet[np.uint64]()
         with self._archive.held() as connection:
             ((self.archive_id,),) = connection.execute("SELECT archive_id FROM schema_version").fetchall()
-            state = _read_state(connection)
+            state = self._read_state(connection)
+        self._seen = state.seen
         self._begin_at(state)
 
     def __enter__(self) -> "ArchiveWriter":
@@ -153,7 +155,7 @@ class ArchiveWriter:
             for table in ("events", "positions"):
                 connection.execute(f"UPDATE {table} SET log_id = ? WHERE log_id = ''", [self.log_id])
             connection.execute("COMMIT")
-            state = _read_state(connection)
+            state = self._read_state(connection)
         self._begin_at(state)
         return True
 
@@ -180,7 +182,7 @@ class ArchiveWriter:
                 connection.execute("COMMIT")
             except duckdb.Error as error:
                 raise ArchiveError(f"could not write to the archive {self.path}: {error}") from error
-            state = _read_state(connection)
+            state = self._read_state(connection)
         self._begin_at(state)
         return removed
 
@@ -209,7 +211,8 @@ class ArchiveWriter:
                     positions[where] = record.offset + 1
             batch = build_batch(new, self._unseen, self.log_id, self._next_record)
             newest = {w: added(self._newest.get(w, {}), last) for w, last in by_partition.items()}
-            prepared = Prepared(records, new, batch, self._positions, positions, newest)
+            first = self._next_record
+            prepared = Prepared(records, new, batch, self._positions, positions, newest, first)
             self._positions = positions
             self._newest |= newest
             self._next_record += len(new)
@@ -230,6 +233,8 @@ class ArchiveWriter:
                 stored = _stored_positions(connection)
                 if stored == prepared.based_on:
                     self._insert(connection, prepared)
+                    with self._lock:
+                        self._seen.settle(connection, prepared.first_record + len(prepared.new))
                     break
                 if any(stored.get(where, 0) < offset for where, offset in prepared.based_on.items()):
                     raise ArchiveError(
@@ -237,7 +242,7 @@ class ArchiveWriter:
                         "replaced, or an earlier batch failed. Start the archiver again: it fills it from "
                         "the log."
                     )
-                stored_state = _read_state(connection)
+                stored_state = self._read_state(connection)
             _log.warning("the archive was written by another process", path=str(self.path))
             # In one hold: a batch that another thread prepares in between would move past this one.
             with self._lock:
@@ -259,12 +264,24 @@ class ArchiveWriter:
             with self._archive.held() as connection:
                 connection.execute("CHECKPOINT")
         finally:
+            self._seen.close()
             self._hasher.close()
             self._archive.close()
+
+    def _read_state(self, connection: duckdb.DuckDBPyConnection) -> "_State":
+        rows = connection.execute('SELECT log_id, topic, "partition", newest FROM positions').fetchall()
+        newest: dict[_Where, Newest] = {
+            (log, topic, number): decode_newest(text) for log, topic, number, text in rows
+        }
+        ((next_record,),) = connection.execute("SELECT next_record FROM schema_version").fetchall()
+        seen = KnownIds(connection, self.path, self.archive_id)
+        return _State(_stored_positions(connection), newest, next_record, seen)
 
     def _begin_at(self, state: "_State") -> None:
         """Go on from what the file holds; batches that are prepared and not stored are forgotten."""
         with self._lock:
+            if self._seen is not state.seen:
+                self._seen.close()
             self._positions, self._newest = state.positions, state.newest
             self._next_record, self._seen = state.next_record, state.seen
             self._unstored.clear()
@@ -328,23 +345,9 @@ class _State(NamedTuple):
     positions: _Positions
     newest: dict[_Where, Newest]
     next_record: int
-    seen: KeySet[np.uint64]
-
-
-def _read_state(connection: duckdb.DuckDBPyConnection) -> _State:
-    rows = connection.execute('SELECT log_id, topic, "partition", newest FROM positions').fetchall()
-    newest: dict[_Where, Newest] = {
-        (log, topic, number): decode_newest(text) for log, topic, number, text in rows
-    }
-    ((next_record,),) = connection.execute("SELECT next_record FROM schema_version").fetchall()
-    return _State(_stored_positions(connection), newest, next_record, _stored_ids(connection))
+    seen: KnownIds
 
 
 def _stored_positions(connection: duckdb.DuckDBPyConnection) -> _Positions:
     rows = connection.execute('SELECT log_id, topic, "partition", next_offset FROM positions').fetchall()
     return {(log_id, topic, partition): offset for log_id, topic, partition, offset in rows}
-
-
-def _stored_ids(connection: duckdb.DuckDBPyConnection) -> KeySet[np.uint64]:
-    stored = connection.execute("SELECT hash(event_id) AS h FROM events WHERE type IS NOT NULL")
-    return KeySet(stored.fetchnumpy()["h"].astype(np.uint64))

@@ -1,4 +1,4 @@
-"""Find out whether the log still is what was archived, and where it stopped being so.
+"""Compare the log with what was archived of it, and find the first record that the log has no longer.
 
 A log may lose its last records after the archive has stored them: a power cut under ``synchronous=NORMAL``,
 an unclean leader election of Kafka, a topic deleted and made again, a file put back from a copy. The archive
@@ -30,7 +30,7 @@ _PIECE_OFFSETS: Final = 2000
 
 @dataclass(frozen=True)
 class _Extent:
-    """What the log retains of a partition."""
+    """The part of a partition that the log retains."""
 
     begin: int
     end: int
