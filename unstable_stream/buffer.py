@@ -173,14 +173,22 @@ class StepBuffer:
 
         Applying an update twice, or an update whose batch this buffer gave out, changes nothing.
         """
-        digests = [_digest(step_id) for step_id in update.step_ids]
-        digests += [_digest(drop.step_id) for drop in update.dropped]
+        self.forget([*update.step_ids, *(drop.step_id for drop in update.dropped)])
+
+    def forget(self, step_ids: Iterable[str]) -> None:
+        """Fold steps that were used or dropped: they are no longer pending, even if they arrive later."""
+        digests = [_digest(step_id) for step_id in step_ids]
         slots = [self._slot_of[key] for key in digests if key in self._slot_of]
         self._remove(np.unique(np.array(slots, dtype=np.intp)))
         for key in digests:
             self._overflow.pop(key, None)
         known = self._used_among(digests)
         self._used.add(digest_array(key for key in dict.fromkeys(digests) if key not in known))
+
+    def used(self, step_ids: Sequence[str]) -> set[str]:
+        """Return which of these steps were given out, dropped, or folded in as such."""
+        names = {_digest(step_id): step_id for step_id in step_ids}
+        return {names[key] for key in self._used_among(list(names))}
 
     def size(self) -> int:
         """Return the number of pending steps, including stale ones: at most ``max_buffer_size``."""

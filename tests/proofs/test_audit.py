@@ -25,6 +25,7 @@ from unstable_stream.events import (
     Seat,
     SeatResult,
     Step,
+    StepsDropped,
     Trajectory,
     Turn,
     checkpoint_uid,
@@ -221,8 +222,8 @@ def update(number: int, trained: list[str], dropped: list[str]) -> LearnerUpdate
     )
 
 
-def audit(events: Iterable[Event]) -> AuditReport:
-    ledger = Ledger(RunStatus(RUN))
+def audit(events: Iterable[Event], *, steps_kept: bool = True) -> AuditReport:
+    ledger = Ledger(RunStatus(RUN), steps_kept=steps_kept)
     for offset, event in enumerate(events):
         ledger.apply(event, 0, offset)
     return balance(ledger)
@@ -242,6 +243,29 @@ def test_a_whole_run_balances() -> None:
         1,
     )
     assert (report.updates, report.checkpoints, report.redelivered) == (2, 3, 0)
+
+
+def test_steps_that_expired_are_dropped_once() -> None:
+    """Retention has deleted all steps from the log; one that no update had used was found lost."""
+    left = step_id(trajectory_id(game_id(RUN, "train", 2), 0), TURNS - 1)
+    expired = StepsDropped(
+        event_id=event_id(RUN, "steps-dropped", 3, left),
+        run_id=RUN,
+        occurred_at_ms=9,
+        update=3,
+        dropped=(DroppedStep(left, "expired"),),
+    )
+    kept = [event for event in history() if not isinstance(event, Step)]
+    assert audit(kept, steps_kept=False).steps.pending == 1
+    report = audit([*kept, expired], steps_kept=False)
+    assert report.problems == ()
+    assert (report.steps.dropped, report.steps.pending) == ({"stale": 1, "expired": 1}, 0)
+    assert audit([*kept, expired, expired], steps_kept=False).steps.dropped == report.steps.dropped
+
+    other = msgspec.structs.replace(expired, event_id=event_id(RUN, "steps-dropped", 4, left), update=4)
+    problems = audit([*kept, expired, other], steps_kept=False).problems
+    assert len(problems) == 1
+    assert problems[0].startswith("step trained or dropped twice: learner-updates")
 
 
 def test_a_report_reads_like_the_table_that_the_command_prints() -> None:

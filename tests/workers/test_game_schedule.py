@@ -16,6 +16,7 @@ from unstable_stream.events import (
     GameStarted,
     LearnerUpdate,
     SeatResult,
+    StepsDropped,
     checkpoint_uid,
     event_id,
 )
@@ -293,6 +294,24 @@ def test_the_run_is_not_over_before_the_last_checkpoint_is_known() -> None:
     assert not schedule.finished
     schedule.apply(checkpoint(5))
     assert schedule.finished
+
+
+def test_steps_found_lost_are_not_pending_any_more() -> None:
+    schedule = GameSchedule(RUN, config(collector={"max_pending_steps": 16, "num_eval_workers": 0}))
+    schedule.apply(checkpoint(0))
+    play_all(schedule, "train", [])
+    assert schedule.next_games(0) == []
+    lost = StepsDropped(
+        event_id=event_id(RUN, "steps-dropped", 1, "a"),
+        run_id=RUN,
+        occurred_at_ms=0,
+        update=1,
+        dropped=tuple(DroppedStep(f"s{i}", "expired") for i in range(schedule.pending_steps)),
+    )
+    schedule.apply(lost)
+    schedule.apply(lost)
+    assert schedule.pending_steps == 0
+    assert schedule.next_games(0) != []
 
 
 def entries(thing: Any) -> int:

@@ -15,11 +15,14 @@ from unstable_stream.errors import FencedError, LearnerError
 from unstable_stream.events import (
     Checkpoint,
     CollapseWarning,
+    DroppedStep,
     Event,
     GameOutcome,
     LearnerUpdate,
+    RecordRejected,
     SeatResult,
     Step,
+    StepsDropped,
     checkpoint_uid,
     event_id,
     game_id,
@@ -32,10 +35,11 @@ from unstable_stream.inference.base_model import resolve_model
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.port import Record
 from unstable_stream.log.reading import read_to_end
-from unstable_stream.log.records import event_from_record, record_from_event
+from unstable_stream.log.records import event_from_record, record_from_event, source_header
 from unstable_stream.log.topics import load_topics
 from unstable_stream.runs.config import RunConfig, parse_config
 from unstable_stream.runs.data_dir import DataDir
+from unstable_stream.workers.game_schedule import GameSchedule
 from unstable_stream.workers.learner import LearnerService
 
 RUN = "learner-test"
@@ -369,7 +373,7 @@ async def test_steps_gone_from_the_log_are_an_error_that_says_so(
     with pytest.raises(Killed):
         await victim.train(log, asyncio.Event())
     await log.delete_before(await log.end_offsets("steps"))
-    with pytest.raises(LearnerError, match=r"update 1 cannot be made again: 16 of its steps are gone"):
+    with pytest.raises(LearnerError, match=r"update 1 cannot be made again: 16 of its steps are gone.*fork"):
         await service(tmp_path, settings).train(log, asyncio.Event())
 
 
@@ -510,3 +514,92 @@ async def test_games_are_counted_once_whatever_restarts(tmp_path: Path, log: Loc
     counted = next(update.metrics for update in updates if "fixed_games" in update.metrics)
     assert (counted["legal_fraction"], counted["parsed_fraction"]) == (0.75, 0.5)
     assert (counted["fixed_win_rate"], counted["fixed_loss_rate"]) == (0.0, 1.0)
+
+
+def trajectory_record(index: int) -> Record:
+    view = trajectory_id(game_id(RUN, "train", index), 0)
+    headers = {"ce_id": view.encode(), "ce_source": source_header(RUN)}
+    return Record("trajectories", f"{RUN}/TicTacToe-v0-train", b"{}", headers)
+
+
+async def shape(log: LocalLog, index: int, *, rejected: bool = False) -> None:
+    """Do what a worker and the reward processor do about a finished game; a rejected one gives no step."""
+    stored = await log.append([record_from_event(lost_game(index)), trajectory_record(index)])
+    at, offset = stored[1]
+    letter = RecordRejected(
+        event_id=event_id(RUN, "record-rejected", index),
+        run_id=RUN,
+        occurred_at_ms=0,
+        consumer=f"reward-processor/{RUN}",
+        topic=at.topic,
+        partition=at.partition,
+        offset=offset,
+        reason="impossible",
+        record_headers=dict(trajectory_record(index).headers),
+    )
+    made: list[Event] = [letter] if rejected else [*steps(TURNS, first_game=index)]
+    producer = await log.producer("reward-processor")
+    async with producer.transaction() as transaction:
+        await transaction.append([record_from_event(event) for event in made])
+        await transaction.commit_positions(f"reward-processor/{RUN}", {at: offset + 1})
+    await producer.close()
+
+
+async def lost(log: LocalLog) -> list[StepsDropped]:
+    events = [event_from_record(record) async for record in read_to_end(log, ("learner-updates",))]
+    return [event for event in events if isinstance(event, StepsDropped)]
+
+
+async def pending(log: LocalLog) -> int:
+    """Return what the collector believes."""
+    schedule = GameSchedule(RUN, config())
+    topics = ("game-outcomes", "learner-updates")
+    async for record in read_to_end(log, topics):
+        schedule.apply(event_from_record(record))
+    return schedule.pending_steps
+
+
+@pytest.mark.parametrize("kept", [0, 1])
+async def test_steps_that_expired_become_recorded_drops_and_the_run_goes_on(
+    tmp_path: Path, kept: int
+) -> None:
+    """One game is not shaped yet, and one was set aside: their steps have not expired."""
+    async with new_log(tmp_path) as log:
+        await log.create_topics(list(load_topics().values()))
+        games = 3 * BATCH // TURNS
+        for index in range(games):
+            await shape(log, index)
+        await shape(log, games, rejected=True)
+        await log.append([record_from_event(lost_game(games + 1)), trajectory_record(games + 1)])
+        stop = asyncio.Event()
+        assert await stopping_after_one(service(tmp_path, config()), stop).train(log, stop) == 1
+        trained = {name for update in (await published(log))[0] for name in update.step_ids}
+        assert len(trained) == BATCH
+        cut = {at: end * kept // 2 for at, end in (await log.end_offsets("steps")).items()}
+        if not kept:
+            cut = dict(await log.end_offsets("steps"))
+        await log.delete_before(cut)
+        left = {record.headers["ce_id"].decode() async for record in read_to_end(log, ("steps",))}
+        every = {step.event_id for index in range(games) for step in steps(TURNS, first_game=index)}
+        expired = every - trained - left
+        assert expired
+        assert bool(left) == bool(kept)
+        assert await pending(log) == 3 * BATCH - BATCH + 2 * TURNS
+
+        stop.set()
+        assert await service(tmp_path, config()).train(log, stop) == 1
+        (event,) = await lost(log)
+        assert event.dropped == tuple(DroppedStep(name, "expired") for name in sorted(expired))
+        assert event.update == 2
+        assert await pending(log) == len(left - trained) + 2 * TURNS
+
+        await log.append([record_from_event(step) for step in steps(TURNS, first_game=games + 1)])
+        for index in range(1000, 1000 + 3 * BATCH // TURNS):
+            await shape(log, index)
+        # The first game's steps come again; they are no longer wanted.
+        await log.append([record_from_event(step) for step in steps(TURNS)])
+        assert await service(tmp_path, config()).train(log, asyncio.Event()) == UPDATES
+        assert len(await lost(log)) == 1
+        named = [name for update in (await published(log))[0] for name in update.step_ids]
+        assert len(set(named)) == len(named) == UPDATES * BATCH
+        assert not expired.intersection(named)

@@ -34,7 +34,7 @@ from unstable_stream.events.ratings import OVERALL, Rating
 from unstable_stream.events.runs import ExtensionUse, RunFinished, RunResumed, RunStarted
 from unstable_stream.events.steps import Step
 from unstable_stream.events.trajectories import Trajectory, Turn
-from unstable_stream.events.updates import CollapseWarning, DroppedStep, LearnerUpdate
+from unstable_stream.events.updates import CollapseWarning, DroppedStep, LearnerUpdate, StepsDropped
 
 __all__ = [
     "EVENT_TYPES",
@@ -64,6 +64,7 @@ __all__ = [
     "Seat",
     "SeatResult",
     "Step",
+    "StepsDropped",
     "Trajectory",
     "Turn",
     "checkpoint_uid",

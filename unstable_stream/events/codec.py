@@ -20,7 +20,7 @@ from unstable_stream.events.ratings import Rating
 from unstable_stream.events.runs import RunFinished, RunResumed, RunStarted
 from unstable_stream.events.steps import Step
 from unstable_stream.events.trajectories import Trajectory
-from unstable_stream.events.updates import CollapseWarning, LearnerUpdate
+from unstable_stream.events.updates import CollapseWarning, LearnerUpdate, StepsDropped
 
 __all__ = ["EVENT_TYPES", "UPCASTS", "decode_event", "encode_event", "event_type"]
 
@@ -37,6 +37,7 @@ _CLASSES: Final[tuple[type[Event], ...]] = (
     Checkpoint,
     AdapterProof,
     LearnerUpdate,
+    StepsDropped,
     CollapseWarning,
     Metrics,
     RecordRejected,

@@ -4,7 +4,7 @@ import msgspec
 
 from unstable_stream.events.envelope import Event
 
-__all__ = ["CollapseWarning", "DroppedStep", "LearnerUpdate"]
+__all__ = ["CollapseWarning", "DroppedStep", "LearnerUpdate", "StepsDropped"]
 
 
 class DroppedStep(msgspec.Struct, frozen=True, array_like=True):
@@ -13,13 +13,14 @@ class DroppedStep(msgspec.Struct, frozen=True, array_like=True):
     step_id: str
     """The step."""
     reason: str
-    """``stale`` or ``overflow`` from the buffer; ``truncated``, or another word, from the algorithm."""
+    """``stale`` or ``overflow`` from the buffer; ``truncated``, or another word, from the algorithm;
+    ``expired``: the log deleted it before an update could use it."""
 
 
 class LearnerUpdate(Event, frozen=True, kw_only=True, tag="learner-update"):
     """One optimizer iteration and everything it consumed. Natural key: update number.
 
-    Every step is named in exactly one update: trained or dropped.
+    Every step is named exactly once, in an update or a :class:`StepsDropped`: trained or dropped.
     """
 
     TOPIC = "learner-updates"
@@ -40,6 +41,21 @@ class LearnerUpdate(Event, frozen=True, kw_only=True, tag="learner-update"):
     """``topic[partition]`` to the next offset: all that had been read when the batch was drawn."""
     duration_ms: float = 0.0
     """Milliseconds of the update."""
+
+
+class StepsDropped(Event, frozen=True, kw_only=True, tag="steps-dropped"):
+    """Steps that a learner found lost when it was started again. Natural key: update, first step id.
+
+    It is an event of its own, because the next update may need more steps than there are, and the collector
+    starts games for them only if it knows that these are no longer pending.
+    """
+
+    TOPIC = "learner-updates"
+
+    update: int
+    """The next update of the run: it draws without them."""
+    dropped: tuple[DroppedStep, ...]
+    """The steps, by id; at least one."""
 
 
 class CollapseWarning(Event, frozen=True, kw_only=True, tag="collapse-warning"):

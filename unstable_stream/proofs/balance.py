@@ -8,7 +8,6 @@ import numpy as np
 from unstable_stream.events import (
     GameAbandoned,
     GameOutcome,
-    LearnerUpdate,
     Step,
     Trajectory,
     checkpoint_uid,
@@ -209,22 +208,23 @@ def _use_problems(ledger: Ledger) -> Iterator[Problem]:
     index = ledger.records(Step)
     used_by = array("i", [ABSENT]) * len(index)
     strangers: dict[str, int] = {}
-    for update in ledger.updates.values():
+    users = [*ledger.updates.values(), *ledger.drops.values()]
+    for number, update in enumerate(users):
+        where = ledger.where(update.kind, update.slot)
         step_ids = update.step_ids.decode().splitlines()
         for step_id, slot in zip(step_ids, index.find(step_ids), strict=True):
             before = strangers.get(step_id, ABSENT) if slot < 0 else used_by[slot]
             if before != ABSENT:
+                earlier = ledger.where(users[before].kind, users[before].slot)
                 yield Problem(
                     "step trained or dropped twice",
-                    f"{ledger.where(LearnerUpdate, update.slot)}: step {step_id} was consumed at "
-                    f"{ledger.where(LearnerUpdate, before)} already",
+                    f"{where}: step {step_id} was consumed at {earlier} already",
                 )
             if slot >= 0:
-                used_by[slot] = update.slot
+                used_by[slot] = number
                 continue
-            strangers[step_id] = update.slot
+            strangers[step_id] = number
             if ledger.steps_kept and before == ABSENT:
-                where = ledger.where(LearnerUpdate, update.slot)
                 yield Problem("unknown step consumed", f"{where}: step {step_id} is not in the log")
 
 

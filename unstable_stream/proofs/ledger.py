@@ -28,6 +28,7 @@ from unstable_stream.events import (
     LearnerUpdate,
     RecordRejected,
     Step,
+    StepsDropped,
     Trajectory,
     encode_event,
 )
@@ -79,13 +80,15 @@ class View:
 
 
 class Update(NamedTuple):
-    """A learner update."""
+    """A learner update, or a record of steps dropped outside of one."""
 
     slot: int
+    """Of its record in the index of ``kind``."""
     event_id: str
     model_uid: str | None
     step_ids: bytes
     """Trained and dropped, a line each: a third of what as many strings take."""
+    kind: type[Event] = LearnerUpdate
 
 
 class Ledger:
@@ -110,6 +113,8 @@ class Ledger:
         self.trained = 0
         self.dropped: Counter[str] = Counter()
         self.updates: dict[int, Update] = {}
+        self.drops: dict[str, Update] = {}
+        """Records of steps dropped outside of an update, by event id."""
         self.checkpoints: dict[int, tuple[str, Checkpoint]] = {}
         """By iteration, each with its ``topic[partition]@offset``."""
         self.rejected: dict[str, str] = {}
@@ -194,6 +199,12 @@ class Ledger:
         ids = (*event.step_ids, *(drop.step_id for drop in event.dropped))
         self.updates[event.update] = Update(slot, event.event_id, event.model_uid, "\n".join(ids).encode())
 
+    def _apply_drops(self, event: StepsDropped, slot: int) -> None:
+        if event.event_id not in self.drops:
+            self.dropped.update(drop.reason for drop in event.dropped)
+            ids = "\n".join(drop.step_id for drop in event.dropped)
+            self.drops[event.event_id] = Update(slot, event.event_id, None, ids.encode(), StepsDropped)
+
     def _apply_checkpoint(self, event: Checkpoint, slot: int) -> None:
         self.run.apply(event)
         self.checkpoints.setdefault(event.iteration, (self.where(Checkpoint, slot), event))
@@ -218,5 +229,6 @@ _APPLY: Final[Mapping[type[Event], Callable[..., None]]] = {
     Trajectory: Ledger._apply_trajectory,
     Step: Ledger._apply_step,
     LearnerUpdate: Ledger._apply_update,
+    StepsDropped: Ledger._apply_drops,
     Checkpoint: Ledger._apply_checkpoint,
 }

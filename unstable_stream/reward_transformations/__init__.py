@@ -15,7 +15,11 @@ from unstable_stream.reward_transformations.final import (
     RoleAdvantageFormatter,
     WinDrawLossFormatter,
 )
-from unstable_stream.reward_transformations.reward_processor import RewardProcessor, expected_steps
+from unstable_stream.reward_transformations.reward_processor import (
+    RewardProcessor,
+    expected_step_ids,
+    expected_steps,
+)
 from unstable_stream.reward_transformations.sampling import (
     ComposeSamplingRewardTransforms,
     NormalizeRewards,
@@ -54,5 +58,6 @@ __all__ = [
     "build_final",
     "build_sampling",
     "build_step",
+    "expected_step_ids",
     "expected_steps",
 ]

@@ -16,13 +16,22 @@ from functools import partial
 from typing import ClassVar, Final, NamedTuple, TypeVar
 
 from unstable_stream.errors import EventError
-from unstable_stream.events import Event, GameOutcome, Step, Trajectory, packed_length, step_id
+from unstable_stream.events import (
+    Event,
+    GameOutcome,
+    SeatResult,
+    Step,
+    Trajectory,
+    packed_length,
+    step_id,
+    trajectory_id,
+)
 from unstable_stream.events.id_sets import IndexSet
 from unstable_stream.reward_transformations.final import ComposeFinalRewardTransforms, RewardVector
 from unstable_stream.reward_transformations.step import ComposeStepRewardTransforms, TrajectoryView
 from unstable_stream.reward_transformations.transform import JsonState, RewardTransform, Untold
 
-__all__ = ["RewardProcessor", "expected_steps"]
+__all__ = ["RewardProcessor", "expected_step_ids", "expected_steps"]
 
 _TRAINED_SPLIT: Final = "train"
 
@@ -133,14 +142,13 @@ class RewardProcessor:
     def _shape(self, event: Trajectory, final_reward: float, versions: list[int]) -> list[Step]:
         view = TrajectoryView(event)
         shape = self._stacks(event.env_id).step
-        trajectory_id = event.event_id
         num_turns = len(event.turns)
         return [
             Step(
-                event_id=step_id(trajectory_id, index),
+                event_id=step_id(event.event_id, index),
                 run_id=event.run_id,
                 occurred_at_ms=event.occurred_at_ms,
-                trajectory_id=trajectory_id,
+                trajectory_id=event.event_id,
                 game_id=event.game_id,
                 game_index=event.game_index,
                 env_id=event.env_id,
@@ -213,14 +221,27 @@ def expected_steps(outcome: GameOutcome, *, filter_opponent_invalid: bool) -> in
 
     Back-pressure counts with it: it must agree with :class:`RewardProcessor`, or pending steps drift.
     """
+    return sum(result.turns for result in _shaped_seats(outcome, filter_opponent_invalid))
+
+
+def expected_step_ids(outcome: GameOutcome, *, filter_opponent_invalid: bool) -> dict[str, list[str]]:
+    """Return the ids of the steps that the reward processor makes of a game, by trajectory id."""
+    views = {
+        trajectory_id(outcome.game_id, result.seat): result.turns
+        for result in _shaped_seats(outcome, filter_opponent_invalid)
+    }
+    return {view: [step_id(view, index) for index in range(turns)] for view, turns in views.items() if turns}
+
+
+def _shaped_seats(outcome: GameOutcome, filter_opponent_invalid: bool) -> list[SeatResult]:
     if outcome.split != _TRAINED_SPLIT:
-        return 0
+        return []
     filtering = filter_opponent_invalid and outcome.invalid_seat is not None
-    return sum(
-        result.turns
+    return [
+        result
         for result in outcome.seats
         if result.trained and (not filtering or result.seat == outcome.invalid_seat)
-    )
+    ]
 
 
 def _trained_seats(event: Trajectory) -> frozenset[int]:

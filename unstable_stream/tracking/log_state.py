@@ -13,6 +13,7 @@ from unstable_stream.events import (
     RecordRejected,
     RunFinished,
     RunStarted,
+    StepsDropped,
 )
 from unstable_stream.log.port import StoredRecord
 from unstable_stream.log.records import event_from_record
@@ -97,6 +98,8 @@ class MonitorState:
             self._apply_update(event)
         elif isinstance(event, RecordRejected):
             self.dead_letters[run, event.consumer.partition("/")[0], event.topic] += 1
+        elif isinstance(event, StepsDropped):
+            self._apply_drops(event)
         elif isinstance(event, Metrics):
             self._apply_metrics(event)
         elif event.TOPIC == RunStarted.TOPIC:
@@ -125,6 +128,10 @@ class MonitorState:
         for drop in event.dropped:
             self.dropped[event.run_id, drop.reason] += 1
         self._progress(event)
+
+    def _apply_drops(self, event: StepsDropped) -> None:
+        for drop in event.dropped:
+            self.dropped[event.run_id, drop.reason] += 1
 
     def _apply_metrics(self, event: Metrics) -> None:
         run = event.run_id

@@ -18,6 +18,7 @@ from unstable_stream.events import (
     LearnerUpdate,
     RunStarted,
     Seat,
+    StepsDropped,
     event_id,
     game_id,
 )
@@ -79,6 +80,8 @@ class GameSchedule:
         self._train_games = 0
         self._steps_produced = 0
         self._steps_consumed = 0
+        self._drops: set[str] = set()
+        """Events of steps found lost: a few at a restart after a long pause."""
         self.updates = 0
 
     # -- fold ---------------------------------------------------------------------------------
@@ -96,6 +99,9 @@ class GameSchedule:
         elif isinstance(event, LearnerUpdate) and event.update > self.updates:
             self.updates = event.update
             self._steps_consumed += len(event.step_ids) + len(event.dropped)
+        elif isinstance(event, StepsDropped) and event.event_id not in self._drops:
+            self._drops.add(event.event_id)
+            self._steps_consumed += len(event.dropped)
         self.pool.apply(event)
 
     def _apply_started(self, event: GameStarted) -> None:

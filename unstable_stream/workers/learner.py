@@ -36,10 +36,12 @@ from unstable_stream.errors import LearnerError
 from unstable_stream.events import (
     Checkpoint,
     CollapseWarning,
+    DroppedStep,
     Event,
     GameOutcome,
     LearnerUpdate,
     Step,
+    StepsDropped,
     checkpoint_uid,
     event_id,
 )
@@ -67,12 +69,15 @@ from unstable_stream.update_decisions import (
     drawn_ids,
 )
 from unstable_stream.workers.dtype import fastest_on_cpu, kept
+from unstable_stream.workers.lost_steps import lost_steps
 
 __all__ = ["LearnerService"]
 
 _POLL_S = 1.0
 _TRAINED_ROWS = 256
 """Tokens to measure the number format with: enough to be bound by arithmetic, as micro-batches are."""
+_DROPS_AT_ONCE = 50_000
+"""Dropped steps of one event, about 50 bytes each: far below the size limit of a record."""
 _logger = get_logger(__name__)
 
 
@@ -222,6 +227,8 @@ class LearnerService:
         async for _, event in events_to_end(log, topics, run_id=self._run_id):
             if isinstance(event, LearnerUpdate):
                 updates.setdefault(event.update, event)
+            elif isinstance(event, StepsDropped):
+                self._buffer.forget(drop.step_id for drop in event.dropped)
             elif isinstance(event, CollapseWarning):
                 warnings[event.event_id] = event
             elif isinstance(event, Checkpoint):
@@ -254,7 +261,34 @@ class LearnerService:
         if updates:
             _logger.info("restored", update=self._learner.step, trained_again=len(missing))
         self._positions = updates[max(updates)].positions if updates else {}
+        await self._record_lost_steps(log, producer)
         return self._positions
+
+    async def _record_lost_steps(self, log: EventLog, producer: Producer) -> None:
+        """Publish which steps the log has deleted unused: the collector counts all others as pending."""
+        lost = await lost_steps(
+            log,
+            self._run_id,
+            filter_opponent_invalid=self._config.collector.filter_opponent_invalid,
+            used=self._buffer.used,
+        )
+        self._buffer.forget(lost)
+        if not lost:
+            return
+        _logger.warning("steps expired before they could be trained on", steps=len(lost))
+        number = self._learner.step + 1
+        events = [
+            StepsDropped(
+                event_id=event_id(self._run_id, "steps-dropped", number, lost[first]),
+                run_id=self._run_id,
+                occurred_at_ms=_now_ms(),
+                update=number,
+                dropped=tuple(DroppedStep(name, "expired") for name in lost[first : first + _DROPS_AT_ONCE]),
+            )
+            for first in range(0, len(lost), _DROPS_AT_ONCE)
+        ]
+        async with producer.transaction() as transaction:
+            await transaction.append([record_from_event(event) for event in events])
 
     async def _publish_initial_policy(self, producer: Producer) -> None:
         path = self._config.learner.initial_lora_path
@@ -305,7 +339,8 @@ class LearnerService:
             if lost:
                 raise LearnerError(
                     f"run {self._run_id}: update {update.update} cannot be made again: {len(lost)} of "
-                    f"its steps are gone from the log (first: {lost[0]}); start anew with initial_lora_path"
+                    f"its steps are gone from the log (first: {lost[0]}). Begin a new run at the last "
+                    f"checkpoint: unstable-stream fork {self._run_id} --at {self._learner.step}"
                 )
             decision = decide_batch(
                 [steps[step_id] for step_id in batch], update.update, self._transform, self._algorithm.admit

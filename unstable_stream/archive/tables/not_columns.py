@@ -22,6 +22,7 @@ from unstable_stream.events import (
     Seat,
     SeatResult,
     Step,
+    StepsDropped,
     Trajectory,
 )
 
@@ -65,6 +66,12 @@ NOT_COLUMNS: Final[Mapping[type[msgspec.Struct], Mapping[str, str]]] = {
     ),
     LearnerUpdate: {
         "step_ids": "Each is a row of `update_steps`.",
+        "dropped": "Each is a row of `update_steps`.",
+    },
+    StepsDropped: {
+        "run_id": "`update_steps.run_id` has it.",
+        "occurred_at_ms": "`events.timestamp_ms` has it, at the record's position.",
+        "update": "`update_steps.update` has it.",
         "dropped": "Each is a row of `update_steps`.",
     },
     Metrics: {"values": "Each is a row of `metrics`."},

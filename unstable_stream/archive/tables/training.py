@@ -8,6 +8,7 @@ from unstable_stream.events import (
     DroppedStep,
     LearnerUpdate,
     Step,
+    StepsDropped,
     Trajectory,
     Turn,
     packed_length,
@@ -16,7 +17,9 @@ from unstable_stream.events import (
 __all__ = ["TABLES"]
 
 
-def _fates(update: LearnerUpdate) -> list[Item]:
+def _fates(update: LearnerUpdate | StepsDropped) -> list[Item]:
+    if isinstance(update, StepsDropped):
+        return [Item(update, dropped, -1) for dropped in update.dropped]
     trained = [Item(update, step, index) for index, step in enumerate(update.step_ids)]
     return trained + [Item(update, dropped, -1) for dropped in update.dropped]
 
@@ -128,14 +131,14 @@ TABLES = (
     ),
     Table(
         "update_steps",
-        "What became of each step: one row per step an update names.",
-        (LearnerUpdate,),
+        "What became of each step: one row per step that an update or a `steps-dropped` event names.",
+        (LearnerUpdate, StepsDropped),
         (
             *columns_of(
                 LearnerUpdate,
                 of="event",
                 only=("run_id", "update"),
-                texts={"update": "The update that names it."},
+                texts={"update": "The update that names it, or the next one after it was found lost."},
             ),
             Column(
                 "step_id",
@@ -154,7 +157,7 @@ TABLES = (
                 "reason",
                 "VARCHAR",
                 "`stale` or `overflow` from the buffer; `truncated`, or another word, from the algorithm; "
-                "NULL if trained.",
+                "`expired`: the log deleted it before an update could use it; NULL if trained.",
                 lambda row: row.item.reason if _was_dropped(row) else None,
                 fields=((DroppedStep, "reason"),),
             ),

@@ -1,0 +1,86 @@
+"""Find steps that the log has deleted before an update could use them.
+
+Steps are kept for days, outcomes for ever, and an outcome tells the ids of the steps that follow from its
+game. So a step that is expected, that no update has used, and that is not in the log has one of three fates:
+
+- the reward processor has not come to its trajectory yet: it will come, and is left alone;
+- the reward processor has set its trajectory aside: it never existed, and ``dead-letters`` says so;
+- it has expired.
+
+Offsets say nothing about it: on Kafka they have gaps. The reads are in this order so that a step which is on
+its way is never taken for an expired one: outcomes, then the processor's position, then the trajectories
+after it, and the steps at last.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import aclosing
+
+from unstable_stream.events import GameOutcome, RecordRejected, Step, Trajectory
+from unstable_stream.events.id_sets import IndexSet
+from unstable_stream.log.port import EventLog, Positions
+from unstable_stream.log.reading import events_to_end, read_to_end
+from unstable_stream.reward_transformations import RewardProcessor, expected_step_ids
+from unstable_stream.streams.fold_sink import group_of
+
+__all__ = ["lost_steps"]
+
+
+async def lost_steps(
+    log: EventLog,
+    run_id: str,
+    *,
+    filter_opponent_invalid: bool,
+    used: Callable[[Sequence[str]], set[str]],
+) -> list[str]:
+    """Return the ids of the run's steps that have expired unused, sorted; read nothing if none were deleted.
+
+    Args:
+        log: the event log.
+        run_id: the run.
+        filter_opponent_invalid: as in the configuration of the collector.
+        used: returns which of these step ids an update has trained or dropped.
+    """
+    if not any((await log.beginning_offsets(Step.TOPIC)).values()):
+        return []
+    missing: dict[str, list[str]] = {}
+    seen = IndexSet()
+    async with aclosing(events_to_end(log, (GameOutcome.TOPIC,), run_id=run_id)) as outcomes:
+        async for _, event in outcomes:
+            # Of a game that two workers finished, the first outcome counts.
+            if not isinstance(event, GameOutcome) or event.split != "train" or not seen.add(event.game_index):
+                continue
+            promised = expected_step_ids(event, filter_opponent_invalid=filter_opponent_invalid)
+            known = used([step for steps in promised.values() for step in steps])
+            for trajectory, steps in promised.items():
+                if not known.issuperset(steps):
+                    missing[trajectory] = [step for step in steps if step not in known]
+    if missing:
+        await _leave_out_unshaped(log, run_id, missing)
+    lost = {step for steps in missing.values() for step in steps}
+    if lost:
+        async with aclosing(read_to_end(log, (Step.TOPIC,), run_id=run_id)) as records:
+            async for record in records:
+                lost.discard(record.headers.get("ce_id", b"").decode())
+    return sorted(lost)
+
+
+async def _leave_out_unshaped(log: EventLog, run_id: str, missing: dict[str, list[str]]) -> None:
+    """Take out the trajectories that the reward processor has not processed yet, or has set aside."""
+    groups = [group_of(RewardProcessor.name, run) for run in (run_id, None)]
+    starts = await _processed(log, groups)
+    async with aclosing(read_to_end(log, (Trajectory.TOPIC,), run_id=run_id, starts=starts)) as records:
+        async for record in records:
+            missing.pop(record.headers.get("ce_id", b"").decode(), None)
+    async with aclosing(events_to_end(log, (RecordRejected.TOPIC,))) as letters:
+        async for _, event in letters:
+            if isinstance(event, RecordRejected) and event.consumer in groups:
+                missing.pop(event.record_headers.get("ce_id", b"").decode(), None)
+
+
+async def _processed(log: EventLog, groups: Sequence[str]) -> Positions:
+    """Return where the reward processor goes on; it may serve this run alone, or all runs."""
+    positions = dict(await log.beginning_offsets(Trajectory.TOPIC))
+    for group in groups:
+        for at, offset in (await log.committed_positions(group)).items():
+            positions[at] = max(positions.get(at, 0), offset)
+    return positions
