@@ -15,12 +15,15 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
+from tests.archive.history import made_up_run
 from unstable_stream.cli import app
 from unstable_stream.errors import EventLogError
+from unstable_stream.events import Step
 from unstable_stream.log import topic_drift, topics
 from unstable_stream.log.contracts.asyncapi import document_text
 from unstable_stream.log.open import opened_log
 from unstable_stream.log.port import EventLog, Record, TopicPartition, TopicSpec
+from unstable_stream.log.records import record_from_event
 from unstable_stream.runs.data_dir import DataDir
 
 
@@ -256,3 +259,30 @@ def test_documents_for_others_are_printed_whole() -> None:
     manifests = list(yaml.safe_load_all(run("topics", "strimzi", "--cluster", "c", "--replicas", "1").stdout))
     assert {each["metadata"]["name"] for each in manifests} == set(topics.load_topics())
     assert all(each["spec"]["replicas"] == 1 for each in manifests)
+
+
+def test_expired_records_are_trimmed_by_hand(tmp_path: Path) -> None:
+    data, place = DataDir(tmp_path), ["--data", str(tmp_path)]
+    events = made_up_run()
+    steps = sum(isinstance(event, Step) for event in events)
+
+    async def fill() -> None:
+        async with opened_log("local", data.log) as log:
+            await log.create_topics(list(topics.load_topics().values()))
+            await log.append([record_from_event(event) for event in events])
+
+    asyncio.run(fill())
+    assert "no archive at" in str(run("topics", "trim", *place).exception)
+    assert run("archive", *place).exit_code == 0
+    planned = run("topics", "trim", "--dry-run", *place)
+    assert planned.exit_code == 0
+    counts = [int(line.split()[1]) for line in planned.output.splitlines() if line.startswith("steps")]
+    assert sum(counts) == steps
+    assert "would be deleted" in planned.output
+    assert run("topics", "trim", "--shrink", *place).output == planned.output.replace("would be ", "")
+    assert run("topics", "trim", *place).output == "nothing has expired\n"
+
+
+@pytest.mark.parametrize("place", ["kafka"], indirect=True)
+def test_kafka_deletes_by_itself(place: list[str]) -> None:
+    assert "deletes expired records by itself" in str(run("topics", "trim", *place).exception)

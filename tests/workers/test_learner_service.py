@@ -39,6 +39,7 @@ from unstable_stream.log.records import event_from_record, record_from_event, so
 from unstable_stream.log.topics import load_topics
 from unstable_stream.runs.config import RunConfig, parse_config
 from unstable_stream.runs.data_dir import DataDir
+from unstable_stream.workers import learner as learner_module
 from unstable_stream.workers.game_schedule import GameSchedule
 from unstable_stream.workers.learner import LearnerService
 
@@ -186,6 +187,15 @@ async def test_old_optimizer_states_go_and_the_run_still_resumes(log: LocalLog, 
     numbers = [number for number, *_ in (await curve(log))[0]]
     assert numbers == [1, 2, 3, 4]
     assert len(list(tmp_path.glob("checkpoints/*/*/adapter_model.safetensors"))) == UPDATES
+
+
+async def test_every_so_many_updates_keep_their_optimizer_state_for_forks(
+    log: LocalLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(learner_module, "_KEPT_FOR_FORKS", 2)
+    await service(tmp_path, config(keep_optimizer_states=1)).train(log, asyncio.Event())
+    names = sorted(path.parent.name for path in tmp_path.glob("checkpoints/*/*/optimizer.pt"))
+    assert [name.rpartition("-")[0] for name in names] == [checkpoint_uid(n) for n in (2, 3, 4)]
 
 
 KillAt = Callable[[LearnerService, pytest.MonkeyPatch], None]

@@ -2,18 +2,22 @@
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from unstable_stream.api.loops import iterate, wait_for
 from unstable_stream.api.place import Place
-from unstable_stream.errors import UnknownTopicError
+from unstable_stream.errors import EventLogError, UnknownTopicError
 from unstable_stream.log import topic_drift, topics
-from unstable_stream.log.port import EventLog, StoredRecord, TopicSpec
+from unstable_stream.log.port import EventLog, StoredRecord, TopicPartition, TopicSpec
 from unstable_stream.log.topic_drift import Drift, show_setting
 from unstable_stream.runs.history import read_history
 from unstable_stream.tracking.lag import Lag, live_groups, measure_lag
+
+if TYPE_CHECKING:
+    from unstable_stream.workers.retention import Expired
 
 __all__ = [
     "Created",
@@ -36,6 +40,7 @@ __all__ = [
     "tail",
     "topic_drifts",
     "topic_settings",
+    "trim",
 ]
 
 T = TypeVar("T")
@@ -142,6 +147,48 @@ def topic_drifts(place: Place) -> Sequence[Drift]:
 def remedy(place: Place, drift: Drift) -> str:
     """Say how to mend a difference."""
     return topic_drift.remedy(drift, place.log, place.options)
+
+
+def trim(
+    place: Place, *, ignored_groups: Sequence[str] = (), shrink: bool = False, dry_run: bool = False
+) -> Sequence["Expired"]:
+    """Delete the expired records of the local log that are archived and that no group needs.
+
+    Args:
+        place: whose log.
+        ignored_groups: groups that hold back nothing.
+        shrink: also make the file smaller; nothing else may use the log.
+        dry_run: only return what would be deleted.
+
+    Raises:
+        ArchiveError: there is no archive.
+        EventLogError: there is no log, it deletes by itself, or with ``shrink`` another process uses it.
+    """
+    from unstable_stream.archive import RecordReader
+    from unstable_stream.log.local.log import LocalLog
+    from unstable_stream.workers.retention import expired_records
+
+    async def work() -> Sequence["Expired"]:
+        async with place.opened_log() as log:
+            if not isinstance(log, LocalLog):
+                raise EventLogError(
+                    f"{place.log} deletes expired records by itself; shorten what a topic keeps with Kafka's "
+                    "own tools, or in topics/ and with unstable-stream topics create --alter"
+                )
+            reader = await asyncio.to_thread(RecordReader, place.archive, await log.log_id())
+            archived = {
+                TopicPartition(*at): end for at, end in (await asyncio.to_thread(reader.ends)).items()
+            }
+            await asyncio.to_thread(reader.release)
+            now_ms = int(time.time() * 1000)
+            found = await expired_records(log, archived, now_ms, ignored_groups)
+            if not dry_run:
+                await log.delete_before({each.at: each.until for each in found if each.records})
+                if shrink:
+                    await log.shrink()
+            return found
+
+    return wait_for(work())
 
 
 def strimzi(cluster: str, *, replicas: int = 3, namespace: str | None = None, api_version: str = "v1") -> str:

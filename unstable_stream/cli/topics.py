@@ -18,6 +18,7 @@ def register(app: typer.Typer) -> None:
     group.command("create", help=_create.__doc__)(_create)
     group.command("check", help=_check.__doc__)(_check)
     topics_lag.register(group)
+    group.command("trim", help=_trim.__doc__)(_trim)
     group.command("strimzi", help=_strimzi.__doc__)(_strimzi)
     group.command("asyncapi", help=_asyncapi.__doc__)(_asyncapi)
     app.add_typer(group, name="topics")
@@ -132,6 +133,41 @@ def _check(data: DataOption = DEFAULT_DATA_DIR, log: LogOption = "local") -> Non
     if drift:
         raise typer.Exit(1)
     typer.echo(f"{len(declared_topics())} topics are as declared")
+
+
+def _trim(
+    dry_run: bool = typer.Option(False, "--dry-run", help="Only say what would be deleted."),
+    ignore_group: list[str] = typer.Option(
+        [],
+        "--ignore-group",
+        help="A consumer group that is needed no more and holds back nothing; repeatable.",
+    ),
+    shrink: bool = typer.Option(
+        False, "--shrink", help="Also make the file smaller; nothing else may use the log meanwhile."
+    ),
+    data: DataOption = DEFAULT_DATA_DIR,
+    log: LogOption = "local",
+) -> None:
+    """Delete the expired records of the local log that are archived and read. A run does this by itself.
+
+    Example: unstable-stream topics trim --dry-run
+    """
+    from unstable_stream.api.place import Place
+    from unstable_stream.api.topics import trim
+
+    expired = trim(Place.at(data, log), ignored_groups=ignore_group, shrink=shrink, dry_run=dry_run)
+    for each in expired:
+        if each.records:
+            done = "would be deleted" if dry_run else "deleted"
+            typer.echo(
+                f"{each.at}: {each.records:,} records {done}, offsets {each.begin} to {each.until - 1}"
+            )
+        if each.held_back:
+            typer.echo(
+                f"{each.at}: {each.held_back:,} expired records stay, {each.held_by} has yet to read them"
+            )
+    if not expired:
+        typer.echo("nothing has expired")
 
 
 def _strimzi(

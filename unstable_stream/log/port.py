@@ -8,7 +8,7 @@ with blocking calls moves them off the event loop.
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Literal, NamedTuple, Protocol, Self, TypeAlias
+from typing import Literal, NamedTuple, Protocol, Self, TypeAlias, runtime_checkable
 
 __all__ = [
     "Consumer",
@@ -21,6 +21,7 @@ __all__ = [
     "TopicPartition",
     "TopicSpec",
     "Transaction",
+    "Trimmable",
 ]
 
 
@@ -221,3 +222,14 @@ class EventLog(Protocol):
         """
 
     async def close(self) -> None: ...
+
+
+@runtime_checkable
+class Trimmable(Protocol):
+    """A log that deletes records only when it is told to; other logs apply a topic's retention themselves."""
+
+    async def delete_before(self, positions: Positions) -> None:
+        """Delete the records before these offsets.
+
+        Raises :class:`OffsetOutOfRangeError` for an offset beyond the end.
+        """

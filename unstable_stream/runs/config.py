@@ -393,9 +393,10 @@ class LearnerConfig(_Section):
     """Number of updates between two checkpoints; the last update of a run, or before it is stopped, saves one
     too.
     """
-    keep_optimizer_states: PositiveInt | None = None
-    """Number of newest checkpoints that keep the optimizer state, two thirds of a checkpoint. By default all
-    keep it, so that a run can be forked at any of them.
+    keep_optimizer_states: PositiveInt | Literal["all"] | None = 10
+    """Number of newest checkpoints that keep the optimizer state, two thirds of a checkpoint; of older ones
+    every tenth update's keeps it. A run can be forked where it is kept. ``all``, as in runs recorded
+    without a value: every checkpoint keeps it.
     """
     max_train_len: PositiveInt | None = None
     """The most tokens of prompt and completion together that are trained on."""

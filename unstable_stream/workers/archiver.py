@@ -29,11 +29,18 @@ from unstable_stream.log.port import Consumer, EventLog, Positions, Record, Stor
 from unstable_stream.log_lines import get_logger
 from unstable_stream.streams.consumer import Pace, run_consumer
 from unstable_stream.streams.dead_letters import DeadLetters
-from unstable_stream.workers.archiver_start import attribute, declared_topics, starts_of, when_free
+from unstable_stream.workers.archiver_start import (
+    ARCHIVER_GROUP,
+    attribute,
+    declared_topics,
+    starts_of,
+    when_free,
+)
+from unstable_stream.workers.retention import Retention
 
 __all__ = ["GROUP", "ArchiveSink", "run_archiver"]
 
-GROUP: Final = "archiver"
+GROUP: Final = ARCHIVER_GROUP
 
 _MAX_BATCH_BYTES: Final = 64 * 1024 * 1024
 """Bytes of record values. A batch takes about four times this in memory while it is built."""
@@ -55,6 +62,7 @@ async def run_archiver(
     flush_interval_s: float = 1.0,
     max_batch: int = 20_000,
     on_flush: Callable[[Written], None] = lambda written: None,
+    retention: Retention | None = None,
 ) -> None:
     """Archive until ``stop`` is set, then archive everything up to the ends of the topics at that moment.
 
@@ -67,6 +75,7 @@ async def run_archiver(
         flush_interval_s: the most seconds that records wait before they are stored.
         max_batch: the most records of one transaction.
         on_flush: called with the result of each transaction.
+        retention: deletes what expires from a log that does not do so itself; by default every ten minutes.
 
     Raises:
         ArchiveError: the archive cannot be written, and nothing of the current batch was stored.
@@ -82,7 +91,7 @@ async def run_archiver(
             await attribute(log, names, writer, stop)
         # Each archive has its own group: two archives of one cluster must not share its partitions.
         consumer = await log.consumer(names, f"{GROUP}-{writer.archive_id}")
-        sink = ArchiveSink(log, consumer, writer, stop, on_flush)
+        sink = ArchiveSink(log, consumer, writer, stop, on_flush, retention or Retention(log))
         pace = Pace(
             max_batch,
             _MAX_BATCH_BYTES,
@@ -112,6 +121,7 @@ class ArchiveSink:
     """When it is set, the sink no longer waits for an archive that another process has locked."""
     on_flush: Callable[[Written], None]
     """Called with the result of each transaction."""
+    retention: Retention
     busy: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -148,6 +158,8 @@ class ArchiveSink:
 
     async def process(self, records: Sequence[StoredRecord], read_up_to: Positions) -> Positions:
         """Prepare a batch, publish its dead letters and begin to store it (steps 2 to 4)."""
+        # What was committed is stored.
+        await self.retention.apply(self._committed)
         if not records:
             return {}
         prepared = await when_free(lambda: self.writer.prepare(records), self.stop)

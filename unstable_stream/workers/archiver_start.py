@@ -13,9 +13,12 @@ from unstable_stream.log_lines import get_logger
 from unstable_stream.streams.consumer import wait_for_stop
 from unstable_stream.workers.archiver_divergence import divergences
 
-__all__ = ["attribute", "declared_topics", "starts_of", "when_free"]
+__all__ = ["ARCHIVER_GROUP", "attribute", "declared_topics", "starts_of", "when_free"]
 
 T = TypeVar("T")
+
+ARCHIVER_GROUP: Final = "archiver"
+"""The first part of the name of an archive's group; the archive's id follows."""
 
 _TOPICS_S: Final = 5.0
 _SAMPLE_RECORDS: Final = 1000

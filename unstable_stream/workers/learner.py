@@ -26,7 +26,7 @@ import hashlib
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from unstable_stream.adapter_format import WEIGHTS_FILE
 from unstable_stream.algorithms import BaseAlgo, TokenBatch, build_algorithm
@@ -78,6 +78,9 @@ _TRAINED_ROWS = 256
 """Tokens to measure the number format with: enough to be bound by arithmetic, as micro-batches are."""
 _DROPS_AT_ONCE = 50_000
 """Dropped steps of one event, about 50 bytes each: far below the size limit of a record."""
+_KEPT_FOR_FORKS: Final = 10
+"""The checkpoint of every update that is a multiple of this keeps its optimizer state."""
+
 _logger = get_logger(__name__)
 
 
@@ -207,9 +210,9 @@ class LearnerService:
         if removed:
             _logger.info("unpublished checkpoints removed", directories=[path.name for path in removed])
         keep = self._config.learner.keep_optimizer_states
-        if keep is None:
+        if not isinstance(keep, int):
             return
-        if published is not None and published.path is not None:
+        if published is not None and published.path is not None and published.iteration % _KEPT_FOR_FORKS:
             self._full.append(Path(published.path))
         prune_optimizer_states(self._full, keep_last=keep)
         self._full = self._full[-keep:]
@@ -238,8 +241,12 @@ class LearnerService:
                     published.setdefault(event.iteration, Path(event.path).name)
         # By name, because a data directory may have been moved since, or be reached by another path.
         self._leftovers = [path for path in found if path.name not in published.values()]
-        if self._config.learner.keep_optimizer_states is not None:
-            self._full = [self._learner.ckpt_root / published[number] for number in sorted(published)]
+        if isinstance(self._config.learner.keep_optimizer_states, int):
+            self._full = [
+                self._learner.ckpt_root / published[number]
+                for number in sorted(published)
+                if number % _KEPT_FOR_FORKS
+            ]
         if newest is None:
             await self._publish_initial_policy(producer)
         else:

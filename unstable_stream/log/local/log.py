@@ -240,6 +240,22 @@ class LocalLog:
             while await self._log.writer.run(delete_some):
                 pass
 
+    async def shrink(self) -> None:
+        """Give the space of deleted records back to the disk: SQLite writes the file anew (``VACUUM``).
+
+        It needs as much free disk as the new file takes, and others wait until it is done.
+
+        Raises:
+            LogUnavailableError: another process is using the log.
+            EventLogError: the disk is full; the file stays as it was.
+        """
+
+        def vacuum(connection: sqlite3.Connection) -> None:
+            connection.execute("VACUUM")
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+
+        await self._log.writer.run_outside(vacuum)
+
     async def close(self) -> None:
         """Close all consumers, finish what is under way and close the file. Idempotent."""
         try:
