@@ -127,7 +127,7 @@ def list_runs(data: Path | str | None = None, log: str | None = None) -> list[Ru
     place = Place.at(data, log)
 
     async def read() -> list[RunStatus]:
-        async with place.opened_log() as opened:
+        async with place.opened_history() as opened:
             return await history.list_runs(opened)
 
     return wait_for(read())

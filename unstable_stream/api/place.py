@@ -55,6 +55,19 @@ class Place:
             yield log
 
     @asynccontextmanager
+    async def opened_history(self) -> AsyncIterator[EventLog]:
+        """Open the log to look at history: records that expired in it are read from the archive.
+
+        Raises:
+            EventLogError: ``local``, and the data directory has no event log.
+            ArchiveError: records have expired, and the archive cannot be read.
+        """
+        from unstable_stream.streams.tiered_log import with_archive  # loads DuckDB
+
+        async with self.opened_log() as log, with_archive(log, self.archive) as history:
+            yield history
+
+    @asynccontextmanager
     async def made_log(self) -> AsyncIterator[EventLog]:
         """Open the log, made if need be, and close it."""
         async with opened_log(self.log, self.data.log) as log:

@@ -108,7 +108,7 @@ class Replay:
             finally:
                 await archived.close()
             return
-        async with self._place.opened_log() as log:
+        async with self._place.opened_history() as log:
             yield LogHistory(log), log
 
     async def _slice(self, history: History) -> Slice:

@@ -105,7 +105,7 @@ class Run:
         from unstable_stream.runs.history import list_runs
 
         async def read() -> str:
-            async with self._place.opened_log() as log:
+            async with self._place.opened_history() as log:
                 return next((run.state for run in await list_runs(log) if run.run_id == self._id), "built")
 
         return wait_for(read())
@@ -403,7 +403,7 @@ class Run:
         from unstable_stream.proofs.audit import audit_run
 
         async def read() -> "AuditReport":
-            async with self._place.opened_log() as log:
+            async with self._place.opened_history() as log:
                 return await audit_run(log, self._id)
 
         return wait_for(read())
@@ -413,7 +413,7 @@ class Run:
         from unstable_stream.hindsight.collapse import find_collapse
 
         async def read() -> tuple[int, list[CollapseWarning]]:
-            async with self._place.opened_log() as log:
+            async with self._place.opened_history() as log:
                 return await find_collapse(log, self._id)
 
         updates, warnings = wait_for(read())
@@ -443,7 +443,7 @@ class Run:
         allowed = self._place.allowed_code(self._id, allow_code, self._config, self._config)
 
         async def read() -> "VerifyReport":
-            async with self._place.opened_log() as log:
+            async with self._place.opened_history() as log:
                 return await verify_run(log, self._id, games=games, jobs=jobs, progress=progress)
 
         with confined(allowed):
@@ -540,7 +540,7 @@ def open_run(run: str, data: Path | str | None = None, log: str | None = None) -
     place = Place.at(data, log)
 
     async def find() -> tuple[str, RunConfig]:
-        async with place.opened_log() as opened:
+        async with place.opened_history() as opened:
             return await find_run(opened, run)
 
     run_id, config = wait_for(find())
@@ -559,7 +559,7 @@ def fork_run(
     """Return a fork of a run; see :meth:`Run.fork`, and :meth:`Run.resume` for the last two."""
 
     async def find() -> tuple[Fork, RunConfig]:
-        async with place.opened_log() as log:
+        async with place.opened_history() as log:
             return await find_fork(log, run, at)
 
     fork, config = wait_for(find())

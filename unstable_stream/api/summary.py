@@ -38,7 +38,7 @@ def summarise(run: Run) -> Summary:
 
     async def read() -> RunView:
         view = RunView(run.id, run.config)
-        async with run.place.opened_log() as log:
+        async with run.place.opened_history() as log:
             async for _, event in events_to_end(log, _TOPICS, run_id=run.id):
                 view.apply(event)
         return view

@@ -115,7 +115,7 @@ def _find(place: Place, run: str, source: str | None) -> tuple[Source, str, RunC
                 raise
 
     async def read() -> tuple[str, RunConfig]:
-        async with place.opened_log() as log:
+        async with place.opened_history() as log:
             return await find_run(log, run)
 
     return "log", *wait_for(read())
@@ -128,7 +128,7 @@ def _rate(
         return rerate_from_archive(place.archive, run_id, system, scopes, out)
 
     async def read() -> Rerated:
-        async with place.opened_log() as log:
+        async with place.opened_history() as log:
             return await rerate_from_log(log, run_id, system, scopes, out)
 
     return wait_for(read())
@@ -162,7 +162,7 @@ def rederive_run(
     """
 
     async def shape() -> tuple[Rederived, Path | None]:
-        async with place.opened_log() as log:
+        async with place.opened_history() as log:
             run_id, config = await find_run(log, run)
             new = _rewards(rewards, config)
             asked = config.model_copy(update={"rewards": new})

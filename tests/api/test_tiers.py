@@ -1,0 +1,160 @@
+"""What expired in the log is read from the archive, and nobody notices."""
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import aclosing
+from pathlib import Path
+
+import pytest
+
+import unstable_stream as us
+from tests.archive.history import made_up_run
+from tests.proofs.recorded_run import record_run
+from unstable_stream.api.place import Place
+from unstable_stream.api.replaying import Replay
+from unstable_stream.api.serving import archive
+from unstable_stream.archive import query
+from unstable_stream.events import encode_event
+from unstable_stream.log.local.log import LocalLog
+from unstable_stream.log.port import EventLog, StoredRecord, TopicPartition
+from unstable_stream.log.reading import TopicReader, read_on, read_to_end
+from unstable_stream.log.records import record_from_event
+from unstable_stream.log.topics import load_topics
+from unstable_stream.runs.data_dir import DataDir
+from unstable_stream.runs.fork import find_fork
+from unstable_stream.streams.tiered_log import with_archive
+
+RUN = "run-tiers"
+
+
+async def _everything(log: EventLog) -> dict[TopicPartition, list[StoredRecord]]:
+    found: dict[TopicPartition, list[StoredRecord]] = {}
+    async with aclosing(read_to_end(log, sorted(await log.topics()))) as records:
+        async for record in records:
+            found.setdefault(TopicPartition(record.topic, record.partition), []).append(record)
+    return found
+
+
+async def _expire(log: LocalLog, share: float) -> Mapping[TopicPartition, int]:
+    """Delete the first part of every partition."""
+    ends = {at: end for topic in await log.topics() for at, end in (await log.end_offsets(topic)).items()}
+    begins = {at: round(end * share) for at, end in ends.items()}
+    await log.delete_before(begins)
+    return begins
+
+
+@pytest.mark.parametrize("share", [0.5, 1.0])
+def test_verify_audit_replay_and_fork_find_what_they_found_before(tmp_path: Path, share: float) -> None:
+    async def record() -> None:
+        async with LocalLog.open(DataDir(tmp_path).log, synchronous="NORMAL") as log:
+            await record_run(log, RUN)
+
+    async def expire() -> None:
+        async with LocalLog.open(DataDir(tmp_path).log, synchronous="NORMAL") as log:
+            gone = {at.topic for at, begin in (await _expire(log, share)).items() if begin}
+            assert {"runs", "trajectories", "steps", "game-outcomes", "learner-updates"} <= gone
+
+    async def fork() -> object:
+        async with place.opened_history() as log:
+            return await find_fork(log, RUN, 0)
+
+    def looked_at() -> list[object]:
+        run = us.open_run(RUN, data=tmp_path)
+        return [
+            run.verify(games=False),
+            run.audit(),
+            [encode_event(event) for event in Replay(place, RUN)],
+            asyncio.run(fork()),
+        ]
+
+    place = Place.at(tmp_path)
+    asyncio.run(record())
+    archive(place)
+    before = looked_at()
+    assert before[0].ok  # type: ignore[attr-defined]
+    steps = query(place.archive, "SELECT count(*) FROM steps").rows
+    asyncio.run(expire())
+    assert looked_at() == before
+    assert query(place.archive, "SELECT count(*) FROM steps").rows == steps
+
+
+@pytest.fixture
+async def log(tmp_path: Path) -> EventLog:
+    log = LocalLog.open(DataDir(tmp_path).log, synchronous="NORMAL")
+    await log.create_topics(list(load_topics().values()))
+    await log.append([record_from_event(event) for event in made_up_run()])
+    await asyncio.to_thread(archive, Place.at(tmp_path))
+    return log
+
+
+async def test_every_record_comes_as_it_was(log: LocalLog, tmp_path: Path) -> None:
+    before = await _everything(log)
+    await _expire(log, 0.7)
+    await log.append([record_from_event(event) for event in made_up_run("run-b", updates=1)])
+    after = await _everything(log)
+    async with with_archive(log, DataDir(tmp_path).archive) as history:
+        found = await _everything(history)
+    for at, records in found.items():
+        # The archived ones, then those that only the log has.
+        assert records[: len(before.get(at, []))] == before.get(at, [])
+        assert records[-len(after[at]) :] == after[at] if at in after else True
+        assert [record.offset for record in records] == list(range(len(records)))
+    await log.close()
+
+
+async def test_positions_times_and_parts_go_through_both(log: LocalLog, tmp_path: Path) -> None:
+    whole = await _everything(log)
+    at = TopicPartition("game-outcomes", 0)
+    times = [record.timestamp_ms for record in whole[at]]
+    moments = [times[3], times[25], times[-1] + 1]
+    before = [await log.offsets_for_time(at.topic, moment) for moment in moments]
+    await log.delete_before({at: 20})
+    async with with_archive(log, DataDir(tmp_path).archive) as history:
+        assert (await history.beginning_offsets(at.topic))[at] == 0
+        assert [await history.offsets_for_time(at.topic, moment) for moment in moments] == before
+        later = await history.consumer([at.topic], start=times[3])
+        assert (await later.poll(1))[0].timestamp_ms == times[3]
+        await later.seek({at: 18})
+        assert later.positions() == {at: 18}
+        read = [record.offset async for piece in read_on(later, {at: 22}, max_records=1) for record in piece]
+        assert read == [18, 19, 20, 21]
+        await later.close()
+        async with await TopicReader.open(history, [at.topic], starts={at: 10}, ends={at: 30}) as reader:
+            first = [record.offset async for record in reader.read_to({at: 15})]
+            rest = [record.offset async for record in reader.read_to(reader.ends)]
+        assert first + rest == list(range(10, 30))
+    await log.close()
+
+
+async def test_what_expires_while_it_is_read_comes_from_the_archive(log: LocalLog, tmp_path: Path) -> None:
+    whole = await _everything(log)
+    at = TopicPartition("game-outcomes", 0)
+    await log.delete_before({at: 5})
+    async with with_archive(log, DataDir(tmp_path).archive) as history:
+        consumer = await history.consumer([at.topic])
+        read: list[StoredRecord] = []
+        while len(read) < 10:
+            read += await consumer.poll(2)
+        await log.delete_before({at: 30})
+        while consumer.positions()[at] < len(whole[at]):
+            read += await consumer.poll(100)
+        await consumer.close()
+    assert read == whole[at]
+    await log.close()
+
+
+async def test_without_the_archive_a_partition_begins_where_the_log_does(
+    log: LocalLog, tmp_path: Path
+) -> None:
+    await _expire(log, 0.5)
+    begins = await log.beginning_offsets("steps")
+    async with with_archive(log, tmp_path / "none.duckdb") as history:
+        assert history is log
+    # Another log's archive knows nothing of this one.
+    async with LocalLog.open(tmp_path / "other" / "log.sqlite", synchronous="NORMAL") as other:
+        await other.create_topics(list(load_topics().values()))
+        await other.append([record_from_event(event) for event in made_up_run()])
+        await _expire(other, 0.5)
+        async with with_archive(other, DataDir(tmp_path).archive) as history:
+            assert await history.beginning_offsets("steps") == begins
+    await log.close()
