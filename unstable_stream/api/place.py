@@ -62,10 +62,14 @@ class Place:
             EventLogError: ``local``, and the data directory has no event log.
             ArchiveError: records have expired, and the archive cannot be read.
         """
-        from unstable_stream.streams.tiered_log import with_archive  # loads DuckDB
+        async with self.opened_log() as log:
+            if not self.archive.is_file():
+                yield log
+                return
+            from unstable_stream.streams.tiered_log import with_archive  # loads DuckDB
 
-        async with self.opened_log() as log, with_archive(log, self.archive) as history:
-            yield history
+            async with with_archive(log, self.archive) as history:
+                yield history
 
     @asynccontextmanager
     async def made_log(self) -> AsyncIterator[EventLog]:
