@@ -510,7 +510,7 @@ async def test_several_processes_find_the_same(recorded: Path, tmp_path: Path) -
 @given(
     strategy=st.sampled_from(["random", "fifo"]),
     staleness=st.none() | st.integers(0, 2),
-    size=st.integers(20, 60),
+    size=st.integers(40, 60),  # at least the steps that may be pending, twice a batch
     batch=st.integers(1, 20),
     seed=st.integers(0, 1000),
     truncated=st.sampled_from(["train", "mask", "drop"]),

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Final
 
 from unstable_stream.api.loops import wait_for
 from unstable_stream.api.run import Run
-from unstable_stream.log.reading import events_to_end
 from unstable_stream.runs.run_view import RunView
+from unstable_stream.runs.starts import run_events
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -39,7 +39,7 @@ def summarise(run: Run) -> Summary:
     async def read() -> RunView:
         view = RunView(run.id, run.config)
         async with run.place.opened_history() as log:
-            async for _, event in events_to_end(log, _TOPICS, run_id=run.id):
+            async for _, event in run_events(log, _TOPICS, run.id):
                 view.apply(event)
         return view
 

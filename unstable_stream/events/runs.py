@@ -48,6 +48,12 @@ class RunStarted(Event, frozen=True, kw_only=True, tag="run-started"):
     extensions: tuple[ExtensionUse, ...] = ()
     """Code outside of this package that the configuration names."""
 
+    log_id: str = ""
+    """The event log that it began on; ``start_offsets`` mean nothing in another."""
+    start_offsets: dict[str, tuple[Int64, ...]] = msgspec.field(default_factory=dict)
+    """By topic, the end of each partition when it began: the run has no record below. A topic that is not
+    named is read from its beginning."""
+
     @property
     def replays(self) -> bool:
         """Whether it trains on the replayed steps of its parent and plays no games."""

@@ -5,7 +5,7 @@ from dataclasses import asdict
 from unstable_stream.collapse import CollapseWatch
 from unstable_stream.events import Checkpoint, CollapseWarning, LearnerUpdate, event_id
 from unstable_stream.log.port import EventLog
-from unstable_stream.log.reading import events_to_end
+from unstable_stream.runs.starts import run_events
 
 __all__ = ["find_collapse"]
 
@@ -19,7 +19,7 @@ async def find_collapse(log: EventLog, run_id: str) -> tuple[int, list[CollapseW
     updates: dict[int, LearnerUpdate] = {}
     saved = {0}
     topics = (LearnerUpdate.TOPIC, Checkpoint.TOPIC)
-    async for _, event in events_to_end(log, topics, run_id=run_id):
+    async for _, event in run_events(log, topics, run_id):
         if isinstance(event, LearnerUpdate):
             updates.setdefault(event.update, event)
         elif isinstance(event, Checkpoint):

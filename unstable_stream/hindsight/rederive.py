@@ -18,9 +18,9 @@ from unstable_stream.errors import ConfigError, EventError
 from unstable_stream.events import LearnerUpdate, Step, Trajectory
 from unstable_stream.hindsight.trained_batches import TrainedBatches
 from unstable_stream.log.port import EventLog
-from unstable_stream.log.reading import events_to_end
 from unstable_stream.reward_transformations import RewardProcessor
 from unstable_stream.runs.config import RewardConfig, RunConfig, parse_config, read_toml
+from unstable_stream.runs.starts import run_events
 from unstable_stream.streams.processors import reward_processor
 from unstable_stream.version import __version__
 
@@ -131,11 +131,11 @@ async def rederive(
     """
     began = time.perf_counter()
     rederiving = _Rederiving(run_id, config, rewards, out)
-    async for _, event in events_to_end(log, (LearnerUpdate.TOPIC,), run_id=run_id):
+    async for _, event in run_events(log, (LearnerUpdate.TOPIC,), run_id):
         if isinstance(event, LearnerUpdate):
             rederiving.batches.expect(event)
     rederiving.batches.seal()
-    async for record, event in events_to_end(log, (Trajectory.TOPIC,), run_id=run_id):
+    async for record, event in run_events(log, (Trajectory.TOPIC,), run_id):
         if isinstance(event, Trajectory):
             rederiving.apply(record.partition, event)
     rederiving.flush()

@@ -19,10 +19,10 @@ from unstable_stream.events.id_sets import IndexSet
 from unstable_stream.events.run_ids import pick_run
 from unstable_stream.hindsight.rating_set import Rater, Rerated, Scopes, UsedRating
 from unstable_stream.log.port import EventLog
-from unstable_stream.log.reading import events_to_end
 from unstable_stream.model_pool.rating_columns import GameColumns, Names
 from unstable_stream.model_pool.systems import RatingSystem
 from unstable_stream.runs.config import RunConfig, parse_config
+from unstable_stream.runs.starts import run_events
 
 __all__ = ["find_archived_run", "rerate_from_archive", "rerate_from_log"]
 
@@ -75,7 +75,7 @@ async def rerate_from_log(
     rater = Rater(run_id, system, scopes, out)
     seen: dict[str, IndexSet] = {}
     chunk = _Chunk(rater)
-    async for _, event in events_to_end(log, (GameOutcome.TOPIC,), run_id=run_id):
+    async for _, event in run_events(log, (GameOutcome.TOPIC,), run_id):
         # Do the same as the rating processor: a game counts once, and a game without seats does not count.
         if (
             isinstance(event, GameOutcome)
@@ -85,7 +85,7 @@ async def rerate_from_log(
             chunk.add(event)
     chunk.flush()
     used: dict[tuple[str, str], UsedRating] = {}
-    async for _, event in events_to_end(log, (Rating.TOPIC,), run_id=run_id):
+    async for _, event in run_events(log, (Rating.TOPIC,), run_id):
         if isinstance(event, Rating):
             key = (event.env_id, event.model_uid)
             if key not in used or used[key].games < event.games:

@@ -50,6 +50,7 @@ from unstable_stream.runs.history import run_started
 from unstable_stream.runs.placement import Machine, Placement
 from unstable_stream.runs.recording import finish_run, new_run_id, start_run
 from unstable_stream.runs.resume import resume_run
+from unstable_stream.runs.starts import run_starts
 from unstable_stream.tracking.service_reports import LAUNCHER, Reporter, Service, service_values
 
 __all__ = ["Backend", "Launch", "launch"]
@@ -255,7 +256,7 @@ async def _supervise(
     reporter = Reporter(log, run_id, LAUNCHER, lambda: service_values(services.services))
     reporting = asyncio.ensure_future(reporter.run())
     loading = _Loading(run_id, config)
-    telling = asyncio.ensure_future(_tell_of_loading(log, loading, progress))
+    telling = asyncio.ensure_future(_tell_of_loading(log, run_id, loading, progress))
     work = asyncio.ensure_future(_work(services, config, stop, progress, loading))
     stopping = asyncio.ensure_future(stop.wait())
     beside: list[asyncio.Future[Any]] = [work, stopping]
@@ -354,12 +355,16 @@ class _Loading:
         return f"loading the model: {' and '.join(waits_for)}" if waits_for else "starting the first games"
 
 
-async def _tell_of_loading(log: EventLog, loading: _Loading, progress: Callable[[str], None]) -> None:
+async def _tell_of_loading(
+    log: EventLog, run_id: str, loading: _Loading, progress: Callable[[str], None]
+) -> None:
     now_on = (GameStarted.TOPIC, GameOutcome.TOPIC, Metrics.TOPIC)
     consumer = await log.consumer((*now_on, Checkpoint.TOPIC))
     told = ""
     try:
-        await consumer.seek(await ends_of(log, now_on))
+        await consumer.seek(
+            {**await run_starts(log, run_id, (Checkpoint.TOPIC,)), **await ends_of(log, now_on)}
+        )
         while not loading.playing:
             for event in readable_events(await consumer.poll(timeout_s=1.0)):
                 loading.apply(event)

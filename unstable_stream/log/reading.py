@@ -158,10 +158,19 @@ async def read_to_end(
 
 
 async def events_to_end(
-    log: EventLog, topics: Sequence[str], *, run_id: str | None = None, ends: Positions | None = None
+    log: EventLog,
+    topics: Sequence[str],
+    *,
+    run_id: str | None = None,
+    starts: Positions | None = None,
+    ends: Positions | None = None,
 ) -> AsyncGenerator[tuple[StoredRecord, Event], None]:
-    """Yield the present events of the topics, each with its record; with ``run_id``, only its events."""
-    async with contextlib.aclosing(read_to_end(log, topics, run_id=run_id, ends=ends)) as records:
+    """Yield the present events of the topics, each with its record; with ``run_id``, only its events.
+
+    See :meth:`TopicReader.open` for the other arguments.
+    """
+    reading = read_to_end(log, topics, run_id=run_id, starts=starts, ends=ends)
+    async with contextlib.aclosing(reading) as records:
         async for record in records:
             event = readable_event(record)
             if event is not None and (run_id is None or event.run_id == run_id):

@@ -26,6 +26,7 @@ from unstable_stream.model_pool import RatingProcessor
 from unstable_stream.proofs.ledger import Ledger
 from unstable_stream.reward_transformations import RewardProcessor
 from unstable_stream.runs.history import RunStatus, read_history
+from unstable_stream.runs.starts import recorded_starts, within
 from unstable_stream.streams.fold_sink import group_of
 
 __all__ = ["Evidence", "Progress", "Weights", "weights_of"]
@@ -55,7 +56,9 @@ class Evidence:
     ends: Mapping[str, Positions]
     """By topic."""
     trimmed: Mapping[str, bool]
-    """By topic, true if retention has deleted records."""
+    """By topic, true if retention has deleted records that may be of the run."""
+    starts: Positions
+    """The offsets at which the run began: none of its records lies below."""
     compacted: bool
     """True if only the newest rating of each model is certain to exist."""
     processed: Mapping[str, Positions]
@@ -75,11 +78,17 @@ class Evidence:
         }
         ends = await _ends(log)
         settings = await log.topic_settings()
+        began = recorded_starts(run.began, await log.log_id(), ends)
+        trimmed: dict[str, bool] = {}
+        for topic in ends:
+            kept = await log.beginning_offsets(topic)
+            trimmed[topic] = any(begin > began.get(at, 0) for at, begin in kept.items())
         return cls(
             log=log,
             run=run,
             ends=ends,
-            trimmed={topic: any((await log.beginning_offsets(topic)).values()) for topic in ends},
+            trimmed=trimmed,
+            starts=await within(log, began),
             compacted=log.compacts and settings[Rating.TOPIC].cleanup_policy == "compact",
             processed=processed,
             progress=progress,
@@ -92,7 +101,8 @@ class Evidence:
             # The archiver rejects records on behalf of all runs.
             whose = None if topic == RecordRejected.TOPIC else self.run.run_id
             done, total = 0, sum(ends.values())
-            async for record in read_to_end(self.log, (topic,), run_id=whose, ends=ends):
+            starts = None if whose is None else self._starts(topic)
+            async for record in read_to_end(self.log, (topic,), run_id=whose, starts=starts, ends=ends):
                 _fold(record, ledger)
                 done += 1
                 if done % _REPORT_EVERY == 0:
@@ -103,11 +113,16 @@ class Evidence:
         """Yield the run's events of a topic, and report progress as ``what``."""
         ends = self.ends[topic]
         done, total = 0, sum(ends.values())
-        async for record, event in events_to_end(self.log, (topic,), run_id=self.run.run_id, ends=ends):
+        async for record, event in events_to_end(
+            self.log, (topic,), run_id=self.run.run_id, starts=self._starts(topic), ends=ends
+        ):
             yield record, event
             done += 1
             if done % _REPORT_EVERY == 0:
                 self.progress(what, done, total)
+
+    def _starts(self, topic: str) -> Positions:
+        return {at: start for at, start in self.starts.items() if at.topic == topic}
 
 
 def _fold(record: StoredRecord, ledger: Ledger) -> None:

@@ -91,7 +91,7 @@ async def _is_origin_gone(evidence: Evidence) -> bool:
     if evidence.run.replayed_run_id is None:
         return False
     async for _ in events_to_end(evidence.log, (Step.TOPIC,), run_id=evidence.run.replayed_run_id):
-        return evidence.trimmed[Step.TOPIC]
+        return any((await evidence.log.beginning_offsets(Step.TOPIC)).values())
     return True
 
 

@@ -15,9 +15,9 @@ import msgspec
 from unstable_stream.errors import ConfigError, RunError
 from unstable_stream.events import Checkpoint, GameStarted, checkpoint_uid, event_id
 from unstable_stream.log.port import EventLog
-from unstable_stream.log.reading import events_to_end
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.history import find_run
+from unstable_stream.runs.starts import run_events
 
 __all__ = ["Fork", "check_fork", "find_fork"]
 
@@ -59,7 +59,7 @@ async def find_fork(log: EventLog, run_id: str, update: int | None = None) -> tu
     """
     run_id, config = await find_run(log, run_id)
     found: dict[int, Checkpoint] = {}
-    async for _, event in events_to_end(log, (Checkpoint.TOPIC,), run_id=run_id):
+    async for _, event in run_events(log, (Checkpoint.TOPIC,), run_id):
         if isinstance(event, Checkpoint):
             found.setdefault(event.iteration, event)
     if not found:
@@ -83,7 +83,7 @@ async def find_fork(log: EventLog, run_id: str, update: int | None = None) -> tu
             f"learner.initial_lora_path={chosen.path}"
         )
     games = 0
-    async for _, event in events_to_end(log, (GameStarted.TOPIC,), run_id=run_id):
+    async for _, event in run_events(log, (GameStarted.TOPIC,), run_id):
         # The checkpoint's time is recorded; the highest number of the games before it counts.
         if not isinstance(event, GameStarted) or event.split != "train":
             continue

@@ -12,6 +12,7 @@ from unstable_stream.log.records import record_from_event
 from unstable_stream.runs.code import code_in_use
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.history import read_history
+from unstable_stream.runs.starts import present_ends
 from unstable_stream.version import __version__
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ async def start_run(
 
     ``replayed_run_id`` is the run whose steps the new run trains on instead of playing games.
     """
+    log_id, start_offsets = await log.log_id(), await present_ends(log)
     event = RunStarted(
         event_id=event_id(run_id, "run-started"),
         run_id=run_id,
@@ -54,6 +56,8 @@ async def start_run(
         parent_update=fork.update if fork else None,
         parent_games=fork.games if fork else 0,
         extensions=code_in_use(config),
+        log_id=log_id,
+        start_offsets=start_offsets,
     )
     taken_over = fork.checkpoints_of(run_id, event.occurred_at_ms) if fork else []
     await log.append([record_from_event(each) for each in (event, *taken_over)])

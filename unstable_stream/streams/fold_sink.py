@@ -184,16 +184,29 @@ class FoldSink:
             beginnings: dict[TopicPartition, int] = {}
             for topic in {at.topic for at in partitions}:
                 beginnings |= await log.beginning_offsets(topic)
-            starts = await self._snapshots(
-                {at: position for at in partitions if (position := committed.get(at))}, beginnings
-            )
+            committed = {at: position for at in partitions if (position := committed.get(at))}
+            snapshots = await self._snapshots(committed, beginnings)
+            begun: Positions = {}
+            if self.run_id is not None:
+                begun = await self._folds.starts(self.run_id, {at.topic for at in partitions})
+            # A host of one run stops if records of its run are lost. One of all runs goes on with the others.
+            lost_below = beginnings if self.run_id is None else {}
             folds = {
                 at: PartitionFold(
-                    self._folds, at, producer, committed.get(at) or beginnings[at], starts.get(at), self._pace
+                    self._folds,
+                    at,
+                    producer,
+                    committed.get(at) or max(beginnings[at], begun.get(at, 0)),
+                    snapshots.get(at),
+                    self._pace,
+                    lost_below.get(at, 0) if at in committed and at not in snapshots else 0,
                 )
                 for at, producer in zip(partitions, producers, strict=True)
             }
-            folded = await self._restore({at: one for at, one in folds.items() if committed.get(at)}, starts)
+            folded = await self._restore(
+                {at: one for at, one in folds.items() if at in committed},
+                {**lost_below, **begun, **snapshots},
+            )
         except BaseException:
             await asyncio.gather(*(producer.close() for producer in producers))
             raise
@@ -218,13 +231,13 @@ class FoldSink:
                 )
         return usable
 
-    async def _restore(self, folds: Mapping[TopicPartition, PartitionFold], snapshots: Positions) -> int:
-        """Fold each partition from its snapshot up to its position; return the number of events."""
-        folds = {at: one for at, one in folds.items() if snapshots.get(at) != one.next_offset}
+    async def _restore(self, folds: Mapping[TopicPartition, PartitionFold], begin: Positions) -> int:
+        """Fold each partition from where its state begins up to its position; return the number of events."""
+        folds = {at: one for at, one in folds.items() if begin.get(at, 0) < one.next_offset}
         if not folds:
             return 0
         topics = sorted({at.topic for at in folds})
-        starts = await self._restore_from(topics, folds, snapshots)
+        starts = await self._restore_from(topics, folds, begin)
         folded = 0
         reader = await self.log.consumer(topics)
         try:
@@ -242,10 +255,10 @@ class FoldSink:
         self,
         topics: Collection[str],
         folds: Mapping[TopicPartition, PartitionFold],
-        snapshots: Positions,
+        begin: Positions,
     ) -> Positions:
-        """Return the positions to read from: the snapshot or the beginning of partitions to restore, the end
-        of others.
+        """Return the positions to read from: where the state of partitions to restore begins, the end of
+        others.
         """
         starts: dict[TopicPartition, int] = {}
         for topic in topics:
@@ -254,14 +267,14 @@ class FoldSink:
                 target = folds[at].next_offset if at in folds else 0
                 if target == 0:
                     starts[at] = end
-                elif beginnings[at] > snapshots.get(at, 0) or end < target:
+                elif beginnings[at] > begin.get(at, 0) or end < target:
                     raise ServiceError(
                         f"{self.group}: {at} holds offsets {beginnings[at]} to {end}, but the state "
-                        f"up to {target} is a fold from 0, and no snapshot reaches it. Records were deleted: "
-                        "restore the log, or start a new run"
+                        f"up to {target} is a fold from {begin.get(at, 0)}, and no snapshot reaches it. "
+                        "Records were deleted: restore the log, or start a new run"
                     )
                 else:
-                    starts[at] = snapshots.get(at, 0)
+                    starts[at] = begin.get(at, 0)
         return starts
 
     async def _hand_over(self, at: TopicPartition, error: BaseException) -> None:

@@ -1,14 +1,14 @@
 """The folds of one host: which records are folded, by which processor, and which runs are set aside."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 
 from unstable_stream.errors import ConfigError, EventError, ServiceError
 from unstable_stream.events import Event
 from unstable_stream.extensions import KINDS, use_of
-from unstable_stream.log.port import EventLog, StoredRecord
+from unstable_stream.log.port import EventLog, Positions, StoredRecord
 from unstable_stream.log.records import event_from_record, source_header
 from unstable_stream.log_lines import get_logger
 from unstable_stream.runs.code import named_code
@@ -93,6 +93,10 @@ class HostedFolds:
                 raise
             text = str(error) if isinstance(error, ConfigError) else f"{type(error).__name__}: {error}"
             raise self._refuse(run_id, text) from error
+
+    async def starts(self, run_id: str, topics: Collection[str]) -> Positions:
+        """Return the offsets at which a run began, where they are recorded; elsewhere it has any record."""
+        return await self._runs.starts(run_id, topics)
 
     def is_set_aside(self, run_id: str) -> bool:
         """Return whether no fold of a run can be made here; :meth:`fresh` has warned of it."""

@@ -63,6 +63,7 @@ class PartitionFold:
         next_offset: int,
         snapshot: int | None,
         pace: SnapshotPace,
+        kept_from: int = 0,
     ) -> None:
         """Begin at a snapshot, or without one.
 
@@ -73,6 +74,7 @@ class PartitionFold:
             next_offset: the committed position.
             snapshot: the position of the snapshot to begin with; ``None``: begin with nothing.
             pace: how often snapshots are saved.
+            kept_from: the state begins with the record at this offset, because earlier ones were deleted.
         """
         self.next_offset = next_offset
         self._host = host
@@ -82,6 +84,7 @@ class PartitionFold:
         self._scope = scope_of(host.group, at)
         self._folds: dict[str, _RunFold] = {}
         self._saved_at = snapshot
+        self._kept_from = kept_from
         self._events = self._bytes = self._passed = self._last_size = 0
         self._whole = True
         """False while a batch is under way: the folds may then be ahead of what is committed."""
@@ -114,7 +117,7 @@ class PartitionFold:
                     outputs.extend(map(record_from_event, self._fold(event, record)))
             except EventError as error:
                 reason = f"{type(error).__name__}: {error}"
-                dead_letters += self._host.letters.about(record, reason, warn=not self._is_known(event))
+                dead_letters += self._host.letters.about(record, reason, warn=not self._is_told(event))
             self._count(record, event)
             self.next_offset = record.offset + 1
         states = self._snapshot() if self._is_due() else {}
@@ -185,9 +188,11 @@ class PartitionFold:
             fold.processor, fold.reason, fold.failed = None, reason, True
             raise EventError(f"{record}: {reason}") from error
 
-    def _is_known(self, event: Event | EventError | None) -> bool:
+    def _is_told(self, event: Event | EventError | None) -> bool:
         """Return whether a warning told that all records of the run are set aside."""
-        return isinstance(event, Event) and self._host.is_set_aside(event.run_id)
+        if not isinstance(event, Event):
+            return False
+        return self._host.is_set_aside(event.run_id) or self._folds[event.run_id].failed
 
     # -- loading --------------------------------------------------------------------------------
 
@@ -210,15 +215,22 @@ class PartitionFold:
 
     async def _loaded(self, run_id: str, saved: bytes | None, up_to: int) -> _RunFold:
         if saved is None:
-            return await self._made(run_id, None, None, up_to)
+            # If records of this run were deleted, the fold must not begin with the next one as if it were the
+            # first.
+            first = await self._start_of(run_id) if self._kept_from > 0 else None
+            lost = first is not None and first < self._kept_from
+            return await self._made(run_id, first if lost else None, None, up_to)
         state = unpack_run(saved)
         if state is None:
             self._not_used(run_id, "it is damaged or of another format")
-            return await self._made(run_id, 0, None, up_to)
+            return await self._made(run_id, await self._start_of(run_id), None, up_to)
         if self._saved_at is None or state.position > self._saved_at:
             # It was saved before the group lost its positions, so the run begins anew here.
             return await self._made(run_id, None, None, up_to)
         return await self._made(run_id, state.first, state, up_to)
+
+    async def _start_of(self, run_id: str) -> int:
+        return (await self._host.starts(run_id, [self._at.topic])).get(self._at, 0)
 
     async def _made(self, run_id: str, first: int | None, state: SavedRun | None, up_to: int) -> _RunFold:
         """Return the fold of a run whose first record is at ``first``; ``None``: there is none yet."""

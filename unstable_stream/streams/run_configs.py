@@ -9,11 +9,12 @@ from collections.abc import Collection
 
 from unstable_stream.errors import EventError
 from unstable_stream.events import RunStarted
-from unstable_stream.log.port import Consumer, EventLog
+from unstable_stream.log.port import Consumer, EventLog, Positions
 from unstable_stream.log.reading import read_on, readable_events
 from unstable_stream.runs.code import find_code
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.history import RunHistory
+from unstable_stream.runs.starts import recorded_starts
 
 __all__ = ["RunDirectory"]
 
@@ -59,6 +60,13 @@ class RunDirectory:
             config = self._configs[run_id] = run.first_config()
             find_code(config)
         return config
+
+    async def starts(self, run_id: str, topics: Collection[str]) -> Positions:
+        """Return the offsets at which a run began, where they are recorded; they may be deleted by now."""
+        await self.learn([run_id])
+        run = self._history.runs.get(run_id)
+        began = None if run is None else run.began
+        return recorded_starts(began, await self._event_log.log_id(), topics)
 
     async def close(self) -> None:
         """Close the consumer of topic ``runs``."""

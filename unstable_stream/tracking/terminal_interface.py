@@ -16,6 +16,7 @@ from unstable_stream.log.port import Consumer, EventLog
 from unstable_stream.log.records import event_from_record
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.run_view import RunView
+from unstable_stream.runs.starts import run_starts
 from unstable_stream.tracking.service_reports import Service
 
 __all__ = ["Stage", "render", "watch_run"]
@@ -76,6 +77,7 @@ async def watch_run(
     started = time.monotonic()
     stage = stage or Stage()
     try:
+        await consumer.seek(await run_starts(log, run_id, _TOPICS))
         if console.is_terminal:
             with Live(console=console, auto_refresh=False, transient=False) as live:
                 stage.shown = True

@@ -36,6 +36,7 @@ from unstable_stream.log.reading import ends_of, read_on, readable_events
 from unstable_stream.log.records import record_from_event
 from unstable_stream.log_lines import get_logger
 from unstable_stream.runs.config import RunConfig
+from unstable_stream.runs.starts import run_starts
 from unstable_stream.workers.engine import EngineHandle
 from unstable_stream.workers.game_schedule import GameSchedule
 
@@ -130,6 +131,7 @@ class Collector:
             stopping.cancel()
 
     async def _restore(self, log: EventLog, consumer: Consumer) -> None:
+        await consumer.seek(await run_starts(log, self._run_id, _TOPICS))
         async for records in read_on(consumer, await ends_of(log, _TOPICS)):
             self._apply(list(readable_events(records)))
         self._abandoned_in_a_row = 0

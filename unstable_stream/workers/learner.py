@@ -54,13 +54,14 @@ from unstable_stream.learners import (
     remove_attempts,
 )
 from unstable_stream.log.port import Consumer, EventLog, Positions, Producer
-from unstable_stream.log.reading import events_to_end, readable_events
+from unstable_stream.log.reading import readable_events
 from unstable_stream.log.records import record_from_event
 from unstable_stream.log_lines import get_logger
 from unstable_stream.reward_transformations import build_sampling
 from unstable_stream.runs.config import ReinforceConfig, RunConfig
 from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.runs.placement import Share
+from unstable_stream.runs.starts import run_events, run_starts
 from unstable_stream.update_decisions import (
     TrainingSample,
     UpdateDecision,
@@ -160,7 +161,8 @@ class LearnerService:
         consumer = await log.consumer([Step.TOPIC, GameOutcome.TOPIC])
         try:
             read = await self._restore(log, producer)
-            games = await log.beginning_offsets(GameOutcome.TOPIC)
+            await consumer.seek(await run_starts(log, self._run_id, (Step.TOPIC, GameOutcome.TOPIC)))
+            games = {at: first for at, first in consumer.positions().items() if at.topic == GameOutcome.TOPIC}
             await consumer.seek({where: read.get(str(where), first) for where, first in games.items()})
             settings = self._config.learner
             needed = int(settings.batch_size * settings.batch_delay_buffer)
@@ -227,7 +229,7 @@ class LearnerService:
         published: dict[int, str] = {}
         found = await asyncio.to_thread(attempts, self._learner.ckpt_root)
         topics = (LearnerUpdate.TOPIC, Checkpoint.TOPIC)
-        async for _, event in events_to_end(log, topics, run_id=self._run_id):
+        async for _, event in run_events(log, topics, self._run_id):
             if isinstance(event, LearnerUpdate):
                 updates.setdefault(event.update, event)
             elif isinstance(event, StepsDropped):
@@ -337,7 +339,7 @@ class LearnerService:
         batches = {update.update: drawn_ids(update) for update in updates}
         wanted = {step_id for batch in batches.values() for step_id in batch}
         steps: dict[str, Step] = {}
-        async for _, step in events_to_end(log, (Step.TOPIC,), run_id=self._run_id):
+        async for _, step in run_events(log, (Step.TOPIC,), self._run_id):
             if isinstance(step, Step) and step.event_id in wanted:
                 steps.setdefault(step.event_id, step)
         for update in updates:

@@ -19,6 +19,7 @@ from unstable_stream.events import (
     Metrics,
     ProbeSequence,
     RecordRejected,
+    RunStarted,
     Seat,
     SeatResult,
     Step,
@@ -39,6 +40,9 @@ NOT_COLUMNS: Final[Mapping[type[msgspec.Struct], Mapping[str, str]]] = {
     },
     ExtensionUse: dict.fromkeys(
         ("kind", "target", "distribution", "version", "sha256"), "`run_events.extensions` has it."
+    ),
+    RunStarted: dict.fromkeys(
+        ("log_id", "start_offsets"), "It concerns reading the log alone; `events.value` has it."
     ),
     GameStarted: {"seats": "Each is a row of `planned_seats`; `models` has their models."},
     GameOutcome: {

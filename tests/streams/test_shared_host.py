@@ -1,0 +1,194 @@
+"""A host of all runs: what one run may do to the others, and where a new run begins."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.streams.hosted_games import OTHER_RUN, RUN, events, forget_snapshots, games
+from unstable_stream.errors import ServiceError
+from unstable_stream.events import GameOutcome, RecordRejected, RunStarted, Step, Trajectory, encode_event
+from unstable_stream.extensions import confined
+from unstable_stream.log.local.log import LocalLog
+from unstable_stream.log.port import EventLog, Record
+from unstable_stream.log.records import record_from_event
+from unstable_stream.log.topics import load_topics
+from unstable_stream.runs.config import parse_config
+from unstable_stream.runs.recording import start_run
+from unstable_stream.streams.fold_sink import FoldSink, ProcessorSpec
+from unstable_stream.streams.processors import RATINGS, REWARDS, host_processors, reward_processor
+from unstable_stream.streams.run_configs import RunDirectory
+from unstable_stream.streams.snapshots import SnapshotPace
+
+OFTEN = SnapshotPace(events=5, times_its_size=0)
+CODE = """
+class Fails:
+    def __call__(self, x, env_id=None):
+        if x[0] == 0.0:
+            raise ZeroDivisionError("somebody's mistake")
+        return x
+
+class NotMade:
+    def __init__(self):
+        raise KeyError("nobody knows")
+"""
+
+
+@pytest.fixture
+async def log(tmp_path: Path) -> AsyncIterator[LocalLog]:
+    async with LocalLog.open(tmp_path / "log.sqlite", synchronous="NORMAL") as opened:
+        await opened.create_topics(list(load_topics().values()))
+        yield opened
+
+
+def _settings(final: Sequence[Any] = ()) -> dict[str, Any]:
+    return {
+        "model": "tiny-player",
+        "train_envs": [{"env_id": "Env-0"}],
+        "rewards": {"final": list(final)},
+    }
+
+
+async def _start(log: EventLog, run_id: str, final: Sequence[Any] = ()) -> None:
+    await start_run(log, parse_config(_settings(final)), run_id)
+
+
+async def _drain(log: EventLog, *specs: ProcessorSpec, run_id: str | None = None) -> None:
+    stop = asyncio.Event()
+    stop.set()
+    async with RunDirectory(log) as runs:
+        sinks = [FoldSink(log, spec, runs, run_id, pace=OFTEN) for spec in specs]
+        await host_processors(sinks, stop=stop, max_records=7)
+
+
+def _of(run_id: str, first: int, count: int) -> list[Record]:
+    """Games of one run alone, in one environment; those of both runs lie in one partition."""
+    made = games(first, count, run_id, "nobody")
+    return [record for record in made if record.key in (run_id, f"{run_id}/Env-3")]
+
+
+async def _steps(log: EventLog, run_id: str) -> dict[str, bytes]:
+    return {event.event_id: encode_event(event) for event in await events(log, "steps", run_id)}
+
+
+async def _expected(log: EventLog, run_id: str) -> dict[str, bytes]:
+    processor = reward_processor(run_id)
+    return {
+        step.event_id: encode_event(step)
+        for event in await events(log, "trajectories", run_id)
+        for step in processor.handle(event)
+    }
+
+
+@pytest.mark.parametrize("restarts", [0, 2])
+async def test_a_run_whose_own_code_fails_is_set_aside_from_there_on(
+    log: LocalLog, tmp_path: Path, restarts: int
+) -> None:
+    code = tmp_path / "rewards.py"
+    code.write_text(CODE, encoding="utf-8")
+    await _start(log, RUN, [f"{code}:Fails"])
+    await _start(log, OTHER_RUN)
+    parts = 1 + restarts
+    for part in range(parts):
+        size = 60 // parts
+        for run_id in (RUN, OTHER_RUN):
+            await log.append(_of(run_id, part * size, size))
+        await _drain(log, REWARDS)
+    assert await _steps(log, OTHER_RUN) == await _expected(log, OTHER_RUN) != {}
+    trajectories = [e for e in await events(log, "trajectories", RUN) if isinstance(e, Trajectory)]
+    failed = next(place for place, event in enumerate(trajectories) if event.rewards[0] == 0.0)
+    assert 0 < failed < len(trajectories) - 2
+    letters = [e for e in await events(log, "dead-letters") if isinstance(e, RecordRejected)]
+    assert len(letters) == len(trajectories) - failed
+    assert all("ZeroDivisionError: somebody's mistake" in letter.reason for letter in letters)
+    folded = {e.trajectory_id for e in await events(log, "steps", RUN) if isinstance(e, Step)}
+    assert folded == {event.event_id for event in trajectories[:failed]}
+
+
+async def test_in_a_host_of_its_own_the_run_stops(log: LocalLog, tmp_path: Path) -> None:
+    code = tmp_path / "rewards.py"
+    code.write_text(CODE, encoding="utf-8")
+    await _start(log, RUN, [f"{code}:Fails"])
+    await log.append(_of(RUN, 0, 60))
+    with pytest.raises(ServiceError, match="ZeroDivisionError: somebody's mistake"):
+        await _drain(log, REWARDS, run_id=RUN)
+    assert await events(log, "dead-letters") == []
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+async def test_a_run_whose_code_cannot_be_made_or_is_not_allowed_is_set_aside(
+    log: LocalLog, tmp_path: Path, allowed: bool
+) -> None:
+    code = tmp_path / "rewards.py"
+    code.write_text(CODE + f"open({str(tmp_path / 'loaded')!r}, 'w').close()\n", encoding="utf-8")
+    # As somebody may have written it to a log that is not theirs: nothing was loaded here yet.
+    settings = _settings([f"{code}:NotMade"])
+    started = RunStarted(event_id="started", run_id=RUN, occurred_at_ms=0, name="n", seed=1, config=settings)
+    await log.append([record_from_event(started)])
+    await _start(log, OTHER_RUN)
+    await log.append([*_of(RUN, 0, 8), *_of(OTHER_RUN, 0, 8)])
+    with confined(["*"] if allowed else []):
+        await _drain(log, REWARDS)
+        await _drain(log, REWARDS)
+    letters = [e for e in await events(log, "dead-letters") if isinstance(e, RecordRejected)]
+    assert len(letters) == len(await events(log, "trajectories", RUN))
+    said = "nobody knows" if allowed else "was not allowed"
+    assert all(said in letter.reason for letter in letters)
+    assert await _steps(log, OTHER_RUN) == await _expected(log, OTHER_RUN) != {}
+    assert (tmp_path / "loaded").exists() == allowed
+
+
+async def test_a_bug_of_ours_stops_a_host_of_all_runs(log: LocalLog) -> None:
+    class _Buggy:
+        def handle(self, event: Any) -> Sequence[Any]:
+            raise ZeroDivisionError("a bug")
+
+    await _start(log, RUN)
+    await log.append(_of(RUN, 0, 4))
+    buggy = ProcessorSpec("buggy", (GameOutcome.TOPIC,), lambda run_id, config: _Buggy())
+    with pytest.raises(ServiceError, match="a bug"):
+        await _drain(log, buggy)
+    assert await events(log, "dead-letters") == []
+
+
+# -- the start of a run ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("forget", [False, True])
+async def test_a_new_run_needs_nothing_of_the_runs_before(log: LocalLog, forget: bool) -> None:
+    await _start(log, OTHER_RUN)
+    await log.append(_of(OTHER_RUN, 0, 40))
+    await _start(log, RUN)
+    for topic in (Trajectory.TOPIC, GameOutcome.TOPIC):
+        await log.delete_before(await log.end_offsets(topic))
+    for first in (0, 10):
+        await log.append(_of(RUN, first, 10))
+        await _drain(log, REWARDS, RATINGS, run_id=RUN)
+        if forget:
+            for spec in (REWARDS, RATINGS):
+                await forget_snapshots(log, spec, RUN)
+    assert await _steps(log, RUN) == await _expected(log, RUN) != {}
+    committed = await log.committed_positions(f"rating-processor/{RUN}")
+    assert committed == await log.end_offsets(GameOutcome.TOPIC)
+
+
+async def test_without_snapshots_only_runs_that_lost_records_are_set_aside(log: LocalLog) -> None:
+    await _start(log, OTHER_RUN)
+    await log.append(_of(OTHER_RUN, 0, 20))
+    await _start(log, RUN)
+    await log.append([*_of(RUN, 0, 10), *_of(OTHER_RUN, 20, 10)])
+    await _drain(log, REWARDS)
+    begun = len(await events(log, "steps", OTHER_RUN))
+    await log.delete_before(
+        {at: min(end, 5) for at, end in (await log.end_offsets(Trajectory.TOPIC)).items()}
+    )
+    await forget_snapshots(log, REWARDS, None)
+    await log.append([*_of(RUN, 10, 10), *_of(OTHER_RUN, 30, 10)])
+    await _drain(log, REWARDS)
+    assert await _steps(log, RUN) == await _expected(log, RUN) != {}
+    assert len(await events(log, "steps", OTHER_RUN)) == begun
+    letters = [e for e in await events(log, "dead-letters") if isinstance(e, RecordRejected)]
+    assert {letter.record_key for letter in letters} == {f"{OTHER_RUN}/Env-3"}
+    assert all("is a fold from 0, and no snapshot holds it" in letter.reason for letter in letters)
