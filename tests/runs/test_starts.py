@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.streams.hosted_games import OTHER_RUN, RUN, games
+from tests.model_pool.outcomes import RUN
+from tests.streams.hosted_games import OTHER_RUN, games
 from unstable_stream.events import GameOutcome, RunStarted
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.port import EventLog, StoredRecord, TopicPartition

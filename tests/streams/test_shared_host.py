@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.streams.hosted_games import OTHER_RUN, RUN, events, forget_snapshots, games
+from tests.model_pool.outcomes import RUN
+from tests.streams.hosted_games import OTHER_RUN, events, forget_snapshots, games
 from unstable_stream.errors import ServiceError
 from unstable_stream.events import GameOutcome, RecordRejected, RunStarted, Step, Trajectory, encode_event
 from unstable_stream.extensions import confined
