@@ -2,9 +2,9 @@
 
 ``python -m benchmarks.archive_restart --events 100000 1000000 10000000``
 
-The archives are made in DuckDB alone, of events with ids and without bodies, since starting reads no bodies. A
-process of its own then opens the writer, as the archiver does: once without the files of known ids, as after an
-upgrade, and once with them, as at every restart. It also recognises a batch of 7,000 ids.
+The archives are made in DuckDB alone, of events with ids and without bodies, since starting reads no bodies.
+A process of its own then opens the writer, as the archiver does: once without the files of known ids, as after
+an upgrade, and once with them, as at every restart. It also recognises a batch of 7,000 ids.
 """
 
 import json
@@ -37,7 +37,7 @@ assert all(writer._unseen(ids))
 lookup = time.perf_counter() - began
 grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
 writer.close()
-print(json.dumps({"start_s": round(seconds, 3), "lookup_ms": round(lookup * 1000, 1), "grown_mb": grown // 1024}))
+print(json.dumps({"start_s": seconds, "lookup_ms": lookup * 1000, "grown_mb": grown / 1024}))
 """
 
 
