@@ -3,8 +3,8 @@
 ``python -m benchmarks.archive_restart --events 100000 1000000 10000000``
 
 The archives are made in DuckDB alone, of events with ids and without bodies, since starting reads no bodies.
-A process of its own then opens the writer, as the archiver does: once without the files of known ids, as after
-an upgrade, and once with them, as at every restart. It also recognises a batch of 7,000 ids.
+A process of its own then opens the writer, as the archiver does: once without the files of known ids, as
+after an upgrade, and once with them, as at every restart. It also recognises a batch of 7,000 ids.
 """
 
 import json
