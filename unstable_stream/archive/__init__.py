@@ -3,7 +3,7 @@
 from unstable_stream.archive.batch import ArchivedRecord
 from unstable_stream.archive.read import QueryResult, StreamedResult, query, query_arrow, stream
 from unstable_stream.archive.records import ArchivedRow, RecordReader
-from unstable_stream.archive.store import SCHEMA_VERSION, open_archive
+from unstable_stream.archive.store import SCHEMA_VERSION, copy_archive, open_archive
 from unstable_stream.archive.writer import ArchiveWriter, Prepared, Written
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "RecordReader",
     "StreamedResult",
     "Written",
+    "copy_archive",
     "open_archive",
     "query",
     "query_arrow",

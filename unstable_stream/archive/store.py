@@ -8,6 +8,7 @@ import contextlib
 import functools
 import hashlib
 import secrets
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,7 +22,7 @@ from unstable_stream.archive.view_files import load_views, macros
 from unstable_stream.errors import ArchiveBusyError, ArchiveError
 from unstable_stream.version import __version__
 
-__all__ = ["SCHEMA_VERSION", "Connection", "WritableArchive", "open_archive"]
+__all__ = ["SCHEMA_VERSION", "Connection", "WritableArchive", "copy_archive", "open_archive"]
 
 Connection: TypeAlias = duckdb.DuckDBPyConnection
 """An open archive."""
@@ -94,6 +95,21 @@ def open_archive(
         connection.close()
         raise
     return connection
+
+
+def copy_archive(path: Path, target: Path, *, timeout_s: float = 60.0) -> None:
+    """Copy an archive while others use it; writers wait until it is done.
+
+    Raises:
+        ArchiveBusyError: another process held it for ``timeout_s`` seconds.
+    """
+    archive = WritableArchive(path, timeout_s=timeout_s)
+    try:
+        with archive.held() as connection:
+            connection.execute("CHECKPOINT")  # all is in the one file now
+            shutil.copyfile(path, target)
+    finally:
+        archive.close()
 
 
 class WritableArchive:

@@ -26,6 +26,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "sql": "Query every game, turn, step, rating and update, also while a run trains.",
     "export": "Write a run to Parquet files, one per table and one of its raw events.",
     "archive": "Archive what the log holds and the archive does not.",
+    "backup": "Copy a data directory while runs write to it.",
     "audit": "Prove from the log that a run's games and steps add up.",
     "collapse": "Look at a run's updates for signs of a collapse.",
     "verify": "Recompute a run's steps, ratings and batches from their causes.",

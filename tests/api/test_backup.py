@@ -1,0 +1,124 @@
+"""A backup that is made while a run writes is one moment of the run, whole, and goes on like the original."""
+
+import asyncio
+import contextlib
+import shutil
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+import pytest
+
+import unstable_stream as us
+from tests.archive.history import made_up_run
+from tests.proofs.recorded_run import record_run
+from unstable_stream.api.backup import back_up
+from unstable_stream.api.place import Place
+from unstable_stream.api.serving import archive
+from unstable_stream.archive import open_archive, query
+from unstable_stream.errors import EventLogError, RunError
+from unstable_stream.events import Checkpoint
+from unstable_stream.log.local.log import LocalLog
+from unstable_stream.log.port import TopicPartition
+from unstable_stream.log.records import record_from_event
+from unstable_stream.runs.data_dir import DataDir
+from unstable_stream.streams.plugins.state import PluginStates, Saved
+
+RUN = "run-backup"
+_OTHER = "run-other"
+"""Its checkpoints have files."""
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[threading.Event]:
+    """Append to the log without a pause; the event is set once it has begun."""
+    begun, enough = threading.Event(), threading.Event()
+
+    async def write() -> None:
+        async with LocalLog.open(path, synchronous="NORMAL") as log:
+            number = 0
+            while not enough.is_set():
+                number += 1
+                events = made_up_run(f"run-{number}", updates=1)
+                await log.append([record_from_event(event) for event in events])
+                begun.set()
+
+    thread = threading.Thread(target=lambda: asyncio.run(write()))
+    thread.start()
+    try:
+        assert begun.wait(60)
+        yield begun
+    finally:
+        enough.set()
+        thread.join()
+
+
+def _checkpoint(data: DataDir, name: str) -> Checkpoint:
+    directory = data.checkpoints(_OTHER) / name
+    directory.mkdir(parents=True)
+    (directory / "adapter_model.safetensors").write_bytes(name.encode())
+    first = next(event for event in made_up_run(_OTHER) if isinstance(event, Checkpoint))
+    return msgspec.structs.replace(
+        first,
+        event_id=f"of-{name}",
+        path=str(directory),
+        model_uid=name,
+        iteration=100,
+    )
+
+
+def test_a_backup_made_while_a_run_writes_is_whole(tmp_path: Path) -> None:
+    data = DataDir(tmp_path / "data")
+
+    async def record() -> None:
+        async with LocalLog.open(data.log, synchronous="NORMAL") as log:
+            await record_run(log, RUN)
+            published = [_checkpoint(data, "named"), _checkpoint(data, "lost")]
+            await log.append([record_from_event(event) for event in published])
+
+    asyncio.run(record())
+    (data.checkpoints(_OTHER) / "unpublished").mkdir()
+    with contextlib.closing(PluginStates(data.root / "plugins" / "mine.sqlite", "log", "group")) as states:
+        states.save({TopicPartition("steps", 0): Saved(7, {RUN: b"state"})})
+    shutil.rmtree(data.checkpoints(_OTHER) / "lost")
+    archive(Place.at(data.root))
+    verified = us.open_run(RUN, data=data.root).verify(games=False)
+    with _writing(data.log):
+        done = back_up(data.root, tmp_path / "copy")
+    copy = DataDir(tmp_path / "copy")
+    # Those of the other runs have no files.
+    assert done.checkpoints == 1
+    assert [Path(path).name for path in done.missing if str(data.root) in path] == ["lost"]
+    (kept,) = copy.checkpoints(_OTHER).iterdir()
+    assert (kept / "adapter_model.safetensors").read_bytes() == b"named"
+    with contextlib.closing(PluginStates(copy.root / "plugins" / "mine.sqlite", "log", "group")) as states:
+        assert states.load(TopicPartition("steps", 0)) == Saved(7, {RUN: b"state"})
+    run = us.open_run(RUN, data=copy.root)
+    assert run.audit().ok
+    assert {check.name: check.compared for check in run.verify(games=False).checks} == {
+        check.name: check.compared for check in verified.checks
+    }
+    # The archive is not ahead of the log, and what it lacks comes.
+    assert query(copy.archive, "SELECT count(*) FROM divergences").rows == [(0,)]
+    archive(Place.at(copy.root))
+    with open_archive(copy.archive) as connection:
+        ((archived,),) = connection.execute("SELECT sum(next_offset) FROM positions").fetchall()
+        ((lost,),) = connection.execute("SELECT count(*) FROM divergences").fetchall()
+    assert lost == 0
+
+    async def ends() -> int:
+        async with LocalLog.open(copy.log) as log:
+            return sum([sum((await log.end_offsets(topic)).values()) for topic in await log.topics()])
+
+    assert archived == asyncio.run(ends())
+
+
+def test_a_backup_replaces_nothing_and_needs_a_log(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    with pytest.raises(RunError, match="never replaces anything"):
+        back_up(tmp_path, tmp_path / "there")
+    with pytest.raises(EventLogError):
+        back_up(tmp_path / "nothing", tmp_path / "copy")
+    assert [path.name for path in tmp_path.iterdir()] == ["there"]

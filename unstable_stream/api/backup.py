@@ -1,0 +1,120 @@
+"""Copy a data directory while runs write to it: one moment of the log, with all that goes with it."""
+
+import os
+import shutil
+import sqlite3
+import tempfile
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from unstable_stream.api.loops import wait_for
+from unstable_stream.api.place import Place
+from unstable_stream.errors import RunError
+from unstable_stream.events import Checkpoint
+from unstable_stream.log.local.log import LocalLog
+from unstable_stream.log.reading import events_to_end
+from unstable_stream.runs.data_dir import DataDir
+
+__all__ = ["Backup", "back_up"]
+
+
+@dataclass(frozen=True)
+class Backup:
+    """What a backup holds."""
+
+    path: Path
+    log_bytes: int
+    archive_bytes: int
+    """0: there is no archive."""
+    checkpoints: int
+    missing: tuple[str, ...]
+    """Checkpoints that the log names and whose files are not there."""
+
+
+def back_up(data: Path | str | None, target: Path | str) -> Backup:
+    """Copy the local log, the archive, the checkpoints that the copied log names, and states of plug-ins.
+
+    The parts are copied in this order:
+
+    1. the archive, while its write lock is held: it may be behind the log, never ahead of it;
+    2. the log and the plug-ins' states, each as of one moment, by SQLite's online backup;
+    3. the checkpoints: never changed once they are published, so they are linked, or copied to another disk.
+
+    Args:
+        data: the data directory; by default ``unstable-data``.
+        target: a directory that does not exist yet. It appears when all is in it.
+
+    Raises:
+        EventLogError: there is no log.
+        RunError: ``target`` exists, or the disk is full.
+        ArchiveBusyError: somebody held the archive for a minute.
+    """
+    from unstable_stream.archive import copy_archive
+
+    place, target = Place.at(data), Path(target).absolute()
+    if target.exists():
+        raise RunError(f"{target} exists: name a directory that does not, a backup never replaces anything")
+
+    async def named(log: Path) -> list[str]:
+        async with LocalLog.open(log) as copied:
+            found = [event async for _, event in events_to_end(copied, [Checkpoint.TOPIC])]
+        return [event.path for event in found if isinstance(event, Checkpoint) and event.path is not None]
+
+    async def exists() -> None:
+        async with place.opened_log():
+            return
+
+    wait_for(exists())
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        partial = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+        try:
+            copied = DataDir(partial)
+            if place.archive.is_file():
+                copy_archive(place.archive, copied.archive)
+            for file in [place.data.log, *sorted(place.data.root.glob("plugins/*.sqlite"))]:
+                _copy_database(file, partial / file.relative_to(place.data.root))
+            if (code := place.data.root / "code").is_dir():
+                shutil.copytree(code, partial / "code")
+            paths = sorted(set(wait_for(named(copied.log))))
+            missing = [path for path in paths if not _link_checkpoint(Path(path), place.data, partial)]
+            partial.rename(target)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+    except (OSError, sqlite3.Error) as error:
+        raise RunError(f"could not write the backup to {target}: {error}; nothing is left there") from error
+    whole = DataDir(target)
+    return Backup(
+        target,
+        whole.log.stat().st_size,
+        whole.archive.stat().st_size if whole.archive.is_file() else 0,
+        len(paths) - len(missing),
+        tuple(missing),
+    )
+
+
+def _copy_database(source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with closing(sqlite3.connect(source)) as live, closing(sqlite3.connect(target)) as copy:
+        # In one step: in several, every record that is appended meanwhile would make it begin again.
+        live.backup(copy, pages=-1)
+
+
+def _link_checkpoint(path: Path, data: DataDir, partial: Path) -> bool:
+    """Put a checkpoint into the backup under its name; return false if it is not there."""
+    directory = data.root / "checkpoints" / path.parent.name / path.name
+    if not directory.is_dir():
+        return False
+    target = partial / "checkpoints" / path.parent.name / path.name
+    shutil.copytree(directory, target, copy_function=_link_or_copy)
+    return True
+
+
+def _link_or_copy(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except FileNotFoundError:
+        return  # an optimizer state that has just been pruned
+    except OSError:
+        shutil.copy2(source, target)  # another disk

@@ -1,0 +1,35 @@
+"""``unstable-stream backup``: copy a data directory while runs write to it."""
+
+import sys
+from pathlib import Path
+
+import typer
+
+from unstable_stream.api.place import DEFAULT_DATA_DIR
+from unstable_stream.cli.options import DataOption
+
+__all__ = ["register"]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("backup", help=_backup.__doc__)(_backup)
+
+
+def _backup(
+    target: Path = typer.Argument(..., metavar="DIR", help="Directory for the copy; it must not exist."),
+    data: DataOption = DEFAULT_DATA_DIR,
+) -> None:
+    """Copy a data directory while runs write to it. Checkpoints are linked where the disk is the same.
+
+    Example: unstable-stream backup /backups/monday --data unstable-data
+    """
+    from unstable_stream.api.backup import back_up
+
+    done = back_up(data, target)
+    typer.echo(
+        f"{done.path}: log {done.log_bytes / 1e6:,.1f} MB, archive {done.archive_bytes / 1e6:,.1f} MB, "
+        f"{done.checkpoints} checkpoints"
+    )
+    for path in done.missing:
+        print(f"not there, and so not in the backup: {path}", file=sys.stderr)
