@@ -11,9 +11,10 @@ batch of an update is a uniform draw without replacement, which anyone can recom
 has the same free capacity as the live process had.
 
 **Recognising duplicates** must not depend on a window: after a restart the updates come before the steps that
-they used, even very old ones. So the buffer remembers every id ever used, as a 16-byte digest in sorted
-arrays (:class:`~unstable_stream.events.id_sets.KeySet`). A run of 200 updates of 384 steps costs 1.2 MB, ten
-million steps 160 MB, twice that while arrays are merged (a set of id strings: 1.5 GB).
+they used, even very old ones. So the buffer remembers every id ever used. A buffer that is told outcomes
+(:meth:`StepBuffer.finish_game`) keeps the ids of games that are not done with, and a few ranges for all other
+games (:class:`~unstable_stream.events.used_ids.UsedIds`). Otherwise each id costs 16 bytes in sorted arrays:
+ten million steps 160 MB, twice that while arrays are merged (a set of id strings: 1.5 GB).
 """
 
 import inspect
@@ -27,7 +28,8 @@ from numpy.typing import NDArray
 
 from unstable_stream.errors import LearnerError
 from unstable_stream.events import DroppedStep, LearnerUpdate, Step
-from unstable_stream.events.id_sets import DIGEST_BYTES, KeySet, digest, digest_array
+from unstable_stream.events.id_sets import DIGEST_BYTES, digest
+from unstable_stream.events.used_ids import UsedIds
 from unstable_stream.extensions import KINDS, Reference, Spec, build
 from unstable_stream.extensions.build import refuse
 from unstable_stream.seeds import split_mix, split_mix_array
@@ -79,6 +81,7 @@ class StepBuffer:
         seed: together with the update number and the step ids, it decides every choice of ``random``.
         max_staleness: the most policy versions between a step and fully on-policy training, in which update
             ``u`` trains on version ``u - 1``; ``None``: no limit.
+        used: the steps used before; default: none.
 
     Raises:
         LearnerError: the size is below 1, or the staleness is negative.
@@ -91,6 +94,8 @@ class StepBuffer:
         strategy: Spec = "random",
         seed: int = 0,
         max_staleness: int | None = None,
+        *,
+        used: UsedIds | None = None,
     ) -> None:
         if max_buffer_size < 1:
             raise LearnerError(f"max_buffer_size is {max_buffer_size}; expected at least 1")
@@ -105,6 +110,7 @@ class StepBuffer:
         # eviction does not matter: the lowest ranks of a union stay the same.
         self._slack = max(64, max_buffer_size // 8)
         self._stopped = False
+        self._given = used
         self.clear()
 
     def clear(self) -> None:
@@ -112,8 +118,8 @@ class StepBuffer:
         self._steps: list[Step] = []
         self._columns = np.empty(_MIN_CAPACITY, dtype=_COLUMNS)
         self._slot_of: dict[bytes, int] = {}
-        self._overflow: dict[bytes, str] = {}
-        self._used: KeySet[np.bytes_] = KeySet()
+        self._overflow: dict[bytes, Step] = {}
+        self._used = self._given or UsedIds()
 
     def add(self, step: Step) -> None:
         """Fold one step; ignore a step that is already pending, used or dropped."""
@@ -126,7 +132,7 @@ class StepBuffer:
             key = _digest(step.event_id)
             if key not in self._slot_of and key not in self._overflow:
                 fresh.setdefault(key, step)
-        for key in self._used_among(list(fresh)):
+        for key in self._used.among(list(fresh), [step.game_index for step in fresh.values()]):
             del fresh[key]
         if not fresh:
             return
@@ -154,17 +160,17 @@ class StepBuffer:
                 f"a batch of {batch_size} for update {update} was asked for; both count from 1"
             )
         self._settle_overflow()
-        dropped = [DroppedStep(step_id, "overflow") for step_id in self._overflow.values()]
-        self._used.add(digest_array(self._overflow))
+        dropped = [DroppedStep(step.event_id, "overflow") for step in self._overflow.values()]
+        self._used.add((key, step.game_index) for key, step in self._overflow.items())
         self._overflow.clear()
 
         stale = np.flatnonzero(self._versions() < self._oldest_allowed(update))
         dropped += [DroppedStep(self._steps[slot].event_id, "stale") for slot in stale.tolist()]
-        self._used.add(digest_array(self._remove(stale)))
+        self._use(stale)
 
         chosen = self._first(batch_size, update)
         steps = tuple(self._steps[slot] for slot in chosen.tolist())
-        self._used.add(digest_array(self._remove(chosen)))
+        self._use(chosen)
         return Batch(steps, tuple(sorted(dropped, key=lambda drop: (drop.reason, drop.step_id))))
 
     def apply(self, update: LearnerUpdate) -> None:
@@ -179,16 +185,40 @@ class StepBuffer:
         """Fold steps that were used or dropped: they are no longer pending, even if they arrive later."""
         digests = [_digest(step_id) for step_id in step_ids]
         slots = [self._slot_of[key] for key in digests if key in self._slot_of]
-        self._remove(np.unique(np.array(slots, dtype=np.intp)))
+        self._use(np.unique(np.array(slots, dtype=np.intp)))
         for key in digests:
-            self._overflow.pop(key, None)
-        known = self._used_among(digests)
-        self._used.add(digest_array(key for key in dict.fromkeys(digests) if key not in known))
+            evicted = self._overflow.pop(key, None)
+            if evicted is not None:
+                self._used.add([(key, evicted.game_index)])
+        self._used.add_unknown(digests)
 
-    def used(self, step_ids: Sequence[str]) -> set[str]:
-        """Return which of these steps were given out, dropped, or folded in as such."""
+    def restore_used(self, used: UsedIds) -> None:
+        """Go on with the steps that an earlier buffer of the run had used; this one must be new."""
+        self._used = used
+
+    def finish_game(self, game_index: int, step_ids: Iterable[str]) -> None:
+        """Take in that a game gives just these steps: when all are used, it needs no memory."""
+        self._used.promise(game_index, [_digest(step_id) for step_id in step_ids])
+
+    def used(self, game_index: int, step_ids: Sequence[str]) -> set[str]:
+        """Return which of these steps of a game were given out, dropped, or folded in as such."""
         names = {_digest(step_id): step_id for step_id in step_ids}
-        return {names[key] for key in self._used_among(list(names))}
+        return {names[key] for key in self._used.among(list(names), [game_index] * len(names))}
+
+    def not_used(self, step_ids: Sequence[str]) -> list[str]:
+        """Return those of these steps that were folded as pending, or never: their games are not known."""
+        names = {_digest(step_id): step_id for step_id in step_ids}
+        known = self._used.among_unknown(list(names))
+        return [step_id for key, step_id in names.items() if key not in known]
+
+    def pending(self) -> list[Step]:
+        """Return the steps that no batch has used, including those that the next batch drops."""
+        return [*self._steps, *self._overflow.values()]
+
+    @property
+    def used_ids(self) -> UsedIds:
+        """The steps that were used."""
+        return self._used
 
     def size(self) -> int:
         """Return the number of pending steps, including stale ones: at most ``max_buffer_size``."""
@@ -207,11 +237,8 @@ class StepBuffer:
         """Return whether more games are wanted: the buffer is neither stopped nor full."""
         return not self._stopped and len(self._steps) < self._max_size
 
-    def _used_among(self, digests: Sequence[bytes]) -> set[bytes]:
-        if not len(self._used) or not digests:
-            return set()
-        hits = np.flatnonzero(self._used.contains(digest_array(digests)))
-        return {digests[index] for index in hits.tolist()}
+    def _use(self, slots: _Mask) -> None:
+        self._used.add((key, step.game_index) for key, step in self._remove(slots))
 
     def _versions(self) -> NDArray[np.int64]:
         versions: NDArray[np.int64] = self._columns["policy_version"][: len(self._steps)]
@@ -252,26 +279,25 @@ class StepBuffer:
         if excess <= 0:
             return
         victims = self._first(excess, _OVERFLOW_STREAM)
-        names = [self._steps[slot].event_id for slot in np.sort(victims)[::-1].tolist()]
-        self._overflow.update(zip(self._remove(victims), names, strict=True))
+        self._overflow.update(self._remove(victims))
 
-    def _remove(self, slots: _Mask) -> list[bytes]:
-        """Remove steps: move the last step into each freed slot, O(1) a step. Return digests, highest slot
-        first.
+    def _remove(self, slots: _Mask) -> list[tuple[bytes, Step]]:
+        """Remove steps: move the last step into each freed slot, O(1) a step. Return digests and steps,
+        highest slot first.
         """
         removed = []
         for slot in np.sort(slots)[
             ::-1
         ].tolist():  # descending: the last slot is never one that must still be removed
             last = len(self._steps) - 1
-            key = _row_digest(self._columns[slot])
+            key, step = _row_digest(self._columns[slot]), self._steps[slot]
             if slot != last:
                 self._columns[slot] = self._columns[last]
                 self._steps[slot] = self._steps[last]
                 self._slot_of[_row_digest(self._columns[slot])] = slot
             self._steps.pop()
             del self._slot_of[key]
-            removed.append(key)
+            removed.append((key, step))
         return removed
 
     def _reserve(self, count: int) -> None:

@@ -1,5 +1,6 @@
 """The rules of a collapse over series of metrics: what warns, once, since when, and what does not."""
 
+import json
 from collections.abc import Iterable, Mapping
 
 import numpy as np
@@ -11,8 +12,16 @@ RANDOM = "SimpleTak-v0-train/random-legal"
 
 
 def watch(series: Iterable[Mapping[str, float]]) -> list[Sign]:
-    fold = CollapseWatch()
-    return [sign for update, metrics in enumerate(series, start=1) for sign in fold.apply(update, metrics)]
+    """Return all signs; a watch that is restored before each update sees the same."""
+    fold, signs = CollapseWatch(), []
+    for update, metrics in enumerate(series, start=1):
+        restored = CollapseWatch()
+        restored.restore(json.loads(json.dumps(fold.state())))
+        seen = fold.apply(update, metrics)
+        assert restored.apply(update, metrics) == seen
+        signs += seen
+        fold = restored
+    return signs
 
 
 def fixed(wins: int, losses: int, games: int = 100) -> dict[str, float]:

@@ -3,14 +3,14 @@
 import asyncio
 import random
 import shutil
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from safetensors.torch import load_file, save_file
 
-from unstable_stream.collapse import Sign
+from unstable_stream.collapse import CollapseWatch, Sign
 from unstable_stream.errors import FencedError, LearnerError
 from unstable_stream.events import (
     Checkpoint,
@@ -42,6 +42,7 @@ from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.workers import learner as learner_module
 from unstable_stream.workers.game_schedule import GameSchedule
 from unstable_stream.workers.learner import LearnerService
+from unstable_stream.workers.learner_progress import read_progress
 
 RUN = "learner-test"
 UPDATES = 4
@@ -279,10 +280,17 @@ def stopping_after_one(learner: LearnerService, stop: asyncio.Event) -> LearnerS
     return learner
 
 
+@pytest.mark.parametrize("left", ["progress", "nothing", "damage"])
 async def test_every_restart_goes_on(
-    tmp_path: Path, log: LocalLog, uninterrupted: Callable[[int], Result]
+    tmp_path: Path, log: LocalLog, uninterrupted: Callable[[int], Result], left: str
 ) -> None:
+    """From what the checkpoint's learner knew, and from the whole history if that is gone or damaged."""
     for number in range(1, UPDATES + 1):
+        for file in tmp_path.glob("checkpoints/*/*/progress.json"):
+            if left == "damage":
+                file.write_bytes(file.read_bytes().replace(b"pending", b"Pending"))
+            elif left == "nothing":
+                file.unlink()
         stop = asyncio.Event()
         assert await stopping_after_one(service(tmp_path, config()), stop).train(log, stop) == number
     assert await curve(log) == uninterrupted(1)
@@ -434,10 +442,10 @@ async def test_a_record_that_is_no_step_is_left_to_the_archiver(tmp_path: Path, 
     assert await service(tmp_path, settings).train(log, asyncio.Event()) == 1
 
 
-class EarlyWatch:
+class EarlyWatch(CollapseWatch):
     """Sees a sign in update 2."""
 
-    def apply(self, update: int, metrics: dict[str, float]) -> list[Sign]:
+    def apply(self, update: int, metrics: Mapping[str, float]) -> list[Sign]:
         return [Sign(2, 2, "certain", "entropy", 0.01, 0.03, "it is certain")] if update == 2 else []
 
 
@@ -613,3 +621,45 @@ async def test_steps_that_expired_become_recorded_drops_and_the_run_goes_on(
         named = [name for update in (await published(log))[0] for name in update.step_ids]
         assert len(set(named)) == len(named) == UPDATES * BATCH
         assert not expired.intersection(named)
+
+
+async def test_a_restart_needs_nothing_from_before_its_checkpoint(
+    tmp_path: Path, log: LocalLog, uninterrupted: Callable[[int], Result]
+) -> None:
+    """It is deleted from the log: a learner that folded the whole history would use steps twice."""
+    await log.append([record_from_event(lost_game(index)) for index in range(STEPS // TURNS)])
+    fewer = config(iterations=2)
+    assert await service(tmp_path, fewer).train(log, asyncio.Event()) == 2
+    expected = uninterrupted(1)[0]
+    (newest,) = tmp_path.glob(f"checkpoints/*/{checkpoint_uid(2)}-*")
+    progress = read_progress(newest, RUN, 2)
+    assert progress is not None
+    assert len(progress.pending) == 64 - 2 * BATCH
+    await log.delete_before(progress.first_needed("steps"))
+    for topic, named in (
+        ("learner-updates", progress.updates_from),
+        ("game-outcomes", progress.positions),
+    ):
+        ends = await log.end_offsets(topic)
+        await log.delete_before({at: named[str(at)] for at in ends})
+    assert await service(tmp_path, config()).train(log, asyncio.Event()) == UPDATES
+    assert (await curve(log))[0] == expected[1:]
+    assert await lost(log) == []
+
+
+async def test_what_is_known_of_used_steps_does_not_grow_with_games(tmp_path: Path) -> None:
+    async with new_log(tmp_path) as log:
+        await log.create_topics(list(load_topics().values()))
+        made = steps(UPDATES * BATCH)
+        await log.append([record_from_event(step) for step in made])
+        await log.append([record_from_event(lost_game(index)) for index in range(len(made) // TURNS)])
+        learner = service(tmp_path, config())
+        assert await learner.train(log, asyncio.Event()) == UPDATES
+        assert learner._buffer.used_ids.entries() == 2, "one range of games"
+        assert learner._buffer.used(0, [made[0].event_id]) == {made[0].event_id}
+        for file in tmp_path.glob("checkpoints/*/*/progress.json"):
+            file.unlink()
+        again = service(tmp_path, config())
+        assert await again.train(log, asyncio.Event()) == UPDATES
+        again._buffer.used_ids.settle()
+        assert again._buffer.used_ids.entries() == 2, "also from the whole history"

@@ -28,8 +28,8 @@ sick.
 import statistics
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Final, Protocol
+from dataclasses import dataclass, field, fields
+from typing import Any, Final, Protocol
 
 from unstable_stream.intervals import wilson_interval
 
@@ -281,3 +281,33 @@ class CollapseWatch:
                 began, value, reference = self._alarms[signal].began, finding.value, finding.reference
                 signs.append(Sign(update, began, rule.name, signal, value, reference, rule.text(finding)))
         return signs
+
+    def state(self) -> dict[str, Any]:
+        """Return what it has learned as JSON-able values; :meth:`restore` takes them."""
+        return {
+            signal: {"rule": _fields(rule), "alarm": _fields(self._alarms[signal])}
+            for signal, rule in self._rules.items()
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Become the watch that :meth:`state` described."""
+        for signal, saved in state.items():
+            if signal not in self._rules:
+                self._add(_Result(signal.removeprefix("fixed_wins/")))
+            _set_fields(self._rules[signal], saved["rule"])
+            _set_fields(self._alarms[signal], saved["alarm"])
+
+
+def _fields(thing: Any) -> dict[str, Any]:
+    values = {each.name: getattr(thing, each.name) for each in fields(thing)}
+    return {name: list(value) if isinstance(value, deque) else value for name, value in values.items()}
+
+
+def _set_fields(thing: Any, saved: Mapping[str, Any]) -> None:
+    for name, value in saved.items():
+        now = getattr(thing, name)
+        if isinstance(now, deque):
+            now.clear()
+            now.extend(tuple(item) if isinstance(item, list) else item for item in value)
+        else:
+            setattr(thing, name, tuple(value) if isinstance(now, tuple) else value)

@@ -154,7 +154,7 @@ async def train_offline(
     await log.create_topics(list(load_topics().values()))
     await start_run(log, config, run_id, replayed_run_id=source)
     on_start(run_id)
-    service = await asyncio.to_thread(LearnerService, config, run_id, data, model_path)
+    service = await asyncio.to_thread(LearnerService, config, run_id, data, model_path, plays=False)
     feeding = asyncio.ensure_future(_feed(history, wanted, config, run_id, log, epochs, stop, progress))
     outcome, reason = "failed", "interrupted"
     try:

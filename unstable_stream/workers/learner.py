@@ -16,6 +16,9 @@ which no event names, is removed by the next learner after its first transaction
 earlier learner can publish it. An earlier learner that is still alive may save, but no directory is ever
 replaced, so it harms no published one.
 
+What the learner knew at a checkpoint is beside it (:mod:`unstable_stream.workers.learner_progress`),
+so a restart folds only what came later. Without that file it folds the whole history, with the same result.
+
 Updates published since the last checkpoint (``save_every`` above 1) are trained again from their recorded
 step ids, without publishing, so that the curve continues. They have the learning rate that the recorded
 warnings left them.
@@ -45,6 +48,7 @@ from unstable_stream.events import (
     checkpoint_uid,
     event_id,
 )
+from unstable_stream.events.used_ids import UsedIds
 from unstable_stream.inference.cores import available_cores
 from unstable_stream.learners import (
     StandardLearner,
@@ -53,11 +57,11 @@ from unstable_stream.learners import (
     prune_optimizer_states,
     remove_attempts,
 )
-from unstable_stream.log.port import Consumer, EventLog, Positions, Producer
-from unstable_stream.log.reading import readable_events
+from unstable_stream.log.port import Consumer, EventLog, Positions, Producer, StoredRecord, TopicPartition
+from unstable_stream.log.reading import read_to_end, readable_event
 from unstable_stream.log.records import record_from_event
 from unstable_stream.log_lines import get_logger
-from unstable_stream.reward_transformations import build_sampling
+from unstable_stream.reward_transformations import build_sampling, expected_step_ids
 from unstable_stream.runs.config import ReinforceConfig, RunConfig
 from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.runs.placement import Share
@@ -70,6 +74,7 @@ from unstable_stream.update_decisions import (
     drawn_ids,
 )
 from unstable_stream.workers.dtype import fastest_on_cpu, kept
+from unstable_stream.workers.learner_progress import LearnerProgress, Place, read_progress, write_progress
 from unstable_stream.workers.lost_steps import lost_steps
 
 __all__ = ["LearnerService"]
@@ -89,9 +94,19 @@ class LearnerService:
     """One run's learner: the training core, the buffer, and the log around them."""
 
     def __init__(
-        self, config: RunConfig, run_id: str, data: DataDir, model_path: str, share: Share | None = None
+        self,
+        config: RunConfig,
+        run_id: str,
+        data: DataDir,
+        model_path: str,
+        share: Share | None = None,
+        *,
+        plays: bool = True,
     ) -> None:
-        """Load the model onto the learner's ``share`` of the GPUs; ``None``: a GPU of its own, if any."""
+        """Load the model onto the learner's ``share`` of the GPUs; ``None``: a GPU of its own, if any.
+
+        ``plays`` is false for a run that trains on replayed steps: no outcomes tell when a game is done with.
+        """
         self._config = config
         self._run_id = run_id
         settings = config.learner
@@ -129,7 +144,14 @@ class LearnerService:
             strategy=config.buffer.strategy,
             seed=config.seed,
             max_staleness=config.buffer.max_staleness,
+            used=UsedIds(by_game=plays),
         )
+        self._places: dict[str, Place] = {}
+        """By id, where the pending steps are in the log."""
+        self._updates_from: dict[str, int] = {}
+        """The next offsets of ``learner-updates``, before the present update."""
+        self._watched = 0
+        """The last update that the watch knows."""
         self._transform = build_sampling(list(config.rewards.sampling))
         self._parent = checkpoint_uid(0)
         self._saved = 0
@@ -142,6 +164,8 @@ class LearnerService:
         """Directories of earlier learners that no event names; see :meth:`_tidy`."""
         self._positions: Mapping[str, int] = {}
         """Offsets up to which the last update had read."""
+        self._counted: Mapping[str, int] = {}
+        """Offsets of the outcomes that an update before the start has counted."""
         self._first_update = 0
         """The update after which the run begins: 0, or that of its parent at the fork."""
         self._tally = GameTally()
@@ -160,16 +184,15 @@ class LearnerService:
         producer = await log.producer(f"learner/{self._run_id}")
         consumer = await log.consumer([Step.TOPIC, GameOutcome.TOPIC])
         try:
-            read = await self._restore(log, producer)
-            await consumer.seek(await run_starts(log, self._run_id, (Step.TOPIC, GameOutcome.TOPIC)))
-            games = {at: first for at, first in consumer.positions().items() if at.topic == GameOutcome.TOPIC}
-            await consumer.seek({where: read.get(str(where), first) for where, first in games.items()})
+            await consumer.seek(await self._restore(log, producer))
             settings = self._config.learner
             needed = int(settings.batch_size * settings.batch_delay_buffer)
             while self._learner.step < settings.iterations:
                 if not await self._collect(consumer, needed, stop):
                     break
+                await self._note_updates(log)
                 update, checkpoint = await self._update(consumer.positions())
+                self._watched = update.update
                 warnings = [self._warning(sign) for sign in self._watch.apply(update.update, update.metrics)]
                 async with producer.transaction() as transaction:
                     events: list[Event] = [update, *warnings]
@@ -180,6 +203,7 @@ class LearnerService:
                 await self._tidy(checkpoint)
                 if any(warning.action == "stop" for warning in warnings):
                     break  # the launcher reads the warning too, and stops the run
+            await self._note_updates(log)
             await self._publish_last(producer)
             return self._learner.step
         finally:
@@ -221,22 +245,17 @@ class LearnerService:
 
     # -- restoring ----------------------------------------------------------------------------
 
-    async def _restore(self, log: EventLog, producer: Producer) -> Mapping[str, int]:
-        """Return what the last update had read: ``topic[partition]`` to the next offset."""
-        updates: dict[int, LearnerUpdate] = {}
-        warnings: dict[str, CollapseWarning] = {}
+    async def _note_updates(self, log: EventLog) -> None:
+        ends = await log.end_offsets(LearnerUpdate.TOPIC)
+        self._updates_from = {str(at): offset for at, offset in ends.items()}
+
+    async def _restore(self, log: EventLog, producer: Producer) -> Positions:
+        """Return where the steps and outcomes that have not been folded yet begin."""
         newest: Checkpoint | None = None
         published: dict[int, str] = {}
         found = await asyncio.to_thread(attempts, self._learner.ckpt_root)
-        topics = (LearnerUpdate.TOPIC, Checkpoint.TOPIC)
-        async for _, event in run_events(log, topics, self._run_id):
-            if isinstance(event, LearnerUpdate):
-                updates.setdefault(event.update, event)
-            elif isinstance(event, StepsDropped):
-                self._buffer.forget(drop.step_id for drop in event.dropped)
-            elif isinstance(event, CollapseWarning):
-                warnings[event.event_id] = event
-            elif isinstance(event, Checkpoint):
+        async for _, event in run_events(log, (Checkpoint.TOPIC,), self._run_id):
+            if isinstance(event, Checkpoint):
                 if newest is None or event.iteration > newest.iteration:
                     newest = event
                 if event.path is not None:
@@ -249,6 +268,7 @@ class LearnerService:
                 for number in sorted(published)
                 if number % _KEPT_FOR_FORKS
             ]
+        progress = None
         if newest is None:
             await self._publish_initial_policy(producer)
         else:
@@ -257,30 +277,126 @@ class LearnerService:
             if newest.iteration > 0:
                 assert newest.path is not None, "only the initial policy is without weights"
                 await asyncio.to_thread(self._learner.load, newest.path, newest.sha256)
+                progress = read_progress(Path(newest.path), self._run_id, newest.iteration)
             else:
                 await asyncio.to_thread(self._check_initial_policy, newest)
+        return await self._fold(log, producer, progress)
+
+    async def _fold(
+        self, log: EventLog, producer: Producer, progress: LearnerProgress | None
+    ) -> dict[TopicPartition, int]:
+        """Fold the history, or that after ``progress``; return where the consumer begins."""
+        starts = await self._starts(log, Step.TOPIC)
+        outcomes = await self._starts(log, GameOutcome.TOPIC)
+        updates_at = await self._starts(log, LearnerUpdate.TOPIC)
+        warnings: dict[str, CollapseWarning] = {}
+        if progress is not None:
+            self._buffer.restore_used(UsedIds.restored(progress.used))
+            self._watch.restore(progress.watch)
+            self._watched, self._first_update = progress.watched, progress.first_update
+            self._positions = progress.positions
+            warnings = {warning.event_id: warning for warning in progress.warnings}
+            updates_at = _later(updates_at, progress.updates_from)
+            needed = progress.first_needed(Step.TOPIC)
+            starts_of_needed = {at: max(first, needed.get(at, first)) for at, first in starts.items()}
+        else:
+            starts_of_needed = starts
+        updates: dict[int, LearnerUpdate] = {}
+        reading = read_to_end(log, (LearnerUpdate.TOPIC,), run_id=self._run_id, starts=updates_at)
+        async for record in reading:
+            event = readable_event(record)
+            if event is None or event.run_id != self._run_id:
+                continue
+            if isinstance(event, LearnerUpdate):
+                updates.setdefault(event.update, event)
+            elif isinstance(event, StepsDropped):
+                self._buffer.forget(drop.step_id for drop in event.dropped)
+            elif isinstance(event, CollapseWarning):
+                warnings[event.event_id] = event
         self._warnings = sorted(warnings.values(), key=lambda warning: warning.update)
-        self._first_update = min(updates, default=self._learner.step + 1) - 1
+        if progress is None:
+            self._first_update = min(updates, default=self._learner.step + 1) - 1
         for number in sorted(updates):
-            self._buffer.apply(updates[number])
-            self._watch.apply(number, updates[number].metrics)
+            if progress is None or number > progress.update:
+                self._buffer.apply(updates[number])
+            if number > self._watched:
+                self._watch.apply(number, updates[number].metrics)
+                self._watched = number
         missing = [number for number in sorted(updates) if number > self._learner.step]
         if missing:
-            await self._train_again(log, [updates[number] for number in missing])
+            await self._train_again(log, [updates[number] for number in missing], starts_of_needed)
+        if self._learner.step:
+            _logger.info(
+                "restored",
+                update=self._learner.step,
+                trained_again=len(missing),
+                whole_history=progress is None,
+            )
         if updates:
-            _logger.info("restored", update=self._learner.step, trained_again=len(missing))
-        self._positions = updates[max(updates)].positions if updates else {}
-        await self._record_lost_steps(log, producer)
-        return self._positions
+            self._positions = updates[max(updates)].positions
+        if progress is None:
+            self._counted = self._positions
+            await self._finish_games(log)
+            await self._record_lost_steps(log, producer, None)
+            return {**starts, **_later(outcomes, self._positions)}
+        self._counted = self._positions
+        gone = await self._read_pending(log, progress, starts_of_needed)
+        whole = any(first > progress.positions.get(str(at), 0) for at, first in starts.items())
+        await self._record_lost_steps(log, producer, None if whole else gone)
+        return {**_later(starts, progress.positions), **_later(outcomes, progress.positions)}
 
-    async def _record_lost_steps(self, log: EventLog, producer: Producer) -> None:
-        """Publish which steps the log has deleted unused: the collector counts all others as pending."""
-        lost = await lost_steps(
-            log,
-            self._run_id,
-            filter_opponent_invalid=self._config.collector.filter_opponent_invalid,
-            used=self._buffer.used,
-        )
+    async def _starts(self, log: EventLog, topic: str) -> dict[TopicPartition, int]:
+        """Return the first offsets that may hold events of the run."""
+        return {**await log.beginning_offsets(topic), **await run_starts(log, self._run_id, (topic,))}
+
+    async def _finish_games(self, log: EventLog) -> None:
+        async for _, event in run_events(log, (GameOutcome.TOPIC,), self._run_id):
+            if isinstance(event, GameOutcome):
+                self._finish_game(event)
+
+    def _finish_game(self, outcome: GameOutcome) -> None:
+        if outcome.split == "train":
+            filtering = self._config.collector.filter_opponent_invalid
+            views = expected_step_ids(outcome, filter_opponent_invalid=filtering).values()
+            self._buffer.finish_game(outcome.game_index, [step for steps in views for step in steps])
+
+    async def _read_pending(self, log: EventLog, progress: LearnerProgress, starts: Positions) -> list[str]:
+        """Fill the buffer as it was after the draw of the checkpoint's update; return the ids that are gone.
+
+        All other steps before the positions of that update were used by then, or came twice.
+        """
+        missing = dict(progress.pending)
+        ends = {at: max(progress.positions.get(str(at), 0), first) for at, first in starts.items()}
+        async for record in read_to_end(log, (Step.TOPIC,), run_id=self._run_id, starts=starts, ends=ends):
+            name = record.headers.get("ce_id", b"").decode()
+            if name in missing:
+                del missing[name]
+                self._add_steps([record])
+        return sorted(missing)
+
+    def _add_steps(self, records: Sequence[StoredRecord]) -> None:
+        steps = []
+        for record in records:
+            event = readable_event(record)
+            if isinstance(event, Step) and event.run_id == self._run_id:
+                steps.append(event)
+                self._places.setdefault(event.event_id, Place(record.partition, record.offset))
+        self._buffer.extend(steps)
+
+    async def _record_lost_steps(self, log: EventLog, producer: Producer, gone: list[str] | None) -> None:
+        """Publish which steps the log has deleted unused: the collector counts all others as pending.
+
+        ``gone`` are all that can be among them; ``None``: find out from the outcomes of all games.
+        """
+        if gone is None:
+            lost = await lost_steps(
+                log,
+                self._run_id,
+                filter_opponent_invalid=self._config.collector.filter_opponent_invalid,
+                used=self._buffer.used,
+            )
+        else:
+            lost = self._buffer.not_used(gone)
         self._buffer.forget(lost)
         if not lost:
             return
@@ -335,13 +451,15 @@ class LearnerService:
         config = self._config
         return {} if config.learner.parameters == "all" else config.lora.model_dump(mode="json")
 
-    async def _train_again(self, log: EventLog, updates: Sequence[LearnerUpdate]) -> None:
+    async def _train_again(self, log: EventLog, updates: Sequence[LearnerUpdate], starts: Positions) -> None:
         batches = {update.update: drawn_ids(update) for update in updates}
         wanted = {step_id for batch in batches.values() for step_id in batch}
         steps: dict[str, Step] = {}
-        async for _, step in run_events(log, (Step.TOPIC,), self._run_id):
-            if isinstance(step, Step) and step.event_id in wanted:
-                steps.setdefault(step.event_id, step)
+        async for record in read_to_end(log, (Step.TOPIC,), run_id=self._run_id, starts=starts):
+            if record.headers.get("ce_id", b"").decode() in wanted:
+                step = readable_event(record)
+                if isinstance(step, Step):
+                    steps.setdefault(step.event_id, step)
         for update in updates:
             batch = batches[update.update]
             lost = [step_id for step_id in batch if step_id not in steps]
@@ -374,11 +492,14 @@ class LearnerService:
                     f"buffer.max_staleness = {self._config.buffer.max_staleness}; raise it"
                 )
             records = await consumer.poll(max_records=5000, timeout_s=_POLL_S)
-            events = [event for event in readable_events(records) if event.run_id == self._run_id]
-            self._buffer.extend(event for event in events if isinstance(event, Step))
-            for event in events:
-                if isinstance(event, GameOutcome):
-                    self._tally.add(event)
+            self._add_steps([record for record in records if record.topic == Step.TOPIC])
+            for record in records:
+                event = readable_event(record) if record.topic == GameOutcome.TOPIC else None
+                if isinstance(event, GameOutcome) and event.run_id == self._run_id:
+                    self._finish_game(event)
+                    at = TopicPartition(record.topic, record.partition)
+                    if record.offset >= self._counted.get(str(at), 0):
+                        self._tally.add(event)
         return False
 
     def _train(self, decision: UpdateDecision, update: int) -> UpdateResult:
@@ -446,6 +567,9 @@ class LearnerService:
     async def _save(self, number: int, positions: Mapping[str, int], now_ms: int) -> Checkpoint:
         """Save the weights after update ``number``; the caller publishes the event."""
         info = await asyncio.to_thread(self._learner.save, positions=positions)
+        if self._buffer.used_ids.by_game:
+            progress = self._progress(number, positions)
+            await asyncio.to_thread(write_progress, Path(info.path), progress)
         probe = await asyncio.to_thread(self._learner.probe)
         checkpoint = Checkpoint(
             event_id=event_id(self._run_id, "checkpoint", number),
@@ -465,6 +589,32 @@ class LearnerService:
         self._parent = checkpoint.model_uid
         self._saved = number
         return checkpoint
+
+    def _progress(self, number: int, positions: Mapping[str, int]) -> LearnerProgress:
+        pending = [step.event_id for step in self._buffer.pending()]
+        self._places = {name: self._places[name] for name in pending}
+        return LearnerProgress(
+            run_id=self._run_id,
+            update=number,
+            first_update=self._first_update,
+            positions=dict(positions),
+            updates_from=self._updates_from,
+            # Steps that came after the draw are read again.
+            pending={
+                name: place
+                for name, place in self._places.items()
+                if place.offset < positions.get(f"{Step.TOPIC}[{place.partition}]", 0)
+            },
+            used=self._buffer.used_ids.state(),
+            watched=self._watched,
+            watch=self._watch.state(),
+            warnings=tuple(self._warnings),
+        )
+
+
+def _later(offsets: Positions, named: Mapping[str, int]) -> dict[TopicPartition, int]:
+    """Return ``offsets``, or where they are higher, those under the partition's name."""
+    return {at: max(first, named.get(str(at), first)) for at, first in offsets.items()}
 
 
 def _algorithm(config: RunConfig) -> BaseAlgo:

@@ -30,7 +30,7 @@ async def lost_steps(
     run_id: str,
     *,
     filter_opponent_invalid: bool,
-    used: Callable[[Sequence[str]], set[str]],
+    used: Callable[[int, Sequence[str]], set[str]],
 ) -> list[str]:
     """Return the ids of the run's steps that have expired unused, sorted; read nothing if none were deleted.
 
@@ -38,7 +38,7 @@ async def lost_steps(
         log: the event log.
         run_id: the run.
         filter_opponent_invalid: as in the configuration of the collector.
-        used: returns which of these step ids an update has trained or dropped.
+        used: returns which of these step ids, all of the game of this index, an update has used.
     """
     if not any((await log.beginning_offsets(Step.TOPIC)).values()):
         return []
@@ -50,7 +50,7 @@ async def lost_steps(
             if not isinstance(event, GameOutcome) or event.split != "train" or not seen.add(event.game_index):
                 continue
             promised = expected_step_ids(event, filter_opponent_invalid=filter_opponent_invalid)
-            known = used([step for steps in promised.values() for step in steps])
+            known = used(event.game_index, [step for steps in promised.values() for step in steps])
             for trajectory, steps in promised.items():
                 if not known.issuperset(steps):
                     missing[trajectory] = [step for step in steps if step not in known]

@@ -1,0 +1,94 @@
+"""Keep what a learner knew at a checkpoint in a file beside it, so that a restart reads only what came later.
+
+The file may be deleted at any time, and is ignored if it is damaged or of another run: the learner then folds
+its whole history again, with the same result. It holds:
+
+- the steps that were pending after the draw, each with its place in the log: no other step before
+  ``positions`` will be used;
+- which steps were used before (:class:`~unstable_stream.events.used_ids.UsedIds`);
+- what the watch for a collapse had learned, and the warnings so far.
+"""
+
+import hashlib
+import os
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from unstable_stream.events import CollapseWarning
+from unstable_stream.log.port import TopicPartition
+from unstable_stream.log_lines import get_logger
+
+__all__ = ["LearnerProgress", "Place", "read_progress", "write_progress"]
+
+_FILE: Final = "progress.json"
+_logger = get_logger(__name__)
+
+
+class Place(msgspec.Struct, frozen=True, array_like=True):
+    """The record of a step."""
+
+    partition: int
+    offset: int
+
+
+class LearnerProgress(msgspec.Struct, frozen=True, kw_only=True):
+    """The content of the file."""
+
+    run_id: str
+    update: int
+    """The update of the checkpoint."""
+    first_update: int
+    """The update after which the run began."""
+    positions: dict[str, int]
+    """``topic[partition]`` of ``steps`` and ``game-outcomes`` to the next offset at the draw."""
+    updates_from: dict[str, int]
+    """The next offsets of ``learner-updates`` before the update was published."""
+    pending: dict[str, Place]
+    """Step id to the place of the step, all below ``positions``."""
+    used: dict[str, Any]
+    watched: int
+    """The last update that the watch and the warnings know."""
+    watch: dict[str, Any]
+    warnings: tuple[CollapseWarning, ...]
+
+    def first_needed(self, topic: str) -> dict[TopicPartition, int]:
+        """Return, by partition of ``steps``, the first offset that holds a pending or a later step."""
+        starts = {
+            TopicPartition(topic, int(name[len(topic) + 1 : -1])): offset
+            for name, offset in self.positions.items()
+            if name.startswith(f"{topic}[")
+        }
+        for place in self.pending.values():
+            at = TopicPartition(topic, place.partition)
+            starts[at] = min(starts.get(at, place.offset), place.offset)
+        return starts
+
+
+def write_progress(directory: Path, progress: LearnerProgress) -> None:
+    """Write the file into a checkpoint's directory."""
+    content = msgspec.json.encode(progress)
+    staging = directory / f".{_FILE}"
+    with staging.open("wb") as file:
+        file.write(hashlib.sha256(content).hexdigest().encode() + b"\n" + content)
+        file.flush()
+        os.fsync(file.fileno())
+    staging.rename(directory / _FILE)
+
+
+def read_progress(directory: Path, run_id: str, update: int) -> LearnerProgress | None:
+    """Return what a learner of this run knew at the checkpoint of ``update``; ``None`` if that is unknown."""
+    path = directory / _FILE
+    if not path.is_file():
+        return None
+    digest, _, content = path.read_bytes().partition(b"\n")
+    if hashlib.sha256(content).hexdigest().encode() != digest:
+        _logger.warning("damaged file ignored: the whole history is read instead", path=str(path))
+        return None
+    try:
+        progress = msgspec.json.decode(content, type=LearnerProgress)
+    except msgspec.ValidationError as error:
+        _logger.warning("file of another version ignored", path=str(path), reason=str(error))
+        return None
+    return progress if (progress.run_id, progress.update) == (run_id, update) else None
