@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from safetensors.torch import load_file, save_file
 
@@ -521,13 +522,17 @@ def lost_game(index: int) -> GameOutcome:
     )
 
 
-async def test_games_are_counted_once_whatever_restarts(tmp_path: Path, log: LocalLog) -> None:
-    await log.append([record_from_event(lost_game(index)) for index in range(6)])
-    stop = asyncio.Event()
-    assert await stopping_after_one(service(tmp_path, config()), stop).train(log, stop) == 1
-    await log.append([record_from_event(lost_game(index)) for index in range(6, 9)])
-    assert await service(tmp_path, config()).train(log, asyncio.Event()) == UPDATES
-    updates, _ = await published(log)
+async def test_games_are_counted_once_whatever_restarts(tmp_path: Path) -> None:
+    async with new_log(tmp_path) as log:
+        await log.create_topics(list(load_topics().values()))
+        await log.append([record_from_event(lost_game(index)) for index in range(6)])
+        await log.append([record_from_event(step) for step in steps(BATCH)])
+        stop = asyncio.Event()
+        assert await stopping_after_one(service(tmp_path, config()), stop).train(log, stop) == 1
+        await log.append([record_from_event(lost_game(index)) for index in range(6, 9)])
+        await log.append([record_from_event(step) for step in steps(3 * BATCH, first_game=1000)])
+        assert await service(tmp_path, config()).train(log, asyncio.Event()) == UPDATES
+        updates, _ = await published(log)
     assert sum(update.metrics.get("fixed_games", 0.0) for update in updates) == 9
     counted = next(update.metrics for update in updates if "fixed_games" in update.metrics)
     assert (counted["legal_fraction"], counted["parsed_fraction"]) == (0.75, 0.5)
@@ -663,3 +668,16 @@ async def test_what_is_known_of_used_steps_does_not_grow_with_games(tmp_path: Pa
         assert await again.train(log, asyncio.Event()) == UPDATES
         again._buffer.used_ids.settle()
         assert again._buffer.used_ids.entries() == 2, "also from the whole history"
+
+
+async def test_offsets_of_another_log_are_not_trusted(tmp_path: Path, log: LocalLog) -> None:
+    """As after a broker's unclean election, or with a log that was put back from a backup."""
+    assert await service(tmp_path, config(iterations=2)).train(log, asyncio.Event()) == 2
+    (newest,) = tmp_path.glob(f"checkpoints/*/{checkpoint_uid(2)}-*")
+    progress = read_progress(newest, RUN, 2)
+    assert progress is not None
+    assert await progress.fits(log)
+    assert not await msgspec.structs.replace(progress, log_id="other").fits(log)
+    beyond = {name: offset + 1000 for name, offset in progress.positions.items()}
+    assert not await msgspec.structs.replace(progress, positions=beyond).fits(log)
+    assert read_progress(newest, "a fork", 2) is None

@@ -32,14 +32,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from unstable_stream.adapter_format import WEIGHTS_FILE
-from unstable_stream.algorithms import BaseAlgo, TokenBatch, build_algorithm
 from unstable_stream.buffer import StepBuffer
 from unstable_stream.collapse import CollapseWatch, GameTally, Sign
 from unstable_stream.errors import LearnerError
 from unstable_stream.events import (
     Checkpoint,
     CollapseWarning,
-    DroppedStep,
     Event,
     GameOutcome,
     LearnerUpdate,
@@ -49,9 +47,7 @@ from unstable_stream.events import (
     event_id,
 )
 from unstable_stream.events.used_ids import UsedIds
-from unstable_stream.inference.cores import available_cores
 from unstable_stream.learners import (
-    StandardLearner,
     UpdateResult,
     attempts,
     prune_optimizer_states,
@@ -62,31 +58,25 @@ from unstable_stream.log.reading import read_to_end, readable_event
 from unstable_stream.log.records import record_from_event
 from unstable_stream.log_lines import get_logger
 from unstable_stream.reward_transformations import build_sampling, expected_step_ids
-from unstable_stream.runs.config import ReinforceConfig, RunConfig
+from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.runs.placement import Share
 from unstable_stream.runs.starts import run_events, run_starts
 from unstable_stream.update_decisions import (
-    TrainingSample,
     UpdateDecision,
     decide_batch,
     decide_update,
     drawn_ids,
 )
-from unstable_stream.workers.dtype import fastest_on_cpu, kept
+from unstable_stream.workers.learner_core import build_learner, build_training_algorithm
 from unstable_stream.workers.learner_progress import LearnerProgress, Place, read_progress, write_progress
-from unstable_stream.workers.lost_steps import lost_steps
+from unstable_stream.workers.lost_steps import expired, lost_steps
 
 __all__ = ["LearnerService"]
 
 _POLL_S = 1.0
-_TRAINED_ROWS = 256
-"""Tokens to measure the number format with: enough to be bound by arithmetic, as micro-batches are."""
-_DROPS_AT_ONCE = 50_000
-"""Dropped steps of one event, about 50 bytes each: far below the size limit of a record."""
 _KEPT_FOR_FORKS: Final = 10
 """The checkpoint of every update that is a multiple of this keeps its optimizer state."""
-
 _logger = get_logger(__name__)
 
 
@@ -109,36 +99,8 @@ class LearnerService:
         """
         self._config = config
         self._run_id = run_id
-        settings = config.learner
-        self._algorithm = _algorithm(config)
-        self._learner: StandardLearner[TrainingSample, TokenBatch] = StandardLearner(
-            model_path,
-            algorithm=self._algorithm,
-            batch_size=settings.batch_size,
-            mini_batch_size=settings.mini_batch_size,
-            learning_rate=settings.learning_rate,
-            lr_schedule={
-                "type": "linear" if settings.lr_final_fraction < 1 else "constant",
-                "final_fraction": settings.lr_final_fraction,
-                "total": settings.iterations,
-            },
-            grad_clip=settings.grad_clip,
-            weight_decay=settings.weight_decay,
-            optimizer_steps_per_update=settings.optimizer_steps,
-            max_train_len=settings.max_train_len,
-            max_generation_len=config.sampling.max_tokens,
-            parameters=settings.parameters,
-            lora_cfg=config.lora.model_dump(),
-            initial_lora_path=settings.initial_lora_path,
-            gradient_checkpointing=settings.gradient_checkpointing,
-            activation_checkpointing=settings.activation_checkpointing,
-            ckpt_root=data.checkpoints(run_id).absolute(),
-            seed=config.seed,
-            num_threads=settings.num_threads or available_cores(),
-            device=None if share is None or share.num_gpus else "cpu",
-            dtype=_dtype(config, model_path, data.checkpoints(run_id), share),
-            gpu_memory_fraction=None if share is None else share.memory_fraction,
-        )
+        self._algorithm = build_training_algorithm(config)
+        self._learner = build_learner(config, self._algorithm, data.checkpoints(run_id), model_path, share)
         self._buffer = StepBuffer(
             config.max_buffer_size,
             strategy=config.buffer.strategy,
@@ -146,6 +108,7 @@ class LearnerService:
             max_staleness=config.buffer.max_staleness,
             used=UsedIds(by_game=plays),
         )
+        self._log_id = ""
         self._places: dict[str, Place] = {}
         """By id, where the pending steps are in the log."""
         self._updates_from: dict[str, int] = {}
@@ -181,6 +144,7 @@ class LearnerService:
             LearnerError: training cannot go on, see the message.
             FencedError: another learner of this run has taken over.
         """
+        self._log_id = await log.log_id()
         producer = await log.producer(f"learner/{self._run_id}")
         consumer = await log.consumer([Step.TOPIC, GameOutcome.TOPIC])
         try:
@@ -278,6 +242,9 @@ class LearnerService:
                 assert newest.path is not None, "only the initial policy is without weights"
                 await asyncio.to_thread(self._learner.load, newest.path, newest.sha256)
                 progress = read_progress(Path(newest.path), self._run_id, newest.iteration)
+                if progress is not None and not await progress.fits(log):
+                    _logger.warning("the log is not the one that was read: folding its whole history")
+                    progress = None
             else:
                 await asyncio.to_thread(self._check_initial_policy, newest)
         return await self._fold(log, producer, progress)
@@ -380,7 +347,8 @@ class LearnerService:
             event = readable_event(record)
             if isinstance(event, Step) and event.run_id == self._run_id:
                 steps.append(event)
-                self._places.setdefault(event.event_id, Place(record.partition, record.offset))
+                if self._buffer.used_ids.by_game:
+                    self._places.setdefault(event.event_id, Place(record.partition, record.offset))
         self._buffer.extend(steps)
 
     async def _record_lost_steps(self, log: EventLog, producer: Producer, gone: list[str] | None) -> None:
@@ -402,16 +370,7 @@ class LearnerService:
             return
         _logger.warning("steps expired before they could be trained on", steps=len(lost))
         number = self._learner.step + 1
-        events = [
-            StepsDropped(
-                event_id=event_id(self._run_id, "steps-dropped", number, lost[first]),
-                run_id=self._run_id,
-                occurred_at_ms=_now_ms(),
-                update=number,
-                dropped=tuple(DroppedStep(name, "expired") for name in lost[first : first + _DROPS_AT_ONCE]),
-            )
-            for first in range(0, len(lost), _DROPS_AT_ONCE)
-        ]
+        events = expired(self._run_id, number, lost, _now_ms())
         async with producer.transaction() as transaction:
             await transaction.append([record_from_event(event) for event in events])
 
@@ -595,6 +554,7 @@ class LearnerService:
         self._places = {name: self._places[name] for name in pending}
         return LearnerProgress(
             run_id=self._run_id,
+            log_id=self._log_id,
             update=number,
             first_update=self._first_update,
             positions=dict(positions),
@@ -615,32 +575,6 @@ class LearnerService:
 def _later(offsets: Positions, named: Mapping[str, int]) -> dict[TopicPartition, int]:
     """Return ``offsets``, or where they are higher, those under the partition's name."""
     return {at: max(first, named.get(str(at), first)) for at, first in offsets.items()}
-
-
-def _algorithm(config: RunConfig) -> BaseAlgo:
-    settings = config.algorithm
-    if isinstance(settings, ReinforceConfig):
-        bonus_ends = {"entropy_decay_updates": config.learner.iterations}
-        return build_algorithm({**settings.model_dump(), **bonus_ends})
-    return build_algorithm(settings.spec)
-
-
-def _dtype(config: RunConfig, model_path: str, checkpoints: Path, share: Share | None) -> str | None:
-    settings = config.learner
-    if settings.dtype != "auto":
-        return settings.dtype
-    if share is None or share.num_gpus > 0:
-        return None  # the learner's own default for the device
-    return kept(
-        checkpoints,
-        lambda: fastest_on_cpu(
-            "learner",
-            model_path,
-            rows=_TRAINED_ROWS,
-            num_threads=settings.num_threads or available_cores(),
-            backward=True,
-        ),
-    )
 
 
 def _now_ms() -> int:

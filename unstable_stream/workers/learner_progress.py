@@ -17,7 +17,7 @@ from typing import Any, Final
 import msgspec
 
 from unstable_stream.events import CollapseWarning
-from unstable_stream.log.port import TopicPartition
+from unstable_stream.log.port import EventLog, TopicPartition
 from unstable_stream.log_lines import get_logger
 
 __all__ = ["LearnerProgress", "Place", "read_progress", "write_progress"]
@@ -37,6 +37,8 @@ class LearnerProgress(msgspec.Struct, frozen=True, kw_only=True):
     """The content of the file."""
 
     run_id: str
+    log_id: str
+    """The log that the offsets belong to."""
     update: int
     """The update of the checkpoint."""
     first_update: int
@@ -64,6 +66,18 @@ class LearnerProgress(msgspec.Struct, frozen=True, kw_only=True):
             at = TopicPartition(topic, place.partition)
             starts[at] = min(starts.get(at, place.offset), place.offset)
         return starts
+
+    async def fits(self, log: EventLog) -> bool:
+        """Return whether the log holds what was read: it is the same one, and has not lost its end since."""
+        if self.log_id != await log.log_id():
+            return False
+        ends = {
+            str(at): end
+            for topic in {name.partition("[")[0] for name in (*self.positions, *self.updates_from)}
+            for at, end in (await log.end_offsets(topic)).items()
+        }
+        read = (*self.positions.items(), *self.updates_from.items())
+        return all(offset <= ends.get(name, 0) for name, offset in read)
 
 
 def write_progress(directory: Path, progress: LearnerProgress) -> None:

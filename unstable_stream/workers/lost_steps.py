@@ -14,15 +14,27 @@ after it, and the steps at last.
 
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
+from typing import Final
 
-from unstable_stream.events import GameOutcome, RecordRejected, Step, Trajectory
+from unstable_stream.events import (
+    DroppedStep,
+    GameOutcome,
+    RecordRejected,
+    Step,
+    StepsDropped,
+    Trajectory,
+    event_id,
+)
 from unstable_stream.events.id_sets import IndexSet
 from unstable_stream.log.port import EventLog, Positions
 from unstable_stream.log.reading import events_to_end, read_to_end
 from unstable_stream.reward_transformations import RewardProcessor, expected_step_ids
 from unstable_stream.streams.fold_sink import group_of
 
-__all__ = ["lost_steps"]
+__all__ = ["expired", "lost_steps"]
+
+_DROPS_AT_ONCE: Final = 50_000
+"""Dropped steps of one event, about 50 bytes each: far below the size limit of a record."""
 
 
 async def lost_steps(
@@ -84,3 +96,17 @@ async def _processed(log: EventLog, groups: Sequence[str]) -> Positions:
         for at, offset in (await log.committed_positions(group)).items():
             positions[at] = max(positions.get(at, 0), offset)
     return positions
+
+
+def expired(run_id: str, update: int, step_ids: Sequence[str], now_ms: int) -> list[StepsDropped]:
+    """Return the events that record lost steps before an update is made."""
+    return [
+        StepsDropped(
+            event_id=event_id(run_id, "steps-dropped", update, step_ids[first]),
+            run_id=run_id,
+            occurred_at_ms=now_ms,
+            update=update,
+            dropped=tuple(DroppedStep(name, "expired") for name in step_ids[first : first + _DROPS_AT_ONCE]),
+        )
+        for first in range(0, len(step_ids), _DROPS_AT_ONCE)
+    ]

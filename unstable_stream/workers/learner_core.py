@@ -1,0 +1,79 @@
+"""Build the training core of a run from its configuration."""
+
+from pathlib import Path
+from typing import Final
+
+from unstable_stream.algorithms import BaseAlgo, TokenBatch, build_algorithm
+from unstable_stream.inference.cores import available_cores
+from unstable_stream.learners import StandardLearner
+from unstable_stream.runs.config import ReinforceConfig, RunConfig
+from unstable_stream.runs.placement import Share
+from unstable_stream.update_decisions import TrainingSample
+from unstable_stream.workers.dtype import fastest_on_cpu, kept
+
+__all__ = ["build_learner", "build_training_algorithm"]
+
+_TRAINED_ROWS: Final = 256
+"""Tokens to measure the number format with: enough to be bound by arithmetic, as micro-batches are."""
+
+
+def build_learner(
+    config: RunConfig, algorithm: BaseAlgo, checkpoints: Path, model_path: str, share: Share | None
+) -> StandardLearner[TrainingSample, TokenBatch]:
+    """Load the model onto the learner's ``share`` of the GPUs; ``None``: a GPU of its own, if any."""
+    settings = config.learner
+    return StandardLearner(
+        model_path,
+        algorithm=algorithm,
+        batch_size=settings.batch_size,
+        mini_batch_size=settings.mini_batch_size,
+        learning_rate=settings.learning_rate,
+        lr_schedule={
+            "type": "linear" if settings.lr_final_fraction < 1 else "constant",
+            "final_fraction": settings.lr_final_fraction,
+            "total": settings.iterations,
+        },
+        grad_clip=settings.grad_clip,
+        weight_decay=settings.weight_decay,
+        optimizer_steps_per_update=settings.optimizer_steps,
+        max_train_len=settings.max_train_len,
+        max_generation_len=config.sampling.max_tokens,
+        parameters=settings.parameters,
+        lora_cfg=config.lora.model_dump(),
+        initial_lora_path=settings.initial_lora_path,
+        gradient_checkpointing=settings.gradient_checkpointing,
+        activation_checkpointing=settings.activation_checkpointing,
+        ckpt_root=checkpoints.absolute(),
+        seed=config.seed,
+        num_threads=settings.num_threads or available_cores(),
+        device=None if share is None or share.num_gpus else "cpu",
+        dtype=_dtype(config, model_path, checkpoints, share),
+        gpu_memory_fraction=None if share is None else share.memory_fraction,
+    )
+
+
+def build_training_algorithm(config: RunConfig) -> BaseAlgo:
+    """Return the algorithm of a run."""
+    settings = config.algorithm
+    if isinstance(settings, ReinforceConfig):
+        bonus_ends = {"entropy_decay_updates": config.learner.iterations}
+        return build_algorithm({**settings.model_dump(), **bonus_ends})
+    return build_algorithm(settings.spec)
+
+
+def _dtype(config: RunConfig, model_path: str, checkpoints: Path, share: Share | None) -> str | None:
+    settings = config.learner
+    if settings.dtype != "auto":
+        return settings.dtype
+    if share is None or share.num_gpus > 0:
+        return None  # the learner's own default for the device
+    return kept(
+        checkpoints,
+        lambda: fastest_on_cpu(
+            "learner",
+            model_path,
+            rows=_TRAINED_ROWS,
+            num_threads=settings.num_threads or available_cores(),
+            backward=True,
+        ),
+    )
