@@ -81,14 +81,17 @@ class LearnerProgress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def write_progress(directory: Path, progress: LearnerProgress) -> None:
-    """Write the file into a checkpoint's directory."""
+    """Write the file into a checkpoint's directory. Without it, as on a full disk, a restart takes longer."""
     content = msgspec.json.encode(progress)
     staging = directory / f".{_FILE}"
-    with staging.open("wb") as file:
-        file.write(hashlib.sha256(content).hexdigest().encode() + b"\n" + content)
-        file.flush()
-        os.fsync(file.fileno())
-    staging.rename(directory / _FILE)
+    try:
+        with staging.open("wb") as file:
+            file.write(hashlib.sha256(content).hexdigest().encode() + b"\n" + content)
+            file.flush()
+            os.fsync(file.fileno())
+        staging.rename(directory / _FILE)
+    except OSError as error:
+        _logger.warning("what the learner knows was not saved", path=str(staging), reason=str(error))
 
 
 def read_progress(directory: Path, run_id: str, update: int) -> LearnerProgress | None:
