@@ -14,7 +14,7 @@ import msgspec
 
 from unstable_stream.buffer import StepBuffer
 from unstable_stream.errors import LearnerError
-from unstable_stream.events import LearnerUpdate, Step, encode_event, event_id
+from unstable_stream.events import LearnerUpdate, Step, StepsDropped, encode_event, event_id
 from unstable_stream.log.port import Positions
 from unstable_stream.log.reading import TopicReader, readable_event
 from unstable_stream.proofs.differences import Difference, differing_fields
@@ -88,6 +88,14 @@ class _Batches:
         else:
             self._compare(update, again, where)
         self._use(update, read_to, where)
+
+    def drop(self, lost: StepsDropped) -> None:
+        """Leave out steps from here on that the learner had lost, and that may still be read elsewhere."""
+        names = [drop.step_id for drop in lost.dropped]
+        for step_id, slot in zip(names, self._index.find(names), strict=True):
+            self._pending.pop(step_id, None)
+            if slot >= 0:
+                self._used[slot] = 1
 
     def _compare(self, update: LearnerUpdate, decided_again: LearnerUpdate, where: str) -> None:
         again, recorded = encode_event(decided_again), encode_event(update)
@@ -173,6 +181,8 @@ async def recompute_batches(evidence: Evidence, steps: RecordIndex, pending: int
     done: set[str] = set()
     async with await TopicReader.open(evidence.log, (Step.TOPIC,), run_id=run_id, ends=ends) as reader:
         async for record, update in evidence.events(LearnerUpdate.TOPIC, "drawing batches again"):
+            if isinstance(update, StepsDropped):
+                batches.drop(update)
             if not isinstance(update, LearnerUpdate) or update.event_id in done:
                 continue
             done.add(update.event_id)
