@@ -4,6 +4,7 @@ import hashlib
 import random
 import struct
 from collections import Counter
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -23,7 +24,7 @@ def ids(steps: tuple[Step, ...] | list[Step]) -> list[str]:
     return [step.event_id for step in steps]
 
 
-def filled(steps: list[Step], size: int = 1000, strategy: str = "random", **kwargs: int) -> StepBuffer:
+def filled(steps: list[Step], size: int = 1000, strategy: str = "random", **kwargs: Any) -> StepBuffer:
     buffer = StepBuffer(size, strategy, **kwargs)
     buffer.extend(steps)
     return buffer
