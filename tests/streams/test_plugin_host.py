@@ -1,7 +1,9 @@
 """Plug-ins on both logs: resumed, killed, failing, back-filled; every event counts once, in order."""
 
 import asyncio
+import contextlib
 import signal
+import sqlite3
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
@@ -247,6 +249,18 @@ async def test_what_the_log_no_longer_has_comes_from_the_archive(bench: PluginBe
     assert (done.handled, done.archived) == (STEPS_A_RUN, STEPS_A_RUN - left)
     assert await numbered(bench, plugin, everything)
     assert (await bench.run(plugin)).handled == 0
+
+
+async def test_a_log_that_lost_what_was_handled_is_named_with_the_command(bench: PluginBench) -> None:
+    plugin = counting(bench.suffix)
+    await bench.publish(steps_of(bench.run_id))
+    await bench.run(plugin)
+    with contextlib.closing(sqlite3.connect(bench.data.root / "plugins" / f"{plugin.name}.sqlite")) as states:
+        states.execute("UPDATE positions SET next_offset = next_offset + 5")
+        states.commit()
+    with pytest.raises(PluginError, match=r"handled steps.*, but the log ends at .*--reset"):
+        await bench.run(plugin)
+    assert (await bench.run(plugin, reset=True)).handled == STEPS_A_RUN
 
 
 async def test_an_archive_ahead_of_the_group_fills_the_gap_it_slept_through(bench: PluginBench) -> None:

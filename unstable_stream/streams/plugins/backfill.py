@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from unstable_stream.archive.records import RecordReader
+from unstable_stream.errors import PluginError
 from unstable_stream.log.port import EventLog, Start, StoredRecord, TopicPartition
 from unstable_stream.log_lines import get_logger
 from unstable_stream.streams.ordered_history import record_of_row
@@ -49,6 +50,9 @@ class Backfill:
         Args:
             stored: the stored next offset of each partition, ``None`` if there is none.
             start: the place to begin in partitions without a stored offset.
+
+        Raises:
+            PluginError: the log ends before a stored offset: it has lost records that were handled.
         """
         settings = await self._event_log.topic_settings()
         found: dict[TopicPartition, Beginning] = {}
@@ -59,6 +63,12 @@ class Backfill:
             for where, known in stored.items():
                 if where.topic == topic:
                     first, end = begins[where], ends[where]
+                    if known is not None and known > end:
+                        raise PluginError(
+                            f"the plug-in has handled {where} up to {known}, but the log ends at {end}: it "
+                            "lost records (a power cut, or a topic or file put back), and the plug-in's "
+                            "state counts them. Handle all anew: unstable-stream consume PLUGIN --reset"
+                        )
                     offset = await self._start(where, start, first, end) if known is None else known
                     found[where] = await self._from(where, offset, first, end, compacted=compacted)
         return found
