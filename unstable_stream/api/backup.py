@@ -21,7 +21,7 @@ __all__ = ["Backup", "back_up"]
 
 @dataclass(frozen=True)
 class Backup:
-    """What a backup holds."""
+    """The content of a backup."""
 
     path: Path
     log_bytes: int
