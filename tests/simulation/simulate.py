@@ -1,0 +1,187 @@
+"""Run one seed: a whole run of the real services under faults, then the proofs."""
+
+import asyncio
+import contextlib
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.simulation.checks import check_all
+from tests.simulation.loop import SimulatedLoop, StuckError, simulated_clock
+from tests.simulation.scenario import Scenario, draw_scenario, run_config
+from tests.simulation.services import RUN, Services
+from tests.simulation.stand_ins import PretendLearner, tokenizer, weights_stand_in
+from tests.simulation.world import MARK, FoundError, World
+from unstable_stream.archive import ArchiveWriter
+from unstable_stream.errors import ArchiveError, UnstableStreamError
+from unstable_stream.log.topics import load_topics
+from unstable_stream.runs.data_dir import DataDir
+from unstable_stream.runs.recording import finish_run, start_run
+from unstable_stream.workers import learner as learner_service
+from unstable_stream.workers import rollout
+
+__all__ = ["Outcome", "simulate"]
+
+_ENOUGH_S = 3600.0
+"""Simulated seconds after the last fault in which a run must end."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a seed."""
+
+    seed: int
+    found: str | None
+    """What must not happen and did; ``None``: all holds."""
+    digest: str
+    """Of everything that happened: equal for equal seeds."""
+    faults: Mapping[str, int]
+    simulated_s: float
+    steps: int
+    changes: int
+    """Of the log."""
+    seconds: float = field(compare=False)
+    """Real ones."""
+
+
+def simulate(seed: int, *, traced: bool = False, scenario: Scenario | None = None) -> Outcome:
+    """Run a seed to its end.
+
+    Args:
+        seed: decides on everything.
+        traced: print what happens.
+        scenario: instead of the seed's own.
+    """
+    began = time.perf_counter()
+    scenario = scenario or draw_scenario(seed)
+    loop = SimulatedLoop(seed)
+    world = World(scenario, loop, traced=traced)
+    directory = Path(tempfile.mkdtemp(prefix="simulation-", dir=_memory()))
+    found: str | None = None
+    with simulated_clock(loop, seed), _stand_ins(world):
+        asyncio.set_event_loop(loop)
+        try:
+            loop.run_until_complete(_run(world, directory))
+        except (FoundError, StuckError, UnstableStreamError, AssertionError) as error:
+            found = f"{type(error).__name__}: {error}"
+            if traced:
+                import traceback
+
+                traceback.print_exc()
+        finally:
+            digest = world.digest()
+            world.calm = True
+            loop.freeze()
+            asyncio.set_event_loop(None)
+            loop.close()
+    shutil.rmtree(directory)
+    return Outcome(
+        seed,
+        found,
+        digest,
+        dict(world.faults),
+        loop.time(),
+        loop.steps,
+        world.store.changes,
+        time.perf_counter() - began,
+    )
+
+
+async def _run(world: World, directory: Path) -> None:
+    config = run_config(world.scenario)
+    data = DataDir(directory)
+    log = world.log()
+    await log.create_topics(list(load_topics().values()))
+    await start_run(log, config, RUN)
+    world.protected = world.store.changes
+    services = Services(world, config, data).all()
+    running = {service: asyncio.create_task(world.supervise(service)) for service in services}
+    torment = asyncio.create_task(world.torment(services))
+    first = [running[services[0]], running[services[1]]]
+    try:
+        await _all_of([*first, torment], list(running.values()), world)
+        await finish_run(log, RUN, "completed", "")
+        # The archiver goes last: it archives what the others publish while they drain.
+        rest = services[2:]
+        for group in (
+            [one for one in rest if one.name.startswith("processors")],
+            [one for one in rest if one.name == "plug-in"],
+            [one for one in rest if one.name == "archiver"],
+        ):
+            for service in group:
+                service.stop.set()
+            await _all_of([running[one] for one in group], [running[one] for one in rest], world)
+    finally:
+        for task in (*running.values(), torment):
+            task.cancel()
+    world.kill_all("the run is over")
+    report = await check_all(world, log, data)
+    world.note(report)
+
+
+async def _all_of(
+    wanted: list["asyncio.Task[Any]"], watched: list["asyncio.Task[Any]"], world: World
+) -> None:
+    """Wait for tasks; raise the first error of any that is watched, or that it takes too long."""
+    pending = {task for task in wanted if not task.done()}
+    everything = {*wanted, *watched}
+    limit_s = world.scenario.faults_s + _ENOUGH_S
+    while True:
+        for task in everything:
+            if task.done() and not task.cancelled() and task.exception() is not None:
+                task.result()
+        pending = {task for task in wanted if not task.done()}
+        if not pending:
+            return
+        if world.found is not None:
+            raise world.found
+        if world.loop.time() > limit_s:
+            raise FoundError(
+                f"no end {_ENOUGH_S:g} s after the last fault: {', '.join(sorted(world.unfinished()))}"
+            )
+        await asyncio.wait(
+            [task for task in everything if not task.done()],
+            timeout=60.0,
+            return_when=asyncio.FIRST_COMPLETED,
+        )
+
+
+@contextlib.contextmanager
+def _stand_ins(world: World) -> Iterator[None]:
+    """Put in place what stands in for models, and a disk that may be full."""
+
+    class Learner(PretendLearner):
+        pass
+
+    Learner.world = world
+
+    store = ArchiveWriter.store
+
+    def store_or_fail(self: ArchiveWriter, prepared: Any) -> Any:
+        if world.disk_full("archive"):
+            raise ArchiveError(f"no space left {MARK}")
+        return store(self, prepared)
+
+    replaced: dict[tuple[Any, str], Any] = {
+        **weights_stand_in(),
+        (learner_service, "StandardLearner"): Learner,
+        (rollout, "load_tokenizer"): tokenizer,
+        (ArchiveWriter, "store"): store_or_fail,
+    }
+    before = {(where, name): getattr(where, name) for where, name in replaced}
+    for (where, name), stand_in in replaced.items():
+        setattr(where, name, stand_in)
+    try:
+        yield
+    finally:
+        for (where, name), real in before.items():
+            setattr(where, name, real)
+
+
+def _memory() -> str | None:
+    """Return a directory in memory, where there is one: the files of a seed are small and many."""
+    return "/dev/shm" if Path("/dev/shm").is_dir() else None

@@ -1,0 +1,152 @@
+"""What stands in for the costly parts: an engine that draws legal-looking moves, weights that are a hash.
+
+All the rest of engine, worker and learner is the real code, also the files of checkpoints.
+"""
+
+import asyncio
+import functools
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tests.simulation.world import MARK, World
+from unstable_stream.adapter_format import WEIGHTS_FILE
+from unstable_stream.algorithms import BaseAlgo
+from unstable_stream.errors import CheckpointError, EngineError
+from unstable_stream.events import AdapterProbe
+from unstable_stream.inference.engine import Completion, EngineStats, GenerationRequest
+from unstable_stream.inference.tokenizer import Tokenizer, load_tokenizer
+from unstable_stream.learners import CheckpointInfo, LoraSettings, LrSchedule, StandardLearner, UpdateResult
+from unstable_stream.learners import standard_learner as learner_module
+from unstable_stream.update_decisions import Admission, TrainingSample, left_out
+
+__all__ = ["PretendLearner", "RandomMoves", "tokenizer", "weights_stand_in"]
+
+_FIRST_CELL = 24
+"""The tiny player's token ``[0]``; those of the other cells follow."""
+
+
+@functools.cache
+def tokenizer(model_path: str) -> Tokenizer:
+    """Load a tokenizer once for all simulated workers."""
+    return load_tokenizer(model_path)
+
+
+class RandomMoves:
+    """An engine that draws from the world, so a game that is played again takes another course."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._asked = 0
+
+    async def generate(self, request: GenerationRequest) -> Completion:
+        """Return one cell, or now and then something that is none."""
+        world = self._world
+        self._asked += 1
+        await asyncio.sleep(world.rng.random() * 0.5)
+        if request.adapter is not None and not (Path(request.adapter.path) / WEIGHTS_FILE).is_file():
+            raise AssertionError(f"the adapter of {request.adapter.uid} is gone: {request.adapter.path}")
+        drawn = world.rng.random()
+        if drawn < 0.005 and not world.calm:
+            raise EngineError(f"prompt too long {MARK}")
+        token = 5 if drawn < 0.05 else _FIRST_CELL + world.rng.randrange(9)
+        cut = world.rng.random() < 0.1
+        return Completion([token], [-world.rng.random()], "length" if cut else "stop")
+
+    def stats(self) -> EngineStats:
+        """Return how often it was asked."""
+        return EngineStats(0, 0, 0.0, self._asked, self._asked)
+
+    async def close(self) -> None:
+        """Nothing to close."""
+
+
+class PretendLearner(StandardLearner[TrainingSample, Any]):
+    """A learner whose weights are a hash of all batches so far: two histories never have equal weights."""
+
+    world: World
+
+    def __init__(
+        self,
+        model_name: str,
+        *,
+        algorithm: BaseAlgo,
+        batch_size: int,
+        lora_cfg: Mapping[str, Any],
+        lr_schedule: Mapping[str, Any],
+        ckpt_root: Path,
+        seed: int,
+        **rest: Any,
+    ) -> None:
+        self.algorithm = algorithm
+        algorithm.max_train_len = rest["max_train_len"]  # as initialize() does, for admit()
+        self.model_name = model_name
+        self.batch_size = batch_size
+        self.learning_rate = self.grad_clip = 1.0
+        self.optimizer_steps_per_update = 1
+        self.lr_schedule = LrSchedule.from_settings(lr_schedule)
+        self.seed = seed
+        self.ckpt_root = Path(ckpt_root)
+        self.parameters = "lora"
+        self.lora = LoraSettings.from_settings(lora_cfg)
+        self.model = torch.nn.Linear(8, 1, bias=False, dtype=torch.float64)
+        torch.nn.init.zeros_(self.model.weight)
+        self._optimizer = torch.optim.AdamW(self.model.parameters())
+        self._step = self._samples_seen = 0
+        self._broken = None
+
+    def update(
+        self,
+        samples: Sequence[TrainingSample],
+        update_number: int,
+        admissions: Sequence[Admission] | None = None,
+        *,
+        learning_rate_factor: float = 1.0,
+    ) -> UpdateResult:
+        """Mix the ids and advantages of a batch into the weights."""
+        assert update_number == self._step + 1, (update_number, self._step)
+        assert admissions is not None
+        weight: torch.Tensor = self.model.weight
+        digest = hashlib.blake2b(weight.detach().numpy().tobytes(), digest_size=16)
+        kept = [s for s, decision in zip(samples, admissions, strict=True) if decision != "drop"]
+        for sample in kept:
+            digest.update(f"{sample.step_id} {sample.advantage}".encode())
+        with torch.no_grad():
+            weight.copy_(torch.tensor([[byte / 256 for byte in digest.digest()[:8]]], dtype=torch.float64))
+        self._step = update_number
+        self._samples_seen += len(kept)
+        loss = weight.mean().item()
+        return UpdateResult(
+            update_number,
+            loss,
+            {"loss": loss},
+            tuple(sample.step_id for sample in kept),
+            left_out(samples, admissions),
+        )
+
+    def save(self, **named: Any) -> CheckpointInfo:
+        """Save as the real one does, unless the disk is full."""
+        if self.world.disk_full("checkpoint"):
+            raise CheckpointError(f"no space left {MARK}")
+        return super().save(**named)
+
+    def probe(self) -> AdapterProbe:
+        """Return nothing to compare."""
+        return AdapterProbe(dtype="float32", sequences=())
+
+
+def weights_stand_in() -> dict[tuple[Any, str], Any]:
+    """Return what takes the place of the learner's functions about real models, by module and name."""
+    return {
+        (learner_module, "adapter_weights"): lambda model: {"weight": model.weight.detach().clone()},
+        (learner_module, "adapter_config"): lambda model, name, lora: {"base_model_name_or_path": name},
+        (learner_module, "load_adapter_weights"): _load,
+    }
+
+
+def _load(model: torch.nn.Linear, weights: Mapping[str, torch.Tensor], origin: str) -> None:
+    with torch.no_grad():
+        model.weight.copy_(weights["weight"])
