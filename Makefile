@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 INSTALL := $(BIN)/uv pip install --quiet --python $(BIN)/python --override overrides.txt --constraint constraints.txt
 ARGS ?=
 
-.PHONY: help quickstart smollm2 kafka-up kafka-down train-env dev-env test test-fast lint format types contracts bench gpu-check docs constraints clean
+.PHONY: help simulate quickstart smollm2 kafka-up kafka-down train-env dev-env test test-fast lint format types contracts bench gpu-check docs constraints clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -51,6 +51,11 @@ test: $(VENV)/.dev ## Run all tests (ARGS="-k buffer" …)
 
 test-fast: $(VENV)/.dev ## Run the tests that start no Ray, no vLLM and no whole run
 	$(BIN)/python -m pytest -m 'not slow' $(ARGS)
+
+SEEDS ?= 300
+FROM ?= 0
+simulate: $(VENV)/.dev ## Simulate whole runs under faults (SEEDS=100000 FROM=0 ARGS="--keep-going --jobs 8" …)
+	$(BIN)/python -m tests.simulation --seeds $(SEEDS) --start $(FROM) $(ARGS)
 
 lint: $(VENV)/.dev ## Check style, types and import contracts
 	$(BIN)/ruff check .

@@ -1,6 +1,7 @@
 """Run seeds: ``python -m tests.simulation --seeds 1000``, or one with its story: ``--seed 17 --trace``."""
 
 import argparse
+import contextlib
 import os
 import sys
 
@@ -13,20 +14,23 @@ def main() -> int:
     parser.add_argument("--trace", action="store_true", help="with --seed: print what happens")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes that run seeds")
     parser.add_argument("--keep-going", action="store_true", help="do not stop at the first finding")
+    parser.add_argument("--mistake", help="put this one of tests/simulation/broken.py into the code first")
     arguments = parser.parse_args()
     if os.environ.get("PYTHONHASHSEED") != "0":
         # The order of sets of strings depends on it: a seed must be the same story everywhere.
         os.environ["PYTHONHASHSEED"] = "0"
         os.execv(sys.executable, [sys.executable, "-m", "tests.simulation", *sys.argv[1:]])
+    from tests.simulation.broken import mistaken
     from tests.simulation.many import run_many, run_one
 
-    if arguments.seed is not None:
-        return run_one(arguments.seed, traced=arguments.trace)
-    return run_many(
-        range(arguments.start, arguments.start + arguments.seeds),
-        jobs=arguments.jobs,
-        keep_going=arguments.keep_going,
-    )
+    with mistaken(arguments.mistake) if arguments.mistake else contextlib.nullcontext():
+        if arguments.seed is not None:
+            return run_one(arguments.seed, traced=arguments.trace)
+        return run_many(
+            range(arguments.start, arguments.start + arguments.seeds),
+            jobs=arguments.jobs,
+            keep_going=arguments.keep_going,
+        )
 
 
 if __name__ == "__main__":

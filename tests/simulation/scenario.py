@@ -87,7 +87,7 @@ def draw_scenario(seed: int) -> Scenario:
         compactions=rng.randint(1, 4) if like_kafka else 0,
         expired_steps=0,
         orphans=rng.choice((0.0, 0.5, 1.0)),
-        faults_s=rng.choice((10.0, 30.0, 100.0)),
+        faults_s=rng.choice((5.0, 20.0, 60.0)),
         processor_hosts=rng.choice((1, 1, 2, 3)),
         shared_hosts=rng.random() < 0.3,
         archived=rng.random() < 0.12,

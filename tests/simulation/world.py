@@ -143,9 +143,16 @@ class World:
                 self._judge_end(process, error)
                 how = "failed"
             self.note("end", repr(process), how)
-            if how == "done":
+            if how == "done" and not await self._lost_again():
                 return
             await asyncio.sleep(self.rng.uniform(0.01, 2.0))
+
+    async def _lost_again(self) -> bool:
+        """Wait until no power cut can take back what a service has done; return whether one did."""
+        cuts = self.faults["power cut"]
+        while not self.calm and self.scenario.power_cuts > self.faults["power cut"] == cuts:
+            await asyncio.sleep(0.5)
+        return self.faults["power cut"] > cuts
 
     def _judge_end(self, process: Process, error: BaseException | None) -> None:
         """Raise unless the error of a process was caused by a fault and says so."""
@@ -254,8 +261,14 @@ class World:
         plan = sorted((rng.uniform(0.5, scenario.faults_s), kind) for kind in kinds)
         for at_s, kind in plan:
             await asyncio.sleep(max(0.0, at_s - self.loop.time()))
+            if self.calm:
+                return
             getattr(self, "_" + kind.replace(" ", "_"))(services)
         await asyncio.sleep(max(0.0, scenario.faults_s - self.loop.time()))
+        self.end_faults()
+
+    def end_faults(self) -> None:
+        """From here on nothing goes wrong."""
         self.note("the faults are over")
         self.calm = True
 

@@ -35,6 +35,9 @@ class SimulatedConsumer:
         """A member's partitions, with the generation in which it took each."""
         self._next: dict[TopicPartition, int] = {}
         self._unsaved: dict[TopicPartition, int] = {}
+        self._generation = -1
+        self._beat_at = 0.0
+        """The event loop's time of the next sign of life."""
         self._polling = False
         self._closed = False
         if group is None:
@@ -73,8 +76,10 @@ class SimulatedConsumer:
             await self._conditions.request("poll")
             self._check_open()
             known = self._state()
-            if self.member is not None:
+            if self.member is not None and (loop.time() >= self._beat_at or known[1] != self._generation):
                 self._synchronise(self.member)
+                self._beat_at = loop.time() + self.store.groups.look_again_s
+                self._generation = self.store.groups.generation(self.member.group)
             records = self._take(max_records)
             if records or loop.time() >= deadline:
                 return records
@@ -87,7 +92,7 @@ class SimulatedConsumer:
     def _state(self) -> tuple[int, int]:
         """Return what moves when there may be something new."""
         generation = 0 if self.member is None else self.store.groups.generation(self.member.group)
-        return self.store.changes, generation
+        return self.store.appends, generation
 
     def _take(self, max_records: int) -> list[StoredRecord]:
         """Move on past some records and return them."""

@@ -97,10 +97,13 @@ class SimulatedStore:
         self._journal: list[Change] = []
         self._waiting: list[asyncio.Future[None]] = []
         self.member_numbers = itertools.count(1)
+        self.appends = 0
+        """The number of changes that a waiting consumer looks at."""
         self._clear()
 
     def _clear(self) -> None:
         self._topics: dict[str, TopicSpec] = {}
+        self._partitions_of: dict[str, list[TopicPartition]] = {}
         self._partitions: dict[TopicPartition, _Partition] = {}
         self._positions: dict[str, dict[TopicPartition, int]] = {}
         self._states: dict[str, dict[str, bytes]] = {}
@@ -112,7 +115,9 @@ class SimulatedStore:
         """Make a change and wake whoever waits; return the place of each record."""
         places = self._apply(change)
         self._journal.append(change)
-        self.wake()
+        if change.records or change.begins or change.topics:
+            self.appends += 1
+            self.wake()
         return places
 
     @property
@@ -135,8 +140,10 @@ class SimulatedStore:
     def _apply(self, change: Change) -> list[tuple[TopicPartition, int]]:
         for spec in change.topics:
             self._topics[spec.name] = spec
-            for number in range(spec.partitions):
-                self._partitions.setdefault(TopicPartition(spec.name, number), _Partition())
+            of_topic = [TopicPartition(spec.name, number) for number in range(spec.partitions)]
+            self._partitions_of[spec.name] = of_topic
+            for at in of_topic:
+                self._partitions.setdefault(at, _Partition())
         places: list[tuple[TopicPartition, int]] = []
         for at, record in change.records:
             partition = self._partitions[at]
@@ -245,7 +252,8 @@ class SimulatedStore:
 
     def partitions(self, topic: str) -> list[TopicPartition]:
         """Return a topic's partitions in order."""
-        return [TopicPartition(topic, number) for number in range(self.topic(topic).partitions)]
+        self.topic(topic)
+        return list(self._partitions_of[topic])
 
     def create_topics(self, specs: Sequence[TopicSpec]) -> None:
         """Create missing topics; see the port."""

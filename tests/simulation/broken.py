@@ -1,0 +1,129 @@
+"""Mistakes of the kind that the simulation is there to find, each put into the real code on purpose.
+
+A simulation that finds nothing proves nothing until it is seen to find something. Each of these takes away
+one of the measures on which the guarantees rest. ``tests/simulation/test_simulation.py`` runs seeds until one
+finds it.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from types import TracebackType
+from typing import Any, Final, Self
+
+from unstable_stream.events import Event
+from unstable_stream.events.id_sets import IndexSet
+from unstable_stream.log.port import Consumer, Positions, Record
+from unstable_stream.log.simulated.producer import SimulatedProducer, SimulatedTransaction
+from unstable_stream.log.simulated.store import SimulatedStore
+from unstable_stream.workers.collector import Collector
+from unstable_stream.workers.rollout import _Publisher
+
+__all__ = ["MISTAKES", "mistaken"]
+
+
+class _Apart:
+    """A transaction whose parts are stored one after the other."""
+
+    def __init__(self, producer: SimulatedProducer, begin: Callable[[], SimulatedTransaction]) -> None:
+        self._begin = begin
+        self._parts: list[Callable[[SimulatedTransaction], Any]] = []
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def append(self, records: Sequence[Record]) -> None:
+        for record in records:
+            self._parts.append(partial(_append_one, record))
+
+    async def commit_positions(self, consumer: Consumer | str, positions: Positions) -> None:
+        self._parts.append(lambda transaction: transaction.commit_positions(consumer, positions))
+
+    async def save(self, scope: str, states: Any) -> None:
+        self._parts.append(lambda transaction: transaction.save(scope, states))
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for part in self._parts if kind is None else ():
+            async with self._begin() as transaction:
+                await part(transaction)
+
+
+async def _append_one(record: Record, transaction: SimulatedTransaction) -> None:
+    await transaction.append([record])
+
+
+def _apart(writer: str) -> dict[tuple[Any, str], Any]:
+    """Let a service store the parts of its transactions one after the other."""
+    whole = SimulatedProducer.transaction
+
+    def transaction(self: SimulatedProducer) -> Any:
+        if not self._producer_id.startswith(writer):
+            return whole(self)
+        return _Apart(self, lambda: whole(self))
+
+    return {(SimulatedProducer, "transaction"): transaction}
+
+
+def _forgotten_ids() -> dict[tuple[Any, str], Any]:
+    add = IndexSet.add
+
+    def always_new(self: IndexSet, index: int) -> bool:
+        add(self, index)
+        return True
+
+    return {(IndexSet, "add"): always_new}
+
+
+def _forgotten_games() -> dict[tuple[Any, str], Any]:
+    restore = Collector._restore
+
+    async def without_dispatch(self: Collector, *arguments: Any) -> None:
+        dispatch = self._dispatch
+        self._dispatch = lambda games: None  # type: ignore[method-assign]
+        try:
+            await restore(self, *arguments)
+        finally:
+            self._dispatch = dispatch  # type: ignore[method-assign]
+
+    return {(Collector, "_restore"): without_dispatch}
+
+
+def _unchecked_fence() -> dict[tuple[Any, str], Any]:
+    return {(SimulatedStore, "check_epoch"): lambda self, producer_id, epoch: None}
+
+
+def _game_in_parts() -> dict[tuple[Any, str], Any]:
+    publish = _Publisher.publish
+
+    async def one_by_one(self: _Publisher, events: Sequence[Event]) -> None:
+        for event in reversed(events):
+            await publish(self, [event])
+
+    return {(_Publisher, "publish"): one_by_one}
+
+
+MISTAKES: Final[dict[str, Callable[[], dict[tuple[Any, str], Any]]]] = {
+    "results-apart-from-position": lambda: _apart("reward-processor"),
+    "ids-not-recognised": _forgotten_ids,
+    "update-apart-from-checkpoint": lambda: _apart("learner/"),
+    "unfinished-games-forgotten": _forgotten_games,
+    "fence-not-checked": _unchecked_fence,
+    "game-published-in-parts": _game_in_parts,
+}
+"""By name, what replaces what: module or class, and name."""
+
+
+@contextlib.contextmanager
+def mistaken(name: str) -> Iterator[None]:
+    """Make a mistake for the duration of a ``with`` block."""
+    replaced = MISTAKES[name]()
+    before = {(where, what): getattr(where, what) for where, what in replaced}
+    for (where, what), wrong in replaced.items():
+        setattr(where, what, wrong)
+    try:
+        yield
+    finally:
+        for (where, what), right in before.items():
+            setattr(where, what, right)

@@ -1,0 +1,57 @@
+"""Whole runs of the real services under faults: a few hundred here, any number with ``make simulate``."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SEEDS = 200
+MISTAKES = (
+    "results-apart-from-position",
+    "ids-not-recognised",
+    "update-apart-from-checkpoint",
+    "unfinished-games-forgotten",
+    "fence-not-checked",
+    "game-published-in-parts",
+)
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+def simulation(*arguments: str) -> tuple[int, str]:
+    """Run the command as a person does; return its exit code and output."""
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.simulation", *arguments],
+        cwd=root,
+        env={**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=800,
+    )
+    return done.returncode, done.stdout + (done.stderr if done.returncode not in (0, 1) else "")
+
+
+def test_no_seed_finds_anything() -> None:
+    code, told = simulation("--seeds", str(SEEDS))
+    assert code == 0, told
+    assert f"{SEEDS} seeds in" in told
+
+
+def test_a_seed_is_the_same_story_in_every_process() -> None:
+    stories = []
+    for _ in range(2):
+        code, told = simulation("--seed", "5")
+        assert code == 0, told
+        stories.append(re.findall(r"trace ([0-9a-f]{32})", told))
+    assert stories[0] == stories[1] != []
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_it_finds_a_mistake(mistake: str) -> None:
+    code, told = simulation("--seeds", str(SEEDS), "--mistake", mistake)
+    assert code == 1, f"{mistake} was not found in {SEEDS} seeds:\n{told}"
+    assert re.search(r"replay it: .*--seed \d+ --trace", told)
