@@ -72,7 +72,7 @@ def draw_scenario(seed: int) -> Scenario:
     return Scenario(
         seed=seed,
         like_kafka=like_kafka,
-        session_timeout_s=rng.choice((3.0, 10.0, 30.0)),
+        session_timeout_s=rng.choice((3.0, 10.0, 20.0)),
         latency_s=rng.choice((0.0005, 0.005, 0.05)),
         hiccup=sometimes(0.3, 0.001, 0.05),
         late_delivery=sometimes(0.6, 0.05, 0.6),

@@ -55,7 +55,7 @@ class Notes:
         self.gone.append(str(error))
         self.open.clear()
 
-    async def may_leave(self, ends: Positions, unassigned_s: float) -> bool:
+    async def may_leave(self, elsewhere: Positions) -> bool:
         return False
 
     async def close(self) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.log.harness import share_out
 from tests.reward_transformations.trajectories import RUN, make_trajectory
 from tests.streams.doomed_host import RATINGS, REWARDS, host_both, make_ratings, make_rewards
 from tests.streams.hosted_games import (
@@ -35,10 +36,12 @@ from unstable_stream.events import (
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.port import EventLog, Record, TopicPartition
 from unstable_stream.log.records import record_from_event
+from unstable_stream.log.simulated import SimulatedLog, SimulatedStore
 from unstable_stream.log.topics import load_topics
 from unstable_stream.runs.config import RunConfig, parse_config
 from unstable_stream.runs.recording import start_run
 from unstable_stream.streams.fold_sink import FoldSink, Processor, ProcessorSpec
+from unstable_stream.streams.processor import group_of
 from unstable_stream.streams.processors import host_processors
 from unstable_stream.streams.run_configs import RunDirectory
 
@@ -105,6 +108,24 @@ async def test_it_publishes_what_the_fold_gives_and_commits_what_it_read(log: Lo
     assert {type(event) for event in steps} == {Step}
     assert {event.run_id for event in steps} == {RUN}
     assert {type(event) for event in await events(log, "ratings")} == {Rating}
+
+
+async def test_a_drain_waits_for_the_partitions_of_a_dead_host() -> None:
+    """The log takes them from it only after a while; until then, they are assigned to nobody who works."""
+    log = SimulatedLog(SimulatedStore(session_timeout_s=1.0))
+    await log.create_topics(list(load_topics().values()))
+    for run_id in (RUN, OTHER_RUN):
+        await start_run(
+            log, parse_config({"model": "tiny-player", "train_envs": [{"env_id": "Env-0"}]}), run_id
+        )
+    await log.append(games(0, 30))
+    (topic,) = REWARDS.inputs
+    leaving, dead = [await log.consumer([topic], group_of(REWARDS.name, RUN)) for _ in range(2)]
+    await share_out([leaving, dead], [topic], (await log.topics())[topic])
+    await leaving.close()  # the drain begins with its share, and the dead one's comes later
+    await _drain(log)
+    await _drain(log, RATINGS)
+    await assert_exactly_once(log, MAKERS)
 
 
 async def test_a_restart_goes_on_with_the_state_of_what_was_committed(log: LocalLog) -> None:

@@ -19,6 +19,7 @@ from unstable_stream.log_lines import get_logger
 __all__ = [
     "Progress",
     "TopicReader",
+    "any_record",
     "ends_of",
     "events_to_end",
     "read_on",
@@ -192,6 +193,25 @@ def readable_events(records: Iterable[StoredRecord]) -> Iterator[Event]:
         event = readable_event(record)
         if event is not None:
             yield event
+
+
+async def any_record(log: EventLog, starts: Positions, ends: Positions) -> bool:
+    """Return whether there is a record from ``starts`` up to ``ends``: offsets have gaps and do not tell.
+
+    Partitions that are not in ``starts`` are looked at from their beginning.
+    """
+    topics = sorted({at.topic for at in ends})
+    begins: dict[TopicPartition, int] = {}
+    for topic in topics:
+        begins |= await log.beginning_offsets(topic)
+    first = {at: max(begins[at], starts.get(at, 0)) for at in ends}
+    async with (
+        await TopicReader.open(log, topics, starts=first, ends=ends) as reader,
+        contextlib.aclosing(reader.read_to(reader.ends)) as records,
+    ):
+        async for _ in records:
+            return True
+    return False
 
 
 async def read_record(log: EventLog, at: TopicPartition, offset: int) -> StoredRecord:

@@ -20,11 +20,11 @@ from typing import Final
 
 from unstable_stream.errors import EventLogError, LogUnavailableError, OffsetOutOfRangeError
 from unstable_stream.log.port import Consumer, EventLog, Positions, StoredRecord, TopicPartition
-from unstable_stream.log.reading import ends_of
+from unstable_stream.log.reading import any_record, ends_of
 from unstable_stream.log_lines import get_logger
 from unstable_stream.streams.sink import Sink
 
-__all__ = ["JOIN_S", "Pace", "run_consumer", "wait_for_stop"]
+__all__ = ["JOIN_S", "Pace", "is_processed", "run_consumer", "wait_for_stop"]
 
 JOIN_S: Final = 10.0
 """Seconds. A member without a partition after this time gets none: there are more members than partitions."""
@@ -93,6 +93,13 @@ async def run_consumer(
             await sink.close()
         finally:
             await consumer.close()
+
+
+async def is_processed(log: EventLog, group: str, ends: Positions) -> bool:
+    """Return whether a group's committed positions are after all records below ``ends``."""
+    committed = await log.committed_positions(group)
+    behind = {at: end for at, end in ends.items() if committed.get(at, 0) < end}
+    return not behind or not await any_record(log, committed, behind)
 
 
 async def wait_for_stop(stop: asyncio.Event, seconds: float) -> bool:
@@ -195,14 +202,17 @@ class _Loop:
     # -- ending -------------------------------------------------------------------------------
 
     async def _reached(self, ends: Positions) -> bool:
-        """Return whether all partitions of this member are open and processed up to ``ends``."""
+        """Return whether all partitions of this member are open and processed up to ``ends``, and it need not
+        wait for others: a dead member keeps its partitions until the log notices.
+        """
         assigned = self.consumer.assignment()
-        if not assigned:
-            return await self.sink.may_leave(ends, _now() - self._assigned_at)
         if self.sink.busy or self.sink.positions().keys() != assigned:
             return False
         read_up_to = self.consumer.positions()
-        return all(read_up_to[at] >= ends.get(at, 0) for at in assigned)
+        if any(read_up_to[at] < ends.get(at, 0) for at in assigned):
+            return False
+        elsewhere = {at: end for at, end in ends.items() if at not in assigned}
+        return not elsewhere or await self.sink.may_leave(elsewhere)
 
     async def _look_for_deleted(self) -> None:
         """Tell the sink if the next record was deleted: a log may report this only when a later record

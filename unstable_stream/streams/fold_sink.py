@@ -42,7 +42,7 @@ from unstable_stream.errors import FencedError, OffsetOutOfRangeError, ServiceEr
 from unstable_stream.log.port import EventLog, Positions, StoredRecord, TopicPartition
 from unstable_stream.log.reading import read_on
 from unstable_stream.log_lines import get_logger
-from unstable_stream.streams.consumer import JOIN_S
+from unstable_stream.streams.consumer import is_processed
 from unstable_stream.streams.hosted_folds import HostedFolds
 from unstable_stream.streams.partition_fold import PartitionFold
 from unstable_stream.streams.processor import Processor, ProcessorSpec, group_of
@@ -158,9 +158,9 @@ class FoldSink:
         """Raise the error: a fold must not miss an event."""
         raise error
 
-    async def may_leave(self, ends: Positions, unassigned_s: float) -> bool:
-        """Return true: the other hosts have all partitions and process the rest."""
-        return unassigned_s >= JOIN_S
+    async def may_leave(self, elsewhere: Positions) -> bool:
+        """Return true when other hosts have processed the rest."""
+        return await is_processed(self.log, self.group, elsewhere)
 
     async def close(self) -> None:
         """Close all partitions; the next host goes on from the committed positions."""

@@ -55,12 +55,12 @@ class Sink(Protocol):
     def deleted(self, error: OffsetOutOfRangeError) -> None:
         """Records were deleted before they were read: close all partitions to go on, or raise the error."""
 
-    async def may_leave(self, ends: Positions, unassigned_s: float) -> bool:
-        """Return whether a member that must read up to ``ends``, but has no partition, may end.
+    async def may_leave(self, elsewhere: Positions) -> bool:
+        """Return whether a member that has reached the ends of its own partitions may end.
 
         Args:
-            ends: the ends of all partitions.
-            unassigned_s: seconds since the member last had a partition.
+            elsewhere: the ends of the partitions that it does not have. Their owner may have died, and the
+                log may not have noticed yet.
         """
 
     async def close(self) -> None:

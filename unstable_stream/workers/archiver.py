@@ -26,6 +26,7 @@ from typing import ClassVar, Final
 from unstable_stream.archive import ArchiveWriter, Written
 from unstable_stream.errors import ArchiveBusyError, FencedError, OffsetOutOfRangeError
 from unstable_stream.log.port import Consumer, EventLog, Positions, Record, StoredRecord, TopicPartition
+from unstable_stream.log.reading import any_record
 from unstable_stream.log_lines import get_logger
 from unstable_stream.streams.consumer import Pace, run_consumer
 from unstable_stream.streams.dead_letters import DeadLetters
@@ -186,9 +187,13 @@ class ArchiveSink:
         _log.error("records were deleted before they could be archived", reason=str(error))
         self._open.clear()
 
-    async def may_leave(self, ends: Positions, unassigned_s: float) -> bool:
-        """Return false: no other process may write this archive, so the partitions will be assigned here."""
-        return False
+    async def may_leave(self, elsewhere: Positions) -> bool:
+        """Return true if the rest is archived; if not, wait: no other process may write this archive, so the
+        partitions will be assigned here.
+        """
+        archived = {TopicPartition(*where): at for where, at in self.writer.positions.items()}
+        behind = {at: end for at, end in elsewhere.items() if archived.get(at, 0) < end}
+        return not behind or not await any_record(self.log, archived, behind)
 
     async def close(self) -> None:
         """Wait until no thread works on the archive any more."""

@@ -35,7 +35,7 @@ from unstable_stream.log.port import (
 )
 from unstable_stream.log.records import record_from_event
 from unstable_stream.log_lines import get_logger
-from unstable_stream.streams.consumer import wait_for_stop
+from unstable_stream.streams.consumer import is_processed, wait_for_stop
 from unstable_stream.streams.dead_letters import DeadLetters
 from unstable_stream.streams.plugins import Plugin
 from unstable_stream.streams.plugins.backfill import Backfill
@@ -151,10 +151,9 @@ class PluginSink:
         _log.info("looking for deleted records in the archive", reason=str(error))
         self._open.clear()
 
-    async def may_leave(self, ends: Positions, unassigned_s: float) -> bool:
-        """Return true when the other members, who have all partitions, have reached the ends."""
-        committed = await self.log.committed_positions(self._group)
-        return all(committed.get(at, 0) >= end for at, end in ends.items())
+    async def may_leave(self, elsewhere: Positions) -> bool:
+        """Return true when other members have handled the rest."""
+        return await is_processed(self.log, self._group, elsewhere)
 
     async def close(self) -> None:
         """Close the archive and the file of states."""
