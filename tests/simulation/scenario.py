@@ -93,11 +93,11 @@ def draw_scenario(seed: int) -> Scenario:
         archived=rng.random() < 0.12,
         plugged_in=rng.random() < 0.25,
         replayed=rng.random() < 0.1,
-        settings=_draw_settings(rng),
+        settings=_draw_settings(rng, power_cuts),
     )
 
 
-def _draw_settings(rng: random.Random) -> dict[str, Any]:
+def _draw_settings(rng: random.Random, power_cuts: int) -> dict[str, Any]:
     batch_size = rng.choice((4, 8, 12))
     save_every = rng.choice((1, 1, 2, 3))
     final = [{"type": "RoleAdvantageByEnvFormatter"}] if rng.random() < 0.5 else []
@@ -128,7 +128,8 @@ def _draw_settings(rng: random.Random) -> dict[str, Any]:
             "batch_size": batch_size,
             "mini_batch_size": 4,
             "save_every": save_every,
-            "keep_optimizer_states": rng.choice((None, 1, 2)),
+            # A power cut takes back updates. Whoever expects some keeps the states to go on from.
+            "keep_optimizer_states": "all" if power_cuts else rng.choice(("all", 1, 2)),
             "dtype": "float32",
             "num_threads": 1,
         },
