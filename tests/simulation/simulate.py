@@ -23,8 +23,7 @@ from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.runs.recording import finish_run, start_run
 from unstable_stream.streams.fold_sink import FoldSink
 from unstable_stream.streams.snapshots import SnapshotPace
-from unstable_stream.workers import learner as learner_service
-from unstable_stream.workers import rollout
+from unstable_stream.workers import learner_core, rollout
 
 __all__ = ["Outcome", "simulate"]
 
@@ -171,7 +170,7 @@ def _stand_ins(world: World) -> Iterator[None]:
 
     replaced: dict[tuple[Any, str], Any] = {
         **weights_stand_in(),
-        (learner_service, "StandardLearner"): Learner,
+        (learner_core, "StandardLearner"): Learner,
         (rollout, "load_tokenizer"): tokenizer,
         # Snapshots so often that restarts meet them in a short run.
         (FoldSink.__init__, "__kwdefaults__"): {
