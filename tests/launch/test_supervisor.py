@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from unstable_stream.errors import FencedError, ServiceError
-from unstable_stream.launch.supervisor import Progress, Supervisor
+from unstable_stream.launch.supervisor import Progress, Supervisor, pause_s
 
 PROGRAM = (sys.executable, str(Path(__file__).with_name("pretend_service.py")))
 DEADLINE_S = 60.0
@@ -98,6 +98,13 @@ async def test_restarts_of_long_ago_do_not_count(tmp_path: Path) -> None:
     services.start("recovers")  # dies twice
     await asyncio.wait_for(services.wait(["recovers"]), DEADLINE_S)
     assert services.services["recovers"].restarts == 2
+
+
+def test_the_pause_grows_with_deaths_in_quick_succession_alone() -> None:
+    assert pause_s(0.5, []) == 0.5
+    assert pause_s(0.5, [1.0, 30.0]) == 2.0
+    assert pause_s(0.5, [61.0, 300.0, 3000.0]) == 0.5
+    assert pause_s(0.5, [1.0] * 5000) == 10.0
 
 
 async def test_a_killed_service_comes_back(tmp_path: Path) -> None:

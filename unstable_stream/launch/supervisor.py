@@ -18,15 +18,28 @@ from typing import BinaryIO, Final, Protocol
 from unstable_stream.errors import FencedError, ServiceError
 from unstable_stream.launch.last_error import ENDED_SILENTLY, Output, last_error, same_error
 
-__all__ = ["FENCED_STATUS", "Progress", "ServiceProcess", "Supervisor"]
+__all__ = ["FENCED_STATUS", "Progress", "ServiceProcess", "Supervisor", "pause_s"]
 
 FENCED_STATUS: Final = 3
 """Exit status of a service whose place another launcher's service has taken: it is not started again."""
 
 _FULL_DISK_BYTES = 1024 * 1024
 _LONGEST_DELAY_S = 10.0
+_SETTLED_S: Final = 60.0
 _RESTARTS_COUNT_S: Final = 3600.0
 _CRASHES: Final = (signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV)
+
+
+def pause_s(first_s: float, ages_s: Sequence[float]) -> float:
+    """Return the seconds to wait before a service is started again.
+
+    Args:
+        first_s: the shortest pause.
+        ages_s: how long ago its earlier restarts were. Each of the last minute doubles the pause, up to ten
+            seconds. A service that has run for longer comes back at once: what killed it has passed.
+    """
+    doubled = sum(age < _SETTLED_S for age in ages_s)
+    return min(_LONGEST_DELAY_S, first_s * 2.0 ** min(doubled, 10))
 
 
 @dataclass
@@ -87,8 +100,7 @@ class Supervisor:
         environment: see :attr:`environment`.
         progress: what services achieve; ``None``: nothing, so the second of two equal failures ends the run.
         program: the command, which receives the service's name.
-        first_delay_s: seconds before the first restart; each further pause is twice as long, up to ten
-            seconds.
+        first_delay_s: seconds before a restart; see :func:`pause_s`.
         stop_deadline_s: seconds in which a service may drain and commit after SIGTERM before it is killed.
         restarts_count_s: seconds after which a restart is forgotten, so that a run of months is not ended by
             a death now and then.
@@ -193,7 +205,7 @@ class Supervisor:
                 self.failure = failure
                 self._changed.set()
                 return
-            delay = min(_LONGEST_DELAY_S, self._first_delay_s * 2**restarts)
+            delay = pause_s(self._first_delay_s, [now - moment for moment in service.recent_restarts])
             service.restarts += 1
             service.recent_restarts.append(now)
             service.trouble = f"{story}; starting it again ({restarts + 1} of {self._max_restarts})"
