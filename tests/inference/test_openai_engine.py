@@ -17,7 +17,8 @@ KEY = "sk-secret-0123456789"
 KEY_ENV = "TEST_ENDPOINT_KEY"
 SETTINGS = SamplingSettings(max_tokens=12, temperature=0.4, top_p=0.8)
 
-Answer = tuple[int, dict[str, Any]]
+Answer = tuple[int, dict[str, Any] | bytes]
+"""Status, and the object or the bytes of the body."""
 
 
 def _completion(text: str | None) -> Answer:
@@ -41,6 +42,7 @@ class Endpoint:
         self.bodies: list[dict[str, Any]] = []
         self.heads: list[str] = []
         self.url = ""
+        self.content_type = "application/json"
 
     def replies(self, *answers: Answer) -> None:
         """Give these answers in turn, the last one for ever."""
@@ -60,9 +62,9 @@ class Endpoint:
         self.bodies.append(body)
         assert self.answer is not None
         status, content = await self.answer(len(self.bodies) - 1, body)
-        data = json.dumps(content).encode()
+        data = content if isinstance(content, bytes) else json.dumps(content).encode()
         writer.write(
-            f"HTTP/1.1 {status} X\r\ncontent-type: application/json\r\nretry-after-ms: 1\r\n"
+            f"HTTP/1.1 {status} X\r\ncontent-type: {self.content_type}\r\nretry-after-ms: 1\r\n"
             f"connection: close\r\ncontent-length: {len(data)}\r\n\r\n".encode()
             + data
         )
@@ -154,6 +156,20 @@ async def test_slow_endpoints_time_out(endpoint: Endpoint) -> None:
     with pytest.raises(EngineOverloadedError, match=r"no answer within 0\.1 s, after 1 attempts"):
         await _ask(endpoint, timeout_s=0.1, max_retries=0)
     released.set()
+
+
+@pytest.mark.parametrize("kind", ["application/json", "text/html"])
+@pytest.mark.parametrize(
+    "body",
+    [b"<html>a proxy</html>", b"", b"[]", b'"text"', b"null", b'{"choices": [{}]}', b'{"choices": [null]}'],
+)
+async def test_an_answer_that_is_no_completion_is_no_end_of_the_worker(
+    endpoint: Endpoint, body: bytes, kind: str
+) -> None:
+    endpoint.content_type = kind
+    endpoint.replies((200, body))
+    with pytest.raises(EngineOverloadedError, match=r"no chat completion|without any choice"):
+        await _ask(endpoint)
 
 
 async def test_unreachable_and_empty_answers(endpoint: Endpoint) -> None:

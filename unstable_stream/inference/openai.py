@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeGuard
 
 from unstable_stream.errors import ConfigError, EngineError, EngineOverloadedError
 from unstable_stream.inference.engine import ChatReply, SamplingSettings
@@ -82,7 +82,8 @@ class OpenAIEngine:
         ``stop_token_ids`` are ignored: an endpoint knows other tokens.
 
         Raises:
-            EngineOverloadedError: Retries ran out on overload, rate limit, time-out or lost connection.
+            EngineOverloadedError: Retries ran out on overload, rate limit, time-out or lost connection; or
+                the answer is no chat completion.
             EngineError: Refused key, unknown model, bad request.
         """
         async with self._slots:
@@ -106,18 +107,32 @@ class OpenAIEngine:
     async def _ask(self, prompt: str, sampling: SamplingSettings) -> "ChatCompletion":
         import openai
 
+        failure: EngineError
         try:
-            return await self._client.chat.completions.create(
+            answer: object = await self._client.chat.completions.create(
                 model=self._model,
                 messages=[{"role": "user", "content": prompt}],
                 max_tokens=sampling.max_tokens,
                 temperature=sampling.temperature,
                 top_p=sampling.top_p,
             )
+            if _is_completion(answer):
+                return answer
+            failure = self._no_answer(repr(answer)[:200])
         except openai.OpenAIError as error:
             failure = self._translate(error)
+        except ValueError as error:  # called JSON, and is none
+            failure = self._no_answer(str(error))
         # Outside the handler: endpoints echo refused keys, and a chained exception would print that.
         raise failure
+
+    def _no_answer(self, found: str) -> EngineOverloadedError:
+        if self._key_env is not None:
+            found = found.replace(self._client.api_key, "(key)")
+        return EngineOverloadedError(
+            f"{self._model} at {self._base_url} answered with status 200 and no chat completion: {found}; "
+            "a proxy before it may have failed"
+        )
 
     def _translate(self, error: "openai.OpenAIError") -> EngineError:
         import openai
@@ -138,3 +153,15 @@ class OpenAIEngine:
             return EngineOverloadedError(f"{where} answered {status} {attempts}: {reason}")
         remedy = _REMEDIES.get(status, "the request was refused").format(key_env=self._key_env)
         return EngineError(f"{where} answered {status}: {remedy} ({reason})")
+
+
+def _is_completion(answer: object) -> "TypeGuard[ChatCompletion]":
+    """Return whether an answer has the form of its type: the client checks nothing, and passes on text."""
+    from openai.types.chat import ChatCompletion, ChatCompletionMessage
+
+    if not isinstance(answer, ChatCompletion):
+        return False
+    choices: object = answer.choices
+    return not choices or (
+        isinstance(choices, list) and isinstance(getattr(choices[0], "message", None), ChatCompletionMessage)
+    )
