@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 INSTALL := $(BIN)/uv pip install --quiet --python $(BIN)/python --override overrides.txt --constraint constraints.txt
 ARGS ?=
 
-.PHONY: help simulate quickstart smollm2 kafka-up kafka-down train-env dev-env test test-fast lint format types contracts bench gpu-check docs constraints clean
+.PHONY: help chaos simulate quickstart smollm2 kafka-up kafka-down train-env dev-env test test-fast lint format types contracts bench gpu-check docs constraints clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -56,6 +56,9 @@ SEEDS ?= 300
 FROM ?= 0
 simulate: $(VENV)/.dev ## Simulate whole runs under faults (SEEDS=100000 FROM=0 ARGS="--keep-going --jobs 8" …)
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS) --start $(FROM) $(ARGS)
+
+chaos: $(VENV)/.dev ## Kill, stop and starve the processes of real runs, then prove the runs (KILLS=1000 LOG=local|kafka …)
+	$(BIN)/python -m tests.chaos --faults $(or $(KILLS),30) --log $(or $(LOG),local) $(ARGS)
 
 lint: $(VENV)/.dev ## Check style, types and import contracts
 	$(BIN)/ruff check .

@@ -102,3 +102,13 @@ def test_docstrings_begin_with_a_statement_not_with_a_question_word(part: str) -
         and child.value.value.split()[0] in _QUESTIONS
     ]
     assert found == []
+
+
+def test_the_tests_that_prove_a_guarantee_exist() -> None:
+    page = (ROOT / "docs" / "guarantees.md").read_text(encoding="utf-8")
+    named = re.findall(r"\[`(test_\w+)`\]\(\.\./(tests/[\w/]+\.py)\)", page)
+    assert len(named) > 20
+    missing = [
+        name for name, file in named if f"def {name}(" not in (ROOT / file).read_text(encoding="utf-8")
+    ]
+    assert missing == []

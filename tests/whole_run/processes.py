@@ -123,10 +123,12 @@ class LaunchedRun:
         self.seen: dict[int, psutil.Process] = {}
 
     @classmethod
-    def train(cls, data: Path, *overrides: str, log: str = "local") -> "LaunchedRun":
+    def train(
+        cls, data: Path, *overrides: str, log: str = "local", history: History | None = None
+    ) -> "LaunchedRun":
         """A small run from its beginning."""
         flags = [f"--set={override}" for override in (*_SMALL, *overrides)]
-        return cls(data, ["train", str(CONFIG), *flags, "--data", str(data)], log)
+        return cls(data, ["train", str(CONFIG), *flags, "--data", str(data)], log, history)
 
     @classmethod
     def resume(cls, earlier: "LaunchedRun", run_id: str) -> "LaunchedRun":
@@ -174,6 +176,12 @@ class LaunchedRun:
 
     async def kill(self, words: str) -> int:
         """kill -9 the one process below the launcher whose command line has ``words``; return its pid."""
+        process = await self.find(words)
+        process.kill()
+        return int(process.pid)
+
+    async def find(self, words: str) -> psutil.Process:
+        """Return the one process below the launcher whose command line has ``words``, once it is there."""
         matching: list[psutil.Process] = []
 
         def is_there(_: History) -> bool:
@@ -181,9 +189,7 @@ class LaunchedRun:
             return len(matching) == 1
 
         await self.until(f"a process {words!r}", is_there)
-        pid: int = matching[0].pid
-        matching[0].kill()
-        return pid
+        return matching[0]
 
     async def until(self, what: str, condition: Callable[[History], bool]) -> None:
         """Read the log until ``condition`` holds. Fails at the deadline, or if the launcher ends before."""
