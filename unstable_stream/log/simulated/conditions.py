@@ -1,4 +1,4 @@
-"""What lies between a process and a simulated log: waiting, lost requests, lost answers, slow delivery."""
+"""The path between a process and a simulated log: waiting, lost requests, lost answers, slow delivery."""
 
 import asyncio
 from typing import Final, Protocol

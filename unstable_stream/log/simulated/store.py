@@ -1,4 +1,4 @@
-"""What a simulated log keeps: topics, records, committed positions, saved states, epochs of producers.
+"""The content of a simulated log: topics, records, committed positions, saved states, epochs of producers.
 
 ===============  ==========================================  ==========================================
 kept             by                                          may go when
