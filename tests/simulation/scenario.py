@@ -91,7 +91,8 @@ def draw_scenario(seed: int) -> Scenario:
         processor_hosts=rng.choice((1, 1, 2, 3)),
         shared_hosts=rng.random() < 0.3,
         archived=rng.random() < 0.12,
-        plugged_in=rng.random() < 0.25,
+        # After a power cut a plug-in with state refuses to go on until a person resets it.
+        plugged_in=rng.random() < 0.25 and not power_cuts,
         replayed=rng.random() < 0.1,
         settings=_draw_settings(rng, power_cuts),
     )
