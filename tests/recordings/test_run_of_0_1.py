@@ -60,6 +60,7 @@ def test_it_is_verified_whole(recorded: Path) -> None:
         "updates": 3,
         "steps used": 72,
         "checkpoint files": 0,
+        "snapshots": 0,
     }
     assert {check["name"]: check["gone"] for check in report["checks"]}["checkpoint files"] == 3
 

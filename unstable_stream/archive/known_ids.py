@@ -15,6 +15,7 @@ of another DuckDB, whose hash may differ.
 import contextlib
 import os
 import secrets
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -53,7 +54,7 @@ def ids_directory(archive: Path) -> Path:
 
 
 class KnownIds:
-    """The hashes of the ids of all events in an archive."""
+    """The hashes of the ids of all events in an archive. Threads may share it."""
 
     def __init__(self, connection: duckdb.DuckDBPyConnection, archive: Path, archive_id: str) -> None:
         """Read what the files do not cover from the archive, which is held.
@@ -61,6 +62,8 @@ class KnownIds:
         Raises:
             ArchiveError: the files cannot be written.
         """
+        # Of its own: a thread that holds the archive waits for it, and a holder never waits for the archive.
+        self._lock = threading.Lock()
         self._directory = ids_directory(archive)
         self._archive_id = archive_id
         self._memory = KeySet[np.uint64]()
@@ -75,18 +78,19 @@ class KnownIds:
 
     def contains(self, hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
         """Return ``bool[n]``: which of ``hashes`` are known."""
-        found = self._memory.contains(hashes)
         # In order, the searches of one file touch its pages one after the other.
         order = np.argsort(hashes)
         in_order = hashes[order]
-        with _explained(self._directory):
+        with self._lock, _explained(self._directory):
+            found = self._memory.contains(hashes)
             for file in self._files:
                 found[order] |= file.contains(in_order)
         return found
 
     def add(self, hashes: NDArray[np.uint64]) -> None:
         """Add hashes, in memory."""
-        self._memory.add(hashes)
+        with self._lock:
+            self._memory.add(hashes)
 
     def settle(self, connection: duckdb.DuckDBPyConnection, stored: int) -> None:
         """Move what is in memory to files, if it is much.
@@ -98,9 +102,9 @@ class KnownIds:
         Raises:
             ArchiveError: the files cannot be written.
         """
-        if len(self._memory) < _IN_MEMORY or not stored:
-            return
-        with _explained(self._directory):
+        with self._lock, _explained(self._directory):
+            if len(self._memory) < _IN_MEMORY or not stored:
+                return
             self._directory.mkdir(exist_ok=True)
             self._files.append(_write(self._directory, iter([self._memory.merged()])))
             while len(self._files) > 1 and self._files[-2].count < 2 * self._files[-1].count:
@@ -116,8 +120,9 @@ class KnownIds:
 
     def close(self) -> None:
         """Close the files."""
-        for file in self._files:
-            file.close()
+        with self._lock:
+            for file in self._files:
+                file.close()
 
     def _open(self, connection: duckdb.DuckDBPyConnection) -> int:
         """Open the files if they are of this archive; return the number of the first record to add."""

@@ -233,8 +233,8 @@ class ArchiveWriter:
                 stored = _stored_positions(connection)
                 if stored == prepared.based_on:
                     self._insert(connection, prepared)
-                    with self._lock:
-                        self._seen.settle(connection, prepared.first_record + len(prepared.new))
+                    # Not under the lock: whoever prepares holds it, and may be waiting for the file.
+                    self._seen.settle(connection, prepared.first_record + len(prepared.new))
                     break
                 if any(stored.get(where, 0) < offset for where, offset in prepared.based_on.items()):
                     raise ArchiveError(
