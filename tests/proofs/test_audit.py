@@ -346,7 +346,7 @@ def of(kind: type[Event], number: int = 0) -> Callable[[list[Event]], int]:
         (of(LearnerUpdate, 0), "update left out: there is no update 1"),
         (of(LearnerUpdate, 1), "updates missing: the run is completed with 1 of 2"),
         (of(Checkpoint, 0), "checkpoint missing: the initial policy"),
-        (of(Checkpoint, 1), "update and checkpoint differ: update 1 names"),
+        (of(Checkpoint, 1), "checkpoint lost: update 1 names"),
     ],
 )
 def test_a_lost_record_is_found(lost: Callable[[list[Event]], int], problem: str) -> None:
@@ -355,6 +355,13 @@ def test_a_lost_record_is_found(lost: Callable[[list[Event]], int], problem: str
     report = audit(events)
     assert not report.ok
     assert any(line.startswith(problem) for line in report.problems), report.problems
+
+
+def test_a_run_that_was_stopped_may_have_a_checkpoint_that_no_update_names() -> None:
+    events = history()
+    last = of(LearnerUpdate, 1)(events)
+    events[last] = msgspec.structs.replace(events[last], model_uid=None)
+    assert audit(events).problems == ()
 
 
 def _step_again(events: list[Event]) -> Event:
