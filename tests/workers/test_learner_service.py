@@ -425,6 +425,24 @@ async def test_stopped_in_order_and_resumed_it_ends_with_the_same_weights(
     assert weights[-1] == expected_weights[-1]
 
 
+async def test_stopped_before_it_has_read_on_it_forgets_no_step(
+    tmp_path: Path, log: LocalLog, monkeypatch: pytest.MonkeyPatch, uninterrupted: Callable[[int], Result]
+) -> None:
+    settings = config(save_every=3)
+    victim = service(tmp_path, settings)
+    before_training(victim, monkeypatch)
+    with pytest.raises(Killed):
+        await victim.train(log, asyncio.Event())
+    stop = asyncio.Event()
+    stop.set()  # while it trains again what was not saved
+    assert await service(tmp_path, settings).train(log, stop) == 2
+    assert await service(tmp_path, settings).train(log, asyncio.Event()) == UPDATES
+    losses, weights = await curve(log)
+    expected_losses, expected_weights = uninterrupted(3)
+    assert losses == expected_losses
+    assert weights[-1] == expected_weights[-1]
+
+
 async def test_updates_that_are_enough_already_get_their_checkpoint(
     tmp_path: Path, log: LocalLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -168,21 +168,28 @@ class LearnerService:
                 if any(warning.action == "stop" for warning in warnings):
                     break  # the launcher reads the warning too, and stops the run
             await self._note_updates(log)
-            await self._publish_last(producer)
+            await self._publish_last(producer, consumer.positions())
             return self._learner.step
         finally:
             await consumer.close()
             await producer.close()
 
-    async def _publish_last(self, producer: Producer) -> None:
+    async def _publish_last(self, producer: Producer, read: Positions) -> None:
         """Publish the weights of the last update if ``save_every`` left them out.
 
         A resume then trains nothing again, for which steps may be gone from the log; and one that wants no
         more updates has its last checkpoint.
+
+        Args:
+            producer: that of the learner.
+            read: how far the learner has read. One that is stopped soon after a restart may not have come
+                to the last draw again. Then its buffer lacks steps, and what it knows is not saved.
         """
         if self._learner.step == self._saved:
             return
-        checkpoint = await self._save(self._learner.step, self._positions, _now_ms())
+        reached = {str(at): offset for at, offset in read.items()}
+        knows = all(reached.get(name, 0) >= offset for name, offset in self._positions.items())
+        checkpoint = await self._save(self._learner.step, self._positions, _now_ms(), knows=knows)
         async with producer.transaction() as transaction:
             await transaction.append([record_from_event(checkpoint)])
         await self._tidy(checkpoint)
@@ -523,10 +530,15 @@ class LearnerService:
         )
         return update, checkpoint
 
-    async def _save(self, number: int, positions: Mapping[str, int], now_ms: int) -> Checkpoint:
-        """Save the weights after update ``number``; the caller publishes the event."""
+    async def _save(
+        self, number: int, positions: Mapping[str, int], now_ms: int, *, knows: bool = True
+    ) -> Checkpoint:
+        """Save the weights after update ``number``; the caller publishes the event.
+
+        ``knows``: the buffer has all steps up to ``positions``, so that a restart may go on from it.
+        """
         info = await asyncio.to_thread(self._learner.save, positions=positions)
-        if self._buffer.used_ids.by_game:
+        if knows and self._buffer.used_ids.by_game:
             progress = self._progress(number, positions)
             await asyncio.to_thread(write_progress, Path(info.path), progress)
         probe = await asyncio.to_thread(self._learner.probe)

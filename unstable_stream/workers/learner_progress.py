@@ -99,7 +99,11 @@ def read_progress(directory: Path, run_id: str, update: int) -> LearnerProgress 
     path = directory / _FILE
     if not path.is_file():
         return None
-    digest, _, content = path.read_bytes().partition(b"\n")
+    try:
+        digest, _, content = path.read_bytes().partition(b"\n")
+    except OSError as error:
+        _logger.warning("unreadable file ignored: the whole history is read instead", reason=str(error))
+        return None
     if hashlib.sha256(content).hexdigest().encode() != digest:
         _logger.warning("damaged file ignored: the whole history is read instead", path=str(path))
         return None
