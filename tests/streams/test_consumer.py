@@ -11,7 +11,7 @@ import pytest
 from unstable_stream.errors import LogUnavailableError, OffsetOutOfRangeError
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.port import Positions, Record, StoredRecord, TopicPartition, TopicSpec
-from unstable_stream.streams.consumer import Pace, run_consumer
+from unstable_stream.streams.consumer import Pace, is_processed, run_consumer
 
 TOPIC = "numbers"
 ZERO = TopicPartition(TOPIC, 0)
@@ -167,6 +167,13 @@ async def test_it_does_not_end_while_a_partition_is_not_open(log: LocalLog) -> N
     assert not running.done()
     sink.closed.clear()
     await running
+
+
+async def test_records_before_the_start_of_a_group_need_not_be_processed(log: LocalLog) -> None:
+    await fill(log, 3)
+    ends = {at: end for at, end in (await log.end_offsets("numbers")).items() if end}
+    assert not await is_processed(log, "new", ends)
+    assert await is_processed(log, "new", ends, ends)
 
 
 async def test_nothing_for_too_long_on_the_way_to_the_end_is_an_error(log: LocalLog) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.archive.history import made_up_run
 from unstable_stream.archive import query
-from unstable_stream.events import RunFinished, Step
+from unstable_stream.events import RunFinished, RunResumed, Step, event_id
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.port import EventLog, Positions
 from unstable_stream.log.reading import ends_of
@@ -91,6 +91,19 @@ async def test_what_a_group_still_needs_stays_until_its_run_is_over(log: LocalLo
         for each in await expired_records(log, await _ends(log), _now_ms(), ["plug-in/run-b"])
         if each.held_back
     ]
+
+
+async def test_a_group_of_a_run_that_was_resumed_holds_back_again(log: LocalLog) -> None:
+    steps = await log.consumer(["steps"], "plug-in/run-a")
+    await steps.poll(max_records=1)
+    await steps.commit()
+    assert not any(each.held_back for each in await expired_records(log, await _ends(log), _now_ms()))
+    resumed = RunResumed(
+        event_id=event_id("run-a", "run-resumed", 1), run_id="run-a", occurred_at_ms=_now_ms(), resumption=1
+    )
+    await log.append([record_from_event(resumed)])
+    found = await expired_records(log, await _ends(log), _now_ms())
+    assert {each.at.topic for each in found if each.held_back} == {"steps"}
 
 
 async def test_the_archiver_applies_it_while_it_runs(log: LocalLog, tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def back_up(data: Path | str | None, target: Path | str) -> Backup:
     The parts are copied in this order:
 
     1. the archive, while its write lock is held: it may be behind the log, never ahead of it;
-    2. the log and the plug-ins' states, each as of one moment, by SQLite's online backup;
+    2. the states of plug-ins, then the log, each as of one moment, by SQLite's online backup;
     3. the checkpoints: never changed once they are published, so they are linked, or copied to another disk.
 
     Args:
@@ -73,7 +73,8 @@ def back_up(data: Path | str | None, target: Path | str) -> Backup:
             copied = DataDir(partial)
             if place.archive.is_file():
                 copy_archive(place.archive, copied.archive)
-            for file in [place.data.log, *sorted(place.data.root.glob("plugins/*.sqlite"))]:
+            # Like the archive, the states of plug-ins may be behind the log, and never ahead of it.
+            for file in [*sorted(place.data.root.glob("plugins/*.sqlite")), place.data.log]:
                 _copy_database(file, partial / file.relative_to(place.data.root))
             if (code := place.data.root / "code").is_dir():
                 shutil.copytree(code, partial / "code")

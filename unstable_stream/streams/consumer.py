@@ -95,9 +95,12 @@ async def run_consumer(
             await consumer.close()
 
 
-async def is_processed(log: EventLog, group: str, ends: Positions) -> bool:
-    """Return whether a group's committed positions are after all records below ``ends``."""
-    committed = await log.committed_positions(group)
+async def is_processed(log: EventLog, group: str, ends: Positions, starts: Positions | None = None) -> bool:
+    """Return whether a group has committed positions after all records below ``ends``.
+
+    ``starts``: where the group begins in partitions of which it has committed nothing.
+    """
+    committed = {**(starts or {}), **await log.committed_positions(group)}
     behind = {at: end for at, end in ends.items() if committed.get(at, 0) < end}
     return not behind or not await any_record(log, committed, behind)
 

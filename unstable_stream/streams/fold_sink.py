@@ -160,7 +160,10 @@ class FoldSink:
 
     async def may_leave(self, elsewhere: Positions) -> bool:
         """Return true when other hosts have processed the rest."""
-        return await is_processed(self.log, self.group, elsewhere)
+        starts: Positions = {}
+        if self.run_id is not None:
+            starts = await self._folds.starts(self.run_id, {at.topic for at in elsewhere})
+        return await is_processed(self.log, self.group, elsewhere, starts)
 
     async def close(self) -> None:
         """Close all partitions; the next host goes on from the committed positions."""

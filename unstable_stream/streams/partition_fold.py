@@ -225,8 +225,9 @@ class PartitionFold:
             self._not_used(run_id, "it is damaged or of another format")
             return await self._made(run_id, await self._start_of(run_id), None, up_to)
         if self._saved_at is None or state.position > self._saved_at:
-            # It was saved before the group lost its positions, so the run begins anew here.
-            return await self._made(run_id, None, None, up_to)
+            # Saved before the group lost its positions, or newer than the position that could be read: what
+            # comes before this batch is folded again.
+            return await self._made(run_id, state.first, None, up_to)
         return await self._made(run_id, state.first, state, up_to)
 
     async def _start_of(self, run_id: str) -> int:

@@ -14,10 +14,9 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from unstable_stream.events import RunFinished
 from unstable_stream.log.port import EventLog, Positions, TopicPartition, Trimmable
-from unstable_stream.log.reading import events_to_end
 from unstable_stream.log_lines import get_logger
+from unstable_stream.runs.history import read_history
 from unstable_stream.workers.archiver_start import ARCHIVER_GROUP
 
 __all__ = ["Expired", "Retention", "expired_records"]
@@ -79,11 +78,7 @@ async def expired_records(
 async def _needed_by_groups(
     log: EventLog, ignored: Collection[str]
 ) -> dict[TopicPartition, list[tuple[int, str]]]:
-    finished = {
-        event.run_id
-        async for _, event in events_to_end(log, [RunFinished.TOPIC])
-        if isinstance(event, RunFinished)
-    }
+    finished = (await read_history(log)).finished()  # a run that was resumed is none of them
     needed: dict[TopicPartition, list[tuple[int, str]]] = {}
     for group in await log.groups():
         if group in ignored or group.startswith(f"{ARCHIVER_GROUP}-") or group.partition("/")[2] in finished:
