@@ -51,6 +51,7 @@ def test_verify_says_what_was_compared(data: Path) -> None:
     assert [check["name"] for check in report["checks"]] == [
         "steps",
         "ratings",
+        "snapshots",
         "updates",
         "steps used",
         "checkpoint files",

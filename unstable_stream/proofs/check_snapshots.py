@@ -5,6 +5,7 @@ processor fold the run again.
 """
 
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import msgspec
@@ -56,7 +57,6 @@ class SnapshotCheck:
             ends: the ends of the input that is folded; what was saved beyond them is not compared.
             trimmed: the beginning of the input was deleted, so nothing can be compared.
         """
-        digest = digest_of(spec, run.first_config())
         saved: dict[int, list[_Saved]] = defaultdict(list)
         (topic,) = spec.inputs
         for at, end in ends.items():
@@ -67,6 +67,8 @@ class SnapshotCheck:
                 found = None if packed is None or POSITION not in states else unpack_run(packed)
                 if found is None or found.state is None:
                     continue  # without it the run is folded again
+                # Only now: where nothing was saved, a run's own code need not be loaded.
+                digest = digest_of(spec, run.first_config())
                 if trimmed or found.digest != digest or found.position > end:
                     check.gone += 1
                 else:
@@ -81,11 +83,11 @@ class SnapshotCheck:
         while due and due[-1].run.position <= offset:
             self._compare(due.pop(), processor)
 
-    def finish(self, processors: dict[int, Processor], make: Processor) -> None:
-        """Compare the rest: all records have been folded. ``make``: one that has folded nothing."""
+    def finish(self, processors: dict[int, Processor], make: Callable[[], Processor]) -> None:
+        """Compare the rest: all records have been folded. ``make`` returns one that has folded nothing."""
         for partition, due in self._saved.items():
             while due:
-                self._compare(due.pop(), processors.get(partition, make))
+                self._compare(due.pop(), processors.get(partition) or make())
 
     def _compare(self, saved: _Saved, processor: Processor) -> None:
         if not isinstance(processor, KeepsState):

@@ -136,7 +136,7 @@ async def _fold(
             check.expect(
                 Expected(output.event_id, digest(body), partial(bytes, body), str(record), due, output.key)
             )
-    saved.finish(processors, make())
+    saved.finish(processors, make)
 
 
 def _body(record: StoredRecord) -> bytes:
