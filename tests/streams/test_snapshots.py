@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from tests.reward_transformations.trajectories import RUN
 from tests.streams.doomed_host import RATINGS, REWARDS, make_ratings, make_rewards
@@ -296,18 +297,18 @@ class _Untold(FinalRewardTransform):
         return {seat: reward / self.games for seat, reward in x.items()}
 
 
-async def test_a_processor_that_cannot_be_saved_is_folded_from_its_beginning(
-    log: LocalLog, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_a_processor_that_cannot_be_saved_is_folded_from_its_beginning(log: LocalLog) -> None:
     def make() -> RewardProcessor:
         return RewardProcessor(RUN, lambda: ComposeFinalRewardTransforms([_Untold()]))
 
     await log.append(games(0, 12))
     counter = _Counter(lambda run_id: make())
-    await _drain(log, counter.spec(REWARDS), pace=OFTEN)
+    with capture_logs() as said:
+        await _drain(log, counter.spec(REWARDS), pace=OFTEN)
     ours = len([e for e in await events(log, "trajectories") if e.run_id == RUN])
     assert counter.given() == ours
-    assert "_Untold changes its attributes and has no state()" in capsys.readouterr().err
+    reasons = [str(line["reason"]) for line in said if line["log_level"] == "warning"]
+    assert any("_Untold changes its attributes and has no state()" in reason for reason in reasons)
     await log.append(games(12, 12))
     counter = _Counter(lambda run_id: make())
     await _drain(log, counter.spec(REWARDS), pace=OFTEN)
