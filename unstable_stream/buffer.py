@@ -81,7 +81,8 @@ class StepBuffer:
         seed: together with the update number and the step ids, it decides every choice of ``random``.
         max_staleness: the most policy versions between a step and fully on-policy training, in which update
             ``u`` trains on version ``u - 1``; ``None``: no limit.
-        used: the steps used before; default: none.
+        by_game: whether outcomes will be told (:meth:`finish_game`), so that memory does not grow with the
+            number of games.
 
     Raises:
         LearnerError: the size is below 1, or the staleness is negative.
@@ -95,7 +96,7 @@ class StepBuffer:
         seed: int = 0,
         max_staleness: int | None = None,
         *,
-        used: UsedIds | None = None,
+        by_game: bool = False,
     ) -> None:
         if max_buffer_size < 1:
             raise LearnerError(f"max_buffer_size is {max_buffer_size}; expected at least 1")
@@ -110,7 +111,7 @@ class StepBuffer:
         # eviction does not matter: the lowest ranks of a union stay the same.
         self._slack = max(64, max_buffer_size // 8)
         self._stopped = False
-        self._given = used
+        self._by_game = by_game
         self.clear()
 
     def clear(self) -> None:
@@ -119,7 +120,7 @@ class StepBuffer:
         self._columns = np.empty(_MIN_CAPACITY, dtype=_COLUMNS)
         self._slot_of: dict[bytes, int] = {}
         self._overflow: dict[bytes, Step] = {}
-        self._used = self._given or UsedIds()
+        self._used = UsedIds(by_game=self._by_game)
 
     def add(self, step: Step) -> None:
         """Fold one step; ignore a step that is already pending, used or dropped."""

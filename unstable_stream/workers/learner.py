@@ -106,7 +106,7 @@ class LearnerService:
             strategy=config.buffer.strategy,
             seed=config.seed,
             max_staleness=config.buffer.max_staleness,
-            used=UsedIds(by_game=plays),
+            by_game=plays,
         )
         self._log_id = ""
         self._places: dict[str, Place] = {}

@@ -23,6 +23,8 @@ from unstable_stream.log_lines import get_logger
 __all__ = ["LearnerProgress", "Place", "read_progress", "write_progress"]
 
 _FILE: Final = "progress.json"
+_FORMAT: Final = 1
+"""To be raised when the content changes, also that of ``used`` or ``watch``."""
 _logger = get_logger(__name__)
 
 
@@ -36,6 +38,7 @@ class Place(msgspec.Struct, frozen=True, array_like=True):
 class LearnerProgress(msgspec.Struct, frozen=True, kw_only=True):
     """The content of the file."""
 
+    format: int = _FORMAT
     run_id: str
     log_id: str
     """The log that the offsets belong to."""
@@ -111,5 +114,8 @@ def read_progress(directory: Path, run_id: str, update: int) -> LearnerProgress 
         progress = msgspec.json.decode(content, type=LearnerProgress)
     except msgspec.ValidationError as error:
         _logger.warning("file of another version ignored", path=str(path), reason=str(error))
+        return None
+    if progress.format != _FORMAT:
+        _logger.warning("file of another version ignored", path=str(path), format=progress.format)
         return None
     return progress if (progress.run_id, progress.update) == (run_id, update) else None

@@ -29,6 +29,8 @@ from unstable_stream.events.id_sets import IndexSet
 from unstable_stream.log.port import EventLog, Positions
 from unstable_stream.log.reading import events_to_end, read_to_end
 from unstable_stream.reward_transformations import RewardProcessor, expected_step_ids
+from unstable_stream.runs.history import read_history
+from unstable_stream.runs.starts import recorded_starts, run_events
 from unstable_stream.streams.fold_sink import group_of
 
 __all__ = ["expired", "lost_steps"]
@@ -44,7 +46,7 @@ async def lost_steps(
     filter_opponent_invalid: bool,
     used: Callable[[int, Sequence[str]], set[str]],
 ) -> list[str]:
-    """Return the ids of the run's steps that have expired unused, sorted; read nothing if none were deleted.
+    """Return the ids of the run's steps that have expired unused, sorted; read little if none were deleted.
 
     Args:
         log: the event log.
@@ -52,11 +54,14 @@ async def lost_steps(
         filter_opponent_invalid: as in the configuration of the collector.
         used: returns which of these step ids, all of the game of this index, an update has used.
     """
-    if not any((await log.beginning_offsets(Step.TOPIC)).values()):
-        return []
+    run = (await read_history(log)).runs.get(run_id)
+    starts = recorded_starts(run.began if run else None, await log.log_id(), (Step.TOPIC,))
+    kept = await log.beginning_offsets(Step.TOPIC)
+    if not any(first > starts.get(at, 0) for at, first in kept.items()):
+        return []  # all that was deleted is from before this run
     missing: dict[str, list[str]] = {}
     seen = IndexSet()
-    async with aclosing(events_to_end(log, (GameOutcome.TOPIC,), run_id=run_id)) as outcomes:
+    async with aclosing(run_events(log, (GameOutcome.TOPIC,), run_id)) as outcomes:
         async for _, event in outcomes:
             # Of a game that two workers finished, the first outcome counts.
             if not isinstance(event, GameOutcome) or event.split != "train" or not seen.add(event.game_index):
