@@ -7,6 +7,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/uv pip install --quiet --python $(BIN)/python --override overrides.txt --constraint constraints.txt
 ARGS ?=
+# Every process of a run loads torch and more. Without Python's compiled files that takes twice as long.
+unexport PYTHONDONTWRITEBYTECODE
+# Several tests at a time where each is small, one at a time where one fills the machine. 5: none was selected.
+PYTEST = $(BIN)/python -m pytest
+SMALL_TESTS = $(PYTEST) -m 'not slow' --numprocesses logical --maxprocesses 4 --dist loadscope $(ARGS)
+LARGE_TESTS = $(PYTEST) -m slow $(ARGS)
 
 .PHONY: help chaos simulate quickstart smollm2 kafka-up kafka-down train-env dev-env test test-fast lint format types contracts bench gpu-check docs constraints clean
 
@@ -47,10 +53,11 @@ kafka-down: ## Stop it; its data is kept (ARGS=--delete removes it)
 	$(PYTHON) infra/kafka/brokers.py down $(ARGS)
 
 test: $(VENV)/.dev ## Run all tests (ARGS="-k buffer" …)
-	$(BIN)/python -m pytest $(ARGS)
+	$(SMALL_TESTS) || test $$? = 5
+	$(LARGE_TESTS) || test $$? = 5
 
 test-fast: $(VENV)/.dev ## Run the tests that start no Ray, no vLLM and no whole run
-	$(BIN)/python -m pytest -m 'not slow' $(ARGS)
+	$(SMALL_TESTS)
 
 SEEDS ?= 300
 FROM ?= 0
