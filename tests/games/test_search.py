@@ -47,7 +47,9 @@ def random_position(board: Board, moves: int, seed: int) -> tuple[int, int]:
     return own, other
 
 
-@pytest.mark.parametrize("board", [TakBoard(3), TakBoard(4), ConnectFourBoard(4, 4)], ids=repr)
+@pytest.mark.parametrize(
+    "board", [TakBoard(3), TakBoard(4), ConnectFourBoard(4, 4)], ids=["tak-3", "tak-4", "connect-four-4"]
+)
 def test_pruning_changes_nothing(board: Board) -> None:
     for seed in range(12):
         own, other = random_position(board, 4 + seed % 5, seed)
