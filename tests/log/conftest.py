@@ -1,15 +1,18 @@
 """Adapters under contract: ``event_log`` is opened on each of them in turn."""
 
+import secrets
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from aiokafka import AIOKafkaProducer
 
 from tests.log.harness import LogHarness
 from unstable_stream.log.kafka.log import KafkaLog
 from unstable_stream.log.local import consumer as local_consumer
 from unstable_stream.log.local.log import LocalLog
-from unstable_stream.log.port import EventLog
+from unstable_stream.log.port import EventLog, TopicPartition
 from unstable_stream.log.simulated import SimulatedLog, SimulatedStore
 
 
@@ -29,10 +32,37 @@ async def harness(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
         return SimulatedLog(store)
 
     adapters = {"local": open_local, "simulated": open_simulated, "kafka": open_kafka}
-    harness = LogHarness(adapters[request.param])
+
+    @asynccontextmanager
+    async def hold_back_simulated(topic: str) -> AsyncIterator[None]:
+        store.hold_back(TopicPartition(topic, 0))
+        yield
+        store.let_go(TopicPartition(topic, 0))
+
+    @asynccontextmanager
+    async def hold_back_kafka(topic: str) -> AsyncIterator[None]:
+        async with foreign_transaction(request.getfixturevalue("kafka_bootstrap"), topic):
+            yield
+
+    holding = {"simulated": hold_back_simulated, "kafka": hold_back_kafka}
+    harness = LogHarness(adapters[request.param], holding.get(request.param))
     await harness.open()
     yield harness
     await harness.close()
+
+
+@asynccontextmanager
+async def foreign_transaction(bootstrap: str, topic: str, partition: int = 0) -> AsyncIterator[None]:
+    """Another program's transaction with a record in a partition, aborted at the end."""
+    producer = AIOKafkaProducer(
+        bootstrap_servers=bootstrap, transactional_id=f"foreign-{secrets.token_hex(4)}"
+    )
+    await producer.start()
+    await producer.begin_transaction()
+    await producer.send_and_wait(topic, b"never", key=b"k", partition=partition)
+    yield
+    await producer.abort_transaction()
+    await producer.stop()
 
 
 @pytest.fixture

@@ -1,8 +1,10 @@
 """What the contract suite needs of an adapter under test, and how tests wait: on conditions, not on time."""
 
 import asyncio
+import contextlib
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 
 from unstable_stream.log.port import Consumer, EventLog, Record, StoredRecord, TopicPartition, TopicSpec
@@ -21,6 +23,8 @@ class LogHarness:
 
     open_log: Callable[[], Awaitable[EventLog]]
     """Opens another handle on the store, as another process would."""
+    hold_back: Callable[[str], AbstractAsyncContextManager[None]] | None = None
+    """Leaves a transaction open in partition 0 of a topic; ``None``: the log stores nothing uncommitted."""
     opened: list[EventLog] = field(default_factory=list)
 
     async def open(self) -> EventLog:
@@ -38,6 +42,15 @@ class LogHarness:
     def group(self) -> str:
         """Return the name of a group nobody else uses."""
         return f"group-{secrets.token_hex(6)}"
+
+    @contextlib.asynccontextmanager
+    async def open_transaction(self, topic: str) -> AsyncIterator[bool]:
+        """Leave a transaction of another producer open in partition 0; yield whether the log can have one."""
+        if self.hold_back is None:
+            yield False
+            return
+        async with self.hold_back(topic):
+            yield True
 
     async def close(self) -> None:
         for log in self.opened:

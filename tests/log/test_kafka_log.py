@@ -14,6 +14,7 @@ from aiokafka.errors import ProducerFenced
 from aiokafka.partitioner import DefaultPartitioner
 from aiokafka.structs import TopicPartition as KafkaPartition
 
+from tests.log.conftest import foreign_transaction
 from tests.log.harness import DEADLINE_S, read, records
 from unstable_stream.errors import (
     EventLogError,
@@ -24,6 +25,7 @@ from unstable_stream.errors import (
 )
 from unstable_stream.log.kafka.log import KafkaLog
 from unstable_stream.log.kafka.sending import Sender
+from unstable_stream.log.kafka.states import STATES
 from unstable_stream.log.partitioner import partition_for_key
 from unstable_stream.log.port import Record, TopicPartition, TopicSpec
 
@@ -169,6 +171,24 @@ async def test_an_open_transaction_holds_readers_back_until_it_times_out(
     assert [r.value for r in await read(await log.consumer([topic]), 1)] == [b"behind"]
     with contextlib.suppress(ProducerFenced):  # the brokers gave its transaction up
         await killed.stop()
+
+
+async def test_saved_states_are_the_newest_ones_behind_an_open_transaction(
+    log: KafkaLog, kafka_bootstrap: str
+) -> None:
+    scope = f"scope-{secrets.token_hex(6)}"
+    producer = await log.producer(scope)
+    async with producer.transaction() as transaction:
+        await transaction.save(scope, {"a": b"old"})
+    partition = partition_for_key(scope, STATES.partitions)
+    async with foreign_transaction(kafka_bootstrap, STATES.name, partition):
+        async with producer.transaction() as transaction:
+            await transaction.save(scope, {"a": b"new"})
+        loading = asyncio.create_task(log.saved(scope))
+        done, _ = await asyncio.wait({loading}, timeout=0.5)
+        assert not done
+    async with asyncio.timeout(DEADLINE_S):
+        assert await loading == {"a": b"new"}
 
 
 async def test_altering_a_topic_leaves_its_other_settings(log: KafkaLog, kafka_bootstrap: str) -> None:

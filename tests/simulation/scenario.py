@@ -39,6 +39,8 @@ class Scenario:
     power_cuts: int
     clock_jumps: int
     compactions: int
+    open_transactions: int
+    """How often a transaction of another producer stays open in a topic, for up to 70 s."""
     expired_steps: int
     """How often retention deletes old records of ``steps``."""
     orphans: float
@@ -85,6 +87,7 @@ def draw_scenario(seed: int) -> Scenario:
         power_cuts=power_cuts,
         clock_jumps=rng.randint(1, 4) if rng.random() < 0.3 else 0,
         compactions=rng.randint(1, 4) if like_kafka else 0,
+        open_transactions=_open_transactions(seed) if like_kafka else 0,
         expired_steps=0,
         orphans=rng.choice((0.0, 0.5, 1.0)),
         faults_s=rng.choice((5.0, 20.0, 60.0)),
@@ -96,6 +99,11 @@ def draw_scenario(seed: int) -> Scenario:
         replayed=rng.random() < 0.1,
         settings=_draw_settings(rng, power_cuts),
     )
+
+
+def _open_transactions(seed: int) -> int:
+    rng = random.Random(f"{seed}/open transactions")
+    return rng.randint(5, 30) if rng.random() < 0.3 else 0
 
 
 def _draw_settings(rng: random.Random, power_cuts: int) -> dict[str, Any]:

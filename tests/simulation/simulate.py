@@ -121,6 +121,9 @@ async def _run(world: World, directory: Path) -> None:
         for task in (*running.values(), torment):
             task.cancel()
     world.kill_all("the run is over")
+    for topic in world.store.topics:
+        for at in world.store.partitions(topic):
+            world.store.let_go(at)
     report = await check_all(world, log, data)
     world.note(report)
 

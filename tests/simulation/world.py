@@ -256,6 +256,7 @@ class World:
             ["power cut"] * scenario.power_cuts
             + ["clock jump"] * scenario.clock_jumps
             + ["compaction"] * scenario.compactions
+            + ["open transaction"] * scenario.open_transactions
             + ["expired steps"] * scenario.expired_steps
         )
         plan = sorted((rng.uniform(0.5, scenario.faults_s), kind) for kind in kinds)
@@ -291,6 +292,14 @@ class World:
 
     def _compaction(self, services: list[Service]) -> None:
         self.note("compaction of", self.store.compact(), "records", fault="compaction")
+
+    def _open_transaction(self, services: list[Service]) -> None:
+        topic = self.rng.choice(sorted(self.store.topics))
+        lasts_s = 70 * self.rng.random() ** 2
+        self.note("open transaction in", topic, f"{lasts_s:.2f} s", fault="open transaction")
+        for at in self.store.partitions(topic):
+            self.store.hold_back(at)
+            self.loop.call_later(lasts_s, self.store.let_go, at, context=self.outside)
 
     def _expired_steps(self, services: list[Service]) -> None:
         for at in self.store.partitions("steps"):

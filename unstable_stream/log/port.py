@@ -202,7 +202,14 @@ class EventLog(Protocol):
         """Return the offset of the first retained record of each partition."""
 
     async def end_offsets(self, topic: str) -> Positions:
-        """Return the offset after the last committed record of each partition."""
+        """Return the offset after the last record of each partition that readers can see now."""
+
+    async def high_watermarks(self, topic: str) -> Positions:
+        """Return the offset after the last record of each partition, seen or not: at least the end.
+
+        On Kafka an open transaction holds back all records behind it, also committed ones of other producers.
+        :func:`~unstable_stream.log.reading.settled_ends` waits for them.
+        """
 
     async def offsets_for_time(self, topic: str, timestamp_ms: int) -> Positions:
         """Return the first offset with a timestamp at or after the given one, for each partition; the end if

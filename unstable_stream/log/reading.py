@@ -5,12 +5,13 @@ compaction), so the consumer's position shows the end, never a count. A record t
 with a warning that names its position; the archiver sets it aside.
 """
 
+import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Final, Self, TypeAlias
 
-from unstable_stream.errors import EventError, EventLogError
+from unstable_stream.errors import EventError, EventLogError, LogUnavailableError
 from unstable_stream.events import Event
 from unstable_stream.log.port import Consumer, EventLog, Positions, StoredRecord, TopicPartition
 from unstable_stream.log.records import event_from_record, source_header
@@ -22,12 +23,14 @@ __all__ = [
     "any_record",
     "ends_of",
     "events_to_end",
+    "high_watermarks_of",
     "read_on",
     "read_record",
     "read_tail",
     "read_to_end",
     "readable_event",
     "readable_events",
+    "settled_ends",
 ]
 
 Progress: TypeAlias = Callable[[int, int], None]
@@ -35,6 +38,8 @@ Progress: TypeAlias = Callable[[int, int], None]
 
 _BATCH_RECORDS: Final = 2000
 _WAIT_S: Final = 0.2  # records below the end exist already, so a longer wait gains nothing
+_PATIENCE_S: Final = 120.0
+"""Our transactions time out after 60 s, and brokers look for such ones every 10 s."""
 
 _logger = get_logger(__name__)
 
@@ -49,6 +54,52 @@ async def ends_of(log: EventLog, topics: Iterable[str]) -> dict[TopicPartition, 
     for topic in topics:
         ends |= await log.end_offsets(topic)
     return ends
+
+
+async def high_watermarks_of(log: EventLog, topics: Iterable[str]) -> dict[TopicPartition, int]:
+    """Return the high watermark of every partition of these topics.
+
+    Raises:
+        UnknownTopicError: a topic does not exist.
+    """
+    marks: dict[TopicPartition, int] = {}
+    for topic in topics:
+        marks |= await log.high_watermarks(topic)
+    return marks
+
+
+async def settled_ends(
+    log: EventLog, topics: Iterable[str], *, patience_s: float = _PATIENCE_S
+) -> dict[TopicPartition, int]:
+    """Return the present ends once all records that are in the log now can be read, for restoring state.
+
+    On Kafka the records behind another producer's open transaction cannot be read yet, though they were
+    acknowledged. A service that restores its state without them would repeat what they say, or contradict it.
+
+    Raises:
+        UnknownTopicError: a topic does not exist.
+        LogUnavailableError: a transaction was still open after ``patience_s``.
+    """
+    wanted = await high_watermarks_of(log, topics)
+    now = asyncio.get_running_loop().time
+    begun, pause_s = now(), _WAIT_S
+    while True:
+        ends = await ends_of(log, dict.fromkeys(at.topic for at in wanted))
+        behind = {at: ends[at] for at, mark in wanted.items() if ends[at] < mark}
+        if not behind:
+            return ends
+        held = ", ".join(f"{at}@{end}" for at, end in sorted(behind.items()))
+        if now() - begun >= patience_s:
+            raise LogUnavailableError(
+                f"a transaction of another producer is open at {held} since more than {patience_s:g} s, and "
+                "records behind it are needed to restore what this service knew. Brokers abort it after its "
+                "producer's transaction time-out; find it with kafka-transactions.sh find-hanging, end it "
+                "with kafka-transactions.sh abort, and start again"
+            )
+        if pause_s == _WAIT_S:
+            _logger.info("waiting for another producer's open transaction", at=held)
+        await asyncio.sleep(pause_s)
+        pause_s = min(1.0, 2 * pause_s)
 
 
 async def read_on(

@@ -54,10 +54,12 @@ async def run_starts(log: EventLog, run_id: str, topics: Sequence[str]) -> Posit
 
 
 async def run_events(
-    log: EventLog, topics: Sequence[str], run_id: str
+    log: EventLog, topics: Sequence[str], run_id: str, ends: Positions | None = None
 ) -> AsyncGenerator[tuple[StoredRecord, Event], None]:
-    """Yield the present events of a run, each with its record, from the run's start on."""
+    """Yield the events of a run, each with its record, from its start up to ``ends``, by default the present
+    ends.
+    """
     starts = await run_starts(log, run_id, topics)
-    async with aclosing(events_to_end(log, topics, run_id=run_id, starts=starts)) as events:
+    async with aclosing(events_to_end(log, topics, run_id=run_id, starts=starts, ends=ends)) as events:
         async for record, event in events:
             yield record, event

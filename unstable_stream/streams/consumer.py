@@ -20,7 +20,7 @@ from typing import Final
 
 from unstable_stream.errors import EventLogError, LogUnavailableError, OffsetOutOfRangeError
 from unstable_stream.log.port import Consumer, EventLog, Positions, StoredRecord, TopicPartition
-from unstable_stream.log.reading import any_record, ends_of
+from unstable_stream.log.reading import any_record, ends_of, high_watermarks_of
 from unstable_stream.log_lines import get_logger
 from unstable_stream.streams.sink import Sink
 
@@ -132,7 +132,7 @@ class _Loop:
         ready, moved_at = False, _now()
         while not self.stop.is_set() or self.drain:
             if self.stop.is_set() and ends is None:
-                ends, moved_at = await ends_of(self.log, self.topics), _now()
+                ends, moved_at = await high_watermarks_of(self.log, self.topics), _now()
             records = await self._gather(_DRAIN_S if ends is not None else self.pace.wait_s)
             await self._go_to(await self.sink.process(records, self.consumer.positions()))
             if self.stop.is_set() and not self.drain:

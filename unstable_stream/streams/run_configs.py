@@ -10,7 +10,7 @@ from collections.abc import Collection
 from unstable_stream.errors import EventError
 from unstable_stream.events import RunStarted
 from unstable_stream.log.port import Consumer, EventLog, Positions
-from unstable_stream.log.reading import read_on, readable_events
+from unstable_stream.log.reading import read_on, readable_events, settled_ends
 from unstable_stream.runs.code import find_code
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.history import RunHistory
@@ -36,7 +36,8 @@ class RunDirectory:
         async with self._reading:
             if self._history.runs.keys() >= set(run_ids):
                 return  # another partition asked at the same time and has read it
-            ends = await self._event_log.end_offsets(RunStarted.TOPIC)
+            # Its start may lie behind an open transaction of another producer, unlike its other events.
+            ends = await settled_ends(self._event_log, (RunStarted.TOPIC,))
             if self._consumer is None:
                 self._consumer = await self._event_log.consumer([RunStarted.TOPIC])
             async for records in read_on(self._consumer, ends):

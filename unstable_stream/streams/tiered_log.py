@@ -131,6 +131,9 @@ class TieredLog:
     async def end_offsets(self, topic: str) -> Positions:
         return await self._event_log.end_offsets(topic)
 
+    async def high_watermarks(self, topic: str) -> Positions:
+        return await self._event_log.high_watermarks(topic)
+
     async def offsets_for_time(self, topic: str, timestamp_ms: int) -> Positions:
         """Return the first offset at or after a time, in the archive or in the log."""
         begins = await self._event_log.beginning_offsets(topic)

@@ -45,9 +45,9 @@ GROUP: Final = ARCHIVER_GROUP
 
 _MAX_BATCH_BYTES: Final = 64 * 1024 * 1024
 """Bytes of record values. A batch takes about four times this in memory while it is built."""
-_PATIENCE_S: Final = 30.0
-"""Seconds without a record that are allowed after a stop: the group may be in a rebalance, or brokers may
-move.
+_PATIENCE_S: Final = 120.0
+"""Seconds without a record that are allowed after a stop: the group may be in a rebalance, brokers may
+move, and an open transaction holds records back until brokers abort it.
 """
 _READERS_TURN_S: Final = 0.03
 

@@ -32,7 +32,7 @@ from unstable_stream.events import (
 )
 from unstable_stream.inference.engine import Adapter
 from unstable_stream.log.port import Consumer, EventLog, Producer
-from unstable_stream.log.reading import ends_of, read_on, readable_events
+from unstable_stream.log.reading import read_on, readable_events, settled_ends
 from unstable_stream.log.records import record_from_event
 from unstable_stream.log_lines import get_logger
 from unstable_stream.runs.config import RunConfig
@@ -132,7 +132,7 @@ class Collector:
 
     async def _restore(self, log: EventLog, consumer: Consumer) -> None:
         await consumer.seek(await run_starts(log, self._run_id, _TOPICS))
-        async for records in read_on(consumer, await ends_of(log, _TOPICS)):
+        async for records in read_on(consumer, await settled_ends(log, _TOPICS)):
             self._apply(list(readable_events(records)))
         self._abandoned_in_a_row = 0
         unfinished = list(self._schedule.in_flight.values())

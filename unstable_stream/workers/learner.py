@@ -54,7 +54,7 @@ from unstable_stream.learners import (
     remove_attempts,
 )
 from unstable_stream.log.port import Consumer, EventLog, Positions, Producer, StoredRecord, TopicPartition
-from unstable_stream.log.reading import read_to_end, readable_event
+from unstable_stream.log.reading import read_to_end, readable_event, settled_ends
 from unstable_stream.log.records import record_from_event
 from unstable_stream.log_lines import get_logger
 from unstable_stream.reward_transformations import build_sampling, expected_step_ids
@@ -225,7 +225,8 @@ class LearnerService:
         newest: Checkpoint | None = None
         published: dict[int, str] = {}
         found = await asyncio.to_thread(attempts, self._learner.ckpt_root)
-        async for _, event in run_events(log, (Checkpoint.TOPIC,), self._run_id):
+        ends = await settled_ends(log, (Checkpoint.TOPIC,))
+        async for _, event in run_events(log, (Checkpoint.TOPIC,), self._run_id, ends):
             if isinstance(event, Checkpoint):
                 if newest is None or event.iteration > newest.iteration:
                     newest = event
@@ -276,8 +277,9 @@ class LearnerService:
         else:
             starts_of_needed = starts
         updates: dict[int, LearnerUpdate] = {}
-        reading = read_to_end(log, (LearnerUpdate.TOPIC,), run_id=self._run_id, starts=updates_at)
-        async for record in reading:
+        topics = (LearnerUpdate.TOPIC,)
+        ends = await settled_ends(log, topics)
+        async for record in read_to_end(log, topics, run_id=self._run_id, starts=updates_at, ends=ends):
             event = readable_event(record)
             if event is None or event.run_id != self._run_id:
                 continue

@@ -12,7 +12,7 @@ its way is never taken for an expired one: outcomes, then the processor's positi
 after it, and the steps at last.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from typing import Final
 
@@ -26,8 +26,8 @@ from unstable_stream.events import (
     event_id,
 )
 from unstable_stream.events.id_sets import IndexSet
-from unstable_stream.log.port import EventLog, Positions
-from unstable_stream.log.reading import events_to_end, read_to_end
+from unstable_stream.log.port import EventLog, Positions, StoredRecord
+from unstable_stream.log.reading import events_to_end, read_to_end, settled_ends
 from unstable_stream.reward_transformations import RewardProcessor, expected_step_ids
 from unstable_stream.runs.history import read_history
 from unstable_stream.runs.starts import recorded_starts, run_events
@@ -75,7 +75,7 @@ async def lost_steps(
         await _leave_out_unshaped(log, run_id, missing)
     lost = {step for steps in missing.values() for step in steps}
     if lost:
-        async with aclosing(read_to_end(log, (Step.TOPIC,), run_id=run_id)) as records:
+        async with aclosing(await _settled(log, Step.TOPIC, run_id)) as records:
             async for record in records:
                 lost.discard(record.headers.get("ce_id", b"").decode())
     return sorted(lost)
@@ -85,13 +85,22 @@ async def _leave_out_unshaped(log: EventLog, run_id: str, missing: dict[str, lis
     """Take out the trajectories that the reward processor has not processed yet, or has set aside."""
     groups = [group_of(RewardProcessor.name, run) for run in (run_id, None)]
     starts = await _processed(log, groups)
-    async with aclosing(read_to_end(log, (Trajectory.TOPIC,), run_id=run_id, starts=starts)) as records:
+    async with aclosing(await _settled(log, Trajectory.TOPIC, run_id, starts)) as records:
         async for record in records:
             missing.pop(record.headers.get("ce_id", b"").decode(), None)
-    async with aclosing(events_to_end(log, (RecordRejected.TOPIC,))) as letters:
+    topics = (RecordRejected.TOPIC,)
+    async with aclosing(events_to_end(log, topics, ends=await settled_ends(log, topics))) as letters:
         async for _, event in letters:
             if isinstance(event, RecordRejected) and event.consumer in groups:
                 missing.pop(event.record_headers.get("ce_id", b"").decode(), None)
+
+
+async def _settled(
+    log: EventLog, topic: str, run_id: str, starts: Positions | None = None
+) -> AsyncGenerator[StoredRecord, None]:
+    """Return all records: one behind an open transaction must not be taken for one that has expired."""
+    ends = await settled_ends(log, (topic,))
+    return read_to_end(log, (topic,), run_id=run_id, starts=starts, ends=ends)
 
 
 async def _processed(log: EventLog, groups: Sequence[str]) -> Positions:

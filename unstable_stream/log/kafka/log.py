@@ -172,8 +172,12 @@ class KafkaLog:
         return await self._use().offsets.beginning(await self._partitions(topic))
 
     async def end_offsets(self, topic: str) -> Positions:
-        """Return the offset after the last committed record and its transaction marker, by partition."""
+        """Return the last stable offsets: no reader goes beyond the first open transaction."""
         return await self._use().offsets.end(await self._partitions(topic))
+
+    async def high_watermarks(self, topic: str) -> Positions:
+        """Return the offset after the last record of each partition, in an open transaction or behind it."""
+        return await self._use().offsets.high_watermark(await self._partitions(topic))
 
     async def offsets_for_time(self, topic: str, timestamp_ms: int) -> Positions:
         """Return the first offset with a timestamp at or after the given one, for each partition; the end if

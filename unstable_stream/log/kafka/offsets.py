@@ -3,6 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 
+from aiokafka import AIOKafkaConsumer
 from aiokafka.structs import TopicPartition as KafkaPartition
 
 from unstable_stream.errors import OffsetOutOfRangeError
@@ -14,15 +15,19 @@ __all__ = ["KafkaOffsets"]
 
 
 class KafkaOffsets:
-    """Looks up offsets of whole partitions; only committed records count."""
+    """Looks up offsets of whole partitions."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._reader = Lazy(lambda: open_reader(cluster), stop_reader)
+        self._uncommitted = Lazy(
+            lambda: open_reader(cluster, isolation_level="read_uncommitted"), stop_reader
+        )
 
     async def close(self) -> None:
-        """Close the connection."""
+        """Close the connections."""
         await self._reader.close()
+        await self._uncommitted.close()
 
     async def beginning(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the offset of the first retained record of each partition."""
@@ -32,8 +37,17 @@ class KafkaOffsets:
         return {at: found[at] for at in partitions}
 
     async def end(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the offset after the last committed record and its transaction marker, by partition."""
-        reader = await self._reader.get()
+        """Return the last stable offset of each partition: committed records behind it cannot be read yet."""
+        return await self._end(self._reader, partitions)
+
+    async def high_watermark(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the offset after the last record of each partition, whatever transaction it is in."""
+        return await self._end(self._uncommitted, partitions)
+
+    async def _end(
+        self, lazy: Lazy[AIOKafkaConsumer], partitions: Collection[TopicPartition]
+    ) -> dict[TopicPartition, int]:
+        reader = await lazy.get()
         wanted = [KafkaPartition(*at) for at in partitions]
         found = await self._cluster.ask(lambda: reader.end_offsets(wanted), "look up offsets")
         return {at: found[at] for at in partitions}

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from typing import Final
+from typing import Final, Literal
 
 from aiokafka import AIOKafkaConsumer
 from aiokafka import errors as kafka
@@ -28,8 +28,9 @@ async def open_reader(
     group: str | None = None,
     session_timeout_s: float = 10.0,
     assignor: ShareAssignor | None = None,
+    isolation_level: Literal["read_committed", "read_uncommitted"] = "read_committed",
 ) -> AIOKafkaConsumer:
-    """Start an aiokafka consumer without topics. It sees only committed records and commits nothing itself.
+    """Start an aiokafka consumer without topics. It commits nothing itself.
 
     The fetch limits bound memory, not the size of a record: a larger record comes alone.
 
@@ -38,6 +39,7 @@ async def open_reader(
         group: the group to join.
         session_timeout_s: seconds of silence after which a member loses its partitions.
         assignor: divides partitions and interprets this member's shares.
+        isolation_level: ``read_uncommitted`` is for looking up offsets only.
 
     Raises the :class:`~unstable_stream.errors.EventLogError` family.
     """
@@ -48,7 +50,7 @@ async def open_reader(
         reader = AIOKafkaConsumer(
             **cluster.settings(),
             group_id=group,
-            isolation_level="read_committed",
+            isolation_level=isolation_level,
             enable_auto_commit=False,
             auto_offset_reset="none",
             partition_assignment_strategy=(assignor or ShareAssignor(),),

@@ -12,7 +12,7 @@ from typing import Final
 from unstable_stream.log.kafka.topics import KafkaTopics
 from unstable_stream.log.partitioner import partition_for_key
 from unstable_stream.log.port import EventLog, Record, TopicPartition, TopicSpec
-from unstable_stream.log.reading import read_on
+from unstable_stream.log.reading import read_on, settled_ends
 
 __all__ = ["STATES", "read_states", "state_records"]
 
@@ -56,7 +56,7 @@ async def read_states(
         return {}
     at = TopicPartition(STATES.name, partition_for_key(scope, partitions))
     begin = (await log.beginning_offsets(STATES.name))[at]
-    end = (await log.end_offsets(STATES.name))[at]
+    end = (await settled_ends(log, (STATES.name,)))[at]
     found: dict[str, bytes] = {}
     if begin == end:
         return found

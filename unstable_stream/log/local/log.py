@@ -199,6 +199,10 @@ class LocalLog:
         """Offset after the last committed record of each partition."""
         return await self._offsets(topic, local_records.end_offset)
 
+    async def high_watermarks(self, topic: str) -> Positions:
+        """Return the ends: nothing is stored before it is committed."""
+        return await self.end_offsets(topic)
+
     async def offsets_for_time(self, topic: str, timestamp_ms: int) -> Positions:
         """First offset of each partition with a timestamp at or after the given one; the end if none."""
         return await self._offsets(

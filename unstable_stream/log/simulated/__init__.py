@@ -8,6 +8,7 @@ A test changes what happens in two ways. :class:`~.conditions.Conditions` decide
 requests take, which of them fail and what a poll returns. Methods of :class:`~.store.SimulatedStore` do what
 happens to a disk: :meth:`~.store.SimulatedStore.delete_before` (retention),
 :meth:`~.store.SimulatedStore.compact` and :meth:`~.store.SimulatedStore.lose_tail` (a power cut).
+:meth:`~.store.SimulatedStore.hold_back` leaves a transaction of another producer open, as on Kafka.
 
 ``tests/simulation`` runs all services of a run on it.
 """

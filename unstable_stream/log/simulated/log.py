@@ -102,9 +102,14 @@ class SimulatedLog:
         return {at: self.store.begin(at) for at in self.store.partitions(topic)}
 
     async def end_offsets(self, topic: str) -> Positions:
-        """Offset after the last committed record of each partition."""
+        """Offset after the last record of each partition that no open transaction holds back."""
         await self._conditions.request("read")
         return {at: self.store.end(at) for at in self.store.partitions(topic)}
+
+    async def high_watermarks(self, topic: str) -> Positions:
+        """Offset after the last record of each partition."""
+        await self._conditions.request("read")
+        return {at: self.store.high_watermark(at) for at in self.store.partitions(topic)}
 
     async def offsets_for_time(self, topic: str, timestamp_ms: int) -> Positions:
         """First offset of each partition with a timestamp at or after the given one; the end if none."""

@@ -9,6 +9,8 @@ kept             by                                          may go when
 ``_positions``   group, topic and partition: next offset     never
 ``_states``      scope and name: the newest state            an empty one is saved
 ``_epochs``      producer id: the newest producer's number   never
+``_held``        topic and partition: the first offset of    :meth:`SimulatedStore.let_go`
+                 another producer's open transaction
 ``_journal``     every change, in order                      never; it is what :meth:`lose_tail` goes back in
 ===============  ==========================================  ==========================================
 
@@ -108,6 +110,7 @@ class SimulatedStore:
         self._positions: dict[str, dict[TopicPartition, int]] = {}
         self._states: dict[str, dict[str, bytes]] = {}
         self._epochs: dict[str, int] = {}
+        self._held: dict[TopicPartition, int] = {}
 
     # -- changes ------------------------------------------------------------------------------
 
@@ -213,6 +216,16 @@ class SimulatedStore:
             self.make(Change(removed=tuple(removed)))
         return sum(len(offsets) for _, offsets in removed)
 
+    def hold_back(self, at: TopicPartition) -> None:
+        """Leave a transaction of another producer open here: readers see nothing that comes from now on."""
+        self._held.setdefault(at, self._partitions[at].end)
+
+    def let_go(self, at: TopicPartition) -> None:
+        """End that transaction."""
+        if self._held.pop(at, None) is not None:
+            self.appends += 1
+            self.wake()
+
     def saved(self, scope: str, names: Collection[str] | None) -> dict[str, bytes]:
         """Return the states of a scope, or those of these names."""
         states = self._states.get(scope, {})
@@ -315,7 +328,11 @@ class SimulatedStore:
         return self._partitions[at].begin
 
     def end(self, at: TopicPartition) -> int:
-        """Return the offset after the last record."""
+        """Return the offset after the last record that readers can see."""
+        return self._held.get(at, self._partitions[at].end)
+
+    def high_watermark(self, at: TopicPartition) -> int:
+        """Return the offset after the last record, seen or not."""
         return self._partitions[at].end
 
     def check_offset(self, at: TopicPartition, offset: int) -> None:
@@ -330,18 +347,18 @@ class SimulatedStore:
         """Return up to ``limit`` records from an offset on."""
         partition = self._partitions[at]
         first = self._index(partition, offset)
-        return partition.records[first : first + limit]
+        return partition.records[first : min(first + limit, self._index(partition, self.end(at)))]
 
     def count(self, at: TopicPartition, offset: int) -> int:
         """Return the number of records from an offset on."""
         partition = self._partitions[at]
-        return len(partition.records) - self._index(partition, offset)
+        return self._index(partition, self.end(at)) - self._index(partition, offset)
 
     def offset_for_time(self, at: TopicPartition, timestamp_ms: int) -> int:
         """Return the first offset with a timestamp at or after the given one; the end if none."""
         partition = self._partitions[at]
         found = (r.offset for r in partition.records if r.timestamp_ms >= timestamp_ms)
-        return next(found, partition.end)
+        return min(next(found, partition.end), self.end(at))
 
     def positions(self, group: str) -> Mapping[TopicPartition, int]:
         """Return a group's committed positions."""
