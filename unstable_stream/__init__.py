@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from unstable_stream import algorithms, reward_transformations
     from unstable_stream.algorithms import Reinforce
     from unstable_stream.api.build import build, list_runs, load, sql
+    from unstable_stream.api.evaluation import evaluation
     from unstable_stream.api.games import Game
     from unstable_stream.api.run import Run, open_run
     from unstable_stream.api.shorthand import EvalEnvSpec, TrainEnvSpec
@@ -75,6 +76,7 @@ __all__ = [
     "algorithms",
     "build",
     "consumer",
+    "evaluation",
     "list_runs",
     "load",
     "open_run",
@@ -87,6 +89,7 @@ _HOMES = {
     **dict.fromkeys(("build", "list_runs", "load", "sql"), "unstable_stream.api.build"),
     **dict.fromkeys(("Run", "open_run"), "unstable_stream.api.run"),
     "Game": "unstable_stream.api.games",
+    "evaluation": "unstable_stream.api.evaluation",
     "Table": "unstable_stream.api.tables",
     **dict.fromkeys(("TrainEnvSpec", "EvalEnvSpec"), "unstable_stream.api.shorthand"),
     **dict.fromkeys(

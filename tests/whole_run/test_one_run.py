@@ -22,7 +22,7 @@ from unstable_stream.events import (
     checkpoint_uid,
 )
 
-_NEXT = ["report", "games", "sql", "why", "watch", "verify", "fork"]
+_NEXT = ["report", "games", "sql", "watch", "verify", "why", "fork"]
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

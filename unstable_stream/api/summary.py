@@ -15,6 +15,11 @@ __all__ = ["Summary", "summarise"]
 
 _TOPICS: Final = ("runs", "game-outcomes", "checkpoints", "learner-updates", "ratings")
 _BEST_SHOWN: Final = 5
+_BEFORE_AND_AFTER: Final = (
+    "Before and after",
+    "evaluation games, the same for both, seats taken in turn; met: in training",
+)
+_EVALUATION: Final = ("Evaluation", "seats taken in turn; the same seed plays the same games")
 
 
 @dataclass(frozen=True)
@@ -23,7 +28,9 @@ class Summary:
 
     work: str
     """Updates, games and time, in one line."""
-    before_and_after: "Table | None"
+    evaluations_title: tuple[str, str]
+    """The name of ``evaluations``, in short, and what it shows."""
+    evaluations: "Table | None"
     """Evaluation games of the first and the last checkpoint, the same for both; ``None`` without any."""
     ladder: "Table | None"
     """Ratings over all rated games: the best, the fixed opponents, the first and the last checkpoint."""
@@ -46,7 +53,8 @@ def summarise(run: Run) -> Summary:
     view = wait_for(read())
     return Summary(
         work=_work(view),
-        before_and_after=_before_and_after(view) if view.evaluations else None,
+        evaluations_title=_BEFORE_AND_AFTER if _trains(view) else _EVALUATION,
+        evaluations=_evaluations(view) if view.evaluations else None,
         ladder=_ladder(view) if view.ratings else None,
         place=str(run.place.root),
         next_commands=_next_commands(run, view),
@@ -54,7 +62,7 @@ def summarise(run: Run) -> Summary:
 
 
 def _work(view: RunView) -> str:
-    updates = f"update {view.update} of {view.config.learner.iterations}"
+    updates = f"update {view.update}" + (f" of {view.config.learner.iterations}" if _trains(view) else "")
     games = f"{view.games['train']:,} training games, {view.games['eval']:,} evaluation games"
     begun = view.status.resumed or view.status.began
     if begun is None or view.status.ended is None:
@@ -67,14 +75,19 @@ def _work(view: RunView) -> str:
 def _next_commands(run: Run, view: RunView) -> tuple[tuple[str, str], ...]:
     # Those that ask the archive do not take a log.
     archived, logged = run.place.data.options(), run.place.options
-    middle = max(1, view.update // 2)
-    return (
+    every = (
         ("one page of curves, ratings and games", f"unstable-stream report {run.id}{archived}"),
         ("read games", f"unstable-stream games --run {run.id} --split eval --limit 5{archived}"),
         ("ask by SQL", f'unstable-stream sql "SELECT * FROM win_rates"{archived}'),
-        ("what an update learned from", f"unstable-stream why --run {run.id} --update {middle}{archived}"),
         ("see the last state again", f"unstable-stream watch {run.id}{logged}"),
         ("prove that it adds up", f"unstable-stream verify {run.id}{logged}"),
+    )
+    if not _trains(view):
+        return every
+    middle = max(1, view.update // 2)
+    return (
+        *every,
+        ("what an update learned from", f"unstable-stream why --run {run.id} --update {middle}{archived}"),
         (
             "try another way from there",
             f"unstable-stream fork {run.id} --at {middle} --set learner.learning_rate=1e-4{logged}",
@@ -82,14 +95,16 @@ def _next_commands(run: Run, view: RunView) -> tuple[tuple[str, str], ...]:
     )
 
 
-def _before_and_after(view: RunView) -> "Table":
+def _evaluations(view: RunView) -> "Table":
     from rich.table import Table
 
     table = Table(box=None, header_style="dim")
     table.add_column("against", no_wrap=True)
-    table.add_column("met", no_wrap=True)
-    table.add_column("update", justify="right")
-    for name in ("games", "won", "95 % interval", "drawn", "lost", "invalid"):
+    trained = _trains(view)
+    if trained:
+        table.add_column("met", no_wrap=True)
+    table.add_column("update", justify="right", no_wrap=True)
+    for name in ("games", "won", "95 % interval", "drawn", "lost", "invalid, theirs/own"):
         table.add_column(name, justify="right", no_wrap=True)
     trained_against = _trained_against(view)
     for env_id, opponent in view.opponents():
@@ -98,18 +113,24 @@ def _before_and_after(view: RunView) -> "Table":
             key = (iteration, env_id, opponent)
             score = view.evaluations[key]
             low, high = score.interval()
+            met = "yes" if opponent in trained_against else "never"
+            first = iteration == iterations[0]
             table.add_row(
-                opponent if iteration == iterations[0] else "",
-                ("yes" if opponent in trained_against else "never") if iteration == iterations[0] else "",
+                opponent if first else "",
+                *([met if first else ""] if trained else []),
                 str(iteration),
                 str(score.games),
                 f"[bold]{score.win_rate:.1%}[/]",
                 f"{low:.1%} to {high:.1%}",
                 f"{score.draws / score.games:.1%}",
                 f"{score.losses / score.games:.1%}",
-                f"{view.eval_invalid[key] / score.games:.1%}",
+                f"{score.won_by_invalid / score.games:.0%}/{score.lost_by_invalid / score.games:.0%}",
             )
     return table
+
+
+def _trains(view: RunView) -> bool:
+    return view.config.learner.iterations > view.status.updates_before
 
 
 def _trained_against(view: RunView) -> set[str]:

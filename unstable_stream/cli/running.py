@@ -54,10 +54,10 @@ def _print_summary(run: "Run") -> None:
     # Piped into a file, the tables keep their columns.
     console = Console(width=None if sys.stdout.isatty() else _PIPED_WIDTH)
     console.print(f"\n[bold]Run {run.id} completed[/]: {summary.work}", highlight=False)
-    if summary.before_and_after is not None:
-        title = "evaluation games, the same for both, seats taken in turn; met: in training"
-        console.print(f"\n[bold]Before and after[/]: {title}")
-        console.print(summary.before_and_after)
+    if summary.evaluations is not None:
+        title, detail = summary.evaluations_title
+        console.print(f"\n[bold]{title}[/]: {detail}")
+        console.print(summary.evaluations)
     if summary.ladder is not None:
         console.print("\n[bold]Rating ladder[/]: all rated games, by mu - 3 sigma")
         console.print(summary.ladder)

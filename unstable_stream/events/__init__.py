@@ -15,12 +15,14 @@ from unstable_stream.events.checkpoints import (
     Checkpoint,
     ProbeSequence,
     checkpoint_uid,
+    is_checkpoint_uid,
 )
 from unstable_stream.events.codec import EVENT_TYPES, decode_event, encode_event, event_type
 from unstable_stream.events.dead_letters import RecordRejected
 from unstable_stream.events.descriptions import event_schemas, field_description, recorded_structs
 from unstable_stream.events.envelope import LATEST_MS, Event
 from unstable_stream.events.games import (
+    ON_ENGINE,
     Action,
     GameAbandoned,
     GameOutcome,
@@ -39,6 +41,7 @@ from unstable_stream.events.updates import CollapseWarning, DroppedStep, Learner
 __all__ = [
     "EVENT_TYPES",
     "LATEST_MS",
+    "ON_ENGINE",
     "OVERALL",
     "Action",
     "AdapterProbe",
@@ -75,6 +78,7 @@ __all__ = [
     "event_type",
     "field_description",
     "game_id",
+    "is_checkpoint_uid",
     "pack_floats",
     "pack_tokens",
     "packed_length",

@@ -10,12 +10,25 @@ import msgspec
 from unstable_stream.events.arrays import PackedFloats, PackedTokens
 from unstable_stream.events.envelope import Event, Int64
 
-__all__ = ["AdapterProbe", "AdapterProof", "Checkpoint", "ProbeSequence", "checkpoint_uid"]
+__all__ = [
+    "AdapterProbe",
+    "AdapterProof",
+    "Checkpoint",
+    "ProbeSequence",
+    "checkpoint_uid",
+    "is_checkpoint_uid",
+]
 
 
 def checkpoint_uid(iteration: int) -> str:
     """Return the uid of the checkpoint made by learner update ``iteration``; 0 is the initial policy."""
     return f"ckpt-{iteration:06d}"
+
+
+def is_checkpoint_uid(name: str) -> bool:
+    """Tell whether a name is in the form of :func:`checkpoint_uid`."""
+    prefix, _, number = name.partition("-")
+    return prefix == "ckpt" and number.isdecimal()
 
 
 class ProbeSequence(msgspec.Struct, frozen=True):

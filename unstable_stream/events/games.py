@@ -5,11 +5,16 @@
 by the rating processor, the collector, the archive and the live view.
 """
 
+from typing import Final
+
 import msgspec
 
 from unstable_stream.events.envelope import Event, Int64
 
-__all__ = ["Action", "GameAbandoned", "GameOutcome", "GameStarted", "Seat", "SeatResult"]
+__all__ = ["ON_ENGINE", "Action", "GameAbandoned", "GameOutcome", "GameStarted", "Seat", "SeatResult"]
+
+ON_ENGINE: Final = frozenset({"checkpoint", "adapter"})
+"""Kinds of seats whose moves the run's engine samples; the sampled tokens are recorded."""
 
 
 class Seat(msgspec.Struct, frozen=True, kw_only=True):
@@ -20,7 +25,8 @@ class Seat(msgspec.Struct, frozen=True, kw_only=True):
     model_uid: str
     """``ckpt-000000`` (the initial policy), ``ckpt-000012``, or the name of a fixed opponent."""
     kind: str
-    """``checkpoint`` (base model plus adapter), ``openai`` (an endpoint) or ``scripted``."""
+    """``checkpoint`` (of this run), ``adapter`` (a fixed adapter of the same base model), ``openai`` (an
+    endpoint) or ``scripted``."""
     policy_version: int | None = None
     """Learner update that made the checkpoint; 0 is the initial policy, ``None`` for a fixed opponent."""
     parent_uid: str | None = None
@@ -86,7 +92,8 @@ class SeatResult(msgspec.Struct, frozen=True, kw_only=True):
     model_uid: str
     """``ckpt-000000`` (the initial policy), ``ckpt-000012``, or the name of a fixed opponent."""
     kind: str
-    """``checkpoint`` (base model plus adapter), ``openai`` (an endpoint) or ``scripted``."""
+    """``checkpoint`` (of this run), ``adapter`` (a fixed adapter of the same base model), ``openai`` (an
+    endpoint) or ``scripted``."""
     reward: float
     """The environment's final reward; TextArena gives -1, 0 or 1."""
     rank: int

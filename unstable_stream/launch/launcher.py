@@ -164,11 +164,13 @@ async def launch(
             await prepare_topics(log, config.log, data.options(config.log))
             remember_code(config, data.own_code(run_id))  # first: without it the owner could not resume
             resumption = await _record(log, run_id, config, resume=resume is not None, fork=fork)
+            started = await run_started(log, run_id)
+            trains = config.learner.iterations > (started.parent_update or 0)
             on_start(run_id)
             services = _services(log, run_id, config, data, model_path, plan, here)
             viewer = asyncio.ensure_future(watch(log, run_id, config, services.services)) if watch else None
             try:
-                return await _supervise(log, run_id, resumption, config, services, stop, progress)
+                return await _supervise(log, run_id, resumption, config, services, stop, progress, trains)
             except FencedError as error:
                 raise ServiceError(
                     f"run {run_id} was taken over by another launcher, where it goes on; this one has "
@@ -252,12 +254,13 @@ async def _supervise(
     services: _Services,
     stop: asyncio.Event,
     progress: Callable[[str], None],
+    trains: bool,
 ) -> Launch:
     reporter = Reporter(log, run_id, LAUNCHER, lambda: service_values(services.services))
     reporting = asyncio.ensure_future(reporter.run())
     loading = _Loading(run_id, config)
     telling = asyncio.ensure_future(_tell_of_loading(log, run_id, loading, progress))
-    work = asyncio.ensure_future(_work(services, config, stop, progress, loading))
+    work = asyncio.ensure_future(_work(services, config, stop, progress, loading, trains))
     stopping = asyncio.ensure_future(stop.wait())
     beside: list[asyncio.Future[Any]] = [work, stopping]
     if config.learner.on_collapse == "stop":
@@ -267,7 +270,7 @@ async def _supervise(
         await asyncio.wait(beside, return_when=asyncio.FIRST_COMPLETED)
         if work.done():
             work.result()
-            outcome, reason = "completed", f"{config.learner.iterations} updates"
+            outcome, reason = "completed", f"{config.learner.iterations} updates" if trains else "evaluated"
         elif stopping.done():
             outcome, reason = "stopped", "interrupted"
         else:
@@ -303,8 +306,12 @@ async def _work(
     stop: asyncio.Event,
     progress: Callable[[str], None],
     loading: "_Loading",
+    trains: bool,
 ) -> None:
-    """Start all services that are not external; return when learner and collector have finished."""
+    """Start all services that are not external; return when learner and collector have finished.
+
+    A run that does not train has no learner.
+    """
     for name in ("processors", "archiver"):
         if name not in config.external:
             services.start(name)
@@ -315,9 +322,10 @@ async def _work(
     await services.prepare(progress)
     _stop_on_signals(stop)  # again: Ray has set its own handler, which aborts at SIGTERM
     loading.begun = True
-    for name in ("learner", "collector"):
+    workers = ("learner", "collector") if trains else ("collector",)
+    for name in workers:
         services.start(name)
-    await services.wait(("learner", "collector"))
+    await services.wait(workers)
 
 
 class _Loading:

@@ -3,7 +3,9 @@
 import os
 import socket
 from importlib.util import find_spec
+from pathlib import Path
 
+from unstable_stream.adapter_format import MODEL_WEIGHTS_FILE, WEIGHTS_FILE, weights_file
 from unstable_stream.errors import ConfigError
 from unstable_stream.extensions import KINDS, forget_changed_files, is_extension, load, needs_this_process
 from unstable_stream.games.environments import check_environment
@@ -46,6 +48,8 @@ def check_config(config: RunConfig) -> None:
     for opponent in (*config.model_pool.fixed, *config.evaluation.opponents):
         if opponent.kind == "openai":
             _check_endpoint(opponent)
+        elif opponent.kind == "adapter":
+            _check_adapter(opponent)
     if config.metrics_port is not None:
         _check_port(config.metrics_port)
     build_pool(config).validate()
@@ -94,6 +98,14 @@ def _check_endpoint(opponent: OpponentConfig) -> None:
         raise ConfigError(
             f"opponent {opponent.name!r} needs a key: set the environment variable {opponent.api_key_env} "
             "(any text for an endpoint that asks for none)"
+        )
+
+
+def _check_adapter(opponent: OpponentConfig) -> None:
+    if opponent.path is not None and not weights_file(Path(opponent.path)).is_file():
+        raise ConfigError(
+            f"opponent {opponent.name!r}: no {WEIGHTS_FILE} or {MODEL_WEIGHTS_FILE} at {opponent.path}; "
+            "expected the directory of a checkpoint, see unstable-stream sql 'FROM checkpoints'"
         )
 
 

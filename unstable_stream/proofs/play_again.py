@@ -14,7 +14,15 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 import msgspec
 
 from unstable_stream.errors import EnvironmentUnavailableError, GameError
-from unstable_stream.events import GameOutcome, GameStarted, Seat, Trajectory, decode_event, encode_event
+from unstable_stream.events import (
+    ON_ENGINE,
+    GameOutcome,
+    GameStarted,
+    Seat,
+    Trajectory,
+    decode_event,
+    encode_event,
+)
 from unstable_stream.extensions import allowed_patterns, confine
 from unstable_stream.games.play import PlayedGame, play_game
 from unstable_stream.games.players import Move, SampledTokens, TurnContext
@@ -132,7 +140,7 @@ class _RecordedPlayer:
 
     def __init__(self, outcome: GameOutcome, seat: int) -> None:
         self._actions = [action.action for action in outcome.actions if action.seat == seat]
-        sampled = next(each.kind for each in outcome.seats if each.seat == seat) == "checkpoint"
+        sampled = next(each.kind for each in outcome.seats if each.seat == seat) in ON_ENGINE
         self._sampled = _UNSAMPLED if sampled else None
 
     async def move(self, turn: TurnContext) -> Move:

@@ -1,6 +1,7 @@
 """Compare recorded games, trajectories and starts with the games played again."""
 
 from unstable_stream.events import (
+    ON_ENGINE,
     Event,
     GameOutcome,
     GameStarted,
@@ -80,7 +81,7 @@ class GameCheck:
         if again.problem is not None:
             self._check.differs(Difference(str(record), outcome.event_id, again.problem))
             for seat in outcome.seats:
-                if seat.kind == "checkpoint" and seat.turns:
+                if seat.kind in ON_ENGINE and seat.turns:
                     trajectory = trajectory_id(outcome.game_id, seat.seat)
                     self._open_trajectories().expect(Expected(trajectory, None, bytes, str(record)))
         elif again.outcome is not None:

@@ -16,6 +16,7 @@ import pydantic
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, PositiveInt, Tag
 
 from unstable_stream.errors import ConfigError
+from unstable_stream.events import is_checkpoint_uid
 from unstable_stream.extensions import Reference, absolute
 from unstable_stream.inference.adapter_files import heads_and_embeddings
 from unstable_stream.inference.vllm.limits import VLLM_LORA_RANKS, check_extra_engine_args
@@ -110,9 +111,9 @@ class OpponentConfig(_Section):
     """A fixed opponent."""
 
     name: str
-    """Scripted: ``random-legal``, ``first-legal``, ``perfect``, …, or an extension; otherwise the endpoint's
-    model name. Events name the opponent by it."""
-    kind: Literal["scripted", "openai"] = "scripted"
+    """Scripted: ``random-legal``, ``first-legal``, ``perfect``, …, or an extension; ``openai``: the
+    endpoint's model name; ``adapter``: any name. Events name the opponent by it."""
+    kind: Literal["scripted", "openai", "adapter"] = "scripted"
     player: Choice | None = None
     """Scripted: an extension that plays under ``name``; by default ``name`` itself is the player."""
     base_url: str = "https://openrouter.ai/api/v1"
@@ -124,18 +125,36 @@ class OpponentConfig(_Section):
     temperature: float = Field(1.0, ge=0)
     weight: float = Field(1.0, gt=0)
     """In ``model_pool.fixed``: weight of the draw in the modes ``fixed`` and ``random``; checkpoints: 1."""
+    path: str | None = None
+    """Kind ``adapter``: directory of an adapter of the run's base model, or of a whole model where all
+    parameters are trained; ``None``: the base model itself. It plays with the environment's template and the
+    run's sampling."""
+    sha256: str | None = None
+    """Kind ``adapter``: digest of its weight file, checked when it is loaded; ``None``: not checked."""
 
     @pydantic.model_validator(mode="before")
     @classmethod
     def _name_is_enough(cls, value: Any) -> Any:
         if isinstance(value, str):
             value = {"name": value}
-        if not isinstance(value, Mapping) or value.get("player") or value.get("kind") == "openai":
+        if (
+            not isinstance(value, Mapping)
+            or value.get("player")
+            or value.get("kind", "scripted") != "scripted"
+        ):
             return value
         name = value.get("name")
         if isinstance(name, str) and Reference.parse(name).names_code:
             return {**value, "player": name}  # it keeps the file's path, while the name stays as given
         return value
+
+    @pydantic.model_validator(mode="after")
+    def _check_adapter(self) -> Self:
+        if self.kind == "adapter" and is_checkpoint_uid(self.name):
+            raise ValueError(f"name={self.name!r} is that of a checkpoint of the run itself: choose another")
+        if self.kind != "adapter" and (self.path or self.sha256):
+            raise ValueError(f'path and sha256 belong to opponents of kind "adapter", found "{self.kind}"')
+        return self
 
     @property
     def scripted(self) -> str:
@@ -273,6 +292,8 @@ class EvaluationConfig(_Section):
     """Games per checkpoint, environment and opponent."""
     first_last_games: PositiveInt | None = None
     """The same for the first and the last checkpoint; ``None``: as many as for the others."""
+    seed: int | None = None
+    """Decides the seeds of these games; ``None``: the run's seed. Runs with the same play the same games."""
 
 
 class ModelPoolConfig(_Section):
@@ -373,8 +394,8 @@ AlgorithmConfig: TypeAlias = Annotated[
 class LearnerConfig(_Section):
     """The optimizer loop."""
 
-    iterations: PositiveInt = 200
-    """Learner updates; N iterations make N updates."""
+    iterations: int = Field(200, ge=0)
+    """Learner updates; N iterations make N updates. 0: only the initial policy is evaluated."""
     batch_size: PositiveInt = 384
     """Steps per update."""
     mini_batch_size: PositiveInt = 64
@@ -515,7 +536,7 @@ class RunConfig(_Section):
             for place, opponent in enumerate(opponents):
                 if opponent.kind == "scripted":
                     listed.append(("opponent", f"{key}.{place}", opponent.scripted))
-                else:
+                elif opponent.kind == "openai":
                     listed.append(("template", f"{key}.{place}.template", opponent.template))
         for stage in ("final", "step", "sampling"):
             for place, transform in enumerate(getattr(self.rewards, stage)):

@@ -51,8 +51,12 @@ class Fork:
         ]
 
 
-async def find_fork(log: EventLog, run_id: str, update: int | None = None) -> tuple[Fork, RunConfig]:
+async def find_fork(
+    log: EventLog, run_id: str, update: int | None = None, *, to_train: bool = True
+) -> tuple[Fork, RunConfig]:
     """Return the point of a run to fork at, by default its newest checkpoint, and the run's configuration.
+
+    A fork that is not ``to_train`` needs no optimizer state.
 
     Raises:
         RunError: there is no such run or no checkpoint of that update, or its files are missing.
@@ -76,7 +80,7 @@ async def find_fork(log: EventLog, run_id: str, update: int | None = None) -> tu
             f"the files of {chosen.model_uid} of run {run_id} are not at {chosen.path}: put them back, "
             "or fork at another update"
         )
-    if chosen.path is not None and not Path(chosen.path, _OPTIMIZER_STATE).is_file():
+    if to_train and chosen.path is not None and not Path(chosen.path, _OPTIMIZER_STATE).is_file():
         raise RunError(
             f"the optimizer state of {chosen.model_uid} of run {run_id} was deleted (see "
             "learner.keep_optimizer_states): fork at a newer update, or start a run with "
@@ -98,8 +102,10 @@ async def find_fork(log: EventLog, run_id: str, update: int | None = None) -> tu
     return fork, config
 
 
-def check_fork(fork: Fork, config: RunConfig, changed: RunConfig) -> None:
+def check_fork(fork: Fork, config: RunConfig, changed: RunConfig, *, to_train: bool = True) -> None:
     """Refuse a configuration that a fork of a run with ``config`` cannot have.
+
+    One that is not ``to_train`` may have no update left to make.
 
     Raises:
         ConfigError: it changes a key that the checkpoint depends on, or no update is left to make.
@@ -110,7 +116,7 @@ def check_fork(fork: Fork, config: RunConfig, changed: RunConfig) -> None:
             f"a fork keeps its parent's {', '.join(bound)}: {checkpoint_uid(fork.update)} was made with "
             "them; start a new run instead, with learner.initial_lora_path for the adapter alone"
         )
-    if changed.learner.iterations <= fork.update:
+    if to_train and changed.learner.iterations <= fork.update:
         enough = fork.update + config.learner.iterations
         raise ConfigError(
             f"nothing is left to train: the fork begins after update {fork.update} and learner.iterations = "

@@ -1,12 +1,23 @@
 """Record that a run starts or ends; :mod:`unstable_stream.runs.resume` records that it goes on."""
 
+import hashlib
 import re
 import secrets
 import time
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from unstable_stream.events import LearnerUpdate, RunFinished, RunStarted, event_id
+from unstable_stream.adapter_format import WEIGHTS_FILE
+from unstable_stream.events import (
+    AdapterProbe,
+    Checkpoint,
+    LearnerUpdate,
+    RunFinished,
+    RunStarted,
+    checkpoint_uid,
+    event_id,
+)
 from unstable_stream.log.port import EventLog
 from unstable_stream.log.records import record_from_event
 from unstable_stream.runs.code import code_in_use
@@ -20,6 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "finish_run",
+    "initial_checkpoint",
     "new_run_id",
     "start_run",
 ]
@@ -39,7 +51,9 @@ async def start_run(
     *,
     replayed_run_id: str | None = None,
 ) -> RunStarted:
-    """Record that a run exists and, if it is a fork, the checkpoints it takes over from its parent.
+    """Record that a run exists, with the checkpoints it takes over from its parent if it is a fork.
+
+    A run that makes no update has no learner to publish its initial policy, so that is recorded here too.
 
     ``replayed_run_id`` is the run whose steps the new run trains on instead of playing games.
     """
@@ -59,9 +73,38 @@ async def start_run(
         log_id=log_id,
         start_offsets=start_offsets,
     )
-    taken_over = fork.checkpoints_of(run_id, event.occurred_at_ms) if fork else []
-    await log.append([record_from_event(each) for each in (event, *taken_over)])
+    checkpoints = fork.checkpoints_of(run_id, event.occurred_at_ms) if fork else []
+    if not (checkpoints or config.learner.iterations):
+        checkpoints = [initial_checkpoint(config, run_id)]  # else the learner says that it has loaded it
+    await log.append([record_from_event(each) for each in (event, *checkpoints)])
     return event
+
+
+def initial_checkpoint(config: RunConfig, run_id: str, probe: AdapterProbe | None = None) -> Checkpoint:
+    """Return the policy that a run begins with: the base model, or ``learner.initial_lora_path``.
+
+    ``probe`` proves the adapter, if there is one.
+
+    Raises:
+        OSError: the adapter's file cannot be read.
+    """
+    learner = config.learner
+    path = Path(learner.initial_lora_path).absolute() if learner.initial_lora_path else None
+    weights = (path / WEIGHTS_FILE).read_bytes() if path is not None else b""
+    return Checkpoint(
+        event_id=event_id(run_id, "checkpoint", 0),
+        run_id=run_id,
+        occurred_at_ms=_now_ms(),
+        model_uid=checkpoint_uid(0),
+        iteration=0,
+        path=None if path is None else str(path),
+        sha256=None if path is None else hashlib.sha256(weights).hexdigest(),
+        size_bytes=len(weights),
+        base_model=config.model,
+        parameters=learner.parameters,
+        lora={} if learner.parameters == "all" else config.lora.model_dump(mode="json"),
+        probe=probe,
+    )
 
 
 async def finish_run(

@@ -35,6 +35,10 @@ class Score:
     wins: int = 0
     draws: int = 0
     losses: int = 0
+    won_by_invalid: int = 0
+    """Of the wins, those by another's invalid move."""
+    lost_by_invalid: int = 0
+    """Of the losses, those by an invalid move of its own."""
 
     @property
     def games(self) -> int:
@@ -50,12 +54,17 @@ class Score:
         """Return the Wilson score interval of the win rate at 95 % (Wilson 1927); (0, 1) without games."""
         return wilson_interval(self.wins, self.games)
 
-    def add(self, reward: float, best_other: float) -> None:
-        """Count one game by this side's reward and the best reward of the others."""
+    def add(self, reward: float, best_other: float, *, by_invalid: bool = False) -> None:
+        """Count one game by this side's reward and the best reward of the others.
+
+        ``by_invalid``: an invalid move ended it.
+        """
         if reward > best_other:
             self.wins += 1
+            self.won_by_invalid += by_invalid
         elif reward < best_other:
             self.losses += 1
+            self.lost_by_invalid += by_invalid
         else:
             self.draws += 1
 
@@ -76,7 +85,6 @@ class RunView:
     lengths: deque[int] = field(default_factory=lambda: deque(maxlen=_RECENT_GAMES))
     evaluations: dict[tuple[int, str, str], Score] = field(default_factory=dict)
     """Evaluation results by checkpoint iteration, environment and opponent."""
-    eval_invalid: dict[tuple[int, str, str], int] = field(default_factory=dict)
     ratings: dict[str, Rating] = field(default_factory=dict)
     """The overall rating of each model."""
     engine: dict[str, float] = field(default_factory=dict)
@@ -145,8 +153,8 @@ class RunView:
             if event.split == "eval" and result.model_uid == event.evaluated_uid:
                 opponent = next((r.model_uid for r in event.seats if r.seat != result.seat), "alone")
                 key = (result.policy_version or 0, event.env_id, opponent)
-                self.evaluations.setdefault(key, Score()).add(result.reward, max(others))
-                self.eval_invalid[key] = self.eval_invalid.get(key, 0) + lost_by_invalid
+                score = self.evaluations.setdefault(key, Score())
+                score.add(result.reward, max(others), by_invalid=event.invalid_seat is not None)
             elif event.split == "train" and result.trained and not all(r.trained for r in event.seats):
                 self.recent.append((result.reward > max(others), lost_by_invalid))
 

@@ -22,6 +22,7 @@ from typing import Protocol
 
 from unstable_stream.errors import FencedError, ServiceError
 from unstable_stream.events import (
+    ON_ENGINE,
     AdapterProof,
     Event,
     GameAbandoned,
@@ -179,13 +180,21 @@ class Collector:
         share = -(-len(games) // len(self._workers))
         for start in range(0, len(games), share):
             some = games[start : start + share]
-            played = {seat.model_uid for game in some for seat in game.seats if seat.kind == "checkpoint"}
-            adapters = {uid: adapter for uid in played if (adapter := self._adapter(uid)) is not None}
+            played = {seat.model_uid: seat.kind for game in some for seat in game.seats}
+            adapters = {
+                uid: adapter
+                for uid, kind in played.items()
+                if kind in ON_ENGINE and (adapter := self._adapter(uid, kind)) is not None
+            }
             worker = self._workers[self._next_worker]
             self._next_worker = (self._next_worker + 1) % len(self._workers)
             self._calls.add(asyncio.ensure_future(worker.play(some, adapters)))
 
-    def _adapter(self, uid: str) -> Adapter | None:
+    def _adapter(self, uid: str, kind: str) -> Adapter | None:
+        """Return the weights of a seat that plays on an engine; ``None``: those of the base model."""
+        if kind == "adapter":
+            opponent = self._schedule.opponent(uid)
+            return Adapter(uid, opponent.path, opponent.sha256) if opponent.path is not None else None
         checkpoint = self._schedule.checkpoint(uid)
         if checkpoint.path is None:
             return None

@@ -82,7 +82,7 @@ class GameSchedule:
         self._steps_consumed = 0
         self._drops: set[str] = set()
         """Events of steps found lost: a few at a restart after a long pause."""
-        self.updates = 0
+        self.updates = self._first_update
 
     # -- fold ---------------------------------------------------------------------------------
 
@@ -164,7 +164,7 @@ class GameSchedule:
 
     @property
     def training_finished(self) -> bool:
-        """True if the learner has made its last update."""
+        """True if the learner has made its last update, or there is none to make."""
         return self.updates >= self._config.learner.iterations
 
     @property
@@ -236,11 +236,12 @@ class GameSchedule:
 
     def _eval_games(self, now_ms: int) -> Iterator[GameStarted]:
         index = self._next_index["eval"]
+        run_seed, seeded = self._config.seed, self._config.evaluation.seed
         for checkpoint in self._open_evals:
             uid = checkpoint.model_uid
             started = self._evals_started.get(uid, ())
             for number, env, opponent in self._matches(checkpoint):
-                seed = eval_game_seed(self._config.seed, env.env_id, number)
+                seed = eval_game_seed(run_seed if seeded is None else seeded, env.env_id, number)
                 if (env.env_id, opponent, seed) in started:
                     continue
                 mine = number % env.num_players
@@ -271,7 +272,8 @@ class GameSchedule:
         checkpoint = self._checkpoints.get(uid)
         if checkpoint is None:
             opponent = self.opponent(uid)
-            template = opponent.template if opponent.kind == "openai" else None
+            templates = {"openai": opponent.template, "adapter": env.template}
+            template = templates.get(opponent.kind)
             return Seat(seat=seat, model_uid=uid, kind=opponent.kind, template=template)
         return Seat(
             seat=seat,

@@ -61,6 +61,7 @@ from unstable_stream.reward_transformations import build_sampling, expected_step
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.runs.placement import Share
+from unstable_stream.runs.recording import initial_checkpoint
 from unstable_stream.runs.starts import run_events, run_starts
 from unstable_stream.update_decisions import (
     UpdateDecision,
@@ -384,24 +385,9 @@ class LearnerService:
             await transaction.append([record_from_event(event) for event in events])
 
     async def _publish_initial_policy(self, producer: Producer) -> None:
-        path = self._config.learner.initial_lora_path
-        file = None
-        if path:
-            file = await asyncio.to_thread((Path(path) / WEIGHTS_FILE).read_bytes)
-        event = Checkpoint(
-            event_id=event_id(self._run_id, "checkpoint", 0),
-            run_id=self._run_id,
-            occurred_at_ms=_now_ms(),
-            model_uid=checkpoint_uid(0),
-            iteration=0,
-            path=str(Path(path).absolute()) if path else None,
-            sha256=hashlib.sha256(file).hexdigest() if file is not None else None,
-            size_bytes=len(file) if file is not None else 0,
-            base_model=self._config.model,
-            parameters=self._config.learner.parameters,
-            lora=self._lora(),
-            probe=await asyncio.to_thread(self._learner.probe) if path else None,
-        )
+        probed = self._config.learner.initial_lora_path is not None
+        probe = await asyncio.to_thread(self._learner.probe) if probed else None
+        event = await asyncio.to_thread(initial_checkpoint, self._config, self._run_id, probe)
         async with producer.transaction() as transaction:
             await transaction.append([record_from_event(event)])
 

@@ -1,0 +1,160 @@
+"""A policy is evaluated: a run that trains nothing, against scripted opponents and checkpoints of runs."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import unstable_stream as us
+from unstable_stream.cli import app
+from unstable_stream.errors import ConfigError, RunError
+from unstable_stream.runs.config import parse_config
+
+ENV = {"env_id": "TicTacToe-v0-train", "template": "tictactoe-board"}
+GAMES = 8
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> us.Run:
+    """A run of two updates; the optimizer state of its first checkpoint is gone."""
+    run = us.build(
+        name="trained",
+        model="tiny-player",
+        train_envs=[ENV],
+        max_tokens=2,
+        num_workers=8,
+        batch_size=16,
+        mini_batch_size=16,
+        iterations=2,
+        backend="inline",
+        data=tmp_path_factory.mktemp("data"),
+    ).start(live=False)
+    for path in Path(run.checkpoints().dicts()[1]["path"]).glob("optimizer.pt"):
+        path.unlink()
+    return run
+
+
+def seeds(run: us.Run) -> list[tuple[object, ...]]:
+    return run.sql(
+        "SELECT seed, seat FROM game_outcomes JOIN seats USING (game_id) "
+        "WHERE kind = 'checkpoint' ORDER BY seed"
+    ).rows()
+
+
+def test_a_checkpoint_plays_scripted_opponents_and_checkpoints(trained: us.Run) -> None:
+    against = ["random-legal", f"{trained.id}@0", f"{trained.id}@1"]
+    run = us.evaluation(f"{trained.id}@2", against, games=GAMES, data=trained.place.root)
+    assert run.state == "built"
+    run.start(live=False)
+    assert run.state == "completed"
+    played = run.sql(
+        "SELECT o.model_uid, o.kind, count(*), count(DISTINCT seed), list_sort(list(DISTINCT p.seat)) "
+        "FROM game_outcomes AS g JOIN seats AS p USING (game_id) JOIN seats AS o "
+        "USING (game_id) WHERE p.model_uid = 'ckpt-000002' AND p.seat <> o.seat GROUP BY ALL ORDER BY 1"
+    ).rows()
+    assert played == [
+        ("random-legal", "scripted", GAMES, GAMES, [0, 1]),
+        (f"{trained.id}@0", "adapter", GAMES, GAMES, [0, 1]),
+        (f"{trained.id}@1", "adapter", GAMES, GAMES, [0, 1]),
+    ]
+    # The opponents' weights were loaded from the files that were recorded.
+    loaded = dict(run.sql("SELECT model_uid, sha256 FROM adapter_proofs").rows())
+    recorded = {row["model_uid"]: row["sha256"] for row in trained.checkpoints().dicts()}
+    assert loaded == {
+        "ckpt-000002": recorded["ckpt-000002"],
+        f"{trained.id}@1": recorded["ckpt-000001"],
+    }
+    assert run.sql("SELECT count(*) FROM updates").rows() == [(0,)]
+    assert run.audit().ok
+    verified = run.verify()
+    assert verified.ok
+    assert {check.name: check.compared for check in verified.checks}["games"] == 3 * GAMES
+
+
+def test_the_same_seed_plays_the_same_games(trained: us.Run) -> None:
+    data = trained.place.root
+    first = us.evaluation(f"{trained.id}@2", "random-legal", games=4, data=data).start(live=False)
+    short = ["sampling.max_tokens=2"]
+    model = us.evaluation("tiny-player", "random-legal", games=4, envs=[ENV], data=data, overrides=short)
+    model.start(live=False)
+    again = us.evaluation(trained, "random-legal", games=4, seed=1).start(live=False)
+    assert seeds(first) == seeds(model)
+    assert not set(seeds(first)) & set(seeds(again))
+    assert model.sql("SELECT model_uid, iteration, path FROM checkpoints").rows() == [
+        ("ckpt-000000", 0, None)
+    ]
+    assert model.audit().ok
+    assert us.list_runs(data)[0].name == "eval-trained"
+
+
+def test_a_checkpoint_of_another_run_is_trained_against(trained: us.Run, tmp_path: Path) -> None:
+    checkpoint = trained.checkpoints().dicts()[-1]
+    run = us.build(
+        model="tiny-player",
+        train_envs=[ENV],
+        max_tokens=2,
+        num_workers=4,
+        batch_size=8,
+        mini_batch_size=8,
+        iterations=1,
+        opponents=[{"name": "old", "kind": "adapter", "path": checkpoint["path"]}],
+        sample_mode="fixed",
+        backend="inline",
+        data=tmp_path,
+    ).start(live=False)
+    kinds = run.sql("SELECT DISTINCT model_uid, kind, trained FROM seats ORDER BY 1").rows()
+    assert kinds == [("ckpt-000000", "checkpoint", True), ("old", "adapter", False)]
+    assert run.audit().ok
+    assert run.verify().ok
+
+
+@pytest.mark.parametrize(
+    ("policy", "against", "error", "words"),
+    [
+        ("nothing@2", "random-legal", RunError, "no run 'nothing'"),
+        ("trained@9", "random-legal", RunError, "no checkpoint of update 9; it has those of 0, 1, 2"),
+        ("trained@x", "random-legal", ConfigError, "expected RUN@UPDATE"),
+        ("trained", "trained@5", RunError, "no checkpoint of update 5"),
+        ("trained", "random-legl", ConfigError, "random-legal"),
+        ("trained", [], ConfigError, "at least one opponent"),
+        ("tiny-player", "random-legal", ConfigError, "is a model, which needs environments"),
+    ],
+)
+def test_a_mistake_is_told_before_anything_is_written(
+    trained: us.Run, policy: str, against: object, error: type[Exception], words: str
+) -> None:
+    before = len(us.list_runs(trained.place.root))
+    with pytest.raises(error, match=words):
+        us.evaluation(policy, against, data=trained.place.root)
+    assert len(us.list_runs(trained.place.root)) == before
+
+
+def test_an_adapter_that_cannot_play_is_refused(trained: us.Run, tmp_path: Path) -> None:
+    def opponent(**changes: object) -> dict[str, object]:
+        return {"name": "old", "kind": "adapter", "path": str(tmp_path), **changes}
+
+    with pytest.raises(ConfigError, match=r"no adapter_model\.safetensors or model\.safetensors at"):
+        us.evaluation(trained, [opponent()])
+    with pytest.raises(ConfigError, match="that of a checkpoint of the run itself"):
+        us.evaluation(trained, [opponent(name="ckpt-000001")])
+    with pytest.raises(ConfigError, match='belong to opponents of kind "adapter"'):
+        us.evaluation(trained, [opponent(kind="scripted", name="random-legal")])
+    with pytest.raises(ConfigError, match="its base model is tiny-player, that of the policy is"):
+        us.evaluation(str(tmp_path), f"{trained.id}@1", envs=[ENV], data=trained.place.root)
+
+
+def test_an_adapter_has_a_recorded_configuration(trained: us.Run) -> None:
+    run = us.evaluation(trained, f"{trained.id}@1", games=2)
+    recorded = json.loads(run.config.model_dump_json())
+    assert parse_config(recorded) == run.config
+
+
+def test_the_command_shows_results_and_leaves_a_run(trained: us.Run) -> None:
+    from typer.testing import CliRunner
+
+    arguments = ["eval", trained.id, "--against", f"{trained.id}@0", "--games", "4", "-q"]
+    done = CliRunner().invoke(app, [*arguments, "--data", str(trained.place.root)])
+    assert done.exit_code == 0, done.output
+    assert "Evaluation" in done.output
+    assert "unstable-stream fork" not in done.output
+    assert us.list_runs(trained.place.root)[0].name == "eval-trained"

@@ -1,0 +1,147 @@
+"""Evaluate a policy: a run that trains nothing and plays games on fixed seeds against chosen opponents.
+
+A checkpoint is evaluated by a fork of its run at that update, a model by a run of its own. Both are runs like
+all others: recorded, rated, archived, to be audited and verified. A checkpoint of any run of the place may be
+an opponent; it has to be an adapter of the same base model.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from unstable_stream.api.build import build, check
+from unstable_stream.api.loops import wait_for
+from unstable_stream.api.place import Place
+from unstable_stream.api.run import Run
+from unstable_stream.api.settings import make_config
+from unstable_stream.api.shorthand import TINY_PLAYER, opponents
+from unstable_stream.errors import ConfigError
+from unstable_stream.extensions import confined
+from unstable_stream.runs.config import RunConfig
+from unstable_stream.runs.fork import Fork, check_fork, find_fork
+
+if TYPE_CHECKING:
+    from unstable_stream.launch.launcher import Backend
+
+__all__ = ["evaluation"]
+
+_IN_FLIGHT: Final = 64
+"""Games at once; more than the 4 or 16 of a run that also trains."""
+
+
+def evaluation(
+    policy: "str | Run",
+    against: object,
+    *,
+    games: int = 100,
+    envs: object = None,
+    seed: int = 0,
+    data: Path | str | None = None,
+    log: str | None = None,
+    backend: "Backend | None" = "inline",
+    overrides: Sequence[str] = (),
+    allow_code: Sequence[str] | None = None,
+) -> Run:
+    """Return a run that evaluates a policy, not started: :meth:`Run.start` it.
+
+    Args:
+        policy: ``RUN@UPDATE``, a checkpoint; ``RUN``, the newest one; or a model: a directory, a Hugging Face
+            id, or ``tiny-player``.
+        against: one opponent or several: ``RUN@UPDATE``, or as in :func:`build`.
+        games: games for each environment and opponent, at least 1; seats are taken in turn.
+        envs: the environments, as in :func:`build`; ``None``: those of the run's evaluation. A model needs
+            some.
+        seed: the same seed plays the same games, whatever the policy.
+        data: the data directory.
+        log: the event log; ``None``: ``local``.
+        backend: as in :func:`build`.
+        overrides: ``key.path=value`` as on a command line.
+        allow_code: as in :meth:`Run.resume`.
+
+    Raises:
+        RunError: no such run or checkpoint.
+        ConfigError: another base model, an unknown opponent, or a model without environments.
+    """
+    if isinstance(policy, Run):
+        place, policy = policy.place, policy.id
+    else:
+        place = Place.at(data, log)
+    if games < 1:
+        raise ConfigError(f"games={games}: expected at least 1")
+    found = None if _names_model(policy) else _checkpoint(place, *_split(policy))
+    named = [against] if isinstance(against, str | Mapping | Run) or callable(against) else against
+    if not isinstance(named, Sequence) or not named:
+        raise ConfigError("against: expected at least one opponent, e.g. random-legal or RUN@10")
+    model = found[1].model if found else policy
+    met = [each for given in named for each in _opponent(place, given, model)]
+    settings: dict[str, Any] = {
+        "name": f"eval-{found[1].name if found else model.rstrip('/').rpartition('/')[2]}",
+        "evaluation": {"opponents": met, "max_eval_games_per_ckpt": games, "first_last_games": games},
+        "evaluation.seed": seed,
+        "collector.num_eval_workers": _IN_FLIGHT,
+        "learner.iterations": found[0].update if found else 0,
+        "log": place.log,
+    } | ({} if backend is None else {"backend": backend})
+    if found is None:
+        if envs is None:
+            raise ConfigError(
+                f"{policy} is a model, which needs environments: envs=…, on the command line --env ENV"
+            )
+        return build(model=model, train_envs=envs, data=place.root, overrides=overrides, **settings)
+    fork, recorded = found
+    settings |= {"consumers": (), "trackers": (), "external": (), "metrics_port": None}
+    settings |= {"model_pool.fixed": (), "model_pool.sample_mode": "mirror"}
+    if envs is not None:
+        settings["eval_envs"] = envs
+    changed = make_config(settings, recorded, overrides)
+    check_fork(fork, recorded, changed, to_train=False)
+    allowed = place.allowed_code(fork.parent_run_id, allow_code, changed, recorded)
+    with confined(allowed):
+        check(changed)
+    return Run(changed, place, fork=fork, allowed=allowed)
+
+
+def _names_model(policy: str) -> bool:
+    """Tell a model from a run: it is ``tiny-player``, a directory, or has the slash of a Hugging Face id."""
+    return policy == TINY_PLAYER or "/" in policy or Path(policy).is_dir()
+
+
+def _split(name: str) -> tuple[str, int | None]:
+    run, at, update = name.rpartition("@")
+    if not at:
+        return name, None
+    if not update.isdecimal():
+        raise ConfigError(f"{name!r}: expected RUN@UPDATE with a number, e.g. demo-2026@20")
+    return run, int(update)
+
+
+def _checkpoint(place: Place, run: str, update: int | None) -> tuple[Fork, RunConfig]:
+    async def find() -> tuple[Fork, RunConfig]:
+        async with place.opened_history() as log:
+            return await find_fork(log, run, update, to_train=False)
+
+    return wait_for(find())
+
+
+def _opponent(place: Place, given: object, model: str) -> list[dict[str, Any]]:
+    """Return the configuration of an opponent; that of a checkpoint is its adapter."""
+    if isinstance(given, Run):
+        place, given = given.place, f"{given.id}@"
+    if not isinstance(given, str) or "@" not in given:
+        return opponents(given)
+    run, update = (given[:-1], None) if given.endswith("@") else _split(given)
+    fork, config = _checkpoint(place, run, update)
+    if config.model != model:
+        raise ConfigError(
+            f"opponent {given}: its base model is {config.model}, that of the policy is {model}; one engine "
+            "plays adapters of one base model"
+        )
+    chosen = fork.checkpoints[-1]
+    return [
+        {
+            "name": f"{fork.parent_run_id}@{fork.update}",
+            "kind": "adapter",
+            "path": chosen.path,
+            "sha256": chosen.sha256,
+        }
+    ]
