@@ -160,19 +160,22 @@ class StepBuffer:
             raise LearnerError(
                 f"a batch of {batch_size} for update {update} was asked for; both count from 1"
             )
+        dropped = self.drop(update)
+        chosen = self._first(batch_size, update)
+        steps = tuple(self._steps[slot] for slot in chosen.tolist())
+        self._use(chosen)
+        return Batch(steps, dropped)
+
+    def drop(self, update: int) -> tuple[DroppedStep, ...]:
+        """Remove and return the steps that no batch from ``update`` on can have, by reason, then id."""
         self._settle_overflow()
         dropped = [DroppedStep(step.event_id, "overflow") for step in self._overflow.values()]
         self._used.add((key, step.game_index) for key, step in self._overflow.items())
         self._overflow.clear()
-
         stale = np.flatnonzero(self._versions() < self._oldest_allowed(update))
         dropped += [DroppedStep(self._steps[slot].event_id, "stale") for slot in stale.tolist()]
         self._use(stale)
-
-        chosen = self._first(batch_size, update)
-        steps = tuple(self._steps[slot] for slot in chosen.tolist())
-        self._use(chosen)
-        return Batch(steps, tuple(sorted(dropped, key=lambda drop: (drop.reason, drop.step_id))))
+        return tuple(sorted(dropped, key=lambda drop: (drop.reason, drop.step_id)))
 
     def apply(self, update: LearnerUpdate) -> None:
         """Fold a recorded update: its steps, trained or dropped, are no longer pending, even if they arrive

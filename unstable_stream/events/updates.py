@@ -44,7 +44,8 @@ class LearnerUpdate(Event, frozen=True, kw_only=True, tag="learner-update"):
 
 
 class StepsDropped(Event, frozen=True, kw_only=True, tag="steps-dropped"):
-    """Steps that a learner found lost when it was started again. Natural key: update, first step id.
+    """Steps dropped between two updates: found lost by a learner that was started again, or too stale, all of
+    them. Natural key: update, first step id.
 
     It is an event of its own, because the next update may need more steps than there are, and the collector
     starts games for them only if it knows that these are no longer pending.

@@ -81,7 +81,7 @@ class GameSchedule:
         self._steps_produced = 0
         self._steps_consumed = 0
         self._drops: set[str] = set()
-        """Events of steps found lost: a few at a restart after a long pause."""
+        """Events of drops between updates: few, each of all that was pending or of a restart."""
         self.updates = self._first_update
 
     # -- fold ---------------------------------------------------------------------------------

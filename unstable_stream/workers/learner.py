@@ -38,6 +38,7 @@ from unstable_stream.errors import LearnerError
 from unstable_stream.events import (
     Checkpoint,
     CollapseWarning,
+    DroppedStep,
     Event,
     GameOutcome,
     LearnerUpdate,
@@ -71,7 +72,7 @@ from unstable_stream.update_decisions import (
 )
 from unstable_stream.workers.learner_core import build_learner, build_training_algorithm
 from unstable_stream.workers.learner_progress import LearnerProgress, Place, read_progress, write_progress
-from unstable_stream.workers.lost_steps import expired, lost_steps
+from unstable_stream.workers.lost_steps import drop_events, lost_steps
 
 __all__ = ["LearnerService"]
 
@@ -153,7 +154,7 @@ class LearnerService:
             settings = self._config.learner
             needed = int(settings.batch_size * settings.batch_delay_buffer)
             while self._learner.step < settings.iterations:
-                if not await self._collect(consumer, needed, stop):
+                if not await self._collect(consumer, producer, needed, stop):
                     break
                 await self._note_updates(log)
                 update, checkpoint = await self._update(consumer.positions())
@@ -379,10 +380,8 @@ class LearnerService:
         if not lost:
             return
         _logger.warning("steps expired before they could be trained on", steps=len(lost))
-        number = self._learner.step + 1
-        events = expired(self._run_id, number, lost, _now_ms())
-        async with producer.transaction() as transaction:
-            await transaction.append([record_from_event(event) for event in events])
+        dropped = [DroppedStep(name, "expired") for name in lost]
+        await self._publish_drops(producer, self._learner.step + 1, dropped)
 
     async def _publish_initial_policy(self, producer: Producer) -> None:
         probed = self._config.learner.initial_lora_path is not None
@@ -430,8 +429,14 @@ class LearnerService:
 
     # -- one update ---------------------------------------------------------------------------
 
-    async def _collect(self, consumer: Consumer, needed: int, stop: asyncio.Event) -> bool:
-        """Read steps until a batch can be drawn; return ``False`` if ``stop`` came first."""
+    async def _collect(
+        self, consumer: Consumer, producer: Producer, needed: int, stop: asyncio.Event
+    ) -> bool:
+        """Read steps until a batch can be drawn; return ``False`` if ``stop`` came first.
+
+        If stale steps alone fill the bound at which no game starts, they are dropped at once: the next update
+        would come too late to do it.
+        """
         number = self._learner.step + 1
         while not stop.is_set():
             available = self._buffer.available(number)
@@ -441,10 +446,7 @@ class LearnerService:
             if available and self._buffer.size() >= self._config.max_pending_steps:
                 return True
             if self._buffer.size() >= self._config.max_pending_steps:
-                raise LearnerError(
-                    f"run {self._run_id}: all {self._buffer.size()} pending steps are staler than "
-                    f"buffer.max_staleness = {self._config.buffer.max_staleness}; raise it"
-                )
+                await self._drop_stale(producer, number)
             records = await consumer.poll(max_records=5000, timeout_s=_POLL_S)
             self._add_steps([record for record in records if record.topic == Step.TOPIC])
             for record in records:
@@ -455,6 +457,20 @@ class LearnerService:
                     if record.offset >= self._counted.get(str(at), 0):
                         self._tally.add(event)
         return False
+
+    async def _drop_stale(self, producer: Producer, number: int) -> None:
+        dropped = self._buffer.drop(number)
+        _logger.warning(
+            "all pending steps are too stale and are dropped: raise buffer.max_staleness to train on them",
+            steps=len(dropped),
+            max_staleness=self._config.buffer.max_staleness,
+        )
+        await self._publish_drops(producer, number, dropped)
+
+    async def _publish_drops(self, producer: Producer, number: int, dropped: Sequence[DroppedStep]) -> None:
+        events = drop_events(self._run_id, number, dropped, _now_ms())
+        async with producer.transaction() as transaction:
+            await transaction.append([record_from_event(event) for event in events])
 
     def _train(self, decision: UpdateDecision, update: int) -> UpdateResult:
         lowered = [each.learning_rate_factor for each in self._warnings if each.update < update]

@@ -33,7 +33,7 @@ from unstable_stream.runs.history import read_history
 from unstable_stream.runs.starts import recorded_starts, run_events
 from unstable_stream.streams.fold_sink import group_of
 
-__all__ = ["expired", "lost_steps"]
+__all__ = ["drop_events", "lost_steps"]
 
 _DROPS_AT_ONCE: Final = 50_000
 """Dropped steps of one event, about 50 bytes each: far below the size limit of a record."""
@@ -112,15 +112,15 @@ async def _processed(log: EventLog, groups: Sequence[str]) -> Positions:
     return positions
 
 
-def expired(run_id: str, update: int, step_ids: Sequence[str], now_ms: int) -> list[StepsDropped]:
-    """Return the events that record lost steps before an update is made."""
+def drop_events(run_id: str, update: int, dropped: Sequence[DroppedStep], now_ms: int) -> list[StepsDropped]:
+    """Return the events that record dropped steps before an update is made."""
     return [
         StepsDropped(
-            event_id=event_id(run_id, "steps-dropped", update, step_ids[first]),
+            event_id=event_id(run_id, "steps-dropped", update, dropped[first].step_id),
             run_id=run_id,
             occurred_at_ms=now_ms,
             update=update,
-            dropped=tuple(DroppedStep(name, "expired") for name in step_ids[first : first + _DROPS_AT_ONCE]),
+            dropped=tuple(dropped[first : first + _DROPS_AT_ONCE]),
         )
-        for first in range(0, len(step_ids), _DROPS_AT_ONCE)
+        for first in range(0, len(dropped), _DROPS_AT_ONCE)
     ]
