@@ -17,13 +17,23 @@ from unstable_stream.events import (
     LearnerUpdate,
     SeatResult,
     StepsDropped,
+    Trajectory,
+    Turn,
     checkpoint_uid,
+    decode_event,
     event_id,
+    pack_floats,
+    pack_tokens,
+    trajectory_id,
 )
 from unstable_stream.events.id_sets import IndexSet
+from unstable_stream.log.port import StoredRecord
+from unstable_stream.log.records import record_from_event
 from unstable_stream.model_pool import ModelPool
 from unstable_stream.runs.config import RunConfig, parse_config
 from unstable_stream.seeds import derive_seed, eval_game_seed, train_game_seed
+from unstable_stream.streams.dead_letters import DeadLetters
+from unstable_stream.streams.processor import group_of
 from unstable_stream.workers.game_schedule import GameSchedule
 
 RUN = "run-test"
@@ -312,6 +322,63 @@ def test_steps_found_lost_are_not_pending_any_more() -> None:
     schedule.apply(lost)
     assert schedule.pending_steps == 0
     assert schedule.next_games(0) != []
+
+
+@pytest.mark.parametrize("host", [None, RUN])
+def test_steps_of_a_trajectory_that_was_set_aside_are_not_pending(host: str | None) -> None:
+    schedule = GameSchedule(RUN, config(collector={"max_pending_steps": 16, "num_eval_workers": 0}))
+    schedule.apply(checkpoint(0))
+    games = play_all(schedule, "train", [])
+    pending = schedule.pending_steps
+    seat = next(seat for seat in games[0].seats if seat.trained)
+    turns = next(result.turns for result in outcome(games[0]).seats if result.seat == seat.seat)
+    turn = Turn(
+        turn_index=0,
+        game_turn=0,
+        observation="",
+        prompt="",
+        prompt_token_ids=pack_tokens([1]),
+        completion="",
+        completion_token_ids=pack_tokens([1]),
+        logprobs=pack_floats([0.0]),
+        finish_reason="stop",
+        action="",
+    )
+    view = Trajectory(
+        event_id=trajectory_id(games[0].game_id, seat.seat),
+        run_id=RUN,
+        occurred_at_ms=0,
+        game_id=games[0].game_id,
+        game_index=games[0].game_index,
+        split="train",
+        env_id=games[0].env_id,
+        seed=games[0].seed,
+        seat=seat.seat,
+        model_uid=seat.model_uid,
+        trained=True,
+        turns=(turn,) * turns,
+        rewards={},
+        reward=0.0,
+        reason="",
+    )
+    other = msgspec.structs.replace(view, run_id="other", event_id="other")
+    evaluated = msgspec.structs.replace(view, split="eval", event_id="evaluated")
+    filler = DeadLetters(group_of("archiver", host), host)
+    shaping = DeadLetters(group_of("reward-processor", host), host)
+    unread = StoredRecord("trajectories", 0, 9, "k", b"{]", {}, 0)
+    letters = [*filler.about(stored(view), ""), *shaping.about(unread, "")]
+    letters += [record for event in (other, evaluated) for record in shaping.about(stored(event), "")]
+    for letter in letters:
+        schedule.apply(decode_event(letter.value))
+    assert schedule.pending_steps == pending
+    for letter in shaping.about(stored(view), "") * 2:
+        schedule.apply(decode_event(letter.value))
+    assert schedule.pending_steps == pending - turns
+
+
+def stored(event: Event) -> StoredRecord:
+    record = record_from_event(event)
+    return StoredRecord(record.topic, 0, 1, record.key, record.value, record.headers, 0)
 
 
 def entries(thing: Any) -> int:

@@ -29,6 +29,8 @@ from unstable_stream.log.reading import read_to_end
 from unstable_stream.log.records import event_from_record, record_from_event
 from unstable_stream.log.topics import load_topics
 from unstable_stream.runs.config import RunConfig, parse_config
+from unstable_stream.streams.dead_letters import DeadLetters
+from unstable_stream.streams.processor import group_of
 from unstable_stream.workers.collector import Collector
 from unstable_stream.workers.engine import LocalEngine
 from unstable_stream.workers.rollout import RolloutWorker
@@ -205,6 +207,27 @@ async def test_game_after_game_given_up_stops_the_collector_with_the_reason(log:
             await collector(log, engine, config(num_workers=64)).collect(log, asyncio.Event())
     assert "50 games in a row were abandoned" in str(raised.value)
     assert str(raised.value).endswith("because: the adapter has the wrong shape")
+
+
+async def test_games_whose_trajectories_are_all_set_aside_stop_the_collector_with_the_reason(
+    log: LocalLog,
+) -> None:
+    await publish(log, checkpoint(0))
+    letters = DeadLetters(group_of("reward-processor", RUN), RUN)
+
+    async def set_aside() -> None:
+        consumer = await log.consumer(["trajectories"])
+        while True:
+            for record in await consumer.poll():
+                await log.append(letters.about(record, "the reward is no number"))
+
+    setting_aside = asyncio.create_task(set_aside())
+    with pytest.raises(
+        ServiceError, match=r"set aside since the last update.*because: the reward is no number"
+    ):
+        async with asyncio.timeout(DEADLINE_S):
+            await collector(log, PretendEngine(), config()).collect(log, asyncio.Event())
+    setting_aside.cancel()
 
 
 async def test_an_engine_that_died_stops_the_collector_and_gives_up_no_game(log: LocalLog) -> None:

@@ -27,7 +27,9 @@ from unstable_stream.events import (
     Event,
     GameAbandoned,
     GameStarted,
+    LearnerUpdate,
     Metrics,
+    RecordRejected,
     RunStarted,
     event_id,
 )
@@ -43,7 +45,7 @@ from unstable_stream.workers.game_schedule import GameSchedule
 
 __all__ = ["Collector", "RolloutWorkerHandle"]
 
-_TOPICS = ("games", "game-outcomes", "checkpoints", "learner-updates", "ratings")
+_TOPICS = ("games", "game-outcomes", "checkpoints", "learner-updates", "ratings", "dead-letters")
 _STATS_EVERY_S = 5.0
 _MAX_ABANDONED_IN_A_ROW = 50
 # Many failed games in a row mean a broken environment or engine: stop instead of trying for ever.
@@ -83,7 +85,10 @@ class Collector:
         self._schedule = GameSchedule(run_id, config, started)
         self._calls: set[asyncio.Task[int]] = set()
         self._abandoned_in_a_row = 0
+        self._set_aside_before = 0
+        """The number of steps set aside before the last update, or before the start."""
         self._next_worker = 0
+        self._restored = False
 
     async def collect(self, log: EventLog, stop: asyncio.Event) -> None:
         """Play until the schedule has no game left or ``stop`` is set.
@@ -136,6 +141,8 @@ class Collector:
         async for records in read_on(consumer, await settled_ends(log, _TOPICS)):
             self._apply(list(readable_events(records)))
         self._abandoned_in_a_row = 0
+        self._set_aside_before = self._schedule.steps_set_aside
+        self._restored = True
         unfinished = list(self._schedule.in_flight.values())
         if unfinished:
             _logger.info("playing unfinished games again", games=len(unfinished))
@@ -148,6 +155,8 @@ class Collector:
     def _apply(self, events: Sequence[Event]) -> None:
         for event in events:
             self._schedule.apply(event)
+            if isinstance(event, RecordRejected):
+                self._check_set_aside(event)
             if event.run_id != self._run_id:
                 continue
             if isinstance(event, GameAbandoned) and not self._schedule.training_finished:
@@ -159,6 +168,17 @@ class Collector:
                     )
             elif event.TOPIC == "game-outcomes":
                 self._abandoned_in_a_row = 0
+            elif isinstance(event, LearnerUpdate):
+                self._set_aside_before = self._schedule.steps_set_aside
+
+    def _check_set_aside(self, letter: RecordRejected) -> None:
+        """Raise if games are played for nothing: their steps do not count as pending any more."""
+        lost = self._schedule.steps_set_aside - self._set_aside_before
+        if self._restored and lost > self._config.max_pending_steps:
+            raise ServiceError(
+                f"run {self._run_id}: trajectories with {lost} steps were set aside since the last update, "
+                f"the last one {letter.topic}[{letter.partition}]@{letter.offset} because: {letter.reason}"
+            )
 
     async def _start_games(self, producer: Producer) -> None:
         games = self._schedule.next_games(_now_ms())

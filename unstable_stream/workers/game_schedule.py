@@ -9,6 +9,7 @@ import random
 from collections.abc import Iterator
 from itertools import product
 
+from unstable_stream.errors import EventError
 from unstable_stream.events import (
     Checkpoint,
     Event,
@@ -16,18 +17,22 @@ from unstable_stream.events import (
     GameOutcome,
     GameStarted,
     LearnerUpdate,
+    RecordRejected,
     RunStarted,
     Seat,
     StepsDropped,
+    Trajectory,
+    decode_event,
     event_id,
     game_id,
 )
 from unstable_stream.events.id_sets import IndexSet
 from unstable_stream.model_pool import ModelPool
 from unstable_stream.model_pool.systems import live_rating_system
-from unstable_stream.reward_transformations import expected_steps
+from unstable_stream.reward_transformations import RewardProcessor, expected_steps
 from unstable_stream.runs.config import EnvConfig, OpponentConfig, RunConfig
 from unstable_stream.seeds import derive_seed, eval_game_seed, train_game_seed
+from unstable_stream.streams.processor import group_of
 
 __all__ = ["GameSchedule", "build_pool"]
 
@@ -63,6 +68,8 @@ class GameSchedule:
         self._run_id = run_id
         self._config = config
         self._first_update = started.parent_update or 0 if started else 0
+        self._shaping = {group_of(RewardProcessor.name, run) for run in (run_id, None)}
+        """The groups that make steps of the run's trajectories."""
         self.pool = build_pool(config)
         self._fixed = {o.name: o for o in (*config.evaluation.opponents, *config.model_pool.fixed)}
         self.in_flight: dict[str, GameStarted] = {}
@@ -82,12 +89,19 @@ class GameSchedule:
         self._steps_consumed = 0
         self._drops: set[str] = set()
         """Events of drops between updates: few, each of all that was pending or of a restart."""
+        self._set_aside: set[str] = set()
+        """Trajectories on ``dead-letters``: no step will come of them."""
+        self.steps_set_aside = 0
+        """The number of steps that would have come of them."""
         self.updates = self._first_update
 
     # -- fold ---------------------------------------------------------------------------------
 
     def apply(self, event: Event) -> None:
         """Fold one event; repeated events and those of other runs change nothing."""
+        if isinstance(event, RecordRejected):
+            self._apply_rejected(event)
+            return
         if event.run_id != self._run_id or isinstance(event, RunStarted):
             return
         if isinstance(event, GameStarted):
@@ -133,6 +147,26 @@ class GameSchedule:
             self._steps_produced += expected_steps(
                 event, filter_opponent_invalid=self._config.collector.filter_opponent_invalid
             )
+
+    def _apply_rejected(self, letter: RecordRejected) -> None:
+        """Count the steps that its game's outcome promised as dropped: the letter holds the trajectory.
+
+        The letter of a host of all runs names no run, and that of a record that is no event promises nothing.
+        """
+        if letter.consumer not in self._shaping:
+            return
+        try:
+            event = decode_event(letter.record_value)
+        except EventError:
+            return
+        if not isinstance(event, Trajectory) or event.run_id != self._run_id:
+            return
+        filtered = self._config.collector.filter_opponent_invalid and event.opponent_invalid
+        counts = event.trained and event.split == "train" and not filtered
+        if counts and event.event_id not in self._set_aside:
+            self._set_aside.add(event.event_id)
+            self._steps_consumed += len(event.turns)
+            self.steps_set_aside += len(event.turns)
 
     def _apply_checkpoint(self, event: Checkpoint) -> None:
         if event.model_uid in self._checkpoints:
@@ -182,7 +216,7 @@ class GameSchedule:
 
     @property
     def pending_steps(self) -> int:
-        """The number of steps produced and neither trained nor dropped yet."""
+        """The number of steps produced and neither trained, dropped nor set aside yet."""
         return self._steps_produced - self._steps_consumed
 
     def checkpoint(self, uid: str) -> Checkpoint:
