@@ -10,7 +10,15 @@ import pytest
 from tests.model_pool.outcomes import RUN
 from tests.streams.hosted_games import OTHER_RUN, events, forget_snapshots, games
 from unstable_stream.errors import ServiceError
-from unstable_stream.events import GameOutcome, RecordRejected, RunStarted, Step, Trajectory, encode_event
+from unstable_stream.events import (
+    GameOutcome,
+    RecordRejected,
+    RunStarted,
+    Step,
+    Trajectory,
+    decode_event,
+    encode_event,
+)
 from unstable_stream.extensions import confined
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.port import EventLog, Record
@@ -106,6 +114,36 @@ async def test_a_run_whose_own_code_fails_is_set_aside_from_there_on(
     assert all("ZeroDivisionError: somebody's mistake" in letter.reason for letter in letters)
     folded = {e.trajectory_id for e in await events(log, "steps", RUN) if isinstance(e, Step)}
     assert folded == {event.event_id for event in trajectories[:failed]}
+
+
+@pytest.mark.parametrize("other_code", [False, True])
+async def test_a_run_set_aside_goes_on_from_its_last_good_state_once_its_code_is_mended(
+    log: LocalLog, tmp_path: Path, other_code: bool
+) -> None:
+    """Its first records are gone from the log, so that it cannot be folded again from there."""
+    code, broken = tmp_path / "rewards.py", tmp_path / "broken"
+    source = f"from pathlib import Path\n{CODE}".replace("x[0] == 0.0", f"Path({str(broken)!r}).exists()")
+    code.write_text(source, encoding="utf-8")
+    await _start(log, RUN, [f"{code}:Fails"])
+    await _start(log, OTHER_RUN)
+    parts = [[record for run in (RUN, OTHER_RUN) for record in _of(run, 10 * part, 10)] for part in range(3)]
+    for part, records in enumerate(parts):
+        if part == 1:
+            broken.touch()
+        await log.append(records)
+        await _drain(log, REWARDS)
+        if part == 1:
+            broken.unlink()
+            if other_code:
+                code.write_text(f"{source}\n# mended\n", encoding="utf-8")
+            await log.delete_before(
+                {at: min(end, 5) for at, end in (await log.end_offsets(Trajectory.TOPIC)).items()}
+            )
+    letters = [e for e in await events(log, "dead-letters") if isinstance(e, RecordRejected)]
+    second = [record for record in parts[1] if record.key.startswith(f"{RUN}/")]
+    assert [letter.record_value for letter in letters] == [record.value for record in second] != []
+    folded = {e.trajectory_id for e in await events(log, "steps", RUN) if isinstance(e, Step)}
+    assert all(decode_event(r.value).event_id in folded for r in parts[2] if r.key.startswith(f"{RUN}/"))
 
 
 async def test_in_a_host_of_its_own_the_run_stops(log: LocalLog, tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from unstable_stream.streams.snapshots import (
     SnapshotPace,
     pack_position,
     pack_run,
+    pack_set_aside,
     run_name,
     scope_of,
     unpack_run,
@@ -46,6 +47,8 @@ class _RunFold:
     """The reason why the run is set aside."""
     failed: bool = False
     """Its own code failed, so it stays set aside until the partition is opened again."""
+    mendable: bool = False
+    """It is set aside for its code, which a person may mend: what was saved of it stays."""
     changed: bool = False
     """It had records since the last snapshot."""
     savable: bool = True
@@ -120,7 +123,7 @@ class PartitionFold:
                 dead_letters += self._host.letters.about(record, reason, warn=not self._is_told(event))
             self._count(record, event)
             self.next_offset = record.offset + 1
-        states = self._snapshot() if self._is_due() else {}
+        states = await self._snapshot() if self._is_due() else {}
         async with self._producer.transaction() as transaction:
             if outputs:
                 await transaction.append(outputs)
@@ -157,8 +160,9 @@ class PartitionFold:
         """Save a last snapshot if records were read since the one before; publish nothing more."""
         try:
             if self._whole and self._passed:
+                states = await self._snapshot()
                 async with self._producer.transaction() as transaction:
-                    await transaction.save(self._scope, self._snapshot())
+                    await transaction.save(self._scope, states)
         except FencedError:
             pass  # the next holder has opened the partition; it saves the next snapshot
         except EventLogError as error:
@@ -185,7 +189,7 @@ class PartitionFold:
                     f"failed with {type(error).__name__}: {error}. Nothing of its batch was committed; "
                     "correct the cause and start again"
                 ) from error
-            fold.processor, fold.reason, fold.failed = None, reason, True
+            fold.processor, fold.reason, fold.failed, fold.mendable = None, reason, True, True
             raise EventError(f"{record}: {reason}") from error
 
     def _is_told(self, event: Event | EventError | None) -> bool:
@@ -237,26 +241,37 @@ class PartitionFold:
         """Return the fold of a run whose first record is at ``first``; ``None``: there is none yet."""
         try:
             processor, digest = self._host.fresh(run_id)
+        except EventError as error:
+            return _RunFold(None, "", first, str(error), mendable=True)
+        try:
             fold = _RunFold(processor, digest, first)
             if first is None:
                 return fold
+            begin = first
             if state is not None and state.state is not None:
-                if state.digest != digest:
+                if state.digest != digest and not (state.set_aside and await self._is_gone(first, up_to)):
                     self._not_used(run_id, "its settings, its code or the version of the fold are others now")
                 elif self._takes(processor, state.state, run_id):
-                    return fold
+                    if not state.set_aside:
+                        return fold
+                    begin = state.position
                 else:
                     fold.processor, _ = self._host.fresh(run_id)
-            await self._check_kept(run_id, first, up_to)
+            await self._check_kept(run_id, begin, up_to)
         except EventError as error:
             return _RunFold(None, "", first, str(error))
-        await self._fold_from(first, up_to, run_id, fold)
+        await self._fold_from(begin, up_to, run_id, fold)
         return fold
+
+    async def _is_gone(self, first: int, up_to: int) -> bool:
+        """Return whether retention has deleted records from ``first`` on."""
+        begin = (await self._host.log.beginning_offsets(self._at.topic))[self._at]
+        return first < min(begin, up_to)
 
     async def _check_kept(self, run_id: str, first: int, up_to: int) -> None:
         """Raise an error if retention has deleted records that must be folded again."""
-        begin = (await self._host.log.beginning_offsets(self._at.topic))[self._at]
-        if first < begin and first < up_to:
+        if await self._is_gone(first, up_to):
+            begin = (await self._host.log.beginning_offsets(self._at.topic))[self._at]
             raise self._host.gone(
                 run_id,
                 f"{self._at} begins at offset {begin}, but the state of run {run_id!r} is a fold from "
@@ -318,12 +333,17 @@ class PartitionFold:
             return True
         return self._events >= pace.events and self._bytes >= pace.times_its_size * self._last_size
 
-    def _snapshot(self) -> dict[str, bytes]:
-        """Return the states to save: of all runs that have changed."""
+    async def _snapshot(self) -> dict[str, bytes]:
+        """Return the states to save: of all runs that have changed. What was saved of a run before its code
+        failed stays, to go on from when the code is mended.
+        """
         states = {POSITION: pack_position(self.next_offset)}
+        kept = [run_name(run_id) for run_id, fold in self._folds.items() if fold.changed and fold.mendable]
+        last_good = await self._host.log.saved(self._scope, kept) if kept else {}
         for run_id, fold in self._folds.items():
             if fold.changed and fold.first is not None:
-                states[run_name(run_id)] = self._packed(run_id, fold, fold.first)
+                name = run_name(run_id)
+                states[name] = pack_set_aside(last_good.get(name)) or self._packed(run_id, fold, fold.first)
         return states
 
     def _packed(self, run_id: str, fold: _RunFold, first: int) -> bytes:

@@ -29,6 +29,7 @@ __all__ = [
     "load_position",
     "pack_position",
     "pack_run",
+    "pack_set_aside",
     "run_name",
     "scope_of",
     "unpack_run",
@@ -70,6 +71,10 @@ class SavedRun(msgspec.Struct, frozen=True):
     """Identifies the fold: its version, settings and code."""
     state: Any
     """As JSON; ``None``: it cannot be saved, so the run is folded again from its first record."""
+    set_aside: bool = False
+    """The run's own code failed behind ``position``. The state is the last good one, of the code as it was:
+    with other code, the run goes on from it where the records before are gone.
+    """
 
 
 class _SavedPosition(msgspec.Struct, frozen=True):
@@ -106,6 +111,17 @@ def pack_run(first: int, position: int, digest: str, state: Any) -> bytes:
     if len(packed) > _MOST_BYTES:
         raise ValueError(f"the state takes {len(packed)} bytes, and at most {_MOST_BYTES} are saved")
     return packed
+
+
+def pack_set_aside(last_good: bytes | None) -> bytes | None:
+    """Return the bytes to be saved for a run whose own code failed, from what was saved of it before.
+
+    ``None``: that holds no state.
+    """
+    run = None if last_good is None else unpack_run(last_good)
+    if run is None or run.state is None:
+        return None
+    return _packed(msgspec.structs.replace(run, set_aside=True))
 
 
 async def load_position(log: EventLog, scope: str) -> int | None:
