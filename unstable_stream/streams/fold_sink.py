@@ -28,10 +28,11 @@ A kill between any two steps loses nothing and publishes nothing twice. The next
 committed, and its state is a fold of exactly what was committed.
 
 A host that is fenced drops the partition and goes on with the others. It loses only the work since its last
-commit. A host that closes a partition in order saves a last snapshot. A partition may be taken over and still
-be assigned to this host: perhaps it moved to another host and came back between two polls. So this host opens
-it again after a while. If this happens twice in a row, a process outside the sharing uses the same group.
-Then this host stops, because the two would take the partition from each other for ever.
+commit. A host that closes a partition in order publishes what waits for later events, and saves a last
+snapshot. A partition may be taken over and still be assigned to this host: perhaps it moved to another host
+and came back between two polls. So this host opens it again after a while. If this happens twice in a row, a
+process outside the sharing uses the same group. Then this host stops, because the two would take the
+partition from each other for ever.
 """
 
 import asyncio

@@ -5,7 +5,7 @@ fold without records between two snapshots is let go, since it is saved. So memo
 not all runs ever.
 """
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ from unstable_stream.log.reading import read_on
 from unstable_stream.log.records import record_from_event
 from unstable_stream.log_lines import get_logger
 from unstable_stream.streams.hosted_folds import HostedFolds
-from unstable_stream.streams.processor import KeepsState, Processor
+from unstable_stream.streams.processor import HasRest, KeepsState, Processor
 from unstable_stream.streams.snapshots import (
     POSITION,
     SavedRun,
@@ -124,6 +124,8 @@ class PartitionFold:
             self._count(record, event)
             self.next_offset = record.offset + 1
         states = await self._snapshot() if self._is_due() else {}
+        if states:
+            outputs += self._rest([fold for fold in self._folds.values() if not fold.changed])
         async with self._producer.transaction() as transaction:
             if outputs:
                 await transaction.append(outputs)
@@ -157,11 +159,14 @@ class PartitionFold:
         return folded
 
     async def close(self) -> None:
-        """Save a last snapshot if records were read since the one before; publish nothing more."""
+        """If records came since the last snapshot, publish what waits for later events and save another."""
         try:
             if self._whole and self._passed:
                 states = await self._snapshot()
+                rest = self._rest(self._folds.values())
                 async with self._producer.transaction() as transaction:
+                    if rest:
+                        await transaction.append(rest)
                     await transaction.save(self._scope, states)
         except FencedError:
             pass  # the next holder has opened the partition; it saves the next snapshot
@@ -191,6 +196,16 @@ class PartitionFold:
                 ) from error
             fold.processor, fold.reason, fold.failed, fold.mendable = None, reason, True, True
             raise EventError(f"{record}: {reason}") from error
+
+    def _rest(self, folds: Iterable[_RunFold]) -> list[Record]:
+        """Return what these folds have not published yet."""
+        processors: list[object] = [fold.processor for fold in folds]
+        return [
+            record_from_event(event)
+            for processor in processors
+            if isinstance(processor, HasRest)
+            for event in processor.rest()
+        ]
 
     def _is_told(self, event: Event | EventError | None) -> bool:
         """Return whether a warning told that all records of the run are set aside."""

@@ -7,7 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 from unstable_stream.events import Event
 from unstable_stream.runs.config import RunConfig
 
-__all__ = ["KeepsState", "Processor", "ProcessorSpec", "group_of"]
+__all__ = ["HasRest", "KeepsState", "Processor", "ProcessorSpec", "group_of"]
 
 
 class Processor(Protocol):
@@ -35,6 +35,18 @@ class KeepsState(Protocol):
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Go on from what :meth:`state` returned, also after a trip through JSON."""
+
+
+@runtime_checkable
+class HasRest(Protocol):
+    """A processor that publishes results of several events at once; some wait for later events."""
+
+    def rest(self) -> Sequence[Event]:
+        """Return events about what has been folded and not been published; change nothing.
+
+        The host publishes them when it puts the fold away, perhaps more than once: what was folded decides
+        their ids and everything in them.
+        """
 
 
 @dataclass(frozen=True, slots=True)

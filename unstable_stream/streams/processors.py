@@ -1,4 +1,4 @@
-"""The stream processors for rewards and ratings. Each has its own group; both run in one event loop."""
+"""The stream processors for rewards, ratings and metrics: each has its own group, all one event loop."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -10,12 +10,14 @@ from unstable_stream.log.port import EventLog
 from unstable_stream.model_pool import RatingProcessor
 from unstable_stream.model_pool.systems import live_rating_system
 from unstable_stream.reward_transformations import RewardProcessor, build_final, build_step
+from unstable_stream.rolling_metrics import MetricsProcessor
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.streams.consumer import Pace, run_consumer
 from unstable_stream.streams.fold_sink import FoldSink, Processor, ProcessorSpec
 from unstable_stream.streams.run_configs import RunDirectory
 
 __all__ = [
+    "METRICS",
     "PROCESSORS",
     "RATINGS",
     "REWARDS",
@@ -92,7 +94,10 @@ RATINGS: Final = ProcessorSpec(
     _rating_settings,
     code=("rating_system",),
 )
-PROCESSORS: Final = (REWARDS, RATINGS)
+METRICS: Final = ProcessorSpec(
+    MetricsProcessor.name, MetricsProcessor.inputs, lambda run_id, config: MetricsProcessor(run_id)
+)
+PROCESSORS: Final = (REWARDS, RATINGS, METRICS)
 
 
 async def fold_sinks(log: EventLog, runs: RunDirectory, run_id: str | None) -> list[FoldSink]:
