@@ -263,7 +263,7 @@ def test_a_part_of_the_distribution_cannot_be_trained_on() -> None:
         ({"action_extraction": "boxed"}, "a template has its own extraction"),
         ({"ckpt_root": "here"}, "data=…"),
         ({"run_name": "demo"}, "name=…"),
-        ({"wandb_project": "UB"}, "trackers=[…]"),
+        ({"wandb_project": "UB"}, "trackers=[{'type': 'wandb', 'project': …}]"),
     ],
 )
 def test_a_mistake_names_the_way_out(settings: dict[str, Any], says: str) -> None:

@@ -102,6 +102,14 @@ def test_fixed_opponents_are_added_to_the_pool() -> None:
     assert [opponent.name for opponent in config.model_pool.fixed] == ["first-legal"]
 
 
+def test_a_wandb_project_is_a_tracker_of_the_run() -> None:
+    parts = Parts()
+    parts.tracker.wandb_project = "UB"
+    config = us.build(collector=parts.collector, learner=parts.learner).config
+    assert config.trackers == ({"type": "wandb", "project": "UB"},)
+    assert config.name == "demo"
+
+
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
@@ -112,7 +120,6 @@ def test_fixed_opponents_are_added_to_the_pool() -> None:
         (lambda parts: parts.step_buffer.size(), "run.audit().steps.pending"),
         (lambda parts: parts.step_buffer.get_batch.remote(8), "FROM update_steps"),
         (lambda parts: parts.model_pool.add_checkpoint("a/path", 3), "initial_lora_path"),
-        (lambda parts: us.Tracker("demo", wandb_project="UB"), "run.metrics()"),
         (lambda parts: us.TerminalInterface(tracker=parts.tracker), "TerminalInterface(run)"),
         (lambda parts: Parts(num_learners=2), "one learner trains a run"),
         (lambda parts: Parts(ckpt_root="somewhere"), "data directory"),

@@ -1,13 +1,15 @@
 """The rolling metrics on a real log: on topic ``metrics``, once, the same after a restart."""
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from tests.reward_transformations.trajectories import RUN, make_trajectory
-from tests.streams.hosted_games import events, forget_snapshots, games
+from tests.streams.hosted_games import events, forget_snapshots, games, read
 from tests.streams.test_processors import _config, _serve
+from unstable_stream.archive import query
 from unstable_stream.events import Event, Metrics
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.records import record_from_event
@@ -15,6 +17,9 @@ from unstable_stream.log.topics import load_topics
 from unstable_stream.rolling_metrics import MetricsProcessor
 from unstable_stream.runs.recording import start_run
 from unstable_stream.streams.processors import METRICS
+from unstable_stream.tracking.log_state import MonitorState
+from unstable_stream.tracking.prometheus import exposition
+from unstable_stream.workers.archiver import run_archiver
 
 
 @pytest.fixture
@@ -56,6 +61,33 @@ async def test_what_waits_is_published_when_the_host_ends(log: LocalLog) -> None
     assert _newest(published)["collection-Env-0/games"] == 3
     await _serve(log, RUN)
     assert await _published(log) == published
+
+
+async def test_sql_and_prometheus_see_them(log: LocalLog, tmp_path: Path) -> None:
+    await log.append(games(0, 12))
+    await _serve(log, RUN)
+    stop = asyncio.Event()
+    stop.set()
+    await run_archiver(log, tmp_path / "archive.duckdb", stop=stop)
+    rows = query(
+        tmp_path / "archive.duckdb",
+        "SELECT name, value, \"update\" FROM metrics WHERE source = 'tracker' AND run_id = 'run-a'",
+    ).rows
+    folded = await _folded(log)
+    assert {name: value for name, value, _ in rows} == folded
+    assert {update for _, _, update in rows} == {3}
+
+    monitor = MonitorState()
+    for topic in ("runs", "metrics"):
+        for record in await read(log, topic):
+            monitor.apply(record)
+    values = {
+        sample.labels["name"]: sample.value
+        for family in exposition(monitor, [], {}, log_up=True)
+        for sample in family.samples
+        if sample.name == "unstable_stream_value" and sample.labels["source"] == "tracker"
+    }
+    assert values == folded
 
 
 @pytest.mark.parametrize(("run_id", "with_snapshot"), [(RUN, True), (None, False)])

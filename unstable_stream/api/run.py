@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from unstable_stream.api.games import Game, Result, Sort, Split, State, find_games, game_list
 from unstable_stream.api.launching import Launching, launch_here, may_run_here
@@ -27,12 +27,15 @@ if TYPE_CHECKING:
     from unstable_stream.api.what_if import Source
     from unstable_stream.api.why import Why
     from unstable_stream.archive.export import Manifest
+    from unstable_stream.extensions import Spec
     from unstable_stream.hindsight.rating_set import Rerated
     from unstable_stream.hindsight.rederive import Rederived
+    from unstable_stream.hindsight.track import Tracked
     from unstable_stream.launch.plan import RunPlan
     from unstable_stream.proofs.evidence import Progress
     from unstable_stream.proofs.reports import AuditReport as AuditReport
     from unstable_stream.proofs.reports import VerifyReport as VerifyReport
+    from unstable_stream.streams.trackers import Tracker
 
 __all__ = ["CollapseReport", "Run", "open_run"]
 
@@ -512,6 +515,32 @@ class Run:
         from unstable_stream.api.replaying import Replay
 
         return Replay(self._place, self._id, **wanted)
+
+    def track(
+        self,
+        to: "Spec | Tracker" = "tensorboard",
+        directory: Path | str | None = None,
+        *,
+        follow: bool = False,
+        source: Literal["log", "archive"] = "log",
+    ) -> "Tracked":
+        """Give its metrics to TensorBoard, Weights & Biases or a file, each once, also if called again.
+
+        Args:
+            to: ``jsonl``, ``tensorboard``, ``wandb``, ``{"type": "wandb", "project": "UB"}``, a tracker class
+                by reference, or an object with ``log``.
+            directory: files are written to ``directory/RUN``; by default ``tracking/RUN`` in the data
+                directory.
+            follow: go on until the run ends.
+            source: ``log``, with what expired in it from the archive, or only the ``archive``.
+
+        Raises:
+            ConfigError: no such tracker, or its library is not installed.
+            RunError: the tracker cannot write.
+        """
+        from unstable_stream.api.tracking import track_run
+
+        return track_run(self._place, self._id, to, directory, follow=follow, source=source)
 
     def export(self, directory: Path | str, *, tables: Sequence[str] = (), force: bool = False) -> "Manifest":
         """Write it to Parquet files, one per table.

@@ -43,10 +43,10 @@ _INSTEAD: Final[Mapping[str, str]] = {
     "num_learners": "one learner trains; leave it out",
     "run_name": "name the run with name=…",
     "step_buffer": "give its settings: max_buffer_size=…, or build(collector=…, learner=…)",
-    "tracker": "every metric is on the log: run.metrics(); trackers=[…] sends them on",
+    "tracker": "write trackers=['tensorboard'], 'wandb' or 'jsonl'; run.metrics() has all without",
     "use_trainer_cache": "training keeps no key-value cache; leave it out",
     "vllm_config": "write engine={'type': 'vllm', …}, lora={…} and max_tokens=…",
-    "wandb_project": "every metric is on the log: run.metrics(); trackers=[…] sends them on",
+    "wandb_project": "write trackers=[{'type': 'wandb', 'project': …}]",
 }
 """Arguments of UnstableBaselines that have another name here, or none."""
 

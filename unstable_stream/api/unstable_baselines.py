@@ -82,13 +82,17 @@ def _refuse(where: str, given: Mapping[str, tuple[object, str]]) -> None:
 
 
 class Tracker(_Part):
-    """The name of a run. Metrics need no sink: each is on the log, see :meth:`Run.metrics`."""
+    """The name of a run, and its project on Weights & Biases.
+
+    All metrics are on the log without a tracker, see :meth:`Run.metrics`; :meth:`Run.track` sends them to
+    TensorBoard, Weights & Biases or a file, also afterwards.
+    """
 
     _ELSEWHERE: Mapping[str, str] = {
-        "add_trajectory": "trajectories are on the log; ask run.sql('FROM trajectories')",
-        "add_eval_episode": "evaluation games are on the log; ask run.games(split='eval')",
+        "add_trajectory": "trajectories are on the log; ask run.metrics('collection-')",
+        "add_eval_episode": "evaluation games are on the log; ask run.metrics('evaluation-')",
         "log_inference": "engines publish their own metrics; ask run.metrics('inference/')",
-        "log_learner": "the learner publishes its own metrics; ask run.metrics('learner/')",
+        "log_learner": "each update is on the log; ask run.metrics('learner/')",
         "log_model_pool": "ratings are on the log; ask run.sql('FROM rating_ladder')",
         "get_interface_info": "the live view reads the log; call run.watch()",
     }
@@ -98,19 +102,11 @@ class Tracker(_Part):
 
         Args:
             run_name: display name; part of the run's id.
-            wandb_project: refused, with what to use instead.
+            wandb_project: send every metric to this project on Weights & Biases, as the run goes. Without an
+                API key, files are written that ``wandb sync`` sends later.
         """
-        _refuse(
-            "Tracker",
-            {
-                "wandb_project": (
-                    wandb_project,
-                    "metrics are in run.metrics(); a consumer sends them wherever you like, see "
-                    "docs/consumers.md",
-                )
-            },
-        )
         self.run_name = run_name
+        self.wandb_project = wandb_project
 
 
 class StepBuffer(_Part):
@@ -456,6 +452,9 @@ def settings_of(collector: Collector, learner: StandardLearner) -> dict[str, Any
         )
     trackers = [each.tracker for each in (learner, collector, buffer, pool) if each.tracker is not None]
     settings: dict[str, Any] = {"name": trackers[0].run_name} if trackers else {}
+    projects = {tracker.wandb_project for tracker in trackers} - {None}
+    if projects:
+        settings["trackers"] = [{"type": "wandb", "project": name} for name in sorted(projects, key=str)]
     for part in (pool.settings, buffer.settings, collector.settings, learner.settings):
         for name, value in part.items():
             known = "max_tokens" if name == "max_generation_len" else name

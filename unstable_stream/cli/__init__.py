@@ -52,6 +52,8 @@ _TRAIN_EXTRA = {
 _EXTRAS = (
     ("train", "this command plays games or trains, which needs", _TRAIN_EXTRA),
     ("kafka", "a log on Kafka needs", {"aiokafka", "cramjam", "faust", "mode"}),
+    ("tensorboard", "the tracker tensorboard needs", {"tensorboard"}),
+    ("wandb", "the tracker wandb needs", {"wandb"}),
     ("analytics", "this command needs", {"openskill", "plotly"}),
 )
 

@@ -35,6 +35,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "rederive": "Shape a run's rewards anew and compare them, stage by stage, with those it was trained on.",
     "replay": "Stream a slice of history in its original order; without a target, as JSON lines.",
     "consume": "Run a plug-in consumer: all history first, then every event as it comes, until Ctrl-C.",
+    "track": "Give the metrics of a run, live or finished, to TensorBoard, Weights & Biases or a file.",
     "topics": "List the topics: key, partitions, retention, events, and how many records they hold here.",
     "log": "Read the event log.",
     "monitor": "Serve Prometheus metrics of a log: lag, throughput, dead letters, learner updates, services.",

@@ -157,7 +157,11 @@ KINDS: Final[Mapping[str, Kind]] = {
             "a class with log(self, values: dict[str, float], *, run_id: str, source: str, step: int | None, "
             "time_ms: int) -> None",
             "tracker.py",
-            {"jsonl": "unstable_stream.streams.trackers:JsonLinesTracker"},
+            {
+                "jsonl": "unstable_stream.streams.trackers:JsonLinesTracker",
+                "tensorboard": "unstable_stream.tracking.tensorboard:TensorBoardTracker",
+                "wandb": "unstable_stream.tracking.wandb:WandbTracker",
+            },
         ),
         Kind(
             "consumer",

@@ -470,7 +470,9 @@ class RunConfig(_Section):
     consumers: tuple[Named, ...] = ()
     """Plug-in consumers that run beside the run."""
     trackers: tuple[Choice, ...] = ()
-    """Receivers of every metric: ``jsonl``, which writes a file in the data directory, or an extension."""
+    """Receivers of every metric: ``jsonl``, ``tensorboard`` (files in the data directory), ``wandb``, or an
+    extension.
+    """
     directory: str = ""
     """Directory to search for modules of extensions; by default the one in which the run is started."""
     backend: Literal["ray", "inline"] = "ray"

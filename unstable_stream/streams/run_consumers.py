@@ -4,13 +4,12 @@ import asyncio
 from functools import partial
 
 from unstable_stream.errors import ConfigError
-from unstable_stream.extensions import Reference
 from unstable_stream.log.port import EventLog
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.streams.plugins import Plugin, load_plugin
 from unstable_stream.streams.plugins.host import run_plugin
-from unstable_stream.streams.trackers import build_tracker, tracker_plugin
+from unstable_stream.streams.trackers import Received, build_tracker, tracker_plugin, tracker_title
 
 __all__ = ["plugins_beside", "serve_beside"]
 
@@ -25,10 +24,9 @@ def plugins_beside(config: RunConfig, run_id: str, data: DataDir) -> list[Plugin
     """
     plugins = [load_plugin(target) for target in config.consumers]
     for place, spec in enumerate(config.trackers):
-        target = Reference.parse(spec).target
-        title = target.rpartition(":")[2] or target
-        make = partial(build_tracker, spec, data.tracking(run_id), f"trackers.{place}")
-        plugins.append(tracker_plugin(f"tracker-{title}", make))
+        title, directory = tracker_title(spec), data.tracking(run_id)
+        make = partial(build_tracker, spec, directory, f"trackers.{place}")
+        plugins.append(tracker_plugin(f"tracker-{title}", make, Received(directory, title)))
     names = [plugin.name for plugin in plugins]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:

@@ -2,21 +2,23 @@
 
 A tracker is a small class with :meth:`Tracker.log`. It runs like a plug-in that reads topic ``metrics``. So
 after a restart it goes on from its position and misses nothing. After a kill it may receive the last metrics
-a second time.
+a second time. ``unstable-stream track`` gives one the metrics of a run afterwards; :class:`Received` keeps it
+from giving again what the tracker has already.
 """
 
 import inspect
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, Protocol, cast
 
 from unstable_stream.events import Metrics
+from unstable_stream.events.id_sets import DIGEST_BYTES, digest
 from unstable_stream.extensions import KINDS, Reference, Spec, build, load
 from unstable_stream.extensions.build import refuse
 from unstable_stream.streams.plugins import Context, Plugin
 
-__all__ = ["JsonLinesTracker", "Tracker", "build_tracker", "tracker_plugin"]
+__all__ = ["JsonLinesTracker", "Received", "Tracker", "build_tracker", "tracker_plugin", "tracker_title"]
 
 _DIRECTORY: Final = "directory"
 """A constructor with a parameter of this name receives the run's own directory."""
@@ -60,6 +62,41 @@ class JsonLinesTracker:
         self._file.close()
 
 
+class Received:
+    """The ids of the metrics that a tracker has, 16 bytes each in a hidden file beside what it writes."""
+
+    def __init__(self, directory: Path, title: str) -> None:
+        """Name the file; it need not exist."""
+        self._path = directory / f".{title}.received"
+
+    def read(self) -> set[bytes]:
+        """Return the digests of the ids."""
+        try:
+            data = self._path.read_bytes()
+        except FileNotFoundError:
+            return set()
+        whole = len(data) - len(data) % DIGEST_BYTES  # a kill may have cut the last one
+        return {data[at : at + DIGEST_BYTES] for at in range(0, whole, DIGEST_BYTES)}
+
+    def add(self, event_ids: Iterable[str]) -> None:
+        """Note what the tracker has been given."""
+        digests = b"".join(digest(event_id.encode()) for event_id in event_ids)
+        if not digests:
+            return
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with self._path.open("ab") as file:
+            cut = file.tell() % DIGEST_BYTES
+            if cut:
+                file.truncate(file.tell() - cut)
+            file.write(digests)
+
+
+def tracker_title(spec: Spec, where: str = "trackers") -> str:
+    """Return a short name of a tracker: ``jsonl``, or the class's name."""
+    target = Reference.parse(spec, where).target
+    return target.rpartition(":")[2] or target
+
+
 def build_tracker(spec: Spec, directory: Path, where: str = "trackers") -> Tracker:
     """Return a fresh tracker.
 
@@ -83,8 +120,8 @@ def build_tracker(spec: Spec, directory: Path, where: str = "trackers") -> Track
     return cast(Tracker, tracker)
 
 
-def tracker_plugin(name: str, make: Callable[[], Tracker]) -> Plugin:
-    """Return a plug-in that passes every metric of the log to the tracker from ``make``."""
+def tracker_plugin(name: str, make: Callable[[], Tracker], received: Received | None = None) -> Plugin:
+    """Return a plug-in that passes every metric of the log to the tracker from ``make``, and notes it."""
 
     class Handler:
         def __init__(self) -> None:
@@ -98,6 +135,8 @@ def tracker_plugin(name: str, make: Callable[[], Tracker]) -> Plugin:
                 step=event.update,
                 time_ms=event.occurred_at_ms,
             )
+            if received is not None:
+                received.add([event.event_id])
 
         def stop(self) -> None:
             close = getattr(self._tracker, "close", None)
