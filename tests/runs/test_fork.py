@@ -16,6 +16,7 @@ from unstable_stream.events import (
     event_id,
     game_id,
 )
+from unstable_stream.learners import prune_optimizer_states
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.reading import events_to_end
 from unstable_stream.log.records import record_from_event
@@ -89,6 +90,28 @@ async def test_a_fork_takes_over_checkpoints_and_numbers(log: LocalLog, tmp_path
         (e.model_uid, e.path, e.sha256, e.parent_uid) for e in theirs
     ]
     assert not {e.event_id for e in mine} & {e.event_id for e in theirs}
+
+
+async def test_the_parent_does_not_delete_the_optimizer_state_that_a_fork_begins_with(
+    log: LocalLog, tmp_path: Path
+) -> None:
+    await _parent(log, tmp_path)
+    saved = [tmp_path / "checkpoints" / str(number) for number in (1, 2, 3)]
+    fork, _ = await find_fork(log, PARENT, 2)
+    await start_run(log, config(), FORK, fork)
+    assert prune_optimizer_states(saved, keep_last=1) == [saved[0] / "optimizer.pt"]
+    assert [(path / "optimizer.pt").is_file() for path in saved] == [False, True, True]
+
+
+async def test_a_state_deleted_while_it_is_forked_is_an_error_that_says_so(
+    log: LocalLog, tmp_path: Path
+) -> None:
+    await _parent(log, tmp_path)
+    fork, _ = await find_fork(log, PARENT, 2)
+    prune_optimizer_states([tmp_path / "checkpoints" / "2"], keep_last=0)
+    with pytest.raises(RunError, match=r"optimizer state.*fork at a newer update"):
+        await start_run(log, config(), FORK, fork)
+    assert not [event async for _, event in events_to_end(log, ("runs",), run_id=FORK)]
 
 
 async def test_the_newest_checkpoint_is_the_default(log: LocalLog, tmp_path: Path) -> None:

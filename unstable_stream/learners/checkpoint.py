@@ -224,14 +224,24 @@ def prune_optimizer_states(published: Sequence[Path], *, keep_last: int) -> list
     """Delete the optimizer states of all but the newest ``keep_last`` checkpoints; weights stay.
 
     ``published`` are the directories of checkpoints that the log names, oldest first. Others are left alone:
-    an unpublished attempt must not count as the newest. Returns the deleted files. A pruned checkpoint can
-    still be loaded, without optimizer state.
+    an unpublished attempt must not count as the newest. So are states that a fork needs: it has given them a
+    second name (:meth:`~unstable_stream.runs.fork.Fork.hold_optimizer_state`). Returns the deleted files. A
+    pruned checkpoint can still be loaded, without optimizer state.
     """
     states = [directory / _OPTIMIZER for directory in published[: max(0, len(published) - keep_last)]]
-    pruned = [path for path in states if path.exists()]
+    pruned = [path for path in states if path.exists() and not _held(path)]
     for path in pruned:
-        path.unlink()
-    return pruned
+        # Out of a fork's reach first: one that came between has given it its second name by now.
+        aside = path.rename(path.with_name(f"{path.name}.pruned"))
+        if _held(path):
+            aside.rename(path)
+        else:
+            aside.unlink()
+    return [path for path in pruned if not path.exists()]
+
+
+def _held(state: Path) -> list[Path]:
+    return list(state.parent.glob(f"{state.name}.of-*"))
 
 
 def attempts(root: Path) -> list[Path]:

@@ -6,6 +6,8 @@ so that its seeds are new. Steps that waited in the parent's buffer stay with th
 steps of its own games.
 """
 
+import os
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,12 +17,14 @@ import msgspec
 from unstable_stream.errors import ConfigError, RunError
 from unstable_stream.events import Checkpoint, GameStarted, checkpoint_uid, event_id
 from unstable_stream.log.port import EventLog
+from unstable_stream.log_lines import get_logger
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.history import find_run
 from unstable_stream.runs.starts import run_events
 
 __all__ = ["Fork", "check_fork", "find_fork"]
 
+_log = get_logger(__name__)
 _KEPT_KEYS = ("model", "seed", "lora", "learner.parameters", "learner.initial_lora_path")
 """The configuration keys that a checkpoint depends on."""
 _OPTIMIZER_STATE = "optimizer.pt"  # the learner's name for it; importing the learner needs torch
@@ -49,6 +53,38 @@ class Fork:
             )
             for checkpoint in self.checkpoints
         ]
+
+    def hold_optimizer_state(self, run_id: str) -> None:
+        """Give the optimizer state that the new run begins with a second name beside it: its learner may need
+        it until it has saved one of its own, and the parent's learner deletes no state that has one.
+
+        Raises:
+            RunError: the parent has just deleted it.
+        """
+        chosen = self.checkpoints[-1]
+        if chosen.path is None:
+            return
+        state = Path(chosen.path, _OPTIMIZER_STATE)
+        held = state.with_name(f"{_OPTIMIZER_STATE}.of-{run_id}")
+        try:
+            try:
+                os.link(state, held)
+            except FileNotFoundError:
+                raise
+            except OSError:  # a file system without hard links
+                shutil.copyfile(state, held)
+        except FileNotFoundError as error:
+            raise _without_state(chosen, self.parent_run_id) from error
+        except OSError as error:
+            _log.warning("the parent may delete the optimizer state", path=str(state), reason=str(error))
+
+
+def _without_state(checkpoint: Checkpoint, run_id: str) -> RunError:
+    return RunError(
+        f"the optimizer state of {checkpoint.model_uid} of run {run_id} was deleted (see "
+        "learner.keep_optimizer_states): fork at a newer update, or start a run with "
+        f"learner.initial_lora_path={checkpoint.path}"
+    )
 
 
 async def find_fork(
@@ -81,11 +117,7 @@ async def find_fork(
             "or fork at another update"
         )
     if to_train and chosen.path is not None and not Path(chosen.path, _OPTIMIZER_STATE).is_file():
-        raise RunError(
-            f"the optimizer state of {chosen.model_uid} of run {run_id} was deleted (see "
-            "learner.keep_optimizer_states): fork at a newer update, or start a run with "
-            f"learner.initial_lora_path={chosen.path}"
-        )
+        raise _without_state(chosen, run_id)
     games = 0
     async for _, event in run_events(log, (GameStarted.TOPIC,), run_id):
         # The checkpoint's time is recorded; the highest number of the games before it counts.

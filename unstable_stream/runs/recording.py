@@ -1,5 +1,6 @@
 """Record that a run starts or ends; :mod:`unstable_stream.runs.resume` records that it goes on."""
 
+import asyncio
 import hashlib
 import re
 import secrets
@@ -56,7 +57,12 @@ async def start_run(
     A run that makes no update has no learner to publish its initial policy, so that is recorded here too.
 
     ``replayed_run_id`` is the run whose steps the new run trains on instead of playing games.
+
+    Raises:
+        RunError: the run to fork has just deleted the optimizer state that the new one would begin with.
     """
+    if fork is not None and config.learner.iterations > fork.update:
+        await asyncio.to_thread(fork.hold_optimizer_state, run_id)
     log_id, start_offsets = await log.log_id(), await present_ends(log)
     event = RunStarted(
         event_id=event_id(run_id, "run-started"),
