@@ -173,6 +173,25 @@ async def test_an_open_transaction_holds_readers_back_until_it_times_out(
         await killed.stop()
 
 
+async def test_a_forgotten_state_is_a_tombstone(log: KafkaLog, kafka_bootstrap: str) -> None:
+    scope = f"scope-{secrets.token_hex(6)}"
+    producer = await log.producer(scope)
+    for states in ({"a": b"1", "b": b"1"}, {"a": b""}):
+        async with producer.transaction() as transaction:
+            await transaction.save(scope, states)
+    assert await log.saved(scope) == {"b": b"1"}
+    reader = AIOKafkaConsumer(STATES.name, bootstrap_servers=kafka_bootstrap, auto_offset_reset="earliest")
+    await reader.start()
+    found: dict[bytes, list[bytes | None]] = {}
+    async with asyncio.timeout(DEADLINE_S):
+        while len(found.get(f"{scope}\ta".encode(), ())) < 2:
+            for some in (await reader.getmany(timeout_ms=200)).values():
+                for record in some:
+                    found.setdefault(record.key, []).append(record.value)
+    await reader.stop()
+    assert found[f"{scope}\ta".encode()] == [b"1", None]
+
+
 async def test_saved_states_are_the_newest_ones_behind_an_open_transaction(
     log: KafkaLog, kafka_bootstrap: str
 ) -> None:

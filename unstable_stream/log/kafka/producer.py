@@ -185,7 +185,8 @@ class KafkaTransaction:
     async def save(self, scope: str, states: Mapping[str, bytes]) -> None:
         """Save states together with the records."""
         self._check_open()
-        self._batches.append(await prepare(await state_records(self._topics, scope, states), self._topics))
+        records = await state_records(self._topics, scope, states)
+        self._batches.append(await prepare(records, self._topics, tombstones=True))
 
     async def _check_partitions(self, positions: Positions) -> None:
         found = await self._topics.find({at.topic for at in positions})

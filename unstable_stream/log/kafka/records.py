@@ -27,7 +27,7 @@ _BATCH_OVERHEAD: Final = 61
 _REMEMBERED_MS: Final = 12 * 3600 * 1000
 _RECORD_OVERHEAD: Final = 32  # upper bound for lengths and differences; each header has two more lengths
 
-_Row: TypeAlias = tuple[bytes, bytes, list[tuple[str, bytes]], int, int]
+_Row: TypeAlias = tuple[bytes, bytes | None, list[tuple[str, bytes]], int, int]
 """Key, value, headers, time in Unix milliseconds, and an upper bound of the record's bytes."""
 
 
@@ -50,8 +50,10 @@ class Batch:
         return [(at, next(nexts[at])) for at in self.order]
 
 
-async def prepare(records: Sequence[Record], topics: KafkaTopics) -> Batch:
+async def prepare(records: Sequence[Record], topics: KafkaTopics, *, tombstones: bool = False) -> Batch:
     """Check records and find their partitions.
+
+    ``tombstones``: an empty value becomes none, so that brokers forget the key.
 
     Raises :class:`UnknownTopicError`, :class:`RecordTooLargeError`.
     """
@@ -86,7 +88,8 @@ async def prepare(records: Sequence[Record], topics: KafkaTopics) -> Batch:
                     "value in a file and append a reference to it."
                 )
         at = TopicPartition(topic.name, number)
-        row = (key, record.value, headers, record.timestamp_ms, size)
+        value = record.value or None if tombstones else record.value
+        row = (key, value, headers, record.timestamp_ms, size)
         of_partition = rows.get(at)
         if of_partition is None:
             rows[at] = [row]
