@@ -459,6 +459,12 @@ class LearnerService:
         return False
 
     async def _drop_stale(self, producer: Producer, number: int) -> None:
+        bound = self._config.buffer.max_staleness
+        if bound is not None and self._saved < number - 1 - bound:
+            raise LearnerError(
+                f"run {self._run_id}: the newest checkpoint, {self._saved}, is staler than buffer.max_staleness "
+                f"= {bound} allows for update {number}; raise it, or lower learner.save_every"
+            )
         dropped = self._buffer.drop(number)
         _logger.warning(
             "all pending steps are too stale and are dropped: raise buffer.max_staleness to train on them",
