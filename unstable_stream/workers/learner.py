@@ -462,8 +462,8 @@ class LearnerService:
         bound = self._config.buffer.max_staleness
         if bound is not None and self._saved < number - 1 - bound:
             raise LearnerError(
-                f"run {self._run_id}: the newest checkpoint, {self._saved}, is staler than buffer.max_staleness "
-                f"= {bound} allows for update {number}; raise it, or lower learner.save_every"
+                f"run {self._run_id}: the newest checkpoint, {self._saved}, is staler than "
+                f"buffer.max_staleness = {bound} allows for update {number}; raise it, or lower learner.save_every"
             )
         dropped = self._buffer.drop(number)
         _logger.warning(
