@@ -463,7 +463,8 @@ class LearnerService:
         if bound is not None and self._saved < number - 1 - bound:
             raise LearnerError(
                 f"run {self._run_id}: the newest checkpoint, {self._saved}, is staler than "
-                f"buffer.max_staleness = {bound} allows for update {number}; raise it, or lower learner.save_every"
+                f"buffer.max_staleness = {bound} allows for update {number}; raise it, or lower "
+                "learner.save_every"
             )
         dropped = self._buffer.drop(number)
         _logger.warning(
