@@ -113,7 +113,24 @@ def test_a_run_made_of_own_code_is_recorded_verified_and_confined(tmp_path: Path
     assert emitted == games, "every game was counted before the run's end was recorded"
     (file,) = (tmp_path / "unstable-data" / "tracking").glob("own-*/metrics.jsonl")
     tracked = [json.loads(line) for line in file.read_text().splitlines()]
-    assert {"launcher", "plugin/mean_length"} <= {line["source"] for line in tracked}
+    assert {"launcher", "plugin/mean_length", "tracker"} <= {line["source"] for line in tracked}
+    env = "environment:Stones(stones=6)"
+    values = {name: value for line in tracked for name, value in line["values"].items()}
+    assert {
+        f"collection-{env}/win-rate",
+        f"evaluation-{env}/win-rate/random-legal",
+        "learner/loss",
+    } <= values.keys()
+    counted = shown(tmp_path, "SELECT split, count(*) AS n FROM game_outcomes GROUP BY split ORDER BY split")
+    assert [values[f"{prefix}-{env}/games"] for prefix in ("evaluation", "collection")] == [
+        split["n"] for split in counted
+    ], "the last games too"
+    (more,) = [command(tmp_path, "track", "own", "--to", "jsonl")]
+    assert more.returncode == 0, more.stderr
+    again = [json.loads(line) for line in file.read_text().splitlines()]
+    assert again[: len(tracked)] == tracked
+    late = {line["source"] for line in again[len(tracked) :]}
+    assert late <= {"launcher", "archiver"}, "what the run told after its trackers had ended"
 
     points = command(tmp_path, "rerate", "own", "--system", "rating_system.py:Points", "--json", "--dry-run")
     assert points.returncode == 0, points.stderr

@@ -31,7 +31,7 @@ def _records(data: bytes) -> Iterator[Any]:
 
 
 def history_of(directory: Path) -> tuple[set[tuple[str, str]], list[dict[str, float]]]:
-    """Return (run id, project) of the files below a directory, and the logged rows, less W&B's own keys."""
+    """Return (run id, project) of the files below a directory, and the logged rows with ``_timestamp``."""
     runs: set[tuple[str, str]] = set()
     rows: list[dict[str, float]] = []
     for path in sorted(directory.rglob("*.wandb")):
@@ -43,5 +43,11 @@ def history_of(directory: Path) -> tuple[set[tuple[str, str]], list[dict[str, fl
                     item.key or "/".join(item.nested_key): msgspec.json.decode(item.value_json, type=float)
                     for item in record.history.item
                 }
-                rows.append({name: value for name, value in row.items() if not name.startswith("_")})
+                rows.append(
+                    {
+                        name: value
+                        for name, value in row.items()
+                        if not name.startswith("_") or name == "_timestamp"
+                    }
+                )
     return runs, rows

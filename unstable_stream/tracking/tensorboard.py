@@ -23,15 +23,10 @@ class TensorBoardTracker:
     has that of the newest update so far; its time is exact.
     """
 
-    def __init__(self, directory: str, flush_s: int = 30) -> None:
-        """Open a new event file.
-
-        Args:
-            directory: where the event files are.
-            flush_s: seconds after which what was written is on disk.
-        """
+    def __init__(self, directory: str) -> None:
+        """Open a new event file in ``directory``."""
         Path(directory).mkdir(parents=True, exist_ok=True)
-        self._writer = EventFileWriter(directory, flush_secs=flush_s)
+        self._writer = EventFileWriter(directory)
         self._newest = 0
 
     def log(
@@ -42,9 +37,7 @@ class TensorBoardTracker:
         summary = Summary(value=[Summary.Value(tag=name, simple_value=x) for name, x in values.items()])
         at = self._newest if step is None else step
         self._writer.add_event(Event(wall_time=time_ms / 1000, step=at, summary=summary))
-
-    def flush(self) -> None:
-        """Put what was written on disk."""
+        # What was taken counts as received; it must not be lost with this process.
         self._writer.flush()
 
     def close(self) -> None:

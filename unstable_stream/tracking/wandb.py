@@ -18,6 +18,8 @@ except ModuleNotFoundError as error:
 __all__ = ["WandbTracker"]
 
 _STEP: Final = "update"
+_TIME: Final = "_timestamp"
+"""W&B takes the time of a row from here; by default it is the time at which the row is logged."""
 _HOST: Final = "api.wandb.ai"
 _log = get_logger(__name__)
 
@@ -67,7 +69,8 @@ class WandbTracker:
         if self._run is None:
             self._run = self._begin(run_id)
         self._newest = max(self._newest, step or 0)
-        self._run.log({**values, _STEP: self._newest if step is None else step})
+        at = self._newest if step is None else step
+        self._run.log({**values, _STEP: at, _TIME: time_ms / 1000})
 
     def close(self) -> None:
         """Finish the W&B run: wait until everything is written, and sent if online."""
