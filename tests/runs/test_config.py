@@ -166,3 +166,14 @@ def test_configurations_are_frozen() -> None:
     config: RunConfig = parse_config(MINIMAL)
     with pytest.raises(ValueError, match="frozen"):
         config.seed = 3  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(("save_every", "refused"), [(3, False), (4, True)])
+def test_checkpoints_too_rare_for_the_staleness_are_refused(save_every: int, refused: bool) -> None:
+    # Update n trains on version n - 1; the newest checkpoint is up to save_every - 1 versions older.
+    config = parse_config({**MINIMAL, "buffer": {"max_staleness": 2}, "learner": {"save_every": save_every}})
+    if not refused:
+        config.check_trainable()
+        return
+    with pytest.raises(ConfigError, match=r"Set learner\.save_every to at most 3"):
+        config.check_trainable()

@@ -507,13 +507,21 @@ class RunConfig(_Section):
         Raises:
             ConfigError: tokens were, or would be, sampled from a part of the distribution: their recorded
                 log-probabilities belong to that part, and the learner's to the whole. Or the engine could
-                not play the adapter.
+                not play the adapter, or checkpoints would be too old for their steps to be trained on.
         """
         if self.sampling.top_p < 1:
             raise ConfigError(
                 f"sampling.top_p = {self.sampling.top_p}: the learner scores tokens under the whole "
                 "distribution, so its importance ratios would be wrong. Set sampling.top_p = 1; a lower "
                 "sampling.temperature, which the learner applies too, makes samples less random"
+            )
+        bound, save_every = self.buffer.max_staleness, self.learner.save_every
+        if bound is not None and save_every > bound + 1:
+            raise ConfigError(
+                f"learner.save_every = {save_every}: games play checkpoints up to {save_every - 1} "
+                f"updates old, and buffer.max_staleness = {bound} drops the steps of such games, so that no "
+                f"update would be made. Set learner.save_every to at most {bound + 1}, or raise "
+                "buffer.max_staleness"
             )
         unsupported = heads_and_embeddings(self.lora.target_modules)
         if unsupported and not isinstance(self.engine, EngineExtensionConfig):
