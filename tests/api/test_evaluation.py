@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,23 +15,21 @@ ENV = {"env_id": "TicTacToe-v0-train", "template": "tictactoe-board"}
 GAMES = 8
 
 
+def train(data: Path, **settings: Any) -> us.Run:
+    """Train the tiny player a little."""
+    small = {"max_tokens": 2, "num_workers": 8, "batch_size": 16, "mini_batch_size": 16, "iterations": 2}
+    made = us.build(
+        model="tiny-player", train_envs=[ENV], backend="inline", data=data, **{**small, **settings}
+    )
+    return made.start(live=False)
+
+
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> us.Run:
-    """A run of two updates; the optimizer state of its first checkpoint is gone."""
-    run = us.build(
-        name="trained",
-        model="tiny-player",
-        train_envs=[ENV],
-        max_tokens=2,
-        num_workers=8,
-        batch_size=16,
-        mini_batch_size=16,
-        iterations=2,
-        backend="inline",
-        data=tmp_path_factory.mktemp("data"),
-    ).start(live=False)
-    for path in Path(run.checkpoints().dicts()[1]["path"]).glob("optimizer.pt"):
-        path.unlink()
+    """A run of two updates; the optimizer state of its newest checkpoint is gone."""
+    run = train(tmp_path_factory.mktemp("data"), name="trained")
+    newest = max(run.checkpoints().dicts(), key=lambda checkpoint: checkpoint["iteration"])
+    (Path(newest["path"]) / "optimizer.pt").unlink()
     return run
 
 
@@ -89,19 +88,8 @@ def test_the_same_seed_plays_the_same_games(trained: us.Run) -> None:
 
 def test_a_checkpoint_of_another_run_is_trained_against(trained: us.Run, tmp_path: Path) -> None:
     checkpoint = trained.checkpoints().dicts()[-1]
-    run = us.build(
-        model="tiny-player",
-        train_envs=[ENV],
-        max_tokens=2,
-        num_workers=4,
-        batch_size=8,
-        mini_batch_size=8,
-        iterations=1,
-        opponents=[{"name": "old", "kind": "adapter", "path": checkpoint["path"]}],
-        sample_mode="fixed",
-        backend="inline",
-        data=tmp_path,
-    ).start(live=False)
+    old = {"name": "old", "kind": "adapter", "path": checkpoint["path"]}
+    run = train(tmp_path, iterations=1, opponents=[old], sample_mode="fixed")
     kinds = run.sql("SELECT DISTINCT model_uid, kind, trained FROM seats ORDER BY 1").rows()
     assert kinds == [("ckpt-000000", "checkpoint", True), ("old", "adapter", False)]
     assert run.audit().ok
@@ -135,6 +123,10 @@ def test_an_adapter_that_cannot_play_is_refused(trained: us.Run, tmp_path: Path)
 
     with pytest.raises(ConfigError, match=r"no adapter_model\.safetensors or model\.safetensors at"):
         us.evaluation(trained, [opponent()])
+    with pytest.raises(ConfigError, match=r"learner\.initial_lora_path: no adapter_model\.safetensors"):
+        us.evaluation(
+            "tiny-player", "random-legal", envs=[ENV], overrides=[f"learner.initial_lora_path={tmp_path}"]
+        )
     with pytest.raises(ConfigError, match="that of a checkpoint of the run itself"):
         us.evaluation(trained, [opponent(name="ckpt-000001")])
     with pytest.raises(ConfigError, match='belong to opponents of kind "adapter"'):

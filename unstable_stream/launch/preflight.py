@@ -49,7 +49,8 @@ def check_config(config: RunConfig) -> None:
         if opponent.kind == "openai":
             _check_endpoint(opponent)
         elif opponent.kind == "adapter":
-            _check_adapter(opponent)
+            _check_weights(f"opponent {opponent.name!r}", opponent.path)
+    _check_weights("learner.initial_lora_path", config.learner.initial_lora_path)
     if config.metrics_port is not None:
         _check_port(config.metrics_port)
     build_pool(config).validate()
@@ -101,11 +102,11 @@ def _check_endpoint(opponent: OpponentConfig) -> None:
         )
 
 
-def _check_adapter(opponent: OpponentConfig) -> None:
-    if opponent.path is not None and not weights_file(Path(opponent.path)).is_file():
+def _check_weights(where: str, directory: str | None) -> None:
+    if directory is not None and not weights_file(Path(directory)).is_file():
         raise ConfigError(
-            f"opponent {opponent.name!r}: no {WEIGHTS_FILE} or {MODEL_WEIGHTS_FILE} at {opponent.path}; "
-            "expected the directory of a checkpoint, see unstable-stream sql 'FROM checkpoints'"
+            f"{where}: no {WEIGHTS_FILE} or {MODEL_WEIGHTS_FILE} at {directory}; expected the directory of a "
+            "checkpoint: unstable-stream sql 'SELECT run_id, model_uid, path FROM checkpoints' lists them"
         )
 
 
