@@ -3,6 +3,7 @@
 import fcntl
 import os
 import random
+import signal
 import socket
 import tempfile
 from collections.abc import AsyncIterator, Iterator
@@ -10,12 +11,21 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from hypothesis import settings
 
 from examples.smollm2.convert import convert
 from infra.kafka.brokers import KafkaCluster, why_unavailable
 from unstable_stream.log.open import opened_log
 from unstable_stream.log.port import EventLog
 from unstable_stream.runs.data_dir import DataDir
+
+# The same examples in every run of the tests: what fails here fails everywhere.
+settings.register_profile("repeatable", derandomize=True)
+settings.load_profile("repeatable")
+
+# A shell that starts the tests in the background has SIGINT ignored, and so would every process of a test.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 EXISTING_BROKER = "UNSTABLE_STREAM_TEST_KAFKA"
 """Environment variable: ``host:port`` of a broker to use instead of starting one."""

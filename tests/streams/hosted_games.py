@@ -7,7 +7,7 @@ from tests.model_pool.outcomes import make_outcome
 from tests.reward_transformations.trajectories import RUN, make_trajectory
 from unstable_stream.events import Event, decode_event, encode_event
 from unstable_stream.log.port import EventLog, Record, StoredRecord, TopicPartition
-from unstable_stream.log.reading import read_to_end
+from unstable_stream.log.reading import read_to_end, settled_ends
 from unstable_stream.log.records import event_from_record, record_from_event
 from unstable_stream.model_pool import RatingProcessor
 from unstable_stream.reward_transformations import RewardProcessor
@@ -46,8 +46,9 @@ def garbage(run_id: str = RUN) -> Record:
 
 
 async def read(log: EventLog, topic: str) -> list[StoredRecord]:
-    """All that a topic holds."""
-    return [record async for record in read_to_end(log, (topic,))]
+    """All that a topic holds: on Kafka a commit may be answered a moment before its records can be read."""
+    ends = await settled_ends(log, (topic,))
+    return [record async for record in read_to_end(log, (topic,), ends=ends)]
 
 
 async def events(log: EventLog, topic: str, run_id: str | None = None) -> list[Event]:

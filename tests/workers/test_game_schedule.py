@@ -430,3 +430,12 @@ def given_up(game: GameStarted) -> GameAbandoned:
         split=game.split,
         reason="gone",
     )
+
+
+def test_games_of_an_unknown_split_change_nothing() -> None:
+    schedule = GameSchedule(RUN, config())
+    schedule.apply(checkpoint(0))
+    (game, *_) = schedule.next_games(0)
+    unknown = msgspec.structs.replace(game, split="exhibition")
+    schedule.apply(unknown)
+    assert (schedule.in_flight, schedule.games_in_flight("exhibition")) == ({}, 0)

@@ -104,6 +104,8 @@ class GameSchedule:
             return
         if event.run_id != self._run_id or isinstance(event, RunStarted):
             return
+        if isinstance(event, GameStarted | GameAbandoned | GameOutcome) and event.split not in self._ended:
+            return  # nothing that this version plays
         if isinstance(event, GameStarted):
             self._apply_started(event)
         elif isinstance(event, GameOutcome | GameAbandoned):
