@@ -85,11 +85,17 @@ class Run:
         await self.log.append(games(first, count, self.run_id, f"{self.run_id}-other"))
 
     async def processed(self) -> bool:
-        """Whether all that is on the log has been committed by the processors."""
-        committed: dict[TopicPartition, int] = {}
+        """Whether all that is on the log has been committed by each processor that reads it."""
+        played = await self.played()
         for spec in PROCESSORS:
-            committed |= await self.log.committed_positions(group_of(spec.name, self.run_id))
-        return all(committed[TopicPartition(r.topic, r.partition)] > r.offset for r in await self.played())
+            committed = await self.log.committed_positions(group_of(spec.name, self.run_id))
+            if any(
+                committed.get(TopicPartition(record.topic, record.partition), 0) <= record.offset
+                for record in played
+                if record.topic in spec.inputs
+            ):
+                return False
+        return True
 
     async def played(self) -> list[StoredRecord]:
         """The records its processors have to read."""
