@@ -16,7 +16,7 @@ from unstable_stream.runs.data_dir import DataDir
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
-UPDATES = 8
+UPDATES = 12
 
 
 def config() -> RunConfig:
@@ -40,7 +40,7 @@ def config() -> RunConfig:
                 "batch_size": 384,
                 "mini_batch_size": 256,
                 "optimizer_steps": 2,
-                "learning_rate": 3e-3,
+                "learning_rate": 1e-3,
             },
         }
     )
@@ -56,7 +56,7 @@ async def test_the_reward_rises_against_a_player_that_can_be_beaten(tmp_path: Pa
 
     assert report.problems == ()
     assert report.updates == UPDATES
-    # About -0.3 before and +0.8 after; each mean of 100 games is off by 0.1 at most, two times of three.
+    # About -0.3 before and 0.6 to 0.7 after in five runs. At three times the rate one run in four collapses.
     before, after = evaluation(events, 0), evaluation(events, UPDATES)
     assert after > before + 0.5
 
