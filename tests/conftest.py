@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+import structlog
 from hypothesis import settings
 
 from examples.smollm2.convert import convert
@@ -26,6 +27,14 @@ settings.load_profile("repeatable")
 # A shell that starts the tests in the background has SIGINT ignored, and so would every process of a test.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True)
+def no_configured_log_lines() -> Iterator[None]:
+    """Each test finds structlog unconfigured: commands and ``capture_logs`` configure it for ever."""
+    yield
+    structlog.reset_defaults()
+
 
 EXISTING_BROKER = "UNSTABLE_STREAM_TEST_KAFKA"
 """Environment variable: ``host:port`` of a broker to use instead of starting one."""

@@ -209,8 +209,8 @@ async def _feed(
 
 async def _publish(log: EventLog, steps: list[Step], progress: OfflineProgress) -> None:
     if steps:
+        progress.published += len(steps)  # before: the learner may end, and with it this task, in mid-append
         await log.append([record_from_event(step) for step in steps])
-        progress.published += len(steps)
 
 
 async def _count_used(updates: Consumer, run_id: str, progress: OfflineProgress) -> None:
