@@ -23,12 +23,27 @@ def test_what_nothing_recorded_depends_on_may_change() -> None:
 
 
 @pytest.mark.parametrize(
+    "changes",
+    [
+        {"model_pool": {"sample_mode": "random", "temperature": 0.5, "mirror_fraction": 0.2}},
+        {"model_pool": {"sample_mode": "lagged", "lag_range": (2, 5), "max_active_lora": 6}},
+        {"train_envs": [{"env_id": "KuhnPoker-v0-train"}]},
+        {"curriculum": {"floor": 0.5}},
+    ],
+)
+def test_who_plays_next_may_change(changes: dict[str, Any]) -> None:
+    check_resumable(config(), config(**changes))
+
+
+@pytest.mark.parametrize(
     ("changes", "key"),
     [
         ({"seed": 1}, "seed"),
         ({"model": "other"}, "model"),
         ({"rewards": {"final": [{"type": "WinDrawLossFormatter"}]}}, "rewards.final"),
         ({"rewards": {"sampling": []}}, "rewards.sampling"),
+        ({"model_pool": {"fixed": [{"name": "random-legal"}]}}, "model_pool.fixed"),
+        ({"model_pool": {"rating_system": "elo"}}, "model_pool.rating_system"),
         ({"model_pool": {"draw_probability": {"Nim": 0.3}}}, "model_pool.draw_probability.Nim"),
         ({"buffer": {"max_staleness": 3}}, "buffer.max_staleness"),
         ({"learner": {"batch_size": 8}}, "learner.batch_size"),

@@ -7,6 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from tests.model_pool.outcomes import make_outcome
+from unstable_stream.errors import ConfigError
 from unstable_stream.events import (
     Checkpoint,
     DroppedStep,
@@ -439,3 +441,37 @@ def test_games_of_an_unknown_split_change_nothing() -> None:
     unknown = msgspec.structs.replace(game, split="exhibition")
     schedule.apply(unknown)
     assert (schedule.in_flight, schedule.games_in_flight("exhibition")) == ({}, 0)
+
+
+def test_a_curriculum_moves_games_to_the_environment_with_more_to_learn() -> None:
+    envs = [{"env_id": "TicTacToe-v0-train"}, {"env_id": "SimpleTak-v0-train", "weight": 3}]
+    fixed = {"sample_mode": "fixed", "fixed": [{"name": "random-legal"}]}
+    settings = {"train_envs": envs, "model_pool": fixed, "collector": {"max_pending_steps": 100_000}}
+    by_weight = GameSchedule(RUN, config(**settings))
+    by_results = GameSchedule(RUN, config(**settings, curriculum={"mode": "win-rate", "floor": 0.0}))
+    for schedule in (by_weight, by_results):
+        schedule.apply(checkpoint(0))
+        for index in range(40):
+            # All of SimpleTak is won, half of TicTacToe.
+            won = index % 4 != 1
+            seats = {0: (checkpoint_uid(0), 1.0 if won else -1.0), 1: ("random-legal", -1.0 if won else 1.0)}
+            schedule.apply(
+                make_outcome(
+                    index,
+                    seats,
+                    env_id="SimpleTak-v0-train" if index % 2 == 0 else "TicTacToe-v0-train",
+                    run_id=RUN,
+                )
+            )
+    assert by_weight.environment_shares() == [0.25, 0.75]
+    assert by_results.environment_shares() == [1.0, 0.0]
+    drawn = {game.env_id for game in by_results.next_games(0) if game.split == "train"}
+    assert drawn == {"TicTacToe-v0-train"}
+    snapshot = by_results.snapshot()
+    assert snapshot["curriculum/TicTacToe-v0-train/share"] == 1.0
+    assert snapshot["model-pool/TicTacToe-v0-train/score/random-legal"] == 0.5
+
+
+def test_a_curriculum_of_results_needs_opponents() -> None:
+    with pytest.raises(ConfigError, match=r'curriculum\.mode="win-rate" goes by results'):
+        config(curriculum={"mode": "win-rate"})

@@ -165,7 +165,7 @@ class ModelPool(_Part):
         "ckpt_path": "ask run.checkpoints()",
         "sample": "opponents are drawn by the collector and recorded; ask run.sql('FROM planned_seats')",
         "push_game_outcome": "ratings follow from the outcomes on the log; ask run.sql('FROM rating_ladder')",
-        "snapshot": "ask run.sql('FROM rating_ladder')",
+        "snapshot": "ask run.metrics('model-pool/')",
     }
 
     def __init__(
@@ -175,6 +175,7 @@ class ModelPool(_Part):
         *,
         lag_range: tuple[int, int] | None = None,
         mirror_fraction: float | None = None,
+        temperature: float | None = None,
         fixed: Sequence[object] = (),
         draw_probability: Mapping[str, float] | None = None,
         tracker: Tracker | None = None,
@@ -183,10 +184,11 @@ class ModelPool(_Part):
 
         Args:
             sample_mode: ``mirror``, ``fixed``, ``lagged``, ``random``, ``match-quality``, ``ts-dist``,
-                ``exploration``, or an extension.
+                ``exploration``, ``pfsp-hard``, ``pfsp-variance``, or an extension.
             max_active_lora: checkpoints kept as opponents, the newest included.
             lag_range: how many checkpoints back ``lagged`` reaches, first and last.
             mirror_fraction: this share of games is mirror self-play whatever the mode.
+            temperature: of the modes that weigh opponents; lower: the highest weights are drawn more often.
             fixed: fixed opponents; also :meth:`add_fixed`.
             draw_probability: TrueSkill's, by environment.
             tracker: gives the run its name.
@@ -196,6 +198,7 @@ class ModelPool(_Part):
             max_active_lora=max_active_lora,
             lag_range=lag_range,
             mirror_fraction=mirror_fraction,
+            temperature=temperature,
             draw_probability=draw_probability,
         )
         self.fixed = list(fixed)

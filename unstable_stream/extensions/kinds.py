@@ -40,7 +40,17 @@ class Kind:
 
 _REWARDS: Final = "unstable_stream.reward_transformations"
 _POOL: Final = "unstable_stream.model_pool.pool"
-_SAMPLE_MODES: Final = ("fixed", "mirror", "lagged", "random", "match-quality", "ts-dist", "exploration")
+_SAMPLE_MODES: Final = (
+    "fixed",
+    "mirror",
+    "lagged",
+    "random",
+    "match-quality",
+    "ts-dist",
+    "exploration",
+    "pfsp-hard",
+    "pfsp-variance",
+)
 
 KINDS: Final[Mapping[str, Kind]] = {
     kind.name: kind

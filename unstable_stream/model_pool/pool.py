@@ -13,6 +13,7 @@ from unstable_stream.events.id_sets import IndexSet
 from unstable_stream.extensions import KINDS, Reference, Spec, build
 from unstable_stream.extensions.build import refuse
 from unstable_stream.model_pool.exploration import ExplorationTracker
+from unstable_stream.model_pool.results import RecentResults
 from unstable_stream.model_pool.skill import Skill, TrueSkillSettings, match_quality
 from unstable_stream.model_pool.systems import RatingSystem, TrueSkill
 
@@ -61,11 +62,14 @@ class ModelPool:
     - ``match-quality``: softmax of the logarithm of TrueSkill's match quality with ``uid_me``.
     - ``ts-dist``: softmax of ``-|mu_me - mu| / beta``.
     - ``exploration``: softmax of ``log(novelty + 0.01)``, novelty as in :class:`ExplorationTracker`.
-
+    - ``pfsp-hard``: in proportion to ``1 - x``, with ``x`` the probability to win against the opponent,
+      estimated from the latest games: prioritised fictitious self-play of Vinyals et al., "Grandmaster level
+      in StarCraft II", Nature 575, 2019. Its exponent ``p`` is ``1 / temperature``.
+    - ``pfsp-variance``: likewise in proportion to ``x (1 - x)``, which prefers opponents of equal strength.
     - an extension, an :data:`OpponentWeight`: in proportion to its weights.
 
-    The last four divide the logarithm by ``temperature``, leave out ``uid_me`` and mirror while there is
-    nobody else.
+    The modes from ``match-quality`` on divide the logarithm of the weight by ``temperature``, leave out
+    ``uid_me`` and mirror while there is nobody else.
     """
 
     def __init__(
@@ -106,6 +110,7 @@ class ModelPool:
         self.settings = settings
         self._system = system if system is not None else TrueSkill(settings)
         self.exploration = ExplorationTracker()
+        self.results = RecentResults()
         self._members: dict[str, Opponent] = {}
         self._checkpoints: list[Opponent] = []  # by iteration
         self._ratings: dict[tuple[str, str], Rating] = {}
@@ -167,6 +172,7 @@ class ModelPool:
             opponents = opponents or {seat.model_uid for seat in event.seats}
             actions = [action.action for action in event.actions]
             self.exploration.add(event.env_id, sorted(opponents), actions)
+            self.results.add(event)
 
     # -- what is known ------------------------------------------------------------------------
 
@@ -195,6 +201,28 @@ class ModelPool:
             member = self._members.get(ancestor)
             ancestor = member.parent_uid if member is not None else None
         return Skill(*self._system.start)
+
+    def snapshot(self) -> dict[str, float]:
+        """Return the pool as metrics: who may be drawn, how often each was met and with what score.
+
+        Of the checkpoints only active ones are named, so that the number of names stays bounded.
+        """
+        values = {
+            f"model-pool/{env_id}/coverage": float(n) for env_id, n in self.exploration.coverage().items()
+        }
+        values["model-pool/checkpoints"] = float(len(self._checkpoints))
+        for uid, member in self._members.items():
+            if member.kind == _CHECKPOINT and not member.active:
+                continue
+            skill = self.rating(uid)
+            values[f"model-pool/rating/{uid}"] = skill.mu
+            values[f"model-pool/novelty/{uid}"] = self.exploration.novelty(uid)
+            for env_id, matches in sorted(self.results.matches.get(uid, {}).items()):
+                values[f"model-pool/{env_id}/matches/{uid}"] = float(matches)
+                score, games = self.results.against(uid, env_id)
+                if games:
+                    values[f"model-pool/{env_id}/score/{uid}"] = score
+        return values
 
     # -- choice -------------------------------------------------------------------------------
 
@@ -253,7 +281,15 @@ class ModelPool:
             return lambda uid: -abs(me.mu - self.rating(uid, env_id).mu) / self.settings.beta
         if self.sample_mode == "exploration":
             return lambda uid: math.log(self.exploration.novelty(uid, env_id) + _NOVELTY_FLOOR)
+        if self.sample_mode == "pfsp-hard":
+            return lambda uid: math.log(1.0 - self.results.smoothed(uid, env_id))
+        if self.sample_mode == "pfsp-variance":
+            return lambda uid: math.log(self._evenness(uid, env_id))
         return None
+
+    def _evenness(self, uid: str, env_id: str | None) -> float:
+        win = self.results.smoothed(uid, env_id)
+        return win * (1.0 - win)
 
     def _logit(self, weight: object, uid: str) -> float:
         if not isinstance(weight, (int, float)) or not math.isfinite(weight) or weight < 0:

@@ -300,8 +300,11 @@ class ModelPoolConfig(_Section):
     """The opponents that the model trains against."""
 
     sample_mode: Choice = "mirror"
-    """``mirror``, ``fixed``, ``lagged``, ``random``, ``match-quality``, ``ts-dist``, ``exploration``, or an
-    extension."""
+    """``mirror``, ``fixed``, ``lagged``, ``random``, ``match-quality``, ``ts-dist``, ``exploration``,
+    ``pfsp-hard``, ``pfsp-variance``, or an extension."""
+    temperature: float = Field(1.0, gt=0)
+    """Of the modes that weigh opponents: weights to the power 1/temperature. Below 1 the highest weights are
+    drawn more often, above 1 all are drawn more alike."""
     mirror_fraction: float = Field(0.0, ge=0, le=1)
     """This share of games is mirror self-play whatever the mode."""
     lag_range: tuple[PositiveInt, PositiveInt] = (1, 7)
@@ -314,6 +317,17 @@ class ModelPoolConfig(_Section):
     """TrueSkill's draw probability by environment; 0.1 where not given."""
     rating_system: Choice = "trueskill"
     """``trueskill``, ``elo``, ``openskill``, or an extension; its arguments beside ``type``."""
+
+
+class CurriculumConfig(_Section):
+    """The choice of the training environment."""
+
+    mode: Literal["fixed", "win-rate", "learning-progress"] = "fixed"
+    """``fixed``: by ``train_envs.weight``. ``win-rate``: more often where about half of the games are won.
+    ``learning-progress``: more often where the results change. Both go by the latest 200 results of each
+    environment, and multiply the weights."""
+    floor: float = Field(0.1, ge=0, le=1)
+    """This share of the games is drawn by the weights alone, so that no environment is forgotten."""
 
 
 class RewardConfig(_Section):
@@ -462,6 +476,7 @@ class RunConfig(_Section):
     collector: CollectorConfig = CollectorConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     model_pool: ModelPoolConfig = ModelPoolConfig()
+    curriculum: CurriculumConfig = CurriculumConfig()
     rewards: RewardConfig = RewardConfig()
     processors: ProcessorsConfig = ProcessorsConfig()
     buffer: BufferConfig = BufferConfig()
@@ -597,6 +612,13 @@ class RunConfig(_Section):
                 f'model_pool.sample_mode="{self.model_pool.sample_mode}" compares ratings in points of '
                 f'TrueSkill, found model_pool.rating_system="{system}": choose another mode, or trueskill'
             )
+        if self.curriculum.mode != "fixed" and self.model_pool.sample_mode == "mirror":
+            shared = [env.env_id for env in self.train_envs if env.num_players > 1]
+            if shared:
+                raise ValueError(
+                    f'curriculum.mode="{self.curriculum.mode}" goes by results, and mirror self-play in '
+                    f"{shared[0]} has none: choose another model_pool.sample_mode, with opponents"
+                )
         if self.model_pool.sample_mode == "fixed" and not self.model_pool.fixed:
             raise ValueError(
                 'model_pool.sample_mode="fixed" needs at least one entry in model_pool.fixed, '

@@ -2,7 +2,8 @@
 
 The state of each part comes back from the log; ``docs/resume.md`` names the module of each. A run can never
 change the settings that its recorded steps, ratings, batches and games depend on: the derived events before
-and after the change would follow from different configurations, and they could not be recomputed.
+and after the change would follow from different configurations, and they could not be recomputed. Who plays
+next is free to change: every game is recorded with its players before it is played.
 """
 
 import time
@@ -26,7 +27,9 @@ _KEPT: Final = (
     "learner.parameters",
     "seed",
     "rewards",
-    "model_pool",
+    "model_pool.fixed",  # games that are played again name them
+    "model_pool.rating_system",
+    "model_pool.draw_probability",
     "buffer",
     "learner.batch_size",  # the size of a batch, and by default of the buffer
     "learner.max_train_len",  # these decide on drops

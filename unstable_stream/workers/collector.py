@@ -34,7 +34,7 @@ from unstable_stream.events import (
     event_id,
 )
 from unstable_stream.inference.engine import Adapter
-from unstable_stream.log.port import Consumer, EventLog, Producer
+from unstable_stream.log.port import Consumer, EventLog, Producer, Record
 from unstable_stream.log.reading import read_on, readable_events, settled_ends
 from unstable_stream.log.records import record_from_event
 from unstable_stream.log_lines import get_logger
@@ -258,7 +258,11 @@ class Collector:
             await log.append(records)
 
     async def _report_stats(self, log: EventLog) -> None:
-        """Publish each engine's load and speed, first at once: that tells that it is ready."""
+        """Publish each engine's load and speed, and the pool when it has changed.
+
+        The first time is at once: that tells that the engines are ready.
+        """
+        told: dict[str, float] = {}
         while True:
             await self._record_adapters(log)
             now = _now_ms()
@@ -266,25 +270,30 @@ class Collector:
             for number, engine in enumerate(self._engines):
                 stats = await engine.stats()
                 prefix = f"inference/engine-{number}"
-                source = f"engine-{number}"
-                records.append(
-                    record_from_event(
-                        Metrics(
-                            event_id=event_id(self._run_id, "metrics", source, now),
-                            run_id=self._run_id,
-                            occurred_at_ms=now,
-                            source=source,
-                            values={
-                                f"{prefix}/queued": float(stats.queued),
-                                f"{prefix}/running": float(stats.running),
-                                f"{prefix}/tok_s": stats.tokens_per_s,
-                                f"{prefix}/completions": float(stats.completions),
-                            },
-                        )
-                    )
-                )
+                values = {
+                    f"{prefix}/queued": float(stats.queued),
+                    f"{prefix}/running": float(stats.running),
+                    f"{prefix}/tok_s": stats.tokens_per_s,
+                    f"{prefix}/completions": float(stats.completions),
+                }
+                records.append(self._metrics(f"engine-{number}", values, now))
+            snapshot = self._schedule.snapshot()
+            if self._restored and snapshot != told:
+                records.append(self._metrics("model-pool", snapshot, now))
+                told = snapshot
             await log.append(records)
             await asyncio.sleep(_STATS_EVERY_S)
+
+    def _metrics(self, source: str, values: Mapping[str, float], now_ms: int) -> Record:
+        return record_from_event(
+            Metrics(
+                event_id=event_id(self._run_id, "metrics", source, now_ms),
+                run_id=self._run_id,
+                occurred_at_ms=now_ms,
+                source=source,
+                values=dict(values),
+            )
+        )
 
 
 def _now_ms() -> int:

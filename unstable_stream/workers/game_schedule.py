@@ -28,6 +28,7 @@ from unstable_stream.events import (
 )
 from unstable_stream.events.id_sets import IndexSet
 from unstable_stream.model_pool import ModelPool
+from unstable_stream.model_pool.curriculum import environment_shares
 from unstable_stream.model_pool.systems import live_rating_system
 from unstable_stream.reward_transformations import RewardProcessor, expected_steps
 from unstable_stream.runs.config import EnvConfig, OpponentConfig, RunConfig
@@ -51,6 +52,7 @@ def build_pool(config: RunConfig) -> ModelPool:
         sample_mode=settings.sample_mode,
         max_active_lora=settings.max_active_lora,
         lag_range=settings.lag_range,
+        temperature=settings.temperature,
         fixed={opponent.name: opponent.weight for opponent in settings.fixed},
         system=live_rating_system(settings.rating_system, settings.draw_probability),
     )
@@ -229,6 +231,14 @@ class GameSchedule:
         """Return the number of unfinished games of a split."""
         return sum(1 for game in self.in_flight.values() if game.split == split)
 
+    def snapshot(self) -> dict[str, float]:
+        """Return the pool, and the present share of each training environment, as metrics."""
+        values = self.pool.snapshot()
+        for env, share in zip(self._config.train_envs, self.environment_shares(), strict=True):
+            name = f"curriculum/{env.env_id}/share"
+            values[name] = values.get(name, 0.0) + share  # one environment may be listed with two templates
+        return values
+
     # -- decisions ----------------------------------------------------------------------------
 
     def next_games(self, now_ms: int, at_most: int = 64) -> list[GameStarted]:
@@ -256,8 +266,7 @@ class GameSchedule:
     def _train_game(self, index: int, now_ms: int) -> GameStarted:
         seed = train_game_seed(self._config.seed, index)
         rng = random.Random(derive_seed(seed, "schedule"))
-        envs = self._config.train_envs
-        env = rng.choices(envs, weights=[env.weight for env in envs])[0]
+        env = rng.choices(self._config.train_envs, weights=self.environment_shares())[0]
         current = self.pool.current_uid()
         assert current is not None, "a checkpoint has been applied"
         mine = index % env.num_players
@@ -269,6 +278,16 @@ class GameSchedule:
                 uid = self.pool.sample(current, rng, env.env_id)
             seats.append(self._seat(seat, uid, env, trained=uid == current))
         return self._started("train", index, env, seed, tuple(seats), now_ms)
+
+    def environment_shares(self) -> list[float]:
+        """Return the present probability of each training environment's draw."""
+        envs, curriculum = self._config.train_envs, self._config.curriculum
+        return environment_shares(
+            curriculum.mode,
+            [env.weight for env in envs],
+            [self.pool.results.in_env(env.env_id) for env in envs],
+            curriculum.floor,
+        )
 
     def _eval_games(self, now_ms: int) -> Iterator[GameStarted]:
         index = self._next_index["eval"]

@@ -1,0 +1,158 @@
+"""Recent results of the trained model, and what follows from them: prioritised opponents, curricula."""
+
+import random
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.model_pool.outcomes import make_outcome
+from unstable_stream.model_pool import ModelPool
+from unstable_stream.model_pool.curriculum import environment_shares, learning_progress
+from unstable_stream.model_pool.results import RecentResults
+
+ME = "ckpt-000003"
+
+
+def _results(
+    *rewards: float, opponent: str = "a", env_id: str = "Env-v0", window: int = 200
+) -> RecentResults:
+    results = RecentResults(window)
+    for index, reward in enumerate(rewards):
+        results.add(make_outcome(index, {0: (ME, reward), 1: (opponent, -reward)}, env_id=env_id))
+    return results
+
+
+def test_scores_are_means_of_wins_draws_and_losses() -> None:
+    results = _results(1.0, 0.0, -1.0, 1.0)
+    assert results.against("a", "Env-v0") == (2.5 / 4, 4)
+    assert results.against("a") == (2.5 / 4, 4)
+    assert results.against("a", "Other-v0") == (0.5, 0)
+    assert results.smoothed("a") == pytest.approx(3.5 / 6)
+    assert results.smoothed("nobody") == 0.5
+    assert results.in_env("Env-v0") == (1.0, 0.5, 0.0, 1.0)
+
+
+def test_only_the_latest_games_count() -> None:
+    results = _results(-1.0, -1.0, 1.0, 1.0, window=2)
+    assert results.against("a") == (1.0, 2)
+    assert results.matches == {"a": {"Env-v0": 4}}
+
+
+def test_the_policy_has_no_score_against_itself() -> None:
+    results = RecentResults()
+    results.add(make_outcome(0, {0: (ME, 1.0), 1: (ME, -1.0)}, trained=(0, 1)))
+    assert results.in_env("Env-v0") == ()
+    assert results.matches == {ME: {"Env-v0": 1}}
+
+
+def test_with_more_players_each_opponent_has_its_own_score() -> None:
+    results = RecentResults()
+    # The policy holds two seats: one is ahead of a and level with b, one is behind both.
+    seats = {0: (ME, 0.0), 1: ("a", -0.5), 2: ("b", 0.0), 3: (ME, -1.0)}
+    results.add(make_outcome(0, seats, trained=(0, 3)))
+    assert results.against("a") == (0.5, 1)
+    assert results.against("b") == (0.25, 1)
+    assert sorted(results.in_env("Env-v0")) == [0.25, 0.5]
+
+
+def test_alone_the_reward_is_the_score() -> None:
+    results = RecentResults()
+    for index, reward in enumerate((1.0, 0.25, -1.0)):
+        results.add(make_outcome(index, {0: (ME, reward)}))
+    assert results.in_env("Env-v0") == (1.0, 0.25, 0.0)
+
+
+def _pool(mode: str, temperature: float = 1.0) -> ModelPool:
+    pool = ModelPool(mode, fixed=("beaten", "even", "strong"), temperature=temperature)
+    pool.add_checkpoint(None, 0)
+    index = 0
+    for opponent, wins in (("beaten", 8), ("even", 4), ("strong", 0)):
+        for game in range(8):
+            reward = 1.0 if game < wins else -1.0
+            pool.apply(make_outcome(index, {0: ("ckpt-000000", reward), 1: (opponent, -reward)}))
+            index += 1
+    return pool
+
+
+@pytest.mark.parametrize(
+    ("mode", "temperature", "weights"),
+    [
+        # The smoothed probabilities to win are 9/10, 5/10 and 1/10.
+        ("pfsp-hard", 1.0, {"beaten": 0.1, "even": 0.5, "strong": 0.9}),
+        ("pfsp-hard", 0.5, {"beaten": 0.01, "even": 0.25, "strong": 0.81}),
+        ("pfsp-variance", 1.0, {"beaten": 0.09, "even": 0.25, "strong": 0.09}),
+    ],
+)
+def test_opponents_are_prioritised_by_what_is_won_against_them(
+    mode: str, temperature: float, weights: dict[str, float]
+) -> None:
+    pool, rng = _pool(mode, temperature), random.Random(3)
+    draws = Counter(pool.sample("ckpt-000000", rng, "Env-v0") for _ in range(20_000))
+    for opponent, weight in weights.items():
+        assert draws[opponent] / 20_000 == pytest.approx(weight / sum(weights.values()), abs=0.015)
+
+
+def test_the_hardest_past_checkpoints_stay_in_the_pool() -> None:
+    pool = ModelPool("pfsp-hard", max_active_lora=2)
+    for iteration in range(3):
+        pool.add_checkpoint(f"/c/{iteration}", iteration)
+    for index in range(10):
+        pool.apply(make_outcome(index, {0: ("ckpt-000002", -1.0), 1: ("ckpt-000000", 1.0)}))
+        pool.apply(make_outcome(100 + index, {0: ("ckpt-000002", 1.0), 1: ("ckpt-000001", -1.0)}))
+    pool.add_checkpoint("/c/3", 3)
+    active = [member.uid for member in pool.members() if member.active]
+    assert active == ["ckpt-000000", "ckpt-000003"]
+
+
+def test_a_snapshot_names_who_may_be_drawn() -> None:
+    pool = _pool("pfsp-hard")
+    snapshot = pool.snapshot()
+    assert snapshot["model-pool/Env-v0/matches/beaten"] == 8.0
+    assert snapshot["model-pool/Env-v0/score/even"] == 0.5
+    assert snapshot["model-pool/checkpoints"] == 1.0
+    for iteration in range(1, 20):
+        pool.add_checkpoint(f"/c/{iteration}", iteration)
+    named = {name.rpartition("/")[2] for name in pool.snapshot() if "/rating/" in name}
+    assert {"beaten", "even", "strong", "ckpt-000019"} <= named
+    assert len(named) == 3 + pool.max_active_lora
+
+
+def test_an_environment_where_half_is_won_is_drawn_most() -> None:
+    scores = [[1.0] * 15 + [0.0] * 15, [1.0] * 27 + [0.0] * 3, [1.0] * 30]
+    shares = environment_shares("win-rate", [1.0, 1.0, 1.0], scores, 0.1)
+    # 4 p (1 - p) is 1, 0.36 and 0; a tenth of the games is drawn by the weights.
+    assert shares == pytest.approx([0.1 / 3 + 0.9 / 1.36, 0.1 / 3 + 0.9 * 0.36 / 1.36, 0.1 / 3])
+
+
+def test_an_environment_where_results_change_is_drawn_most() -> None:
+    rising, falling, flat = [0.0] * 10 + [1.0] * 10, [0.5] * 10 + [0.25] * 10, [0.75] * 20
+    assert learning_progress(falling) == 0.25
+    shares = environment_shares("learning-progress", [1.0, 2.0, 1.0], [rising, falling, flat], 0.0)
+    assert shares == pytest.approx([1.0 / 1.5, 0.5 / 1.5, 0.0])
+
+
+def test_an_environment_with_few_results_is_drawn_as_if_all_were_to_learn() -> None:
+    assert environment_shares("win-rate", [1.0, 1.0], [[0.0] * 5, [0.0] * 30], 0.0) == [1.0, 0.0]
+
+
+def test_where_nothing_is_left_to_learn_the_weights_decide() -> None:
+    assert environment_shares("win-rate", [1.0, 3.0], [[1.0] * 30] * 2, 0.1) == [0.25, 0.75]
+
+
+@given(
+    st.sampled_from(["fixed", "win-rate", "learning-progress"]),
+    st.lists(
+        st.tuples(st.floats(0.1, 10), st.lists(st.sampled_from([0.0, 0.5, 1.0]), max_size=60)),
+        min_size=1,
+        max_size=6,
+    ),
+    st.floats(0.0, 1.0),
+)
+def test_shares_add_up_and_none_is_below_its_floor(mode, envs, floor) -> None:  # type: ignore[no-untyped-def]
+    weights = [weight for weight, _ in envs]
+    shares = environment_shares(mode, weights, [scores for _, scores in envs], floor)
+    assert sum(shares) == pytest.approx(1.0)
+    for weight, share in zip(weights, shares, strict=True):
+        assert share >= floor * weight / sum(weights) - 1e-12
