@@ -9,7 +9,7 @@ import structlog
 
 from tests.proofs.test_audit import RUN, history
 from tests.workers.test_game_schedule import config
-from unstable_stream.errors import ConfigError
+from unstable_stream.errors import ConfigError, ServiceError
 from unstable_stream.events import GameStarted, Metrics
 from unstable_stream.launch.launcher import _end, _Loading, launch
 from unstable_stream.runs.config import parse_config
@@ -29,6 +29,15 @@ async def test_a_view_that_failed_does_not_replace_the_result_of_the_run() -> No
         await _end(running)  # type: ignore[arg-type]
     assert running.cancelled()
     assert [line["error"] for line in said] == ["BrokenPipeError: the terminal was closed"]
+
+
+async def test_without_its_ray_cluster_a_run_is_not_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    with pytest.raises(ServiceError, match="no Ray cluster answers at RAY_ADDRESS=127"):
+        await launch(config(), DataDir(tmp_path / "data"))
+    assert not (tmp_path / "data").exists()
 
 
 async def test_modules_that_the_model_lacks_are_named_before_anything_is_written(tmp_path: Path) -> None:

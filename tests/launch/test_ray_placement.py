@@ -64,6 +64,32 @@ def test_learner_and_engines_compute_on_one_gpu(one_gpu: str) -> None:
     assert found["devices"][:3] == ["0", "0", "0"], "one reservation, one GPU"  # type: ignore[index]
 
 
+def planned_for(address: str) -> subprocess.CompletedProcess[str]:
+    command = Path(sys.executable).with_name("unstable-stream")
+    return subprocess.run(
+        [command, "plan", "examples/connectfour.toml"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env={**os.environ, "RAY_ADDRESS": address},
+    )
+
+
+def test_a_plan_is_made_for_the_cluster_without_starting_anything(one_gpu: str) -> None:
+    plan = planned_for(one_gpu)
+    assert plan.returncode == 0, plan.stderr
+    places = {line.split()[0]: line for line in plan.stdout.splitlines()}
+    assert "on GPU 0" in places["learner"]
+
+
+def test_an_address_without_a_cluster_is_said_in_one_line() -> None:
+    plan = planned_for("127.0.0.1:1")
+    assert plan.returncode == 1
+    assert "no Ray cluster answers at RAY_ADDRESS=127.0.0.1:1" in plan.stderr
+    assert len(plan.stderr.splitlines()) == 1
+
+
 def test_gpus_that_are_taken_are_waited_for_with_a_deadline_and_a_reason(one_gpu: str) -> None:
     error = answer(one_gpu, 1.0)["error"]
     assert "no GPU for the run within 5 s: it wants 0.5, 1" in str(error)

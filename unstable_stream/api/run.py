@@ -1,5 +1,6 @@
 """A run: start it, watch it, ask it, prove it, fork it."""
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -117,13 +118,16 @@ class Run:
         return f"<Run {self._id}: {self.state}>"
 
     def plan(self) -> "RunPlan":
-        """Return where its processes would compute on this machine, and their memory; start nothing.
+        """Return where its processes would compute, and their memory; start nothing.
+
+        It plans for this machine, or for the Ray cluster that ``RAY_ADDRESS`` names.
 
         Returns:
             A plan: ``placement``, ``needs`` by process, ``warnings``, and ``table()`` as text.
 
         Raises:
             ConfigError: it cannot be placed, or the model does not fit.
+            ServiceError: the cluster cannot be reached.
         """
         from unstable_stream.inference.base_model import resolve_model
         from unstable_stream.inference.model_shape import read_shape
@@ -131,7 +135,12 @@ class Run:
         from unstable_stream.launch.plan import plan_shape
 
         shape = read_shape(resolve_model(self._config.model))
-        return plan_shape(self._config, shape, [this_machine()])
+        machines = [this_machine()]
+        if self._config.backend == "ray" and "RAY_ADDRESS" in os.environ:
+            from unstable_stream.launch.ray.placement import look_at_cluster
+
+            machines = look_at_cluster()
+        return plan_shape(self._config, shape, machines)
 
     # -- its life ---------------------------------------------------------------------------------
 

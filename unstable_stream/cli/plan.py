@@ -19,7 +19,9 @@ def _plan(
     overrides: SetOption = None,
     engine: str | None = typer.Option(None, "--engine", help="Inference engine: transformers or vllm."),
 ) -> None:
-    """Show where each process of a run would compute on this machine, and its memory; start nothing.
+    """Show where each process of a run would compute, and its memory; start nothing.
+
+    It plans for this machine, or for the Ray cluster that the environment variable RAY_ADDRESS names.
 
     "start" is what it takes when the model is loaded, "peak" with the longest turns that the settings allow.
 

@@ -133,7 +133,8 @@ async def launch(
     Raises:
         ConfigError: the configuration cannot run; nothing was written.
         RunError: the run to resume plays no games.
-        ServiceError: a service died too often; the run can be resumed.
+        ServiceError: no Ray cluster answers, and nothing was written; or a service died too often, and the
+            run can be resumed.
         UnstableStreamError: with ``inline``, the error of a service, with a note on how to resume.
     """
     if backend is not None:
@@ -145,8 +146,10 @@ async def launch(
     _check_backend(config)
     await asyncio.to_thread(check_config, config)
     if config.backend == "ray":
-        # Loaded before anything is written, because Ray may not be installed.
-        from unstable_stream.launch.ray import cluster  # noqa: F401
+        # Before anything is written: Ray may not be installed, or its cluster gone.
+        from unstable_stream.launch.ray.cluster import check_reachable
+
+        await asyncio.to_thread(check_reachable)
     model_path = await asyncio.to_thread(resolve_model, config.model)
     check_target_modules(Path(model_path), config.lora.target_modules)
     plan = partial(plan_run, config, model_path)

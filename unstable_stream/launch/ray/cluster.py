@@ -2,16 +2,19 @@
 
 import logging
 import os
+import socket
 import threading
 
 import ray
 
 from unstable_stream.errors import ServiceError
 
-__all__ = ["connect", "start_local", "stop_local"]
+__all__ = ["check_reachable", "connect", "start_local", "stop_local"]
 
 _ATTEMPTS = 3
 # By default Ray gives its node 30 s to start, even on a busy machine.
+_REACH_S = 10.0
+"""Seconds for a connection to the cluster's head."""
 _OBJECT_STORE_BYTES = 256 * 1024 * 1024
 # Only short token lists pass through Ray; the default would take a third of the machine's memory.
 
@@ -38,6 +41,7 @@ def _start() -> str:
     for attempt in range(1, _ATTEMPTS + 1):
         try:
             if address:
+                check_reachable()
                 ray.init(
                     address=address, namespace=_NAMESPACE, log_to_driver=False, logging_level=logging.ERROR
                 )
@@ -51,11 +55,34 @@ def _start() -> str:
                 object_store_memory=_OBJECT_STORE_BYTES,
             )
             return str(context.address_info["gcs_address"])
+        except ServiceError:
+            raise
         except Exception as error:  # Ray raises bare ones, e.g. when a busy machine is slow
             ray.shutdown()
             if attempt == _ATTEMPTS or isinstance(error, ConnectionError | ValueError):
                 raise ServiceError(f"Ray did not start: {error}") from error
     raise AssertionError("unreachable")
+
+
+def check_reachable() -> None:
+    """Refuse a ``RAY_ADDRESS`` where nothing listens: Ray itself would try for minutes.
+
+    Other forms than ``HOST:PORT``, such as ``auto``, are left to Ray.
+
+    Raises:
+        ServiceError: nothing answers there.
+    """
+    address = os.environ.get("RAY_ADDRESS", "")
+    host, colon, port = address.rpartition(":")
+    if not colon or "/" in host or not port.isdecimal():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_REACH_S).close()
+    except OSError as error:
+        raise ServiceError(
+            f"no Ray cluster answers at RAY_ADDRESS={address} ({error}): start one with `ray start --head`, "
+            "or unset RAY_ADDRESS to run on this machine"
+        ) from error
 
 
 def stop_local() -> None:

@@ -20,9 +20,19 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, Place
 from unstable_stream.errors import ConfigError, ServiceError
 from unstable_stream.launch.machine import this_machine
 from unstable_stream.launch.plan import RunPlan
+from unstable_stream.launch.ray.cluster import start_local, stop_local
 from unstable_stream.runs.placement import Machine, Placement, Share
 
-__all__ = ["GROUP_VARIABLE", "PLACEMENT_VARIABLE", "actor_options", "plan_on_cluster", "planned", "reserve"]
+__all__ = [
+    "GROUP_VARIABLE",
+    "PLACEMENT_VARIABLE",
+    "actor_options",
+    "cluster_machines",
+    "look_at_cluster",
+    "plan_on_cluster",
+    "planned",
+    "reserve",
+]
 
 PLACEMENT_VARIABLE: Final = "UNSTABLE_STREAM_PLACEMENT"
 GROUP_VARIABLE: Final = "UNSTABLE_STREAM_PLACEMENT_GROUP"
@@ -54,6 +64,19 @@ def plan_on_cluster(
             if not joining or time.monotonic() > end:
                 raise
         time.sleep(_POLL_S)
+
+
+def look_at_cluster(deadline_s: float = _DEADLINE_S) -> list[Machine]:
+    """Connect to the cluster that ``RAY_ADDRESS`` names, return its machines, and disconnect.
+
+    Raises:
+        ServiceError: it cannot be reached, or a machine does not describe itself.
+    """
+    start_local()
+    try:
+        return cluster_machines(deadline_s)
+    finally:
+        stop_local()
 
 
 def cluster_machines(deadline_s: float = _DEADLINE_S) -> list[Machine]:

@@ -1,7 +1,7 @@
-"""Record the curves of docs/language-model.md and draw them.
+"""Record the curves of a page and draw them: language-model, or tiny-player.
 
-python docs/images/language_model.py NAME=DATA/RUN ...    # reads the runs, writes data/language-model.csv
-python docs/images/language_model.py                      # draws language-model.svg from that file
+python docs/images/curves.py PAGE NAME=DATA/RUN ...    # reads the runs, writes data/PAGE.csv
+python docs/images/curves.py PAGE                      # draws PAGE.svg from that file
 """
 
 import csv
@@ -10,8 +10,8 @@ from pathlib import Path
 
 import unstable_stream as us
 
-DATA = Path(__file__).parents[1] / "data" / "language-model.csv"
-PICTURE = Path(__file__).with_name("language-model.svg")
+DATA = Path(__file__).parents[1] / "data"
+PICTURES = Path(__file__).parent
 COLOURS = ("#2471a3", "#c0392b", "#1e8449", "#9a7d0a", "#6c3483")
 WIDTH, HEIGHT, LEFT, TOP, GAP = 330, 220, 46, 26, 24
 MEAN_OF = 5
@@ -31,7 +31,7 @@ _UPDATES = """
 Rows = list[dict[str, str]]
 
 
-def record(runs: dict[str, str]) -> None:
+def record(page: str, runs: dict[str, str]) -> None:
     """Write every update of the runs, and the training games of its weights against ``random-legal``."""
     rows = []
     for name, place in runs.items():
@@ -39,17 +39,17 @@ def record(runs: dict[str, str]) -> None:
         run = us.open_run(run_id, data)
         found = run.sql(_UPDATES, {"run": run.id})
         rows += [{"run": name} | row for row in found.dicts()]
-    DATA.parent.mkdir(exist_ok=True)
-    with DATA.open("w", encoding="utf-8", newline="") as file:
+    DATA.mkdir(exist_ok=True)
+    with (DATA / f"{page}.csv").open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, rows[0].keys())
         writer.writeheader()
         writer.writerows(rows)
 
 
-def read() -> dict[str, Rows]:
+def read(page: str) -> dict[str, Rows]:
     """Return the rows of each run."""
     runs: dict[str, Rows] = {}
-    with DATA.open(encoding="utf-8", newline="") as file:
+    with (DATA / f"{page}.csv").open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
             runs.setdefault(row["run"], []).append(row)
     return runs
@@ -84,7 +84,7 @@ def panel(title: str, curves: list[list[tuple[int, float]]], last: int, left: in
     return "\n".join(parts)
 
 
-def draw(runs: dict[str, Rows]) -> None:
+def draw(page: str, runs: dict[str, Rows]) -> None:
     """Write the figure: wins and legal moves by update, one line per run."""
     last = max(int(row["update"]) for rows in runs.values() for row in rows)
     wins = []
@@ -98,7 +98,7 @@ def draw(runs: dict[str, Rows]) -> None:
         f'<tspan fill="{COLOURS[number % len(COLOURS)]}" dx="12">{name}</tspan>'
         for number, name in enumerate(runs)
     )
-    PICTURE.write_text(
+    (PICTURES / f"{page}.svg").write_text(
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {2 * WIDTH + 26} {HEIGHT + 22}" '
         'font-family="sans-serif" font-size="12"><rect width="100%" height="100%" fill="white"/>\n'
         + panel("training games won against random-legal, by update", wins, last, LEFT)
@@ -110,6 +110,7 @@ def draw(runs: dict[str, Rows]) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
-        record(dict(argument.split("=", 1) for argument in sys.argv[1:]))
-    draw(read())
+    wanted, *recorded = sys.argv[1:]
+    if recorded:
+        record(wanted, dict(argument.split("=", 1) for argument in recorded))
+    draw(wanted, read(wanted))
