@@ -11,7 +11,7 @@ from unstable_stream.version import __version__
 
 if TYPE_CHECKING:
     from unstable_stream import algorithms, reward_transformations
-    from unstable_stream.algorithms import Reinforce
+    from unstable_stream.algorithms import A2C, PPO, Reinforce
     from unstable_stream.api.build import build, list_runs, load, sql
     from unstable_stream.api.evaluation import evaluation
     from unstable_stream.api.games import Game
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
         ComposeStepRewardTransforms,
         Discount,
         FinalRewardTransform,
+        GroupRelativeAdvantage,
+        LeaveOneOutAdvantage,
         NormalizeRewards,
         NormalizeRewardsByEnv,
         PenaltyForInvalidMove,
@@ -45,6 +47,8 @@ if TYPE_CHECKING:
     from unstable_stream.streams.plugins import Context, consumer
 
 __all__ = [
+    "A2C",
+    "PPO",
     "Collector",
     "ComposeFinalRewardTransforms",
     "ComposeSamplingRewardTransforms",
@@ -54,6 +58,8 @@ __all__ = [
     "EvalEnvSpec",
     "FinalRewardTransform",
     "Game",
+    "GroupRelativeAdvantage",
+    "LeaveOneOutAdvantage",
     "ModelPool",
     "NormalizeRewards",
     "NormalizeRewardsByEnv",
@@ -96,7 +102,7 @@ _HOMES = {
         ("Collector", "ModelPool", "StandardLearner", "StepBuffer", "TerminalInterface", "Tracker"),
         "unstable_stream.api.unstable_baselines",
     ),
-    "Reinforce": "unstable_stream.algorithms",
+    **dict.fromkeys(("A2C", "PPO", "Reinforce"), "unstable_stream.algorithms"),
     **dict.fromkeys(("Context", "consumer"), "unstable_stream.streams.plugins"),
 }
 _PACKAGES = ("algorithms", "reward_transformations")

@@ -61,6 +61,10 @@ class TrainingSample:
     """The sampling temperature of the completion."""
     truncated: bool = False
     """True if the completion was cut at the token limit."""
+    trajectory_id: str = ""
+    """The trajectory it is a turn of."""
+    turn_index: int = 0
+    """0-based within the trajectory."""
 
     def __post_init__(self) -> None:
         problem = None
@@ -91,6 +95,8 @@ class TrainingSample:
             advantage=advantage,
             temperature=step.temperature,
             truncated=step.truncated,
+            trajectory_id=step.trajectory_id,
+            turn_index=step.turn_index,
         )
 
 

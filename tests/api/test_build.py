@@ -15,8 +15,9 @@ from unstable_stream.api.unstable_baselines import settings_of
 from unstable_stream.errors import ConfigError, UnstableStreamError
 from unstable_stream.events import GameOutcome
 from unstable_stream.launch.preflight import check_config
-from unstable_stream.runs.config import EnvConfig, ReinforceConfig, RunConfig
+from unstable_stream.runs.config import A2CConfig, EnvConfig, PPOConfig, ReinforceConfig, RunConfig
 from unstable_stream.tiny_player import tiny_player_path
+from unstable_stream.workers.learner_core import build_training_algorithm
 
 SIMPLETAK = "SimpleTak-v0-train"
 
@@ -191,6 +192,23 @@ def test_an_algorithm_is_an_object_or_a_name() -> None:
     assert of().algorithm.model_dump()["entropy_coef"] == 0.02
     assert given.entropy_coef == config.algorithm.entropy_coef == 0.0
     assert of(is_clip=1.5).algorithm.model_dump()["entropy_coef"] == 0.02
+
+
+def test_every_built_in_algorithm_is_an_object_a_name_or_a_table() -> None:
+    ppo = of(algorithm=us.PPO(epochs=2, entropy_coef=0.01)).algorithm
+    assert isinstance(ppo, PPOConfig)
+    assert (ppo.epochs, ppo.clip_high, ppo.is_clip, ppo.entropy_coef) == (2, 0.2, 3.0, 0.01)
+    a2c = of(algorithm=us.A2C(gae_lambda=0.9)).algorithm
+    assert isinstance(a2c, A2CConfig)
+    assert (a2c.gae_lambda, a2c.discount, a2c.is_clip) == (0.9, 1.0, 2.0)
+    assert of(algorithm="a2c").algorithm == A2CConfig()
+    assert of(algorithm={"type": "ppo"}).algorithm == PPOConfig()
+    for config in (A2CConfig(truncated_turns="mask"), PPOConfig(epochs=3)):
+        built = build_training_algorithm(of(algorithm=config.model_dump()))
+        assert type(built).__name__.lower() == config.type
+        assert (built.epochs, built.truncated_turns) == (config.epochs, config.truncated_turns)  # type: ignore[attr-defined]
+    with pytest.raises(ConfigError, match="gae_lambda"):
+        of(algorithm={"type": "ppo", "gae_lambda": 0.5})
 
 
 class Plain:

@@ -29,10 +29,19 @@ def test_what_nothing_recorded_depends_on_may_change() -> None:
         {"model_pool": {"sample_mode": "lagged", "lag_range": (2, 5), "max_active_lora": 6}},
         {"train_envs": [{"env_id": "KuhnPoker-v0-train"}]},
         {"curriculum": {"floor": 0.5}},
+        {"algorithm": {"type": "a2c"}},
+        {"algorithm": {"type": "ppo", "epochs": 2}},
     ],
 )
 def test_who_plays_next_may_change(changes: dict[str, Any]) -> None:
     check_resumable(config(), config(**changes))
+
+
+def test_a_run_with_an_algorithm_of_ones_own_goes_on() -> None:
+    begun = config(algorithm={"type": "examples/extensions/algorithm.py:Vanilla"})
+    check_resumable(begun, begun)
+    with pytest.raises(ConfigError, match=r"algorithm\.truncated_turns from None to 'train'"):
+        check_resumable(begun, config())
 
 
 @pytest.mark.parametrize(

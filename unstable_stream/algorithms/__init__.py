@@ -12,11 +12,30 @@ batch, form the loss, call ``backward``, return sums::
             return {"loss": loss.detach()}
 
 Override ``prepare_batch`` for other tensors (returns, a frozen reference), ``initialize`` for other
-networks (a critic), ``admit`` to leave turns out, ``summarize`` to turn the sums into metrics.
+networks and ``networks`` to have them trained and saved (:mod:`unstable_stream.algorithms.a2c` has a critic),
+``admit`` to leave turns out, ``summarize`` to turn the sums into metrics.
 """
 
-from unstable_stream.algorithms.base import Admission, BaseAlgo, TokenBatch, TrainingSample
+from unstable_stream.algorithms.a2c import A2C
+from unstable_stream.algorithms.base import (
+    Admission,
+    BaseAlgo,
+    OwnNetwork,
+    TokenBatch,
+    TrainingSample,
+)
 from unstable_stream.algorithms.build import build_algorithm
+from unstable_stream.algorithms.ppo import PPO
 from unstable_stream.algorithms.reinforce import Reinforce
 
-__all__ = ["Admission", "BaseAlgo", "Reinforce", "TokenBatch", "TrainingSample", "build_algorithm"]
+__all__ = [
+    "A2C",
+    "PPO",
+    "Admission",
+    "BaseAlgo",
+    "OwnNetwork",
+    "Reinforce",
+    "TokenBatch",
+    "TrainingSample",
+    "build_algorithm",
+]

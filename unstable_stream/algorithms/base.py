@@ -8,7 +8,7 @@ import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from unstable_stream.errors import LearnerError
 from unstable_stream.extensions import RemembersArguments
 from unstable_stream.update_decisions import Admission, TrainingSample, admission
 
-__all__ = ["Admission", "BaseAlgo", "TokenBatch", "TrainingSample", "divergence_k3"]
+__all__ = ["Admission", "BaseAlgo", "OwnNetwork", "TokenBatch", "TrainingSample", "divergence_k3"]
 
 _MAX_LOG_RATIO: Final = 20.0
 """Keeps an estimated divergence finite (e^20 = 5e8)."""
@@ -51,21 +51,40 @@ class TokenBatch:
     """int64[N]: the row of the token."""
     row_advantages: Tensor
     """float32[B]"""
+    row_rewards: Tensor
+    """float32[B]: each sample's own advantage, before an algorithm replaced it by ``row_advantages``."""
+    first_tokens: Tensor
+    """int64[B]: the index, among the ``N`` tokens, of each row's first."""
     shared_prefix: int = 0
     """Number of tokens with which all inputs begin, and which predict no trained token."""
+
+
+class OwnNetwork(NamedTuple):
+    """A network that an algorithm trains beside the policy, for example a critic."""
+
+    module: nn.Module
+    """In float32, on the policy's device. The learner steps it, clips its gradient apart from the policy's,
+    and keeps it in every checkpoint."""
+    learning_rate: float
+    """The peak; it follows the policy's schedule."""
 
 
 class BaseAlgo(RemembersArguments, ABC):
     """Base class of the algorithms: one turns micro-batches into accumulated gradients.
 
     The learner divides the batch into micro-batches, clips and steps. It sets ``scale`` so that the gradients
-    add up to the mean over the optimizer step's samples. It calls, in this order: :meth:`initialize` once;
-    for every update :meth:`admit` for each sample, then :meth:`prepare_batch` and :meth:`update` for each
-    micro-batch, and :meth:`summarize` and :meth:`finish_update` once.
+    add up to the mean over the optimizer step's samples. It calls, in this order: :meth:`initialize` and
+    :meth:`networks` once; for every update :meth:`admit` for each sample, :meth:`begin_update` once, then
+    :meth:`prepare_batch` and :meth:`update` for each micro-batch, ``epochs`` times over the batch, and
+    :meth:`summarize` and :meth:`finish_update` once.
 
-    An algorithm with a state of its own that later updates depend on returns it from :meth:`state_dict`:
-    every checkpoint holds it, so that a resumed run continues the same curve.
+    An algorithm with a state of its own that later updates depend on returns it from :meth:`state_dict`, and
+    its networks from :meth:`networks`: every checkpoint holds both, so that a resumed run continues the same
+    curve.
     """
+
+    epochs: int = 1
+    """Number of passes over the batch of an update."""
 
     model: nn.Module
     device: torch.device
@@ -110,8 +129,27 @@ class BaseAlgo(RemembersArguments, ABC):
         """
         return admission(sample, max_train_len=self.max_train_len)
 
-    def prepare_batch(self, samples: Sequence[TrainingSample]) -> TokenBatch:
-        """Turn admitted samples into tensors on the policy's device, with the recorded tokens."""
+    def networks(self) -> Mapping[str, OwnNetwork]:
+        """Return the networks to train beside the policy, by name; by default none."""
+        return {}
+
+    def begin_update(self, samples: Sequence[TrainingSample], micro_batches: Sequence[Sequence[int]]) -> None:
+        """Look at all samples of an update before any is trained on; by default nothing is done.
+
+        The policy is in evaluation mode.
+
+        Args:
+            samples: the admitted samples with tokens to train on.
+            micro_batches: a division of them into parts that fit into memory, as indices.
+        """
+
+    def prepare_batch(
+        self, samples: Sequence[TrainingSample], advantages: Sequence[float] | None = None
+    ) -> TokenBatch:
+        """Turn admitted samples into tensors on the policy's device, with the recorded tokens.
+
+        ``advantages``: one for each sample, in place of its own.
+        """
         limit = self.max_train_len
         prompts = np.array([len(sample.prompt_token_ids) for sample in samples])
         lengths = prompts + np.array([len(sample.completion_token_ids) for sample in samples])
@@ -132,7 +170,8 @@ class BaseAlgo(RemembersArguments, ABC):
         pairs = list(zip(samples, trained, strict=True))
         targets = np.concatenate([sample.completion_token_ids[:count] for sample, count in pairs])
         behaviour = np.concatenate([sample.logprobs[:count] for sample, count in pairs])
-        row_advantages = np.array([sample.advantage for sample in samples], dtype=np.float32)
+        row_rewards = np.array([sample.advantage for sample in samples], dtype=np.float32)
+        row_advantages = row_rewards if advantages is None else np.array(advantages, dtype=np.float32)
         temperatures = np.array([sample.temperature for sample in samples], dtype=np.float32)
         return TokenBatch(
             input_ids=self._tensor(input_ids),
@@ -143,22 +182,34 @@ class BaseAlgo(RemembersArguments, ABC):
             advantages=self._tensor(row_advantages[rows]),
             rows=self._tensor(rows),
             row_advantages=self._tensor(row_advantages),
+            row_rewards=self._tensor(row_rewards),
+            first_tokens=self._tensor(first),
             shared_prefix=shared_prefix,
         )
 
-    def score(self, batch: TokenBatch, *, entropy_grad: bool = False) -> tuple[Tensor, Tensor]:
+    def states(self, batch: TokenBatch) -> Tensor:
+        """Return the policy's last hidden state before each trained token, [N, hidden]."""
+        return self._scorer.states(batch.input_ids, batch.positions, batch.shared_prefix)
+
+    @property
+    def hidden_size(self) -> int:
+        """Length of a hidden state of the policy."""
+        return self._scorer.hidden_size
+
+    def score(
+        self, batch: TokenBatch, states: Tensor | None = None, *, entropy_grad: bool = False
+    ) -> tuple[Tensor, Tensor]:
         """Return the policy's log-probability and entropy at each trained token, float32[N] both.
 
         Both belong to the distribution at the recorded temperature. The entropy carries gradients only on
-        request, because that costs another pass over the vocabulary.
+        request, because that costs another pass over the vocabulary. ``states`` are those of :meth:`states`,
+        if they were computed already.
         """
-        return self._scorer(
-            batch.input_ids,
-            batch.positions,
+        return self._scorer.score(
+            self.states(batch) if states is None else states,
             batch.targets,
             batch.temperatures,
             entropy_grad=entropy_grad,
-            shared_prefix=batch.shared_prefix,
         )
 
     def score_base(self, batch: TokenBatch) -> Tensor:
@@ -176,13 +227,7 @@ class BaseAlgo(RemembersArguments, ABC):
                 "train a LoRA adapter, or set kl_coef = 0"
             )
         with torch.no_grad(), self._without_adapter():
-            return self._scorer(
-                batch.input_ids,
-                batch.positions,
-                batch.targets,
-                batch.temperatures,
-                shared_prefix=batch.shared_prefix,
-            )[0]
+            return self.score(batch)[0]
 
     def divergence(self, samples: Sequence[TrainingSample]) -> Tensor:
         """Estimate the divergence KL(policy || base model) at each trained token, float32[N], in nats.

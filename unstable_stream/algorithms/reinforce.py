@@ -86,6 +86,9 @@ class Reinforce(BaseAlgo):
             of the trained tokens does not fall below it; ``entropy_decay_updates`` has no effect. ``None``:
             the bonus does not adapt.
         entropy_coef_step: how far the adaptive bonus moves after each update.
+        epochs: passes over the batch of an update. After the first one the ratio ``pi / mu`` has moved by the
+            update itself: set ``clip_low`` and ``clip_high``, as :class:`~unstable_stream.algorithms.PPO`
+            does.
 
     Advantages of zero give a gradient of exactly zero. A row with advantage zero still contributes its
     entropy.
@@ -108,6 +111,7 @@ class Reinforce(BaseAlgo):
         kl_cov_coef: float = 1.0,
         target_entropy: float | None = None,
         entropy_coef_step: float = 0.005,
+        epochs: int = 1,
     ) -> None:
         if is_clip is not None and not is_clip > 0:
             raise LearnerError(f"is_clip is {is_clip}; expected a positive number, or None for no correction")
@@ -134,6 +138,8 @@ class Reinforce(BaseAlgo):
                 raise LearnerError(f"{name} is {bound}; expected a positive number, or None")
         if not entropy_coef_step > 0:
             raise LearnerError(f"entropy_coef_step is {entropy_coef_step}; expected a positive number")
+        if epochs < 1:
+            raise LearnerError(f"epochs is {epochs}; expected at least 1")
         if not clip_cov_lb < clip_cov_ub:
             raise LearnerError(
                 f"clip_cov_lb is {clip_cov_lb}; expected less than clip_cov_ub = {clip_cov_ub}"
@@ -152,6 +158,7 @@ class Reinforce(BaseAlgo):
         self.kl_cov_coef = kl_cov_coef
         self.target_entropy = target_entropy
         self.entropy_coef_step = entropy_coef_step
+        self.epochs = epochs
         self._adapted_coef = entropy_coef
         self._last_entropy: float | None = None
 
@@ -175,7 +182,8 @@ class Reinforce(BaseAlgo):
         """Accumulate the gradient of the loss above; see :meth:`BaseAlgo.update`."""
         entropy_weight = self.entropy_weight(update)
         base = self.score_base(batch) if self.kl_coef > 0 else None
-        logprobs, entropy = self.score(batch, entropy_grad=entropy_weight > 0)
+        states = self.states(batch)
+        logprobs, entropy = self.score(batch, states, entropy_grad=entropy_weight > 0)
         with torch.no_grad():
             log_ratio = (logprobs - batch.behaviour_logprobs).clamp(max=_MAX_LOG_RATIO)
             ratio = log_ratio.exp()
@@ -204,9 +212,11 @@ class Reinforce(BaseAlgo):
             moved = (logprobs - batch.behaviour_logprobs).abs()
             objective = objective - self.kl_cov_coef * (penalised * moved).sum()
         loss = objective * (-scale / self.max_generation_len)
-        loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        other_loss, other_sums = self.other_loss(batch, states, scale=scale)
+        (loss + other_loss).backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
         with torch.no_grad():
             sums = {
+                **other_sums,
                 "loss": loss.detach(),
                 "tokens": ratio.new_tensor(len(ratio)),
                 "rows": ratio.new_tensor(len(batch.row_advantages)),
@@ -227,6 +237,17 @@ class Reinforce(BaseAlgo):
             if base is not None:
                 sums["kl_to_base"] = divergence_k3(logprobs, base).sum()
             return sums
+
+    def other_loss(
+        self, batch: TokenBatch, states: Tensor, *, scale: float
+    ) -> tuple[Tensor | float, Mapping[str, Tensor]]:
+        """Return a loss to minimise beside that of the policy, and sums to report; by default there is none.
+
+        Args:
+            states: the policy's hidden states before the trained tokens, [N, hidden].
+            scale: one over the number of samples in the optimizer step.
+        """
+        return 0.0, {}
 
     def _weight(self, ratio: Tensor) -> Tensor:
         if self.is_clip is not None:

@@ -85,9 +85,20 @@ class CompletionScorer:
             entropy_grad: true if the entropy must be differentiable.
             shared_prefix: number of tokens with which all rows begin. None of ``positions`` is among them.
         """
-        states = self._states(input_ids, positions, shared_prefix)
+        states = self.states(input_ids, positions, shared_prefix)
+        return self.score(states, targets, temperatures, entropy_grad=entropy_grad)
+
+    @property
+    def hidden_size(self) -> int:
+        """Length of the decoder's state of one position."""
+        return int(self._head.weight.shape[1])
+
+    def score(
+        self, states: Tensor, targets: Tensor, temperatures: Tensor, *, entropy_grad: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        """Return log-probability and entropy of each target, float32[N] both, from its state [N, hidden]."""
         chunk = max(1, _CHUNK_ELEMENTS // self._head.weight.shape[0])
-        if len(positions) <= chunk and not self._always_recompute:
+        if len(targets) <= chunk and not self._always_recompute:
             return self._score(states, targets, temperatures, entropy_grad)
         parts = [
             checkpoint(
@@ -98,12 +109,12 @@ class CompletionScorer:
                 entropy_grad,
                 use_reentrant=False,
             )
-            for start in range(0, len(positions), chunk)
+            for start in range(0, len(targets), chunk)
         ]
         return torch.cat([logprobs for logprobs, _ in parts]), torch.cat([entropy for _, entropy in parts])
 
-    def _states(self, input_ids: Tensor, positions: Tensor, shared_prefix: int) -> Tensor:
-        """Return the decoder's state at each position, [N, hidden]."""
+    def states(self, input_ids: Tensor, positions: Tensor, shared_prefix: int = 0) -> Tensor:
+        """Return the decoder's state at each position, [N, hidden]; arguments as for a call."""
         rows, width = input_ids.shape
         saving = shared_prefix * (rows - 1) / (rows * width)
         # A model that recomputes its activations would fill the cache twice.

@@ -60,6 +60,7 @@ def try_algorithm(algorithm: BaseAlgo) -> None:
     admitted = [sample for sample in samples if algorithm.admit(sample) == "train"]
     if not admitted:
         return
+    algorithm.begin_update(admitted, [range(len(admitted))])
     batch = algorithm.prepare_batch(admitted)
     sums = algorithm.update(batch, scale=1.0 / len(samples), update=1)
     totals = {name: float(value) for name, value in sums.items()}
@@ -79,4 +80,6 @@ def _sample(number: int, advantage: float) -> TrainingSample:
         completion_token_ids=np.arange(3, 3 + length, dtype=np.int32),
         logprobs=np.full(length, -np.log(_VOCABULARY), dtype=np.float32),
         advantage=advantage,
+        trajectory_id="trial",
+        turn_index=number,
     )

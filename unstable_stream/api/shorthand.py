@@ -8,7 +8,7 @@ from typing import Any, Final
 from pydantic import BaseModel
 
 from unstable_stream.errors import ConfigError
-from unstable_stream.extensions import reference_to
+from unstable_stream.extensions import KINDS, reference_to
 
 __all__ = [
     "TINY_PLAYER",
@@ -173,9 +173,9 @@ def table(kind: str, given: object) -> dict[str, Any]:
         return given.model_dump(mode="json")
     named = reference_to(kind, given)
     spec = {"type": named} if isinstance(named, str) else named
-    if kind == "algorithm" and spec["type"] == "reinforce" and "entropy_decay_updates" in spec:
+    if kind == "algorithm" and "entropy_decay_updates" in spec and spec["type"] in KINDS[kind].built_in:
         raise ConfigError(
-            "Reinforce(entropy_decay_updates=…): in a run the entropy bonus reaches zero at the last update; "
+            "algorithm(entropy_decay_updates=…): in a run the entropy bonus reaches zero at the last update; "
             "leave it out"
         )
     return spec

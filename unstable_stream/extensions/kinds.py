@@ -61,7 +61,11 @@ KINDS: Final[Mapping[str, Kind]] = {
             "algorithm",
             "a subclass of BaseAlgo with update(self, batch, *, scale: float, update: int) -> dict of sums",
             "algorithm.py",
-            {"reinforce": "unstable_stream.algorithms.reinforce:Reinforce"},
+            {
+                "reinforce": "unstable_stream.algorithms.reinforce:Reinforce",
+                "ppo": "unstable_stream.algorithms.ppo:PPO",
+                "a2c": "unstable_stream.algorithms.a2c:A2C",
+            },
         ),
         Kind(
             "final_transformation",
@@ -91,7 +95,16 @@ KINDS: Final[Mapping[str, Kind]] = {
             "rewards.sampling",
             "__call__(steps: list[Sample], env_id: str | None) -> list[Sample]",
             "sampling_transformation.py",
-            {name: f"{_REWARDS}.sampling:{name}" for name in ("NormalizeRewards", "NormalizeRewardsByEnv")},
+            {
+                **{
+                    name: f"{_REWARDS}.sampling:{name}"
+                    for name in ("NormalizeRewards", "NormalizeRewardsByEnv")
+                },
+                **{
+                    name: f"{_REWARDS}.group:{name}"
+                    for name in ("GroupRelativeAdvantage", "LeaveOneOutAdvantage")
+                },
+            },
         ),
         Kind(
             "opponent_sampling",

@@ -4,6 +4,7 @@ A directory holds::
 
     adapter_config.json         PEFT's format
     adapter_model.safetensors   PEFT's format
+    networks.safetensors        the algorithm's own networks, such as a critic (absent if it has none)
     optimizer.pt                optimizer state (absent when saved light or pruned)
     state.json                  update number, positions, seed, settings, the algorithm's own state, sha256 of
                                 the files above
@@ -64,6 +65,7 @@ __all__ = [
 _WEIGHTS: Final = {"lora": "adapter_model.safetensors", "all": "model.safetensors"}
 """The weight file by the trained parameters."""
 _CONFIG: Final = {"lora": "adapter_config.json", "all": "config.json"}
+_NETWORKS: Final = "networks.safetensors"
 _OPTIMIZER: Final = "optimizer.pt"
 _STATE: Final = "state.json"
 _TMP: Final = ".tmp-"
@@ -112,6 +114,8 @@ class LoadedCheckpoint:
     state: CheckpointState
     weights: dict[str, Tensor]
     """The adapter's tensors, or the whole model's."""
+    networks: dict[str, Tensor]
+    """The parameters of the algorithm's own networks, named ``network.parameter``; empty if it has none."""
     optimizer: dict[str, Any] | None
     """``torch.optim.Optimizer.state_dict()``, or ``None`` if it was not saved or has been pruned."""
 
@@ -127,6 +131,7 @@ def save_checkpoint(
     weights: Mapping[str, Tensor],
     config: Mapping[str, Any],
     state: CheckpointState,
+    networks: Mapping[str, Tensor] | None = None,
     optimizer: Mapping[str, Any] | None = None,
     tokenizer: Mapping[str, bytes] | None = None,
 ) -> CheckpointInfo:
@@ -147,6 +152,8 @@ def save_checkpoint(
         weight_file: safetensors.torch.save(dict(weights), metadata={"format": "pt"}),
         _CONFIG[state.parameters]: json.dumps(dict(config), indent=2, sort_keys=True).encode(),
     }
+    if networks:
+        files[_NETWORKS] = safetensors.torch.save(dict(networks))
     if optimizer is not None:
         buffer = io.BytesIO()
         torch.save(dict(optimizer), buffer)
@@ -210,10 +217,12 @@ def load_checkpoint(path: Path | str, expect_sha256: str | None = None) -> Loade
             f"it is another checkpoint under the same name; {remedy}"
         )
     optimizer_bytes = contents.get(_OPTIMIZER)
+    network_bytes = contents.get(_NETWORKS)
     return LoadedCheckpoint(
         info=CheckpointInfo(str(directory), digests[weight_file], len(weight_bytes)),
         state=state,
         weights=safetensors.torch.load(weight_bytes),
+        networks={} if network_bytes is None else safetensors.torch.load(network_bytes),
         optimizer=None
         if optimizer_bytes is None
         else torch.load(io.BytesIO(optimizer_bytes), map_location="cpu", weights_only=True),

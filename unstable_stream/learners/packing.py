@@ -31,13 +31,13 @@ def micro_batches(lengths: Sequence[int], *, max_rows: int, max_tokens: int) -> 
     return result
 
 
-def optimizer_chunks(count: int, steps: int, *, seed: int, update: int) -> list[list[int]]:
-    """Split ``count`` samples into ``steps`` chunks of nearly equal size; ``seed`` and ``update`` shuffle
-    them.
+def optimizer_chunks(count: int, steps: int, *, seed: int, update: int, epoch: int = 0) -> list[list[int]]:
+    """Split ``count`` samples into ``steps`` chunks of nearly equal size; ``seed``, ``update`` and ``epoch``
+    shuffle them.
 
     One chunk keeps the batch order. Fewer samples than steps give one chunk per sample.
     """
     if steps == 1:
         return [list(range(count))]
-    order = np.random.default_rng([seed, update]).permutation(count)
+    order = np.random.default_rng([seed, update, *([epoch] if epoch else [])]).permutation(count)
     return [chunk.tolist() for chunk in np.array_split(order, min(steps, count))]

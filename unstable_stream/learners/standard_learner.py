@@ -73,11 +73,22 @@ SampleT_contra = TypeVar("SampleT_contra", bound=Sample, contravariant=True)
 BatchT = TypeVar("BatchT")
 
 
+class Network(Protocol):
+    """A network that an algorithm trains beside the policy, and its peak learning rate."""
+
+    @property
+    def module(self) -> nn.Module: ...
+    @property
+    def learning_rate(self) -> float: ...
+
+
 class Algorithm(Protocol[SampleT_contra, BatchT]):
     """The methods of an algorithm that the learner calls; ``unstable_stream.algorithms.BaseAlgo`` explains
     them.
     """
 
+    @property
+    def epochs(self) -> int: ...
     def initialize(
         self,
         model: nn.Module,
@@ -87,7 +98,11 @@ class Algorithm(Protocol[SampleT_contra, BatchT]):
         max_train_len: int | None,
         recompute_logits: bool = False,
     ) -> None: ...
+    def networks(self) -> Mapping[str, Network]: ...
     def admit(self, sample: SampleT_contra) -> Admission: ...
+    def begin_update(
+        self, samples: Sequence[SampleT_contra], micro_batches: Sequence[Sequence[int]]
+    ) -> None: ...
     def prepare_batch(self, samples: Sequence[SampleT_contra]) -> BatchT: ...
     def update(self, batch: BatchT, *, scale: float, update: int) -> Mapping[str, Tensor]: ...
     def summarize(self, totals: Mapping[str, float]) -> dict[str, float]: ...
@@ -251,9 +266,22 @@ class StandardLearner(Generic[SampleT, BatchT]):
                 recompute_logits=activation_checkpointing,
             )
             self._prober = AdapterProber(self.model)
-        self._parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        self._networks = {name: network.module for name, network in algorithm.networks().items()}
         self._optimizer = torch.optim.AdamW(
-            self._parameters, lr=learning_rate, betas=betas, weight_decay=weight_decay, fused=True
+            [
+                {
+                    "params": [parameter for parameter in module.parameters() if parameter.requires_grad],
+                    "peak": peak,
+                }
+                for module, peak in (
+                    (self.model, learning_rate),
+                    *((network.module, network.learning_rate) for network in algorithm.networks().values()),
+                )
+            ],
+            lr=learning_rate,
+            betas=betas,
+            weight_decay=weight_decay,
+            fused=True,
         )
 
     @property
@@ -298,26 +326,28 @@ class StandardLearner(Generic[SampleT, BatchT]):
             admissions = [self.algorithm.admit(sample) for sample in samples]
         dropped = left_out(samples, admissions)
         kept = [pair for pair in zip(samples, admissions, strict=True) if pair[1] != "drop"]
-        learning_rate = self.learning_rate * self.lr_schedule.factor(update_number) * learning_rate_factor
+        factor = self.lr_schedule.factor(update_number) * learning_rate_factor
         for group in self._optimizer.param_groups:
-            group["lr"] = learning_rate
+            group["lr"] = group["peak"] * factor
 
         totals: dict[str, float] = defaultdict(float)
         norms: list[float] = []
-        chunks = (
-            optimizer_chunks(len(kept), self.optimizer_steps_per_update, seed=self.seed, update=update_number)
-            if kept
-            else []
-        )
+        epochs = self.algorithm.epochs
         taken = [sample for sample, decision in kept if decision == "train"]
         measured = self._measure_divergence(taken)
         self._probe_tokens = choose_tokens(taken) or self._probe_tokens
+        if taken:
+            with self._evaluating():
+                self.algorithm.begin_update(taken, self._micro_batches(taken))
         with self._seeded(update_number):
-            for indices in chunks:
+            for indices in self._chunks(len(kept), update_number):
                 trained = [kept[index][0] for index in indices if kept[index][1] == "train"]
                 if trained:
                     share = len(indices) / len(kept)
                     norms.append(self._optimizer_step(trained, len(indices), share, update_number, totals))
+        # Sums are those of one pass over the batch: the mean of all passes.
+        for name in totals:
+            totals[name] /= 1 if name.startswith("max_") else epochs
         self._step = update_number
         self._samples_seen += len(kept)
         loss = totals.pop("loss", 0.0)
@@ -327,7 +357,7 @@ class StandardLearner(Generic[SampleT, BatchT]):
             "samples_masked": float(sum(decision == "mask" for _, decision in kept)),
             "samples_dropped": float(len(dropped)),
             "optimizer_steps": float(len(norms)),
-            "learning_rate": learning_rate,
+            "learning_rate": self.learning_rate * factor,
             "grad_norm": sum(norms) / len(norms) if norms else 0.0,
             "padding_fraction": totals.pop("_padding", 0.0) / totals.pop("_padded_tokens", 1.0),
             **measured,
@@ -365,6 +395,11 @@ class StandardLearner(Generic[SampleT, BatchT]):
             },
             algorithm=self.algorithm.state_dict(),
         )
+        networks = {
+            f"{name}.{key}": tensor
+            for name, module in self._networks.items()
+            for key, tensor in module.state_dict().items()
+        }
         whole = self.parameters == "all"
         return save_checkpoint(
             attempt_directory(self.ckpt_root, checkpoint_uid(self._step)),
@@ -373,6 +408,7 @@ class StandardLearner(Generic[SampleT, BatchT]):
             if whole
             else adapter_config(self.model, self.model_name, self.lora),
             state=state,
+            networks=networks,
             optimizer=self._optimizer.state_dict() if full else None,
             tokenizer=tokenizer_files(self.model_name) if whole else None,
         )
@@ -414,15 +450,60 @@ class StandardLearner(Generic[SampleT, BatchT]):
                 )
         load_weights = load_whole_weights if self.parameters == "all" else load_adapter_weights
         load_weights(self.model, loaded.weights, origin=str(path))
+        known = self._load_networks(loaded.networks, origin=str(path))
         # Hyper-parameters come from the configuration, because a resume may change them; state comes from the
-        # file.
+        # file. Parameters are counted through, the policy's first.
         groups = self._optimizer.state_dict()["param_groups"]
-        self._optimizer.load_state_dict({"state": loaded.optimizer["state"], "param_groups": groups})
+        restored = {number for group in groups[: None if known else 1] for number in group["params"]}
+        states = {number: state for number, state in loaded.optimizer["state"].items() if number in restored}
+        self._optimizer.load_state_dict({"state": states, "param_groups": groups})
         self.algorithm.load_state_dict(loaded.state.algorithm)
         self._step = loaded.state.update
         self._samples_seen = loaded.state.samples_seen
         self._broken = None
         return loaded.state
+
+    def _load_networks(self, tensors: Mapping[str, Tensor], *, origin: str) -> bool:
+        """Restore the algorithm's networks. A checkpoint of an algorithm without them has none: they begin
+        anew, and the answer is ``False``.
+
+        Raises:
+            LearnerError: the checkpoint's networks have other parameters.
+        """
+        expected = {
+            f"{name}.{key}": tensor
+            for name, module in self._networks.items()
+            for key, tensor in module.state_dict().items()
+        }
+        if not tensors or not expected:
+            return False
+        if {name: tensor.shape for name, tensor in tensors.items()} != {
+            name: tensor.shape for name, tensor in expected.items()
+        }:
+            raise LearnerError(
+                f"checkpoint {origin} holds the networks {', '.join(sorted(tensors))}; the algorithm "
+                f"{type(self.algorithm).__name__} has {', '.join(sorted(expected))}, or with other shapes. "
+                "Resume with the run's own algorithm"
+            )
+        with torch.no_grad():
+            for name, tensor in expected.items():
+                tensor.copy_(tensors[name])  # state_dict() gives the parameters themselves
+        return True
+
+    def _chunks(self, count: int, update: int) -> Iterator[list[int]]:
+        """Yield the samples of each optimizer step of an update, as indices."""
+        for epoch in range(self.algorithm.epochs if count else 0):
+            yield from optimizer_chunks(
+                count, self.optimizer_steps_per_update, seed=self.seed, update=update, epoch=epoch
+            )
+
+    def _micro_batches(self, samples: Sequence[SampleT]) -> list[list[int]]:
+        """Divide samples into micro-batches, as indices; the longest come first."""
+        return micro_batches(
+            [self._length(sample) for sample in samples],
+            max_rows=self.mini_batch_size,
+            max_tokens=self.max_micro_batch_tokens,
+        )
 
     def _lora_dict(self) -> dict[str, Any]:
         return {} if self.parameters == "all" else self.lora.to_dict()
@@ -438,9 +519,7 @@ class StandardLearner(Generic[SampleT, BatchT]):
             totals: the update's sums, to which this step adds.
         """
         lengths = [self._length(sample) for sample in samples]
-        batches = micro_batches(
-            lengths, max_rows=self.mini_batch_size, max_tokens=self.max_micro_batch_tokens
-        )
+        batches = self._micro_batches(samples)
         self._optimizer.zero_grad(set_to_none=True)
         sums: list[Mapping[str, Tensor]] = []
         for indices in batches:
@@ -450,12 +529,16 @@ class StandardLearner(Generic[SampleT, BatchT]):
             padded = len(indices) * lengths[indices[0]]  # longest first
             totals["_padded_tokens"] += padded
             totals["_padding"] += padded - sum(lengths[index] for index in indices)
-        norm = nn.utils.clip_grad_norm_(self._parameters, self.grad_clip).item()
+        # Each network on its own: a large error of a critic must not make the policy's step small.
+        norm, *own_norms = [
+            nn.utils.clip_grad_norm_(group["params"], self.grad_clip).item()
+            for group in self._optimizer.param_groups
+        ]
         # Transfer the values of all micro-batches at once: each separate read would wait for the device.
         names = list(sums[0])
         table = torch.stack([torch.stack([row[name].float() for name in names]) for row in sums]).tolist()
         losses = [row[names.index("loss")] for row in table]
-        if not (math.isfinite(norm) and all(map(math.isfinite, losses))):
+        if not all(map(math.isfinite, (norm, *own_norms, *losses))):
             self._raise_not_finite(samples, batches, losses, norm, update)
         for row in table:
             for name, value in zip(names, row, strict=True):
@@ -475,21 +558,13 @@ class StandardLearner(Generic[SampleT, BatchT]):
         if self._step % _DIVERGENCE_EVERY or not samples or not self.algorithm.has_base:
             return {}
         chosen = samples[::_DIVERGENCE_SHARE]
-        lengths = [self._length(sample) for sample in chosen]
-        batches = micro_batches(
-            lengths, max_rows=self.mini_batch_size, max_tokens=self.max_micro_batch_tokens
-        )
-        # In evaluation mode, so that no dropout disturbs the estimate or takes random numbers from training.
-        modes = {module: module.training for module in self.model.modules()}
-        self.model.eval()
-        try:
-            with self._autocast():
-                tokens = torch.cat(
-                    [self.algorithm.divergence([chosen[index] for index in indices]) for indices in batches]
-                )
-        finally:
-            for module, mode in modes.items():
-                module.training = mode
+        with self._evaluating():
+            tokens = torch.cat(
+                [
+                    self.algorithm.divergence([chosen[index] for index in indices])
+                    for indices in self._micro_batches(chosen)
+                ]
+            )
         return {"kl_to_base": tokens.mean().item()}
 
     def _raise_not_finite(
@@ -518,6 +593,20 @@ class StandardLearner(Generic[SampleT, BatchT]):
     def _length(self, sample: SampleT) -> int:
         length = len(sample.prompt_token_ids) + len(sample.completion_token_ids)
         return length if self.max_train_len is None else min(length, self.max_train_len)
+
+    @contextlib.contextmanager
+    def _evaluating(self) -> Iterator[None]:
+        """Put the policy into evaluation mode: no dropout disturbs what is measured, or takes random numbers
+        from training.
+        """
+        modes = {module: module.training for module in self.model.modules()}
+        self.model.eval()
+        try:
+            with self._autocast():
+                yield
+        finally:
+            for module, mode in modes.items():
+                module.training = mode
 
     def _autocast(self) -> contextlib.AbstractContextManager[Any]:
         return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self._lower)

@@ -22,7 +22,7 @@ from unstable_stream.proofs.evidence import Evidence
 from unstable_stream.proofs.record_index import RecordIndex
 from unstable_stream.proofs.reports import Check
 from unstable_stream.reward_transformations import build_sampling
-from unstable_stream.runs.config import ReinforceConfig
+from unstable_stream.runs.config import PolicyGradientConfig
 from unstable_stream.runs.history import RunStatus
 from unstable_stream.update_decisions import Admit, admission, decide_update
 
@@ -134,7 +134,7 @@ class _Batches:
 
     def _admit(self, update: LearnerUpdate) -> Admit:
         algorithm = self._config.algorithm
-        if isinstance(algorithm, ReinforceConfig):
+        if isinstance(algorithm, PolicyGradientConfig):
             return partial(
                 admission,
                 max_train_len=self._config.learner.max_train_len,

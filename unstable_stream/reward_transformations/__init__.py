@@ -15,6 +15,7 @@ from unstable_stream.reward_transformations.final import (
     RoleAdvantageFormatter,
     WinDrawLossFormatter,
 )
+from unstable_stream.reward_transformations.group import GroupRelativeAdvantage, LeaveOneOutAdvantage
 from unstable_stream.reward_transformations.reward_processor import (
     RewardProcessor,
     expected_step_ids,
@@ -42,6 +43,8 @@ __all__ = [
     "ComposeStepRewardTransforms",
     "Discount",
     "FinalRewardTransform",
+    "GroupRelativeAdvantage",
+    "LeaveOneOutAdvantage",
     "NormalizeRewards",
     "NormalizeRewardsByEnv",
     "PenaltyForInvalidMove",

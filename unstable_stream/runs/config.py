@@ -22,6 +22,7 @@ from unstable_stream.inference.adapter_files import heads_and_embeddings
 from unstable_stream.inference.vllm.limits import VLLM_LORA_RANKS, check_extra_engine_args
 
 __all__ = [
+    "A2CConfig",
     "AlgorithmConfig",
     "BufferConfig",
     "CollectorConfig",
@@ -34,6 +35,8 @@ __all__ = [
     "LoraConfig",
     "ModelPoolConfig",
     "OpponentConfig",
+    "PPOConfig",
+    "PolicyGradientConfig",
     "ProcessorsConfig",
     "ReinforceConfig",
     "RewardConfig",
@@ -356,10 +359,9 @@ class BufferConfig(_Section):
     """Steps sampled more than this many policy versions ago are dropped; ``None``: never."""
 
 
-class ReinforceConfig(_Section):
-    """The policy-gradient algorithm."""
+class PolicyGradientConfig(_Section):
+    """What all built-in algorithms have in common: truncated importance sampling, entropy, clipping."""
 
-    type: Literal["reinforce"] = "reinforce"
     is_clip: float | None = Field(2.0, gt=0)
     """Truncation of importance ratios; ``None``: no correction."""
     entropy_coef: float = Field(0.0, ge=0)
@@ -387,6 +389,8 @@ class ReinforceConfig(_Section):
     at this many nats; ``None``: it falls linearly."""
     entropy_coef_step: float = Field(0.005, gt=0)
     """Change of the adaptive entropy bonus after each update."""
+    epochs: PositiveInt = 1
+    """Passes over the batch of an update."""
 
     @pydantic.model_validator(mode="after")
     def _check_bounds(self) -> Self:
@@ -395,12 +399,49 @@ class ReinforceConfig(_Section):
         return self
 
 
+class ReinforceConfig(PolicyGradientConfig):
+    """REINFORCE: one pass over each batch. The default."""
+
+    type: Literal["reinforce"] = "reinforce"
+
+
+class PPOConfig(PolicyGradientConfig):
+    """PPO: the clipped objective, several passes over each batch."""
+
+    type: Literal["ppo"] = "ppo"
+    epochs: PositiveInt = 4
+    """Passes over the batch of an update."""
+    clip_low: float | None = Field(0.2, gt=0, le=1)
+    """No gradient for a negative advantage and a ratio below 1 minus this; ``None``: off."""
+    clip_high: float | None = Field(0.2, gt=0)
+    """No gradient for a positive advantage and a ratio above 1 plus this; ``None``: off."""
+    is_clip: float | None = Field(3.0, gt=0)
+    """Upper bound of the ratio; ``None``: no bound."""
+
+
+class A2CConfig(PolicyGradientConfig):
+    """A2C: REINFORCE with a critic and generalised advantage estimation."""
+
+    type: Literal["a2c"] = "a2c"
+    discount: float = Field(1.0, ge=0, le=1)
+    """Factor by which a turn discounts the next one; as that of ``Discount``, if it is among the rewards."""
+    gae_lambda: float = Field(0.95, ge=0, le=1)
+    """1: the advantage is the return minus the value; 0: it trusts the critic's value of the next turn."""
+    critic_learning_rate: float = Field(1e-3, gt=0)
+    """The peak; it follows the schedule of ``learner.learning_rate``."""
+    normalize_advantages: bool = False
+    """Divide the advantages of an update by their standard deviation."""
+
+
 def _algorithm_tag(value: Any) -> str:
-    return _tag_among(value, {"reinforce"})
+    return _tag_among(value, {"reinforce", "ppo", "a2c"})
 
 
 AlgorithmConfig: TypeAlias = Annotated[
-    Annotated[ReinforceConfig, Tag("reinforce")] | Annotated[ExtensionConfig, Tag("extension")],
+    Annotated[ReinforceConfig, Tag("reinforce")]
+    | Annotated[PPOConfig, Tag("ppo")]
+    | Annotated[A2CConfig, Tag("a2c")]
+    | Annotated[ExtensionConfig, Tag("extension")],
     Discriminator(_algorithm_tag),
 ]
 

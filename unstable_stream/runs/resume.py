@@ -76,7 +76,9 @@ async def resume_run(log: EventLog, run_id: str, config: RunConfig) -> RunResume
 
 def _value(tree: Any, name: str) -> Any:
     for part in name.split("."):
-        tree = tree[part]
+        tree = tree.get(part)  # an extension in place of a built-in has no such key
+        if tree is None:
+            break
     return tree
 
 

@@ -6,7 +6,7 @@ from typing import Final
 from unstable_stream.algorithms import BaseAlgo, TokenBatch, build_algorithm
 from unstable_stream.inference.cores import available_cores
 from unstable_stream.learners import StandardLearner
-from unstable_stream.runs.config import ReinforceConfig, RunConfig
+from unstable_stream.runs.config import PolicyGradientConfig, RunConfig
 from unstable_stream.runs.placement import Share
 from unstable_stream.update_decisions import TrainingSample
 from unstable_stream.workers.dtype import fastest_on_cpu, kept
@@ -55,7 +55,7 @@ def build_learner(
 def build_training_algorithm(config: RunConfig) -> BaseAlgo:
     """Return the algorithm of a run."""
     settings = config.algorithm
-    if isinstance(settings, ReinforceConfig):
+    if isinstance(settings, PolicyGradientConfig):
         bonus_ends = {"entropy_decay_updates": config.learner.iterations}
         return build_algorithm({**settings.model_dump(), **bonus_ends})
     return build_algorithm(settings.spec)

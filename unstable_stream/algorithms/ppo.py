@@ -1,0 +1,45 @@
+"""PPO: several passes over each batch, with the clipped objective.
+
+Schulman et al., "Proximal Policy Optimization Algorithms", arXiv:1707.06347, equation 7, per token. For ``n``
+samples in an optimizer step, with completion ``y`` of sample ``i``, advantage ``A`` and limit ``L``::
+
+    loss = -1/n sum_i 1/L sum_t [ min(r_it * A_i, clip(r_it, 1 - clip_low, 1 + clip_high) * A_i) + c * H_it ]
+    r_it = pi(y_it) / mu(y_it)
+
+``mu`` is the probability that the engine recorded when it sampled. So the trust region lies around the policy
+that played the turn, and staleness counts against it as much as the passes of the update do.
+
+It is :class:`~unstable_stream.algorithms.Reinforce` with other defaults: where the clipped objective has a
+gradient at all, it is ``r * A * grad log pi``. ``is_clip`` bounds the ratio of tokens with a negative
+advantage, which the clipped objective leaves unbounded ("dual clip": Ye et al., "Mastering Complex Control in
+MOBA Games with Deep Reinforcement Learning", arXiv:1912.09729).
+"""
+
+from typing import Any
+
+from unstable_stream.algorithms.reinforce import Reinforce
+
+__all__ = ["PPO"]
+
+
+class PPO(Reinforce):
+    """Clipped policy gradient, several passes over each batch.
+
+    Args:
+        epochs: passes over the batch of an update.
+        clip_low: tokens with a negative advantage and a ratio below ``1 - clip_low`` have no gradient.
+        clip_high: the same for a positive advantage and a ratio above ``1 + clip_high``.
+        is_clip: upper bound of the ratio per token; ``None``: no bound.
+        others: the other arguments of :class:`~unstable_stream.algorithms.Reinforce`.
+    """
+
+    def __init__(
+        self,
+        *,
+        epochs: int = 4,
+        clip_low: float | None = 0.2,
+        clip_high: float | None = 0.2,
+        is_clip: float | None = 3.0,
+        **others: Any,
+    ) -> None:
+        super().__init__(epochs=epochs, clip_low=clip_low, clip_high=clip_high, is_clip=is_clip, **others)
