@@ -360,7 +360,7 @@ class BufferConfig(_Section):
 
 
 class PolicyGradientConfig(_Section):
-    """What all built-in algorithms have in common: truncated importance sampling, entropy, clipping."""
+    """The settings that all built-in algorithms share: truncated importance sampling, entropy, clipping."""
 
     is_clip: float | None = Field(2.0, gt=0)
     """Truncation of importance ratios; ``None``: no correction."""
