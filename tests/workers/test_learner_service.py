@@ -503,6 +503,22 @@ async def test_a_lowered_step_is_recorded_and_repeated(
 
 
 @pytest.mark.usefixtures("_sees_early")
+async def test_an_update_waits_for_so_many_batches(tmp_path: Path) -> None:
+    delayed = config(iterations=2, batch_delay_buffer=2.0)
+    async with new_log(tmp_path) as log:
+        await log.create_topics(list(load_topics().values()))
+        await log.append([record_from_event(step) for step in steps(2 * BATCH)])
+        training = asyncio.ensure_future(service(tmp_path, delayed).train(log, asyncio.Event()))
+        while not (await published(log))[0]:
+            assert not training.done()
+        await log.append([record_from_event(step) for step in steps(BATCH, first_game=1000)])
+        async with asyncio.timeout(60):
+            assert await training == 2
+        updates, _ = await published(log)
+    # Two batches were there for each: one was trained on, one was left.
+    assert [update.metrics["buffer_size"] for update in updates] == [BATCH, BATCH]
+
+
 async def test_told_to_stop_it_ends_after_the_update_and_can_go_on(tmp_path: Path, log: LocalLog) -> None:
     stopping = config(on_collapse="stop")
     assert await service(tmp_path, stopping).train(log, asyncio.Event()) == 2

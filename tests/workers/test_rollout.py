@@ -16,6 +16,7 @@ from unstable_stream.events import (
     GameOutcome,
     GameStarted,
     LearnerUpdate,
+    Metrics,
     Seat,
     Trajectory,
     checkpoint_uid,
@@ -315,3 +316,16 @@ async def test_at_the_end_training_games_are_given_up_and_the_last_checkpoint_is
     assert games_of(events, GameOutcome) == []
     evaluated = [e.evaluated_uid for e in events if isinstance(e, GameOutcome)]
     assert sorted(map(str, evaluated)) == [checkpoint_uid(0)] * 2 + [checkpoint_uid(UPDATES)] * 2
+
+
+async def test_engines_report_how_busy_they_are(log: LocalLog) -> None:
+    await publish(log, checkpoint(0), *(update(number) for number in range(1, UPDATES + 1)))
+    await publish(log, checkpoint(UPDATES))
+    async with asyncio.timeout(DEADLINE_S):
+        await collector(log, PretendEngine(), config()).collect(log, asyncio.Event())
+    metrics = [event_from_record(record) async for record in read_to_end(log, ("metrics",))]
+    engine = next(event for event in metrics if isinstance(event, Metrics) and event.source == "engine-0")
+    prefix = "inference/engine-0"
+    assert set(engine.values) == {
+        f"{prefix}/{name}" for name in ("queued", "running", "tok_s", "completions")
+    }
