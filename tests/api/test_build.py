@@ -275,7 +275,10 @@ def test_a_part_of_the_distribution_cannot_be_trained_on() -> None:
         ({"zzz": 1}, "unknown setting 'zzz': docs/configuration.md lists the keys"),
         ({"num_threads": 2}, "write engine={'num_threads': …} or learner={'num_threads': …}"),
         ({"learner": {"rate": 1}}, "unknown key 'learner.rate'"),
-        ({"train_envs": ["KuhnPoker-v0-train"]}, "the tiny player reads boards of SimpleTak and TicTacToe"),
+        (
+            {"train_envs": ["KuhnPoker-v0-train"]},
+            "the tiny player reads boards of SimpleTak, TicTacToe",
+        ),
         ({"train_envs": [7]}, "environment 7: expected an id"),
         ({"learning_rate": -1.0}, "learner.learning_rate"),
         ({"action_extraction": "boxed"}, "a template has its own extraction"),

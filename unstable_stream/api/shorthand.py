@@ -22,7 +22,13 @@ __all__ = [
 ]
 
 TINY_PLAYER: Final = "tiny-player"
-_BOARDS: Final = {"SimpleTak": "simpletak-board", "TicTacToe": "tictactoe-board"}
+_BOARDS: Final = {
+    "SimpleTak-": "simpletak-board",
+    "TicTacToe-": "tictactoe-board",
+    "openspiel:kuhn_poker": "kuhn-board",
+    "openspiel:leduc_poker": "leduc-board",
+}
+"""The tiny player's templates, by what an environment's id begins with."""
 
 
 @dataclass(frozen=True)
@@ -115,10 +121,11 @@ def template_for(model: str, env_id: str) -> str:
     """
     if model == TINY_PLAYER:
         for game, template in _BOARDS.items():
-            if env_id.startswith(f"{game}-"):
+            if env_id.startswith(game):
                 return template
         raise ConfigError(
-            f"the tiny player reads boards of {' and '.join(_BOARDS)}, not {env_id!r}: train another model, "
+            f"the tiny player reads boards of {', '.join(game.rstrip('-') for game in _BOARDS)}, "
+            f"not {env_id!r}: train another model, "
             "or name a template of your own: (env_id, players, template)"
         )
     name = model.lower()

@@ -3,7 +3,7 @@
 import typer
 
 from unstable_stream.api.place import DEFAULT_DATA_DIR
-from unstable_stream.cli.options import AllowCodeOption, DataOption, LogOption, SetOption
+from unstable_stream.cli.options import AllowCodeOption, DataOption, LogOption, SetOption, environment
 
 __all__ = ["register"]
 
@@ -51,7 +51,7 @@ def _eval(
         policy,
         against,
         games=games,
-        envs=[_environment(env) for env in envs] if envs else None,
+        envs=[environment(env) for env in envs] if envs else None,
         seed=seed,
         data=data,
         log=log,
@@ -59,8 +59,3 @@ def _eval(
         allow_code=allow_code or [],
     )
     run_to_end(run, quiet=quiet)
-
-
-def _environment(text: str) -> dict[str, str]:
-    env_id, _, template = text.partition(":")
-    return {"env_id": env_id, "template": template} if template else {"env_id": env_id}

@@ -12,6 +12,7 @@ __all__ = [
     "MetricsPortOption",
     "OptionalLogOption",
     "SetOption",
+    "environment",
 ]
 
 _LOG_VARIABLE = "UNSTABLE_STREAM_LOG"
@@ -64,3 +65,14 @@ SetOption: TypeAlias = Annotated[
         "--set", metavar="KEY=VALUE", help="Override a configuration key, e.g. learner.iterations=50."
     ),
 ]
+
+
+def environment(text: str) -> dict[str, str]:
+    """Read ``ENV[:TEMPLATE]``; the id of a game of OpenSpiel, ``openspiel:kuhn_poker``, has a colon too."""
+    family, colon, rest = text.partition(":")
+    if family == "openspiel":
+        name, _, template = rest.partition(":")
+        family = f"{family}{colon}{name}"
+    else:
+        template = rest
+    return {"env_id": family, "template": template} if template else {"env_id": family}

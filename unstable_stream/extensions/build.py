@@ -25,7 +25,8 @@ def build(
     """Return a fresh object of a kind.
 
     A class is called with its arguments. A function is returned with its arguments bound; if the kind wants
-    the function's result, it is called too. An object is copied, so that two users share nothing.
+    the function's result, it is called too. An object is copied, so that two users share nothing. The maker
+    of a family is given the name of the member too.
 
     Args:
         kind: the kind of extension.
@@ -40,6 +41,9 @@ def build(
     where = where or kind.key
     reference = Reference.parse(spec, where)
     found = load(kind, reference, where)
+    family = kind.family_of(reference.target)
+    if family is not None:
+        given = (*given, family[1])
     if inspect.isclass(found) or (calls_functions and inspect.isroutine(found)):
         return construct(found, reference, where, given)
     if inspect.isroutine(found):

@@ -31,11 +31,19 @@ class Kind:
     """``module:Name`` by built-in name."""
     names_elsewhere: str = ""
     """The other source of names; empty: a name that is not built in is an error."""
+    families: Mapping[str, str] = field(default_factory=dict)
+    """``module:Name`` by family: ``openspiel:kuhn_poker`` is made by that of ``openspiel``, which is given
+    ``kuhn_poker``."""
 
     @property
     def group(self) -> str:
         """The entry point group."""
         return f"unstable_stream.{self.plural}"
+
+    def family_of(self, target: str) -> tuple[str, str] | None:
+        """Return the maker of a built-in family and the member's name, ``None`` for any other target."""
+        family, colon, member = target.partition(":")
+        return (self.families[family], member) if colon and family in self.families else None
 
 
 _REWARDS: Final = "unstable_stream.reward_transformations"
@@ -148,6 +156,7 @@ KINDS: Final[Mapping[str, Kind]] = {
             "step(action) -> (done, info) and close() -> (rewards, game_info)",
             "environment.py",
             names_elsewhere="TextArena",
+            families={"openspiel": "unstable_stream.games.openspiel.environment:OpenSpielGame"},
         ),
         Kind(
             "engine",

@@ -29,7 +29,7 @@ def _announced(group: str, path: tuple[str, ...]) -> dict[str, EntryPoint]:
 
 def is_extension(kind: Kind, reference: Reference) -> bool:
     """Return whether a reference names code outside this package: in a module, a file or an entry point."""
-    if reference.target in kind.built_in:
+    if reference.target in kind.built_in or kind.family_of(reference.target) is not None:
         return False
     return reference.names_code or reference.target in entry_points_of(kind)
 
@@ -48,7 +48,8 @@ def load(kind: Kind, reference: Reference, where: str = "") -> Any:  # the code 
     """
     where = where or kind.key
     target = reference.target
-    built_in = kind.built_in.get(target)
+    family = kind.family_of(target)
+    built_in = kind.built_in.get(target) if family is None else family[0]
     if built_in is not None:
         module, _, name = built_in.partition(":")
         return getattr(import_module(module), name)

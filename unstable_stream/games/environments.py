@@ -2,7 +2,8 @@
 
 An environment of the user's own goes through it too: any class with the interface of TextArena's ``Env``. A
 ``state`` as TextArena has is watched if it is there; without one, ``step`` says in its info that a move was
-``invalid_move``, and ``close`` in its game info whose invalid move ended the game.
+``invalid_move``, and ``close`` in its game info whose invalid move ended the game. The games of OpenSpiel are
+such environments (:mod:`~unstable_stream.games.openspiel`).
 
 Facts about TextArena 0.7.4 that this module hides:
 

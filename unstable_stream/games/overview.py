@@ -21,6 +21,8 @@ The training variants of TextArena's games, as found on Python {python} without 
 and without an OpenRouter key. *Players* is the smallest number that works, two where two are possible.
 A run with an environment that cannot be played is refused when its configuration is read.
 
+The games of OpenSpiel are environments too, see [below](#games-of-openspiel).
+
 *Scripted* names the opponents that need no model. `perfect` never gives away a won or drawn game;
 `minimax-N` looks N moves ahead and is not perfect.
 
@@ -33,6 +35,25 @@ A run with an environment that cannot be played is refused when its configuratio
   environment lets it. Should all be out, each seat's reward is -1.
 - `draw`: all seats got the same reward and it is not positive; one player who did not solve a puzzle counts
   as a draw. Everything else is a `win`.
+"""
+
+_OPENSPIEL = """
+## Games of OpenSpiel
+
+`openspiel:NAME` is a game of [OpenSpiel](https://github.com/google-deepmind/open_spiel), for example
+`openspiel:kuhn_poker`, `openspiel:leduc_poker`, `openspiel:liars_dice(dice_sides=3)` or
+`openspiel:nim(pile_sizes="1;2;3")`: any game for two players who take turns.
+
+```bash
+pip install 'unstable_stream[openspiel]'
+```
+
+- The seed draws what chance decides: cards, dice. Players see what they know and the legal moves by name.
+- A move is the name or the number of a legal one, `[Bet]` or `[1]`. Anything else is an invalid move.
+- Rewards are OpenSpiel's returns, e.g. chips. Who loses by an invalid move gets the least that the game can
+  give, the other the most.
+- `random-legal` and `first-legal` play all of them. The tiny player has the templates `kuhn-board` and
+  `leduc-board`.
 """
 
 
@@ -87,6 +108,7 @@ def _lines(
     yield "|---|---|---|"
     for (reason, remedy), env_ids in sorted(refused.items()):
         yield f"| {reason} | {remedy} | {', '.join(f'`{env_id}`' for env_id in env_ids)} |"
+    yield _OPENSPIEL.rstrip()
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from unstable_stream.errors import ConfigError
 from unstable_stream.extensions import KINDS, Reference, build, entry_points_of
 from unstable_stream.extensions.build import refuse
 from unstable_stream.games.board_templates import BOARD_TEMPLATES
+from unstable_stream.games.poker_boards import POKER_BOARDS
 
 __all__ = ["TEMPLATES", "PromptTemplate", "extract_boxed", "extract_bracketed", "get_template"]
 
@@ -154,7 +155,7 @@ TEMPLATES: Final[Mapping[str, PromptTemplate]] = {
         PromptTemplate("chat", _chat, extract_boxed, chat=True),
         # The observation and nothing else.
         PromptTemplate("observation", _verbatim, extract_bracketed),
-        *(PromptTemplate(name, *functions) for name, functions in BOARD_TEMPLATES.items()),
+        *(PromptTemplate(name, *functions) for name, functions in (BOARD_TEMPLATES | POKER_BOARDS).items()),
     )
 }
 """Template name to template."""

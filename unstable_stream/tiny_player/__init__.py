@@ -12,6 +12,7 @@ __all__ = ["tiny_player_path"]
 def tiny_player_path() -> Path:
     """Return the directory of the shipped model: ``config.json``, ``tokenizer.json``, ``model.safetensors``.
 
-    Its prompts are those of the templates ``simpletak-board`` and ``tictactoe-board``.
+    Its prompts are those of the templates ``simpletak-board`` and ``tictactoe-board``, and of ``kuhn-board``
+    and ``leduc-board``, which look like them.
     """
     return Path(__file__).resolve().parent / "model"

@@ -1,0 +1,8 @@
+"""Games of OpenSpiel as environments: ``openspiel:kuhn_poker``. The only package that loads OpenSpiel.
+
+:mod:`~unstable_stream.games.openspiel.games` loads a game and says which can be played,
+:mod:`~unstable_stream.games.openspiel.wording` words what a player knows and names the moves,
+:mod:`~unstable_stream.games.openspiel.environment` plays. Importing this package loads none of them.
+"""
+
+__all__: list[str] = []
