@@ -121,7 +121,6 @@ def test_a_wandb_project_is_a_tracker_of_the_run() -> None:
         (lambda parts: parts.step_buffer.get_batch.remote(8), "FROM update_steps"),
         (lambda parts: parts.model_pool.add_checkpoint("a/path", 3), "initial_lora_path"),
         (lambda parts: us.TerminalInterface(tracker=parts.tracker), "TerminalInterface(run)"),
-        (lambda parts: Parts(num_learners=2), "one learner trains a run"),
         (lambda parts: Parts(ckpt_root="somewhere"), "data directory"),
         (
             lambda parts: us.build(collector=parts.collector, learner=Parts().learner),

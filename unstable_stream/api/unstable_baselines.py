@@ -338,7 +338,7 @@ class StandardLearner(_Part):
             gradient_checkpointing: likewise, by layers.
             max_train_len: only the first so many tokens are trained on; ``None``: all.
             max_generation_len: longest completion; also the length normaliser of Dr. GRPO.
-            num_learners: refused unless 1.
+            num_learners: learners that share the work of each batch, processes of one machine.
             ckpt_root: refused: checkpoints are in the data directory.
             use_trainer_cache: refused unless ``False``.
             tracker: gives the run its name.
@@ -346,7 +346,6 @@ class StandardLearner(_Part):
         _refuse(
             "StandardLearner",
             {
-                "num_learners": (None if num_learners == 1 else num_learners, "one learner trains a run"),
                 "ckpt_root": (ckpt_root, "checkpoints are in the data directory, train(…, data=…)"),
                 "use_trainer_cache": (use_trainer_cache or None, "training keeps no key-value cache"),
             },
@@ -367,6 +366,7 @@ class StandardLearner(_Part):
             gradient_checkpointing=gradient_checkpointing,
             max_train_len=max_train_len,
             max_generation_len=max_generation_len,
+            num_learners=num_learners,
         )
         self.step_buffer = step_buffer
         self.model_pool = model_pool

@@ -9,7 +9,7 @@ Of a layer the backward pass keeps, for each token: the residual stream twice an
 head size), and in the feed-forward part four times its width. The adapter adds its rank per projection.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from unstable_stream.inference.model_shape import ModelShape
@@ -59,7 +59,9 @@ class Need:
 
 def foretell(config: RunConfig, shape: ModelShape, placement: Placement) -> list[Need]:
     """Return the memory of every process that the run starts."""
-    needs = [_learner(config, shape, placement.learner)]
+    first = _learner(config, shape, placement.learner)
+    ranks = config.learner.num_learners
+    needs = [first, *(replace(first, process=f"learner {number}") for number in range(1, ranks))]
     needs += [_engine(config, shape, placement, share) for share in placement.engines]
     if config.backend == "inline":
         return needs

@@ -12,17 +12,22 @@ from unstable_stream.learners.checkpoint import (
 )
 from unstable_stream.learners.learning_rate import LrSchedule
 from unstable_stream.learners.lora import LoraSettings
+from unstable_stream.learners.rank import Alone, Rank
 from unstable_stream.learners.standard_learner import Algorithm, Sample, StandardLearner, UpdateResult
+from unstable_stream.learners.torch_rank import TorchRank
 
 __all__ = [
     "Algorithm",
+    "Alone",
     "CheckpointInfo",
     "CheckpointState",
     "LoadedCheckpoint",
     "LoraSettings",
     "LrSchedule",
+    "Rank",
     "Sample",
     "StandardLearner",
+    "TorchRank",
     "UpdateResult",
     "attempts",
     "load_checkpoint",

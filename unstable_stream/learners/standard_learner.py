@@ -40,6 +40,7 @@ from unstable_stream.learners.lora import (
 )
 from unstable_stream.learners.packing import micro_batches, optimizer_chunks
 from unstable_stream.learners.probe import AdapterProber, Tokens, choose_tokens
+from unstable_stream.learners.rank import Alone, Rank
 from unstable_stream.learners.whole_model import (
     build_whole_policy,
     load_whole_weights,
@@ -155,11 +156,13 @@ class StandardLearner(Generic[SampleT, BatchT]):
         activation_checkpointing: recompute every decoder layer and the logits; this works with every model.
         ckpt_root: the directory of checkpoints; every save makes a directory there, named by the model
             uid and a random word.
-        device: default: CUDA if there is one. bfloat16 autocast on CUDA, float32 on a CPU.
+        device: default: CUDA if there is one, the GPU with the rank's number. bfloat16 autocast on CUDA,
+            float32 on a CPU.
         num_threads: PyTorch threads of this process; ``None``: do not change them.
         dtype: of the base model and of activations, ``float32`` or ``bfloat16``; default: bfloat16 on a GPU,
             float32 on a CPU. The adapter, log-probabilities and the loss are float32 with both.
         gpu_memory_fraction: the most of the GPU's memory that this process may take; ``None``: no bound.
+        rank: the place among several learners that train on the same batches; ``None``: there is one.
 
     Raises:
         LearnerError: the settings cannot work, or the base model cannot be loaded or adapted.
@@ -192,6 +195,7 @@ class StandardLearner(Generic[SampleT, BatchT]):
         num_threads: int | None = None,
         dtype: str | None = None,
         gpu_memory_fraction: float | None = None,
+        rank: Rank | None = None,
     ) -> None:
         _check_positive(
             batch_size=batch_size,
@@ -228,13 +232,15 @@ class StandardLearner(Generic[SampleT, BatchT]):
         self.parameters: Literal["lora", "all"] = parameters
         self.lora = LoraSettings.from_settings(lora_cfg)
         self.lr_schedule = LrSchedule.from_settings(lr_schedule)
-        self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        gpu = f"cuda:{rank.number}" if rank is not None else "cuda"
+        self.device = torch.device(device or (gpu if torch.cuda.is_available() else "cpu"))
         self._on_gpu = self.device.type == "cuda"
         self._lower = (dtype or ("bfloat16" if self._on_gpu else "float32")) == "bfloat16"
         if self._on_gpu and gpu_memory_fraction is not None:
             # What is beyond belongs to an engine, which could not start anew if it were taken.
             torch.cuda.set_per_process_memory_fraction(gpu_memory_fraction, self.device.index)
         self.max_micro_batch_tokens = max_micro_batch_tokens or (4096 if self._on_gpu else 1024)
+        self._rank = rank or Alone()
         self._step = 0
         self._samples_seen = 0
         self._broken: str | None = None
@@ -334,7 +340,7 @@ class StandardLearner(Generic[SampleT, BatchT]):
         norms: list[float] = []
         epochs = self.algorithm.epochs
         taken = [sample for sample, decision in kept if decision == "train"]
-        measured = self._measure_divergence(taken)
+        (measured, *_) = self._rank.gather(self._measure_divergence(taken) if self._rank.number == 0 else {})
         self._probe_tokens = choose_tokens(taken) or self._probe_tokens
         if taken:
             with self._evaluating():
@@ -501,7 +507,8 @@ class StandardLearner(Generic[SampleT, BatchT]):
         """Divide samples into micro-batches, as indices; the longest come first."""
         return micro_batches(
             [self._length(sample) for sample in samples],
-            max_rows=self.mini_batch_size,
+            # So that there is at least one for each rank.
+            max_rows=min(self.mini_batch_size, math.ceil(len(samples) / self._rank.count)),
             max_tokens=self.max_micro_batch_tokens,
         )
 
@@ -522,32 +529,45 @@ class StandardLearner(Generic[SampleT, BatchT]):
         batches = self._micro_batches(samples)
         self._optimizer.zero_grad(set_to_none=True)
         sums: list[Mapping[str, Tensor]] = []
-        for indices in batches:
+        own = batches[self._rank.number :: self._rank.count]
+        for indices in own:
             batch = self.algorithm.prepare_batch([samples[index] for index in indices])
             with self._autocast():
                 sums.append(self.algorithm.update(batch, scale=1.0 / count, update=update))
+        for indices in batches:
             padded = len(indices) * lengths[indices[0]]  # longest first
             totals["_padded_tokens"] += padded
             totals["_padding"] += padded - sum(lengths[index] for index in indices)
+        self._add_up_gradients()
         # Each network on its own: a large error of a critic must not make the policy's step small.
         norm, *own_norms = [
             nn.utils.clip_grad_norm_(group["params"], self.grad_clip).item()
             for group in self._optimizer.param_groups
         ]
-        # Transfer the values of all micro-batches at once: each separate read would wait for the device.
-        names = list(sums[0])
-        table = torch.stack([torch.stack([row[name].float() for name in names]) for row in sums]).tolist()
-        losses = [row[names.index("loss")] for row in table]
+        computed = [pair for part in self._rank.gather(_transferred(own, sums)) for pair in part]
+        losses = [values["loss"] for _, values in computed]
         if not all(map(math.isfinite, (norm, *own_norms, *losses))):
-            self._raise_not_finite(samples, batches, losses, norm, update)
-        for row in table:
-            for name, value in zip(names, row, strict=True):
+            self._raise_not_finite(samples, [indices for indices, _ in computed], losses, norm, update)
+        for _, values in computed:
+            for name, value in values.items():
                 if name.startswith("max_"):
                     totals[name] = max(totals.get(name, -math.inf), value)
                 else:
                     totals[name] += value * (share if name == "loss" else 1.0)
         self._optimizer.step()
         return norm
+
+    def _add_up_gradients(self) -> None:
+        """Sum each parameter's gradient over the ranks; one that had nothing to compute adds zeros."""
+        if self._rank.count == 1:
+            return
+        gradients = []
+        for group in self._optimizer.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is None:
+                    parameter.grad = torch.zeros_like(parameter)
+                gradients.append(parameter.grad)
+        self._rank.add_up(gradients)
 
     def _measure_divergence(self, samples: Sequence[SampleT]) -> dict[str, float]:
         """Estimate the divergence from the base model on a few of the samples, before training on them.
@@ -615,8 +635,25 @@ class StandardLearner(Generic[SampleT, BatchT]):
     def _seeded(self, update: int) -> Iterator[Self]:
         """Seed PyTorch's global generators (dropout) from seed and update; restore them at the end."""
         with torch.random.fork_rng(devices=[self.device] if self._on_gpu else []):
-            torch.manual_seed((self.seed * 1_000_003 + update) % 2**63)
+            # Ranks train on different rows, which must not have the same dropout.
+            torch.manual_seed((self.seed * 1_000_003 + update + self._rank.number * 1_000_000_007) % 2**63)
             yield self
+
+
+def _transferred(
+    batches: Sequence[list[int]], sums: Sequence[Mapping[str, Tensor]]
+) -> list[tuple[list[int], dict[str, float]]]:
+    """Return the sums of each micro-batch as numbers, transferred at once: each separate read would wait for
+    the device.
+    """
+    if not sums:
+        return []
+    names = list(sums[0])
+    table = torch.stack([torch.stack([row[name].float() for name in names]) for row in sums]).tolist()
+    return [
+        (indices, dict(zip(names, values, strict=True)))
+        for indices, values in zip(batches, table, strict=True)
+    ]
 
 
 def _check_positive(**values: float) -> None:

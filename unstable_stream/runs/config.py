@@ -492,6 +492,18 @@ class LearnerConfig(_Section):
     num_gpus: float | None = Field(None, ge=0, le=1)
     """Part of a GPU; 0: it trains on the CPU; ``None``: a whole one, or half of the only one; ignored where
     there are none."""
+    num_learners: PositiveInt = 1
+    """Learners that share the work of each batch (data parallelism): processes of one machine, each with a
+    GPU of its own, or ``num_threads`` on a CPU."""
+
+    @pydantic.model_validator(mode="after")
+    def _check_learners(self) -> Self:
+        if self.num_learners > 1 and self.num_gpus not in (None, 0, 1):
+            raise ValueError(
+                f"num_gpus={self.num_gpus:g} is a part of a GPU, and each of "
+                f"num_learners={self.num_learners} learners needs a whole one: leave num_gpus out"
+            )
+        return self
 
 
 class RunConfig(_Section):
@@ -652,6 +664,11 @@ class RunConfig(_Section):
             raise ValueError(
                 f'model_pool.sample_mode="{self.model_pool.sample_mode}" compares ratings in points of '
                 f'TrueSkill, found model_pool.rating_system="{system}": choose another mode, or trueskill'
+            )
+        if self.backend == "inline" and self.learner.num_learners > 1:
+            raise ValueError(
+                f'backend="inline" runs everything in one process, found '
+                f"learner.num_learners={self.learner.num_learners}: set it to 1, or leave the backend out"
             )
         if self.curriculum.mode != "fixed" and self.model_pool.sample_mode == "mirror":
             shared = [env.env_id for env in self.train_envs if env.num_players > 1]

@@ -157,7 +157,9 @@ def _tensor_parallel(config: RunConfig) -> int:
 
 
 def _learner_choices(config: RunConfig) -> Iterable[float]:
-    given = config.learner.num_gpus
+    given, count = config.learner.num_gpus, config.learner.num_learners
+    if count > 1:
+        return (float(count) if given is None else count * given,)
     return (1.0, 0.5) if given is None else (given,)
 
 
@@ -257,8 +259,15 @@ def _refusal(config: RunConfig, machines: Sequence[Machine]) -> str:
             f"engine.tensor_parallel_size={parts}, and {there}{at_most}: lower it; a model that needs the "
             "memory of more GPUs than a machine has cannot be placed"
         )
-    learner = config.learner.num_gpus
+    learner, learners = config.learner.num_gpus, config.learner.num_learners
+    if learners > largest and learner != 0:
+        at_most = "" if len(machines) == 1 else f", at most {largest} on one machine"
+        return (
+            f"learner.num_learners={learners} need a GPU each on one machine, and {there}{at_most}: set it "
+            "lower, or learner.num_gpus=0 (they then train on the CPU)"
+        )
     asked = [f"collector.num_actors={count}"]
+    asked += [f"learner.num_learners={learners}"] if learners > 1 else []
     asked += [f"engine.tensor_parallel_size={parts}"] if parts > 1 else []
     asked += [f"engine.num_gpus={engine.num_gpus:g}"] if engine.num_gpus is not None else []
     asked += [f"learner.num_gpus={learner:g}"] if learner is not None else ["a learner"]

@@ -70,8 +70,9 @@ from unstable_stream.update_decisions import (
     decide_update,
     drawn_ids,
 )
-from unstable_stream.workers.learner_core import build_learner, build_training_algorithm
+from unstable_stream.workers.learner_core import build_training_algorithm
 from unstable_stream.workers.learner_progress import LearnerProgress, Place, read_progress, write_progress
+from unstable_stream.workers.learner_ranks import LearnerGroup, build_learners
 from unstable_stream.workers.lost_steps import drop_events, lost_steps
 
 __all__ = ["LearnerService"]
@@ -102,7 +103,7 @@ class LearnerService:
         self._config = config
         self._run_id = run_id
         self._algorithm = build_training_algorithm(config)
-        self._learner = build_learner(config, self._algorithm, data.checkpoints(run_id), model_path, share)
+        self._learner = build_learners(config, self._algorithm, data.checkpoints(run_id), model_path, share)
         self._buffer = StepBuffer(
             config.max_buffer_size,
             strategy=config.buffer.strategy,
@@ -137,6 +138,11 @@ class LearnerService:
         self._watch = CollapseWatch()
         self._warnings: list[CollapseWarning] = []
         """All warnings, in order."""
+
+    def close(self) -> None:
+        """End the other learners, if there are several; the service cannot be used afterwards."""
+        if isinstance(self._learner, LearnerGroup):
+            self._learner.close()
 
     async def train(self, log: EventLog, stop: asyncio.Event) -> int:
         """Make updates until the configured number is reached or ``stop`` is set; return the number of

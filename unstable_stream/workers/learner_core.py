@@ -5,23 +5,34 @@ from typing import Final
 
 from unstable_stream.algorithms import BaseAlgo, TokenBatch, build_algorithm
 from unstable_stream.inference.cores import available_cores
-from unstable_stream.learners import StandardLearner
+from unstable_stream.learners import Rank, StandardLearner
 from unstable_stream.runs.config import PolicyGradientConfig, RunConfig
 from unstable_stream.runs.placement import Share
 from unstable_stream.update_decisions import TrainingSample
 from unstable_stream.workers.dtype import fastest_on_cpu, kept
 
-__all__ = ["build_learner", "build_training_algorithm"]
+__all__ = ["build_learner", "build_training_algorithm", "learner_dtype"]
 
 _TRAINED_ROWS: Final = 256
 """Tokens to measure the number format with: enough to be bound by arithmetic, as micro-batches are."""
 
 
 def build_learner(
-    config: RunConfig, algorithm: BaseAlgo, checkpoints: Path, model_path: str, share: Share | None
+    config: RunConfig,
+    algorithm: BaseAlgo,
+    checkpoints: Path,
+    model_path: str,
+    share: Share | None,
+    *,
+    dtype: str | None,
+    rank: Rank | None = None,
 ) -> StandardLearner[TrainingSample, TokenBatch]:
-    """Load the model onto the learner's ``share`` of the GPUs; ``None``: a GPU of its own, if any."""
+    """Load the model onto the learner's ``share`` of the GPUs; ``None``: a GPU of its own, if any.
+
+    ``dtype`` is what :func:`learner_dtype` found; ``rank``: the place among several learners.
+    """
     settings = config.learner
+    threads = settings.num_threads or max(1, available_cores() // settings.num_learners)
     return StandardLearner(
         model_path,
         algorithm=algorithm,
@@ -45,9 +56,10 @@ def build_learner(
         activation_checkpointing=settings.activation_checkpointing,
         ckpt_root=checkpoints.absolute(),
         seed=config.seed,
-        num_threads=settings.num_threads or available_cores(),
+        num_threads=threads,
         device=None if share is None or share.num_gpus else "cpu",
-        dtype=_dtype(config, model_path, checkpoints, share),
+        dtype=dtype,
+        rank=rank,
         gpu_memory_fraction=None if share is None else share.memory_fraction,
     )
 
@@ -61,7 +73,8 @@ def build_training_algorithm(config: RunConfig) -> BaseAlgo:
     return build_algorithm(settings.spec)
 
 
-def _dtype(config: RunConfig, model_path: str, checkpoints: Path, share: Share | None) -> str | None:
+def learner_dtype(config: RunConfig, checkpoints: Path, model_path: str, share: Share | None) -> str | None:
+    """Return the number format that the run's learners compute in; ``None``: their default for the device."""
     settings = config.learner
     if settings.dtype != "auto":
         return settings.dtype

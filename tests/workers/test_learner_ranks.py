@@ -1,0 +1,183 @@
+"""Several learners in processes of their own train as one would, and end together."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.workers.test_learner_service import BATCH, RUN, config, new_log, published, service, steps
+from unstable_stream.errors import ConfigError, LearnerError
+from unstable_stream.inference.base_model import resolve_model
+from unstable_stream.learners import StandardLearner, load_checkpoint
+from unstable_stream.log.records import record_from_event
+from unstable_stream.log.topics import load_topics
+from unstable_stream.runs.config import RunConfig
+from unstable_stream.runs.placement import Machine, Share, place
+from unstable_stream.update_decisions import TrainingSample
+from unstable_stream.workers.learner_core import build_training_algorithm
+from unstable_stream.workers.learner_ranks import LearnerGroup, build_learners
+
+pytestmark = pytest.mark.slow  # each starts processes that load torch and a model
+DEADLINE_S = 60.0
+A2C = {"type": "a2c", "critic_learning_rate": 0.05, "epochs": 2}
+
+
+def settings(num_learners: int, **sections: Any) -> RunConfig:
+    made = config(num_learners=num_learners, parameters="all", learning_rate=1e-3, dtype="float32")
+    return RunConfig.model_validate({**made.model_dump(), **sections})
+
+
+def build(made: RunConfig, directory: Path) -> Any:
+    algorithm = build_training_algorithm(made)
+    return build_learners(made, algorithm, directory, resolve_model("tiny-player"), Share("learner"))
+
+
+@pytest.fixture
+def group(tmp_path: Path) -> Iterator[Callable[..., LearnerGroup]]:
+    """Start learners, which are ended after the test."""
+    started: list[LearnerGroup] = []
+
+    def start(directory: str = "group", count: int = 2, **sections: Any) -> LearnerGroup:
+        started.append(build(settings(count, **sections), tmp_path / directory))
+        assert isinstance(started[-1], LearnerGroup)
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.close()
+
+
+def batches() -> list[list[TrainingSample]]:
+    made = [TrainingSample.from_step(step, step.reward) for step in steps()]
+    return [made[start : start + BATCH] for start in range(0, 3 * BATCH, BATCH)]
+
+
+def train(learner: Any, numbers: Sequence[int]) -> list[dict[str, float]]:
+    return [learner.update(batches()[number - 1], number).metrics for number in numbers]
+
+
+@pytest.mark.parametrize(
+    "algorithm", [{"type": "reinforce", "entropy_coef": 0.01}, A2C], ids=["reinforce", "a2c"]
+)
+def test_two_learners_make_the_weights_of_one(
+    group: Callable[..., LearnerGroup], tmp_path: Path, algorithm: dict[str, Any]
+) -> None:
+    alone = build(settings(1, algorithm=algorithm), tmp_path / "alone")
+    assert isinstance(alone, StandardLearner)
+    expected = train(alone, [1, 2, 3])
+    both = group(algorithm=algorithm)
+    found = train(both, [1, 2, 3])
+    for mine, theirs in zip(found, expected, strict=True):
+        for name in ("loss", "grad_norm", "entropy", "is_ratio_mean", "completion_tokens", "samples"):
+            assert mine[name] == pytest.approx(theirs[name], rel=1e-3, abs=1e-5), name
+    saved, reference = load_checkpoint(both.save().path), load_checkpoint(alone.save().path)
+    assert saved.weights.keys() == reference.weights.keys()
+    for name, tensor in reference.weights.items():
+        torch.testing.assert_close(saved.weights[name], tensor, rtol=1e-3, atol=2e-4)
+    for name, tensor in reference.networks.items():
+        torch.testing.assert_close(saved.networks[name], tensor, rtol=1e-3, atol=2e-4)
+
+
+def test_more_learners_than_rows_still_agree(group: Callable[..., LearnerGroup], tmp_path: Path) -> None:
+    alone = build(settings(1), tmp_path / "alone")
+    expected = alone.update(batches()[0][:2], 1).metrics["grad_norm"]
+    three = group(count=3)
+    assert three.update(batches()[0][:2], 1).metrics["grad_norm"] == pytest.approx(expected, rel=1e-4)
+
+
+def test_all_resume_from_one_checkpoint(group: Callable[..., LearnerGroup]) -> None:
+    straight = group(algorithm=A2C)
+    train(straight, [1])
+    middle = straight.save()
+    expected = train(straight, [2, 3])
+    straight.close()
+    resumed = group("resumed", algorithm=A2C)
+    resumed.load(middle.path, middle.sha256)
+    assert (resumed.step, resumed.samples_seen) == (1, BATCH)
+    assert train(resumed, [2, 3]) == expected
+
+
+def test_a_learner_that_was_killed_is_named(group: Callable[..., LearnerGroup]) -> None:
+    pair = group()
+    train(pair, [1])
+    (other,) = pair.process_ids
+    os.kill(other, signal.SIGKILL)
+    with pytest.raises(LearnerError, match="learner rank 1 ended during update 2, status -9"):
+        train(pair, [2])
+
+
+def test_a_learner_that_cannot_start_says_why(tmp_path: Path) -> None:
+    made = settings(2)
+    algorithm, model = build_training_algorithm(made), str(tmp_path / "no-such-model")
+    with pytest.raises(LearnerError, match="no-such-model"):
+        build_learners(made, algorithm, tmp_path, model, Share("learner"))
+
+
+def ended(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().split()[2] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+def leader(directory: str) -> None:
+    """Run in a new process: start two learners, print the other's process, and train until killed."""
+    pair = build(settings(2), Path(directory))
+    print(*pair.process_ids, flush=True)
+    for number in range(1, 10**6):
+        pair.update(batches()[0], number)
+
+
+async def test_without_the_first_the_others_end(tmp_path: Path) -> None:
+    code = f"from {__name__} import leader; leader({str(tmp_path)!r})"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        other = int(await asyncio.to_thread(process.stdout.readline))
+        process.kill()
+    deadline = time.monotonic() + DEADLINE_S
+    while not ended(other) and time.monotonic() < deadline:
+        await asyncio.sleep(0.05)
+    assert ended(other)
+
+
+async def test_a_service_with_two_learners_trains_to_the_end_and_resumes(tmp_path: Path) -> None:
+    async with new_log(tmp_path) as log:
+        await log.create_topics(list(load_topics().values()))
+        await log.append([record_from_event(step) for step in steps()])
+        first = service(tmp_path, config(num_learners=2, iterations=2))
+        assert await first.train(log, asyncio.Event()) == 2
+        first.close()
+        again = service(tmp_path, config(num_learners=2, iterations=4))
+        assert await again.train(log, asyncio.Event()) == 4
+        again.close()
+        updates, checkpoints = await published(log)
+    assert [update.update for update in updates] == [1, 2, 3, 4]
+    assert [each.iteration for each in checkpoints] == [0, 1, 2, 3, 4]
+    trained = [each for update in updates for each in update.step_ids]
+    assert len(trained) == len(set(trained)) == 4 * BATCH
+    assert updates[0].run_id == RUN
+
+
+def test_settings_that_cannot_work_are_refused() -> None:
+    with pytest.raises(ConfigError, match="num_learners=2 learners needs a whole one"):
+        config(num_learners=2, num_gpus=0.5)
+    with pytest.raises(ValueError, match='backend="inline" runs everything in one process'):
+        settings(2, backend="inline")
+    with pytest.raises(ConfigError, match="num_learners=2 need a GPU each on one machine, and there"):
+        place(config(num_learners=2), [Machine(gpus=1)])
+
+
+def test_each_learner_has_a_gpu_of_one_machine() -> None:
+    plan = place(config(num_learners=2), [Machine(gpus=1), Machine(gpus=2)])
+    assert (plan.learner.num_gpus, plan.learner.machine, plan.learner.gpus) == (2.0, 1, (0, 1))
+    assert plan.engines[0].machine == 0
+    on_cpu = place(config(num_learners=2, num_gpus=0), [Machine(gpus=1)])
+    assert on_cpu.learner.num_gpus == 0
