@@ -10,7 +10,7 @@ Nothing here needs torch: a proof starts in a fraction of a second, on any machi
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,6 +65,8 @@ class TrainingSample:
     """The trajectory it is a turn of."""
     turn_index: int = 0
     """0-based within the trajectory."""
+    shaped: object = None
+    """The object that a sampling transformation put in the sample's place, if any."""
 
     def __post_init__(self) -> None:
         problem = None
@@ -85,7 +87,7 @@ class TrainingSample:
             raise LearnerError(f"step {self.step_id} {problem}")
 
     @classmethod
-    def from_step(cls, step: Step, advantage: float) -> "TrainingSample":
+    def from_step(cls, step: Step, advantage: float, shaped: object = None) -> "TrainingSample":
         """Unpack a step event; the arrays are views of its bytes."""
         return cls(
             step_id=step.event_id,
@@ -97,6 +99,7 @@ class TrainingSample:
             truncated=step.truncated,
             trajectory_id=step.trajectory_id,
             turn_index=step.turn_index,
+            shaped=None if type(shaped) is Sample else shaped,
         )
 
 
@@ -179,9 +182,9 @@ def decide_batch(
         LearnerError: a step cannot be trained on.
         ConfigError: see :func:`shaped_rewards`.
     """
-    rewards = shaped_rewards(steps, transform)
     samples = tuple(
-        TrainingSample.from_step(step, reward) for step, reward in zip(steps, rewards, strict=True)
+        TrainingSample.from_step(step, float(each.reward), each)
+        for step, each in zip(steps, _shaped(steps, transform), strict=True)
     )
     admissions = tuple(admit(sample) for sample in samples)
     # A fully on-policy update u trains on version u - 1.
@@ -206,13 +209,26 @@ def shaped_rewards(steps: Sequence[Step], transform: SamplingTransform) -> list[
         ConfigError: a transformation returned another number of samples, or another order. If it left one
             out, that step would be neither trained nor dropped.
     """
+    return [float(each.reward) for each in _shaped(steps, transform)]
+
+
+# ``Any``: a transformation may return objects of a class of its own.
+def _shaped(steps: Sequence[Step], transform: SamplingTransform) -> Sequence[Any]:
     shaped = transform([Sample.from_step(step) for step in steps])
-    if [sample.step_id for sample in shaped] != [step.event_id for step in steps]:
+    if len(shaped) != len(steps) or not all(map(_stands_for, shaped, steps)):
         raise ConfigError(
             f"the sampling transformations made {len(shaped)} samples of a batch of {len(steps)}, or changed "
             "their order; expected the same samples in the same order, with new rewards"
         )
-    return [sample.reward for sample in shaped]
+    return shaped
+
+
+def _stands_for(shaped: Any, step: Step) -> bool:
+    if isinstance(shaped, Sample):
+        return shaped.step_id == step.event_id
+    sample = Sample.from_step(step)
+    named = all(hasattr(shaped, name) for name in ("pid", "obs", "act", "reward"))
+    return named and (shaped.pid, shaped.obs, shaped.act) == (sample.pid, sample.obs, sample.act)
 
 
 def admission(

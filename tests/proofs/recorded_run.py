@@ -194,6 +194,7 @@ def _makers(run_id: str, settings: RunConfig) -> Sequence[Callable[[], AnyProces
             settings.rewards.final,
             settings.rewards.step,
             filter_opponent_invalid=settings.collector.filter_opponent_invalid,
+            step_texts=settings.step_texts,
         ),
         partial(rating_processor, run_id, settings.model_pool.draw_probability),
     )

@@ -518,6 +518,7 @@ async def test_several_processes_find_the_same(recorded: Path, tmp_path: Path) -
     reads=st.lists(st.sampled_from([5, 25, 500]), min_size=1, max_size=3),
     restart=st.integers(0, 2),
     allowed=st.integers(0, 3),
+    step_texts=st.booleans(),
 )
 def test_any_run_verifies(
     tmp_path_factory: pytest.TempPathFactory,
@@ -531,6 +532,7 @@ def test_any_run_verifies(
     reads: list[int],
     restart: int,
     allowed: int,
+    step_texts: bool,
 ) -> None:
     config = small_config(
         seed=seed,
@@ -538,6 +540,7 @@ def test_any_run_verifies(
         learner={"batch_size": batch, "mini_batch_size": 1},
         algorithm={"truncated_turns": truncated},
         collector={"filter_opponent_invalid": filtering, "invalid_moves_allowed": allowed},
+        rewards={"step_texts": step_texts},
     )
 
     async def check() -> VerifyReport:

@@ -1,10 +1,15 @@
-"""The custom transformations of the reference documentation, run as they are printed there."""
+"""The custom code of the reference documentation, run as it is printed there."""
+
+from dataclasses import asdict
+from typing import Any
 
 import pytest
 
 import unstable_stream.reward_transformations as retra
-from tests.reward_transformations.trajectories import make_trajectory
+from tests.reward_transformations.trajectories import make_trajectory, make_turn
+from unstable_stream.errors import ConfigError
 from unstable_stream.events import Step
+from unstable_stream.update_decisions import decide_batch
 
 FINAL = '''
 class ScaleRewardTransform(FinalRewardTransform):
@@ -51,6 +56,18 @@ sampling_transforms = ComposeSamplingRewardTransforms([
 ])
 '''
 
+CURIOSITY = """
+from dataclasses import dataclass
+
+@dataclass
+class CuriosityStep:
+    pid: int
+    obs: str
+    act: str
+    reward: float
+    curiosity: float  # ğ your extra field
+"""
+
 
 def test_the_documented_examples_run_unchanged() -> None:
     names: dict[str, object] = {name: getattr(retra, name) for name in retra.__all__}
@@ -81,3 +98,73 @@ def test_the_quick_start_stack() -> None:
     retra.ComposeSamplingRewardTransforms([retra.NormalizeRewardsByEnv(True)])
     steps = retra.RewardProcessor("run-a", final, step).handle(make_trajectory())
     assert [s.reward for s in steps if isinstance(s, Step)] == [3.5, 3.5]
+
+
+class WithoutEnv(retra.SamplingRewardTransform):
+    """Called with the steps alone, as the documentation's API says."""
+
+    def __call__(self, steps: list[retra.Sample]) -> list[retra.Sample]:  # type: ignore[override]
+        for each in steps:
+            each.reward += len(each.obs)
+        return steps
+
+
+class FinalWithoutEnv(retra.FinalRewardTransform):
+    def __call__(self, x: dict[int, float]) -> dict[int, float]:  # type: ignore[override]
+        return {seat: -reward for seat, reward in x.items()}
+
+
+def negated(x: dict[int, float]) -> dict[int, float]:
+    return {seat: -reward for seat, reward in x.items()}
+
+
+def as_given(steps: list[retra.Sample]) -> list[retra.Sample]:
+    return steps
+
+
+def steps_with_texts() -> list[Step]:
+    turns = [make_turn(0), make_turn(1, valid=False)]
+    made = retra.RewardProcessor("run-a", step_texts=True).handle(make_trajectory(turns=turns))
+    return [step for step in made if isinstance(step, Step)]
+
+
+def test_transformations_may_take_no_environment() -> None:
+    samples = [retra.Sample.from_step(step) for step in steps_with_texts()]
+    stack = retra.ComposeSamplingRewardTransforms([WithoutEnv(), retra.NormalizeRewards()])
+    assert [each.reward for each in stack(samples)] == [0.0, 0.0]
+    assert retra.build_sampling([f"{__name__}:as_given"])(samples, "Env-v0") == samples
+    final = retra.ComposeFinalRewardTransforms([FinalWithoutEnv()])
+    assert final({0: 1.0, 1: -1.0}, "Env-v0") == {0: -1.0, 1: 1.0}
+    assert retra.build_final([f"{__name__}:negated"])({0: 1.0}, "Env-v0") == {0: -1.0}
+
+
+def test_a_sample_has_the_documented_fields_of_a_step() -> None:
+    first, second = (retra.Sample.from_step(step) for step in steps_with_texts())
+    assert (first.pid, first.obs, first.act, first.env_id) == (0, "board 0", "I play [0]", "Env-v0")
+    assert (first.extracted_action, first.step_info, first.reward) == ("[0]", {"n": 0}, 1.0)
+    assert second.format_feedback == {"correct_answer_format": True, "invalid_move": True}
+    (bare, _) = retra.RewardProcessor("run-a").handle(make_trajectory())
+    assert isinstance(bare, Step)
+    with pytest.raises(ConfigError, match=r"carries no texts; set rewards\.step_texts = true"):
+        _ = retra.Sample.from_step(bare).obs
+
+
+def test_a_step_of_ones_own_reaches_the_algorithm() -> None:
+    names: dict[str, Any] = {"__name__": __name__}
+    exec(CURIOSITY, names)  # the point of the test: the printed text itself
+    curiosity_step = names["CuriosityStep"]
+
+    def curious(steps: list[retra.Sample]) -> list[Any]:
+        return [curiosity_step(s.pid, s.obs, s.act, s.reward + 0.5, curiosity=len(s.act)) for s in steps]
+
+    steps = steps_with_texts()
+    samples = decide_batch(steps, 4, curious, lambda sample: "train").samples
+    assert [sample.advantage for sample in samples] == [1.5, 1.5]
+    assert all(isinstance(sample.shaped, curiosity_step) for sample in samples)
+    first: Any = samples[0].shaped
+    assert asdict(first) == {"pid": 0, "obs": "board 0", "act": "I play [0]", "reward": 1.5, "curiosity": 10}
+    assert decide_batch(steps, 4, lambda given: given, lambda sample: "train").samples[0].shaped is None
+    mistakes: tuple[Any, ...] = (lambda given: curious(given)[::-1], lambda given: [object()] * len(given))
+    for wrong in mistakes:
+        with pytest.raises(ConfigError, match="expected the same samples in the same order"):
+            decide_batch(steps, 4, wrong, lambda sample: "train")

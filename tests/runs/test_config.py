@@ -149,6 +149,16 @@ def test_defaults_that_depend_on_other_keys() -> None:
     assert config.evaluated_envs == config.train_envs
 
 
+def test_steps_carry_texts_where_own_code_may_read_them() -> None:
+    assert not parse_config(MINIMAL).step_texts
+    own = "examples/extensions/sampling_transformation.py:clipped"
+    assert parse_config(MINIMAL | {"rewards": {"sampling": [own]}}).step_texts
+    assert not parse_config(MINIMAL | {"rewards": {"sampling": [own], "step_texts": False}}).step_texts
+    assert parse_config(
+        MINIMAL | {"buffer": {"strategy": "examples/extensions/buffer_strategy.py:x"}}
+    ).step_texts
+
+
 def test_every_key_is_documented() -> None:
     import importlib.util
 

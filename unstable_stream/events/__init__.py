@@ -34,7 +34,7 @@ from unstable_stream.events.ids import event_id, game_id, step_id, trajectory_id
 from unstable_stream.events.metrics import Metrics
 from unstable_stream.events.ratings import OVERALL, Rating
 from unstable_stream.events.runs import ExtensionUse, RunFinished, RunResumed, RunStarted
-from unstable_stream.events.steps import Step
+from unstable_stream.events.steps import Step, StepTexts
 from unstable_stream.events.trajectories import Trajectory, Turn
 from unstable_stream.events.updates import CollapseWarning, DroppedStep, LearnerUpdate, StepsDropped
 
@@ -67,6 +67,7 @@ __all__ = [
     "Seat",
     "SeatResult",
     "Step",
+    "StepTexts",
     "StepsDropped",
     "Trajectory",
     "Turn",

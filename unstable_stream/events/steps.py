@@ -4,10 +4,31 @@ Written by the reward processor, read by the learner and the archive. Derived: c
 ``trajectories`` at any time.
 """
 
+from typing import Any
+
+import msgspec
+
 from unstable_stream.events.arrays import PackedFloats, PackedTokens
 from unstable_stream.events.envelope import Event
 
-__all__ = ["Step"]
+__all__ = ["Step", "StepTexts"]
+
+
+class StepTexts(msgspec.Struct, frozen=True, kw_only=True):
+    """The texts of one turn, as the trajectory has them."""
+
+    observation: str
+    """The text the environment showed this seat."""
+    completion: str
+    """The text the model wrote."""
+    action: str
+    """Extracted from the completion and passed to the environment."""
+    valid: bool = True
+    """Whether the environment accepted the action."""
+    format_feedback: dict[str, bool] = msgspec.field(default_factory=dict)
+    """Findings of the action extraction."""
+    step_info: dict[str, Any] = msgspec.field(default_factory=dict)
+    """The environment's info for this step."""
 
 
 class Step(Event, frozen=True, kw_only=True, tag="step"):
@@ -52,6 +73,8 @@ class Step(Event, frozen=True, kw_only=True, tag="step"):
     """After the final reward transformations."""
     reward: float
     """After the step reward transformations: what the learner sees, before sampling transformations."""
+    texts: StepTexts | None = None
+    """The texts of the turn; ``None`` unless the run's own code may ask for it (``rewards.step_texts``)."""
 
     @property
     def key(self) -> str:

@@ -177,6 +177,7 @@ class _Rederiving:
             rewards.final,
             rewards.step,
             filter_opponent_invalid=self._config.collector.filter_opponent_invalid,
+            step_texts=self._config.model_copy(update={"rewards": rewards}).step_texts,
         )
 
     def apply(self, partition: int, event: Trajectory) -> None:

@@ -17,7 +17,7 @@ import msgspec
 
 from unstable_stream.buffer import StepBuffer
 from unstable_stream.errors import ConfigError
-from unstable_stream.events import Event, Step, Trajectory, decode_event, encode_event
+from unstable_stream.events import Event, Step, StepTexts, Trajectory, decode_event, encode_event
 from unstable_stream.extensions import KINDS, Reference, is_extension, load, needs_this_process
 from unstable_stream.extensions.build import refuse
 from unstable_stream.games.environments import Environment
@@ -29,7 +29,6 @@ from unstable_stream.model_pool import ModelPool
 from unstable_stream.model_pool.systems import live_rating_system
 from unstable_stream.reward_transformations import (
     RewardVector,
-    Sample,
     TrajectoryView,
     build_final,
     build_sampling,
@@ -39,6 +38,7 @@ from unstable_stream.runs.config import EnvConfig, RunConfig
 from unstable_stream.streams.plugins import load_plugin, metrics_of
 from unstable_stream.streams.processors import rating_processor
 from unstable_stream.streams.trackers import build_tracker
+from unstable_stream.update_decisions import shaped_rewards
 
 __all__ = ["recorded_sample", "try_extension", "try_extensions"]
 
@@ -100,8 +100,18 @@ def _trajectory() -> Trajectory:
 def _steps() -> list[Step]:
     step = recorded_sample()["step"]
     assert isinstance(step, Step)
+    turn = _trajectory().turns[0]
+    texts = StepTexts(
+        observation=turn.observation,
+        completion=turn.completion,
+        action=turn.action,
+        format_feedback=turn.format_feedback,
+        step_info=turn.step_info,
+    )
     return [
-        msgspec.structs.replace(step, event_id=f"{step.event_id[:-1]}{number}", reward=float(number - 1))
+        msgspec.structs.replace(
+            step, event_id=f"{step.event_id[:-1]}{number}", reward=float(number - 1), texts=texts
+        )
         for number in range(3)
     ]
 
@@ -133,9 +143,7 @@ def _try_step(reference: Reference, config: RunConfig) -> None:
 
 def _try_sampling(reference: Reference, config: RunConfig) -> None:
     steps = _steps()
-    shaped = build_sampling([reference.spec])([Sample.from_step(step) for step in steps])
-    if [sample.step_id for sample in shaped] != [step.event_id for step in steps]:
-        raise ConfigError("it returned other samples than it was given, or in another order")
+    shaped_rewards(steps, build_sampling([reference.spec]))
 
 
 def _try_strategy(reference: Reference, config: RunConfig) -> None:

@@ -58,6 +58,7 @@ async def recompute_steps_and_ratings(
         config.rewards.final,
         config.rewards.step,
         filter_opponent_invalid=config.collector.filter_opponent_invalid,
+        step_texts=config.step_texts,
     )
     pool = config.model_pool
     rates = partial(rating_processor, run.run_id, pool.draw_probability, pool.rating_system)

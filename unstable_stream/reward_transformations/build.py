@@ -20,7 +20,7 @@ from unstable_stream.reward_transformations.step import (
     StepRewardTransform,
     TrajectoryView,
 )
-from unstable_stream.reward_transformations.transform import RewardTransform
+from unstable_stream.reward_transformations.transform import RewardTransform, takes_env_id
 
 __all__ = ["build_final", "build_sampling", "build_step"]
 
@@ -34,7 +34,7 @@ class _CalledFinal(FinalRewardTransform):
         self.called = called
 
     def __call__(self, x: dict[int, float], env_id: str | None = None) -> dict[int, float]:
-        return cast(dict[int, float], self.called(x, env_id))
+        return cast(dict[int, float], self.called(x, env_id) if takes_env_id(self) else self.called(x))
 
 
 class _CalledStep(StepRewardTransform):
@@ -50,7 +50,7 @@ class _CalledSampling(SamplingRewardTransform):
         self.called = called
 
     def __call__(self, steps: list[Sample], env_id: str | None = None) -> list[Sample]:
-        return cast(list[Sample], self.called(steps, env_id))
+        return cast(list[Sample], self.called(steps, env_id) if takes_env_id(self) else self.called(steps))
 
 
 def build_final(specs: Sequence[Spec]) -> ComposeFinalRewardTransforms:

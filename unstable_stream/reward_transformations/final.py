@@ -1,6 +1,7 @@
 """Change the final rewards of one game: the rewards of all seats go in, a new vector comes out.
 
-A custom one subclasses :class:`FinalRewardTransform` and implements ``__call__(x, env_id=None)``.
+A custom one subclasses :class:`FinalRewardTransform` and implements ``__call__(x, env_id=None)``, or
+``__call__(x)``.
 """
 
 import math
@@ -12,6 +13,7 @@ from unstable_stream.reward_transformations.transform import (
     RewardTransform,
     check_stages,
     load_stage_states,
+    takes_env_id,
 )
 
 __all__ = [
@@ -61,7 +63,7 @@ class ComposeFinalRewardTransforms(FinalRewardTransform):
         seats = x.keys()
         for transform in self.transforms:
             # A custom transformation returns a plain dict: later ones still need to know who is trained.
-            y = transform(x, env_id)
+            y = transform(x, env_id) if takes_env_id(transform) else transform(x)
             if y.keys() != seats or not all(map(math.isfinite, y.values())):
                 raise ConfigError(
                     f"{type(transform).__name__} turned rewards {dict(x)} of {env_id or 'a game'} into "

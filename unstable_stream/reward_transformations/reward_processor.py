@@ -21,7 +21,9 @@ from unstable_stream.events import (
     GameOutcome,
     SeatResult,
     Step,
+    StepTexts,
     Trajectory,
+    Turn,
     packed_length,
     step_id,
     trajectory_id,
@@ -77,6 +79,7 @@ class RewardProcessor:
         step: ComposeStepRewardTransforms | Callable[[], ComposeStepRewardTransforms] | None = None,
         *,
         filter_opponent_invalid: bool = False,
+        step_texts: bool = False,
     ) -> None:
         """Start with nothing seen.
 
@@ -86,8 +89,10 @@ class RewardProcessor:
                 each environment, or fresh ones, which are copied for each; ``None``: no transformation.
             step: the step transformations, in the same way.
             filter_opponent_invalid: see above.
+            step_texts: give each step what was shown and said.
         """
         self.run_id = run_id
+        self.step_texts = step_texts
         self.filter_opponent_invalid = filter_opponent_invalid
         self.filtered = 0
         """Trajectories that yielded no steps because an opponent's invalid move ended the game."""
@@ -165,6 +170,7 @@ class RewardProcessor:
                 raw_reward=event.reward,
                 final_reward=final_reward,
                 reward=shape(view, index, final_reward),
+                texts=_texts(turn) if self.step_texts else None,
             )
             for index, turn in enumerate(event.turns)
         ]
@@ -209,6 +215,17 @@ class RewardProcessor:
             for game in state["open"]
         }
         self.filtered = state["filtered"]
+
+
+def _texts(turn: Turn) -> StepTexts:
+    return StepTexts(
+        observation=turn.observation,
+        completion=turn.completion,
+        action=turn.action,
+        valid=turn.valid,
+        format_feedback=turn.format_feedback,
+        step_info=turn.step_info,
+    )
 
 
 def _maker(given: _T | Callable[[], _T]) -> Callable[[], _T]:

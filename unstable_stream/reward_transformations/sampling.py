@@ -1,19 +1,23 @@
 """Change the rewards of a training batch after it is drawn.
 
-A custom one subclasses :class:`SamplingRewardTransform` and implements ``__call__(steps, env_id=None)``;
-it may change ``reward`` in place.
+A custom one subclasses :class:`SamplingRewardTransform` and implements ``__call__(steps)``; it may change
+``reward`` in place, or return objects of a class of its own with ``pid``, ``obs``, ``act`` and ``reward``, in
+the same order: an algorithm finds them as ``TrainingSample.shaped``.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from unstable_stream.events import Step
+from unstable_stream.errors import ConfigError
+from unstable_stream.events import Step, StepTexts
 from unstable_stream.reward_transformations.transform import (
     JsonState,
     RewardTransform,
     check_stages,
     load_stage_states,
+    takes_env_id,
 )
 
 __all__ = [
@@ -30,7 +34,10 @@ _EPSILON = 1e-8
 
 @dataclass(slots=True)
 class Sample:
-    """One step of a batch with a reward that may still change; the event itself stays as recorded."""
+    """One step of a batch with a reward that may still change; the event itself stays as recorded.
+
+    What reads a text raises :class:`ConfigError` where the steps carry none (``rewards.step_texts``).
+    """
 
     step: Step
     reward: float
@@ -50,6 +57,40 @@ class Sample:
     def step_id(self) -> str:
         return self.step.event_id
 
+    @property
+    def obs(self) -> str:
+        """The text that the environment showed this seat, before the template."""
+        return self._texts.observation
+
+    @property
+    def act(self) -> str:
+        """The model's completion, whole."""
+        return self._texts.completion
+
+    @property
+    def extracted_action(self) -> str:
+        """The action passed to the environment."""
+        return self._texts.action
+
+    @property
+    def step_info(self) -> dict[str, Any]:
+        """The environment's info for this step."""
+        return self._texts.step_info
+
+    @property
+    def format_feedback(self) -> dict[str, bool]:
+        """The findings of the extraction, and ``invalid_move``: the environment refused the action."""
+        return {**self._texts.format_feedback, "invalid_move": not self._texts.valid}
+
+    @property
+    def _texts(self) -> StepTexts:
+        if self.step.texts is None:
+            raise ConfigError(
+                f"step {self.step_id} carries no texts; set rewards.step_texts = true, for a run whose steps "
+                "are still to be made"
+            )
+        return self.step.texts
+
 
 class SamplingRewardTransform(RewardTransform):
     """Maps a batch to a batch: same samples, same order, new rewards."""
@@ -68,7 +109,7 @@ class ComposeSamplingRewardTransforms(SamplingRewardTransform):
 
     def __call__(self, steps: list[Sample], env_id: str | None = None) -> list[Sample]:
         for transform in self.transforms:
-            steps = transform(steps, env_id)
+            steps = transform(steps, env_id) if takes_env_id(transform) else transform(steps)
         return steps
 
     def state(self) -> JsonState:

@@ -1,13 +1,15 @@
 """Define the base of the three kinds of reward transformation: explicit state."""
 
 import copy
-from collections.abc import Iterator, Sequence
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 from unstable_stream.errors import ConfigError
 from unstable_stream.extensions import RemembersArguments
 
-__all__ = ["JsonState", "RewardTransform", "Untold", "check_stages", "load_stage_states"]
+__all__ = ["JsonState", "RewardTransform", "Untold", "check_stages", "load_stage_states", "takes_env_id"]
 
 JsonState: TypeAlias = dict[str, Any]
 """Plain JSON values only, so that state can be stored, compared and printed."""
@@ -82,6 +84,24 @@ def check_stages(kind: type[RewardTransform], stages: Sequence[RewardTransform])
             raise ConfigError(
                 f"transformation {place} is {stage!r}, expected an instance of a {kind.__name__} subclass"
             )
+
+
+def takes_env_id(stage: RewardTransform) -> bool:
+    """Return whether a final or sampling transformation is called with the environment's id too."""
+    # A function in the place of a transformation is known by its own signature.
+    called = getattr(stage, "called", None)
+    return _has_second_argument(type(stage).__call__ if called is None else called, called is None)
+
+
+@lru_cache(maxsize=256)
+def _has_second_argument(called: Callable[..., object], is_method: bool) -> bool:
+    try:
+        inspect.signature(called).bind(*(None,) * (3 if is_method else 2))
+    except TypeError:
+        return False
+    except ValueError:
+        return True  # some functions written in C have no signature
+    return True
 
 
 def load_stage_states(stages: Sequence[RewardTransform], state: JsonState) -> None:

@@ -17,7 +17,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Fiel
 
 from unstable_stream.errors import ConfigError
 from unstable_stream.events import is_checkpoint_uid
-from unstable_stream.extensions import Reference, absolute
+from unstable_stream.extensions import KINDS, Reference, absolute, is_extension
 from unstable_stream.inference.adapter_files import heads_and_embeddings
 from unstable_stream.inference.vllm.limits import VLLM_LORA_RANKS, check_extra_engine_args
 
@@ -339,6 +339,9 @@ class RewardConfig(_Section):
     final: tuple[Transform, ...] = ({"type": "RoleAdvantageByEnvFormatter"},)
     step: tuple[Transform, ...] = ()
     sampling: tuple[Transform, ...] = ({"type": "NormalizeRewardsByEnv", "z_score": True},)
+    step_texts: bool | None = None
+    """Whether steps carry observation and completion as text, for sampling transformations and buffer
+    strategies that read them; ``None``: if one of these is an extension."""
 
 
 class ProcessorsConfig(_Section):
@@ -558,6 +561,16 @@ class RunConfig(_Section):
     def max_pending_steps(self) -> int:
         """The back-pressure bound that applies."""
         return self.collector.max_pending_steps or 2 * self.learner.batch_size
+
+    @property
+    def step_texts(self) -> bool:
+        """Whether steps carry texts."""
+        if self.rewards.step_texts is not None:
+            return self.rewards.step_texts
+        return any(
+            kind in ("sampling_transformation", "buffer_strategy") and is_extension(KINDS[kind], reference)
+            for kind, _, reference in self.references()
+        )
 
     @property
     def max_buffer_size(self) -> int:

@@ -35,6 +35,7 @@ def reward_processor(
     step: Sequence[Mapping[str, Any]] = (),
     *,
     filter_opponent_invalid: bool = False,
+    step_texts: bool = False,
 ) -> RewardProcessor:
     """Return a fresh reward processor; ``final`` and ``step`` hold ``{"type": name, **arguments}``.
 
@@ -47,6 +48,7 @@ def reward_processor(
         partial(build_final, final),
         partial(build_step, step),
         filter_opponent_invalid=filter_opponent_invalid,
+        step_texts=step_texts,
     )
 
 
@@ -63,6 +65,7 @@ def _rewards_of(run_id: str, config: RunConfig) -> Processor:
         config.rewards.final,
         config.rewards.step,
         filter_opponent_invalid=config.collector.filter_opponent_invalid,
+        step_texts=config.step_texts,
     )
 
 
@@ -72,7 +75,7 @@ def _ratings_of(run_id: str, config: RunConfig) -> Processor:
 
 def _reward_settings(config: RunConfig) -> Any:
     rewards = config.rewards.model_dump(mode="json")
-    return [rewards["final"], rewards["step"], config.collector.filter_opponent_invalid]
+    return [rewards["final"], rewards["step"], config.collector.filter_opponent_invalid, config.step_texts]
 
 
 def _rating_settings(config: RunConfig) -> Any:

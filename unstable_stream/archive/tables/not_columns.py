@@ -24,6 +24,7 @@ from unstable_stream.events import (
     SeatResult,
     Step,
     StepsDropped,
+    StepTexts,
     Trajectory,
 )
 
@@ -62,7 +63,11 @@ NOT_COLUMNS: Final[Mapping[type[msgspec.Struct], Mapping[str, str]]] = {
         "completion_token_ids": _TOKENS,
         "logprobs": _TOKENS,
         "temperature": "`trajectories.temperature` has it.",
+        "texts": _TOKENS,
     },
+    StepTexts: dict.fromkeys(
+        ("observation", "completion", "action", "valid", "format_feedback", "step_info"), _TOKENS
+    ),
     Checkpoint: {"probe": _PROBE},
     AdapterProbe: dict.fromkeys(("dtype", "sequences"), _PROBE),
     ProbeSequence: dict.fromkeys(
