@@ -48,6 +48,7 @@ def make_records(topic: str, count: int, value_bytes: int, keys: int = 40) -> li
                 "ce_type": b"unstable_stream.trajectory.v1",
                 "ce_source": b"/unstable_stream/runs/run-%d" % (index % keys),
                 "ce_time": b"2025-01-01T00:00:00.000+00:00",
+                "ce_dataschema": b"urn:unstable-stream:schema:trajectory.v1",
                 "content-type": b"application/json",
             },
             timestamp_ms=now_ms,

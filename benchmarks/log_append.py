@@ -37,6 +37,7 @@ def _records(count: int, value_bytes: int, keys: int = 40) -> list[Record]:
                 "ce_type": b"unstable_stream.trajectory.v1",
                 "ce_source": b"/unstable_stream/runs/run-%d" % (index % keys),
                 "ce_time": b"2025-01-01T00:00:00.000+00:00",
+                "ce_dataschema": b"urn:unstable-stream:schema:trajectory.v1",
                 "content-type": b"application/json",
             },
             timestamp_ms=1_735_689_600_000 + index,

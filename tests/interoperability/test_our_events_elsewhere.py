@@ -66,6 +66,7 @@ async def test_every_event_type_is_a_cloud_event_to_independent_readers(
         assert parsed.get_specversion() == "1.0"
         assert parsed.get_time() == datetime.fromtimestamp(event.occurred_at_ms / 1000, tz=UTC)
         assert parsed.get_datacontenttype() == "application/json"
+        assert parsed.get_dataschema() == validator(name).schema["$id"]
         assert parsed.get_extension("partitionkey") == event.key == message.key().decode()
         assert message.timestamp() == (confluent_kafka.TIMESTAMP_CREATE_TIME, event.occurred_at_ms)
         validator(name).validate(body)

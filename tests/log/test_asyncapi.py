@@ -12,7 +12,7 @@ import pytest
 from unstable_stream.events import EVENT_TYPES, decode_event
 from unstable_stream.log.contracts.asyncapi import document, document_text
 from unstable_stream.log.records import record_from_event
-from unstable_stream.log.topics import TOPICS_DIR, load_topics
+from unstable_stream.log.topics import TOPICS_DIR, event_schema, load_topics
 
 DOCUMENT = document()
 # The fields the specification has for each object; a name outside is an error for any AsyncAPI tool.
@@ -136,6 +136,7 @@ def test_the_headers_we_write_fit_their_message(event: str) -> None:
     schema = DOCUMENT["components"]["messages"][event]["headers"]
     jsonschema.Draft7Validator(schema).validate(headers)
     assert set(schema["required"]) == headers.keys()
+    assert headers["ce_dataschema"] == event_schema(event)["$id"]
 
 
 def test_arrays_of_fixed_positions_are_held_to_them() -> None:

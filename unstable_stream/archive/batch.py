@@ -58,7 +58,15 @@ class _Numbered(NamedTuple):
 
 
 _WIRE_NAMES: Final = {cls: name for name, cls in EVENT_TYPES.items()}
-_CLOUD_EVENTS_HEADERS: Final = {"ce_specversion", "ce_id", "ce_type", "ce_source", "ce_time", "content-type"}
+_CLOUD_EVENTS_HEADERS: Final = {
+    "ce_specversion",
+    "ce_id",
+    "ce_type",
+    "ce_source",
+    "ce_time",
+    "ce_dataschema",
+    "content-type",
+}
 
 
 def _is_text(value: bytes) -> bool:

@@ -10,7 +10,7 @@ from unstable_stream.errors import EventError
 from unstable_stream.events import EVENT_TYPES, Event, decode_event, encode_event, event_type
 from unstable_stream.log.port import Record, StoredRecord
 
-__all__ = ["event_from_record", "event_headers", "record_from_event", "source_header"]
+__all__ = ["event_from_record", "event_headers", "record_from_event", "schema_uri", "source_header"]
 
 
 def record_from_event(event: Event) -> Record:
@@ -25,6 +25,7 @@ def record_from_event(event: Event) -> Record:
             "ce_type": _type_header(type(event), event.schema_version),
             "ce_source": source_header(event.run_id),
             "ce_time": _time_header(event.occurred_at_ms),
+            "ce_dataschema": _schema_header(type(event), event.schema_version),
             "content-type": b"application/json",
         },
         timestamp_ms=event.occurred_at_ms,
@@ -41,14 +42,25 @@ def event_headers(
         "ce_type": _type_header(EVENT_TYPES[type_name], schema_version),
         "ce_source": source_header(run_id),
         "ce_time": _time_header(occurred_at_ms),
+        "ce_dataschema": _schema_header(EVENT_TYPES[type_name], schema_version),
         "content-type": b"application/json",
     }
 
 
-# Many events in a row share type, run and time. Without this cache these three are most of a record's cost.
+def schema_uri(type_name: str, schema_version: int) -> str:
+    """Return the URI of an event's JSON Schema: its ``$id``, and the event's attribute ``dataschema``."""
+    return f"urn:unstable-stream:schema:{type_name}.v{schema_version}"
+
+
+# Many events in a row share type, run and time. Without this cache these four are most of a record's cost.
 @lru_cache(maxsize=64)
 def _type_header(event_class: type[Event], schema_version: int) -> bytes:
     return f"unstable_stream.{event_type(event_class)}.v{schema_version}".encode()
+
+
+@lru_cache(maxsize=64)
+def _schema_header(event_class: type[Event], schema_version: int) -> bytes:
+    return schema_uri(event_type(event_class), schema_version).encode()
 
 
 @lru_cache(maxsize=64)

@@ -12,6 +12,7 @@ import msgspec
 from unstable_stream.errors import EventLogError
 from unstable_stream.events import EVENT_TYPES, event_schemas
 from unstable_stream.log.port import TopicSpec
+from unstable_stream.log.records import schema_uri
 
 __all__ = ["TOPICS_DIR", "event_schema", "load_topics", "schema_file_name", "schema_text"]
 
@@ -49,7 +50,12 @@ def schema_file_name(event_type: str) -> str:
 def event_schema(event_type: str) -> dict[str, Any]:
     """Return the JSON Schema (draft 2020-12) of an event's body."""
     (head,), named = event_schemas([EVENT_TYPES[event_type]])
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **head, "$defs": named}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": schema_uri(event_type, EVENT_TYPES[event_type].SCHEMA_VERSION),
+        **head,
+        "$defs": named,
+    }
 
 
 def schema_text(event_type: str) -> str:

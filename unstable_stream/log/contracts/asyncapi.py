@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from unstable_stream.events import EVENT_TYPES, event_schemas
 from unstable_stream.log.port import TopicSpec
+from unstable_stream.log.records import schema_uri
 from unstable_stream.log.topics import load_topics
 from unstable_stream.version import __version__
 
@@ -124,13 +125,26 @@ def _headers(event: str) -> dict[str, Any]:
     name = f"unstable_stream.{event}.v{EVENT_TYPES[event].SCHEMA_VERSION}"
     return {
         "type": "object",
-        "required": ["ce_specversion", "ce_id", "ce_type", "ce_source", "ce_time", "content-type"],
+        "required": [
+            "ce_specversion",
+            "ce_id",
+            "ce_type",
+            "ce_source",
+            "ce_time",
+            "ce_dataschema",
+            "content-type",
+        ],
         "properties": {
             "ce_specversion": {"type": "string", "const": "1.0"},
             "ce_id": {"type": "string", "description": "The event id: the same cause gives the same id."},
             "ce_type": {"type": "string", "const": name},
             "ce_source": {"type": "string", "pattern": "^/unstable_stream/runs/", "description": "The run."},
             "ce_time": {"type": "string", "format": "date-time"},
+            "ce_dataschema": {
+                "type": "string",
+                "const": schema_uri(event, EVENT_TYPES[event].SCHEMA_VERSION),
+                "description": "The `$id` of the body's JSON Schema.",
+            },
             "content-type": {"type": "string", "const": "application/json"},
         },
     }
