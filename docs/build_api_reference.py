@@ -36,7 +36,10 @@ run.fork(at=10, learning_rate=1e-4)
 """
 
 _SECTIONS = (
-    ("Runs", ("build", "load", "evaluation", "open_run", "list_runs", "sql", "Run", "Table", "Game")),
+    (
+        "Runs",
+        ("build", "load", "evaluation", "tournament", "open_run", "list_runs", "sql", "Run", "Table", "Game"),
+    ),
     ("Environments", ("TrainEnvSpec", "EvalEnvSpec")),
     (
         "The documented parts",

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from unstable_stream.api.run import Run, open_run
     from unstable_stream.api.shorthand import EvalEnvSpec, TrainEnvSpec
     from unstable_stream.api.tables import Table
+    from unstable_stream.api.tournament import tournament
     from unstable_stream.api.unstable_baselines import (
         Collector,
         ModelPool,
@@ -88,6 +89,7 @@ __all__ = [
     "open_run",
     "reward_transformations",
     "sql",
+    "tournament",
 ]
 
 _REWARDS = "unstable_stream.reward_transformations"
@@ -97,6 +99,7 @@ _HOMES = {
     "Game": "unstable_stream.api.games",
     "evaluation": "unstable_stream.api.evaluation",
     "Table": "unstable_stream.api.tables",
+    "tournament": "unstable_stream.api.tournament",
     **dict.fromkeys(("TrainEnvSpec", "EvalEnvSpec"), "unstable_stream.api.shorthand"),
     **dict.fromkeys(
         ("Collector", "ModelPool", "StandardLearner", "StepBuffer", "TerminalInterface", "Tracker"),

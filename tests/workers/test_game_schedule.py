@@ -187,6 +187,72 @@ def test_evaluation_plays_the_same_seeds_for_every_checkpoint_and_every_seat() -
     assert schedule.finished
 
 
+def round_robin(*names: str, games: int = 4, **evaluation: Any) -> RunConfig:
+    return config(
+        evaluation={
+            "round_robin": True,
+            "opponents": [{"name": name, "kind": "adapter"} for name in names],
+            "max_eval_games_per_ckpt": games,
+            "first_last_games": games,
+            **evaluation,
+        },
+        learner={"iterations": 0},
+    )
+
+
+def test_in_a_round_robin_each_pair_plays_each_seed_in_both_seat_orders() -> None:
+    settings = round_robin("a", "b", "c")
+    schedule = GameSchedule(RUN, settings)
+    schedule.apply(checkpoint(0))
+    games = play_all(schedule, "eval", [])
+    assert schedule.finished
+    assert len(games) == settings.round_robin_games == 12
+    by_seed: dict[int, list[tuple[str, ...]]] = {}
+    for game in games:
+        assert game.evaluated_uid is None
+        by_seed.setdefault(game.seed, []).append(tuple(seat.model_uid for seat in game.seats))
+    assert list(by_seed) == [eval_game_seed(settings.seed, "TicTacToe-v0-train", number) for number in (0, 1)]
+    orders = [("a", "b"), ("a", "c"), ("b", "a"), ("b", "c"), ("c", "a"), ("c", "b")]
+    assert all(sorted(played) == orders for played in by_seed.values())
+
+
+@pytest.mark.parametrize("ended", [0, 5])
+def test_a_round_robin_goes_on_after_a_restart_with_the_games_that_are_left(ended: int) -> None:
+    settings = round_robin("a", "b", "c")
+    before: list[Event] = [checkpoint(0)]
+    first = GameSchedule(RUN, settings)
+    first.apply(before[0])
+    whole = play_all(first, "eval", [])
+    before += whole[:7]
+    before += [outcome(game) for game in whole[:ended]]
+    for events in (before, [*before[1:], before[0]]):  # topics are read in any order
+        again = GameSchedule(RUN, settings)
+        for event in events:
+            again.apply(event)
+        assert sorted(again.in_flight) == sorted(game.game_id for game in whole[ended:7])
+        for game in whole[ended:7]:
+            again.apply(outcome(game))
+        assert play_all(again, "eval", []) == whole[7:]
+        assert again.finished
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"learner": {"iterations": 5}}, "found learner.iterations=5"),
+        ({"evaluation": {"opponents": ["random-legal"]}}, "found 1 in evaluation.opponents"),
+        ({"evaluation": {"first_last_games": 5}}, "found 5 games of each pair, expected an even number"),
+        ({"train_envs": [{"env_id": "X-v0", "num_players": 3}]}, "X-v0 has 3 seats, expected 2"),
+    ],
+)
+def test_a_round_robin_that_cannot_be_played_is_refused(changes: dict[str, Any], words: str) -> None:
+    tree = round_robin("a", "b").model_dump(mode="json")
+    for name, keys in changes.items():
+        tree[name] = {**tree[name], **keys} if isinstance(keys, dict) else keys
+    with pytest.raises(ConfigError, match=words):
+        parse_config(tree)
+
+
 def test_training_and_evaluation_seeds_never_meet() -> None:
     assert {train_game_seed(7, index) % 2 for index in range(500)} == {0}
     assert {eval_game_seed(7, "A", number) % 2 for number in range(500)} == {1}

@@ -10,15 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from unstable_stream.api.build import build, check
-from unstable_stream.api.loops import wait_for
+from unstable_stream.api.checkpoints import as_opponent, find_checkpoint, split_name
 from unstable_stream.api.place import Place
 from unstable_stream.api.run import Run
 from unstable_stream.api.settings import make_config
 from unstable_stream.api.shorthand import TINY_PLAYER, opponents
 from unstable_stream.errors import ConfigError
 from unstable_stream.extensions import confined
-from unstable_stream.runs.config import RunConfig
-from unstable_stream.runs.fork import Fork, check_fork, find_fork
+from unstable_stream.runs.fork import check_fork
 
 if TYPE_CHECKING:
     from unstable_stream.launch.launcher import Backend
@@ -68,7 +67,7 @@ def evaluation(
         place = Place.at(data, log)
     if games < 1:
         raise ConfigError(f"games={games}: expected at least 1")
-    found = None if _names_model(policy) else _checkpoint(place, *_split(policy))
+    found = None if _names_model(policy) else find_checkpoint(place, *split_name(policy))
     named = [against] if isinstance(against, str | Mapping | Run) or callable(against) else against
     if not isinstance(named, Sequence) or not named:
         raise ConfigError("against: expected at least one opponent, e.g. random-legal or RUN@10")
@@ -106,42 +105,17 @@ def _names_model(policy: str) -> bool:
     return policy == TINY_PLAYER or "/" in policy or Path(policy).is_dir()
 
 
-def _split(name: str) -> tuple[str, int | None]:
-    run, at, update = name.rpartition("@")
-    if not at:
-        return name, None
-    if not update.isdecimal():
-        raise ConfigError(f"{name!r}: expected RUN@UPDATE with a number, e.g. demo-2026@20")
-    return run, int(update)
-
-
-def _checkpoint(place: Place, run: str, update: int | None) -> tuple[Fork, RunConfig]:
-    async def find() -> tuple[Fork, RunConfig]:
-        async with place.opened_history() as log:
-            return await find_fork(log, run, update, to_train=False)
-
-    return wait_for(find())
-
-
 def _opponent(place: Place, given: object, model: str) -> list[dict[str, Any]]:
     """Return the configuration of an opponent; that of a checkpoint is its adapter."""
     if isinstance(given, Run):
         place, given = given.place, f"{given.id}@"
     if not isinstance(given, str) or "@" not in given:
         return opponents(given)
-    run, update = (given[:-1], None) if given.endswith("@") else _split(given)
-    fork, config = _checkpoint(place, run, update)
+    run, update = (given[:-1], None) if given.endswith("@") else split_name(given)
+    fork, config = find_checkpoint(place, run, update)
     if config.model != model:
         raise ConfigError(
             f"opponent {given}: its base model is {config.model}, that of the policy is {model}; one engine "
             "plays adapters of one base model"
         )
-    chosen = fork.checkpoints[-1]
-    return [
-        {
-            "name": f"{fork.parent_run_id}@{fork.update}",
-            "kind": "adapter",
-            "path": chosen.path,
-            "sha256": chosen.sha256,
-        }
-    ]
+    return [as_opponent(fork)]

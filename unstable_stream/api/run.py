@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from unstable_stream.hindsight.rederive import Rederived
     from unstable_stream.hindsight.track import Tracked
     from unstable_stream.launch.plan import RunPlan
+    from unstable_stream.model_pool.standings import Standing
     from unstable_stream.proofs.evidence import Progress
     from unstable_stream.proofs.reports import AuditReport as AuditReport
     from unstable_stream.proofs.reports import VerifyReport as VerifyReport
@@ -460,6 +461,25 @@ class Run:
 
         with confined(allowed):
             return wait_for(read())
+
+    def standings(self) -> "list[Standing]":
+        """Return who is strongest: its evaluation games as a ladder, the best first, also while it plays.
+
+        Each row has ``player``, ``games``, ``score``, wins, draws and losses, those by an invalid move apart,
+        ``elo`` with its 95 % interval (Bradley-Terry over all pairs), ``mu`` and ``sigma`` of the run's own
+        ratings, and ``against``: the score against each opponent.
+        """
+        from unstable_stream.model_pool.standings import Standings
+        from unstable_stream.runs.starts import run_events
+
+        async def read() -> "list[Standing]":
+            standings = Standings()
+            async with self._place.opened_history() as log:
+                async for _, event in run_events(log, ("game-outcomes", "ratings"), self._id):
+                    standings.apply(event)
+            return standings.ladder()
+
+        return wait_for(read())
 
     def rerate(
         self,

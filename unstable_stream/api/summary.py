@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Final
 
 from unstable_stream.api.loops import wait_for
 from unstable_stream.api.run import Run
+from unstable_stream.api.standings import ladder_table, payoff_table
 from unstable_stream.runs.run_view import RunView
 from unstable_stream.runs.starts import run_events
 
@@ -32,6 +33,10 @@ class Summary:
     """The name of ``evaluations``, in short, and what it shows."""
     evaluations: "Table | None"
     """Evaluation games of the first and the last checkpoint, the same for both; ``None`` without any."""
+    standings: "Table | None"
+    """The ladder of a tournament; ``None`` for other runs."""
+    payoffs: "Table | None"
+    """Each player's score against each other one, in a tournament."""
     ladder: "Table | None"
     """Ratings over all rated games: the best, the fixed opponents, the first and the last checkpoint."""
     place: str
@@ -51,34 +56,40 @@ def summarise(run: Run) -> Summary:
         return view
 
     view = wait_for(read())
+    standings = run.standings() if view.config.evaluation.round_robin else []
     return Summary(
         work=_work(view),
         evaluations_title=_BEFORE_AND_AFTER if _trains(view) else _EVALUATION,
         evaluations=_evaluations(view) if view.evaluations else None,
-        ladder=_ladder(view) if view.ratings else None,
+        standings=ladder_table(standings) if standings else None,
+        payoffs=payoff_table(standings) if standings else None,
+        ladder=_ladder(view) if view.ratings and not standings else None,
         place=str(run.place.root),
         next_commands=_next_commands(run, view),
     )
 
 
 def _work(view: RunView) -> str:
-    updates = f"update {view.update}" + (f" of {view.config.learner.iterations}" if _trains(view) else "")
-    games = f"{view.games['train']:,} training games, {view.games['eval']:,} evaluation games"
+    update = f"update {view.update}" + (f" of {view.config.learner.iterations}" if _trains(view) else "")
+    work = f"{update}, {view.games['train']:,} training games, {view.games['eval']:,} evaluation games"
+    if view.config.evaluation.round_robin:
+        work = f"{len(view.config.evaluation.opponents)} players, {view.games_of_all}"
     begun = view.status.resumed or view.status.began
     if begun is None or view.status.ended is None:
-        return f"{updates}, {games}"
+        return work
     seconds = (view.status.ended.occurred_at_ms - begun.occurred_at_ms) // 1000
     since = " since it was resumed" if view.status.resumed else ""
-    return f"{updates}, {games}, {seconds // 60}:{seconds % 60:02d} minutes{since}"
+    return f"{work}, {seconds // 60}:{seconds % 60:02d} minutes{since}"
 
 
 def _next_commands(run: Run, view: RunView) -> tuple[tuple[str, str], ...]:
     # Those that ask the archive do not take a log.
     archived, logged = run.place.data.options(), run.place.options
+    results = "payoff_matrix" if view.config.evaluation.round_robin else "win_rates"
     every = (
         ("one page of curves, ratings and games", f"unstable-stream report {run.id}{archived}"),
         ("read games", f"unstable-stream games --run {run.id} --split eval --limit 5{archived}"),
-        ("ask by SQL", f'unstable-stream sql "SELECT * FROM win_rates"{archived}'),
+        ("ask by SQL", f'unstable-stream sql "SELECT * FROM {results}"{archived}'),
         ("see the last state again", f"unstable-stream watch {run.id}{logged}"),
         ("prove that it adds up", f"unstable-stream verify {run.id}{logged}"),
     )

@@ -15,10 +15,11 @@ __all__ = ["COMMANDS", "LazyCommands"]
 COMMANDS: Final[Mapping[str, str]] = {
     "quickstart": "Train a tiny player on SimpleTak, live, and show how much it learned.",
     "train": "Train a model by self-play until its updates are done; Ctrl-C stops it, --resume goes on.",
-    "plan": "Show where each process of a run would compute on this machine, and its memory; start nothing.",
+    "plan": "Show where each process of a run would compute, and its memory; start nothing.",
     "watch": "Follow a run live: progress, throughput, win rates, ratings.",
     "fork": "Start a new run from a checkpoint of another, with other settings.",
     "eval": "Play a checkpoint or a model against opponents on fixed seeds, and show the results.",
+    "tournament": "Let every player meet every other one on fixed seeds, and show who is strongest.",
     "processors": "Shape rewards and rate models of all runs, until SIGTERM or Ctrl-C.",
     "runs": "List the runs, newest first, with the evaluated win rate of each one's latest checkpoint.",
     "games": "List games, the latest first; 'games show ID' tells one move by move.",

@@ -1,4 +1,4 @@
-"""Running to the end with the live view; shared by ``train``, ``fork`` and ``quickstart``."""
+"""Running to the end with the live view; shared by all commands that play games."""
 
 import logging
 import sys
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from unstable_stream.api.build import RunConfig
     from unstable_stream.api.run import Run
 
-__all__ = ["print_config", "run_to_end"]
+__all__ = ["print_config", "print_summary", "run_to_end"]
 
-_PIPED_WIDTH: Final = 100
+_PIPED_WIDTH: Final = 120
 
 
 def run_to_end(
@@ -25,8 +25,9 @@ def run_to_end(
     resume: bool = False,
     overrides: Sequence[str] = (),
     allow_code: Sequence[str] = (),
+    summary: bool = True,
 ) -> None:
-    """Start a run, or resume it with the last two, and print what it has come to.
+    """Start a run, or resume it with ``overrides`` and ``allow_code``; print what it has come to.
 
     Exits with status 130 if it was interrupted.
     """
@@ -42,10 +43,12 @@ def run_to_end(
             file=sys.stderr,
         )
         raise typer.Exit(130)
-    _print_summary(run)
+    if summary:
+        print_summary(run)
 
 
-def _print_summary(run: "Run") -> None:
+def print_summary(run: "Run") -> None:
+    """Print the results of a run, and the commands that ask it further."""
     from rich.console import Console
 
     from unstable_stream.api.summary import summarise
@@ -53,11 +56,17 @@ def _print_summary(run: "Run") -> None:
     summary = summarise(run)
     # Piped into a file, the tables keep their columns.
     console = Console(width=None if sys.stdout.isatty() else _PIPED_WIDTH)
-    console.print(f"\n[bold]Run {run.id} completed[/]: {summary.work}", highlight=False)
+    console.print(f"\n[bold]Run {run.id} {run.state}[/]: {summary.work}", highlight=False)
     if summary.evaluations is not None:
         title, detail = summary.evaluations_title
         console.print(f"\n[bold]{title}[/]: {detail}")
         console.print(summary.evaluations)
+    if summary.standings is not None:
+        console.print("\n[bold]Tournament[/]: each pair on the same seeds, in both seat orders")
+        console.print(summary.standings)
+    if summary.payoffs is not None:
+        console.print("\n[bold]Payoff matrix[/]: the row's mean score, 1 for a win and 1/2 for a draw")
+        console.print(summary.payoffs)
     if summary.ladder is not None:
         console.print("\n[bold]Rating ladder[/]: all rated games, by mu - 3 sigma")
         console.print(summary.ladder)

@@ -55,7 +55,7 @@ class GameStarted(Event, frozen=True, kw_only=True, tag="game-started"):
     seats: tuple[Seat, ...]
     """One per player, by seat."""
     evaluated_uid: str | None = None
-    """The checkpoint under evaluation; ``None`` in the train split."""
+    """The checkpoint under evaluation; ``None`` in the train split, and where opponents play each other."""
 
 
 class GameAbandoned(Event, frozen=True, kw_only=True, tag="game-abandoned"):
@@ -142,7 +142,7 @@ class GameOutcome(Event, frozen=True, kw_only=True, tag="game-outcome"):
     duration_ms: float = 0.0
     """Milliseconds from reset to end."""
     evaluated_uid: str | None = None
-    """The checkpoint under evaluation; ``None`` in the train split."""
+    """The checkpoint under evaluation; ``None`` in the train split, and where opponents play each other."""
     unparsed: dict[int, int] = msgspec.field(default_factory=dict)
     """By seat, its moves whose completion had no answer in the form that the template asks for. Seats whose
     completions were not judged are not in it."""

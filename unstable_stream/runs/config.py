@@ -297,6 +297,9 @@ class EvaluationConfig(_Section):
     """The same for the first and the last checkpoint; ``None``: as many as for the others."""
     seed: int | None = None
     """Decides the seeds of these games; ``None``: the run's seed. Runs with the same play the same games."""
+    round_robin: bool = False
+    """The opponents play each other instead, each pair so many games: every seed in both seat orders. For a
+    run that trains nothing; see ``unstable-stream tournament``."""
 
 
 class ModelPoolConfig(_Section):
@@ -582,6 +585,16 @@ class RunConfig(_Section):
         """The evaluation environments that apply."""
         return self.eval_envs or self.train_envs
 
+    @property
+    def round_robin_games(self) -> int:
+        """The number of all games of a round robin; 0 if this is none."""
+        evaluation = self.evaluation
+        if not evaluation.round_robin:
+            return 0
+        players = len(evaluation.opponents)
+        each = evaluation.first_last_games or evaluation.max_eval_games_per_ckpt
+        return each * players * (players - 1) // 2 * len(self.evaluated_envs)
+
     def check_trainable(self) -> None:
         """Refuse settings that may stand in a recorded run, but that no learner can train with.
 
@@ -713,6 +726,8 @@ class RunConfig(_Section):
                 "learner.gradient_checkpointing and learner.activation_checkpointing recompute the same "
                 "activations: set one of them"
             )
+        if self.evaluation.round_robin:
+            self._check_round_robin()
         _check_gpus(self.engine)
         if self.learner.parameters == "all" and isinstance(self.engine, VllmEngineConfig):
             raise ValueError(
@@ -733,6 +748,30 @@ class RunConfig(_Section):
             ranks = ", ".join(map(str, VLLM_LORA_RANKS))
             raise ValueError(f"lora.lora_rank={self.lora.lora_rank}: vLLM takes one of {ranks}")
         return self
+
+    def _check_round_robin(self) -> None:
+        if self.learner.iterations:
+            raise ValueError(
+                f"evaluation.round_robin: found learner.iterations={self.learner.iterations}, and the "
+                "checkpoints of a run do not take part: set it to 0"
+            )
+        if len(self.evaluation.opponents) < 2:
+            raise ValueError(
+                f"evaluation.round_robin: found {len(self.evaluation.opponents)} in evaluation.opponents, "
+                "expected at least two who play each other"
+            )
+        games = self.evaluation.first_last_games or self.evaluation.max_eval_games_per_ckpt
+        if games % 2:
+            raise ValueError(
+                f"evaluation.round_robin: found {games} games of each pair, expected an even number: every "
+                "seed is played in both seat orders"
+            )
+        for env in self.evaluated_envs:
+            if env.num_players != 2:
+                raise ValueError(
+                    f"evaluation.round_robin: {env.env_id} has {env.num_players} seats, expected 2: name "
+                    "other environments, on the command line with --env"
+                )
 
 
 def _check_gpus(engine: EngineConfig) -> None:

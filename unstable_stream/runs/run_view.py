@@ -167,6 +167,11 @@ class RunView:
         seconds = max(1.0, (now_ms - self._ends[0][0]) / 1000)
         return (len(self._ends) / seconds, sum(turns for _, turns in self._ends) / seconds)
 
+    @property
+    def games_of_all(self) -> str:
+        """The number of games of a round robin that are played, and of all, in words."""
+        return f"{self.games['eval']:,} of {self.config.round_robin_games:,} games"
+
     def seconds_left(self) -> float | None:
         """Return how long the remaining updates take at the pace of the latest; ``None`` before two."""
         if len(self._update_times) < 2:

@@ -124,11 +124,13 @@ def render(
     iterations = view.config.learner.iterations
     games_per_s, steps_per_s = view.rates(time.time_ns() // 1_000_000)
     head = Table.grid(padding=(0, 2))
-    head.add_row(
-        Text(f"update {view.update}/{iterations}", style="bold"),
-        ProgressBar(total=iterations, completed=view.update, width=40 if view.games["train"] else 20),
-        Text(_remaining(view, elapsed_s, stage), style="dim"),
-    )
+    if total := view.config.round_robin_games:
+        progress, bar = view.games_of_all, ProgressBar(total=total, completed=view.games["eval"], width=40)
+    else:
+        progress = f"update {view.update}/{iterations}"
+        width = 40 if view.games["train"] else 20
+        bar = ProgressBar(total=iterations, completed=view.update, width=width)
+    head.add_row(Text(progress, style="bold"), bar, Text(_remaining(view, elapsed_s, stage), style="dim"))
     body = Table.grid(padding=(0, 3))
     body.add_row(_numbers(view, games_per_s, steps_per_s), _ladder(view))
     parts: list[RenderableType] = [head, Text(), body]
@@ -214,6 +216,8 @@ def _evaluations(view: RunView) -> Table:
 
 def _remaining(view: RunView, elapsed_s: float, stage: str) -> str:
     elapsed = f"{int(elapsed_s // 60)}:{int(elapsed_s % 60):02d}"
+    if view.config.round_robin_games:
+        return elapsed if view.in_flight or view.games["eval"] else f"{elapsed}, {stage or 'starting'}"
     if view.update >= view.config.learner.iterations:
         return f"{elapsed}, last evaluation"
     if view.update == view.status.updates_before:
@@ -234,6 +238,8 @@ def _plain(view: RunView, elapsed_s: float, stage: str) -> str:
     if stage and not view.in_flight and not sum(view.games.values()):
         return f"[{int(elapsed_s):>4} s] {stage}"
     games_per_s, _ = view.rates(time.time_ns() // 1_000_000)
+    if view.config.round_robin_games:
+        return f"[{int(elapsed_s):>4} s] {view.games_of_all} ({games_per_s:.0f}/s)"
     parts = [
         f"[{int(elapsed_s):>4} s] update {view.update}/{view.config.learner.iterations}",
         f"games {view.games['train']} train {view.games['eval']} eval ({games_per_s:.0f}/s)",

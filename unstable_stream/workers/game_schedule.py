@@ -2,12 +2,14 @@
 
 In training games the newest checkpoint plays seat ``index mod players`` against an opponent from the model
 pool. In evaluation games each scheduled checkpoint plays every fixed opponent on the same odd seeds, in each
-seat in turn. So checkpoints are compared on the same games.
+seat in turn. So checkpoints are compared on the same games. In a round robin the fixed opponents play each
+other instead, each pair every seed in both seat orders.
 """
 
 import random
 from collections.abc import Iterator
-from itertools import product
+from itertools import combinations, product
+from typing import TypeAlias
 
 from unstable_stream.errors import EventError
 from unstable_stream.events import (
@@ -22,6 +24,7 @@ from unstable_stream.events import (
     Seat,
     StepsDropped,
     Trajectory,
+    checkpoint_uid,
     decode_event,
     event_id,
     game_id,
@@ -43,6 +46,9 @@ _GUESSED_STEPS_PER_GAME = 5
 _MOST_ABANDONED = 1_000
 # Of so many abandoned games it is remembered that another worker may still finish them. An outcome that comes
 # later than that is not counted: a few steps of back-pressure.
+
+_EvalKey: TypeAlias = tuple[str, int, tuple[str, ...]]
+"""Environment, seed, and the players by seat."""
 
 
 def build_pool(config: RunConfig) -> ModelPool:
@@ -83,9 +89,9 @@ class GameSchedule:
         self._checkpoints: dict[str, Checkpoint] = {}
         self._last_planned: int | None = None
         self._open_evals: list[Checkpoint] = []
-        # By checkpoint, the environment, opponent and seed of each evaluation game started; while it is not
-        # known, or not all its games are started.
-        self._evals_started: dict[str, set[tuple[str, str, int]]] = {}
+        # By checkpoint, the evaluation games started; while it is not known, or not all its games are
+        # started. Those of a round robin are the initial policy's, which plays none of them.
+        self._evals_started: dict[str, set[_EvalKey]] = {}
         self._train_games = 0
         self._steps_produced = 0
         self._steps_consumed = 0
@@ -128,6 +134,8 @@ class GameSchedule:
             return
         self._next_index[event.split] = index + 1
         uid = event.evaluated_uid
+        if self._config.evaluation.round_robin and event.split == "eval":
+            uid = checkpoint_uid(0)
         if uid is not None and (uid not in self._checkpoints or self._is_open(uid)):
             self._evals_started.setdefault(uid, set()).add(_eval_key(event))
             self._close_full_evals()
@@ -194,7 +202,7 @@ class GameSchedule:
     def _close_full_evals(self) -> None:
         for checkpoint in tuple(self._open_evals):
             started = self._evals_started.get(checkpoint.model_uid, ())
-            if len(started) >= sum(1 for _ in self._matches(checkpoint)):
+            if len(started) >= self._number_of_matches(checkpoint):
                 self._open_evals.remove(checkpoint)
                 self._evals_started.pop(checkpoint.model_uid, None)
 
@@ -291,30 +299,41 @@ class GameSchedule:
 
     def _eval_games(self, now_ms: int) -> Iterator[GameStarted]:
         index = self._next_index["eval"]
-        run_seed, seeded = self._config.seed, self._config.evaluation.seed
         for checkpoint in self._open_evals:
-            uid = checkpoint.model_uid
-            started = self._evals_started.get(uid, ())
-            for number, env, opponent in self._matches(checkpoint):
-                seed = eval_game_seed(run_seed if seeded is None else seeded, env.env_id, number)
-                if (env.env_id, opponent, seed) in started:
+            started = self._evals_started.get(checkpoint.model_uid, ())
+            evaluated = None if self._config.evaluation.round_robin else checkpoint.model_uid
+            for env, seed, players in self._matches(checkpoint):
+                if (env.env_id, seed, players) in started:
                     continue
-                mine = number % env.num_players
-                seats = tuple(
-                    self._seat(seat, uid if seat == mine else opponent, env)
-                    for seat in range(env.num_players)
-                )
-                yield self._started("eval", index, env, seed, seats, now_ms, uid)
+                seats = tuple(self._seat(seat, uid, env) for seat, uid in enumerate(players))
+                yield self._started("eval", index, env, seed, seats, now_ms, evaluated)
                 index += 1
 
-    def _matches(self, checkpoint: Checkpoint) -> Iterator[tuple[int, EnvConfig, str]]:
-        """Yield a checkpoint's evaluation games: number, environment, opponent (``None`` if played alone)."""
-        names = [opponent.name for opponent in self._config.evaluation.opponents]
+    def _matches(self, checkpoint: Checkpoint) -> Iterator[tuple[EnvConfig, int, tuple[str, ...]]]:
+        """Yield a checkpoint's evaluation games: environment, seed, and the players by seat."""
+        settings, uid = self._config.evaluation, checkpoint.model_uid
+        run_seed = self._config.seed if settings.seed is None else settings.seed
+        names = [opponent.name for opponent in settings.opponents]
         for number, env in product(
             range(self._games_per_checkpoint(checkpoint)), self._config.evaluated_envs
         ):
+            if settings.round_robin:
+                seed = eval_game_seed(run_seed, env.env_id, number // 2)
+                for first, second in combinations(names, 2):
+                    yield env, seed, (second, first) if number % 2 else (first, second)
+                continue
+            seed = eval_game_seed(run_seed, env.env_id, number)
+            mine = number % env.num_players
             for opponent in names if env.num_players > 1 else [""]:
-                yield number, env, opponent
+                yield env, seed, tuple(uid if seat == mine else opponent for seat in range(env.num_players))
+
+    def _number_of_matches(self, checkpoint: Checkpoint) -> int:
+        settings = self._config.evaluation
+        if settings.round_robin:
+            return self._config.round_robin_games
+        opponents = len(settings.opponents)
+        in_each = sum(opponents if env.num_players > 1 else 1 for env in self._config.evaluated_envs)
+        return self._games_per_checkpoint(checkpoint) * in_each
 
     def _games_per_checkpoint(self, checkpoint: Checkpoint) -> int:
         evaluation = self._config.evaluation
@@ -368,6 +387,5 @@ class GameSchedule:
         )
 
 
-def _eval_key(event: GameStarted) -> tuple[str, str, int]:
-    opponent = next((seat.model_uid for seat in event.seats if seat.model_uid != event.evaluated_uid), "")
-    return (event.env_id, opponent, event.seed)
+def _eval_key(event: GameStarted) -> _EvalKey:
+    return (event.env_id, event.seed, tuple(seat.model_uid for seat in event.seats))

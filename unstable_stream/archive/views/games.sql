@@ -7,7 +7,7 @@
 -- env_id: TextArena environment.
 -- seed: The game's seed.
 -- models: Model uids in seat order.
--- evaluated_uid: The checkpoint under evaluation; NULL in the train split.
+-- evaluated_uid: The checkpoint under evaluation; NULL in the train split, and where opponents play each other.
 -- started_at: UTC.
 -- ended_at: UTC, of the outcome or the abandonment; NULL in flight.
 -- reason: `win`, `draw`, `invalid-move`, `truncated`, or why it was abandoned.

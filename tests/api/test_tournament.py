@@ -1,0 +1,186 @@
+"""A tournament: checkpoints of several runs, the base model and scripted opponents, on equal terms."""
+
+import csv
+import io
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import unstable_stream as us
+from tests.api.test_evaluation import ENV, train
+from unstable_stream.cli import app
+from unstable_stream.errors import ConfigError, RunError
+from unstable_stream.tiny_player import tiny_player_path
+
+GAMES = 4
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[us.Run, us.Run]:
+    """Two runs of one place."""
+    data = tmp_path_factory.mktemp("data")
+    return train(data, name="first"), train(data, name="second", iterations=1)
+
+
+@pytest.fixture(scope="module")
+def played(runs: tuple[us.Run, us.Run]) -> us.Run:
+    first, _ = runs
+    players = [f"{first.id}@1", first, "second", "base", "random-legal"]
+    run = us.tournament(players, games=GAMES, data=first.place.root)
+    assert run.state == "built"
+    return run.start(live=False)
+
+
+def names(runs: tuple[us.Run, us.Run]) -> set[str]:
+    first, second = runs
+    return {f"{first.id}@1", f"{first.id}@2", f"{second.id}@1", "base", "random-legal"}
+
+
+def test_each_pair_plays_the_same_seeds_in_both_seat_orders(
+    played: us.Run, runs: tuple[us.Run, us.Run]
+) -> None:
+    assert played.state == "completed"
+    games = played.sql("SELECT seed, models FROM game_outcomes").rows()
+    seeds = {seed for seed, _ in games}
+    assert len(seeds) == GAMES // 2
+    players = names(runs)
+    expected = {(seed, a, b) for seed in seeds for a in players for b in players if a != b}
+    assert len(games) == len(expected)
+    assert {(seed, *models) for seed, models in games} == expected
+
+
+def test_its_log_adds_up_and_its_games_are_played_again_alike(played: us.Run) -> None:
+    assert played.audit().ok
+    verified = played.verify()
+    assert verified.ok
+    assert {check.name: check.compared for check in verified.checks}["games"] == 10 * GAMES
+    assert played.sql("SELECT count(*) FROM updates").rows() == [(0,)]
+
+
+def test_one_query_has_the_results_of_all_pairs(played: us.Run, runs: tuple[us.Run, us.Run]) -> None:
+    standings = played.standings()
+    assert {row.player for row in standings} == names(runs)
+    assert {row.games for row in standings} == {4 * GAMES}
+    assert sum(row.elo for row in standings) == pytest.approx(0, abs=1e-6)
+    rated = {
+        uid: (mu, sigma)
+        for uid, mu, sigma in played.sql(
+            "SELECT model_uid, mu, sigma FROM rating_ladder WHERE env_id = '*'"
+        ).rows()
+    }
+    assert {row.player: (row.mu, row.sigma) for row in standings} == rated
+    queried = played.sql(
+        "SELECT model_uid, opponent_uid, (wins + draws / 2) / games AS score FROM payoff_matrix"
+    ).rows()
+    assert {(row.player, other): score for row in standings for other, score in row.against.items()} == {
+        (player, other): pytest.approx(score) for player, other, score in queried
+    }
+
+
+def test_the_base_model_plays_itself_evenly(runs: tuple[us.Run, us.Run]) -> None:
+    # Both seat orders of a seed are sampled alike, so that two equal players mirror each other.
+    first, second = runs
+    run = us.tournament([f"{first.id}@0", f"{second.id}@0"], games=6, data=first.place.root).start(live=False)
+    assert [row.score for row in run.standings()] == [0.5, 0.5]
+
+
+def test_the_same_seed_plays_the_seeds_of_an_evaluation(played: us.Run, runs: tuple[us.Run, us.Run]) -> None:
+    run = us.evaluation(runs[0], "random-legal", games=GAMES // 2).start(live=False)
+    question = "SELECT DISTINCT seed FROM game_outcomes ORDER BY seed"
+    assert run.sql(question).rows() == played.sql(question).rows()
+
+
+def test_without_a_checkpoint_the_model_is_named(tmp_path: Path) -> None:
+    players = ["base", "random-legal", "perfect"]
+    short = ["sampling.max_tokens=2"]
+    run = us.tournament(players, games=2, model="tiny-player", envs=[ENV], data=tmp_path, overrides=short)
+    run.start(live=False)
+    assert [row.games for row in run.standings()] == [4, 4, 4]
+    assert run.audit().ok
+
+
+@pytest.mark.parametrize(
+    ("players", "settings", "error", "words"),
+    [
+        ([], {}, ConfigError, "a tournament of 0: expected at least two players"),
+        ("first", {}, ConfigError, "a tournament of 1: expected at least two players"),
+        (["first", "nothing@2"], {}, RunError, "no run 'nothing'"),
+        (["first", "second@9"], {}, RunError, "no checkpoint of update 9; it has those of 0, 1"),
+        (["first", "random-legl"], {}, RunError, "player 'random-legl': no run .* opponents: random-legal"),
+        (["first@2", "first"], {}, ConfigError, "@2 is named twice"),
+        (["first", "base"], {"games": 3}, ConfigError, "games=3: expected an even number"),
+        (
+            ["first", "base"],
+            {"model": "other"},
+            ConfigError,
+            "different base models: .*, .* other",
+        ),
+        (["base", "random-legal"], {}, ConfigError, "no checkpoint of a run plays: name the base model"),
+        (["first", "no.module:player"], {}, ConfigError, "cannot import no"),
+    ],
+)
+def test_a_mistake_is_told_in_one_line_before_anything_is_written(
+    runs: tuple[us.Run, us.Run], players: object, settings: dict[str, Any], error: type[Exception], words: str
+) -> None:
+    data = runs[0].place.root
+    before = len(us.list_runs(data))
+    with pytest.raises(error, match=words) as raised:
+        us.tournament(players, data=data, **settings)
+    assert "\n" not in str(raised.value)
+    assert len(us.list_runs(data)) == before
+
+
+def test_runs_of_different_base_models_are_both_named(runs: tuple[us.Run, us.Run], tmp_path: Path) -> None:
+    copied = shutil.copytree(tiny_player_path(), tmp_path / "copied")
+    data = runs[0].place.root
+    other = us.build(model=str(copied), train_envs=[ENV], backend="inline", data=data, iterations=0)
+    other.start(live=False)
+    with pytest.raises(ConfigError, match="different base models") as raised:
+        us.tournament([runs[0], other])
+    for part in (f"{runs[0].id}@2 is tiny-player", f"{other.id}@0 is {copied}", "leave one out"):
+        assert part in str(raised.value)
+
+
+def test_the_command_shows_a_ladder_and_the_payoffs(runs: tuple[us.Run, us.Run]) -> None:
+    options = ["--data", str(runs[0].place.root)]
+    done = CliRunner().invoke(app, ["tournament", "first", "second", "base", "--games", "2", "-q", *options])
+    assert done.exit_code == 0, done.output
+    assert "3 players, 6 of 6 games" in done.output
+    assert "95 % interval" in done.output
+    assert "Payoff matrix" in done.output
+    newest = us.list_runs(runs[0].place.root)[0]
+    assert newest.name == "tournament"
+    shown = CliRunner().invoke(app, ["tournament", "--show", newest.run_id, *options])
+    assert shown.output == done.output
+    standings = us.open_run(newest.run_id, runs[0].place.root).standings()
+    as_json = CliRunner().invoke(app, ["tournament", "--show", newest.run_id, "--json", *options])
+    rows = json.loads(as_json.stdout)
+    assert [(row["player"], row["elo"], row["against"]) for row in rows] == [
+        (row.player, row.elo, row.against) for row in standings
+    ]
+    as_csv = CliRunner().invoke(app, ["tournament", "--show", newest.run_id, "--csv", *options])
+    read = list(csv.DictReader(io.StringIO(as_csv.stdout)))
+    assert [row["player"] for row in read] == [row.player for row in standings]
+
+
+def test_the_command_refuses_to_show_and_to_play() -> None:
+    done = CliRunner().invoke(app, ["tournament", "first", "second", "--show", "third"])
+    assert done.exit_code == 2
+    assert "plays nothing" in done.output
+
+
+def test_a_tournament_that_was_stopped_goes_on(runs: tuple[us.Run, us.Run]) -> None:
+    run = us.tournament([*runs, "base", "random-legal"], games=40)
+    run.start(block=False, live=False)
+    run.stop()
+    assert run.state == "stopped"
+    games = sum(row.games for row in run.standings()) // 2
+    assert games < 6 * 40
+    run.resume(live=False)
+    assert run.state == "completed"
+    assert [row.games for row in run.standings()] == [3 * 40] * 4
+    assert run.audit().ok

@@ -1,0 +1,136 @@
+"""Bradley-Terry strengths: known numbers, what must hold for any results, and slow versions of the fit."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from unstable_stream.model_pool.bradley_terry import ELO, bradley_terry
+
+Wins = list[list[float]]
+
+
+@st.composite
+def results(draw: st.DrawFn) -> Wins:
+    """Wins among two to five players, draws as halves; some never met."""
+    players = draw(st.integers(2, 5))
+    halves = st.integers(0, 20).map(lambda number: number / 2)
+    return [[draw(halves) if a != b else 0.0 for b in range(players)] for a in range(players)]
+
+
+def elos(wins: Wins, prior: float = 1.0) -> list[float]:
+    return [strength.elo for strength in bradley_terry(wins, prior=prior)]
+
+
+def test_three_wins_to_one_by_hand() -> None:
+    winner, loser = bradley_terry([[0, 3], [1, 0]], prior=0.0)
+    assert winner.elo - loser.elo == pytest.approx(400 * math.log10(3)) == pytest.approx(190.85, abs=0.01)
+    assert winner.elo == -loser.elo
+    # The information about the distance is 4 games of p (1 - p) = 3/16; the distance to the mean is half.
+    half = 1.959964 * math.sqrt(4 / 3) / 2 * ELO
+    assert winner.high - winner.elo == pytest.approx(half) == pytest.approx(winner.elo - winner.low)
+
+
+def test_ten_wins_to_one_are_400_points() -> None:
+    stronger, weaker = elos([[0, 10], [1, 0]], prior=0.0)
+    assert stronger - weaker == pytest.approx(400)
+
+
+def test_cyclic_results_are_equal() -> None:
+    cycle: Wins = [[0, 3, 0], [0, 0, 3], [3, 0, 0]]
+    assert elos(cycle, prior=0.0) == pytest.approx([0, 0, 0])
+    assert elos(cycle) == pytest.approx([0, 0, 0])
+
+
+def test_draws_are_half_a_win_for_each() -> None:
+    assert elos([[0, 2.5], [2.5, 0]], prior=0.0) == pytest.approx([0, 0])
+
+
+def test_three_players_on_a_line_add_up() -> None:
+    # a and c never met: each is 3 to 1 away from b.
+    a, b, c = elos([[0, 3, 0], [1, 0, 3], [0, 1, 0]], prior=0.0)
+    assert [a - b, b - c] == pytest.approx([400 * math.log10(3)] * 2)
+
+
+@pytest.mark.parametrize("wins", [[[0, 5], [0, 0]], [[0, 1, 0], [1, 0, 0], [0, 0, 0]]])
+def test_the_prior_keeps_the_undefeated_and_the_unknown_finite(wins: Wins) -> None:
+    with pytest.raises(ValueError, match="prior has to be above 0"):
+        bradley_terry(wins, prior=0.0)
+    for strength in bradley_terry(wins):
+        assert abs(strength.elo) < 1000
+        assert strength.low < strength.elo < strength.high < math.inf
+
+
+def test_many_games_without_a_loss_are_fitted() -> None:
+    stronger, weaker = bradley_terry([[0, 1_000_000], [0, 0]])
+    assert 800 < stronger.elo - weaker.elo < 5000
+
+
+def test_nobody_and_one_alone() -> None:
+    assert bradley_terry([]) == []
+    assert elos([[0]]) == [0]
+
+
+def test_ten_times_the_games_are_a_narrower_interval() -> None:
+    few, many = bradley_terry([[0, 3], [2, 0]])[0], bradley_terry([[0, 30], [20, 0]])[0]
+    assert many.high - many.low < (few.high - few.low) / 2
+
+
+@given(results(), st.permutations(range(5)))
+def test_permuting_the_players_permutes_the_strengths(wins: Wins, order: list[int]) -> None:
+    order = [player for player in order if player < len(wins)]
+    shuffled = [[wins[a][b] for b in order] for a in order]
+    plain = bradley_terry(wins)
+    for place, strength in zip(order, bradley_terry(shuffled), strict=True):
+        assert strength.elo == pytest.approx(plain[place].elo, abs=1e-5)
+        assert strength.low == pytest.approx(plain[place].low, abs=1e-5)
+
+
+@given(results(), st.integers(0, 4), st.integers(0, 4))
+def test_one_more_win_never_lowers_the_winner(wins: Wins, winner: int, loser: int) -> None:
+    winner, loser = winner % len(wins), loser % len(wins)
+    if winner == loser:
+        return
+    before = elos(wins)
+    wins[winner][loser] += 1
+    after = elos(wins)
+    assert after[winner] >= before[winner] - 1e-6
+    assert after[loser] <= before[loser] + 1e-6
+
+
+@given(results())
+def test_the_mean_is_zero(wins: Wins) -> None:
+    assert sum(elos(wins)) == pytest.approx(0, abs=1e-6)
+
+
+@given(results())
+def test_it_is_what_hunters_mm_algorithm_finds(wins: Wins) -> None:
+    # Equation 3 of Hunter (2004); the prior is one drawn game with a player whose strength stays 1.
+    players = range(len(wins))
+    strength = [1.0 for _ in players]
+    for _ in range(20_000):
+        before = list(strength)
+        for a in players:
+            won = sum(wins[a]) + 0.5
+            met = [(wins[a][b] + wins[b][a]) / (strength[a] + strength[b]) for b in players if b != a]
+            strength[a] = won / (sum(met) + 1 / (strength[a] + 1.0))
+        if max(abs(new / old - 1) for new, old in zip(strength, before, strict=True)) < 1e-12:
+            break
+    logs = [math.log(each) for each in strength]
+    mean = sum(logs) / len(logs)
+    assert elos(wins) == pytest.approx([(each - mean) * ELO for each in logs], abs=1e-4)
+
+
+def test_it_is_what_gradient_ascent_finds() -> None:
+    wins: Wins = [[0, 4.5, 2, 6], [1.5, 0, 3, 0], [4, 1, 0, 2], [0, 0, 3, 0]]
+    at = [0.0] * 4
+    for _ in range(20_000):
+        for a in range(4):
+            slope = 0.5 - 1 / (1 + math.exp(-at[a]))
+            for b in range(4):
+                p = 1 / (1 + math.exp(at[b] - at[a]))
+                slope += wins[a][b] * (1 - p) - wins[b][a] * p
+            at[a] += 0.02 * slope
+    mean = sum(at) / 4
+    assert elos(wins) == pytest.approx([(each - mean) * ELO for each in at], abs=1e-6)

@@ -1,0 +1,56 @@
+"""The standings of a tournament, folded from outcomes and ratings."""
+
+import pytest
+
+from tests.model_pool.outcomes import RUN, make_outcome
+from unstable_stream.events import OVERALL, Rating, event_id
+from unstable_stream.model_pool.standings import Standings
+
+
+def rating(uid: str, games: int, mu: float, env_id: str = OVERALL) -> Rating:
+    return Rating(
+        event_id=event_id(RUN, "rating", str(games), env_id, uid),
+        run_id=RUN,
+        occurred_at_ms=games,
+        env_id=env_id,
+        model_uid=uid,
+        mu=mu,
+        sigma=1.0,
+        games=games,
+        game_id="",
+    )
+
+
+def test_a_ladder_by_hand() -> None:
+    standings = Standings()
+    games = [
+        make_outcome(0, {0: ("a", 1), 1: ("b", -1)}, split="eval"),
+        make_outcome(1, {0: ("b", -1), 1: ("a", 1)}, split="eval", invalid_seat=0),
+        make_outcome(2, {0: ("a", 0), 1: ("b", 0)}, split="eval"),
+        make_outcome(3, {0: ("b", 1), 1: ("a", -1)}, split="eval", invalid_seat=1),
+        make_outcome(4, {0: ("c", 1), 1: ("b", -1)}, split="eval"),
+        make_outcome(0, {0: ("a", -1), 1: ("b", 1)}),  # of training: does not count
+        make_outcome(5, {0: ("a", 1), 1: ("a", -1)}, split="eval"),  # nor does oneself
+    ]
+    for event in (*games, *games, rating("a", 4, 27.0), rating("a", 3, 9.0), rating("a", 9, 1.0, "Env-v0")):
+        standings.apply(event)
+    first, second, third = sorted(standings.ladder(), key=lambda row: row.player)
+    assert (first.games, first.wins, first.draws, first.losses) == (4, 2, 1, 1)
+    assert (first.wins_by_invalid, first.losses_by_invalid) == (1, 1)
+    assert (first.score, first.mu, first.sigma) == (0.625, 27.0, 1.0)
+    assert (second.games, second.wins, second.draws, second.losses) == (5, 1, 1, 3)
+    assert second.against == {"a": 0.375, "c": 0.0}
+    assert (third.score, third.mu, third.against) == (1.0, None, {"b": 1.0})
+    assert [row.rank for row in standings.ladder()] == [1, 2, 3]
+    assert sum(row.elo for row in standings.ladder()) == pytest.approx(0)
+
+
+def test_in_a_game_of_three_each_pair_of_seats_counts() -> None:
+    standings = Standings()
+    standings.apply(make_outcome(0, {0: ("a", 1), 1: ("b", 0), 2: ("b", -1)}, split="eval"))
+    first, last = standings.ladder()
+    assert (first.player, first.wins, first.games, last.losses) == ("a", 2, 2, 2)
+
+
+def test_without_a_game_nobody_stands() -> None:
+    assert Standings().ladder() == []

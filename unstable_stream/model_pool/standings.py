@@ -1,0 +1,140 @@
+"""The standings of a tournament: a fold of evaluation games, and strengths refit over all of them."""
+
+from dataclasses import dataclass, field
+
+from unstable_stream.events import OVERALL, Event, GameOutcome, Rating
+from unstable_stream.events.id_sets import IndexSet
+from unstable_stream.model_pool.bradley_terry import bradley_terry
+
+__all__ = ["PairResult", "Standing", "Standings"]
+
+
+@dataclass(slots=True)
+class PairResult:
+    """One player's games against another one, or against all."""
+
+    wins: int = 0
+    draws: int = 0
+    losses: int = 0
+    wins_by_invalid: int = 0
+    """Of the wins, those by the other's invalid move."""
+    losses_by_invalid: int = 0
+    """Of the losses, those by an invalid move of its own."""
+
+    @property
+    def games(self) -> int:
+        """The number of all games."""
+        return self.wins + self.draws + self.losses
+
+    @property
+    def score(self) -> float:
+        """The mean over games of 1 for a win, 0.5 for a draw and 0 for a loss; 0.5 without games."""
+        return (self.wins + self.draws / 2) / self.games if self.games else 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """One player's row of the ladder."""
+
+    rank: int
+    """1 is best, by ``elo``."""
+    player: str
+    games: int
+    score: float
+    """The mean of 1 for a win, 0.5 for a draw, 0 for a loss."""
+    wins: int
+    draws: int
+    losses: int
+    wins_by_invalid: int
+    """Of the wins, those by the opponent's invalid move."""
+    losses_by_invalid: int
+    """Of the losses, those by an invalid move of its own."""
+    elo: float
+    """Bradley-Terry strength over all games, in Elo points; the mean of the players is 0."""
+    elo_low: float
+    """Lower bound of its 95 % interval."""
+    elo_high: float
+    mu: float | None
+    """Skill over all games by the run's rating system; ``None``: not rated yet."""
+    sigma: float | None
+    against: dict[str, float] = field(default_factory=dict)
+    """Score against each opponent met, in the order of the ladder."""
+
+
+class Standings:
+    """The fold. Pass it the events of one run, in any topic order; only evaluation games count.
+
+    In games of more than two seats each pair of seats counts; a model against itself does not.
+    """
+
+    def __init__(self) -> None:
+        self.pairs: dict[tuple[str, str], PairResult] = {}
+        """By player and opponent; both orders are there."""
+        self._seen = IndexSet()
+        self._ratings: dict[str, Rating] = {}
+
+    def apply(self, event: Event) -> None:
+        """Fold one event; games seen before change nothing."""
+        if isinstance(event, Rating) and event.env_id == OVERALL:
+            known = self._ratings.get(event.model_uid)
+            if known is None or event.games > known.games:
+                self._ratings[event.model_uid] = event
+        elif isinstance(event, GameOutcome) and event.split == "eval" and self._seen.add(event.game_index):
+            for mine in event.seats:
+                for other in event.seats:
+                    if mine.model_uid == other.model_uid:
+                        continue
+                    result = self.pairs.setdefault((mine.model_uid, other.model_uid), PairResult())
+                    if mine.rank < other.rank:
+                        result.wins += 1
+                        result.wins_by_invalid += event.invalid_seat == other.seat
+                    elif mine.rank > other.rank:
+                        result.losses += 1
+                        result.losses_by_invalid += event.invalid_seat == mine.seat
+                    else:
+                        result.draws += 1
+
+    def ladder(self) -> list[Standing]:
+        """Return everybody who played, the strongest first."""
+        players = sorted({player for player, _ in self.pairs})
+        none = PairResult()
+        results = [[self.pairs.get((a, b), none) for b in players] for a in players]
+        strengths = bradley_terry([[each.wins + each.draws / 2 for each in row] for row in results])
+        best_first = sorted(range(len(players)), key=lambda place: (-strengths[place].elo, players[place]))
+        rows = []
+        for rank, place in enumerate(best_first, 1):
+            total = _total(results[place])
+            rating = self._ratings.get(players[place])
+            rows.append(
+                Standing(
+                    rank=rank,
+                    player=players[place],
+                    games=total.games,
+                    score=total.score,
+                    wins=total.wins,
+                    draws=total.draws,
+                    losses=total.losses,
+                    wins_by_invalid=total.wins_by_invalid,
+                    losses_by_invalid=total.losses_by_invalid,
+                    elo=strengths[place].elo,
+                    elo_low=strengths[place].low,
+                    elo_high=strengths[place].high,
+                    mu=rating.mu if rating is not None else None,
+                    sigma=rating.sigma if rating is not None else None,
+                    against={
+                        players[other]: results[place][other].score
+                        for other in best_first
+                        if results[place][other].games
+                    },
+                )
+            )
+        return rows
+
+
+def _total(results: list[PairResult]) -> PairResult:
+    return PairResult(
+        *(
+            sum(getattr(result, name) for result in results)
+            for name in ("wins", "draws", "losses", "wins_by_invalid", "losses_by_invalid")
+        )
+    )
