@@ -26,7 +26,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from unstable_stream.errors import LearnerError
+from unstable_stream.errors import ConfigError, LearnerError
 from unstable_stream.events import DroppedStep, LearnerUpdate, Step
 from unstable_stream.events.id_sets import DIGEST_BYTES, digest
 from unstable_stream.events.used_ids import UsedIds
@@ -34,7 +34,7 @@ from unstable_stream.extensions import KINDS, Reference, Spec, build
 from unstable_stream.extensions.build import refuse
 from unstable_stream.seeds import split_mix, split_mix_array
 
-__all__ = ["Batch", "Ranking", "StepBuffer", "build_ranking"]
+__all__ = ["Batch", "Prioritised", "Ranking", "StepBuffer", "build_ranking"]
 
 Ranking: TypeAlias = Callable[[Step, int, int], float]
 """A user's own strategy: a function from ``(step, update, seed)`` to a rank. A batch takes the lowest ranks;
@@ -61,11 +61,53 @@ _COLUMNS: Final = np.dtype(
 
 
 @dataclass(frozen=True, slots=True)
+class Prioritised:
+    """Draw steps with a large reward, good or bad, more often: without replacement, by weights.
+
+    The weight of a step is ``(|reward| + floor) ** exponent``, the proportional priority of Schaul et al.,
+    "Prioritized Experience Replay", arXiv:1511.05952, section 3.3, with the reward after the step
+    transformations in place of the error of a critic. A batch holds the steps with the smallest
+    ``-log(u) / weight``, ``u`` being the step's hash as a uniform number: a weighted draw without replacement
+    (Efraimidis and Spirakis, "Weighted random sampling with a reservoir", Information Processing Letters 97,
+    2006). At overflow the largest are dropped.
+
+    No importance weights correct for the choice: a step is trained on at most once, and those that are seldom
+    drawn grow stale. So the gradient is that of a distribution with more decisive turns.
+
+    Args:
+        exponent: 0: uniform; 1: in proportion.
+        floor: added to every absolute reward, so that a reward of 0 can be drawn.
+
+    Raises:
+        ConfigError: the exponent is negative, or the floor is not positive.
+    """
+
+    exponent: float = 0.6
+    floor: float = 0.01
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.exponent < math.inf and 0 < self.floor < math.inf):
+            raise ConfigError(
+                f"prioritised(exponent={self.exponent}, floor={self.floor}): expected an exponent of 0 or "
+                "more and a floor above 0"
+            )
+
+    def keys(self, steps: Sequence[Step], priorities: "_Words") -> "NDArray[np.float64]":
+        """Return the keys of steps with these uniform 64-bit priorities; the smallest are drawn."""
+        rewards = np.fromiter((step.reward for step in steps), dtype=np.float64, count=len(steps))
+        weights = (np.abs(rewards) + self.floor) ** self.exponent
+        # The upper 53 bits and a half: never 0 and never 1.
+        uniform = ((priorities >> np.uint64(11)) + 0.5) * 2.0**-53
+        keys: NDArray[np.float64] = -np.log(uniform) / weights
+        return keys
+
+
+@dataclass(frozen=True, slots=True)
 class Batch:
     """The steps that an update trains on, and those dropped since the batch before."""
 
     steps: tuple[Step, ...]
-    """The steps in batch order: by draw priority (``random``) or oldest first (``fifo``)."""
+    """The steps in batch order: by draw priority (``random``, ``prioritised``) or oldest first (``fifo``)."""
     dropped: tuple[DroppedStep, ...]
     """Overflow and stale steps, by reason, then id."""
 
@@ -76,9 +118,11 @@ class StepBuffer:
     Args:
         max_buffer_size: the most steps kept; steps beyond it are dropped as ``overflow``.
         strategy: ``random``: overflow is a uniform reservoir and batches are uniform draws; ``fifo``: batches
-            take the oldest steps by (policy version, game index, seat, turn, id) and overflow drops them; or
-            a reference to an extension, a :data:`Ranking`.
-        seed: together with the update number and the step ids, it decides every choice of ``random``.
+            take the oldest steps by (policy version, game index, seat, turn, id) and overflow drops them;
+            ``prioritised``: steps with a large reward are drawn more often (:class:`Prioritised`); or a
+            reference to an extension, a :data:`Ranking`.
+        seed: together with the update number and the step ids, it decides every choice of ``random`` and
+            ``prioritised``.
         max_staleness: the most policy versions between a step and fully on-policy training, in which update
             ``u`` trains on version ``u - 1``; ``None``: no limit.
         by_game: whether outcomes will be told (:meth:`finish_game`), so that memory does not grow with the
@@ -255,11 +299,15 @@ class StepBuffer:
 
     def _first(self, count: int, stream: int) -> _Mask:
         """Return the slots of the first ``count`` steps, in order; ``stream`` selects the priorities of
-        ``random``.
+        ``random`` and ``prioritised``.
         """
         rows = self._columns[: len(self._steps)]
         if self._ranking is not None:
-            ranks = self._ranks(self._ranking, stream)
+            if isinstance(self._ranking, Prioritised):
+                priorities = _priorities(rows["hi"], rows["lo"], self._seed, stream)
+                ranks = self._ranking.keys(self._steps, priorities)
+            else:
+                ranks = self._ranks(self._ranking, stream)
             return _lowest([-ranks if stream == _OVERFLOW_STREAM else ranks, rows["hi"], rows["lo"]], count)
         if self._uniform:
             priority = _priorities(rows["hi"], rows["lo"], self._seed, stream)
@@ -311,19 +359,21 @@ class StepBuffer:
             self._columns = grown
 
 
-def build_ranking(strategy: Spec, where: str = "buffer.strategy") -> Ranking | None:
-    """Return the user's own strategy; ``None`` for a built-in one.
+def build_ranking(strategy: Spec, where: str = "buffer.strategy") -> Ranking | Prioritised | None:
+    """Return the user's own strategy, or ``prioritised``; ``None`` for the other built-in ones.
 
     Raises:
         ConfigError: it is no function ``(step, update, seed)`` and has no method ``rank``.
     """
     kind = KINDS["buffer_strategy"]
     reference = Reference.parse(strategy, where)
-    if reference.target in kind.built_in:
+    if reference.target in kind.built_in and reference.target != "prioritised":
         if reference.arguments:
             raise refuse(kind, reference, where, f"takes no arguments {sorted(reference.arguments)}")
         return None
     found = build(kind, strategy, where)
+    if isinstance(found, Prioritised):
+        return found
     ranking: Ranking = getattr(found, "rank", found)
     try:
         inspect.signature(ranking).bind(None, 1, 0)

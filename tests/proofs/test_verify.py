@@ -508,7 +508,7 @@ async def test_several_processes_find_the_same(recorded: Path, tmp_path: Path) -
 
 @settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    strategy=st.sampled_from(["random", "fifo"]),
+    strategy=st.sampled_from(["random", "fifo", "prioritised", "prioritised(exponent=2.0)"]),
     staleness=st.none() | st.integers(0, 2),
     size=st.integers(40, 60),  # at least the steps that may be pending, twice a batch
     batch=st.integers(1, 20),

@@ -140,7 +140,7 @@ class StepBuffer(_Part):
                 as configured by default.
             step_reward_transformation: likewise.
             sampling_reward_transformation: likewise.
-            buffer_strategy: ``random``, ``fifo``, or an extension.
+            buffer_strategy: ``random``, ``fifo``, ``prioritised``, or an extension.
             max_staleness: steps sampled more than this many updates ago are dropped; ``None``: never.
             tracker: gives the run its name.
         """

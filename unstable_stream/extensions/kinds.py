@@ -128,7 +128,8 @@ KINDS: Final[Mapping[str, Kind]] = {
             "buffer.strategy",
             "rank(step: Step, update: int, seed: int) -> float, lowest first",
             "buffer_strategy.py",
-            dict.fromkeys(("random", "fifo"), "unstable_stream.buffer:StepBuffer"),
+            dict.fromkeys(("random", "fifo"), "unstable_stream.buffer:StepBuffer")
+            | {"prioritised": "unstable_stream.buffer:Prioritised"},
         ),
         Kind(
             "template",

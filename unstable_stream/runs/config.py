@@ -360,7 +360,8 @@ class BufferConfig(_Section):
     max_buffer_size: PositiveInt | None = None
     """The most steps kept; ``None``: four batches."""
     strategy: Choice = "random"
-    """``random``, ``fifo``, or an extension."""
+    """``random``, ``fifo``, ``prioritised`` (steps with a large reward more often; takes ``exponent`` and
+    ``floor``), or an extension."""
     max_staleness: int | None = Field(None, ge=0)
     """Steps sampled more than this many policy versions ago are dropped; ``None``: never."""
 
