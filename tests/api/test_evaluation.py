@@ -86,6 +86,13 @@ def test_the_same_seed_plays_the_same_games(trained: us.Run) -> None:
     assert us.list_runs(data)[0].name == "eval-trained"
 
 
+def test_a_policy_that_votes_is_recorded_and_verified_like_any_other(trained: us.Run) -> None:
+    run = us.evaluation(trained, "random-legal", games=4, votes=5).start(live=False)
+    assert run.config.evaluation.votes == 5
+    assert run.audit().ok
+    assert run.verify().ok
+
+
 def test_a_checkpoint_of_another_run_is_trained_against(trained: us.Run, tmp_path: Path) -> None:
     checkpoint = trained.checkpoints().dicts()[-1]
     old = {"name": "old", "kind": "adapter", "path": checkpoint["path"]}

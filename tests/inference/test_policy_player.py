@@ -115,6 +115,40 @@ async def test_records_exactly_what_was_sampled(tokenizer: FileTokenizer) -> Non
     assert (request.sampling, request.adapter, request.seed) == (sampling, adapter, 77)
 
 
+@dataclass
+class Answers(ScriptedEngine):
+    """Gives the answers in turn."""
+
+    answers: list[str] = field(default_factory=list)
+
+    async def generate(self, request: GenerationRequest) -> Completion:
+        self.requests.append(request)
+        return _answer(self.answers[len(self.requests) - 1])
+
+
+@pytest.mark.parametrize(
+    ("answers", "played"),
+    [
+        (["take [4]", "[2]", "X [2]", "[4]", "O [2]"], "[2]"),
+        (["[4]", "[2]", "X [2]", "take [4]"], "[4]"),  # as many: the first given
+        (["<eos>", "<eos>", "[2]"], "[2]"),  # an answer without a move has no vote
+        (["<eos>", "<eos>"], "<eos>"),
+    ],
+)
+async def test_the_action_of_most_answers_is_played(
+    tokenizer: FileTokenizer, answers: list[str], played: str
+) -> None:
+    engine = Answers(_answer("[4]"), answers=answers)
+    move = await PolicyPlayer(engine, tokenizer, Plain(), votes=len(answers)).move(_turn("X"))
+    assert move.sampled is not None
+    assert move.action == played.replace("<eos>", "")
+    # What is recorded is the first answer with that action, and the first answer has the turn's own seed.
+    first = next(answer for answer in answers if answer.split()[-1] == played)
+    assert move.sampled.completion_token_ids == _ids(first)
+    assert engine.requests[0].seed == 77
+    assert len({request.seed for request in engine.requests}) == len(answers)
+
+
 async def test_chat_templates_wrap_the_message(tokenizer: FileTokenizer) -> None:
     """A template marked ``chat`` is the user's message in the tokenizer's own template."""
     assert "<user>" in CHAT_TEMPLATE

@@ -1,6 +1,7 @@
 """What the terminal shows of a run: the same opponents in the same place, and at once what died."""
 
 import asyncio
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from tests.proofs.test_audit import history
-from tests.workers.test_game_schedule import config
+from tests.workers.test_game_schedule import config, round_robin
 from unstable_stream.events import GameOutcome, GameStarted, LearnerUpdate
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.topics import load_topics
@@ -52,6 +53,21 @@ def test_the_time_left_is_told_by_the_pace_of_updates_and_not_of_loading() -> No
     assert view.seconds_left() is None
     view.apply(msgspec.structs.replace(first, update=3, occurred_at_ms=620_000))
     assert view.seconds_left() == 10.0 * (CONFIG.learner.iterations - 3)
+
+
+def test_of_a_tournament_the_games_that_are_left_are_told() -> None:
+    settings = round_robin("a", "b", games=100)
+    view = RunView(RUN, settings)
+    for number in range(10):
+        game = msgspec.structs.replace(evaluated(number, "b", 0, 1.0), evaluated_uid=None)
+        view.apply(msgspec.structs.replace(game, occurred_at_ms=time.time_ns() // 1_000_000))
+    assert "10 of 100 games" in _plain(view, 12, "")
+    console = Console(width=100)
+    with console.capture() as shown:
+        console.print(render(view, 12))
+    assert "10 of 100 games" in shown.get()
+    assert "left" in shown.get()
+    assert "update" not in shown.get()
 
 
 def test_until_the_first_game_the_line_says_what_is_waited_for() -> None:

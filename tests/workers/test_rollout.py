@@ -113,6 +113,25 @@ async def test_a_finished_game_is_there_whole(log: LocalLog) -> None:
         assert trajectory.turns[0].policy_version == 0
 
 
+@pytest.mark.parametrize(
+    ("split", "evaluated", "answers"),
+    [
+        ("eval", checkpoint_uid(0), 5),
+        ("eval", "another", 1),  # the opponent does not vote
+        ("eval", None, 5),  # of a round robin
+        ("train", None, 1),
+    ],
+)
+async def test_only_who_is_evaluated_votes(
+    log: LocalLog, split: str, evaluated: str | None, answers: int
+) -> None:
+    settings = parse_config(config().model_dump(mode="json"), ["evaluation.votes=5"])
+    game = msgspec.structs.replace(started(0), split=split, evaluated_uid=evaluated)
+    engine = PretendEngine()
+    assert await worker(log, engine, settings).play([game], ADAPTERS) == 1
+    assert engine.asked == answers  # the first move is invalid and ends the game
+
+
 async def test_a_game_its_engine_refuses_is_given_up_with_the_reason(log: LocalLog) -> None:
     engine = PretendEngine(error=EngineError("prompt of 900 tokens, context of 512"))
     assert await worker(log, engine).play([started(0)], ADAPTERS) == 0

@@ -35,6 +35,7 @@ def evaluation(
     games: int = 100,
     envs: object = None,
     seed: int = 0,
+    votes: int = 1,
     data: Path | str | None = None,
     log: str | None = None,
     backend: "Backend | None" = "inline",
@@ -51,6 +52,7 @@ def evaluation(
         envs: the environments, as in :func:`build`; ``None``: those of the run's evaluation. A model needs
             some.
         seed: the same seed plays the same games, whatever the policy.
+        votes: the policy answers each turn so often, and plays the action of most answers.
         data: the data directory.
         log: the event log; ``None``: ``local``.
         backend: as in :func:`build`.
@@ -77,6 +79,7 @@ def evaluation(
         "name": f"eval-{found[1].name if found else model.rstrip('/').rpartition('/')[2]}",
         "evaluation": {"opponents": met, "max_eval_games_per_ckpt": games, "first_last_games": games},
         "evaluation.seed": seed,
+        "evaluation.votes": votes,
         "collector.num_eval_workers": _IN_FLIGHT,
         "learner.iterations": found[0].update if found else 0,
         "log": place.log,

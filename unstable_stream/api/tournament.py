@@ -36,6 +36,7 @@ def tournament(
     envs: object = None,
     model: str | None = None,
     seed: int = 0,
+    votes: int = 1,
     data: Path | str | None = None,
     log: str | None = None,
     backend: "Backend | None" = "inline",
@@ -53,6 +54,7 @@ def tournament(
             checkpoint's run.
         model: the base model, where no checkpoint plays.
         seed: the same seed plays the same positions, whoever the players are.
+        votes: every policy answers each turn so often, and plays the action of most answers.
         data: the data directory.
         log: the event log; ``None``: ``local``.
         backend: as in :func:`build`.
@@ -89,6 +91,7 @@ def tournament(
             "first_last_games": games,
         },
         "evaluation.seed": seed,
+        "evaluation.votes": votes,
         "collector.num_eval_workers": _IN_FLIGHT,
         "learner.iterations": 0,
         "model_pool.rating_system": "trueskill",

@@ -31,6 +31,9 @@ def _eval(
         help="Environment; repeat it for several.  [default: those of the run's evaluation]",
     ),
     seed: int = typer.Option(0, "--seed", help="The same seed plays the same games, whatever the policy."),
+    votes: int = typer.Option(
+        1, "--votes", min=1, help="Answers of the policy to each turn; it plays the action of most of them."
+    ),
     backend: str = typer.Option("inline", "--backend", help="ray, or inline: in this process."),
     overrides: SetOption = None,
     quiet: bool = typer.Option(False, "--quiet", "-q", help="No live view."),
@@ -53,6 +56,7 @@ def _eval(
         games=games,
         envs=[environment(env) for env in envs] if envs else None,
         seed=seed,
+        votes=votes,
         data=data,
         log=log,
         overrides=[f"backend={backend}", *(overrides or [])],

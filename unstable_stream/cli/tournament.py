@@ -38,6 +38,9 @@ def _tournament(
     show: str | None = typer.Option(
         None, "--show", metavar="RUN", help="Play nothing: show this tournament again, also while it plays."
     ),
+    votes: int = typer.Option(
+        1, "--votes", min=1, help="Answers of every policy to each turn; it plays the action of most of them."
+    ),
     backend: str = typer.Option("inline", "--backend", help="ray, or inline: in this process."),
     overrides: SetOption = None,
     quiet: bool = typer.Option(False, "--quiet", "-q", help="No live view."),
@@ -73,6 +76,7 @@ def _tournament(
             envs=[environment(env) for env in envs] if envs else None,
             model=model,
             seed=seed,
+            votes=votes,
             data=data,
             log=log,
             overrides=[f"backend={backend}", *(overrides or [])],

@@ -1,10 +1,21 @@
 """Play a seat with a language model: our own policy, or a fixed one behind a chat endpoint."""
 
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
 from typing import Protocol
 
 from unstable_stream.games.players import Move, SampledTokens, TurnContext
-from unstable_stream.inference.engine import Adapter, ChatEngine, Engine, GenerationRequest, SamplingSettings
+from unstable_stream.inference.engine import (
+    Adapter,
+    ChatEngine,
+    Completion,
+    Engine,
+    GenerationRequest,
+    SamplingSettings,
+)
 from unstable_stream.inference.tokenizer import Tokenizer
+from unstable_stream.seeds import derive_seed
 
 __all__ = ["ChatPlayer", "PolicyPlayer", "Template"]
 
@@ -36,6 +47,7 @@ class PolicyPlayer:
         adapter: Adapter | None = None,
         policy_version: int | None = None,
         max_model_len: int | None = None,
+        votes: int = 1,
     ) -> None:
         """Bind a seat to a policy.
 
@@ -47,6 +59,8 @@ class PolicyPlayer:
             adapter: The checkpoint that plays; ``None``: the base model.
             policy_version: Recorded with every move.
             max_model_len: The engine's context, if it was set below the model's own.
+            votes: Answers to each turn. The action of most of them is played, and the first answer with it
+                is recorded: self-consistency of Wang et al., 2023 (arXiv:2203.11171).
         """
         self._engine = engine
         self._tokenizer = tokenizer
@@ -54,6 +68,7 @@ class PolicyPlayer:
         self._sampling = sampling or SamplingSettings()
         self._adapter = adapter
         self._policy_version = policy_version
+        self._votes = votes
         limits = [limit for limit in (max_model_len, tokenizer.context_tokens) if limit is not None]
         self._context = min(limits, default=None)
 
@@ -74,11 +89,11 @@ class PolicyPlayer:
             # The end is kept: there stand the latest events and the place where the answer begins.
             prompt_ids = prompt_ids[-room:]
             prompt = self._tokenizer.decode(prompt_ids, skip_special=False)
-        completion = await self._engine.generate(
-            GenerationRequest(prompt_ids, self._sampling, adapter=self._adapter, seed=turn.seed)
-        )
-        text = self._tokenizer.decode(completion.token_ids)
-        action, feedback = self._template.extract(text)
+        completions = await self._answers(prompt_ids, turn.seed)
+        texts = [self._tokenizer.decode(completion.token_ids) for completion in completions]
+        found = [self._template.extract(text) for text in texts]
+        elected = _elected(found)
+        completion, text, (action, feedback) = completions[elected], texts[elected], found[elected]
         # Engines give log-probabilities of greedy moves at temperature 1, without top-p.
         greedy = self._sampling.temperature == 0
         return Move(
@@ -97,11 +112,33 @@ class PolicyPlayer:
             ),
         )
 
+    async def _answers(self, prompt_ids: Sequence[int], seed: int) -> list[Completion]:
+        """Return an answer for each vote; the first has the turn's own seed."""
+        seeds = [seed, *(derive_seed(seed, "vote", number) for number in range(1, self._votes))]
+        requests = [
+            GenerationRequest(prompt_ids, self._sampling, adapter=self._adapter, seed=each) for each in seeds
+        ]
+        if len(requests) == 1:
+            return [await self._engine.generate(requests[0])]
+        return await asyncio.gather(*map(self._engine.generate, requests))
+
     def _prompt_room(self) -> int | None:
         """Tokens a prompt may have: what the completion leaves, but never less than half of the context."""
         if self._context is None:
             return None
         return max(self._context - self._sampling.max_tokens, (self._context + 1) // 2)
+
+
+def _elected(answers: Sequence[tuple[str, dict[str, bool]]]) -> int:
+    """Return the place of the first answer with the action of most; of equally many, the first given.
+
+    Answers without the form that the template asks for vote only if all are without it.
+    """
+    formed = [at for at, (_, feedback) in enumerate(answers) if feedback.get("correct_answer_format", True)]
+    places = formed or range(len(answers))
+    votes = Counter(answers[at][0] for at in places)  # in the order of the first answer with each action
+    action = max(votes, key=lambda each: votes[each])
+    return next(at for at in places if answers[at][0] == action)
 
 
 class ChatPlayer:

@@ -297,6 +297,9 @@ class EvaluationConfig(_Section):
     """The same for the first and the last checkpoint; ``None``: as many as for the others."""
     seed: int | None = None
     """Decides the seeds of these games; ``None``: the run's seed. Runs with the same play the same games."""
+    votes: PositiveInt = 1
+    """The policy under evaluation answers each turn so often, and plays the action of most answers. In a
+    round robin all policies do."""
     round_robin: bool = False
     """The opponents play each other instead, each pair so many games: every seed in both seat orders. For a
     run that trains nothing; see ``unstable-stream tournament``."""

@@ -7,7 +7,7 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.panel import Panel
 from rich.progress_bar import ProgressBar
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from unstable_stream.collapse import advice
@@ -173,7 +173,8 @@ def _numbers(view: RunView, games_per_s: float, steps_per_s: float) -> Table:
 
 
 def _ladder(view: RunView) -> Table:
-    table = Table("rating ladder", "mu", "sigma", "games", box=None, header_style="dim", padding=(0, 1))
+    models = Column("rating ladder", overflow="fold")  # the end of a name says which checkpoint it is
+    table = Table(models, "mu", "sigma", "games", box=None, header_style="dim", padding=(0, 1))
     for rating in view.ladder()[:_LADDER_ROWS]:
         newest = view.iteration_of(rating.model_uid) == view.update
         table.add_row(
@@ -216,8 +217,12 @@ def _evaluations(view: RunView) -> Table:
 
 def _remaining(view: RunView, elapsed_s: float, stage: str) -> str:
     elapsed = f"{int(elapsed_s // 60)}:{int(elapsed_s % 60):02d}"
-    if view.config.round_robin_games:
-        return elapsed if view.in_flight or view.games["eval"] else f"{elapsed}, {stage or 'starting'}"
+    if total := view.config.round_robin_games:
+        games_per_s, _ = view.rates(time.time_ns() // 1_000_000)
+        if not games_per_s:
+            return elapsed if view.in_flight else f"{elapsed}, {stage or 'starting'}"
+        seconds = int((total - view.games["eval"]) / games_per_s)
+        return f"{elapsed}, about {seconds // 60}:{seconds % 60:02d} left"
     if view.update >= view.config.learner.iterations:
         return f"{elapsed}, last evaluation"
     if view.update == view.status.updates_before:

@@ -107,7 +107,7 @@ class RolloutWorker:
 
     async def _play(self, game: GameStarted, adapters: Mapping[str, Adapter]) -> PlayedGame:
         settings = self._config.collector
-        players = {seat.seat: self._player(seat, game.env_id, adapters) for seat in game.seats}
+        players = {seat.seat: self._player(seat, game, adapters) for seat in game.seats}
         return await play_game(
             game,
             players,
@@ -116,10 +116,10 @@ class RolloutWorker:
             invalid_moves_allowed=settings.invalid_moves_allowed,
         )
 
-    def _player(self, seat: Seat, env_id: str, adapters: Mapping[str, Adapter]) -> Player:
+    def _player(self, seat: Seat, game: GameStarted, adapters: Mapping[str, Adapter]) -> Player:
         if seat.kind == "scripted":
             opponent = self._opponents.get(seat.model_uid)
-            return scripted_player(opponent.scripted if opponent else seat.model_uid, env_id)
+            return scripted_player(opponent.scripted if opponent else seat.model_uid, game.env_id)
         template = get_template(seat.template or "default")
         if seat.kind == "openai":
             opponent = self._opponents[seat.model_uid]
@@ -133,6 +133,7 @@ class RolloutWorker:
             adapter=adapters.get(seat.model_uid),
             policy_version=seat.policy_version,
             max_model_len=self._config.engine.max_model_len,
+            votes=self._config.evaluation.votes if _is_evaluated(seat, game) else 1,
         )
 
     def _chat_engine(self, opponent: OpponentConfig) -> OpenAIEngine:
@@ -143,6 +144,11 @@ class RolloutWorker:
             )
             self._chat_engines[opponent.name] = engine
         return engine
+
+
+def _is_evaluated(seat: Seat, game: GameStarted) -> bool:
+    """In a round robin nobody is singled out: all are evaluated."""
+    return game.split == "eval" and game.evaluated_uid in (None, seat.model_uid)
 
 
 class _Publisher:
