@@ -118,7 +118,8 @@ def test_a_wandb_project_is_a_tracker_of_the_run() -> None:
         (lambda parts: getattr(parts.collector.collect, "remote")(384), "write .collect(…), without ray.get"),  # noqa: B009
         (lambda parts: getattr(parts.learner.train, "remote")(200), "write .train(…)"),  # noqa: B009
         (lambda parts: parts.step_buffer.size(), "run.audit().steps.pending"),
-        (lambda parts: parts.step_buffer.get_batch.remote(8), "FROM update_steps"),
+        (lambda parts: parts.step_buffer.get_batch.remote(8), "FROM training_batches"),
+        (lambda parts: parts.step_buffer.write_training_data_to_file([]), "run.export_batches(directory)"),
         (lambda parts: parts.model_pool.add_checkpoint("a/path", 3), "initial_lora_path"),
         (lambda parts: us.TerminalInterface(tracker=parts.tracker), "TerminalInterface(run)"),
         (lambda parts: Parts(ckpt_root="somewhere"), "data directory"),

@@ -1,5 +1,6 @@
 """A run as Parquet files: every row and value, readable by others, and never half an export."""
 
+import csv
 import json
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from tests.archive.history import made_up_run, stored
 from unstable_stream.archive import SCHEMA_VERSION, ArchiveWriter, open_archive, query
+from unstable_stream.archive.batches import export_batches
 from unstable_stream.archive.export import MANIFEST, default_tables, export_run
 from unstable_stream.errors import ArchiveError, RunError
 
@@ -137,3 +139,43 @@ def test_the_archive_of_an_older_version(archive: Path, tmp_path: Path) -> None:
     manifest = export_run(old, "run-a", tmp_path / "out")
     assert (manifest.schema_version, manifest.log_ids) == (1, [])
     assert manifest.tables["events"].rows == len(made_up_run())
+
+
+def test_batches_are_files_of_the_documented_names(archive: Path, tmp_path: Path) -> None:
+    files = export_batches(archive, "run-a", tmp_path / "csv")
+    expected = query(archive, "SELECT * FROM training_batches WHERE run_id = 'run-a'").dicts()
+    updates = sorted({row["update"] for row in expected})
+    assert [file.name for file in files] == [f"train_data_step_{update}.csv" for update in updates]
+    with files[1].open(newline="") as opened:
+        rows = list(csv.DictReader(opened))
+    wanted = sorted(
+        (row for row in expected if row["update"] == updates[1]), key=lambda row: row["batch_position"]
+    )
+    assert {"pid", "obs", "act", "reward", "env_id", "step_info"} <= rows[0].keys()
+    assert [(row["step_id"], row["obs"], row["act"], float(row["reward"])) for row in rows] == [
+        (row["step_id"], row["obs"], row["act"], row["reward"]) for row in wanted
+    ]
+    (trained,) = query(
+        archive, "SELECT count(*) FROM update_steps WHERE run_id = 'run-a' AND fate = 'trained'"
+    ).rows
+    assert len(expected) == trained[0]
+    assert all(row["obs"] and row["act"] for row in expected)
+
+    parquet = export_batches(archive, "run-a", tmp_path / "parquet", "parquet")
+    assert sum(pq.read_table(file).num_rows for file in parquet) == len(expected)
+    assert pq.read_table(parquet[1]).column("step_id").to_pylist() == [row["step_id"] for row in wanted]
+
+
+def test_batches_replace_nothing_unless_told(archive: Path, tmp_path: Path) -> None:
+    first = export_batches(archive, "run-a", tmp_path)[0]
+    whole = first.read_bytes()
+    first.write_text("mine")
+    with pytest.raises(
+        ArchiveError, match=r"has train_data_step_1\.csv already; replace such files with --force"
+    ):
+        export_batches(archive, "run-a", tmp_path)
+    assert first.read_text() == "mine"
+    export_batches(archive, "run-a", tmp_path, force=True)
+    assert first.read_bytes() == whole
+    with pytest.raises(ArchiveError, match="expected one of csv, parquet"):
+        export_batches(archive, "run-a", tmp_path, "xlsx")  # type: ignore[arg-type]

@@ -327,6 +327,14 @@ def test_export_tells_what_it_wrote(data: Path, tmp_path: Path) -> None:
     assert "in this archive" in str(_error("export", "run-z", "-o", str(out / "z"), "--data", str(data)))
 
 
+def test_export_writes_the_batches_of_updates(data: Path, tmp_path: Path) -> None:
+    out = tmp_path / "batches"
+    call = ["export", "run-b", "-o", str(out), "--data", str(data), "--batches"]
+    assert _call(*call, "csv").stderr.startswith("2 batches in ")
+    assert sorted(path.name for path in out.iterdir()) == ["train_data_step_1.csv", "train_data_step_2.csv"]
+    assert "expected one of csv, parquet" in str(_error(*call, "xlsx"))
+
+
 def test_a_rebuilt_archive_keeps_the_old_one(tmp_path: Path) -> None:
     async def publish() -> None:
         log = LocalLog.open(tmp_path / "log.sqlite", synchronous="NORMAL")

@@ -1,6 +1,7 @@
 """Questions to the archive: SQL, its reference, exports and reports."""
 
 from unstable_stream.archive import StreamedResult, query, stream
+from unstable_stream.archive.batches import BatchFormat, export_batches
 from unstable_stream.archive.examples import EXAMPLES
 from unstable_stream.archive.export import Manifest, export_run
 from unstable_stream.archive.reference import Relation, relations
@@ -8,9 +9,11 @@ from unstable_stream.views.report import find_runs, write_report
 
 __all__ = [
     "EXAMPLES",
+    "BatchFormat",
     "Manifest",
     "Relation",
     "StreamedResult",
+    "export_batches",
     "export_run",
     "find_runs",
     "query",

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from unstable_stream.api.replaying import Replay
     from unstable_stream.api.what_if import Source
     from unstable_stream.api.why import Why
+    from unstable_stream.archive.batches import BatchFormat
     from unstable_stream.archive.export import Manifest
     from unstable_stream.extensions import Spec
     from unstable_stream.hindsight.rating_set import Rerated
@@ -582,6 +583,22 @@ class Run:
         from unstable_stream.archive.export import export_run
 
         return export_run(self._place.archive, self._id, directory, tables=tables, force=force)
+
+    def export_batches(
+        self, directory: Path | str, file_format: "BatchFormat" = "csv", *, force: bool = False
+    ) -> list[Path]:
+        """Write the batch of each update to a file, ``train_data_step_N.csv``, and return the files.
+
+        The columns are those of the view ``training_batches``.
+
+        Args:
+            directory: where the files go.
+            file_format: ``csv`` or ``parquet``.
+            force: replace files that are there.
+        """
+        from unstable_stream.archive.batches import export_batches
+
+        return export_batches(self._place.archive, self._id, directory, file_format, force=force)
 
 
 def open_run(run: str, data: Path | str | None = None, log: str | None = None) -> Run:

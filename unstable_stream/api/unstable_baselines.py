@@ -114,7 +114,8 @@ class StepBuffer(_Part):
 
     _ELSEWHERE: Mapping[str, str] = {
         "add_trajectory": "trajectories come from the log; play games with Collector.collect",
-        "get_batch": "the learner draws batches, each is recorded; ask run.sql('FROM update_steps')",
+        "get_batch": "the learner draws batches, each is recorded; ask run.sql('FROM training_batches')",
+        "write_training_data_to_file": "call run.export_batches(directory), at any time",
         "size": "ask run.audit().steps.pending",
         "clear": "steps on the log are not deleted; give max_staleness to drop old ones",
         "stop": "call run.stop()",

@@ -23,7 +23,15 @@ from unstable_stream.errors import ArchiveError
 from unstable_stream.events.run_ids import pick_run
 from unstable_stream.version import __version__
 
-__all__ = ["MANIFEST", "ExportedTable", "Manifest", "default_tables", "export_run"]
+__all__ = [
+    "MANIFEST",
+    "ExportedTable",
+    "Manifest",
+    "default_tables",
+    "export_run",
+    "find_exported_run",
+    "written_beside",
+]
 
 MANIFEST: Final = "manifest.json"
 _FORMAT: Final = "unstable-stream export"
@@ -89,7 +97,7 @@ def export_run(
     target = Path(directory).absolute()
     names = _known(tables or default_tables())
     replaced = _replaced(target, force)
-    with _written_beside(target) as partial:
+    with written_beside(target) as partial:
         with open_archive(archive, timeout_s=timeout_s) as connection:
             manifest = _write(connection, run, names, partial)
         for name in replaced:
@@ -123,7 +131,8 @@ def _replaced(target: Path, force: bool) -> list[str]:
 
 
 @contextmanager
-def _written_beside(target: Path) -> Iterator[Path]:
+def written_beside(target: Path) -> Iterator[Path]:
+    """Give a new directory beside ``target`` to write to; it is removed, and failures name ``target``."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         partial = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
@@ -138,7 +147,7 @@ def _written_beside(target: Path) -> Iterator[Path]:
 def _write(
     connection: duckdb.DuckDBPyConnection, run: str, names: Sequence[str], directory: Path
 ) -> Manifest:
-    run_id, run_name = _find(connection, run)
+    run_id, run_name = find_exported_run(connection, run)
     connection.execute("SET VARIABLE run = ?", [run_id])
     exported = {}
     for name in names:
@@ -166,7 +175,8 @@ def _write(
     return manifest
 
 
-def _find(connection: duckdb.DuckDBPyConnection, run: str) -> tuple[str, str | None]:
+def find_exported_run(connection: duckdb.DuckDBPyConnection, run: str) -> tuple[str, str | None]:
+    """Return id and name of the run with this id, or beginning of an id; raises :class:`RunError`."""
     names = dict(connection.execute("SELECT run_id, name FROM runs").fetchall())
     run_id = pick_run(run, names, "this archive")
     return run_id, names[run_id]

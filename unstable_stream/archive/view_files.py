@@ -22,6 +22,7 @@ _VIEW_ORDER: Final = (
     "staleness",
     "importance_ratios",
     "update_provenance",
+    "training_batches",
     "throughput",
     "ledger",
     "dead_letter_counts",

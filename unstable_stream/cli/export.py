@@ -1,6 +1,7 @@
 """``unstable-stream export``: take a run along as Parquet files."""
 
 from pathlib import Path
+from typing import cast
 
 import typer
 
@@ -21,6 +22,12 @@ def _export(
     tables: str = typer.Option(
         "", "--tables", metavar="NAMES", help="Tables or views, comma between; all tables by default."
     ),
+    batches: str = typer.Option(
+        "",
+        "--batches",
+        metavar="FORMAT",
+        help="Instead of tables, the batch of each update: train_data_step_N.csv, or .parquet.",
+    ),
     force: bool = typer.Option(False, "--force", help="Replace an export that is there already."),
     data: DataOption = DEFAULT_DATA_DIR,
 ) -> None:
@@ -29,13 +36,25 @@ def _export(
     Example: unstable-stream export RUN -o run-parquet
 
     Example: unstable-stream export RUN -o curves --tables learning_curve,payoff_matrix
+
+    Example: unstable-stream export RUN -o batches --batches csv
     """
     from rich.console import Console
 
-    from unstable_stream.api.archived import export_run
+    from unstable_stream.api.archived import BatchFormat, export_batches, export_run
     from unstable_stream.api.place import Place
 
     console = Console(stderr=True, highlight=False)
+    if batches and tables:
+        raise typer.BadParameter("--batches and --tables exclude each other", param_hint="--batches")
+    if batches:
+        with console.status("exporting"):
+            written = export_batches(
+                Place.at(data).archive, run, out, cast(BatchFormat, batches), force=force
+            )
+        told = f"{len(written):,} batches in {out}"
+        console.print(told, soft_wrap=True, markup=False)
+        return
     names = [name.strip() for name in tables.split(",") if name.strip()]
     with console.status("exporting"):
         manifest = export_run(Place.at(data).archive, run, out, tables=names, force=force)
