@@ -51,6 +51,22 @@ def test_batching_does_not_change_the_content(tmp_path: Path) -> None:
     assert len(whole["events"]) == len(records)
 
 
+def test_little_is_left_for_each_opening_to_replay(tmp_path: Path) -> None:
+    """Every batch and every reader opens the file, and replays what stands in its write-ahead log."""
+    path, most = tmp_path / "archive.duckdb", 0
+    log = path.with_suffix(".duckdb.wal")
+    written = 0
+    with ArchiveWriter(path) as writer:
+        for number in range(60):
+            events = stored(made_up_run(f"run-{number}"))
+            moved = [dataclasses.replace(each, offset=each.offset + 1000 * number) for each in events]
+            writer.store(writer.prepare(moved))
+            written += sum(len(each.value) for each in moved)
+            most = max(most, log.stat().st_size if log.exists() else 0)
+    assert written > 8e6
+    assert 0 < most < 4e6
+
+
 def test_redelivered_positions_are_skipped_also_after_reopening(tmp_path: Path) -> None:
     records = stored(made_up_run())
     once = _archive(tmp_path / "once.duckdb", [records])
