@@ -121,6 +121,7 @@ def test_a_wandb_project_is_a_tracker_of_the_run() -> None:
         (lambda parts: parts.step_buffer.get_batch.remote(8), "FROM training_batches"),
         (lambda parts: parts.step_buffer.write_training_data_to_file([]), "run.export_batches(directory)"),
         (lambda parts: parts.model_pool.add_checkpoint("a/path", 3), "initial_lora_path"),
+        (lambda parts: parts.tracker.log_model_pool({}, {}, {}), "run.metrics('model-pool/')"),
         (lambda parts: us.TerminalInterface(tracker=parts.tracker), "TerminalInterface(run)"),
         (lambda parts: Parts(ckpt_root="somewhere"), "data directory"),
         (

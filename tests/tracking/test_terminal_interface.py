@@ -10,10 +10,11 @@ import pytest
 from rich.console import Console
 
 from tests.proofs.test_audit import history
+from tests.reward_transformations.trajectories import make_trajectory, make_turn
 from tests.workers.test_game_schedule import config, round_robin
-from unstable_stream.events import GameOutcome, GameStarted, LearnerUpdate
+from unstable_stream.events import OVERALL, GameOutcome, GameStarted, LearnerUpdate, Metrics, decode_event
 from unstable_stream.log.local.log import LocalLog
-from unstable_stream.log.topics import load_topics
+from unstable_stream.log.topics import TOPICS_DIR, load_topics
 from unstable_stream.runs.run_view import RunView
 from unstable_stream.tracking.terminal_interface import Stage, _plain, render, watch_run
 
@@ -75,6 +76,44 @@ def test_until_the_first_game_the_line_says_what_is_waited_for() -> None:
     assert _plain(view, 12.3, "loading the model: engine") == "[  12 s] loading the model: engine"
     view.apply(next(event for event in history() if isinstance(event, GameStarted)))
     assert "update 0/" in _plain(view, 14, "loading the model: engine")
+
+
+def pool_metrics(at_ms: int, values: dict[str, float]) -> Metrics:
+    return Metrics(
+        event_id=f"pool-{at_ms}", run_id=RUN, occurred_at_ms=at_ms, source="model-pool", values=values
+    )
+
+
+def test_format_matches_and_exploration_are_shown() -> None:
+    view = RunView(RUN, CONFIG)
+    turns = [
+        make_turn(0),
+        make_turn(1),
+        make_turn(2, format_feedback={"correct_answer_format": False}),
+        make_turn(3, valid=False),
+    ]
+    view.apply(make_trajectory(run_id=RUN, turns=turns))
+    view.apply(make_trajectory(1, run_id=RUN, turns=turns[2:], split="eval"))
+    newest = {
+        "model-pool/A/matches/random-legal": 30.0,
+        "model-pool/B/matches/random-legal": 12.0,
+        "model-pool/novelty/random-legal": 0.25,
+        "model-pool/A/coverage": 1000.0,
+        "model-pool/B/coverage": 234.0,
+    }
+    view.apply(pool_metrics(2, newest))
+    view.apply(pool_metrics(1, {}))  # an older one, read later
+    rating = decode_event((TOPICS_DIR / "golden" / "rating.v1.json").read_bytes())
+    view.apply(msgspec.structs.replace(rating, run_id=RUN, env_id=OVERALL, model_uid="random-legal", games=7))
+    console = Console(width=120)
+    with console.capture() as shown:
+        console.print(render(view, 3.0))
+    words = shown.get().replace("│", " ").split()
+    told = " ".join(words)
+    assert "format 75%, legal 75%" in told
+    assert "exploration 1,234 sequences of moves" in told
+    after = words.index("random-legal")
+    assert words[after + 3 : after + 6] == ["7", "42", "25%"]
 
 
 @dataclass

@@ -93,7 +93,7 @@ class Tracker(_Part):
         "add_eval_episode": "evaluation games are on the log; ask run.metrics('evaluation-')",
         "log_inference": "engines publish their own metrics; ask run.metrics('inference/')",
         "log_learner": "each update is on the log; ask run.metrics('learner/')",
-        "log_model_pool": "ratings are on the log; ask run.sql('FROM rating_ladder')",
+        "log_model_pool": "ask run.metrics('model-pool/') or run.sql('FROM rating_ladder')",
         "get_interface_info": "the live view reads the log; call run.watch()",
     }
 

@@ -24,6 +24,7 @@ from unstable_stream.runs.history import RunStatus
 __all__ = ["RunView", "Score"]
 
 _RECENT_GAMES = 256
+_RECENT_TURNS = 512
 _RECENT_UPDATES = 20
 _RATE_WINDOW_MS = 20_000
 
@@ -88,6 +89,10 @@ class RunView:
     ratings: dict[str, Rating] = field(default_factory=dict)
     """The overall rating of each model."""
     engine: dict[str, float] = field(default_factory=dict)
+    recent_turns: deque[tuple[bool, bool]] = field(default_factory=lambda: deque(maxlen=_RECENT_TURNS))
+    """For the latest turns that are trained on: whether the answer had the template's form, and was legal."""
+    pool: dict[str, float] = field(default_factory=dict)
+    """The newest metrics of the model pool."""
     checkpoints: int = 0
     warnings: dict[str, CollapseWarning] = field(default_factory=dict)
     """Signs of a collapse, by event id."""
@@ -97,6 +102,7 @@ class RunView:
     _update_times: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=_RECENT_UPDATES))
     _iterations: dict[str, int] = field(default_factory=dict)
     _ended: set[str] = field(default_factory=set)
+    _pool_at_ms: int = 0
 
     def __post_init__(self) -> None:
         self.status = RunStatus(self.run_id)
@@ -118,6 +124,11 @@ class RunView:
             self.abandoned += 1
         elif isinstance(event, Trajectory):
             self.lengths.extend(len(turn.completion_token_ids) // 4 for turn in event.turns)
+            if event.split == "train" and event.trained:
+                self.recent_turns.extend(
+                    (turn.format_feedback.get("correct_answer_format", False), turn.valid)
+                    for turn in event.turns
+                )
         elif isinstance(event, LearnerUpdate):
             if event.update > self.update:
                 self.update = event.update
@@ -131,6 +142,9 @@ class RunView:
         elif isinstance(event, Rating):
             if event.env_id == OVERALL:
                 self.ratings[event.model_uid] = event
+        elif isinstance(event, Metrics) and event.source == "model-pool":
+            if event.occurred_at_ms >= self._pool_at_ms:
+                self.pool, self._pool_at_ms = event.values, event.occurred_at_ms
         elif isinstance(event, Metrics):
             self.engine.update({k: v for k, v in event.values.items() if k.startswith("inference/")})
 
@@ -192,6 +206,18 @@ class RunView:
         """Return the newest evaluated iteration against an opponent and its result so far."""
         iteration = max(i for i, env, name in self.evaluations if (env, name) == (env_id, opponent))
         return iteration, self.evaluations[iteration, env_id, opponent]
+
+    def matches(self, model_uid: str) -> int:
+        """Return how many training games have met a model, in all environments."""
+        return int(sum(n for name, n in self.pool.items() if name.endswith(f"/matches/{model_uid}")))
+
+    def novelty(self, model_uid: str) -> float | None:
+        """Return the share of new sequences of moves in a model's latest games; ``None``: not in the pool."""
+        return self.pool.get(f"model-pool/novelty/{model_uid}")
+
+    def coverage(self) -> int:
+        """Return the distinct sequences of moves in the latest training games of all environments."""
+        return int(sum(n for name, n in self.pool.items() if name.endswith("/coverage")))
 
     def iteration_of(self, model_uid: str) -> int | None:
         """Return the iteration of a checkpoint; ``None`` for fixed opponents."""

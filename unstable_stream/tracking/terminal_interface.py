@@ -161,6 +161,11 @@ def _numbers(view: RunView, games_per_s: float, steps_per_s: float) -> Table:
         won = sum(won for won, _ in view.recent) / len(view.recent)
         invalid = sum(invalid for _, invalid in view.recent) / len(view.recent)
         table.add_row(f"last {len(view.recent)} vs others", f"won {won:.0%}, invalid {invalid:.0%}")
+    if view.recent_turns:
+        well, legal = (sum(each) / len(view.recent_turns) for each in zip(*view.recent_turns, strict=True))
+        table.add_row(f"last {len(view.recent_turns)} turns", f"format {well:.0%}, legal {legal:.0%}")
+    if coverage := view.coverage():
+        table.add_row("exploration", f"{coverage:,} sequences of moves")
     if view.last_update is not None:
         metrics = view.last_update.metrics
         table.add_row("loss", f"{view.last_update.loss:.4f}")
@@ -174,17 +179,22 @@ def _numbers(view: RunView, games_per_s: float, steps_per_s: float) -> Table:
 
 def _ladder(view: RunView) -> Table:
     models = Column("rating ladder", overflow="fold")  # the end of a name says which checkpoint it is
-    table = Table(models, "mu", "sigma", "games", box=None, header_style="dim", padding=(0, 1))
+    # How often the model was met in training, and how many of the sequences of moves were new then.
+    of_pool = ("met", "new") if view.pool else ()
+    table = Table(models, "mu", "sigma", "games", *of_pool, box=None, header_style="dim", padding=(0, 1))
     for rating in view.ladder()[:_LADDER_ROWS]:
         newest = view.iteration_of(rating.model_uid) == view.update
+        novelty = view.novelty(rating.model_uid)
+        met = ("", "") if novelty is None else (f"{view.matches(rating.model_uid):,}", f"{novelty:.0%}")
         table.add_row(
             Text(rating.model_uid, style="bold" if newest else ""),
             f"{rating.mu:.1f}",
             f"{rating.sigma:.1f}",
             f"{rating.games:,}",
+            *(met if of_pool else ()),
         )
     if not view.ratings:
-        table.add_row(Text("no rated game yet", style="dim"), "", "", "")
+        table.add_row(Text("no rated game yet", style="dim"))
     return table
 
 
