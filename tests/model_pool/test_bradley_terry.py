@@ -1,6 +1,8 @@
 """Bradley-Terry strengths: known numbers, what must hold for any results, and slow versions of the fit."""
 
+import itertools
 import math
+import random
 
 import pytest
 from hypothesis import given
@@ -75,6 +77,23 @@ def test_nobody_and_one_alone() -> None:
 def test_ten_times_the_games_are_a_narrower_interval() -> None:
     few, many = bradley_terry([[0, 3], [2, 0]])[0], bradley_terry([[0, 30], [20, 0]])[0]
     assert many.high - many.low < (few.high - few.low) / 2
+
+
+def test_the_interval_holds_the_truth_in_19_of_20_tournaments() -> None:
+    rng = random.Random(4)
+    truth = [0.5, 0.1, -0.6]
+    held = 0
+    for _ in range(400):
+        wins = [[0.0] * 3 for _ in truth]
+        for a, b in itertools.combinations(range(3), 2):
+            for _ in range(60):
+                won = rng.random() < 1 / (1 + math.exp(truth[b] - truth[a]))
+                wins[a if won else b][b if won else a] += 1
+        held += sum(
+            found.low <= ELO * true <= found.high
+            for found, true in zip(bradley_terry(wins), truth, strict=True)
+        )
+    assert 0.93 < held / 1200 < 0.97
 
 
 @given(results(), st.permutations(range(5)))
