@@ -181,7 +181,16 @@ def test_learning_rate_schedule() -> None:
     assert LrSchedule().factor(10**6) == 1.0
     warm = LrSchedule(warmup=4)
     assert [warm.factor(update) for update in (1, 2, 4, 5)] == [0.25, 0.5, 1.0, 1.0]
-    for wrong in ({"type": "cosine"}, {"type": "linear"}, {"final_fraction": 2.0}, {"warm": 1}):
+    cosine = LrSchedule.from_settings({"type": "cosine", "final_fraction": 0.2, "total": 101})
+    assert [cosine.factor(update) for update in (1, 51, 101, 500)] == pytest.approx([1.0, 0.6, 0.2, 0.2])
+    assert cosine.factor(26) == pytest.approx(0.6 + 0.4 * math.cos(math.pi / 4))
+    for wrong in (
+        {"type": "cosine"},
+        {"type": "step"},
+        {"type": "linear"},
+        {"final_fraction": 2.0},
+        {"warm": 1},
+    ):
         with pytest.raises(LearnerError, match="lr_schedule"):
             LrSchedule.from_settings(wrong)
 

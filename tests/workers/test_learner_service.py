@@ -33,6 +33,7 @@ from unstable_stream.events import (
     trajectory_id,
 )
 from unstable_stream.inference.base_model import resolve_model
+from unstable_stream.learners import StandardLearner
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.port import Record
 from unstable_stream.log.reading import read_to_end
@@ -715,3 +716,15 @@ async def test_offsets_of_another_log_are_not_trusted(tmp_path: Path, log: Local
     beyond = {name: offset + 1000 for name, offset in progress.positions.items()}
     assert not await msgspec.structs.replace(progress, positions=beyond).fits(log)
     assert read_progress(newest, "a fork", 2) is None
+
+
+def test_the_schedule_of_the_learning_rate_is_the_configured_one(tmp_path: Path) -> None:
+    def factors(**learner: Any) -> list[float]:
+        learner_of = service(tmp_path, config(iterations=5, **learner))._learner
+        assert isinstance(learner_of, StandardLearner)
+        return [learner_of.lr_schedule.factor(update) for update in (1, 3, 5)]
+
+    assert factors() == [1.0, 1.0, 1.0]
+    assert factors(lr_final_fraction=0.5) == pytest.approx([1.0, 0.75, 0.5])
+    falling = factors(lr_final_fraction=0.0, lr_schedule="cosine", lr_warmup_updates=2)
+    assert falling == pytest.approx([0.5, 0.5, 0.0])

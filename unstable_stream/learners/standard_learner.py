@@ -141,8 +141,8 @@ class StandardLearner(Generic[SampleT, BatchT]):
         max_micro_batch_tokens: the most tokens of a micro-batch, including padding. ``None``: 4,096 on a GPU
             and 1,024 on a CPU, which is as fast there and takes a quarter of the memory for activations.
         learning_rate: the peak learning rate of AdamW.
-        lr_schedule: ``{"type": "constant" | "linear", "final_fraction": …, "total": updates, "warmup":
-            updates}``.
+        lr_schedule: ``{"type": "constant" | "linear" | "cosine", "final_fraction": …, "total": updates,
+            "warmup": updates}``.
         grad_clip: upper bound of the gradient's global L2 norm in each optimizer step.
         optimizer_steps_per_update: the batch is shuffled and split into this many optimizer steps.
         parameters: ``lora``: those of an adapter; ``all``: those of the model, full fine-tuning.

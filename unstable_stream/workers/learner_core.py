@@ -40,8 +40,9 @@ def build_learner(
         mini_batch_size=settings.mini_batch_size,
         learning_rate=settings.learning_rate,
         lr_schedule={
-            "type": "linear" if settings.lr_final_fraction < 1 else "constant",
+            "type": settings.lr_schedule if settings.lr_final_fraction < 1 else "constant",
             "final_fraction": settings.lr_final_fraction,
+            "warmup": settings.lr_warmup_updates,
             "total": settings.iterations,
         },
         grad_clip=settings.grad_clip,
