@@ -38,7 +38,19 @@ run.fork(at=10, learning_rate=1e-4)
 _SECTIONS = (
     (
         "Runs",
-        ("build", "load", "evaluation", "tournament", "open_run", "list_runs", "sql", "Run", "Table", "Game"),
+        (
+            "build",
+            "load",
+            "evaluation",
+            "exploitability",
+            "tournament",
+            "open_run",
+            "list_runs",
+            "sql",
+            "Run",
+            "Table",
+            "Game",
+        ),
     ),
     ("Environments", ("TrainEnvSpec", "EvalEnvSpec")),
     (

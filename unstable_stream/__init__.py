@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from unstable_stream.algorithms import A2C, PPO, Reinforce
     from unstable_stream.api.build import build, list_runs, load, sql
     from unstable_stream.api.evaluation import evaluation
+    from unstable_stream.api.exploitability import exploitability
     from unstable_stream.api.games import Game
     from unstable_stream.api.run import Run, open_run
     from unstable_stream.api.shorthand import EvalEnvSpec, TrainEnvSpec
@@ -84,6 +85,7 @@ __all__ = [
     "build",
     "consumer",
     "evaluation",
+    "exploitability",
     "list_runs",
     "load",
     "open_run",
@@ -98,6 +100,7 @@ _HOMES = {
     **dict.fromkeys(("Run", "open_run"), "unstable_stream.api.run"),
     "Game": "unstable_stream.api.games",
     "evaluation": "unstable_stream.api.evaluation",
+    "exploitability": "unstable_stream.api.exploitability",
     "Table": "unstable_stream.api.tables",
     "tournament": "unstable_stream.api.tournament",
     **dict.fromkeys(("TrainEnvSpec", "EvalEnvSpec"), "unstable_stream.api.shorthand"),

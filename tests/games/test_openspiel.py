@@ -84,7 +84,7 @@ async def test_returns_are_the_rewards() -> None:
 @pytest.mark.parametrize("action", ["[Bet]", "bet", "[1]", " 1 ", "I say [pass], no, [BET]"])
 def test_a_move_is_read_by_name_or_number(action: str) -> None:
     state = states(pyspiel.load_game("kuhn_poker"))[0]
-    assert read_move(state, action) == 1
+    assert read_move(move_names(state), action) == 1
 
 
 @pytest.mark.parametrize("action", ["[Call]", "[2]", "", "[-1]", "[01x]", "²"])
@@ -149,7 +149,7 @@ def test_who_knows_something_else_is_shown_something_else(name: str) -> None:
         names = move_names(state)
         assert len(set(names.values())) == len(names)
         for move, called in names.items():
-            assert read_move(state, f"[{called}]") == move
+            assert read_move(names, f"[{called}]") == move
 
 
 @pytest.mark.parametrize(
@@ -223,4 +223,4 @@ def test_no_text_of_a_player_makes_reading_a_move_fail() -> None:
     rng = random.Random(0)
     for _ in range(500):
         text = "".join(rng.choice("[]0129 Calise²٣\n-") for _ in range(rng.randrange(12)))
-        assert read_move(state, text) in {None, *state.legal_actions()}
+        assert read_move(move_names(state), text) in {None, *state.legal_actions()}

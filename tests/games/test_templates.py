@@ -47,7 +47,7 @@ def test_the_documented_templates_exist() -> None:
     assert set(REQUIRED) <= set(TEMPLATES)
     assert {"simpletak-board", "tictactoe-board"} <= set(TEMPLATES)
     assert all(name == template.name for name, template in TEMPLATES.items())
-    assert [name for name, template in TEMPLATES.items() if template.chat] == ["chat"]
+    assert [name for name, template in TEMPLATES.items() if template.chat] == ["answer-chat", "chat"]
 
 
 @pytest.mark.parametrize("name", REQUIRED)
@@ -82,6 +82,7 @@ def test_markup_opens_the_models_turn(name: str, begins: str, ends: str) -> None
 
 def test_unknown_names_are_answered_with_the_known_ones() -> None:
     with pytest.raises(
-        ConfigError, match=r"unknown prompt template 'qwen3'; expected one of chat, default, gemma3-zs"
+        ConfigError,
+        match=r"unknown prompt template 'qwen3'; expected one of answer, answer-chat, chat, def",
     ):
         get_template("qwen3")

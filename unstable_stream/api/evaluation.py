@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from unstable_stream.api.build import build, check
-from unstable_stream.api.checkpoints import as_opponent, find_checkpoint, split_name
+from unstable_stream.api.checkpoints import as_opponent, find_checkpoint, find_policy, split_name
 from unstable_stream.api.place import Place
 from unstable_stream.api.run import Run
 from unstable_stream.api.settings import make_config
-from unstable_stream.api.shorthand import TINY_PLAYER, opponents
+from unstable_stream.api.shorthand import opponents
 from unstable_stream.errors import ConfigError
 from unstable_stream.extensions import confined
 from unstable_stream.runs.fork import check_fork
@@ -69,7 +69,7 @@ def evaluation(
         place = Place.at(data, log)
     if games < 1:
         raise ConfigError(f"games={games}: expected at least 1")
-    found = None if _names_model(policy) else find_checkpoint(place, *split_name(policy))
+    found = find_policy(place, policy)
     named = [against] if isinstance(against, str | Mapping | Run) or callable(against) else against
     if not isinstance(named, Sequence) or not named:
         raise ConfigError("against: expected at least one opponent, e.g. random-legal or RUN@10")
@@ -101,11 +101,6 @@ def evaluation(
     with confined(allowed):
         check(changed)
     return Run(changed, place, fork=fork, allowed=allowed)
-
-
-def _names_model(policy: str) -> bool:
-    """Tell a model from a run: it is ``tiny-player``, a directory, or has the slash of a Hugging Face id."""
-    return policy == TINY_PLAYER or "/" in policy or Path(policy).is_dir()
 
 
 def _opponent(place: Place, given: object, model: str) -> list[dict[str, Any]]:

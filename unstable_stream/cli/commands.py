@@ -20,6 +20,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "fork": "Start a new run from a checkpoint of another, with other settings.",
     "eval": "Play a checkpoint or a model against opponents on fixed seeds, and show the results.",
     "tournament": "Let every player meet every other one on fixed seeds, and show who is strongest.",
+    "exploitability": "Measure exactly how far a policy is from optimal play in a game of OpenSpiel.",
     "processors": "Shape rewards and rate models of all runs, until SIGTERM or Ctrl-C.",
     "runs": "List the runs, newest first, with the evaluated win rate of each one's latest checkpoint.",
     "games": "List games, the latest first; 'games show ID' tells one move by move.",

@@ -42,7 +42,8 @@ _OPENSPIEL = """
 
 `openspiel:NAME` is a game of [OpenSpiel](https://github.com/google-deepmind/open_spiel), for example
 `openspiel:kuhn_poker`, `openspiel:leduc_poker`, `openspiel:liars_dice(dice_sides=3)` or
-`openspiel:nim(pile_sizes="1;2;3")`: any game for two players who take turns.
+`openspiel:nim(pile_sizes="1;2;3")`: any game for two players who take turns. How far a policy is from optimal
+play in them: [exploitability](exploitability.md).
 
 ```bash
 pip install 'unstable_stream[openspiel]'

@@ -56,6 +56,13 @@ def extract_bracketed(completion: str) -> tuple[str, dict[str, bool]]:
     return found[-1], {"correct_answer_format": True}
 
 
+def _extract_first_bracketed(completion: str) -> tuple[str, dict[str, bool]]:
+    found = _BRACKETS.search(completion)
+    if found is None:
+        return completion.strip(), {"correct_answer_format": False}
+    return found.group(), {"correct_answer_format": True}
+
+
 _BRACE: Final = re.compile(r"\\boxed\{|\{|\}")
 _BRACKETS: Final = re.compile(r"\[[^\[\]\n]+\]")
 
@@ -85,6 +92,10 @@ _TASK: Final = (
 _ZERO_SUM: Final = (
     "You are a player in a zero-sum game: what one side wins, the others lose. Choose a valid action that "
     "leads to your win. Think it through step by step, then write your final action inside \\boxed{}."
+)
+_ANSWER: Final = (
+    "You are a player in the game described below. Choose a valid action that helps you win. "
+    "Answer with the action in brackets and nothing else."
 )
 _SOLO: Final = (
     "Solve the task described below on your own. Choose a valid next action. "
@@ -136,6 +147,14 @@ def _chat(observation: str) -> str:
     return f"{_TASK}\n\n{observation.strip()}"
 
 
+def _answer(observation: str) -> str:
+    return f"{_ANSWER}\n\n{observation.strip()}"
+
+
+def _answer_plain(observation: str) -> str:
+    return f"{_answer(observation)}\n\nYour action:"
+
+
 def _verbatim(observation: str) -> str:
     return observation
 
@@ -151,6 +170,9 @@ TEMPLATES: Final[Mapping[str, PromptTemplate]] = {
         PromptTemplate("qwen3-reasoning", _qwen3_reasoning, extract_boxed),
         PromptTemplate("gemma3-zs", _gemma3, extract_boxed),
         PromptTemplate("llama-instruct-zs", _llama_instruct, extract_boxed),
+        # The move at once, without reasoning: its probability can be read (docs/exploitability.md).
+        PromptTemplate("answer", _answer_plain, _extract_first_bracketed),
+        PromptTemplate("answer-chat", _answer, _extract_first_bracketed, chat=True),
         # The tokenizer's own chat template, for any instruction-tuned model.
         PromptTemplate("chat", _chat, extract_boxed, chat=True),
         # The observation and nothing else.

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeAlias, runtime_checkable
 
 from unstable_stream.events import AdapterProbe
 
@@ -17,7 +17,12 @@ __all__ = [
     "GenerationRequest",
     "ProvesAdapters",
     "SamplingSettings",
+    "ScoresCompletions",
+    "Tokens",
 ]
+
+Tokens: TypeAlias = tuple[Sequence[int], Sequence[int]]
+"""Token ids of a prompt, and of its completion."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +128,17 @@ class ProvesAdapters(Protocol):
 
     def take_adapter_results(self) -> list[AdapterResult]:
         """Return what came of loading adapters since the last call, in order."""
+
+
+@runtime_checkable
+class ScoresCompletions(Protocol):
+    """An engine that tells how probable given completions are."""
+
+    async def score(self, sequences: Sequence[Tokens], adapter: Adapter | None = None) -> list[list[float]]:
+        """Return the natural log-probability of each token of each completion, at temperature 1.
+
+        Raises what :meth:`Engine.generate` raises.
+        """
 
 
 @dataclass(frozen=True, slots=True)

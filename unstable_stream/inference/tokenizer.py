@@ -104,6 +104,10 @@ class FileTokenizer:
         """Return the ids of a whole prompt, with whatever the model wants in front of one (``<bos>``)."""
         return list(self._backend.encode(text).ids)
 
+    def encode_answer(self, text: str) -> list[int]:
+        """Return the ids of a completion of that text, with nothing in front of it or behind."""
+        return list(self._backend.encode(text, add_special_tokens=False).ids)
+
     def encode_chat(self, message: str) -> list[int]:
         """Return the ids of one user message in the chat template, up to where the answer begins."""
         if self._chat is None:

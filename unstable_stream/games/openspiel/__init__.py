@@ -2,7 +2,9 @@
 
 :mod:`~unstable_stream.games.openspiel.games` loads a game and says which can be played,
 :mod:`~unstable_stream.games.openspiel.wording` words what a player knows and names the moves,
-:mod:`~unstable_stream.games.openspiel.environment` plays. Importing this package loads none of them.
+:mod:`~unstable_stream.games.openspiel.environment` plays,
+:mod:`~unstable_stream.games.openspiel.solution` tells how far a policy is from optimal play. Importing this
+package loads none of them.
 """
 
 __all__: list[str] = []

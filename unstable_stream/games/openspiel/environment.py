@@ -64,9 +64,10 @@ class OpenSpielGame:
 
     def step(self, action: str) -> tuple[bool, dict[str, Any]]:
         """Make the move that the text names; one that is not legal is invalid, and may be tried again."""
-        move = read_move(self._position, action)
+        names = move_names(self._position)
+        move = read_move(names, action)
         if move is None:
-            legal = ", ".join(f"[{name}]" for name in move_names(self._position).values())
+            legal = ", ".join(f"[{name}]" for name in names.values())
             player = self._position.current_player()
             self._why = f"player {player}: {action[:100]!r} is no legal move; expected one of {legal}"
             if self.state.set_invalid_move(self._why):

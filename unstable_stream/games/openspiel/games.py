@@ -29,7 +29,7 @@ def load_game(name: str, parameters: Mapping[str, Any] | None = None) -> Any:  #
     wrong = f"openspiel:{name}"
     kind = _types().get(name)
     if kind is None:
-        close = difflib.get_close_matches(name, _types(), n=3)
+        close = difflib.get_close_matches(name, _types(), n=3, cutoff=0.5)
         hint = f"did you mean {', '.join(close)}?" if close else "it has kuhn_poker, nim and more"
         raise ConfigError(f"{wrong}: OpenSpiel has no game {name!r}; {hint}")
     given = dict(parameters or {})

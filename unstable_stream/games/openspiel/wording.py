@@ -56,11 +56,13 @@ def observation(state: Any) -> str:
     )
 
 
-def read_move(state: Any, answer: str) -> int | None:
-    """Return the legal move that an answer names, ``[Bet]``, ``bet`` or ``[1]``; ``None``: it names none."""
+def read_move(names: Mapping[int, str], answer: str) -> int | None:
+    """Return the move that an answer names, ``[Bet]``, ``bet`` or ``[1]``; ``None``: it names none.
+
+    ``names``: those of the legal moves, by number.
+    """
     found = _BRACKETS.findall(answer)
     said = _plain(found[-1] if found else answer).casefold()
-    names = move_names(state)
     for move, name in names.items():
         if name.casefold() == said:
             return move

@@ -12,9 +12,9 @@ import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import torch
@@ -28,6 +28,7 @@ from unstable_stream.inference.engine import (
     EngineStats,
     GenerationRequest,
     SamplingSettings,
+    Tokens,
 )
 from unstable_stream.inference.token_randomness import check_sampling, uniforms
 from unstable_stream.inference.transformers.model import RowDecoder, sample
@@ -57,6 +58,19 @@ class _Row:
     def reach(self) -> int:
         """The most tokens this row will ever hold."""
         return len(self.prompt) + self.max_tokens
+
+
+@dataclass(slots=True, eq=False)
+class _Scoring:
+    """One request for the log-probabilities of given completions."""
+
+    sequences: list[Tokens]
+    adapter: Adapter | None
+    loop: asyncio.AbstractEventLoop
+    future: asyncio.Future[list[list[float]]]
+
+
+_Result: TypeAlias = tuple[_Row | _Scoring, Completion | list[list[float]] | EngineError]
 
 
 class TransformersEngine:
@@ -126,10 +140,11 @@ class TransformersEngine:
         self._max_parallel_seq = max_parallel_seq
         self._max_batch_tokens = max_batch_tokens
         self._num_threads = num_threads
-        # Callers append to `_incoming`; all else below belongs to the computing thread.
+        # Callers append to `_incoming` and `_scorings`; all else below belongs to the computing thread.
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._incoming: deque[_Row] = deque()
+        self._scorings: deque[_Scoring] = deque()
         self._closing = False
         self._stopped: EngineError | None = None
         self._waiting: deque[_Row] = deque()
@@ -162,6 +177,42 @@ class TransformersEngine:
         except asyncio.CancelledError:
             row.cancelled = True
             raise
+
+    async def score(self, sequences: Sequence[Tokens], adapter: Adapter | None = None) -> list[list[float]]:
+        """Return the natural log-probability of each token of each completion, at temperature 1.
+
+        The adapter is proven as before it plays. Raises as :meth:`generate` does.
+        """
+        found: list[list[float]] = []
+        part: list[Tokens] = []
+        tokens = 0
+        for prompt, completion in sequences:
+            if not prompt or not completion:
+                raise EngineError(
+                    "a prompt or completion to score is empty; expected at least 1 token of each"
+                )
+            if len(prompt) + len(completion) > self.max_model_len:
+                raise EngineError(
+                    f"a prompt and completion to score have {len(prompt) + len(completion)} tokens and the "
+                    f"context {self.max_model_len} (max_model_len); shorten the prompt"
+                )
+            self._check_vocabulary([*prompt, *completion])
+            tokens += len(prompt) + len(completion)
+            if part and tokens > self._max_batch_tokens:
+                found += await self._score(part, adapter)
+                part, tokens = [], len(prompt) + len(completion)
+            part.append((prompt, completion))
+        return found + (await self._score(part, adapter) if part else [])
+
+    async def _score(self, sequences: list[Tokens], adapter: Adapter | None) -> list[list[float]]:
+        loop = asyncio.get_running_loop()
+        scoring = _Scoring(sequences, adapter, loop, loop.create_future())
+        with self._lock:
+            if self._stopped is not None:
+                raise type(self._stopped)(str(self._stopped))
+            self._scorings.append(scoring)
+        self._wake.set()
+        return await scoring.future
 
     def stats(self) -> EngineStats:
         """Return a snapshot; may be called from any thread."""
@@ -200,11 +251,7 @@ class TransformersEngine:
             )
         if not prompt:
             raise EngineError("the prompt is empty; expected at least 1 token")
-        if not 0 <= min(prompt) <= max(prompt) < self._decoder.vocabulary:
-            raise EngineError(
-                f"the prompt has token ids from {min(prompt)} to {max(prompt)}, the model's vocabulary is "
-                f"0 to {self._decoder.vocabulary - 1}; use the tokenizer saved with the model"
-            )
+        self._check_vocabulary(prompt)
         loop = asyncio.get_running_loop()
         sampling = request.sampling
         return _Row(
@@ -218,6 +265,13 @@ class TransformersEngine:
             future=loop.create_future(),
         )
 
+    def _check_vocabulary(self, token_ids: Sequence[int]) -> None:
+        if not 0 <= min(token_ids) <= max(token_ids) < self._decoder.vocabulary:
+            raise EngineError(
+                f"the prompt has token ids from {min(token_ids)} to {max(token_ids)}, the model's vocabulary "
+                f"is 0 to {self._decoder.vocabulary - 1}; use the tokenizer saved with the model"
+            )
+
     # -- the computing thread ---------------------------------------------------------------------
 
     def _work(self) -> None:
@@ -226,10 +280,11 @@ class TransformersEngine:
         reason = EngineError("the engine was closed")
         try:
             while not self._closing:
+                scored = self._score_next()
                 new = self._admit()
                 if new or self._rows:
                     self._step(new)
-                else:
+                elif not scored:
                     self._wake.wait()
                     self._wake.clear()
         except BaseException as error:
@@ -242,8 +297,9 @@ class TransformersEngine:
         finally:
             with self._lock:
                 self._stopped = reason
-                left = [*self._rows, *self._waiting, *self._incoming]
+                left: list[_Row | _Scoring] = [*self._rows, *self._waiting, *self._incoming, *self._scorings]
                 self._incoming.clear()
+                self._scorings.clear()
             self._waiting.clear()
             self._rows.clear()
             self._deliver((row, reason) for row in left)
@@ -280,6 +336,24 @@ class TransformersEngine:
             new.append(self._waiting.popleft())
         self._deliver(refused)
         return new
+
+    def _score_next(self) -> bool:
+        """Score the next request; false if there is none, or its adapter waits for those in use."""
+        if not self._scorings:
+            return False
+        scoring = self._scorings[0]
+        result: list[list[float]] | EngineError
+        try:
+            in_use = {row.adapter.uid for row in self._rows if row.adapter is not None}
+            if scoring.adapter is not None and not self._make_ready(scoring.adapter, in_use):
+                return False
+            uid = None if scoring.adapter is None else scoring.adapter.uid
+            result = self._decoder.score(scoring.sequences, uid)
+        except EngineError as error:
+            result = error
+        self._scorings.popleft()
+        self._deliver([(scoring, result)])
+        return True
 
     def _make_ready(self, adapter: Adapter, in_use: set[str]) -> bool:
         """Load an adapter if need be, and prove it then; see :meth:`AdapterTable.make_ready`."""
@@ -351,8 +425,8 @@ class TransformersEngine:
         while self._recent[0][0] < now - _RATE_WINDOW_S:
             self._recent.popleft()
 
-    def _deliver(self, results: Iterable[tuple[_Row, Completion | EngineError]]) -> None:
-        by_loop: dict[asyncio.AbstractEventLoop, list[tuple[_Row, Completion | EngineError]]] = {}
+    def _deliver(self, results: Iterable[_Result]) -> None:
+        by_loop: dict[asyncio.AbstractEventLoop, list[_Result]] = {}
         for row, result in results:
             by_loop.setdefault(row.loop, []).append((row, result))
         for loop, batch in by_loop.items():
@@ -361,14 +435,15 @@ class TransformersEngine:
                 loop.call_soon_threadsafe(_resolve, batch)
 
 
-def _resolve(batch: list[tuple[_Row, Completion | EngineError]]) -> None:
+def _resolve(batch: list[_Result]) -> None:
     for row, result in batch:
-        if row.future.done():
+        future: asyncio.Future[Any] = row.future  # of what the result is
+        if future.done():
             continue
         if isinstance(result, EngineError):
-            row.future.set_exception(result)
+            future.set_exception(result)
         else:
-            row.future.set_result(result)
+            future.set_result(result)
 
 
 def _diverged(adapter: Adapter | None) -> str:
