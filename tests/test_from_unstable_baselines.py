@@ -1,14 +1,18 @@
-"""The page for those who come from UnstableBaselines is complete, and what it names exists."""
+"""The page for those who come from UnstableBaselines is complete, and what it names exists and works."""
 
 import ast
 import importlib
 import re
 from functools import cache
 from pathlib import Path
-from typing import Final
+from types import SimpleNamespace
+from typing import Any, Final
 
 import pytest
 
+from tests.documented_code import blocks_of
+from unstable_stream.api.settings import make_config
+from unstable_stream.api.unstable_baselines import settings_of
 from unstable_stream.archive.reference import relations
 from unstable_stream.events import EVENT_TYPES
 
@@ -45,12 +49,13 @@ NAMES: Final[dict[str, str]] = {
         StandardLearner model_name step_buffer model_pool algorithm batch_size mini_batch_size
         max_generation_len learning_rate grad_clip batch_delay_buffer lora_cfg initial_lora_path num_learners
         ckpt_root save_every activation_checkpointing gradient_checkpointing use_trainer_cache max_train_len
-        tracker train iterations device model tokenizer _step _samples_seen
+        tracker train iterations device model tokenizer _step _samples_seen enable_full_activation_ckpt
     """,
     "Tracker": """
-        Tracker run_name wandb_project FLUSH_EVERY _m _buffer _n _interface_stats use_wandb _put _agg
-        _flush_if_due add_trajectory traj player_id env_id add_eval_episode rewards log_inference actor
-        gpu_ids stats log_learner info log_model_pool match_counts ts_dict exploration get_interface_info
+        Tracker run_name wandb_project wandb.init project FLUSH_EVERY _m _buffer _n _interface_stats use_wandb
+        _put _agg _flush_if_due add_trajectory traj player_id env_id add_eval_episode rewards log_inference
+        actor gpu_ids stats log_learner info log_model_pool match_counts ts_dict exploration
+        get_interface_info
         collection-<env_id>/ evaluation-<env_id>/ inference/<actor>/ learner/
     """,
     "TerminalInterface": "TerminalInterface tracker step_buffer",
@@ -172,3 +177,26 @@ def test_every_metric_is_documented() -> None:
         if name not in spans and not (f"{prefix}/…" in spans and (not rest or rest in spans)):
             unknown.append(name)
     assert unknown == []
+
+
+def test_both_scripts_of_the_page_describe_one_run() -> None:
+    """They are run up to the start, which would need a GPU and hours."""
+    _, parts, short = blocks_of(PAGE, "python")
+    names: dict[str, Any] = {}
+    exec(parts.code.replace("run = learner.train(200)", ""), names)
+    described = make_config(settings_of(names["collector"], names["learner"]))
+
+    asked: dict[str, Any] = {}
+
+    def build(**settings: Any) -> SimpleNamespace:
+        asked.update(settings)
+        return SimpleNamespace(start=lambda iterations: iterations)
+
+    names["us"] = SimpleNamespace(build=build)
+    exec(short.code, names)
+    assert names["run"] == 200
+    shortly = make_config(asked)
+    assert shortly.engine.type == "vllm"
+    alike = ("model", "train_envs", "lora", "sampling", "evaluation", "rewards", "algorithm", "learner")
+    assert [name for name in alike if getattr(described, name) != getattr(shortly, name)] == []
+    assert (described.collector.num_actors, shortly.collector.num_actors) == (2, 2)
