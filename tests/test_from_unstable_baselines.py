@@ -76,6 +76,35 @@ NAMES: Final[dict[str, str]] = {
     "Algorithms, templates, logging": "Reinforce default qwen3-zs utils/logging.py",
 }
 
+# What it promises without a name of its own, in the words of our page.
+PROMISES: Final = (
+    "the quick start",
+    "three loops (collect, train, rate) that do not wait for each other",
+    "at least two GPUs",
+    "installed with `pip install`, beside a checkout of TextArena",
+    "the learner looks for data every 0.2 s",
+    "LoRA hot swap",
+    "orderly shutdown",
+    "a model of OpenRouter",
+    "evaluation leakage avoided by separate environments",
+    "`add_checkpoint` of another",
+    "a checkpoint inherits μ and σ",
+    "inactive checkpoints as fixed opponents",
+    "applied in this order: final, step, sampling",
+    "prioritised replay by a `buffer_strategy` of one's own",
+    "only LoRA weights are trained",
+    "`torch.autocast(bfloat16)`",
+    "old adapters may be pruned",
+    "metrics can be asked for offline",
+    "custom scalars under a prefix",
+    "derived metrics, computed offline",
+    "throughput, ratings, match counts, exploration, format success",
+    "PPO",
+    "A2C",
+    "custom algorithms",
+    "memory by model and GPU, to be done",
+)
+
 _SPAN = re.compile(r"`([^`]+)`")
 _PROOF = re.compile(r"\[`(test_\w+)`\]\(\.\./(tests/[\w/]+\.py)\)")
 _METRIC = re.compile(r"(?:collection-|evaluation-|inference/|learner/|model-pool/|curriculum/)\S*")
@@ -116,6 +145,21 @@ def defined_in(file: str) -> frozenset[str]:
 def test_every_name_of_the_ancestors_documentation_has_a_row(heading: str) -> None:
     named = {word for there, _, _ in sections()[heading] for word in words(there)}
     assert set(NAMES[heading].split()) - named == set()
+
+
+def test_every_promise_has_a_row() -> None:
+    assert [promise for promise in PROMISES if promise not in {there for _, there, _, _ in ROWS}] == []
+
+
+def test_no_row_can_be_deleted_unnoticed() -> None:
+    """Each has a name that no other row of its section has, or is a promise of the list."""
+    unnoticed = []
+    for heading, rows in sections().items():
+        for there, _, _ in rows:
+            others = {word for other, _, _ in rows if other != there for word in words(other)}
+            if not (words(there) & set(NAMES[heading].split())) - others and there not in PROMISES:
+                unnoticed.append(f"{heading}: {there}; add it to PROMISES")
+    assert unnoticed == []
 
 
 def test_every_section_is_held_against_a_list() -> None:
