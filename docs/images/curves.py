@@ -1,6 +1,6 @@
 """Record the curves of a page and draw them: language-model, or tiny-player.
 
-python docs/images/curves.py PAGE NAME=DATA/RUN ...    # reads the runs, writes data/PAGE.csv
+python docs/images/curves.py PAGE NAME=DATA/RUN ...    # reads the runs into data/PAGE.csv; others in it stay
 python docs/images/curves.py PAGE                      # draws PAGE.svg from that file
 """
 
@@ -33,14 +33,16 @@ Rows = list[dict[str, str]]
 
 def record(page: str, runs: dict[str, str]) -> None:
     """Write every update of the runs, and the training games of its weights against ``random-legal``."""
-    rows = []
+    file_of_page = DATA / f"{page}.csv"
+    kept = read(page) if file_of_page.exists() else {}
+    rows = [row for name, others in kept.items() if name not in runs for row in others]
     for name, place in runs.items():
         data, _, run_id = place.rpartition("/")
         run = us.open_run(run_id, data)
         found = run.sql(_UPDATES, {"run": run.id})
         rows += [{"run": name} | row for row in found.dicts()]
     DATA.mkdir(exist_ok=True)
-    with (DATA / f"{page}.csv").open("w", encoding="utf-8", newline="") as file:
+    with file_of_page.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, rows[0].keys())
         writer.writeheader()
         writer.writerows(rows)
