@@ -471,7 +471,7 @@ class LearnerConfig(_Section):
     lr_final_fraction: float = Field(1.0, ge=0, le=1)
     """The learning rate falls to this fraction at the last update; 1: constant."""
     lr_schedule: Literal["linear", "cosine"] = "linear"
-    """How it falls: on a line, or along half a cosine."""
+    """The way it falls: on a line, or along half a cosine."""
     lr_warmup_updates: int = Field(0, ge=0)
     """First updates over which the learning rate rises from 0 to what it would be."""
     weight_decay: float = Field(0.0, ge=0)
