@@ -2,6 +2,7 @@
 
 import secrets
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -148,6 +149,16 @@ def test_the_configuration_is_that_of_the_latest_resumption() -> None:
     assert run.settings["seed"] == 2
     with pytest.raises(RunError, match="run run-d has no run-started event"):
         folded(*LIVES).runs["run-d"].config()
+
+
+@pytest.mark.parametrize(("recorded", "carries"), [({}, False), ({"step_texts": None}, True)])
+def test_steps_of_runs_from_before_there_were_texts_have_none(
+    recorded: dict[str, None], carries: bool
+) -> None:
+    """Otherwise its steps, made again by verify, would differ from the recorded ones."""
+    own = {"sampling": [{"type": "examples/extensions/sampling_transformation.py:clipped"}]}
+    run = msgspec.structs.replace(started("a"), config=_CONFIG | {"rewards": own | recorded})
+    assert folded(run).runs["a"].config().step_texts is carries
 
 
 def test_games_leave_no_trace() -> None:

@@ -143,6 +143,10 @@ class RunStatus:
         return self.first_config() if self.resumed is None else self._parsed(self.resumed.config)
 
     def _parsed(self, settings: Mapping[str, Any]) -> RunConfig:
+        rewards = settings.get("rewards")
+        if isinstance(rewards, Mapping) and "step_texts" not in rewards:
+            # Recorded before steps could carry texts, so its steps have none, whatever code it names.
+            settings = {**settings, "rewards": {**rewards, "step_texts": False}}
         return parse_config(settings, origin=f"run {self.run_id}")
 
 
