@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import structlog
 from safetensors.torch import load_file, save_file
 
 from unstable_stream.collapse import CollapseWatch, Sign
@@ -39,6 +40,7 @@ from unstable_stream.log.port import Record
 from unstable_stream.log.reading import read_to_end
 from unstable_stream.log.records import event_from_record, record_from_event, source_header
 from unstable_stream.log.topics import load_topics
+from unstable_stream.reward_transformations import Sample, SamplingRewardTransform
 from unstable_stream.runs.config import RunConfig, parse_config
 from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.workers import learner as learner_module
@@ -503,7 +505,6 @@ async def test_a_lowered_step_is_recorded_and_repeated(
         assert await curve(straight) == await curve(log)
 
 
-@pytest.mark.usefixtures("_sees_early")
 async def test_an_update_waits_for_so_many_batches(tmp_path: Path) -> None:
     delayed = config(iterations=2, batch_delay_buffer=2.0)
     async with new_log(tmp_path) as log:
@@ -520,6 +521,7 @@ async def test_an_update_waits_for_so_many_batches(tmp_path: Path) -> None:
     assert [update.metrics["buffer_size"] for update in updates] == [BATCH, BATCH]
 
 
+@pytest.mark.usefixtures("_sees_early")
 async def test_told_to_stop_it_ends_after_the_update_and_can_go_on(tmp_path: Path, log: LocalLog) -> None:
     stopping = config(on_collapse="stop")
     assert await service(tmp_path, stopping).train(log, asyncio.Event()) == 2
@@ -728,3 +730,62 @@ def test_the_schedule_of_the_learning_rate_is_the_configured_one(tmp_path: Path)
     assert factors(lr_final_fraction=0.5) == pytest.approx([1.0, 0.75, 0.5])
     falling = factors(lr_final_fraction=0.0, lr_schedule="cosine", lr_warmup_updates=2)
     assert falling == pytest.approx([0.5, 0.5, 0.0])
+
+
+class RunningMean(SamplingRewardTransform):
+    """Subtracts the mean of the batches before: what it learned decides on every later advantage."""
+
+    def __init__(self) -> None:
+        self.mean, self.batches = 0.0, 0
+
+    def __call__(self, steps: list[Sample], env_id: str | None = None) -> list[Sample]:
+        mean = sum(sample.reward for sample in steps) / len(steps)
+        for sample in steps:
+            sample.reward -= self.mean
+        self.batches += 1
+        self.mean += (mean - self.mean) / self.batches
+        return steps
+
+    def state(self) -> dict[str, Any]:
+        return {"mean": self.mean, "batches": self.batches}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        self.mean, self.batches = state["mean"], state["batches"]
+
+
+class Forgetful(RunningMean):
+    """The same, but it does not tell what it learned."""
+
+    state = SamplingRewardTransform.state
+    load_state = SamplingRewardTransform.load_state
+
+
+def sampled_by(transform: str, **learner: Any) -> RunConfig:
+    rewards = {"sampling": [{"type": f"{__name__}:{transform}"}], "step_texts": False}
+    return RunConfig.model_validate(config(**learner).model_dump() | {"rewards": rewards})
+
+
+@pytest.mark.parametrize("save_every", [1, 3])
+async def test_a_sampling_transformation_that_learns_goes_on(
+    tmp_path: Path, log: LocalLog, save_every: int
+) -> None:
+    straight = tmp_path / "straight"
+    settings = sampled_by("RunningMean", save_every=save_every)
+    async with new_log(straight) as other:
+        await other.create_topics(list(load_topics().values()))
+        await other.append([record_from_event(step) for step in steps()])
+        await service(straight, settings).train(other, asyncio.Event())
+        updates, weights = await curve(other)
+    for number in range(1, UPDATES + 1):
+        stop = asyncio.Event()
+        assert await stopping_after_one(service(tmp_path, settings), stop).train(log, stop) == number
+    found, saved = await curve(log)
+    assert (found, saved[-1]) == (updates, weights[-1])
+
+
+async def test_one_that_does_not_tell_what_it_learned_is_warned_of(tmp_path: Path, log: LocalLog) -> None:
+    with structlog.testing.capture_logs() as lines:
+        await service(tmp_path, sampled_by("Forgetful")).train(log, asyncio.Event())
+    warned = [line for line in lines if line["event"] == "a restart would not give the same advantages"]
+    assert len(warned) == 1
+    assert "Forgetful changes its attributes and has no state()" in warned[0]["reason"]

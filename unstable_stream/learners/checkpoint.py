@@ -6,8 +6,8 @@ A directory holds::
     adapter_model.safetensors   PEFT's format
     networks.safetensors        the algorithm's own networks, such as a critic (absent if it has none)
     optimizer.pt                optimizer state (absent when saved light or pruned)
-    state.json                  update number, positions, seed, settings, the algorithm's own state, sha256 of
-                                the files above
+    state.json                  update number, positions, seed, settings, the states of the algorithm and of
+                                the sampling transformations, sha256 of the files above
 
 If all parameters are trained, a whole model stands in place of the adapter: ``config.json``,
 ``model.safetensors`` and the tokenizer, Hugging Face's format.
@@ -104,6 +104,8 @@ class CheckpointState:
     """The optimizer and schedule settings of the training, for readers. They are not restored."""
     algorithm: dict[str, Any] = field(default_factory=dict)
     """The algorithm's own state, as its ``state_dict`` returned it; empty if it has none."""
+    sampling: dict[str, Any] = field(default_factory=dict)
+    """The state of the sampling transformations, as their ``state`` returned it."""
 
 
 @dataclass(frozen=True, slots=True)

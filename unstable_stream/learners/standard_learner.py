@@ -374,10 +374,19 @@ class StandardLearner(Generic[SampleT, BatchT]):
             update_number, loss, metrics, tuple(sample.step_id for sample, _ in kept), dropped
         )
 
-    def save(self, *, positions: Mapping[str, int] | None = None, full: bool = True) -> CheckpointInfo:
+    def save(
+        self,
+        *,
+        positions: Mapping[str, int] | None = None,
+        sampling: Mapping[str, Any] | None = None,
+        full: bool = True,
+    ) -> CheckpointInfo:
         """Write the last update's checkpoint into a new directory in ``ckpt_root``.
 
-        ``full=False``: without optimizer state.
+        Args:
+            positions: how far the log was read, to be kept with it.
+            sampling: the state of the sampling transformations, likewise.
+            full: whether to write the optimizer state.
         """
         self._check_usable()
         group = self._optimizer.param_groups[0]
@@ -400,6 +409,7 @@ class StandardLearner(Generic[SampleT, BatchT]):
                 },
             },
             algorithm=self.algorithm.state_dict(),
+            sampling=dict(sampling or {}),
         )
         networks = {
             f"{name}.{key}": tensor

@@ -59,6 +59,7 @@ from unstable_stream.log.reading import read_to_end, readable_event, settled_end
 from unstable_stream.log.records import record_from_event
 from unstable_stream.log_lines import get_logger
 from unstable_stream.reward_transformations import build_sampling, expected_step_ids
+from unstable_stream.reward_transformations.transform import Untold
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.runs.placement import Share
@@ -119,6 +120,7 @@ class LearnerService:
         self._watched = 0
         """The last update that the watch knows."""
         self._transform = build_sampling(list(config.rewards.sampling))
+        self._untold: Untold | None = Untold(self._transform)
         self._parent = checkpoint_uid(0)
         self._saved = 0
         """The newest published checkpoint."""
@@ -256,7 +258,10 @@ class LearnerService:
             self._saved = newest.iteration
             if newest.iteration > 0:
                 assert newest.path is not None, "only the initial policy is without weights"
-                await asyncio.to_thread(self._learner.load, newest.path, newest.sha256)
+                state = await asyncio.to_thread(self._learner.load, newest.path, newest.sha256)
+                if state.sampling and Path(newest.path).parent == self._learner.ckpt_root:
+                    # A fork's first checkpoint is its parent's; it learns its own.
+                    self._transform.load_state(state.sampling)
                 progress = read_progress(Path(newest.path), self._run_id, newest.iteration)
                 if progress is not None and not await progress.fits(log):
                     _logger.warning("the log is not the one that was read: folding its whole history")
@@ -554,7 +559,10 @@ class LearnerService:
 
         ``knows``: the buffer has all steps up to ``positions``, so that a restart may go on from it.
         """
-        info = await asyncio.to_thread(self._learner.save, positions=positions)
+        self._warn_of_untold()
+        info = await asyncio.to_thread(
+            self._learner.save, positions=positions, sampling=self._transform.state()
+        )
         if knows and self._buffer.used_ids.by_game:
             progress = self._progress(number, positions)
             await asyncio.to_thread(write_progress, Path(info.path), progress)
@@ -577,6 +585,15 @@ class LearnerService:
         self._parent = checkpoint.model_uid
         self._saved = number
         return checkpoint
+
+    def _warn_of_untold(self) -> None:
+        if self._untold is None:
+            return
+        try:
+            self._untold.check()
+        except ValueError as error:
+            _logger.warning("a restart would not give the same advantages", reason=str(error))
+            self._untold = None
 
     def _progress(self, number: int, positions: Mapping[str, int]) -> LearnerProgress:
         pending = [step.event_id for step in self._buffer.pending()]
