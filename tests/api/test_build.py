@@ -99,6 +99,13 @@ def test_flat_nested_and_dotted_keys_are_one() -> None:
     assert (flat.learner.learning_rate, flat.engine.model_dump()["max_loras"]) == (2e-4, 3)
 
 
+def test_the_sections_named_as_the_documented_parts_are_sections_too() -> None:
+    made = us.build(
+        model="tiny-player", train_envs=[SIMPLETAK], learner={"iterations": 3}, collector={"num_workers": 8}
+    )
+    assert (made.config.learner.iterations, made.config.collector.num_workers) == (3, 8)
+
+
 def test_a_key_of_one_section_may_stand_beside_the_section() -> None:
     config = of(learner={"batch_size": 64}, learning_rate=1e-5)
     assert (config.learner.batch_size, config.learner.learning_rate) == (64, 1e-5)

@@ -43,8 +43,8 @@ ORDER BY r.started_at DESC, r.run_id
 def build(
     *,
     config: "RunConfig | Mapping[str, Any] | Path | str | None" = None,
-    collector: "Collector | None" = None,
-    learner: "StandardLearner | None" = None,
+    collector: "Collector | Mapping[str, Any] | None" = None,
+    learner: "StandardLearner | Mapping[str, Any] | None" = None,
     data: Path | str | None = None,
     log: str | None = None,
     backend: "Backend | None" = None,
@@ -59,8 +59,8 @@ def build(
 
     Args:
         config: the base to start from: a TOML file, a mapping, or another run's ``config``.
-        collector: with ``learner``, the parts of the documented form.
-        learner: with ``collector``.
+        collector: keys of that section; or, with ``learner``, the parts of the documented form.
+        learner: likewise.
         data: data directory; ``./unstable-data`` by default.
         log: ``local`` (a file in the data directory, the default) or ``kafka://HOST:PORT``.
         backend: ``ray`` (the default), or ``inline`` for this process alone.
@@ -71,6 +71,10 @@ def build(
         ConfigError: a setting that does not exist, with the closest one, or that cannot work.
         EnvironmentUnavailableError: an environment cannot be played on this machine.
     """
+    if isinstance(collector, Mapping):
+        settings["collector"], collector = collector, None
+    if isinstance(learner, Mapping):
+        settings["learner"], learner = learner, None
     if (collector is None) != (learner is None):
         raise ConfigError("build(collector=…, learner=…): give both, or settings instead")
     if collector is not None and learner is not None:
