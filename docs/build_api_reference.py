@@ -44,6 +44,7 @@ _SECTIONS = (
             "evaluation",
             "exploitability",
             "tournament",
+            "push",
             "open_run",
             "list_runs",
             "sql",

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from unstable_stream.api.evaluation import evaluation
     from unstable_stream.api.exploitability import exploitability
     from unstable_stream.api.games import Game
+    from unstable_stream.api.push import push
     from unstable_stream.api.run import Run, open_run
     from unstable_stream.api.shorthand import EvalEnvSpec, TrainEnvSpec
     from unstable_stream.api.tables import Table
@@ -89,6 +90,7 @@ __all__ = [
     "list_runs",
     "load",
     "open_run",
+    "push",
     "reward_transformations",
     "sql",
     "tournament",
@@ -101,6 +103,7 @@ _HOMES = {
     "Game": "unstable_stream.api.games",
     "evaluation": "unstable_stream.api.evaluation",
     "exploitability": "unstable_stream.api.exploitability",
+    "push": "unstable_stream.api.push",
     "Table": "unstable_stream.api.tables",
     "tournament": "unstable_stream.api.tournament",
     **dict.fromkeys(("TrainEnvSpec", "EvalEnvSpec"), "unstable_stream.api.shorthand"),

@@ -24,6 +24,7 @@ from unstable_stream.runs.recording import new_run_id
 from unstable_stream.runs.resume import check_resumable
 
 if TYPE_CHECKING:
+    from unstable_stream.api.push import Pushed
     from unstable_stream.api.replaying import Replay
     from unstable_stream.api.what_if import Source
     from unstable_stream.api.why import Why
@@ -583,6 +584,33 @@ class Run:
         from unstable_stream.archive.export import export_run
 
         return export_run(self._place.archive, self._id, directory, tables=tables, force=force)
+
+    def push(
+        self,
+        destination: Path | str,
+        at: int | None = None,
+        *,
+        merged: bool = False,
+        replace: bool = False,
+        public: bool = False,
+    ) -> "Pushed":
+        """Write a checkpoint as files that transformers, PEFT and vLLM load, with a model card.
+
+        Args:
+            destination: a directory, or ``hf://owner/name`` on the Hugging Face Hub.
+            at: the update; ``None``: the newest checkpoint.
+            merged: the base model with the adapter merged into it, instead of the adapter.
+            replace: replace what is there.
+            public: on the Hub, let anybody read it; by default the repository is private.
+
+        Raises:
+            RunError: no such checkpoint, nothing was trained, or the destination has files.
+            CheckpointError: the checkpoint's files are not those that were recorded.
+        """
+        from unstable_stream.api.push import push_checkpoint
+
+        name = self._id if at is None else f"{self._id}@{at}"
+        return push_checkpoint(self._place, name, destination, merged=merged, replace=replace, public=public)
 
     def export_batches(
         self, directory: Path | str, file_format: "BatchFormat" = "csv", *, force: bool = False

@@ -28,6 +28,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "why": "Walk from a gradient step back to games, tokens, adapters and seeds.",
     "sql": "Query every game, turn, step, rating and update, also while a run trains.",
     "export": "Write a run to Parquet files, one per table and one of its raw events.",
+    "push": "Write a checkpoint as files that transformers, PEFT and vLLM load, with a model card.",
     "archive": "Archive what the log holds and the archive does not.",
     "backup": "Copy a data directory while runs write to it.",
     "audit": "Prove from the log that a run's games and steps add up.",

@@ -1,10 +1,14 @@
 """The base model that a configuration names: a directory, the tiny player, or a Hugging Face id."""
 
 from pathlib import Path
+from typing import Final
 
 from unstable_stream.errors import ConfigError
 
 __all__ = ["resolve_model"]
+
+_FILES: Final = ("*.json", "*.safetensors", "*.txt", "*.jinja", "*.model", "README.md", "LICENSE*")
+"""The last two say under which license the model is (:mod:`unstable_stream.inference.model_license`)."""
 
 
 def resolve_model(name: str) -> str:
@@ -36,9 +40,7 @@ def resolve_model(name: str) -> str:
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
     try:
-        return snapshot_download(
-            name, allow_patterns=["*.json", "*.safetensors", "*.txt", "*.jinja", "*.model"]
-        )
+        return snapshot_download(name, allow_patterns=list(_FILES))
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
         raise ConfigError(f"model = {name!r}: could not be downloaded ({_first_line(error)})") from error
 

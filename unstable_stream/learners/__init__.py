@@ -5,6 +5,7 @@ from unstable_stream.learners.checkpoint import (
     CheckpointState,
     LoadedCheckpoint,
     attempts,
+    copy_loadable,
     load_checkpoint,
     prune_optimizer_states,
     remove_attempts,
@@ -12,6 +13,7 @@ from unstable_stream.learners.checkpoint import (
 )
 from unstable_stream.learners.learning_rate import LrSchedule
 from unstable_stream.learners.lora import LoraSettings
+from unstable_stream.learners.merging import merge_adapter
 from unstable_stream.learners.rank import Alone, Rank
 from unstable_stream.learners.standard_learner import Algorithm, Sample, StandardLearner, UpdateResult
 from unstable_stream.learners.torch_rank import TorchRank
@@ -30,7 +32,9 @@ __all__ = [
     "TorchRank",
     "UpdateResult",
     "attempts",
+    "copy_loadable",
     "load_checkpoint",
+    "merge_adapter",
     "prune_optimizer_states",
     "remove_attempts",
     "save_checkpoint",

@@ -11,7 +11,7 @@ from transformers.utils import logging as transformers_logging
 
 from unstable_stream.errors import LearnerError
 
-__all__ = ["copy_weights", "load_base_model"]
+__all__ = ["copy_weights", "load_base_model", "no_progress_bar"]
 
 _NOISE: Final = ("drop", "jitter")
 """Parts of the names that configurations of transformers have for what is random in training only."""
@@ -26,7 +26,7 @@ def load_base_model(model_name: str, dtype: torch.dtype) -> Any:  # a transforme
     try:
         config = transformers.AutoConfig.from_pretrained(model_name)
         _switch_noise_off(config)
-        with _no_progress_bar():
+        with no_progress_bar():
             model = transformers.AutoModelForCausalLM.from_pretrained(model_name, config=config, dtype=dtype)
     except (OSError, ValueError) as error:
         raise LearnerError(
@@ -85,7 +85,7 @@ def _check_same_in_training(model: Any) -> None:  # a transformers model
 
 
 @contextlib.contextmanager
-def _no_progress_bar() -> Iterator[None]:
+def no_progress_bar() -> Iterator[None]:
     """Silence the progress bars of transformers in the terminal or notebook."""
     shown = transformers_logging.is_progress_bar_enabled()
     transformers_logging.disable_progress_bar()

@@ -56,6 +56,7 @@ __all__ = [
     "LoadedCheckpoint",
     "attempt_directory",
     "attempts",
+    "copy_loadable",
     "load_checkpoint",
     "prune_optimizer_states",
     "remove_attempts",
@@ -72,6 +73,7 @@ _TMP: Final = ".tmp-"
 _ATTEMPT: Final = re.compile(r"(\.tmp-(replaced-)?)?ckpt-\d{6,}(-[0-9a-f]{8})?")
 """The directories of checkpoints; earlier versions gave them no word of their own, and replaced them."""
 _FORMAT: Final = 1
+_COPIED_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,6 +233,48 @@ def load_checkpoint(path: Path | str, expect_sha256: str | None = None) -> Loade
     )
 
 
+def copy_loadable(path: Path | str, target: Path, expect_sha256: str | None = None) -> CheckpointInfo:
+    """Copy what PEFT or transformers load of a checkpoint, and verify every digest on the way.
+
+    Optimizer state and the algorithm's own networks stay behind. An adapter that a run began with may have
+    been saved by others: it has no ``state.json``, and only its weights are verified.
+
+    Args:
+        path: the checkpoint's directory.
+        target: an existing directory for the files.
+        expect_sha256: the digest of the weights in the checkpoint event.
+
+    Returns:
+        The facts about the copy.
+
+    Raises:
+        CheckpointError: a file is missing, or differs from its recorded digest.
+        OSError: the copy cannot be written.
+    """
+    directory = Path(path).absolute()
+    remedy = "name another checkpoint, or restore this directory from a backup"
+    try:
+        saved = directory / _STATE
+        summary = json.loads(saved.read_bytes()) if saved.exists() else {}
+        parameters = summary.get("parameters", "lora")
+        weight_file, config_file = _WEIGHTS[parameters], _CONFIG[parameters]
+        digests = dict(summary.get("sha256", {config_file: None, weight_file: None}))
+        digests[weight_file] = expect_sha256 or digests[weight_file]
+    except (KeyError, TypeError, ValueError, AttributeError, OSError) as error:
+        raise CheckpointError(f"checkpoint {directory}: unreadable {_STATE}: {error!r}; {remedy}") from error
+    for name in digests.keys() - {_NETWORKS, _OPTIMIZER}:
+        if not (directory / name).is_file():
+            raise CheckpointError(f"checkpoint {directory} lacks {name}; {remedy}")
+        found = _copy_hashed(directory / name, target / name)
+        if digests[name] not in (None, found):
+            raise CheckpointError(
+                f"{directory / name} is damaged: its sha256 is {found}, expected {digests[name]}; {remedy}"
+            )
+        digests[name] = found
+    size = (target / weight_file).stat().st_size
+    return CheckpointInfo(str(target.absolute()), digests[weight_file], size)
+
+
 def prune_optimizer_states(published: Sequence[Path], *, keep_last: int) -> list[Path]:
     """Delete the optimizer states of all but the newest ``keep_last`` checkpoints; weights stay.
 
@@ -281,6 +325,16 @@ def _read_verified(path: Path, digest: str, remedy: str) -> bytes:
     if found != digest:
         raise CheckpointError(f"{path} is damaged: its sha256 is {found}, expected {digest}; {remedy}")
     return content
+
+
+def _copy_hashed(source: Path, target: Path) -> str:
+    """Copy a file piece by piece, for it may be a whole model; return the digest of what was written."""
+    digest = hashlib.sha256()
+    with source.open("rb") as reader, target.open("wb") as writer:
+        while piece := reader.read(_COPIED_BYTES):
+            digest.update(piece)
+            writer.write(piece)
+    return digest.hexdigest()
 
 
 @contextlib.contextmanager

@@ -1,0 +1,305 @@
+"""A checkpoint is pushed: others load it as the policy that it was, and its card has the numbers."""
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import peft
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from typer.testing import CliRunner
+
+import unstable_stream as us
+from unstable_stream.api.checkpoints import find_checkpoint
+from unstable_stream.api.published_config import LEFT_OUT, published_config
+from unstable_stream.api.push import push_checkpoint
+from unstable_stream.cli import app
+from unstable_stream.errors import CheckpointError, ConfigError, RunError
+from unstable_stream.events import AdapterProbe
+from unstable_stream.events.arrays import unpack_floats, unpack_tokens
+from unstable_stream.intervals import wilson_interval
+from unstable_stream.runs.config import parse_config
+from unstable_stream.tiny_player import tiny_player_path
+
+ENV = {"env_id": "TicTacToe-v0-train", "template": "tictactoe-board"}
+
+
+def train(data: Path, **settings: Any) -> us.Run:
+    """Train the tiny player a little, so much that its answers change."""
+    small = {"max_tokens": 2, "num_workers": 8, "batch_size": 16, "mini_batch_size": 16}
+    small = {**small, "iterations": 2, "learning_rate": 0.05}
+    made = us.build(
+        model="tiny-player",
+        train_envs=[ENV],
+        backend="inline",
+        data=data,
+        evaluation_opponents=["random-legal", "first-legal"],
+        max_eval_games_per_ckpt=4,
+        **{**small, **settings},
+    )
+    return made.start(live=False)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> us.Run:
+    """A run of two updates against one of its two evaluation opponents."""
+    data = tmp_path_factory.mktemp("data")
+    return train(data, name="trained", sample_mode="fixed", opponents=["random-legal"])
+
+
+def probe(run: us.Run, update: int | None = None) -> AdapterProbe:
+    """Return what the learner's policy says of a few sequences."""
+    found = find_checkpoint(run.place, run.id, update)[0].checkpoints[-1].probe
+    assert found is not None
+    return found
+
+
+def check_policy(model: Any, recorded: AdapterProbe) -> None:
+    """Check that the model's log-probabilities are the learner's, and tell them from the base model's."""
+    moved = 0.0
+    for sequence in recorded.sequences:
+        prompt = unpack_tokens(sequence.prompt_token_ids).tolist()
+        completion = unpack_tokens(sequence.completion_token_ids).tolist()
+        with torch.no_grad():
+            logits = model.eval()(torch.tensor([prompt + completion])).logits[0, len(prompt) - 1 : -1]
+        found = torch.log_softmax(logits.float(), -1).gather(1, torch.tensor(completion)[:, None])[:, 0]
+        torch.testing.assert_close(
+            found, torch.tensor(unpack_floats(sequence.logprobs)), rtol=1e-4, atol=1e-4
+        )
+        moved = max(moved, (found - torch.tensor(unpack_floats(sequence.base_logprobs))).abs().max().item())
+    assert moved > 0.01
+
+
+def base_model() -> Any:
+    return AutoModelForCausalLM.from_pretrained(tiny_player_path(), dtype=torch.float32)
+
+
+def test_an_adapter_is_the_learners_policy_in_plain_peft(trained: us.Run, tmp_path: Path) -> None:
+    done = us.push(trained, tmp_path / "player")
+    assert done.form == "adapter"
+    assert done.checkpoint == f"{trained.id}@2"
+    directory = Path(done.destination)
+    assert (
+        {file.name for file in directory.iterdir()}
+        == {
+            "README.md",
+            "adapter_config.json",
+            "adapter_model.safetensors",
+            "tokenizer.json",
+            "tokenizer_config.json",
+            "unstable_stream.json",
+        }
+        == set(done.files)
+    )
+    config = json.loads((directory / "adapter_config.json").read_text())
+    assert config["base_model_name_or_path"] == "tiny-player"
+    check_policy(peft.PeftModel.from_pretrained(base_model(), directory), probe(trained))
+    assert AutoTokenizer.from_pretrained(directory).vocab_size == 40
+    assert list(tmp_path.iterdir()) == [directory]
+
+
+def test_a_merged_model_is_the_same_policy_without_peft(trained: us.Run, tmp_path: Path) -> None:
+    done = trained.push(tmp_path / "merged", at=1, merged=True)
+    assert (done.form, done.checkpoint) == ("merged", f"{trained.id}@1")
+    directory = Path(done.destination)
+    model = AutoModelForCausalLM.from_pretrained(directory, dtype="auto")
+    check_policy(model, probe(trained, 1))
+    assert model.generation_config.eos_token_id == 1
+    assert not list(directory.glob("adapter*"))
+    adapted = peft.PeftModel.from_pretrained(
+        base_model(), us.push(f"{trained.id}@1", tmp_path / "a", data=trained.place.root).destination
+    )
+    tokens = torch.tensor([[5, 6, 7, 8, 9]])
+    with torch.no_grad():
+        torch.testing.assert_close(model(tokens).logits, adapted(tokens).logits, rtol=1e-4, atol=1e-4)
+
+
+def test_a_checkpoint_of_all_parameters_is_a_whole_model_already(tmp_path: Path) -> None:
+    run = train(tmp_path / "data", parameters="all", learning_rate=1e-3, iterations=1)
+    done = run.push(tmp_path / "whole")
+    assert done.form == "whole"
+    assert "optimizer.pt" not in done.files
+    saved = find_checkpoint(run.place, run.id, None)[0].checkpoints[-1]
+    assert done.weights == {"model.safetensors": saved.sha256}
+    model = AutoModelForCausalLM.from_pretrained(done.destination, dtype="auto").eval()
+    tokens = torch.tensor([[5, 6, 7, 8, 9]])
+    with torch.no_grad():
+        expected = AutoModelForCausalLM.from_pretrained(saved.path, dtype="auto").eval()(tokens).logits
+        torch.testing.assert_close(model(tokens).logits, expected)
+        assert (expected - base_model()(tokens).logits).abs().max() > 1e-3
+    assert "all parameters trained" in (tmp_path / "whole" / "README.md").read_text()
+
+
+def test_the_card_has_the_numbers(trained: us.Run, tmp_path: Path) -> None:
+    judged = us.evaluation(trained, "first-legal", games=6, votes=3).start(live=False)
+    trained.push(tmp_path / "player")
+    card = (tmp_path / "player" / "README.md").read_text()
+    front = card.split("---")[1]
+    assert 'license: "mit"' in front
+    assert "library_name: peft" in front
+    assert "base_model:" not in front, "tiny-player is no id of the Hub"
+    steps, games = trained.sql(
+        "SELECT count(*), count(DISTINCT game_id) FROM update_provenance WHERE fate = 'trained'"
+    ).rows()[0]
+    assert f"2 updates on {steps} steps (turns) of {games} games. Opponents: `random-legal`." in card
+    for run, count in ((trained, 4), (judged, 6)):
+        rows = run.sql(
+            "SELECT opponent, sum(wins)::INT, sum(draws)::INT, sum(losses)::INT FROM win_rates "
+            "WHERE split = 'eval' AND model_uid = 'ckpt-000002' GROUP BY opponent"
+        ).rows()
+        assert len(rows) == (2 if run is trained else 1)
+        for opponent, wins, draws, losses in rows:
+            (line,) = [line for line in card.splitlines() if f"`{opponent}` |" in line and run.id in line]
+            low, high = wilson_interval(wins, count)
+            met = "yes" if opponent == "random-legal" else "no"
+            assert f"| {met} | {count} | {wins}/{draws}/{losses} | {wins / count:.1%} |" in line
+            assert f"| {low:.1%} to {high:.1%} |" in line
+            assert ("4 games)" in line) == (run is trained), "only the run itself has an initial policy"
+    assert f"- `{judged.id}`: temperature 1.0, votes per turn 3." in card
+    told = json.loads((tmp_path / "player" / "unstable_stream.json").read_text())
+    saved = find_checkpoint(trained.place, trained.id, 2)[0].checkpoints[-1]
+    assert told["checkpoint"]["event_id"] == saved.event_id
+    weights = (tmp_path / "player" / "adapter_model.safetensors").read_bytes()
+    assert told["weights"] == {"adapter_model.safetensors": hashlib.sha256(weights).hexdigest()}
+    assert parse_config(told["config"]) == us.open_run(trained.id, data=trained.place.root).config
+    for fact in (trained.id, saved.event_id, saved.sha256, told["log_id"], us.__version__):
+        assert f"`{fact}`" in card
+    assert "PeftModel.from_pretrained(base, 'player')" in card
+    assert "--enable-lora --max-lora-rank 16 --lora-modules trained=player" in card
+
+
+def test_a_fork_has_its_parents_training_too(trained: us.Run, tmp_path: Path) -> None:
+    fork = trained.fork(at=1, iterations=2, name="child").start(live=False)
+    fork.push(tmp_path / "forked")
+    (steps,) = us.sql(
+        "SELECT count(*) FROM update_provenance WHERE fate = 'trained' AND "
+        "((run_id = $1 AND update <= 1) OR run_id = $2)",
+        [trained.id, fork.id],
+        data=trained.place.root,
+    ).rows()[0]
+    assert f"2 updates on {steps} steps" in (tmp_path / "forked" / "README.md").read_text()
+
+
+def test_files_are_replaced_only_if_that_is_said(trained: us.Run, tmp_path: Path) -> None:
+    target = tmp_path / "player"
+    target.mkdir()
+    trained.push(target)  # an empty directory is as good as none
+    (target / "old").touch()
+    with pytest.raises(RunError, match="has files: name another directory, or add --replace"):
+        trained.push(target)
+    trained.push(target, merged=True, replace=True)
+    assert not (target / "old").exists()
+    assert (target / "model.safetensors").exists()
+    assert list(tmp_path.iterdir()) == [target]
+    with pytest.raises(RunError, match="which --replace would delete"):
+        trained.push(trained.place.root.parent, replace=True)
+    assert trained.place.root.is_dir()
+
+
+def test_a_damaged_checkpoint_is_not_pushed(trained: us.Run, tmp_path: Path) -> None:
+    weights = Path(trained.checkpoints().dicts()[-1]["path"]) / "adapter_model.safetensors"
+    whole = weights.read_bytes()
+    try:
+        for merged in (False, True):
+            weights.write_bytes(whole[:-4] + b"\0\0\0\1")
+            with pytest.raises(CheckpointError, match=r"adapter_model\.safetensors is damaged"):
+                trained.push(tmp_path / "player", merged=merged)
+            weights.unlink()
+            with pytest.raises(CheckpointError, match=r"lacks adapter_model\.safetensors"):
+                trained.push(tmp_path / "player", merged=merged)
+    finally:
+        weights.write_bytes(whole)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["nothing@2", "out"], "no run 'nothing'"),
+        (["trained@7", "out"], "no checkpoint of update 7"),
+        (["trained@0", "out"], "is the base model tiny-player as it is"),
+        (["trained@x", "out"], "expected RUN@UPDATE"),
+        (["trained", "hf://nobody"], "expected hf://OWNER/NAME"),
+        (["trained", "s3://bucket/name"], "no known kind of address"),
+        (["trained", "out", "--public"], "only the Hub is public or private"),
+        (["trained", "file"], "file is a file: name a directory"),
+    ],
+)
+def test_a_mistake_is_one_line(
+    trained: us.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], says: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("file").touch()
+    failed = CliRunner().invoke(app, ["push", *arguments, "--data", str(trained.place.root)])
+    assert isinstance(failed.exception, (RunError, ConfigError))
+    assert says in str(failed.exception)
+    assert "\n" not in str(failed.exception)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_the_command_says_what_it_wrote(trained: us.Run, tmp_path: Path) -> None:
+    done = CliRunner().invoke(
+        app, ["push", f"{trained.id}@2", str(tmp_path / "out"), "--data", str(trained.place.root)]
+    )
+    assert done.exit_code == 0, done.output
+    assert f"{tmp_path / 'out'}: adapter {trained.id}@2, 6 files, " in done.stdout
+
+
+def test_an_archive_that_is_behind_is_named(trained: us.Run, tmp_path: Path) -> None:
+    copy = shutil.copytree(trained.place.root, tmp_path / "copy")
+    us.api.place.Place.at(copy).archive.unlink()
+    with pytest.raises(us.errors.ArchiveError, match="archive"):
+        us.push(trained.id, tmp_path / "out", data=copy)
+
+
+def test_the_hub_gets_the_same_files(trained: us.Run) -> None:
+    sent: dict[str, Any] = {}
+
+    def keep(directory: Path, repository: str, **wanted: Any) -> str:
+        sent.update(wanted, repository=repository, files={file.name for file in directory.iterdir()})
+        sent["card"] = (directory / "README.md").read_text()
+        return f"https://huggingface.co/{repository}"
+
+    done = push_checkpoint(
+        trained.place,
+        f"{trained.id}@2",
+        "hf://me/player",
+        merged=False,
+        replace=False,
+        public=False,
+        uploader=keep,
+    )
+    assert done.destination == "https://huggingface.co/me/player"
+    assert (sent["repository"], sent["public"], sent["replace"]) == ("me/player", False, False)
+    assert sent["files"] == set(done.files)
+    assert "PeftModel.from_pretrained(base, 'me/player')" in sent["card"]
+
+
+def test_no_secret_is_published() -> None:
+    def config(**engine: Any) -> Any:
+        return parse_config(
+            {
+                "model": "tiny-player",
+                "train_envs": [ENV],
+                "engine": {"type": "my.engine:Engine", **engine},
+                "evaluation": {
+                    "opponents": [{"name": "a/b", "kind": "openai", "base_url": "https://me:pw@host/v1"}]
+                },
+                "trackers": ["my.tracker:Tracker(token='t0p')"],
+            }
+        )
+
+    told = published_config(config(hf_token="hf_abc", max_tokens=5, tokenizer="words"))
+    assert told["engine"]["hf_token"] == LEFT_OUT
+    assert (told["engine"]["max_tokens"], told["engine"]["tokenizer"]) == (5, "words")
+    opponent = told["evaluation"]["opponents"][0]
+    assert opponent["base_url"] == "https://host/v1"
+    assert opponent["api_key_env"] == "OPENROUTER_API_KEY"
+    assert "t0p" not in json.dumps(told)
+    for key in ("sk-or-v1-0123456789abcdef", "hf_AbCdEfGhIjKlMnOp", "0123456789abcdef0123456789abcdef"):
+        with pytest.raises(ConfigError, match=r"^engine\.api_key_env of the run is no name") as caught:
+            published_config(config(api_key_env=key))
+        assert key not in str(caught.value)

@@ -1,0 +1,268 @@
+"""Take a checkpoint out as files that transformers, PEFT and vLLM load, into a directory or to the Hub."""
+
+import hashlib
+import json
+import re
+import secrets
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from unstable_stream.adapter_format import CONFIG_FILE as ADAPTER_CONFIG_FILE
+from unstable_stream.api.checkpoints import find_checkpoint, split_name
+from unstable_stream.api.hub import upload
+from unstable_stream.api.loops import wait_for
+from unstable_stream.api.model_card import CONFIG_FILE, Form, ModelCard
+from unstable_stream.api.place import Place
+from unstable_stream.api.published_config import published_config
+from unstable_stream.api.run import Run
+from unstable_stream.api.trained_on import read_training
+from unstable_stream.errors import ConfigError, RunError
+from unstable_stream.events import Checkpoint
+from unstable_stream.inference.model_license import find_license
+from unstable_stream.runs.config import RunConfig
+from unstable_stream.runs.history import read_history
+
+if TYPE_CHECKING:
+    from unstable_stream.runs.history import RunStatus
+
+__all__ = ["Pushed", "push", "push_checkpoint"]
+
+_HUB: Final = "hf://"
+_REPOSITORY: Final = re.compile(r"[\w.\-]+/[\w.\-]+")
+_GENERATION: Final = "generation_config.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Pushed:
+    """The result of a push."""
+
+    destination: str
+    """The directory, or the address on the Hub."""
+    form: Form
+    """``adapter``, ``merged``, or ``whole``: all parameters were trained."""
+    checkpoint: str
+    """``RUN@UPDATE``."""
+    files: dict[str, int]
+    """Size in bytes by name."""
+    weights: dict[str, str]
+    """SHA-256 by weight file."""
+
+
+def push(
+    checkpoint: "str | Run",
+    destination: Path | str,
+    *,
+    merged: bool = False,
+    replace: bool = False,
+    public: bool = False,
+    data: Path | str | None = None,
+    log: str | None = None,
+) -> Pushed:
+    """Write a checkpoint as files that transformers, PEFT and vLLM load, with a model card; see docs/push.md.
+
+    Args:
+        checkpoint: ``RUN@UPDATE``; ``RUN`` or a run is its newest one.
+        destination: a directory, or ``hf://owner/name`` on the Hugging Face Hub.
+        merged: the base model with the adapter merged into it, instead of the adapter.
+        replace: replace what is there.
+        public: on the Hub, let anybody read it; by default the repository is private.
+        data: the data directory.
+        log: the event log; ``None``: ``local``.
+
+    Raises:
+        RunError: no such run or checkpoint, nothing was trained, the destination has files, or it cannot be
+            written.
+        CheckpointError: the checkpoint's files are not those that were recorded.
+        ConfigError: no such form of a destination, the base model is not there, or a secret may be recorded.
+        ArchiveError: there is no archive to make the model card from.
+    """
+    if isinstance(checkpoint, Run):
+        return push_checkpoint(
+            checkpoint.place, checkpoint.id, destination, merged=merged, replace=replace, public=public
+        )
+    place = Place.at(data, log)
+    return push_checkpoint(place, checkpoint, destination, merged=merged, replace=replace, public=public)
+
+
+def push_checkpoint(
+    place: Place,
+    name: str,
+    destination: Path | str,
+    *,
+    merged: bool,
+    replace: bool,
+    public: bool,
+    uploader: Callable[..., str] = upload,
+) -> Pushed:
+    """Push the checkpoint of that name of a place; see :func:`push`. ``uploader`` is :func:`~.hub.upload`."""
+    repository = _repository(destination, public)
+    target = Path(destination).expanduser().absolute()
+    if repository is None:
+        _check_target(target, place, replace)
+    fork, config = find_checkpoint(place, *split_name(name))
+    run_id, chosen = fork.parent_run_id, fork.checkpoints[-1]
+    uid = f"{run_id}@{fork.update}"
+    if chosen.path is None:
+        raise RunError(
+            f"{uid} is the base model {chosen.base_model} as it is: nothing was trained, so there is "
+            "nothing to push; name a later update"
+        )
+    form: Form = "whole" if chosen.parameters == "all" else "merged" if merged else "adapter"
+    card_name = repository or target.name
+    with _staging(None if repository else target) as staging:
+        card = _write(staging, place, config, run_id, chosen, form, card_name)
+        files = {file.name: file.stat().st_size for file in sorted(staging.iterdir())}
+        if repository is None:
+            _put(staging, target, replace)
+            where = str(target)
+        else:
+            where = uploader(
+                staging, repository, public=public, replace=replace, message=f"{uid} of unstable_stream"
+            )
+    return Pushed(where, form, uid, files, dict(card.weights))
+
+
+def _repository(destination: Path | str, public: bool) -> str | None:
+    """Return ``owner/name``; ``None``: the destination is a directory."""
+    text = str(destination)
+    if not text.startswith(_HUB):
+        if public or re.match(r"\w+:/", text):
+            raise ConfigError(
+                f"{text}: {'only the Hub is public or private' if public else 'no known kind of address'}; "
+                f"expected {_HUB}OWNER/NAME or a directory"
+            )
+        return None
+    repository = text.removeprefix(_HUB)
+    if not _REPOSITORY.fullmatch(repository):
+        raise ConfigError(f"{text}: expected {_HUB}OWNER/NAME, e.g. {_HUB}me/tictactoe-player")
+    return repository
+
+
+def _check_target(target: Path, place: Place, replace: bool) -> None:
+    if target.exists() and not target.is_dir():
+        raise RunError(f"{target} is a file: name a directory")
+    if target.is_dir() and any(target.iterdir()):
+        if not replace:
+            raise RunError(
+                f"{target} has files: name another directory, or add --replace to replace them all"
+            )
+        for kept in (place.data.root.absolute(), Path.cwd()):
+            if kept.is_relative_to(target):
+                raise RunError(f"{target} holds {kept}, which --replace would delete: name another directory")
+
+
+def _write(
+    staging: Path,
+    place: Place,
+    config: RunConfig,
+    run_id: str,
+    chosen: Checkpoint,
+    form: Form,
+    name: str,
+) -> ModelCard:
+    """Write everything into ``staging`` and return the card. What is quick to refuse comes first."""
+    published = published_config(config)
+    training = read_training(place.archive, run_id, chosen)
+    status, log_id = _read_run(place, run_id)
+    base = _base_directory(config.model, needed=form != "whole")
+    _write_model(staging, chosen, form, base)
+    card = ModelCard(
+        name=name,
+        form=form,
+        run_id=run_id,
+        checkpoint=chosen,
+        base_is_on_hub=_is_on_hub(config.model),
+        base_license=find_license(config.model, base),
+        log_id=log_id,
+        trained_with=status.began.package_version if status.began else "",
+        weights={file.name: _sha256(file) for file in sorted(staging.glob("*.safetensors"))},
+        training=training,
+        config=published,
+    )
+    (staging / CONFIG_FILE).write_text(json.dumps(card.to_json(), indent=2) + "\n", encoding="utf-8")
+    (staging / "README.md").write_text(card.render(), encoding="utf-8")
+    return card
+
+
+def _read_run(place: Place, run_id: str) -> "tuple[RunStatus, str]":
+    async def read() -> "tuple[RunStatus, str]":
+        async with place.opened_history() as log:
+            return (await read_history(log)).run(run_id), await log.log_id()
+
+    return wait_for(read())
+
+
+def _base_directory(model: str, *, needed: bool) -> Path | None:
+    """Return the base model's directory; ``None``: it is not there, and not ``needed``."""
+    from unstable_stream.inference.base_model import resolve_model
+
+    try:
+        return Path(resolve_model(model))
+    except ConfigError:
+        if needed:
+            raise
+        return None
+
+
+def _is_on_hub(model: str) -> bool:
+    return _REPOSITORY.fullmatch(model) is not None and not Path(model).is_dir()
+
+
+def _write_model(staging: Path, chosen: Checkpoint, form: Form, base: Path | None) -> None:
+    from unstable_stream.learners import copy_loadable, merge_adapter
+    from unstable_stream.learners.whole_model import tokenizer_files
+
+    assert chosen.path is not None
+    if form == "whole":
+        copy_loadable(chosen.path, staging, chosen.sha256)
+        return
+    assert base is not None
+    if form == "merged":
+        with tempfile.TemporaryDirectory() as verified:
+            copy_loadable(chosen.path, Path(verified), chosen.sha256)
+            merge_adapter(base, Path(verified), staging)
+    else:
+        copy_loadable(chosen.path, staging, chosen.sha256)
+        # The learner recorded the directory that the base model had here; others know it by its name.
+        config_file = staging / ADAPTER_CONFIG_FILE
+        adapter = json.loads(config_file.read_bytes()) | {"base_model_name_or_path": chosen.base_model}
+        config_file.write_text(json.dumps(adapter, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    for name, content in tokenizer_files(str(base)).items():
+        if form == "merged" or name != _GENERATION:
+            (staging / name).write_bytes(content)
+
+
+def _sha256(file: Path) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+@contextmanager
+def _staging(target: Path | None) -> Iterator[Path]:
+    """Give a new directory, beside ``target`` if there is one, and remove what is left of it at the end."""
+    if target is None:
+        with tempfile.TemporaryDirectory() as made:
+            yield Path(made)
+        return
+    partial = target.parent / f".{target.name}-{secrets.token_hex(4)}"
+    try:
+        partial.mkdir(parents=True)
+        yield partial
+    except OSError as error:
+        raise RunError(f"could not write {target}: {error}; nothing was changed there") from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _put(staging: Path, target: Path, replace: bool) -> None:
+    """Rename the finished directory to its name; what it replaces is deleted last."""
+    old = target.parent / f"{staging.name}-replaced"
+    if replace and target.is_dir():
+        target.rename(old)
+    staging.rename(target)  # onto an empty directory, or onto nothing
+    shutil.rmtree(old, ignore_errors=True)
