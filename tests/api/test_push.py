@@ -29,8 +29,8 @@ ENV = {"env_id": "TicTacToe-v0-train", "template": "tictactoe-board"}
 
 def train(data: Path, **settings: Any) -> us.Run:
     """Train the tiny player a little, so much that its answers change."""
-    small = {"max_tokens": 2, "num_workers": 8, "batch_size": 16, "mini_batch_size": 16}
-    small = {**small, "iterations": 2, "learning_rate": 0.05}
+    small: dict[str, Any] = {"max_tokens": 2, "num_workers": 8, "batch_size": 16, "mini_batch_size": 16}
+    small |= {"iterations": 2, "learning_rate": 0.05}
     made = us.build(
         model="tiny-player",
         train_envs=[ENV],

@@ -262,7 +262,9 @@ def copy_loadable(path: Path | str, target: Path, expect_sha256: str | None = No
         digests[weight_file] = expect_sha256 or digests[weight_file]
     except (KeyError, TypeError, ValueError, AttributeError, OSError) as error:
         raise CheckpointError(f"checkpoint {directory}: unreadable {_STATE}: {error!r}; {remedy}") from error
-    for name in digests.keys() - {_NETWORKS, _OPTIMIZER}:
+    # An adapter needs nothing else; a whole model has the files of its tokenizer too.
+    needed = {weight_file, config_file} if parameters == "lora" else digests.keys() - {_NETWORKS, _OPTIMIZER}
+    for name in sorted(needed):
         if not (directory / name).is_file():
             raise CheckpointError(f"checkpoint {directory} lacks {name}; {remedy}")
         found = _copy_hashed(directory / name, target / name)
