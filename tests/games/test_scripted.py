@@ -144,11 +144,12 @@ def test_which_players_can_play_what() -> None:
     assert scripted_names("TicTacToe-v0-train") == ("random-legal", "first-legal", "perfect")
     assert scripted_names("Nim-v0-large-raw") == ("random-legal", "first-legal", "perfect")
     assert scripted_names("ConnectFour-v0") == ("random-legal", "first-legal", "minimax-2", "minimax-4")
-    assert scripted_names("ConnectFour-v0-blind-train") == ()
+    assert scripted_names("ConnectFour-v0-blind-train") == ("random-legal", "first-legal")
     assert scripted_names("SimpleTak-v0-train")[2:] == ("minimax-2", "minimax-4")
     assert scripted_names("SimpleTak-v0-extreme-train")[2:] == ("minimax-2",)
-    assert scripted_names("Othello-v0-hard-train") == ()
-    assert scripted_names("SecretMafia-v0-train") == ()
+    assert scripted_names("Othello-v0-hard-train") == ("random-legal", "first-legal")
+    assert scripted_names("SecretMafia-v0-train") == ("random-legal", "first-legal")
+    assert scripted_names("Sudoku-v0-train") == ()
     assert set(scripted_names("KuhnPoker-v0-train")) < set(SCRIPTED_NAMES)
 
 
@@ -160,7 +161,7 @@ def test_which_players_can_play_what() -> None:
             "TicTacToe-v0-train",
             "unknown scripted player 'alphazero'; expected one of random-legal",
         ),
-        ("random-legal", "SecretMafia-v0-train", "no scripted player can play 'SecretMafia-v0-train'"),
+        ("random-legal", "Sudoku-v0-train", "no scripted player can play 'Sudoku-v0-train'"),
         ("perfect", "ConnectFour-v0-train", "available: random-legal, first-legal, minimax-2, minimax-4"),
         ("minimax-4", "SimpleTak-v0-extreme-train", "available: random-legal, first-legal, minimax-2"),
     ],

@@ -35,6 +35,7 @@ from unstable_stream.extensions import KINDS, Reference, build, entry_points_of,
 from unstable_stream.extensions.build import refuse
 from unstable_stream.games.diagnosis import Diagnosis, diagnose
 from unstable_stream.games.isolation import PrivateRandomness
+from unstable_stream.games.rehearsal import accepts, watch_invalid_moves
 
 __all__ = [
     "Environment",
@@ -105,6 +106,7 @@ class Environment:
         self._randomness: PrivateRandomness | None = None
         self._observation: Observation | None = None
         self._invalid_reason: str | None = None
+        self._with_numpy = False
 
     def reset(self, num_players: int, seed: int) -> None:
         """Begin the game. Once only: an environment object is never used for a second game.
@@ -124,6 +126,7 @@ class Environment:
             else:
                 _prepare_module(entry_point)
             with_numpy = own is not None or _uses_numpy(entry_point)
+            self._with_numpy = with_numpy
             self._randomness = PrivateRandomness(seed, with_numpy=with_numpy)
             with self._randomness:
                 self._env = _own_environment(own) if own else _textarena().make(self.env_id)
@@ -131,7 +134,7 @@ class Environment:
                 self._state = getattr(self._env, "state", None)
                 if self._state is not None:
                     self._state.error_allowance = self._invalid_moves_allowed
-                    self._watch_invalid_moves()
+                    watch_invalid_moves(self._state, num_players, self._note_invalid)
                 self._observation = self._read_observation()
         except ConfigError:
             raise  # an extension that cannot be loaded or has not the interface; it names the key
@@ -171,6 +174,16 @@ class Environment:
             reason = str(info.get("reason") or "invalid move")
         return StepResult(self.done, reason is None, reason, _json_values(info))
 
+    def accepts(self, action: str) -> bool:
+        """Return whether :meth:`step` would call ``action`` valid now; tried on a copy of the game.
+
+        Raises:
+            GameError: the game is over or has not begun.
+        """
+        if self._observation is None:
+            raise GameError(f"{self._label}: no move is possible, the game has not begun or is over")
+        return accepts(self._env, action, num_players=self.num_players, with_numpy=self._with_numpy)
+
     def close(self) -> EnvironmentResult:
         """End the game, finished or not, and return the result."""
         if self._env is None or self._randomness is None:
@@ -205,22 +218,8 @@ class Environment:
         lines = [f"[{names.get(sender, f'Player {sender}')}] {text}" for sender, text, _ in observed]
         return Observation(int(seat), "\n".join(lines))
 
-    def _watch_invalid_moves(self) -> None:
-        state = self._state
-        original = state.set_invalid_move
-
-        def watched(reason: Any = None, *args: Any, **kwargs: Any) -> Any:
-            if args and isinstance(args[0], str):
-                # Countdown and Cryptarithm pass reward and reason the wrong way round.
-                reason, args = args[0], (reason, *args[1:])
-            self._invalid_reason = str(reason or "invalid move")
-            lost = original(reason, *args, **kwargs)
-            if len(getattr(state, "elimination_order", ())) >= self.num_players and not state.done:
-                # With nobody left, the state would look for the next player forever (PublicGoodsGame).
-                state.set_game_outcome(dict.fromkeys(range(self.num_players), -1.0), "every player is out")
-            return lost
-
-        state.set_invalid_move = watched
+    def _note_invalid(self, reason: str) -> None:
+        self._invalid_reason = reason
 
 
 def list_environments() -> list[str]:

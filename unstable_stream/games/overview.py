@@ -24,7 +24,10 @@ A run with an environment that cannot be played is refused when its configuratio
 The games of OpenSpiel are environments too, see [below](#games-of-openspiel).
 
 *Scripted* names the opponents that need no model. `perfect` never gives away a won or drawn game;
-`minimax-N` looks N moves ahead and is not perfect.
+`minimax-N` looks N moves ahead and is not perfect. `random-legal` draws a legal move by the seed of the game
+and the turn, `first-legal` takes the first. Where the text does not list what is legal, they try moves of the
+game's grammar on a copy of the game, first a kind of move (to bid, to fold, to say something), then a move of
+that kind; what the copy hides decides nothing but whether a move is legal.
 
 ## What the result of a game means
 

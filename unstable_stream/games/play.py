@@ -85,6 +85,7 @@ async def play_game(
             game_turn=environment.turn,
             seed=turn_seed(started.seed, seen.seat, log.turns[seen.seat]),
             observation=seen.text,
+            accepts=environment.accepts,
         )
         asked_ms = now_ms()
         move = await players[seen.seat].move(turn)

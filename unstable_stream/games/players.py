@@ -1,5 +1,6 @@
 """Define a player: it is shown a turn and returns a move."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -20,6 +21,11 @@ class TurnContext:
     seed: int
     """The seed of the player's random decisions, unique to this game, seat and turn."""
     observation: str
+    accepts: Callable[[str], bool] | None = field(default=None, compare=False, repr=False)
+    """Tells whether the environment would call an action valid now; tried on a copy of the game.
+
+    It knows what is hidden, so use it to avoid illegal moves, never to choose among legal ones. ``None``
+    outside a game."""
 
 
 @dataclass(frozen=True, slots=True)

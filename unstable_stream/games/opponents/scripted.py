@@ -1,9 +1,11 @@
 """Play as a scripted opponent: it needs no model and no network, and it never changes.
 
-Those that are known by name see the observation text alone, like any player, and their choices are a function
-of it and the turn's seed. ``perfect`` is reserved for games that are solved; ``minimax-N`` looks N moves
-ahead. Any other is an extension: a function from observation (or :class:`TurnContext`) to action text, or a
-class with ``move(turn)``, of which each game gets an instance of its own.
+Those that are known by name choose by the observation text and the turn's seed alone, like any player. Where
+the text does not show what is legal, they try moves on a copy of the game and learn nothing from it but legal
+or not (:mod:`~unstable_stream.games.opponents.trying`). ``perfect`` is reserved for games that are solved;
+``minimax-N`` looks N moves ahead. Any other is an extension: a function from observation (or
+:class:`TurnContext`) to action text, or a class with ``move(turn)``, of which each game gets an instance of
+its own.
 """
 
 import inspect
@@ -18,6 +20,8 @@ from unstable_stream.errors import ConfigError, GameError
 from unstable_stream.extensions import KINDS, Reference, build, entry_points_of
 from unstable_stream.extensions.build import refuse
 from unstable_stream.games.opponents import legal_moves, search
+from unstable_stream.games.opponents.grammars import GRAMMARS
+from unstable_stream.games.opponents.trying import first_legal, random_legal
 from unstable_stream.games.players import Move, Player, TurnContext
 
 __all__ = ["SCRIPTED_NAMES", "ScriptedPlayer", "check_scripted", "scripted_names", "scripted_player"]
@@ -63,8 +67,9 @@ def check_scripted(name: str, env_id: str) -> None:
     available = scripted_names(env_id)
     if not available:
         raise ConfigError(
-            f"no scripted player can play {env_id!r}: its legal moves cannot be read from what it shows. "
-            f"Games that have them: {', '.join(sorted(_GAMES))}. Use a model or an endpoint as opponent."
+            f"no scripted player can play {env_id!r}: its legal moves are neither listed nor tried. "
+            f"Games that have them: {', '.join(sorted({*_GAMES, *GRAMMARS}))}. "
+            f"Use a model or an endpoint as opponent."
         )
     if name not in available:
         raise ConfigError(
@@ -89,7 +94,10 @@ def _strategies(env_id: str) -> Mapping[str, Candidates]:
     base, _, variant = env_id.partition("-v0")
     game = _GAMES.get(base)
     if game is None or any(part in game.unplayable for part in variant.split("-")):
-        return {}
+        grammar = GRAMMARS.get(base)
+        if grammar is None:
+            return {}
+        return {"random-legal": random_legal(grammar), "first-legal": first_legal(grammar)}
     legal = game.legal
     strategies: dict[str, Candidates] = {
         "random-legal": lambda turn: legal(turn.observation),
@@ -218,7 +226,7 @@ class _Game:
     legal: Callable[[str], list[str]]
     strong: Mapping[str, Candidates] = field(default_factory=dict)
     unplayable: frozenset[str] = frozenset()
-    """Variants whose text does not show what the strategies need."""
+    """Variants whose text does not show what the strategies need; their moves are tried."""
     too_slow: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Variant to the strong players that would need seconds for a move on its board."""
 

@@ -1,0 +1,133 @@
+"""Legal moves found by trying: always legal, reproducible, and the game does not notice."""
+
+import random
+
+import pytest
+
+from tests.games.builders import make_started, play
+from unstable_stream.errors import GameError
+from unstable_stream.games.chance_games import chance_games, environments_for_several
+from unstable_stream.games.environments import Environment
+from unstable_stream.games.opponents.grammars import GRAMMARS
+from unstable_stream.games.opponents.scripted import scripted_names, scripted_player
+from unstable_stream.games.opponents.trying import first_legal, random_legal
+from unstable_stream.games.players import TurnContext
+
+# One of each sort of grammar; each game takes well under a second.
+SAMPLE = [
+    ("Alquerque-v0-train", 2),
+    ("Battleship-v0-train", 2),
+    ("Briscola-v0-train", 2),
+    ("Chopsticks-v0-train", 2),
+    ("ColonelBlotto-v0-train", 2),
+    ("ConnectFour-v0-blind-train", 2),
+    ("Golf-v0-train", 2),
+    ("IndianPoker-v0-train", 2),
+    ("IteratedUltimatumGame-v0-train", 2),
+    ("LiarsDice-v0-train", 2),
+    ("MemoryGame-v0-train", 2),
+    ("NewRecruit-v0-train", 2),
+    ("PublicGoodsGame-v0-train", 2),
+    ("SecretMafia-v0-train", 6),
+    ("SimpleNegotiation-v0-train", 2),
+    ("Taboo-v0-train", 4),
+    ("ThreePlayerIPD-v0-train", 3),
+    ("UltimateTicTacToe-v0-train", 2),
+]
+
+
+@pytest.mark.parametrize(("env_id", "num_players"), SAMPLE)
+def test_every_move_is_legal_and_the_game_does_not_notice(env_id: str, num_players: int) -> None:
+    tally = chance_games(env_id, num_players, 2)
+    assert (tally.games, tally.invalid, tally.unlike) == (2, 0, 0)
+    assert tally.moves > 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_chance_plays_nine_of_ten_environments_for_several() -> None:
+    found = list(environments_for_several([]))
+    played = [(env_id, num_players) for env_id, num_players in found if scripted_names(env_id)]
+    assert len(played) >= 0.9 * len(found)
+    for env_id, num_players in played:
+        tally = chance_games(env_id, num_players, 1, max_turns=60)
+        assert (tally.games, tally.invalid, tally.unlike) == (1, 0, 0), env_id
+    assert set(GRAMMARS) <= {env_id.partition("-v0")[0] for env_id, _ in played}
+
+
+@pytest.mark.parametrize("env_id", ["SimpleNegotiation-v0", "Snake-v0-raw", "Poker-v0"])
+async def test_chance_is_a_function_of_the_seed(env_id: str) -> None:
+    players = dict.fromkeys(range(2), scripted_player("random-legal", env_id))
+    once, again, other = [
+        (await play(make_started(env_id, 2, seed=seed), players)).outcome.actions for seed in (3, 3, 4)
+    ]
+    assert once == again != other
+
+
+async def test_first_legal_takes_the_grammars_first() -> None:
+    env_id = "UltimateTicTacToe-v0-train"
+    players = dict.fromkeys(range(2), scripted_player("first-legal", env_id))
+    outcome = (await play(make_started(env_id, 2), players, max_turns=3)).outcome
+    assert [action.action for action in outcome.actions] == ["[0 0]", "[0 1]", "[1 0]"]
+
+
+def test_what_is_accepted_is_what_step_calls_valid() -> None:
+    for action, legal in (
+        ("[attack 0 1]", True),
+        ("[split 0 2]", True),
+        ("[split 1 1]", False),
+        ("hi", False),
+    ):
+        environment = Environment("Chopsticks-v0-train")
+        environment.reset(2, seed=1)
+        assert environment.accepts(action) is environment.accepts(action) is legal
+        assert environment.step(action).valid is legal
+
+
+def test_asking_leaves_the_game_and_the_global_generators_alone() -> None:
+    state = random.getstate()
+    asked, untouched = Environment("LiarsDice-v0-train"), Environment("LiarsDice-v0-train")
+    for environment in (asked, untouched):
+        environment.reset(2, seed=5)
+    for action in ("[Bid: 2, 3]", "[Bid: 9, 9]", "[Call]", "[Bid: 3, 3]", "[Call]"):
+        for tried in ("[Call]", "[Bid: 4, 4]", "nonsense"):
+            asked.accepts(tried)
+        results = [environment.step(action) for environment in (asked, untouched)]
+        assert results[0] == results[1]
+        if asked.done:
+            break
+        assert asked.observe() == untouched.observe()
+    assert asked.close() == untouched.close()
+    assert random.getstate() == state
+
+
+def test_a_game_that_is_over_accepts_nothing() -> None:
+    environment = Environment("Chopsticks-v0-train")
+    environment.reset(2, seed=1)
+    environment.step("nonsense")
+    with pytest.raises(GameError, match="has not begun or is over"):
+        environment.accepts("[attack 0 1]")
+
+
+def _turn(seed: int = 0, legal: tuple[str, ...] = ()) -> TurnContext:
+    return TurnContext("Any-v0", 0, 2, 0, 0, seed, "text", legal.__contains__)
+
+
+def test_legal_actions_of_a_kind_are_equally_likely() -> None:
+    choose = random_legal(lambda turn, chance: [["a", "b", "c", "d"], ["e"], ["f"]])
+    chosen = [choose(_turn(seed, ("b", "d", "e")))[0] for seed in range(3000)]
+    share = {action: chosen.count(action) / len(chosen) for action in "bde"}
+    assert sum(share.values()) == pytest.approx(1)
+    assert share == {"b": pytest.approx(0.25, abs=0.03), "d": share["d"], "e": pytest.approx(0.5, abs=0.03)}
+
+
+def test_who_has_no_legal_move_makes_the_first() -> None:
+    assert first_legal(lambda turn, chance: [["a"], ["b"]])(_turn()) == ["a"]
+    assert first_legal(lambda turn, chance: [["a"], ["b"]])(_turn(legal=("b",))) == ["b"]
+
+
+def test_trying_needs_a_game_and_something_to_try() -> None:
+    with pytest.raises(GameError, match="so the turn must have `accepts`"):
+        first_legal(lambda turn, chance: [["a"]])(TurnContext("Any-v0", 0, 2, 0, 0, 0, "text"))
+    with pytest.raises(GameError, match="found none in 'text'"):
+        first_legal(lambda turn, chance: [[]])(_turn())
