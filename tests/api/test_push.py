@@ -6,20 +6,25 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import peft
 import pytest
 import torch
+import yaml
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from typer.testing import CliRunner
 
 import unstable_stream as us
 from unstable_stream.api.checkpoints import find_checkpoint
+from unstable_stream.api.model_card import Form, ModelCard
 from unstable_stream.api.published_config import LEFT_OUT, published_config
 from unstable_stream.api.push import push_checkpoint
+from unstable_stream.api.trained_on import read_training
 from unstable_stream.cli import app
 from unstable_stream.errors import CheckpointError, ConfigError, RunError
 from unstable_stream.events import AdapterProbe
 from unstable_stream.events.arrays import unpack_floats, unpack_tokens
+from unstable_stream.inference.model_license import find_license
 from unstable_stream.intervals import wilson_interval
 from unstable_stream.runs.config import parse_config
 from unstable_stream.tiny_player import tiny_player_path
@@ -167,7 +172,7 @@ def test_the_card_has_the_numbers(trained: us.Run, tmp_path: Path) -> None:
     assert parse_config(told["config"]) == us.open_run(trained.id, data=trained.place.root).config
     for fact in (trained.id, saved.event_id, saved.sha256, told["log_id"], us.__version__):
         assert f"`{fact}`" in card
-    assert "PeftModel.from_pretrained(base, 'player')" in card
+    assert 'PeftModel.from_pretrained(base, "player")' in card
     assert "--enable-lora --max-lora-rank 16 --lora-modules trained=player" in card
 
 
@@ -275,7 +280,90 @@ def test_the_hub_gets_the_same_files(trained: us.Run) -> None:
     assert done.destination == "https://huggingface.co/me/player"
     assert (sent["repository"], sent["public"], sent["replace"]) == ("me/player", False, False)
     assert sent["files"] == set(done.files)
-    assert "PeftModel.from_pretrained(base, 'me/player')" in sent["card"]
+    assert 'PeftModel.from_pretrained(base, "me/player")' in sent["card"]
+
+
+def test_an_adapter_that_a_run_began_with_is_pushed_though_no_learner_of_ours_saved_it(
+    trained: us.Run, tmp_path: Path
+) -> None:
+    made = trained.push(tmp_path / "made")
+    begun = us.evaluation(
+        "tiny-player",
+        "random-legal",
+        games=2,
+        envs=[ENV],
+        data=tmp_path / "data",
+        overrides=[f"learner.initial_lora_path={made.destination}", "sampling.max_tokens=2"],
+    ).start(live=False)
+    again = begun.push(tmp_path / "again")
+    assert again.checkpoint.endswith("@0")
+    assert again.weights == made.weights
+    assert (
+        "0 updates on 0 steps (turns) of 0 games. Opponents: none."
+        in (tmp_path / "again" / "README.md").read_text()
+    )
+
+
+def card(trained: us.Run, base_model: str, base_license: str | None, form: Form) -> str:
+    """Return the card of a checkpoint, had its base model been another one."""
+    fork, config = find_checkpoint(trained.place, trained.id, None)
+    chosen = msgspec.structs.replace(fork.checkpoints[-1], base_model=base_model)
+    training = read_training(trained.place.archive, trained.id, chosen)
+    return ModelCard(
+        name="me/player",
+        form=form,
+        run_id=trained.id,
+        checkpoint=chosen,
+        base_is_on_hub="/" in base_model.strip("/"),
+        base_license=base_license,
+        log_id="log",
+        trained_with="0.1.0",
+        weights={},
+        training=training,
+        config=published_config(config),
+    ).render()
+
+
+def test_the_front_matter_is_what_the_hub_reads(trained: us.Run) -> None:
+    adapter = yaml.safe_load(card(trained, "Qwen/Qwen3-0.6B", "apache-2.0", "adapter").split("---")[1])
+    assert adapter["base_model"] == "Qwen/Qwen3-0.6B"
+    assert (adapter["base_model_relation"], adapter["library_name"]) == ("adapter", "peft")
+    assert adapter["license"] == "apache-2.0"
+    assert {"unstable-stream", "self-play", "lora"} <= set(adapter["tags"])
+    text = card(trained, "Qwen/Qwen3-0.6B", None, "merged")
+    merged = yaml.safe_load(text.split("---")[1])
+    assert (merged["base_model_relation"], merged["library_name"]) == ("finetune", "transformers")
+    assert merged["license"] == "other"
+    assert "its files state none that is known" in text
+    assert "vllm serve me/player" in text
+    served = card(trained, "Qwen/Qwen3-0.6B", None, "adapter")
+    assert (
+        "vllm serve Qwen/Qwen3-0.6B --enable-lora --max-lora-rank 16 --lora-modules trained=me/player"
+        in served
+    )
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "found"),
+    [
+        ("README.md", "---\nlanguage: en\nlicense: llama3.2\n---\n# Llama", "llama3.2"),
+        ("README.md", "# no front matter\nlicense: mit\n", None),
+        (
+            "LICENSE",
+            "                              Apache License\n                        Version 2.0, January 2004",
+            "apache-2.0",
+        ),
+        ("LICENSE.txt", "MIT License\n\nCopyright", "mit"),
+        ("LICENSE", "All rights reserved", None),
+        ("config.json", '{"license": "gemma"}', "gemma"),
+        ("config.json", '{"model_type": "qwen3"}', None),
+    ],
+)
+def test_the_license_is_that_which_the_base_model_states(
+    tmp_path: Path, file: str, text: str, found: str | None
+) -> None:
+    (tmp_path / file).write_text(text)
+    assert find_license("a-model", tmp_path) == found
 
 
 def test_no_secret_is_published() -> None:

@@ -35,8 +35,8 @@ def upload(
         RunError: the repository has files, or is public, and that was not asked for; or the Hub refuses or
             cannot be reached.
     """
-    import httpx
     from huggingface_hub import HfApi
+    from huggingface_hub.utils import httpx  # type: ignore[attr-defined]  # its client, httpx or httpx2
 
     api = HfApi(endpoint=endpoint)
     try:
@@ -44,7 +44,7 @@ def upload(
         found = api.model_info(repository)
         files = {each.rfilename for each in found.siblings or ()} - _MADE_BY_THE_HUB
         if files and not replace:
-            raise RunError(f"hf://{repository} has {len(files)} files: add --replace to replace them")
+            raise RunError(f"hf://{repository} has files: add --replace to replace them all")
         if not public and not found.private:
             raise RunError(
                 f"hf://{repository} is public: add --public to publish there, or make it private first"

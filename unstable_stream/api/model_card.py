@@ -162,7 +162,7 @@ class ModelCard:
         told = [_setting(run, *self.training.settings[run]) for run in sorted(self.training.settings)]
         return "\n\n".join(
             [
-                "Both seats together. The interval is Wilson's; *before training* is the initial policy in "
+                "All seats together. The interval is Wilson's; *before training* is the initial policy in "
                 "the same run, on the same seeds.",
                 _table(headings, rows),
                 "\n".join(told),
@@ -187,28 +187,29 @@ class ModelCard:
         )
 
     def _loading(self) -> str:
+        name = json.dumps(self.name)
         if self.form != "adapter":
             return (
                 _fenced(
                     "python",
                     "from transformers import AutoModelForCausalLM, AutoTokenizer",
                     "",
-                    f'model = AutoModelForCausalLM.from_pretrained({self.name!r}, dtype="auto")',
-                    f"tokenizer = AutoTokenizer.from_pretrained({self.name!r})",
+                    f'model = AutoModelForCausalLM.from_pretrained({name}, dtype="auto")',
+                    f"tokenizer = AutoTokenizer.from_pretrained({name})",
                 )
                 + "\n\n"
                 + _fenced("bash", f"vllm serve {self.name}")
             )
         shipped = self._base == "tiny-player"
-        base = "str(tiny_player_path())" if shipped else repr(self._base)
+        base = "str(tiny_player_path())" if shipped else json.dumps(self._base)
         lines = [
             "from peft import PeftModel",
             "from transformers import AutoModelForCausalLM, AutoTokenizer",
             *(["from unstable_stream.tiny_player import tiny_player_path"] if shipped else []),
             "",
             f'base = AutoModelForCausalLM.from_pretrained({base}, dtype="auto")',
-            f"model = PeftModel.from_pretrained(base, {self.name!r})",
-            f"tokenizer = AutoTokenizer.from_pretrained({self.name!r})",
+            f"model = PeftModel.from_pretrained(base, {name})",
+            f"tokenizer = AutoTokenizer.from_pretrained({name})",
         ]
         rank = int(self.checkpoint.lora.get("lora_rank", 0))
         slot = next((each for each in VLLM_LORA_RANKS if each >= rank), rank)

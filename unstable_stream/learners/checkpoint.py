@@ -268,7 +268,7 @@ def copy_loadable(path: Path | str, target: Path, expect_sha256: str | None = No
         if not (directory / name).is_file():
             raise CheckpointError(f"checkpoint {directory} lacks {name}; {remedy}")
         found = _copy_hashed(directory / name, target / name)
-        if digests[name] not in (None, found):
+        if digests.get(name) not in (None, found):
             raise CheckpointError(
                 f"{directory / name} is damaged: its sha256 is {found}, expected {digests[name]}; {remedy}"
             )
