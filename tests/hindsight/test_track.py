@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from unstable_stream.streams.trackers import Received
 from unstable_stream.workers.archiver import run_archiver
 
 RUN = "run-a"
+DEADLINE_S = 60.0
 
 
 async def append(place: Place, events: Sequence[Event]) -> None:
@@ -109,9 +111,15 @@ def test_wandb_offline_writes_files_with_the_values(
     monkeypatch.setenv("WANDB_CONFIG_DIR", str(tmp_path / "wandb-config"))
     track_run(place, RUN, "jsonl", tmp_path / "lines")
     track_run(place, RUN, {"type": "wandb", "project": "UB", "mode": "offline"}, tmp_path / "out")
+    every = lines(tmp_path / "lines")
+    told = [line for line in every if line["step"] is not None]
+    # W&B's own process writes the last rows while, or soon after, the run is finished.
+    deadline = time.monotonic() + DEADLINE_S
     runs, rows = history_of(tmp_path / "out" / RUN / "wandb")
+    while len(rows) < len(every) and time.monotonic() < deadline:
+        runs, rows = history_of(tmp_path / "out" / RUN / "wandb")
     assert runs == {(RUN, "UB")}
-    told = [line for line in lines(tmp_path / "lines") if line["step"] is not None]
+    assert len(rows) == len(every)
     wanted = [
         {**line["values"], "update": line["step"], "_timestamp": line["time_ms"] / 1000}  # type: ignore[dict-item, operator]
         for line in told
