@@ -1,6 +1,7 @@
 """Legal moves found by trying: always legal, reproducible, and the game does not notice."""
 
 import random
+import threading
 
 import pytest
 
@@ -99,6 +100,43 @@ def test_asking_leaves_the_game_and_the_global_generators_alone() -> None:
         assert asked.observe() == untouched.observe()
     assert asked.close() == untouched.close()
     assert random.getstate() == state
+
+
+def test_games_of_openspiel_can_be_asked_too() -> None:
+    pytest.importorskip("pyspiel")
+    environment = Environment("openspiel:kuhn_poker")
+    environment.reset(2, seed=3)
+    before = environment.observe()
+    assert environment.accepts("[Bet]")
+    assert not environment.accepts("[Fold]")
+    assert environment.observe() == before
+    assert environment.step("[Bet]").valid
+
+
+class Uncopied:
+    """An environment of a user's own that holds what cannot be copied."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+
+    def reset(self, num_players: int, seed: int | None = None) -> None:
+        pass
+
+    def get_observation(self) -> tuple[int, str]:
+        return 0, "Available Moves: [a]"
+
+    def step(self, action: str) -> tuple[bool, dict[str, object]]:
+        return True, {}
+
+    def close(self) -> tuple[dict[int, float], dict[int, dict[str, object]]]:
+        return {0: 1.0, 1: 0.0}, {}
+
+
+def test_what_cannot_be_copied_is_said() -> None:
+    environment = Environment(f"{__name__}:Uncopied")
+    environment.reset(2, seed=0)
+    with pytest.raises(GameError, match=r"cannot try '\[a\]' at turn 0 on a copy.*lock"):
+        environment.accepts("[a]")
 
 
 def test_a_game_that_is_over_accepts_nothing() -> None:

@@ -178,11 +178,17 @@ class Environment:
         """Return whether :meth:`step` would call ``action`` valid now; tried on a copy of the game.
 
         Raises:
-            GameError: the game is over or has not begun.
+            GameError: the game is over or has not begun, or the environment cannot be copied.
         """
         if self._observation is None:
             raise GameError(f"{self._label}: no move is possible, the game has not begun or is over")
-        return accepts(self._env, action, num_players=self.num_players, with_numpy=self._with_numpy)
+        try:
+            return accepts(self._env, action, num_players=self.num_players, with_numpy=self._with_numpy)
+        except Exception as error:
+            raise GameError(
+                f"{self._label}: cannot try {action[:200]!r} at turn {self.turn} on a copy: "
+                f"{type(error).__name__}: {error}"
+            ) from error
 
     def close(self) -> EnvironmentResult:
         """End the game, finished or not, and return the result."""

@@ -45,11 +45,12 @@ def watch_invalid_moves(state: Any, num_players: int, report: Callable[[str], No
 
 def _copied(env: Any) -> Any:
     memo: dict[int, Any] = {}
+    # Texts of the past decide nothing, but copying them would cost more with every turn.
     state = getattr(env, "state", None)
-    if state is not None:
-        # Texts of the past decide nothing, but copying them would cost more with every turn.
-        memo[id(state.logs)] = []
-        memo[id(state.observations)] = {seat: [] for seat in state.observations}
+    if isinstance(logs := getattr(state, "logs", None), list):
+        memo[id(logs)] = []
+    if isinstance(waiting := getattr(state, "observations", None), dict):
+        memo[id(waiting)] = {seat: [] for seat in waiting}
     for history in _histories(env):
         memo[id(history)] = {}
     return copy.deepcopy(env, memo)
@@ -80,6 +81,7 @@ def _complaint(env: Any, action: str, num_players: int) -> str:
         return complaints[0]
     if state is None:
         return "invalid move" if isinstance(info, dict) and info.get("invalid_move") else ""
-    if not done and not 0 <= int(state.current_player_id) < num_players:
-        return f"it would be the turn of seat {state.current_player_id}"
+    next_seat = getattr(state, "current_player_id", 0)
+    if not done and next_seat not in range(num_players):
+        return f"it would be the turn of seat {next_seat}"
     return ""
