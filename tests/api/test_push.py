@@ -199,9 +199,34 @@ def test_files_are_replaced_only_if_that_is_said(trained: us.Run, tmp_path: Path
     assert not (target / "old").exists()
     assert (target / "model.safetensors").exists()
     assert list(tmp_path.iterdir()) == [target]
+    link = tmp_path / "link"
+    link.symlink_to(target)
+    trained.push(link, replace=True)
+    assert link.is_symlink()
+    assert not (target / "model.safetensors").exists()
     with pytest.raises(RunError, match="which --replace would delete"):
         trained.push(trained.place.root.parent, replace=True)
     assert trained.place.root.is_dir()
+
+
+def test_what_cannot_be_put_in_place_leaves_what_was_there(
+    trained: us.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "player"
+    target.mkdir()
+    (target / "old").touch()
+    rename = Path.rename
+
+    def fail(path: Path, to: Path) -> Path:
+        if to == target and (path / "README.md").exists():
+            raise OSError("no space left on device")
+        return rename(path, to)
+
+    monkeypatch.setattr(Path, "rename", fail)
+    with pytest.raises(RunError, match=r"could not write .*player: no space left.*nothing was changed"):
+        trained.push(target, replace=True)
+    assert list(tmp_path.iterdir()) == [target]
+    assert list(target.iterdir()) == [target / "old"]
 
 
 def test_a_damaged_checkpoint_is_not_pushed(trained: us.Run, tmp_path: Path) -> None:

@@ -101,7 +101,7 @@ def push_checkpoint(
 ) -> Pushed:
     """Push the checkpoint of that name of a place; see :func:`push`. ``uploader`` is :func:`~.hub.upload`."""
     repository = _repository(destination, public)
-    target = Path(destination).expanduser().absolute()
+    target = Path(destination).expanduser().resolve()
     if repository is None:
         _check_target(target, place, replace)
     fork, config = find_checkpoint(place, *split_name(name))
@@ -151,7 +151,7 @@ def _check_target(target: Path, place: Place, replace: bool) -> None:
             raise RunError(
                 f"{target} has files: name another directory, or add --replace to replace them all"
             )
-        for kept in (place.data.root.absolute(), Path.cwd()):
+        for kept in (place.data.root.resolve(), Path.cwd()):
             if kept.is_relative_to(target):
                 raise RunError(f"{target} holds {kept}, which --replace would delete: name another directory")
 
@@ -262,7 +262,13 @@ def _staging(target: Path | None) -> Iterator[Path]:
 def _put(staging: Path, target: Path, replace: bool) -> None:
     """Rename the finished directory to its name; what it replaces is deleted last."""
     old = target.parent / f"{staging.name}-replaced"
-    if replace and target.is_dir():
+    replaced = replace and target.is_dir()
+    if replaced:
         target.rename(old)
-    staging.rename(target)  # onto an empty directory, or onto nothing
+    try:
+        staging.rename(target)  # onto an empty directory, or onto nothing
+    except OSError:
+        if replaced:
+            old.rename(target)
+        raise
     shutil.rmtree(old, ignore_errors=True)
