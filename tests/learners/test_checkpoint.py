@@ -20,6 +20,7 @@ from unstable_stream.errors import CheckpointError, LearnerError
 from unstable_stream.learners import (
     StandardLearner,
     attempts,
+    copy_loadable,
     load_checkpoint,
     prune_optimizer_states,
     remove_attempts,
@@ -197,6 +198,31 @@ def test_missing_pieces_and_mismatches_are_named(make_learner: MakeLearner, tmp_
     state.write_text("{")
     with pytest.raises(CheckpointError, match=r"unreadable state\.json"):
         load_checkpoint(info.path)
+
+
+@pytest.mark.parametrize("parameters", ["lora", "all"])
+def test_a_copy_to_load_has_no_optimizer_state_and_only_what_was_recorded(
+    make_learner: MakeLearner, tmp_path: Path, parameters: str
+) -> None:
+    info = make_learner(parameters=parameters).save()
+    target = tmp_path / "copy"
+    target.mkdir()
+    copied = copy_loadable(info.path, target, info.sha256)
+    assert (copied.sha256, copied.size_bytes, copied.path) == (info.sha256, info.size_bytes, str(target))
+    names = {path.name for path in target.iterdir()}
+    if parameters == "lora":
+        assert names == {"adapter_config.json", "adapter_model.safetensors"}
+    else:
+        assert {"config.json", "model.safetensors", "tokenizer.json"} <= names
+        assert not names & {"optimizer.pt", "state.json"}
+    with pytest.raises(CheckpointError, match=r"safetensors is damaged.*expected 00ff; name another"):
+        copy_loadable(info.path, target, "00ff")
+    state = Path(info.path, "state.json")
+    summary = json.loads(state.read_text())
+    summary["sha256"] |= {"../elsewhere.json": "00"}
+    state.write_text(json.dumps(summary))
+    with pytest.raises(CheckpointError, match=r"'\.\./elsewhere\.json' is no name of a file in it"):
+        copy_loadable(info.path, target, info.sha256)
 
 
 def test_light_and_pruned_checkpoints_keep_their_adapters(make_learner: MakeLearner, tmp_path: Path) -> None:

@@ -260,6 +260,8 @@ def copy_loadable(path: Path | str, target: Path, expect_sha256: str | None = No
         weight_file, config_file = _WEIGHTS[parameters], _CONFIG[parameters]
         digests = dict(summary.get("sha256", {config_file: None, weight_file: None}))
         digests[weight_file] = expect_sha256 or digests[weight_file]
+        if outside := [name for name in digests if Path(name).name != name]:
+            raise ValueError(f"{outside[0]!r} is no name of a file in it")
     except (KeyError, TypeError, ValueError, AttributeError, OSError) as error:
         raise CheckpointError(f"checkpoint {directory}: unreadable {_STATE}: {error!r}; {remedy}") from error
     # An adapter needs nothing else; a whole model has the files of its tokenizer too.
