@@ -15,6 +15,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from typer.testing import CliRunner
 
 import unstable_stream as us
+from tests.inference.tiny_model import CHAT_TEMPLATE, build_adapter, build_tiny_model
 from unstable_stream.api.checkpoints import find_checkpoint
 from unstable_stream.api.model_card import Form, ModelCard
 from unstable_stream.api.published_config import LEFT_OUT, published_config
@@ -327,6 +328,34 @@ def test_an_adapter_that_a_run_began_with_is_pushed_though_no_learner_of_ours_sa
         "0 updates on 0 steps (turns) of 0 games. Opponents: none."
         in (tmp_path / "again" / "README.md").read_text()
     )
+
+
+def test_a_base_model_in_a_directory_is_found_by_its_path_and_keeps_its_chat_template(tmp_path: Path) -> None:
+    base = build_tiny_model(tmp_path / "base")
+    (base / "README.md").write_text("---\nlicense: cc-by-4.0\n---\n")
+    adapter = build_adapter(base, tmp_path / "adapter", seed=1)
+    settings = {"learner.initial_lora_path": adapter.path, "lora.lora_rank": 8, "sampling.max_tokens": 2}
+    begun = us.evaluation(
+        str(base),
+        "random-legal",
+        games=2,
+        envs=[{"env_id": "TicTacToe-v0-train", "template": "chat"}],
+        data=tmp_path / "data",
+        overrides=[f"{key}={value}" for key, value in settings.items()],
+    ).start(live=False)
+    done, whole = begun.push(tmp_path / "out"), begun.push(tmp_path / "merged", merged=True)
+    text = (tmp_path / "out" / "README.md").read_text()
+    assert 'license: "cc-by-4.0"' in text
+    assert f"`{base}`" in text
+    assert "base_model:" not in text
+    adapted = peft.AutoPeftModelForCausalLM.from_pretrained(done.destination, dtype="auto").eval()
+    merged = AutoModelForCausalLM.from_pretrained(whole.destination, dtype="auto").eval()
+    tokens = torch.tensor([[5, 6, 7, 8, 9]])
+    with torch.no_grad():
+        torch.testing.assert_close(merged(tokens).logits, adapted(tokens).logits, rtol=1e-4, atol=1e-4)
+    for directory in (done.destination, whole.destination):
+        tokenizer = AutoTokenizer.from_pretrained(directory)
+        assert tokenizer.chat_template == CHAT_TEMPLATE
 
 
 def card(trained: us.Run, base_model: str, base_license: str | None, form: Form) -> str:
