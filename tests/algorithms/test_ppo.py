@@ -34,7 +34,7 @@ def test_its_defaults_are_those_of_the_paper() -> None:
         (1.0, 0.5, 0.5),  # it may come back
         (-1.0, 0.5, 0.0),  # it has gone far enough down
         (-1.0, 1.3, 1.3),  # it may come back
-        (-1.0, 5.0, 3.0),  # the dual clip bounds what the objective leaves unbounded
+        (-1.0, 5.0, 3.0),  # is_clip bounds what the objective leaves unbounded
     ],
 )
 def test_one_token_by_hand(advantage: float, ratio: float, factor: float) -> None:

@@ -159,3 +159,28 @@ def test_later_passes_move_the_policy_further_until_the_clip_holds_it(make_learn
     clipped = divergence(epochs=8, clip_low=0.05, clip_high=0.05)
     assert often > 1.5 * once
     assert clipped < often
+
+
+class DrawnCritic(A2C):
+    """A critic with PyTorch's own initialisation."""
+
+    def initialize(self, model: torch.nn.Module, *, device: torch.device, **limits: Any) -> None:
+        super().initialize(model, device=device, **limits)
+        self.critic = torch.nn.Linear(self.hidden_size, 1)
+
+
+def test_a_network_that_is_drawn_depends_on_the_seed_alone(make_learner: MakeLearner) -> None:
+    found = []
+    for noise in (1, 2):
+        torch.manual_seed(noise)
+        found.append(critic_of(make_learner(algorithm=DrawnCritic())).weight.clone())
+    assert torch.equal(found[0], found[1])
+    assert not torch.equal(found[0], critic_of(make_learner(algorithm=DrawnCritic(), seed=12)).weight)
+
+
+def test_a_critic_that_is_not_finite_is_named(make_learner: MakeLearner) -> None:
+    learner = make_learner(algorithm=A2C())
+    with torch.no_grad():
+        critic_of(learner).bias.fill_(1e30)
+    with pytest.raises(LearnerError, match=r"gradient norm .*, inf of critic"):
+        learner.update(games(1), 1)

@@ -1,12 +1,13 @@
 """Several learners in processes of their own train as one would, and end together."""
 
 import asyncio
+import dataclasses
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 import torch
 
 from tests.workers.test_learner_service import BATCH, RUN, config, new_log, published, service, steps
+from unstable_stream.algorithms import Reinforce, TokenBatch
 from unstable_stream.errors import ConfigError, LearnerError
 from unstable_stream.inference.base_model import resolve_model
 from unstable_stream.learners import StandardLearner, load_checkpoint
@@ -112,6 +114,28 @@ def test_a_learner_that_was_killed_is_named(group: Callable[..., LearnerGroup]) 
     os.kill(other, signal.SIGKILL)
     with pytest.raises(LearnerError, match="learner rank 1 ended during update 2, status -9"):
         train(pair, [2])
+
+
+class Picky(Reinforce):
+    """Refuses a sample that only one rank gets."""
+
+    def update(self, batch: TokenBatch, *, scale: float, update: int) -> Mapping[str, torch.Tensor]:
+        if bool((batch.row_rewards == 7.0).any()):
+            raise LearnerError("a sample I do not like")
+        return super().update(batch, scale=scale, update=update)
+
+
+def test_an_error_of_one_learner_ends_all_at_once(
+    group: Callable[..., LearnerGroup], capfd: pytest.CaptureFixture[str]
+) -> None:
+    pair = group(algorithm={"type": f"{__name__}:Picky"})
+    # The shortest rows are in the last of two micro-batches, which is that of rank 1.
+    rows = sorted(batches()[0], key=lambda each: len(each.prompt_token_ids) + len(each.completion_token_ids))
+    samples = [dataclasses.replace(each, advantage=0.5) for each in rows]
+    samples[0] = dataclasses.replace(samples[0], advantage=7.0)
+    with pytest.raises(LearnerError, match="learner rank 1 ended during update 1, status 1"):
+        pair.update(samples, 1)
+    assert "learner rank 1: a sample I do not like" in capfd.readouterr().err
 
 
 def test_a_learner_that_cannot_start_says_why(tmp_path: Path) -> None:

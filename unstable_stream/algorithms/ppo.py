@@ -10,9 +10,9 @@ samples in an optimizer step, with completion ``y`` of sample ``i``, advantage `
 that played the turn, and staleness counts against it as much as the passes of the update do.
 
 It is :class:`~unstable_stream.algorithms.Reinforce` with other defaults: where the clipped objective has a
-gradient at all, it is ``r * A * grad log pi``. ``is_clip`` bounds the ratio of tokens with a negative
-advantage, which the clipped objective leaves unbounded ("dual clip": Ye et al., "Mastering Complex Control in
-MOBA Games with Deep Reinforcement Learning", arXiv:1912.09729).
+gradient at all, it is ``r * A * grad log pi``. ``is_clip`` truncates this weight ``r`` for tokens with a
+negative advantage, where the clipped objective leaves it unbounded. ("Dual clip", Ye et al.,
+arXiv:1912.09729, takes the gradient of such tokens away altogether; here they keep a bounded one.)
 """
 
 from typing import Any

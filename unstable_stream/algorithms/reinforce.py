@@ -26,8 +26,7 @@ Four options keep a policy from collapsing. All are off by default, and they can
 - ``clip_low`` and ``clip_high`` clip the ratio ``pi / mu`` as PPO does (Schulman et al., arXiv:1707.06347,
   equation 7): a token beyond the bound that its advantage pushes it over has no gradient. Separate bounds,
   the upper one wider, are DAPO's "clip-higher" (Yu et al., arXiv:2503.14476). ``is_clip`` still
-  bounds the weight of the tokens that are left; as a bound on the ratio of tokens with a negative advantage
-  it is the "dual clip" of Ye et al., arXiv:1912.09729.
+  bounds the weight of the tokens that are left.
 - ``clip_cov_ratio`` and ``kl_cov_ratio``: see :mod:`unstable_stream.algorithms.covariance`.
 - ``target_entropy`` adapts the entropy bonus as Skywork-OR1 does (He et al., arXiv:2505.22312): the
   coefficient rises by ``entropy_coef_step`` after an update whose entropy was below the target, falls by it

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from unstable_stream.algorithms.base import BaseAlgo, TrainingSample
+from unstable_stream.algorithms.base import BaseAlgo, OwnNetwork, TrainingSample
 
 __all__ = ["try_algorithm"]
 
@@ -56,6 +56,9 @@ def try_algorithm(algorithm: BaseAlgo) -> None:
     """
     policy = _TinyPolicy()
     algorithm.initialize(policy, device=torch.device("cpu"), max_generation_len=4, max_train_len=None)
+    for name, network in algorithm.networks().items():
+        if not isinstance(network, OwnNetwork):
+            raise ValueError(f"networks()[{name!r}] is a {type(network).__name__}; expected an OwnNetwork")
     samples = [_sample(number, advantage) for number, advantage in enumerate((1.0, -1.0, 0.5))]
     admitted = [sample for sample in samples if algorithm.admit(sample) == "train"]
     if not admitted:

@@ -15,6 +15,7 @@ from unstable_stream.api import shorthand
 from unstable_stream.errors import ConfigError
 from unstable_stream.extensions import reference_to, references_to
 from unstable_stream.runs.config import RunConfig, parse_config, read_toml
+from unstable_stream.runs.overlay import overlaid
 
 __all__ = ["changed_config", "make_config", "reward_stage"]
 
@@ -49,9 +50,6 @@ _INSTEAD: Final[Mapping[str, str]] = {
 }
 """Arguments of UnstableBaselines that have another name here, or none."""
 
-_UNTYPED: Final = {"algorithm": "reinforce", "engine": "transformers"}
-"""The types of these sections where none is given."""
-
 
 def make_config(
     settings: Mapping[str, object],
@@ -79,7 +77,7 @@ def make_config(
     if "opponents" in settings and "sample_mode" not in asked["model_pool"]:
         # Opponents to train against are given to be met; mirror self-play would never draw them.
         asked["model_pool"]["sample_mode"] = "random"
-    return parse_config(_overlaid(tree, asked), overrides, origin=origin)
+    return parse_config(overlaid(tree, asked), overrides, origin=origin)
 
 
 def changed_config(config: RunConfig, settings: Mapping[str, object]) -> RunConfig:
@@ -219,21 +217,3 @@ def _take_opponents(tree: dict[str, Any], envs: object) -> None:
             "them once, evaluation_opponents=[…]"
         )
     tree.setdefault("evaluation", {}).setdefault("opponents", [different[0]])
-
-
-def _overlaid(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    tree = dict(base)
-    for key, value in changes.items():
-        below = tree.get(key)
-        # A section of another type shares no keys with what was there.
-        before = _type(below) or _UNTYPED.get(key)
-        same = not isinstance(value, Mapping) or "type" not in value or before in (None, value["type"])
-        if isinstance(below, Mapping) and isinstance(value, Mapping) and same:
-            tree[key] = _overlaid(below, value)
-        else:
-            tree[key] = value
-    return tree
-
-
-def _type(section: object) -> object:
-    return section.get("type") if isinstance(section, Mapping) else None

@@ -27,6 +27,7 @@ from unstable_stream.proofs.replayed_steps import replayed_step
 from unstable_stream.runs.config import RunConfig, parse_config, read_toml
 from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.runs.history import RunHistory
+from unstable_stream.runs.overlay import overlaid
 from unstable_stream.runs.recording import finish_run, new_run_id, start_run
 from unstable_stream.streams.ordered_history import History, Slice, merged
 
@@ -77,8 +78,8 @@ def load_offline_config(
             the steps were sampled with top-p.
     """
     changes = read_toml(path)
-    tree = _overlaid(recorded, {"log": log, "buffer": {"max_staleness": None}})
-    config = parse_config(_overlaid(tree, changes), overrides, origin=str(path))
+    tree = overlaid(recorded, {"log": log, "buffer": {"max_staleness": None}, "learner": {"num_learners": 1}})
+    config = parse_config(overlaid(tree, changes), overrides, origin=str(path))
     if config.buffer.max_staleness is not None:
         raise ConfigError(
             f"{path}: buffer.max_staleness = {config.buffer.max_staleness}, but the policy versions of "
@@ -91,17 +92,6 @@ def load_offline_config(
             "the whole distribution, so its importance ratios would be wrong. Replay a run with top_p = 1"
         )
     return config
-
-
-def _overlaid(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    merged_tree = dict(base)
-    for key, value in changes.items():
-        below = merged_tree.get(key)
-        if isinstance(below, Mapping) and isinstance(value, Mapping):
-            merged_tree[key] = _overlaid(below, value)
-        else:
-            merged_tree[key] = value
-    return merged_tree
 
 
 async def train_offline(
@@ -171,6 +161,7 @@ async def train_offline(
     finally:
         feeding.cancel()
         await asyncio.wait([feeding])
+        await asyncio.to_thread(service.close)
         await finish_run(log, run_id, outcome, reason)
     return run_id
 

@@ -7,6 +7,7 @@ extension, the error, and the expected signature.
 
 import asyncio
 import inspect
+import json
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -143,7 +144,10 @@ def _try_step(reference: Reference, config: RunConfig) -> None:
 
 def _try_sampling(reference: Reference, config: RunConfig) -> None:
     steps = _steps()
-    shaped_rewards(steps, build_sampling([reference.spec]))
+    stack = build_sampling([reference.spec])
+    shaped_rewards(steps, stack)
+    # Checkpoints hold its state as JSON.
+    stack.load_state(json.loads(json.dumps(stack.state())))
 
 
 def _try_strategy(reference: Reference, config: RunConfig) -> None:

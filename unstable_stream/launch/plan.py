@@ -50,7 +50,9 @@ class RunPlan:
         for need in self.needs:
             largest = sorted(need.parts.items(), key=lambda part: -part[1])[:3]
             told = ", ".join(f"{name} {_gib(size)}" for name, size in largest if size)
-            place = where.get(need.process, "on the CPU")
+            # Learners after the first are on the GPUs of its share.
+            service = "learner" if need.process.startswith("learner ") else need.process
+            place = where.get(service, "on the CPU")
             rows.append((need.process, place, _gib(need.at_start), _gib(need.peak), told))
         widths = [max(len(row[column]) for row in rows) for column in range(4)]
         return "\n".join(

@@ -263,7 +263,8 @@ class StandardLearner(Generic[SampleT, BatchT]):
         elif activation_checkpointing:
             checkpoint_activations(self.model)
         self.model.train()
-        with self._autocast():
+        # The same on every rank and after every restart: an algorithm may draw the weights of its networks.
+        with self._autocast(), self._seeded(0, alike=True):
             algorithm.initialize(
                 self.model,
                 device=self.device,
@@ -272,7 +273,8 @@ class StandardLearner(Generic[SampleT, BatchT]):
                 recompute_logits=activation_checkpointing,
             )
             self._prober = AdapterProber(self.model)
-        self._networks = {name: network.module for name, network in algorithm.networks().items()}
+            networks = dict(algorithm.networks())
+        self._networks = {name: network.module for name, network in networks.items()}
         self._optimizer = torch.optim.AdamW(
             [
                 {
@@ -281,7 +283,7 @@ class StandardLearner(Generic[SampleT, BatchT]):
                 }
                 for module, peak in (
                     (self.model, learning_rate),
-                    *((network.module, network.learning_rate) for network in algorithm.networks().values()),
+                    *((network.module, network.learning_rate) for network in networks.values()),
                 )
             ],
             lr=learning_rate,
@@ -343,7 +345,7 @@ class StandardLearner(Generic[SampleT, BatchT]):
         (measured, *_) = self._rank.gather(self._measure_divergence(taken) if self._rank.number == 0 else {})
         self._probe_tokens = choose_tokens(taken) or self._probe_tokens
         if taken:
-            with self._evaluating():
+            with self._evaluating(), self._seeded(update_number, alike=True):
                 self.algorithm.begin_update(taken, self._micro_batches(taken))
         with self._seeded(update_number):
             for indices in self._chunks(len(kept), update_number):
@@ -548,16 +550,18 @@ class StandardLearner(Generic[SampleT, BatchT]):
             padded = len(indices) * lengths[indices[0]]  # longest first
             totals["_padded_tokens"] += padded
             totals["_padding"] += padded - sum(lengths[index] for index in indices)
+        # Before the gradients: gloo, which carries this, sees at once if a rank has died; nccl would wait.
+        computed = [pair for part in self._rank.gather(_transferred(own, sums)) for pair in part]
         self._add_up_gradients()
         # Each network on its own: a large error of a critic must not make the policy's step small.
         norm, *own_norms = [
             nn.utils.clip_grad_norm_(group["params"], self.grad_clip).item()
             for group in self._optimizer.param_groups
         ]
-        computed = [pair for part in self._rank.gather(_transferred(own, sums)) for pair in part]
         losses = [values["loss"] for _, values in computed]
         if not all(map(math.isfinite, (norm, *own_norms, *losses))):
-            self._raise_not_finite(samples, [indices for indices, _ in computed], losses, norm, update)
+            norms = [norm, *own_norms]
+            self._raise_not_finite(samples, [indices for indices, _ in computed], losses, norms, update)
         for _, values in computed:
             for name, value in values.items():
                 if name.startswith("max_"):
@@ -602,15 +606,19 @@ class StandardLearner(Generic[SampleT, BatchT]):
         samples: list[SampleT],
         batches: list[list[int]],
         losses: list[float],
-        norm: float,
+        norms: list[float],
         update: int,
     ) -> None:
         bad = [batch for batch, loss in zip(batches, losses, strict=True) if not math.isfinite(loss)]
         ids = [samples[index].step_id for batch in (bad or batches) for index in batch]
         more = f" and {len(ids) - _NAMED_IDS} more" if len(ids) > _NAMED_IDS else ""
         self._optimizer.zero_grad(set_to_none=True)
+        told = ", ".join(
+            f"{norm} of {name}" if name else str(norm)
+            for name, norm in zip(("", *self._networks), norms, strict=True)
+        )
         self._broken = (
-            f"update {update}: gradient norm {norm}, loss {sum(losses)}: the step was not taken. "
+            f"update {update}: gradient norm {told}, loss {sum(losses)}: the step was not taken. "
             f"The cause is among steps {', '.join(ids[:_NAMED_IDS])}{more}. "
             "Resume from the last checkpoint with a lower learning_rate or grad_clip"
         )
@@ -642,11 +650,15 @@ class StandardLearner(Generic[SampleT, BatchT]):
         return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self._lower)
 
     @contextlib.contextmanager
-    def _seeded(self, update: int) -> Iterator[Self]:
-        """Seed PyTorch's global generators (dropout) from seed and update; restore them at the end."""
+    def _seeded(self, update: int, *, alike: bool = False) -> Iterator[Self]:
+        """Seed PyTorch's global generators (dropout) from seed and update; restore them at the end.
+
+        ``alike``: all ranks draw the same. Otherwise they do not: they train on different rows, which must
+        not have the same dropout.
+        """
         with torch.random.fork_rng(devices=[self.device] if self._on_gpu else []):
-            # Ranks train on different rows, which must not have the same dropout.
-            torch.manual_seed((self.seed * 1_000_003 + update + self._rank.number * 1_000_000_007) % 2**63)
+            rank = 0 if alike else self._rank.number
+            torch.manual_seed((self.seed * 1_000_003 + update + rank * 1_000_000_007) % 2**63)
             yield self
 
 

@@ -19,6 +19,7 @@ from unstable_stream.errors import ConfigError
 from unstable_stream.extensions import KINDS, Reference, is_extension
 from unstable_stream.inference.adapter_files import heads_and_embeddings
 from unstable_stream.inference.vllm.limits import VLLM_LORA_RANKS, check_extra_engine_args
+from unstable_stream.runs.overlay import retyped
 from unstable_stream.runs.sections import (
     A2CConfig,
     AlgorithmConfig,
@@ -380,8 +381,13 @@ def parse_config(
         ConfigError: one line per problem: the key, what was found and what to change.
     """
     tree = _deep_copy(values)
-    for override in overrides:
-        _apply_override(tree, override)
+    parted = [_parted(override) for override in overrides]
+    for name, value in parted:
+        section, _, leaf = name.partition(".")
+        if leaf == "type" and isinstance(tree.get(section), Mapping) and tree[section].get("type") != value:
+            tree[section] = retyped(section, tree[section], value)
+    for name, value in parted:
+        _apply_override(tree, name, value)
     try:
         return RunConfig.model_validate(tree)
     except pydantic.ValidationError as error:
@@ -392,20 +398,24 @@ def _deep_copy(values: Mapping[str, Any]) -> dict[str, Any]:
     return {key: _deep_copy(value) if isinstance(value, Mapping) else value for key, value in values.items()}
 
 
-def _apply_override(tree: dict[str, Any], override: str) -> None:
+def _parted(override: str) -> tuple[str, Any]:
+    """Return key and value of an override."""
     name, separator, text = override.partition("=")
     if not separator or not name:
         raise ConfigError(f"--set {override!r}: expected key=value, e.g. --set learner.iterations=50")
     try:
-        value = tomllib.loads(f"value = {text}")["value"]
+        return name.strip(), tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
-        value = text  # a bare word is a string, so that --set name=demo needs no quotes
-    *parents, leaf = name.strip().split(".")
+        return name.strip(), text  # a bare word is a string, so that --set name=demo needs no quotes
+
+
+def _apply_override(tree: dict[str, Any], name: str, value: Any) -> None:
+    *parents, leaf = name.split(".")
     node = tree
     for parent in parents:
         child = node.setdefault(parent, {})
         if not isinstance(child, dict):
-            raise ConfigError(f"--set {override!r}: {parent!r} is not a section")
+            raise ConfigError(f"--set {name}: {parent!r} is not a section")
         node = child
     node[leaf] = value
 

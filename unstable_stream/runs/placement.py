@@ -272,6 +272,8 @@ def _refusal(config: RunConfig, machines: Sequence[Machine]) -> str:
     asked += [f"engine.num_gpus={engine.num_gpus:g}"] if engine.num_gpus is not None else []
     asked += [f"learner.num_gpus={learner:g}"] if learner is not None else ["a learner"]
     fix = "set collector.num_actors lower"
+    if learners > 1 and count == 1:
+        fix = "set learner.num_learners lower, or learner.num_gpus=0 (they then train on the CPU)"
     if parts > 1 and count == 1:
         fix = "set engine.tensor_parallel_size lower, or learner.num_gpus=0 (it then trains on the CPU)"
     elif engine.num_gpus is not None or learner is not None:

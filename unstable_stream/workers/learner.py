@@ -259,8 +259,9 @@ class LearnerService:
             if newest.iteration > 0:
                 assert newest.path is not None, "only the initial policy is without weights"
                 state = await asyncio.to_thread(self._learner.load, newest.path, newest.sha256)
-                if state.sampling and Path(newest.path).parent == self._learner.ckpt_root:
-                    # A fork's first checkpoint is its parent's; it learns its own.
+                if state.sampling and Path(newest.path).parent.name == self._run_id:
+                    # A fork's first checkpoint is its parent's; it learns its own. By name, because a data
+                    # directory may be reached by another path.
                     self._transform.load_state(state.sampling)
                 progress = read_progress(Path(newest.path), self._run_id, newest.iteration)
                 if progress is not None and not await progress.fits(log):

@@ -9,10 +9,13 @@ resumes all of them from the last checkpoint. When rank 0 dies the others read t
 """
 
 import contextlib
+import os
 import pickle
+import select
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Sequence
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
@@ -22,6 +25,7 @@ from unstable_stream.algorithms import BaseAlgo, TokenBatch
 from unstable_stream.errors import LearnerError
 from unstable_stream.events import AdapterProbe
 from unstable_stream.learners import CheckpointInfo, CheckpointState, StandardLearner, TorchRank, UpdateResult
+from unstable_stream.reward_transformations import build_sampling
 from unstable_stream.runs.code import find_code
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.placement import Share
@@ -203,13 +207,23 @@ def _start(start: _Start) -> _Other:
     return _Other(start.number, process, ours)
 
 
+def _end_with(descriptor: int) -> None:
+    """End this process when rank 0 has closed the pipe: nccl would wait for it for half an hour."""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLHUP)
+    poll.poll()
+    os._exit(0)
+
+
 def serve(descriptor: int) -> None:
     """Be a rank until rank 0 is gone: the process's only call. ``descriptor``: its end of the pipe."""
     connection = Connection(descriptor)
     start: _Start = pickle.loads(connection.recv_bytes())  # from the process that started this one
     rank = TorchRank(start.number, start.config.learner.num_learners)
+    threading.Thread(target=_end_with, args=(connection.fileno(),), daemon=True).start()
     try:
         find_code(start.config)
+        build_sampling(list(start.config.rewards.sampling))  # loads what samples may be made of
         learner = build_learner(
             start.config,
             build_training_algorithm(start.config),
@@ -228,8 +242,7 @@ def serve(descriptor: int) -> None:
             name, *arguments = connection.recv()
         except EOFError:
             return
-        # Rank 0 meets the same error, and says what follows from it.
-        with contextlib.suppress(LearnerError):
+        try:
             if name == "join":
                 rank.join(start.meeting, on_gpu=learner.device.type == "cuda")
             elif name == "load":
@@ -237,3 +250,6 @@ def serve(descriptor: int) -> None:
             else:
                 samples, number, admissions, factor = arguments
                 learner.update(samples, number, admissions, learning_rate_factor=factor)
+        except LearnerError as error:
+            # Rank 0 meets the same error, or finds its connection closed; it must not wait for this one.
+            sys.exit(f"learner rank {start.number}: {error}")

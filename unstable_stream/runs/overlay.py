@@ -1,0 +1,70 @@
+"""Change a configuration while it is a tree of mappings, before it is checked.
+
+The sections ``algorithm`` and ``engine`` have a type, which decides on their other keys.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from pydantic import BaseModel
+
+from unstable_stream.runs.sections import (
+    A2CConfig,
+    PPOConfig,
+    ReinforceConfig,
+    TransformersEngineConfig,
+    VllmEngineConfig,
+)
+
+__all__ = ["overlaid", "retyped"]
+
+_TYPES: Final[Mapping[str, Sequence[type[BaseModel]]]] = {
+    "algorithm": (ReinforceConfig, PPOConfig, A2CConfig),  # the first is the default
+    "engine": (TransformersEngineConfig, VllmEngineConfig),
+}
+
+
+def overlaid(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``base`` with the keys of ``changes`` in place of its own, section by section."""
+    tree = dict(base)
+    for key, value in changes.items():
+        below = tree.get(key)
+        if isinstance(below, Mapping) and isinstance(value, Mapping):
+            before = _type(key, below)
+            # A section of another type shares no keys with what was there.
+            same = before is None or value.get("type", before) == before
+            tree[key] = overlaid(below, value) if same else value
+        else:
+            tree[key] = value
+    return tree
+
+
+def retyped(name: str, section: Mapping[str, Any], new: Any) -> dict[str, Any]:
+    """Return the section ``name`` with another type.
+
+    Keys that somebody has set are kept where the new type has them too. Those that stand at the default of
+    the old type, as all do in the configuration that a run records, give way to the new one's defaults.
+    """
+    known = {_name(model): model for model in _TYPES.get(name, ())}
+    before, after = known.get(_type(name, section)), known.get(new)
+    if before is None or after is None:
+        return {"type": new}
+    kept = {
+        key: value
+        for key, value in section.items()
+        if key in after.model_fields and key in before.model_fields and value != _default(before, key)
+    }
+    return {**kept, "type": new}
+
+
+def _type(name: str, section: object) -> Any:
+    given = section.get("type") if isinstance(section, Mapping) else section
+    return _name(_TYPES[name][0]) if given is None and name in _TYPES else given
+
+
+def _name(model: type[BaseModel]) -> str:
+    return str(model.model_fields["type"].default)
+
+
+def _default(model: type[BaseModel], key: str) -> Any:
+    return model.model_fields[key].get_default(call_default_factory=True)
