@@ -100,6 +100,10 @@ def test_an_extension_beside_the_user_is_tried_and_its_use_recorded(
 
 
 WRONG = """
+import torch
+from unstable_stream.algorithms import Reinforce
+from unstable_stream.reward_transformations import SamplingRewardTransform
+
 class Algorithm:
     pass
 
@@ -121,6 +125,19 @@ class Environment:
 class Engine:
     def __init__(self, model_path): ...
     async def generate(self, request): ...
+
+class BareNetwork(Reinforce):
+    def __init__(self, weight):
+        super().__init__()
+    def networks(self):
+        return {"critic": torch.nn.Linear(2, 1)}
+
+class StateOfNoJson(SamplingRewardTransform):
+    def __init__(self, limit): ...
+    def __call__(self, steps, env_id=None):
+        return steps
+    def state(self):
+        return {"seen": {1, 2}}
 """
 
 
@@ -129,10 +146,12 @@ class Engine:
     [
         ("algorithm", "Algorithm", "cannot take {'weight': 0.5}"),
         ("algorithm", "nothing", "makes a partial"),
+        ("algorithm", "BareNetwork", "networks()['critic'] is a Linear; expected an OwnNetwork"),
         ("final_transformation", "no_arguments", "TypeError: no_arguments() takes 0"),
         ("final_transformation", "nothing", "AttributeError: 'NoneType' object has no attribute 'keys'"),
         ("step_transformation", "nothing", "into None; expected a finite number"),
         ("sampling_transformation", "fails", "KeyError: 'of the user'"),
+        ("sampling_transformation", "StateOfNoJson", "Object of type set is not JSON serializable"),
         ("opponent_sampling", "no_arguments", "cannot be called with (pool, me, opponent, env_id)"),
         ("opponent_sampling", "nothing", "the weight None"),
         ("buffer_strategy", "no_arguments", "cannot be called with (step, update, seed)"),
