@@ -46,7 +46,7 @@ class A2C(Reinforce):
         *,
         discount: float = 1.0,
         gae_lambda: float = 0.95,
-        critic_learning_rate: float = 1e-3,
+        critic_learning_rate: float = 1e-2,
         normalize_advantages: bool = False,
         **others: Any,
     ) -> None:

@@ -432,7 +432,7 @@ class A2CConfig(PolicyGradientConfig):
     """Factor by which a turn discounts the next one; as that of ``Discount``, if it is among the rewards."""
     gae_lambda: float = Field(0.95, ge=0, le=1)
     """1: the advantage is the return minus the value; 0: it trusts the critic's value of the next turn."""
-    critic_learning_rate: float = Field(1e-3, gt=0)
+    critic_learning_rate: float = Field(1e-2, gt=0)
     """The peak; it follows the schedule of ``learner.learning_rate``."""
     normalize_advantages: bool = False
     """Divide the advantages of an update by their standard deviation."""
