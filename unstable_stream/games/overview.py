@@ -27,7 +27,8 @@ The games of OpenSpiel are environments too, see [below](#games-of-openspiel).
 `minimax-N` looks N moves ahead and is not perfect. `random-legal` draws a legal move by the seed of the game
 and the turn, `first-legal` takes the first. Where the text does not list what is legal, they try moves of the
 game's grammar on a copy of the game, first a kind of move (to bid, to fold, to say something), then a move of
-that kind; what the copy hides decides nothing but whether a move is legal.
+that kind; what the copy hides decides nothing but whether a move is legal. How such games go:
+[chance as an opponent](opponents.md).
 
 ## What the result of a game means
 

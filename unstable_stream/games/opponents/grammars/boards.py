@@ -66,7 +66,7 @@ def _lines(longest: int) -> list[tuple[int, int]]:
 
 def torpedoes(turn: TurnContext, _: random.Random) -> Kinds:
     """Return the squares not fired at: the ``~`` of the right one of the two last boards."""
-    rows = re.findall(r"^([A-Z])  .*? \1   (.*)$", turn.observation, re.MULTILINE)
+    rows = re.findall(r"^([A-Z])  .* \1   (\S.*)$", turn.observation, re.MULTILINE)
     size = ord(rows[-1][0]) - ord("A") + 1 if rows else 0
     cells = [
         f"[{letter}{column}]"

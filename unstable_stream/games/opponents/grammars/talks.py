@@ -99,7 +99,7 @@ GRAMMARS: Final[Mapping[str, Grammar]] = {
     "SettlersOfCatan": settlers,
     "SimpleBlindAuction": sealed_bids,
     "SimpleNegotiation": trades,
-    "Taboo": spoken(*_WORDS),
+    "Taboo": spoken(*_WORDS, "..."),  # some cards forbid the empty word, and so all others
     "ThreePlayerIPD": three_prisoners,
     "TruthAndDeception": spoken("Fact 1", "Fact 2"),
     "TwoDollar": two_dollars,
