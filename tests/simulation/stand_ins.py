@@ -97,6 +97,7 @@ class PretendLearner(StandardLearner[TrainingSample, Any]):
         self._optimizer = torch.optim.AdamW(self.model.parameters())
         self._step = self._samples_seen = 0
         self._broken = None
+        self._networks = {}
 
     def update(
         self,
