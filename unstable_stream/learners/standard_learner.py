@@ -413,11 +413,6 @@ class StandardLearner(Generic[SampleT, BatchT]):
             algorithm=self.algorithm.state_dict(),
             sampling=dict(sampling or {}),
         )
-        networks = {
-            f"{name}.{key}": tensor
-            for name, module in self._networks.items()
-            for key, tensor in module.state_dict().items()
-        }
         whole = self.parameters == "all"
         return save_checkpoint(
             attempt_directory(self.ckpt_root, checkpoint_uid(self._step)),
@@ -426,7 +421,7 @@ class StandardLearner(Generic[SampleT, BatchT]):
             if whole
             else adapter_config(self.model, self.model_name, self.lora),
             state=state,
-            networks=networks,
+            networks=self._network_tensors(),
             optimizer=self._optimizer.state_dict() if full else None,
             tokenizer=tokenizer_files(self.model_name) if whole else None,
         )
@@ -488,11 +483,7 @@ class StandardLearner(Generic[SampleT, BatchT]):
         Raises:
             LearnerError: the checkpoint's networks have other parameters.
         """
-        expected = {
-            f"{name}.{key}": tensor
-            for name, module in self._networks.items()
-            for key, tensor in module.state_dict().items()
-        }
+        expected = self._network_tensors()
         if not tensors or not expected:
             return False
         if {name: tensor.shape for name, tensor in tensors.items()} != {
@@ -505,8 +496,16 @@ class StandardLearner(Generic[SampleT, BatchT]):
             )
         with torch.no_grad():
             for name, tensor in expected.items():
-                tensor.copy_(tensors[name])  # state_dict() gives the parameters themselves
+                tensor.copy_(tensors[name])
         return True
+
+    def _network_tensors(self) -> dict[str, Tensor]:
+        """Return the parameters of the algorithm's networks themselves, named ``network.parameter``."""
+        return {
+            f"{name}.{key}": tensor
+            for name, module in self._networks.items()
+            for key, tensor in module.state_dict().items()
+        }
 
     def _chunks(self, count: int, update: int) -> Iterator[list[int]]:
         """Yield the samples of each optimizer step of an update, as indices."""

@@ -6,18 +6,14 @@ group is what you name: turns of one environment and seat by default, which is t
 self-play needs. ``"prompt"`` gives the groups of the papers; it suits short games and first moves.
 """
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from unstable_stream.errors import ConfigError
 from unstable_stream.events import Step
-from unstable_stream.reward_transformations.sampling import Sample, SamplingRewardTransform
+from unstable_stream.reward_transformations.sampling import Sample, SamplingRewardTransform, centre_rewards
 
 __all__ = ["GroupRelativeAdvantage", "LeaveOneOutAdvantage"]
-
-_EPSILON: Final = 1e-6
-"""Keeps quotients of almost equal rewards bounded."""
 
 _KEYS: Final[Mapping[str, Callable[[Step], object]]] = {
     "env": lambda step: step.env_id,
@@ -42,15 +38,11 @@ class _GroupAdvantage(SamplingRewardTransform):
         for sample in steps:
             groups.setdefault(tuple(_KEYS[name](sample.step) for name in self.by), []).append(sample)
         for group in groups.values():
-            rewards = [sample.reward for sample in group]
-            # Said apart because rounding can put the mean of equal numbers beside them.
-            equal = min(rewards) == max(rewards)
-            advantages = [0.0] * len(group) if equal else self._advantages(rewards)
-            for sample, advantage in zip(group, advantages, strict=True):
-                sample.reward = advantage
+            self._compare(group)
         return steps
 
-    def _advantages(self, rewards: Sequence[float]) -> list[float]:
+    def _compare(self, group: list[Sample]) -> None:
+        """Put the advantages of one group in the place of its rewards."""
         raise NotImplementedError
 
 
@@ -64,19 +56,15 @@ class GroupRelativeAdvantage(_GroupAdvantage):
     Args:
         by: what the turns of a group have in common: any of ``env``, ``seat``, ``turn``, ``game`` and
             ``prompt``.
-        normalize: divide by the standard deviation of the population, plus 1e-6.
+        normalize: divide by the standard deviation of the population, plus 1e-8.
     """
 
     def __init__(self, by: Sequence[str] = ("env", "seat"), normalize: bool = True) -> None:
         super().__init__(by)
         self.normalize = normalize
 
-    def _advantages(self, rewards: Sequence[float]) -> list[float]:
-        mean = math.fsum(rewards) / len(rewards)
-        divisor = 1.0
-        if self.normalize:
-            divisor = math.sqrt(math.fsum((each - mean) ** 2 for each in rewards) / len(rewards)) + _EPSILON
-        return [(each - mean) / divisor for each in rewards]
+    def _compare(self, group: list[Sample]) -> None:
+        centre_rewards(group, self.normalize)
 
 
 class LeaveOneOutAdvantage(_GroupAdvantage):
@@ -90,6 +78,8 @@ class LeaveOneOutAdvantage(_GroupAdvantage):
         by: what the turns of a group have in common; as for :class:`GroupRelativeAdvantage`.
     """
 
-    def _advantages(self, rewards: Sequence[float]) -> list[float]:
-        total = math.fsum(rewards)
-        return [each - (total - each) / (len(rewards) - 1) for each in rewards]
+    def _compare(self, group: list[Sample]) -> None:
+        centre_rewards(group, False)
+        for sample in group if len(group) > 1 else ():
+            # Minus the mean of the others is this much more than minus the mean of all.
+            sample.reward *= len(group) / (len(group) - 1)

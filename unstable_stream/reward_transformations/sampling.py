@@ -26,6 +26,7 @@ __all__ = [
     "NormalizeRewardsByEnv",
     "Sample",
     "SamplingRewardTransform",
+    "centre_rewards",
 ]
 
 _EPSILON = 1e-8
@@ -130,7 +131,7 @@ class NormalizeRewards(SamplingRewardTransform):
         self.z_score = z_score
 
     def __call__(self, steps: list[Sample], env_id: str | None = None) -> list[Sample]:
-        _normalize(steps, self.z_score)
+        centre_rewards(steps, self.z_score)
         return steps
 
 
@@ -142,11 +143,12 @@ class NormalizeRewardsByEnv(NormalizeRewards):
         for sample in steps:
             by_env.setdefault(sample.env_id, []).append(sample)
         for group in by_env.values():
-            _normalize(group, self.z_score)
+            centre_rewards(group, self.z_score)
         return steps
 
 
-def _normalize(group: list[Sample], z_score: bool) -> None:
+def centre_rewards(group: list[Sample], z_score: bool) -> None:
+    """Subtract the mean of the rewards; with ``z_score`` also divide by their standard deviation."""
     rewards = [sample.reward for sample in group]
     if not rewards or min(rewards) == max(rewards):
         # Said apart because rounding can put the mean of equal numbers beside them.
