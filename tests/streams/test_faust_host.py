@@ -44,6 +44,7 @@ STEP = [{"type": "RewardForFormat", "reward": 0.5}]
 DEADLINE_S = 60.0
 INPUTS = ("trajectories", "game-outcomes")
 FAUST = [sys.executable, "-m", "faust", "-A", "unstable_stream.streams.faust", "worker"]
+RESTLESS = [sys.executable, "-m", "faust", "-A", "tests.streams.restless_faust", "worker"]
 SERVICE = [sys.executable, "-m", "unstable_stream.launch.service", "processors"]
 OURS = [sys.executable, "-c", "from unstable_stream.cli import main; main()", "processors"]
 
@@ -140,8 +141,10 @@ class Worker:
             return await self.process.wait()
 
     async def status(self) -> int:
-        async with asyncio.timeout(DEADLINE_S):
-            return await self.process.wait()
+        try:
+            return await asyncio.wait_for(self.process.wait(), DEADLINE_S)
+        except TimeoutError:
+            pytest.fail(f"the worker did not end within {DEADLINE_S:.0f} s; it said:\n{self.said()}")
 
     def said(self) -> str:
         return self.output.read_text()
@@ -280,19 +283,20 @@ async def test_fausts_own_command_line_works(run: Run) -> None:
     await assert_exactly_once(run.log, run.makers, run.run_id)
 
 
-@pytest.mark.parametrize("command", ["generic", "faust", "plain faust"])
+@pytest.mark.parametrize("command", ["generic", "faust", "plain faust", "restless faust"])
 async def test_a_bug_in_a_fold_stops_the_worker_loudly(run: Run, command: str) -> None:
     config = _config([{"type": f"{__name__}:Breaks"}])
     broken = await Run.start(run.log, run.location, run.output, config)
     await broken.play(0, 4)
-    arguments = FAUST if command == "plain faust" else [*OURS, "--run", broken.run_id, "--runtime", command]
+    plain = {"plain faust": FAUST, "restless faust": RESTLESS}
+    arguments = plain.get(command, [*OURS, "--run", broken.run_id, "--runtime", command])
     async with worker(broken, arguments) as refused:
         assert await refused.status() == 1, refused.said()
         assert "this process was not allowed" in refused.said()
     async with worker(broken, arguments, allow_code=f"{__name__}:*") as doomed:
         assert await doomed.status() == 1, doomed.said()
         assert "failed with ZeroDivisionError: a bug" in doomed.said()
-        assert command == "plain faust" or "Traceback" not in doomed.said()
+        assert command in plain or "Traceback" not in doomed.said()
     assert await events(run.log, "steps", broken.run_id) == []
     committed = await run.log.committed_positions(group_of("reward-processor", broken.run_id))
     own = [r for r in await broken.played() if r.key.startswith(f"{broken.run_id}/")]

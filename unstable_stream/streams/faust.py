@@ -198,7 +198,7 @@ class _Served:
         self._waiting: asyncio.Queue[Reading] = asyncio.Queue(_BUFFER)
         self._sink: FoldSink | None = None
         self._task: asyncio.Task[None] | None = None
-        self._stopping = False
+        self._stopping = asyncio.Event()
         self.ready = asyncio.Event()
         # Without acks Faust commits nothing, and we keep account of everything that it has read.
         topic = app.topic(*spec.inputs, acks=False, key_serializer="raw", value_serializer="raw")
@@ -225,9 +225,13 @@ class _Served:
 
         self._task.add_done_callback(look)
 
+    def stop(self) -> None:
+        """Begin no further batch."""
+        self._stopping.set()
+
     async def end(self) -> None:
         """Finish the current batch and close the partitions."""
-        self._stopping = True
+        self.stop()
         if self._task is not None:
             await asyncio.wait([self._task])
         if self._sink is not None:
@@ -247,7 +251,7 @@ class _Served:
 
     async def _serve(self, sink: FoldSink) -> None:
         reading: _ConsumerThread = self._app.consumer.reading
-        while not self._stopping:
+        while not self._stopping.is_set():
             batch = await self._next_batch()
             opened: Positions = {}
             if not self._app.rebalancing:
@@ -261,7 +265,19 @@ class _Served:
             await sink.process(records, {})
             back = {at: offset for at, offset in sink.positions().items() if at in opened or at in astray}
             if back:
-                await reading.go_to(back)
+                await self._unless_stopping(reading.go_to(back))
+
+    async def _unless_stopping(self, asked: Awaitable[None]) -> None:
+        """Wait for the thread that reads. After a crash Faust ends it, and it never answers."""
+        answer, stopping = asyncio.ensure_future(asked), asyncio.ensure_future(self._stopping.wait())
+        try:
+            await asyncio.wait({answer, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if not stopping.done():
+                answer.result()
+        finally:
+            answer.cancel()
+            stopping.cancel()
+            await asyncio.gather(answer, stopping, return_exceptions=True)
 
     async def _next_batch(self) -> list[Reading]:
         try:
@@ -393,6 +409,8 @@ class FaustProcessors:
     def _fail(self, error: BaseException) -> None:
         self.failure = self.failure or error
         self.failed.set()
+        for served in self._served.values():
+            served.stop()
         if self._crash_on_failure:
             self.app.add_future(self.app.crash(error))
 
