@@ -18,11 +18,11 @@ from typer.testing import CliRunner, Result
 from tests.archive.history import made_up_run
 from unstable_stream.cli import app
 from unstable_stream.errors import EventLogError
-from unstable_stream.events import Step
+from unstable_stream.events import RunStarted, Step
 from unstable_stream.log import topic_drift, topics
 from unstable_stream.log.contracts.asyncapi import document_text
 from unstable_stream.log.open import opened_log
-from unstable_stream.log.port import EventLog, Record, TopicPartition, TopicSpec
+from unstable_stream.log.port import EventLog, Record, TopicPartition, TopicSpec, Trimmable
 from unstable_stream.log.records import record_from_event
 from unstable_stream.runs.data_dir import DataDir
 
@@ -281,6 +281,31 @@ def test_expired_records_are_trimmed_by_hand(tmp_path: Path) -> None:
     assert "would be deleted" in planned.output
     assert run("topics", "trim", "--shrink", *place).output == planned.output.replace("would be ", "")
     assert run("topics", "trim", *place).output == "nothing has expired\n"
+
+
+def test_saved_states_of_ended_runs_are_pruned_by_hand(tmp_path: Path) -> None:
+    data, place = DataDir(tmp_path), ["--data", str(tmp_path)]
+    started = RunStarted(event_id="started", run_id="run-b", occurred_at_ms=0, name="n", seed=1, config={})
+
+    async def fill() -> None:
+        async with opened_log("local", data.log) as log:
+            await log.create_topics(list(topics.load_topics().values()))
+            await log.append([record_from_event(event) for event in (*made_up_run(), started)])
+            producer = await log.producer("a processor")
+            async with producer.transaction() as transaction:
+                await transaction.save(
+                    "rating-processor/game-outcomes/0", {"position": b"1", "run/run-a": b"1"}
+                )
+            assert isinstance(log, Trimmable)
+            await log.delete_before(dict.fromkeys(await log.end_offsets("game-outcomes"), 1))
+
+    asyncio.run(fill())
+    kept = run("prune", "--dry-run", *place).output
+    assert kept.splitlines()[0] == "0 saved states of 0 ended runs would be forgotten"
+    assert "run-a: kept, since its records are gone from the log" in kept
+    assert "run run-b has not ended" in str(run("prune", "run-b", *place).exception)
+    assert run("prune", "run-a", *place).output == "1 saved states of 1 ended runs forgotten\n"
+    assert run("prune", *place).output == "0 saved states of 0 ended runs forgotten\n"
 
 
 @pytest.mark.parametrize("place", ["kafka"], indirect=True)

@@ -83,3 +83,15 @@ async def test_a_state_may_be_large(harness: LogHarness, event_log: EventLog) ->
     large = secrets.token_bytes(8 * 1024 * 1024)
     await _save(producer, scope, {"large": large, "small": b"1"})
     assert (await event_log.saved(scope))["large"] == large
+
+
+async def test_the_names_of_all_saved_states_are_told(harness: LogHarness, event_log: EventLog) -> None:
+    first, second, third, producer = _scope(), _scope(), _scope(), await event_log.producer(harness.group())
+    await _save(producer, first, {"a": b"1", "b": b"1"})
+    await _save(producer, second, {"a": b"1"})
+    await _save(producer, third, {"c": b"1"})
+    await _save(producer, first, {"b": b""})
+    await _save(producer, third, {"c": b""})
+    names = await event_log.saved_names()  # on a broker also those of other tests
+    assert (names[first], names[second]) == (["a"], ["a"])
+    assert third not in names

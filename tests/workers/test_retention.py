@@ -125,6 +125,26 @@ async def test_the_archiver_applies_it_while_it_runs(log: LocalLog, tmp_path: Pa
     assert query(path, "SELECT count(*) FROM steps").rows == [(2 * _STEPS,)]
 
 
+async def test_saved_states_of_runs_that_ended_long_ago_are_forgotten(log: LocalLog, tmp_path: Path) -> None:
+    ended = {event.run_id for event in _OLD if isinstance(event, RunFinished)}
+    assert ended == {"run-a"}
+    producer = await log.producer("a processor")
+    async with producer.transaction() as transaction:
+        await transaction.save("ratings/game-outcomes/0", {"run/run-a": b"1", "run/run-b": b"1"})
+        await transaction.save("ratings/run-a/game-outcomes/0", {"position": b"1", "run/run-a": b"1"})
+    await producer.close()
+    stop = asyncio.Event()
+    retention = Retention(log, first_s=0)
+    service = asyncio.create_task(
+        run_archiver(log, tmp_path / "a.duckdb", stop=stop, flush_interval_s=0.02, retention=retention)
+    )
+    async with asyncio.timeout(60):
+        while await log.saved_names() != {"ratings/game-outcomes/0": ["run/run-b"]}:
+            await asyncio.sleep(0.02)
+    stop.set()
+    await service
+
+
 async def test_deleted_space_is_used_again_and_the_file_can_be_made_smaller(
     log: LocalLog, tmp_path: Path
 ) -> None:

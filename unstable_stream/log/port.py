@@ -228,6 +228,9 @@ class EventLog(Protocol):
         ``names``: only these. The cost does not grow with the number of times that a state was saved.
         """
 
+    async def saved_names(self) -> Mapping[str, Collection[str]]:
+        """Return the names of all saved states, by scope: for tidying up, it may read all of them."""
+
     async def close(self) -> None: ...
 
 

@@ -84,6 +84,11 @@ class RunStatus:
         return self._ends.get(event_id(self.run_id, "run-finished", self.resumptions))
 
     @property
+    def ever_ended(self) -> bool:
+        """Whether the run has ended at least once; it may have been resumed since."""
+        return bool(self._ends)
+
+    @property
     def state(self) -> str:
         """``running`` (also of a run that was killed), ``completed``, ``stopped`` or ``failed``."""
         return self.ended.outcome if self.ended else "running"

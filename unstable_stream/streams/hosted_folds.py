@@ -98,6 +98,10 @@ class HostedFolds:
         """Return the offsets at which a run began, where they are recorded; elsewhere it has any record."""
         return await self._runs.starts(run_id, topics)
 
+    async def has_ended(self, run_id: str) -> bool:
+        """Return whether a run ever ended, also if it was resumed: its states may have been forgotten."""
+        return await self._runs.has_ended(run_id)
+
     def is_set_aside(self, run_id: str) -> bool:
         """Return whether no fold of a run can be made here; :meth:`fresh` has warned of it."""
         return run_id in self._refused

@@ -13,7 +13,7 @@ from unstable_stream.errors import EventError, EventLogError, FencedError, Servi
 from unstable_stream.events import Event
 from unstable_stream.log.port import Producer, Record, StoredRecord, TopicPartition
 from unstable_stream.log.reading import read_on
-from unstable_stream.log.records import record_from_event
+from unstable_stream.log.records import record_from_event, source_header
 from unstable_stream.log_lines import get_logger
 from unstable_stream.streams.hosted_folds import HostedFolds
 from unstable_stream.streams.processor import HasRest, KeepsState, Processor
@@ -234,11 +234,12 @@ class PartitionFold:
 
     async def _loaded(self, run_id: str, saved: bytes | None, up_to: int) -> _RunFold:
         if saved is None:
-            # If records of this run were deleted, the fold must not begin with the next one as if it were the
-            # first.
-            first = await self._start_of(run_id) if self._kept_from > 0 else None
-            lost = first is not None and first < self._kept_from
-            return await self._made(run_id, first if lost else None, None, up_to)
+            # The fold must not begin with the next record as if it were the first, if records of this run
+            # were deleted, or its state was forgotten because it had ended.
+            first = await self._start_of(run_id)
+            lost = first < self._kept_from
+            forgotten = self._saved_at is not None and await self._host.has_ended(run_id)
+            return await self._made(run_id, first if lost or forgotten else None, None, up_to)
         state = unpack_run(saved)
         if state is None:
             self._not_used(run_id, "it is damaged or of another format")
@@ -312,8 +313,10 @@ class PartitionFold:
     async def _fold_from(self, first: int, up_to: int, run_id: str, fold: _RunFold) -> None:
         """Fold the records of one run again, from its first one."""
         self._folds[run_id] = fold
+        source = source_header(run_id)
         async for records in self._read(first, up_to):
-            for record, event in await self._host.decode(records):
+            own = [record for record in records if record.headers.get("ce_source", source) == source]
+            for record, event in await self._host.decode(own):
                 if record.offset < up_to and isinstance(event, Event) and event.run_id == run_id:
                     try:
                         self._fold(event, record)

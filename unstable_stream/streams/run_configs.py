@@ -36,13 +36,23 @@ class RunDirectory:
         async with self._reading:
             if self._history.runs.keys() >= set(run_ids):
                 return  # another partition asked at the same time and has read it
-            # Its start may lie behind an open transaction of another producer, unlike its other events.
-            ends = await settled_ends(self._event_log, (RunStarted.TOPIC,))
-            if self._consumer is None:
-                self._consumer = await self._event_log.consumer([RunStarted.TOPIC])
-            async for records in read_on(self._consumer, ends):
-                for event in readable_events(records):
-                    self._history.apply(event)
+            await self._read()
+
+    async def _read(self) -> None:
+        # A start may lie behind an open transaction of another producer, unlike other events of its run.
+        ends = await settled_ends(self._event_log, (RunStarted.TOPIC,))
+        if self._consumer is None:
+            self._consumer = await self._event_log.consumer([RunStarted.TOPIC])
+        async for records in read_on(self._consumer, ends):
+            for event in readable_events(records):
+                self._history.apply(event)
+
+    async def has_ended(self, run_id: str) -> bool:
+        """Return whether a run has ever ended, also if it was resumed, by what topic ``runs`` holds now."""
+        async with self._reading:
+            await self._read()
+        run = self._history.runs.get(run_id)
+        return run is not None and run.ever_ended
 
     def config(self, run_id: str) -> RunConfig:
         """Return the first configuration of a run.

@@ -154,6 +154,9 @@ class TieredLog:
     async def saved(self, scope: str, names: Collection[str] | None = None) -> Mapping[str, bytes]:
         return await self._event_log.saved(scope, names)
 
+    async def saved_names(self) -> Mapping[str, Collection[str]]:
+        return await self._event_log.saved_names()
+
     async def close(self) -> None:
         await self._event_log.close()
 

@@ -8,18 +8,26 @@ which knows what is archived, deletes from it. A record is deleted if all of thi
 3. no consumer group has yet to read it; groups of finished runs and of archives do not count.
 
 SQLite uses the space again; the file itself does not shrink.
+
+On any log it forgets the saved states of runs that ended long ago
+(:mod:`unstable_stream.streams.finished_states`).
 """
 
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from unstable_stream.log.port import EventLog, Positions, TopicPartition, Trimmable
 from unstable_stream.log_lines import get_logger
 from unstable_stream.runs.history import read_history
+from unstable_stream.streams.finished_states import finished_states, forget_states
 from unstable_stream.workers.archiver_start import ARCHIVER_GROUP
 
 __all__ = ["Expired", "Retention", "expired_records"]
+
+_STATES_KEPT_MS: Final = 7 * 24 * 3600 * 1000
+"""Milliseconds after the end of a run: one that is resumed soon goes on at once."""
 
 _log = get_logger(__name__)
 
@@ -91,17 +99,37 @@ async def _needed_by_groups(
 class Retention:
     """Applies retention from time to time, in a service that knows what is archived."""
 
-    def __init__(self, log: EventLog, *, first_s: float = 60.0, interval_s: float = 600.0) -> None:
-        """``first_s`` and ``interval_s``: seconds until the first time, and between two."""
+    def __init__(
+        self, log: EventLog, *, first_s: float = 60.0, interval_s: float = 600.0, states_s: float = 3600.0
+    ) -> None:
+        """Seconds: ``first_s`` until the first time, ``interval_s`` between two, ``states_s`` between two
+        times that states are forgotten.
+        """
         self._log = log
         self._interval_s = interval_s
-        self._next_s = time.monotonic() + first_s
+        self._next_s = self._states_next_s = time.monotonic() + first_s
+        self._states_s = states_s
         self._held: Sequence[Expired] = ()
 
     async def apply(self, archived: Positions) -> None:
         """Delete what has expired, if it is time."""
-        if not isinstance(self._log, Trimmable) or time.monotonic() < self._next_s:
-            return
+        if time.monotonic() >= self._states_next_s:
+            await self._forget_states()
+            self._states_next_s = time.monotonic() + self._states_s
+        if isinstance(self._log, Trimmable) and time.monotonic() >= self._next_s:
+            await self._trim(archived)
+            self._next_s = time.monotonic() + self._interval_s
+
+    async def _forget_states(self) -> None:
+        before_ms = int(time.time() * 1000) - _STATES_KEPT_MS
+        forgotten = await forget_states(
+            self._log, await finished_states(self._log, ended_before_ms=before_ms)
+        )
+        if forgotten:
+            _log.info("saved states of finished runs forgotten", states=forgotten)
+
+    async def _trim(self, archived: Positions) -> None:
+        assert isinstance(self._log, Trimmable), "apply() asks"
         found = await expired_records(self._log, archived, now_ms=int(time.time() * 1000))
         await self._log.delete_before({each.at: each.until for each in found if each.records})
         for each in found:
@@ -122,4 +150,3 @@ class Retention:
                     records=each.held_back,
                 )
         self._held = held
-        self._next_s = time.monotonic() + self._interval_s

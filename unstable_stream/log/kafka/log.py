@@ -25,7 +25,7 @@ from unstable_stream.log.kafka.producer import KafkaProducer
 from unstable_stream.log.kafka.readers import open_reader
 from unstable_stream.log.kafka.records import prepare
 from unstable_stream.log.kafka.sending import open_sender
-from unstable_stream.log.kafka.states import read_states
+from unstable_stream.log.kafka.states import read_names, read_states
 from unstable_stream.log.kafka.topics import KafkaTopics
 from unstable_stream.log.port import Positions, Record, Start, TopicPartition, TopicSpec
 
@@ -200,6 +200,10 @@ class KafkaLog:
     async def saved(self, scope: str, names: Collection[str] | None = None) -> Mapping[str, bytes]:
         """Return the saved states of a scope, or those of these names."""
         return await read_states(self, self._use().topics, scope, names)
+
+    async def saved_names(self) -> Mapping[str, Collection[str]]:
+        """Return the names of all saved states, by scope: it reads the whole topic."""
+        return await read_names(self, self._use().topics)
 
     async def close(self) -> None:
         """Close all consumers and producers, finish appends in progress and disconnect. A second call does

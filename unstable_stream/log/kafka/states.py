@@ -6,15 +6,15 @@ topic when the first state is saved.
 """
 
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping, Set
 from typing import Final
 
 from unstable_stream.log.kafka.topics import KafkaTopics
 from unstable_stream.log.partitioner import partition_for_key
-from unstable_stream.log.port import EventLog, Record, TopicPartition, TopicSpec
+from unstable_stream.log.port import EventLog, Record, StoredRecord, TopicPartition, TopicSpec
 from unstable_stream.log.reading import read_on, settled_ends
 
-__all__ = ["STATES", "read_states", "state_records"]
+__all__ = ["STATES", "read_names", "read_states", "state_records"]
 
 STATES: Final = TopicSpec(
     name="saved-states",
@@ -55,19 +55,42 @@ async def read_states(
     if partitions is None:
         return {}
     at = TopicPartition(STATES.name, partition_for_key(scope, partitions))
-    begin = (await log.beginning_offsets(STATES.name))[at]
-    end = (await settled_ends(log, (STATES.name,)))[at]
     found: dict[str, bytes] = {}
-    if begin == end:
-        return found
+    async for record in _records(log, {at}):
+        owner, _, name = record.key.partition(_BETWEEN)
+        if owner == scope:
+            found[name] = record.value
+    return {name: state for name, state in found.items() if state and (names is None or name in names)}
+
+
+async def read_names(log: EventLog, topics: KafkaTopics) -> dict[str, list[str]]:
+    """Return the names of all states by scope; see the port."""
+    partitions = (await topics.partitions()).get(STATES.name)
+    if partitions is None:
+        return {}
+    there: dict[str, dict[str, bool]] = {}
+    async for record in _records(log, {TopicPartition(STATES.name, at) for at in range(partitions)}):
+        scope, _, name = record.key.partition(_BETWEEN)
+        there.setdefault(scope, {})[name] = bool(record.value)
+    kept = {
+        scope: sorted(name for name, is_there in names.items() if is_there) for scope, names in there.items()
+    }
+    return {scope: names for scope, names in sorted(kept.items()) if names}
+
+
+async def _records(log: EventLog, partitions: Set[TopicPartition]) -> AsyncIterator[StoredRecord]:
+    """Yield the records of some partitions of the topic, up to their present ends."""
+    begins = await log.beginning_offsets(STATES.name)
+    ends = await settled_ends(log, (STATES.name,))
+    wanted = {at: ends[at] for at in partitions if begins[at] < ends[at]}
+    if not wanted:
+        return
     consumer = await log.consumer([STATES.name], start="end")
     try:
-        await consumer.seek({at: begin})
-        async for records in read_on(consumer, {at: end}):
+        await consumer.seek({at: begins[at] for at in wanted})
+        async for records in read_on(consumer, wanted):
             for record in records:
-                owner, _, name = record.key.partition(_BETWEEN)
-                if record.partition == at.partition and record.offset < end and owner == scope:
-                    found[name] = record.value
+                if record.offset < wanted.get(TopicPartition(record.topic, record.partition), 0):
+                    yield record
     finally:
         await consumer.close()
-    return {name: state for name, state in found.items() if state and (names is None or name in names)}

@@ -228,6 +228,10 @@ class LocalLog:
         """Return the saved states of a scope, or those of these names."""
         return await self._log.reader.run(lambda connection: local_states.saved(connection, scope, names))
 
+    async def saved_names(self) -> Mapping[str, Collection[str]]:
+        """Return the names of all saved states, by scope."""
+        return await self._log.reader.run(local_states.saved_names)
+
     async def delete_before(self, positions: Positions) -> None:
         """Delete the records before these offsets; their space is used again.
 

@@ -3,7 +3,7 @@
 import sqlite3
 from collections.abc import Collection, Mapping
 
-__all__ = ["save", "saved"]
+__all__ = ["save", "saved", "saved_names"]
 
 
 def save(connection: sqlite3.Connection, scope: str, states: Mapping[str, bytes]) -> None:
@@ -31,3 +31,11 @@ def saved(connection: sqlite3.Connection, scope: str, names: Collection[str] | N
         }
     finally:
         connection.execute("COMMIT")
+
+
+def saved_names(connection: sqlite3.Connection) -> dict[str, list[str]]:
+    """Return the names of all states by scope."""
+    found: dict[str, list[str]] = {}
+    for scope, name in connection.execute("SELECT scope, name FROM states ORDER BY scope, name"):
+        found.setdefault(str(scope), []).append(str(name))
+    return found

@@ -131,6 +131,11 @@ class SimulatedLog:
         await self._conditions.request("read")
         return self.store.saved(scope, names)
 
+    async def saved_names(self) -> Mapping[str, Collection[str]]:
+        """Return the names of all saved states, by scope."""
+        await self._conditions.request("read")
+        return self.store.saved_names()
+
     async def close(self) -> None:
         """Close all consumers of this handle; the store stays. Idempotent."""
         for consumer in list(self._consumers):

@@ -231,6 +231,10 @@ class SimulatedStore:
         states = self._states.get(scope, {})
         return {name: state for name, state in states.items() if names is None or name in names}
 
+    def saved_names(self) -> dict[str, list[str]]:
+        """Return the names of all states by scope."""
+        return {scope: sorted(states) for scope, states in sorted(self._states.items()) if states}
+
     def open_producer(self, producer_id: str) -> int:
         """Fence earlier producers with this id; return the epoch of the new one, from 1."""
         epoch = self._epochs.get(producer_id, 0) + 1

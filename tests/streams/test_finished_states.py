@@ -1,0 +1,112 @@
+"""The saved states of runs that have ended are forgotten, and a run that is resumed all the same is whole."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.model_pool.outcomes import RUN
+from tests.streams.hosted_games import OTHER_RUN, events, games
+from tests.streams.test_shared_host import _drain, _of, _start, _steps
+from unstable_stream.events import GameOutcome, RecordRejected, Trajectory, encode_event
+from unstable_stream.log.local.log import LocalLog
+from unstable_stream.log.port import EventLog
+from unstable_stream.log.topics import load_topics
+from unstable_stream.runs.config import parse_config
+from unstable_stream.runs.recording import finish_run
+from unstable_stream.runs.resume import resume_run
+from unstable_stream.streams.finished_states import finished_states, forget_states
+from unstable_stream.streams.processors import RATINGS, REWARDS, reward_processor
+
+LATER_MS = 2**62
+
+
+@pytest.fixture
+async def log(tmp_path: Path) -> AsyncIterator[LocalLog]:
+    async with LocalLog.open(tmp_path / "log.sqlite", synchronous="NORMAL") as opened:
+        await opened.create_topics(list(load_topics().values()))
+        yield opened
+
+
+async def _names(log: EventLog) -> set[str]:
+    return {name for names in (await log.saved_names()).values() for name in names}
+
+
+async def test_what_is_forgotten(log: LocalLog) -> None:
+    for run_id in (RUN, OTHER_RUN):
+        await _start(log, run_id)
+    await log.append([*games(0, 12), *_of(OTHER_RUN, 0, 12)])
+    await _drain(log, REWARDS, RATINGS)  # a host of all runs
+    await _drain(log, REWARDS, RATINGS, run_id=RUN)
+    assert await finished_states(log, ended_before_ms=LATER_MS) == []
+    await finish_run(log, RUN, "completed", "")
+    assert await finished_states(log, ended_before_ms=0) == []  # it ended later than that
+
+    found = await finished_states(log, ended_before_ms=LATER_MS)
+    assert {each.run_id for each in found} == {RUN}
+    assert not any(each.kept for each in found)
+    assert await _names(log) == {"position", f"run/{RUN}", f"run/{OTHER_RUN}"}
+    await forget_states(log, found)
+    assert await _names(log) == {"position", f"run/{OTHER_RUN}"}
+    assert not any(scope.split("/")[1] == RUN for scope in await log.saved_names())
+    assert await finished_states(log, ended_before_ms=LATER_MS) == []
+
+
+@pytest.mark.parametrize("own_host", [False, True])
+@pytest.mark.parametrize("resumed", [False, True])
+async def test_a_run_that_goes_on_is_folded_from_its_start(
+    log: LocalLog, own_host: bool, resumed: bool
+) -> None:
+    """Not resumed: a worker that was cut off finishes a game after the end of the run."""
+    config = {"model": "tiny-player", "train_envs": [{"env_id": "Env-0"}]}
+    final = [{"type": "RoleAdvantageFormatter"}]
+    run_id = RUN if own_host else None
+    await _start(log, OTHER_RUN)
+    await _start(log, RUN, final)
+    await log.append([*_of(OTHER_RUN, 0, 6), *_of(RUN, 0, 24)])
+    await _drain(log, REWARDS, RATINGS, run_id=run_id)
+    await finish_run(log, RUN, "stopped", "")
+    assert await forget_states(log, await finished_states(log, ended_before_ms=LATER_MS))
+    if resumed:
+        await resume_run(log, RUN, parse_config({**config, "rewards": {"final": final}}))
+    await log.append([*_of(OTHER_RUN, 6, 6), *_of(RUN, 24, 24)])
+    await _drain(log, REWARDS, RATINGS, run_id=run_id)
+    ratings = [event.event_id for event in await events(log, "ratings", RUN)]
+    assert len(ratings) == len(set(ratings))
+    processor = reward_processor(RUN, final)
+    folded = [step for event in await events(log, "trajectories", RUN) for step in processor.handle(event)]
+    assert await _steps(log, RUN) == {step.event_id: encode_event(step) for step in folded} != {}
+    assert not await events(log, "dead-letters")
+
+
+async def test_what_the_log_no_longer_has_the_records_of_stays(log: LocalLog) -> None:
+    await _start(log, RUN)
+    await log.append(_of(RUN, 0, 12))
+    await _drain(log, REWARDS, RATINGS)
+    await finish_run(log, RUN, "stopped", "")
+    await log.delete_before(await log.end_offsets(Trajectory.TOPIC))
+    found = await finished_states(log, ended_before_ms=LATER_MS)
+    assert {each.scope.split("/")[1]: each.kept for each in found} == {
+        Trajectory.TOPIC: True,
+        GameOutcome.TOPIC: False,
+    }
+    await forget_states(log, found)
+    assert [scope.split("/")[0] for scope, names in (await log.saved_names()).items() if len(names) > 1] == [
+        "reward-processor"
+    ]
+    # Resumed, it goes on from what stayed.
+    before = len(await _steps(log, RUN))
+    await log.append(_of(RUN, 12, 4))
+    await _drain(log, REWARDS)
+    assert len(await _steps(log, RUN)) > before
+    assert not await events(log, "dead-letters")
+
+    # Named by a person, it goes; then the run is set aside instead of beginning in the middle.
+    await forget_states(log, await finished_states(log, ended_before_ms=LATER_MS, named=[RUN]))
+    after = len(await _steps(log, RUN))
+    await log.append(_of(RUN, 16, 4))
+    await _drain(log, REWARDS)
+    assert len(await _steps(log, RUN)) == after
+    letters = [e for e in await events(log, "dead-letters") if isinstance(e, RecordRejected)]
+    assert letters
+    assert all("Records were deleted" in letter.reason for letter in letters)

@@ -1,0 +1,44 @@
+"""``unstable-stream prune``: forget the saved states of runs that have ended."""
+
+import typer
+
+from unstable_stream.api.place import DEFAULT_DATA_DIR
+from unstable_stream.cli.options import DataOption, LogOption
+
+__all__ = ["register"]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("prune", help=_prune.__doc__)(_prune)
+
+
+def _prune(
+    run: list[str] = typer.Argument(
+        None, metavar="[RUN]...", help="Runs that are never resumed again; by default all that have ended."
+    ),
+    dry_run: bool = typer.Option(False, "--dry-run", help="Only say what would be forgotten."),
+    data: DataOption = DEFAULT_DATA_DIR,
+    log: LogOption = "local",
+) -> None:
+    """Forget what the stream processors have saved of runs that have ended; a resumed run is folded again.
+
+    The archiver does this by itself seven days after the end of a run. What the log no longer has the records
+    of stays, unless its run is named: then it cannot be resumed.
+
+    Example: unstable-stream prune --dry-run
+    """
+    from unstable_stream.api.place import Place
+    from unstable_stream.api.states import prune_states
+
+    found = prune_states(Place.at(data, log), run or (), dry_run=dry_run)
+    going = [each for each in found if not each.kept]
+    done = "would be forgotten" if dry_run else "forgotten"
+    runs = len({each.run_id for each in going})
+    typer.echo(f"{sum(len(each.names) for each in going):,} saved states of {runs:,} ended runs {done}")
+    kept = sorted({each.run_id for each in found if each.kept})
+    for run_id in kept:
+        typer.echo(
+            f"{run_id}: kept, since its records are gone from the log. If it is never resumed again: "
+            f"unstable-stream prune {run_id}"
+        )
