@@ -44,9 +44,9 @@ def one_gpu() -> Iterator[str]:
     cluster.shutdown()
 
 
-def answer(address: str, *engines: float) -> dict[str, object]:
+def answer(address: str, *engines: float, script: str = _SERVICE) -> dict[str, object]:
     done = subprocess.run(
-        [sys.executable, "-c", _SERVICE, *map(str, engines)],
+        [sys.executable, "-c", script, *map(str, engines)],
         capture_output=True,
         text=True,
         timeout=120,
@@ -95,6 +95,53 @@ def test_gpus_that_are_taken_are_waited_for_with_a_deadline_and_a_reason(one_gpu
     assert "no GPU for the run within 5 s: it wants 0.5, 1" in str(error)
     assert "1 GPUs" in str(error)
     assert "engine.num_gpus" in str(error)
+
+
+_TWO_MACHINES = """
+import json, os
+import ray
+from unstable_stream.errors import ConfigError
+from unstable_stream.launch.ray.cluster import connect
+from unstable_stream.launch.ray.nodes import check_nodes
+from unstable_stream.launch.ray.placement import actor_options, beside, cluster_machines
+from unstable_stream.runs.config import parse_config
+from unstable_stream.runs.placement import place
+
+connect()
+config = parse_config({
+    "model": "tiny-player",
+    "train_envs": [{"env_id": "TicTacToe-v0-train"}],
+    "collector": {"num_actors": 2},
+})
+plan = place(config, cluster_machines(30))
+try:
+    check_nodes(config, "/not/there", plan.machines)
+    error = None
+except ConfigError as found:
+    error = str(found)
+node = ray.remote(lambda: ray.get_runtime_context().get_node_id())
+def where(options):
+    found = ray.get(node.options(**options).remote())
+    return [machine.node for machine in plan.machines].index(found)
+print(json.dumps({
+    "parts": [where(actor_options(plan, share)) for share in plan.shares],
+    "workers": [where(beside(plan, share)) for share in plan.engines],
+    "error": error,
+}))
+"""
+
+
+def test_parts_spread_over_the_machines_of_a_cluster_and_each_is_asked_what_it_has() -> None:
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2})
+    try:
+        cluster.add_node(num_cpus=2)
+        found = answer(cluster.address, script=_TWO_MACHINES)
+    finally:
+        cluster.shutdown()
+    assert found["parts"] == [0, 1, 0], "learner, engine 0, engine 1"
+    assert found["workers"] == [1, 0], "each beside its engine"
+    error = str(found["error"])
+    assert error.count("no model at /not/there") == 2, error
 
 
 async def test_a_run_begins_on_a_cluster_with_one_gpu(

@@ -184,3 +184,37 @@ def _check_that_no_gpu_is_given_away_twice(plan: Placement) -> None:
             memory[place] = memory.get(place, 0.0) + (share.memory_fraction or 0.0)
     assert all(total <= 1.0 for total in given.values())
     assert all(total <= 0.95 for total in memory.values())
+
+
+def _cpus(*cores: int) -> list[Machine]:
+    return [Machine(cpus=count, host=f"host-{number}") for number, count in enumerate(cores)]
+
+
+@pytest.mark.parametrize(
+    ("cores", "engines", "learner", "each"),
+    [
+        ((2,), 2, 0, [0, 0]),
+        ((2, 2), 1, 0, [1]),
+        ((2, 2), 3, 0, [1, 0, 1]),
+        ((2, 2, 2), 2, 0, [1, 2]),
+        ((4, 16), 1, 1, [1]),  # with both it carries 2 parts on 16 cores, the other machine would 1 on 4
+        ((2, 8), 4, 1, [1, 1, 0, 1]),
+    ],
+)
+def test_what_computes_on_cpus_spreads_by_the_machines_cores(
+    cores: tuple[int, ...], engines: int, learner: int, each: list[int]
+) -> None:
+    plan = place(config(engines), _cpus(*cores))
+    assert plan.learner.machine == learner
+    assert [share.machine for share in plan.engines] == each
+
+
+def test_a_plan_names_the_machines() -> None:
+    plan = place(config(1), _cpus(2, 2))
+    assert plan.describe() == ["learner: on the CPU of host-0", "engine 0: on the CPU of host-1"]
+
+
+def test_engines_without_gpus_spread_beside_a_learner_with_one() -> None:
+    plan = place(config(2, num_gpus=0), [Machine(gpus=1, cpus=2), Machine(cpus=2)])
+    assert plan.learner.gpus == (0,)
+    assert [share.machine for share in plan.engines] == [0, 1]

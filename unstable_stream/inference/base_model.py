@@ -1,11 +1,15 @@
 """The base model that a configuration names: a directory, the tiny player, or a Hugging Face id."""
 
+import hashlib
 from pathlib import Path
 from typing import Final
 
 from unstable_stream.errors import ConfigError
 
-__all__ = ["resolve_model"]
+__all__ = ["model_fingerprint", "resolve_model"]
+
+_SAMPLE: Final = 2**20
+"""Bytes of a large file that its fingerprint takes from the beginning and from the end."""
 
 _FILES: Final = ("*.json", "*.safetensors", "*.txt", "*.jinja", "*.model", "README.md", "LICENSE*")
 """The last two say under which license the model is (:mod:`unstable_stream.inference.model_license`)."""
@@ -43,6 +47,23 @@ def resolve_model(name: str) -> str:
         return snapshot_download(name, allow_patterns=list(_FILES))
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
         raise ConfigError(f"model = {name!r}: could not be downloaded ({_first_line(error)})") from error
+
+
+def model_fingerprint(directory: Path) -> str:
+    """Return a hash that tells apart the models that one confuses in practice, in seconds for any size.
+
+    It is over the names and sizes of the files, and the first and the last MiB of each: the shapes of the
+    tensors are at the beginning of a file, and trained weights differ everywhere.
+    """
+    digest = hashlib.sha256()
+    for path in sorted(path for pattern in (*_FILES[:-2], "*.bin") for path in directory.glob(pattern)):
+        size = path.stat().st_size
+        digest.update(f"{path.name} {size}\n".encode())
+        with path.open("rb") as file:
+            digest.update(file.read(_SAMPLE))
+            file.seek(max(size - _SAMPLE, 0))
+            digest.update(file.read(_SAMPLE))
+    return digest.hexdigest()
 
 
 def _has_weights(directory: Path) -> bool:

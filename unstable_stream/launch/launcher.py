@@ -233,6 +233,8 @@ def _services(
     return RayServices(
         ["--run", run_id, "--data", str(data.root.absolute()), "--log", config.log, "--die-with-parent"],
         data.service_logs(run_id),
+        config=config,
+        model_path=model_path,
         plan=plan,
         max_restarts=config.max_restarts,
         progress=RecordedProgress(log, run_id),

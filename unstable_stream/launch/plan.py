@@ -30,16 +30,17 @@ class RunPlan:
 
     @property
     def lines(self) -> list[str]:
-        """The lines that a run prints at its start: places, memory on the host, warnings."""
-        lines = self.placement.describe() if self.placement.uses_gpus else []
-        if not self.placement.uses_gpus:
+        """The lines that a run prints at its start: places, memory of all machines together, warnings."""
+        several = len(self.placement.machines) > 1
+        lines = self.placement.describe() if self.placement.uses_gpus or several else []
+        if not lines:
             engines = len(self.placement.engines)
             lines = [f"learner and {'engine' if engines == 1 else f'{engines} engines'} on the CPU"]
         host = [need for need in self.needs if need.where == "host"]
         if host:
             start, peak = sum(need.at_start for need in host), sum(need.peak for need in host)
             free = self.placement.machines[0].memory_bytes
-            there = "" if free is None else f", {_gib(free)} free"
+            there = "" if free is None or several else f", {_gib(free)} free"
             lines[-1] += f"; memory {_gib(start)} at the start, {_gib(peak)} at most{there}"
         return [*lines, *self.warnings]
 

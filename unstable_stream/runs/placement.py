@@ -6,6 +6,8 @@ learner trains, would save memory but make them wait for each other; here games 
 
 With more GPUs the learner has one of its own and the engines spread over the rest. What the configuration
 says always holds; what cannot be placed is refused with the key to change.
+
+What computes on CPUs spreads over the machines by their cores.
 """
 
 import math
@@ -38,6 +40,10 @@ class Machine(msgspec.Struct, frozen=True):
     cpus: int = 1
     memory_bytes: int | None = None
     """Host memory that is free; ``None``: not known."""
+    node: str = ""
+    """Ray's id of the machine; empty: this machine, which Ray may not know yet."""
+    host: str = ""
+    """The name of the machine, if it is one of several."""
 
 
 class Share(msgspec.Struct, frozen=True):
@@ -99,9 +105,11 @@ class Placement(msgspec.Struct, frozen=True):
 
     def where(self, share: Share) -> str:
         """Return in words where one part computes."""
+        host = ""
+        if len(self.machines) > 1:
+            host = f" of {self.machines[share.machine].host or f'machine {share.machine}'}"
         if not share.gpus:
-            return "on the CPU"
-        host = f" of machine {share.machine}" if len(self.machines) > 1 else ""
+            return f"on the CPU{host}"
         where = f"on GPU {' and '.join(map(str, share.gpus))}{host}"
         if share.memory_fraction is not None:
             where += f", {share.memory_fraction:.0%} of its memory"
@@ -135,7 +143,7 @@ def place(config: RunConfig, machines: Sequence[Machine], *, learner_bytes: int 
                 f"engine.tensor_parallel_size={tensor_parallel} splits a model over GPUs, and there is none: "
                 "leave it at 1"
             )
-        first, *rest = (Share(name) for name in names)
+        first, *rest = _spread(machines, [Share(name) for name in names])
         return Placement(first, tuple(rest), tuple(machines))
     for learner in _learner_choices(config):
         for engine in _engine_choices(config, learner):
@@ -146,9 +154,23 @@ def place(config: RunConfig, machines: Sequence[Machine], *, learner_bytes: int 
                     Share(name, num_gpus, machine=machine, gpus=gpus)
                     for name, num_gpus, (machine, gpus) in zip(names, wanted, found, strict=True)
                 ]
+                shares = _spread(machines, shares)
                 plan = Placement(shares[0], tuple(shares[1:]), tuple(machines))
                 return _with_memory(config, plan, learner_bytes)
     raise ConfigError(_refusal(config, machines))
+
+
+def _spread(machines: Sequence[Machine], shares: Sequence[Share]) -> list[Share]:
+    """Give each part that computes on a CPU the machine with the fewest of them for its cores."""
+    parts = [0] * len(machines)
+    spread = []
+    for share in shares:
+        if share.num_gpus == 0:
+            load = [(count + 1) / machine.cpus for count, machine in zip(parts, machines, strict=True)]
+            share = msgspec.structs.replace(share, machine=load.index(min(load)))
+            parts[share.machine] += 1
+        spread.append(share)
+    return spread
 
 
 def _tensor_parallel(config: RunConfig) -> int:

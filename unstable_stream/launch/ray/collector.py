@@ -9,12 +9,13 @@ import ray
 from unstable_stream.launch.last_error import Output
 from unstable_stream.launch.ray.engine import EngineActor, RayEngine, RemoteEngine
 from unstable_stream.launch.ray.part_output import PartDiedError, explain
-from unstable_stream.launch.ray.placement import actor_options, planned
+from unstable_stream.launch.ray.placement import actor_options, beside, planned
 from unstable_stream.launch.ray.rollout import RayRolloutWorker, RolloutActor
 from unstable_stream.log.open import opened_log
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.runs.history import run_started
+from unstable_stream.runs.placement import Placement
 from unstable_stream.workers.collector import Collector
 
 __all__ = ["run_collector"]
@@ -36,10 +37,17 @@ async def run_collector(
             *(f"rollout-{number}" for number in range(config.collector.num_rollout_workers)),
         )
     }
-    engines = await asyncio.to_thread(_start_engines, config, run_id, outputs, model_path)
-    worker_class = ray.remote(RolloutActor).options(num_cpus=0, max_concurrency=1024)
+    placement = planned()
+    engines = await asyncio.to_thread(_start_engines, config, run_id, outputs, model_path, placement)
+    # Each beside an engine in turn: on a cluster they would otherwise all be on one machine.
+    near = [
+        await asyncio.to_thread(beside, placement, placement.engines[number % len(engines)])
+        for number in range(config.collector.num_rollout_workers)
+    ]
     workers = [
-        worker_class.remote(
+        ray.remote(RolloutActor)
+        .options(**near[number], max_concurrency=1024)
+        .remote(
             config,
             run_id,
             outputs[f"rollout-{number}"].path,
@@ -64,9 +72,8 @@ async def run_collector(
 
 
 def _start_engines(
-    config: RunConfig, run_id: str, outputs: Mapping[str, Output], model_path: str
+    config: RunConfig, run_id: str, outputs: Mapping[str, Output], model_path: str, placement: Placement
 ) -> list[Any]:
-    placement = planned()
     return [
         ray.remote(EngineActor)
         .options(**actor_options(placement, share), max_concurrency=4096)

@@ -27,6 +27,7 @@ __all__ = [
     "GROUP_VARIABLE",
     "PLACEMENT_VARIABLE",
     "actor_options",
+    "beside",
     "cluster_machines",
     "look_at_cluster",
     "plan_on_cluster",
@@ -106,7 +107,9 @@ def cluster_machines(deadline_s: float = _DEADLINE_S) -> list[Machine]:
             msgspec.structs.replace(
                 found,
                 gpus=int(node["Resources"].get("GPU", 0)),
-                cpus=int(node["Resources"].get("CPU", 0)),
+                cpus=max(1, int(node["Resources"].get("CPU", 0))),
+                node=node["NodeID"],
+                host=node["NodeManagerHostname"],
             )
         )
     return machines
@@ -136,16 +139,30 @@ def planned() -> Placement:
 def actor_options(placement: Placement, share: Share, *, deadline_s: float = _DEADLINE_S) -> dict[str, Any]:
     """Return the options of Ray for the actor of one part, once its reservation stands.
 
+    A part on a CPU goes to another machine if its own was lost.
+
     Raises:
         ServiceError: the machine with the reserved GPUs was lost and no other took its place.
     """
+    options: dict[str, Any] = {"num_cpus": 0, "num_gpus": share.num_gpus}
+    strategy = _strategy(placement, share, deadline_s)
+    return options if strategy is None else {**options, "scheduling_strategy": strategy}
+
+
+def beside(placement: Placement, share: Share, *, deadline_s: float = _DEADLINE_S) -> dict[str, Any]:
+    """Return the options of an actor that wants no more than to be on the machine of a part."""
+    return {**actor_options(placement, share, deadline_s=deadline_s), "num_gpus": 0}
+
+
+def _strategy(placement: Placement, share: Share, deadline_s: float) -> Any:
     if share.num_gpus == 0:
-        return {"num_cpus": 0, "num_gpus": 0}
+        machine = placement.machines[share.machine]
+        alone = len(placement.machines) == 1 or not machine.node
+        return None if alone else NodeAffinitySchedulingStrategy(machine.node, soft=True)
     group = get_placement_group(os.environ[GROUP_VARIABLE])
     _await_group(group, deadline_s)
     index = [other.service for other in placement.shares if other.num_gpus > 0].index(share.service)
-    strategy = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=index)
-    return {"num_cpus": 0, "num_gpus": share.num_gpus, "scheduling_strategy": strategy}
+    return PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=index)
 
 
 def _await_group(group: PlacementGroup, deadline_s: float) -> None:

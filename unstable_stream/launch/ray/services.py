@@ -7,7 +7,8 @@ from pathlib import Path
 
 from unstable_stream.launch.plan import RunPlan
 from unstable_stream.launch.supervisor import Progress, Supervisor
-from unstable_stream.runs.placement import Machine
+from unstable_stream.runs.config import RunConfig
+from unstable_stream.runs.placement import Machine, Placement
 
 __all__ = ["RayServices"]
 
@@ -20,6 +21,8 @@ class RayServices(Supervisor):
         arguments: Sequence[str],
         log_dir: Path,
         *,
+        config: RunConfig,
+        model_path: str,
         plan: Callable[[list[Machine]], RunPlan],
         max_restarts: int,
         progress: Progress,
@@ -29,6 +32,8 @@ class RayServices(Supervisor):
         super().__init__(
             arguments, log_dir, max_restarts=max_restarts, progress=progress, environment=environment
         )
+        self._config = config
+        self._model_path = model_path
         self._plan = plan
 
     async def prepare(self, progress: Callable[[str], None]) -> None:
@@ -36,14 +41,18 @@ class RayServices(Supervisor):
 
         Raises:
             ServiceError: Ray did not start, or its GPUs are taken.
-            ConfigError: learner and engines cannot be placed on its machines.
+            ConfigError: learner and engines cannot be placed on its machines, or a machine lacks the model,
+                an extension or a package.
         """
         progress("starting Ray")
         joining = "RAY_ADDRESS" in os.environ
         # In a thread, so that other services can start meanwhile and Ctrl-C works.
         self.environment["RAY_ADDRESS"] = await asyncio.to_thread(_start)
-        planned, variables = await asyncio.to_thread(_reserve, self._plan, joining)
-        self.environment |= variables
+        planned = await asyncio.to_thread(_place, self._plan, joining)
+        if joining:
+            progress("asking the cluster's machines what they have")
+            await asyncio.to_thread(_check, self._config, self._model_path, planned.placement)
+        self.environment |= await asyncio.to_thread(_reserve, planned.placement)
         if joining:  # else the launcher has said it
             for line in planned.lines:
                 progress(line)
@@ -59,11 +68,22 @@ def _start() -> str:
     return start_local()
 
 
-def _reserve(plan: Callable[[list[Machine]], RunPlan], joining: bool) -> tuple[RunPlan, dict[str, str]]:
-    from unstable_stream.launch.ray.placement import plan_on_cluster, reserve
+def _place(plan: Callable[[list[Machine]], RunPlan], joining: bool) -> RunPlan:
+    from unstable_stream.launch.ray.placement import plan_on_cluster
 
-    planned = plan_on_cluster(plan, joining=joining)
-    return planned, reserve(planned.placement)
+    return plan_on_cluster(plan, joining=joining)
+
+
+def _check(config: RunConfig, model_path: str, placement: Placement) -> None:
+    from unstable_stream.launch.ray.nodes import check_nodes
+
+    check_nodes(config, model_path, placement.machines)
+
+
+def _reserve(placement: Placement) -> dict[str, str]:
+    from unstable_stream.launch.ray.placement import reserve
+
+    return reserve(placement)
 
 
 def _stop() -> None:
