@@ -1,4 +1,4 @@
-"""Whether each machine of a Ray cluster has what a run needs: asked before anything of it starts.
+"""Ask each machine of a Ray cluster whether it has what a run needs, before anything of it starts.
 
 Otherwise an actor fails minutes later, on a machine that nobody looks at.
 """
@@ -60,7 +60,7 @@ def equipment(config: RunConfig, model_path: str) -> Equipment:
 
 
 def lacking(config: RunConfig, model_path: str, here: Equipment, there: Equipment) -> list[str]:
-    """Return what a machine lacks or has otherwise than the launcher's, each with what to do; a pure function."""
+    """Return what a machine lacks or has otherwise than the launcher's, each with what to do."""
     found = []
     if there.version != here.version:
         found.append(f"unstable_stream {there.version}, here {here.version}: install the same version")
