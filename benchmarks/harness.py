@@ -21,7 +21,7 @@ from rich.table import Table
 
 from infra.kafka.brokers import KafkaCluster
 
-__all__ = ["Comparison", "compare", "kafka_broker", "machine", "parser", "report"]
+__all__ = ["Comparison", "compare", "kafka_broker", "machine", "parser", "report", "target_text"]
 
 _KAFKA_PORT = 21_892
 
@@ -35,6 +35,13 @@ class Comparison:
     """What is counted each second, e.g. ``records/s``; higher is better."""
     ours: tuple[float, ...]
     baseline: tuple[float, ...]
+    target: float | None = None
+    """The least ratio that the project set itself; ``None``: the row is for comparison only."""
+
+    @property
+    def met(self) -> bool | None:
+        """Whether the target is reached; ``None`` without one."""
+        return None if self.target is None else self.ratio >= self.target
 
     @property
     def ratio(self) -> float:
@@ -56,6 +63,7 @@ def compare(
     unit: str,
     rounds: int = 5,
     warmup: int = 1,
+    target: float | None = None,
 ) -> Comparison:
     """Measure both sides alternately.
 
@@ -66,6 +74,7 @@ def compare(
         unit: of the rates; higher is better.
         rounds: measured rounds.
         warmup: rounds before, thrown away.
+        target: the least ratio to reach.
     """
     measured: list[tuple[float, float]] = []
     for turn in range(warmup + rounds):
@@ -78,7 +87,8 @@ def compare(
             theirs = baseline()
         if turn >= warmup:
             measured.append((own, theirs))
-    return Comparison(name, unit, tuple(own for own, _ in measured), tuple(base for _, base in measured))
+    own_rates, their_rates = (tuple(rates) for rates in zip(*measured, strict=True))
+    return Comparison(name, unit, own_rates, their_rates, target)
 
 
 def parser(description: str) -> argparse.ArgumentParser:
@@ -118,6 +128,11 @@ def machine() -> dict[str, str | int]:
     }
 
 
+def target_text(target: float | None, *, met: bool | None) -> str:
+    """Return how a target stands, for a table."""
+    return "" if target is None else f"{target:g} {'met' if met else 'missed'}"
+
+
 def report(
     title: str,
     comparisons: Sequence[Comparison],
@@ -127,7 +142,7 @@ def report(
 ) -> None:
     """Print a table of medians and ratios; write everything measured to ``json_path``."""
     table = Table(title=title, title_justify="left")
-    for heading in ("what", "ours", "baseline", "unit", "ratio", "lowest … highest"):
+    for heading in ("what", "ours", "baseline", "unit", "ratio", "lowest … highest", "target"):
         table.add_column(heading, justify="left" if heading in ("what", "unit") else "right", no_wrap=True)
     for one in comparisons:
         low, high = one.spread
@@ -138,9 +153,10 @@ def report(
             one.unit,
             f"{one.ratio:.2f}",
             f"{low:.2f} … {high:.2f}",
+            target_text(one.target, met=one.met),
         )
-    Console(width=None if Console().is_terminal else 120).print(table)
+    Console(width=None if Console().is_terminal else 150).print(table)
     if json_path is not None:
-        results = [asdict(one) | {"ratio": round(one.ratio, 3)} for one in comparisons]
+        results = [asdict(one) | {"ratio": round(one.ratio, 3), "met": one.met} for one in comparisons]
         content = {"title": title, "machine": machine() | dict(versions or {}), "results": results}
         json_path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

@@ -1,11 +1,11 @@
 """Recognise an event that was archived long ago, with few ids in memory, whatever happened to the files."""
 
-import dataclasses
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tests.archive.history import made_up_run, stored
 from unstable_stream.archive import ArchiveWriter, known_ids, query
@@ -28,7 +28,7 @@ def _batches(records: Sequence[StoredRecord]) -> Iterator[Sequence[StoredRecord]
 
 def _again(records: Sequence[StoredRecord]) -> list[StoredRecord]:
     ends = {(record.topic, record.partition): record.offset + 1 for record in records}
-    return [dataclasses.replace(r, offset=r.offset + ends[r.topic, r.partition]) for r in records]
+    return [replace(r, offset=r.offset + ends[r.topic, r.partition]) for r in records]
 
 
 def _write(path: Path, records: Sequence[StoredRecord]) -> tuple[int, int]:
@@ -50,7 +50,7 @@ def test_events_are_recognised_from_files_and_after_a_restart(tmp_path: Path) ->
         assert len(sizes) < len(records) / _BATCH
         # Also those that are in no file yet.
         assert sum(writer.write(batch).duplicates for batch in _batches(_again(records))) == len(records)
-    other = [dataclasses.replace(r, partition=r.partition + 10) for r in stored(made_up_run("run-b"))]
+    other = [replace(r, partition=r.partition + 10) for r in stored(made_up_run("run-b"))]
     assert _write(path, other) == (len(other), 0)
     assert query(path, "SELECT count(*) FROM trajectories").rows == [(76,)]
 
@@ -97,7 +97,7 @@ def test_a_copy_put_back_that_went_on_otherwise_is_read_anew(tmp_path: Path) -> 
     _write(path, records[half:])
     shutil.copy(tmp_path / "copy.duckdb", path)
     # The files are of the archive as it was; the same numbers are given to other records now.
-    other = [dataclasses.replace(r, partition=r.partition + 10) for r in stored(made_up_run("run-b"))[:half]]
-    elsewhere = [dataclasses.replace(r, partition=r.partition + 10) for r in other]
+    other = [replace(r, partition=r.partition + 10) for r in stored(made_up_run("run-b"))[:half]]
+    elsewhere = [replace(r, partition=r.partition + 10) for r in other]
     assert _write(path, other) == (half, 0)
     assert _write(path, elsewhere) == (0, half)

@@ -1,6 +1,5 @@
 """The writer: each position once, each event once, whatever comes again and whenever it is killed."""
 
-import dataclasses
 import signal
 import subprocess
 import sys
@@ -59,7 +58,7 @@ def test_little_is_left_for_each_opening_to_replay(tmp_path: Path) -> None:
     with ArchiveWriter(path) as writer:
         for number in range(60):
             events = stored(made_up_run(f"run-{number}"))
-            moved = [dataclasses.replace(each, offset=each.offset + 1000 * number) for each in events]
+            moved = [msgspec.structs.replace(each, offset=each.offset + 1000 * number) for each in events]
             writer.store(writer.prepare(moved))
             written += sum(len(each.value) for each in moved)
             most = max(most, log.stat().st_size if log.exists() else 0)
@@ -82,7 +81,7 @@ def test_redelivered_positions_are_skipped_also_after_reopening(tmp_path: Path) 
 def test_an_event_published_twice_counts_once(tmp_path: Path, same_batch: bool) -> None:
     records = stored(made_up_run())
     ends = {(record.topic, record.partition): record.offset + 1 for record in records}
-    again = [dataclasses.replace(r, offset=r.offset + ends[r.topic, r.partition]) for r in records]
+    again = [msgspec.structs.replace(r, offset=r.offset + ends[r.topic, r.partition]) for r in records]
     once = _archive(tmp_path / "once.duckdb", [records])
     path = tmp_path / "twice.duckdb"
     twice = _archive(path, [records + again] if same_batch else [records, again[:30], again[30:]])
@@ -128,7 +127,7 @@ def test_one_event_that_fits_no_column_does_not_stop_the_batch(
     body = msgspec.json.decode(records[place].value)
     target = body["turns"][0] if field == "logprobs" else body
     target[field] = value
-    records[place] = dataclasses.replace(records[place], value=msgspec.json.encode(body))
+    records[place] = msgspec.structs.replace(records[place], value=msgspec.json.encode(body))
     path = tmp_path / "archive.duckdb"
     with ArchiveWriter(path) as writer:
         written = writer.write(records)
@@ -205,7 +204,7 @@ def test_the_same_record_twice_in_a_batch_is_one(tmp_path: Path) -> None:
 def test_batches_prepared_ahead_know_of_each_other(tmp_path: Path) -> None:
     records = stored(made_up_run())
     ends = {(record.topic, record.partition): record.offset + 1 for record in records}
-    again = [dataclasses.replace(r, offset=r.offset + ends[r.topic, r.partition]) for r in records]
+    again = [msgspec.structs.replace(r, offset=r.offset + ends[r.topic, r.partition]) for r in records]
     once = _archive(tmp_path / "once.duckdb", [records])
     path = tmp_path / "ahead.duckdb"
     with ArchiveWriter(path) as writer:

@@ -3,7 +3,6 @@
 import contextlib
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import jsonschema
 import pytest
 from cloudevents.core.bindings.kafka import KafkaMessage, from_kafka_event
 from cloudevents.core.v1.event import CloudEvent
+from msgspec.structs import replace
 
 from tests.interoperability.conftest import MakeTopics, ReadMessages
 from unstable_stream.events import EVENT_TYPES, Event, decode_event

@@ -10,7 +10,6 @@ from unstable_stream.events import OVERALL, GameOutcome, Rating
 from unstable_stream.model_pool import RatingProcessor, Skill, TrueSkillSettings, rate_game
 from unstable_stream.model_pool.rating_columns import GameColumns, Names, RatingHistory
 from unstable_stream.model_pool.ratings import Ratings
-from unstable_stream.model_pool.skill import rate_with_package
 from unstable_stream.model_pool.systems import Elo, TrueSkill
 
 ENVS = ("Env-a", "Env-b")
@@ -103,7 +102,7 @@ def plainly_rated(
         means = {uid: sum(each) / len(each) for uid, each in ranks.items()}
         for scope in (outcome.env_id, OVERALL):
             before = {uid: skills[scope].get(uid) or first(uid, skills[scope]) for uid in ranks}
-            after = rate_game(parameters, outcome.env_id, before, means)
+            after = rate_game(parameters, outcome.env_id, before, means)  # more than two: the package
             skills[scope].update(after)
             for uid, skill in after.items():
                 counts[scope, uid] = counts.get((scope, uid), 0) + 1
@@ -132,7 +131,7 @@ def test_trueskill_gives_what_a_slow_loop_gives_to_the_last_bit(
     assert history_of(outcomes, ratings, names, pieces) == recorded
     assert ratings.games == len(outcomes)
     assert ratings.rated == len({game for game, _, _ in recorded})
-    processor = RatingProcessor(RUN, TrueSkill(parameters, rate_with_package))
+    processor = RatingProcessor(RUN, TrueSkill(parameters))
     live = [rating for outcome in outcomes for rating in processor.handle(outcome)]
     assert {
         (each.game_id, each.env_id, each.model_uid): (each.mu, each.sigma, each.games)

@@ -504,7 +504,7 @@ async def test_a_log_is_read_and_checkpoint_files_are_checked(tmp_path: Path) ->
 
 async def test_a_bad_record_must_be_on_dead_letters(tmp_path: Path) -> None:
     records = [record_from_event(event) for event in history()]
-    bad = dataclasses.replace(records[0], topic="steps", value=b"{]", partition=2)
+    bad = msgspec.structs.replace(records[0], topic="steps", value=b"{]", partition=2)
     report = await audit_log(tmp_path, [*records, bad])
     assert len(report.problems) == 1
     assert report.problems[0].startswith("bad record not on dead-letters: steps[2]@")

@@ -14,6 +14,8 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
+import msgspec
+
 from tests.streams.tapped_log import Told, tapped
 from unstable_stream import Context, consumer
 from unstable_stream.events import Event, Metrics, RecordRejected, Step
@@ -78,7 +80,7 @@ class PluginBench:
     def record(self, event: Event) -> Record:
         """The record of an event on this log."""
         record = record_from_event(event)
-        return dataclasses.replace(record, topic=self.topic(record.topic))
+        return msgspec.structs.replace(record, topic=self.topic(record.topic))
 
     async def publish(self, events: Sequence[Event]) -> None:
         await self.log.append([self.record(event) for event in events])

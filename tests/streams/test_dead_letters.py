@@ -1,7 +1,8 @@
 """Dead letters: whole, one for each record and consumer however often written, none about a letter."""
 
 import uuid
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from unstable_stream.events import RecordRejected, decode_event
 from unstable_stream.log.port import Record, StoredRecord

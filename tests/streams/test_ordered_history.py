@@ -6,6 +6,7 @@ import random
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.archive.history import made_up_run
@@ -94,7 +95,7 @@ async def test_times_that_go_back_and_small_pieces_change_nothing(
     monkeypatch.setattr(history, "_BATCH_RECORDS", 5)
     rng = random.Random(1)
     events = [
-        dataclasses.replace(local.record(event), timestamp_ms=rng.randint(1, 60))
+        msgspec.structs.replace(local.record(event), timestamp_ms=rng.randint(1, 60))
         for event in made_up_run(local.run_id)
     ]
     await local.log.append(events)
@@ -181,7 +182,7 @@ async def test_by_run_time_and_field(local: PluginBench) -> None:
 
 async def test_a_record_without_headers_is_known_by_its_body(local: PluginBench) -> None:
     events = made_up_run("a", updates=1)
-    await local.log.append([dataclasses.replace(local.record(event), headers={}) for event in events])
+    await local.log.append([msgspec.structs.replace(local.record(event), headers={}) for event in events])
     assert len(await chosen(local, run_id="a")) == len(events)
     assert await chosen(local, run_id="b") == []
 

@@ -9,6 +9,7 @@ import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from infra.kafka.brokers import KafkaCluster
@@ -49,7 +50,7 @@ class _Topics:
         await self.log.create_topics([specs["dead-letters"]])
 
     def record(self, record: Record) -> Record:
-        return dataclasses.replace(record, topic=f"{record.topic}-{self.suffix}")
+        return msgspec.structs.replace(record, topic=f"{record.topic}-{self.suffix}")
 
     async def publish(self, events: Sequence[Event], *, aborted: Sequence[Event] = ()) -> None:
         """Append transaction by transaction, so that markers lie between the records; some in vain."""

@@ -30,7 +30,7 @@ from unstable_stream.events.games import (
     Seat,
     SeatResult,
 )
-from unstable_stream.events.ids import event_id, game_id, step_id, trajectory_id
+from unstable_stream.events.ids import event_id, game_id, step_id, step_ids, trajectory_id
 from unstable_stream.events.metrics import Metrics
 from unstable_stream.events.ratings import OVERALL, Rating
 from unstable_stream.events.runs import ExtensionUse, RunFinished, RunResumed, RunStarted
@@ -85,6 +85,7 @@ __all__ = [
     "packed_length",
     "recorded_structs",
     "step_id",
+    "step_ids",
     "trajectory_id",
     "unpack_floats",
     "unpack_tokens",

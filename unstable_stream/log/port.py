@@ -6,9 +6,11 @@ with blocking calls moves them off the event loop.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Literal, NamedTuple, Protocol, Self, TypeAlias, runtime_checkable
+
+import msgspec
 
 __all__ = [
     "Consumer",
@@ -42,22 +44,22 @@ Start: TypeAlias = Literal["beginning", "end"] | int
 """The place where a group without committed positions begins; an ``int`` is Unix milliseconds."""
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+# Every event becomes a record: a struct of msgspec is made several times sooner than a dataclass. The garbage
+# collector need not follow it, since nothing in a record leads back to it.
+class Record(msgspec.Struct, frozen=True, gc=False):
     """A record to append."""
 
     topic: str
     key: str
     value: bytes
-    headers: Mapping[str, bytes] = field(default_factory=dict)
+    headers: Mapping[str, bytes] = msgspec.field(default_factory=dict)
     timestamp_ms: int = 0
     """Unix time of the event in milliseconds."""
     partition: int | None = None
     """Forces a partition; ``None``: the key picks it."""
 
 
-@dataclass(frozen=True, slots=True)
-class StoredRecord:
+class StoredRecord(msgspec.Struct, frozen=True, gc=False):
     """A record as the log stores it."""
 
     topic: str

@@ -4,17 +4,17 @@ import math
 from statistics import NormalDist
 from typing import Final
 
-__all__ = ["SQRT_2", "cdf", "inverse_cdf", "pdf"]
+__all__ = ["SQRT_2", "SQRT_2_PI", "cdf", "inverse_cdf", "pdf"]
 
 SQRT_2: Final = math.sqrt(2.0)
-_SQRT_2_PI: Final = math.sqrt(2.0 * math.pi)
+SQRT_2_PI: Final = math.sqrt(2.0 * math.pi)
 
 inverse_cdf = NormalDist().inv_cdf
 
 
 def pdf(x: float) -> float:
     """Return the density at ``x``."""
-    return math.exp(-0.5 * x * x) / _SQRT_2_PI
+    return math.exp(-0.5 * x * x) / SQRT_2_PI
 
 
 def cdf(x: float) -> float:

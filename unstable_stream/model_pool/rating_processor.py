@@ -8,7 +8,7 @@ from unstable_stream.events import OVERALL, Event, GameOutcome, Rating, event_id
 from unstable_stream.events.id_sets import IndexSet
 from unstable_stream.model_pool.rating_columns import GameColumns, Names, RatingHistory
 from unstable_stream.model_pool.ratings import Ratings
-from unstable_stream.model_pool.skill import Skill, rate_with_package
+from unstable_stream.model_pool.skill import Skill
 from unstable_stream.model_pool.systems import RatingSystem, TrueSkill
 
 __all__ = ["RatingProcessor"]
@@ -26,9 +26,9 @@ class RatingProcessor:
     inputs: ClassVar[tuple[str, ...]] = (GameOutcome.TOPIC,)
 
     def __init__(self, run_id: str, system: RatingSystem | None = None) -> None:
-        """Start with nobody rated; ``system``: by default TrueSkill, as the ``trueskill`` package has it."""
+        """Start with nobody rated; ``system``: by default TrueSkill."""
         self.run_id = run_id
-        self._system = system if system is not None else TrueSkill(rate=rate_with_package)
+        self._system = system if system is not None else TrueSkill()
         self._seen: dict[str, IndexSet] = {}
         self._start()
 
@@ -46,7 +46,10 @@ class RatingProcessor:
             return ()
         if not event.seats:
             raise EventError(f"outcome of game {event.game_id} has no seats; expected one per player")
-        if not self._seen.setdefault(event.split, IndexSet()).add(event.game_index):
+        seen = self._seen.get(event.split)
+        if seen is None:
+            seen = self._seen[event.split] = IndexSet()
+        if not seen.add(event.game_index):
             return ()
         names = self._names
         game = GameColumns(
@@ -59,32 +62,31 @@ class RatingProcessor:
         )
         history = RatingHistory()
         self._ratings.apply(game, history)
-        return [
-            Rating(
-                event_id=event_id(self.run_id, "rating", event.game_id, env_id, uid),
-                run_id=self.run_id,
-                occurred_at_ms=event.occurred_at_ms,
-                env_id=env_id,
-                model_uid=uid,
-                mu=mu,
-                sigma=sigma,
-                games=games,
-                game_id=event.game_id,
+        run_id, occurred_at_ms, game_id = event.run_id, event.occurred_at_ms, event.game_id
+        uids = names.models
+        ratings: list[Rating] = []
+        # Those of the environment come first, each scope by model.
+        for overall, uid, mu, sigma, games in sorted(
+            [
+                (scope < 0, uids[int(model)], mu, sigma, int(games))
+                for _, scope, model, mu, sigma, games in history.rows()
+            ]
+        ):
+            env_id = OVERALL if overall else event.env_id
+            ratings.append(
+                Rating(
+                    event_id=event_id(run_id, "rating", game_id, env_id, uid),
+                    run_id=run_id,
+                    occurred_at_ms=occurred_at_ms,
+                    env_id=env_id,
+                    model_uid=uid,
+                    mu=mu,
+                    sigma=sigma,
+                    games=games,
+                    game_id=game_id,
+                )
             )
-            for env_id, uid, mu, sigma, games in self._in_order(history)
-        ]
-
-    def _in_order(self, history: RatingHistory) -> list[tuple[str, str, float, float, int]]:
-        """Return one game's ratings, those of its environment first, each scope by model."""
-        rows = [
-            (scope < 0, self._names.models[int(model)], mu, sigma, int(games), scope)
-            for _, scope, model, mu, sigma, games in history.rows()
-        ]
-        rows.sort(key=lambda row: row[:2])
-        return [
-            (OVERALL if overall else self._names.envs[int(scope)], uid, mu, sigma, games)
-            for overall, uid, mu, sigma, games, scope in rows
-        ]
+        return ratings
 
     def skill(self, model_uid: str, env_id: str = OVERALL) -> Skill:
         """Return what a model would start its next game at."""

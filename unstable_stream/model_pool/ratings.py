@@ -70,6 +70,8 @@ class Ratings(Generic[SystemT]):
         self._by_env: list[tuple[_Scope, ...]] = []
         self._scopes = [self._overall] if self._overall is not None else []
         self._pairs: list[PairUpdate] = []
+        self._room = (0, 0)
+        """Environments and models there is room for."""
         self._known = -1
         """Models up to this number have appeared in a game."""
         self.games = 0
@@ -100,6 +102,7 @@ class Ratings(Generic[SystemT]):
             if rank_b < rank_a or (drawn and names[b] < names[a]):
                 a, b = b, a
             update = pairs[env]
+            before = after = None
             for scope in by_env[env]:
                 mu, sigma = scope.mu, scope.sigma
                 mu_a, mu_b = mu[a], mu[b]
@@ -109,7 +112,11 @@ class Ratings(Generic[SystemT]):
                     mu_a, sigma_a = self._first(scope, a)
                 if mu_b is None:
                     mu_b, sigma_b = self._first(scope, b)
-                mu_a, sigma_a, mu_b, sigma_b = update(mu_a, sigma_a, mu_b, sigma_b, drawn)
+                # With one environment the overall beliefs are the environment's: one update does for both.
+                beliefs = (mu_a, sigma_a, mu_b, sigma_b)
+                if after is None or beliefs != before:
+                    before, after = beliefs, update(mu_a, sigma_a, mu_b, sigma_b, drawn)
+                mu_a, sigma_a, mu_b, sigma_b = after
                 mu[a], sigma[a], mu[b], sigma[b] = mu_a, sigma_a, mu_b, sigma_b
                 counts = scope.games
                 counts[a] += 1
@@ -135,6 +142,10 @@ class Ratings(Generic[SystemT]):
         self.games += len(games.envs)
 
     def _make_room(self) -> None:
+        names = (len(self._names.envs), len(self._names.models))
+        if names == self._room:
+            return
+        self._room = names
         for number in range(len(self._by_env), len(self._names.envs)):
             own = [_Scope(number)] if self._per_env else []
             self._scopes += own
@@ -152,33 +163,49 @@ class Ratings(Generic[SystemT]):
         history: RatingHistory | None,
     ) -> None:
         """Rate a game that is not of two seats; a model in several of them takes part at their mean rank."""
-        seats: dict[int, list[int]] = {}
-        for model, rank in zip(models, ranks, strict=True):
-            seats.setdefault(model, []).append(rank)
-        if len(seats) < 2:
+        mean_ranks: Mapping[int, float]
+        if len(set(models)) == len(models):
+            mean_ranks = dict(zip(models, ranks, strict=True))
+        else:
+            seats: dict[int, list[int]] = {}
+            for model, rank in zip(models, ranks, strict=True):
+                seats.setdefault(model, []).append(rank)
+            mean_ranks = {model: sum(each) / len(each) for model, each in seats.items()}
+        if len(mean_ranks) < 2:
             return
         self.rated += 1
         names = self._names.models
-        mean_ranks = {model: sum(each) / len(each) for model, each in seats.items()}
+        rank_of = {names[model]: rank for model, rank in mean_ranks.items()}
+        before: dict[int, tuple[float, float]] = {}
+        after: dict[int, tuple[float, float]] = {}
         for scope in self._by_env[env]:
-            before = {model: self._belief(scope, model) for model in seats}
-            if len(seats) == 2:
-                winner, loser = sorted(seats, key=lambda model: (mean_ranks[model], names[model]))
-                drawn = mean_ranks[winner] == mean_ranks[loser]
-                numbers = self._pairs[env](*before[winner], *before[loser], drawn)
-                after = {winner: numbers[:2], loser: numbers[2:]}
-            else:
-                rated = self._system.many(
-                    self._names.envs[env],
-                    {names[model]: belief for model, belief in before.items()},
-                    {names[model]: rank for model, rank in mean_ranks.items()},
-                )
-                after = {model: (rated[names[model]][0], rated[names[model]][1]) for model in seats}
+            beliefs = {model: self._belief(scope, model) for model in mean_ranks}
+            if beliefs != before:
+                before = beliefs
+                after = self._after(env, rank_of, mean_ranks, beliefs)
             for model, (mu, sigma) in after.items():
                 scope.mu[model], scope.sigma[model] = mu, sigma
                 scope.games[model] += 1
                 if history is not None:
                     history.numbers.extend((place, scope.number, model, mu, sigma, scope.games[model]))
+
+    def _after(
+        self,
+        env: int,
+        rank_of: Mapping[str, float],
+        ranks: Mapping[int, float],
+        beliefs: Mapping[int, tuple[float, float]],
+    ) -> dict[int, tuple[float, float]]:
+        """Return everybody's belief after a game, by model; ``rank_of`` has the ranks by name."""
+        names = self._names.models
+        if len(beliefs) == 2:
+            winner, loser = sorted(beliefs, key=lambda model: (ranks[model], names[model]))
+            numbers = self._pairs[env](*beliefs[winner], *beliefs[loser], ranks[winner] == ranks[loser])
+            return {winner: numbers[:2], loser: numbers[2:]}
+        rated = self._system.many(
+            self._names.envs[env], {names[model]: belief for model, belief in beliefs.items()}, rank_of
+        )
+        return {model: (rated[names[model]][0], rated[names[model]][1]) for model in beliefs}
 
     def _belief(self, scope: _Scope, model: int) -> tuple[float, float]:
         mu = scope.mu[model]

@@ -247,6 +247,13 @@ def _rate_many(
     middle. Every rotation of the tied players is rated and the results averaged, which gives equal
     players equal updates.
     """
+    if len({ranks[uid] for uid in uids}) == len(uids):
+        beliefs = [players[uid] for uid in uids]
+        try:
+            rated = rate(settings, draw_probability, beliefs, [False] * (len(uids) - 1))
+        except FloatingPointError:
+            return _rate_by_pairs(settings, draw_probability, uids, players, ranks)
+        return {uid: Skill(*belief) for uid, belief in zip(uids, rated, strict=True)}
     ties: list[list[str]] = []
     for uid in uids:
         if ties and ranks[ties[-1][0]] == ranks[uid]:

@@ -21,7 +21,6 @@ from unstable_stream.model_pool.skill import (
     TrueSkillSettings,
     draw_margin,
     rate_game,
-    rate_with_package,
     update_pair,
 )
 
@@ -75,13 +74,10 @@ class RatingSystem(Protocol):
 class TrueSkill:
     """TrueSkill; see :mod:`unstable_stream.model_pool.skill`.
 
-    Games of two always go by the closed form. Of games of three and more there are two implementations, which
-    agree to the last bit (tests/model_pool/test_factor_graph.py compares them on generated games):
-
-    - :func:`~unstable_stream.model_pool.skill.rate_with_package`, the ``trueskill`` package: live rating and
-      ``verify`` use it, because recorded ratings should rest on the code that others have checked;
-    - :func:`rate_on_floats`, the same factor graph without objects and several times faster: ``rerate`` uses
-      it, where a million games are rated at once.
+    Games of two always go by the closed form, those of three and more by the factor graph on plain floats
+    (:func:`rate_on_floats`). It gives the ``trueskill`` package's numbers to the last bit, many times sooner:
+    tests/model_pool/test_factor_graph.py compares them on generated games. ``rate`` takes
+    :func:`~unstable_stream.model_pool.skill.rate_with_package` for a proof by the package itself.
     """
 
     name: ClassVar[str] = "trueskill"
@@ -318,4 +314,4 @@ def live_rating_system(
         raise refuse(
             KINDS["rating_system"], reference, where, f"does not take its arguments: {error}"
         ) from error
-    return TrueSkill(settings, rate_with_package)
+    return TrueSkill(settings)

@@ -25,7 +25,7 @@ from unstable_stream.events import (
     Trajectory,
     Turn,
     packed_length,
-    step_id,
+    step_ids,
     trajectory_id,
 )
 from unstable_stream.events.id_sets import IndexSet
@@ -147,32 +147,40 @@ class RewardProcessor:
     def _shape(self, event: Trajectory, final_reward: float, versions: list[int]) -> list[Step]:
         view = TrajectoryView(event)
         shape = self._stacks(event.env_id).step
-        num_turns = len(event.turns)
+        turns = event.turns
+        num_turns = len(turns)
+        # What all steps share is read once: a short game's steps cost little more than being made.
+        run_id, occurred_at_ms, trajectory = event.run_id, event.occurred_at_ms, event.event_id
+        game_id, game_index, env_id, seat = event.game_id, event.game_index, event.env_id, event.seat
+        model_uid, temperature, raw_reward = event.model_uid, event.temperature, event.reward
+        step_texts = self.step_texts
         return [
             Step(
-                event_id=step_id(event.event_id, index),
-                run_id=event.run_id,
-                occurred_at_ms=event.occurred_at_ms,
-                trajectory_id=event.event_id,
-                game_id=event.game_id,
-                game_index=event.game_index,
-                env_id=event.env_id,
-                seat=event.seat,
+                event_id=event_id,
+                run_id=run_id,
+                occurred_at_ms=occurred_at_ms,
+                trajectory_id=trajectory,
+                game_id=game_id,
+                game_index=game_index,
+                env_id=env_id,
+                seat=seat,
                 turn_index=index,
                 num_turns=num_turns,
-                model_uid=event.model_uid,
-                policy_version=versions[index],
+                model_uid=model_uid,
+                policy_version=version,
                 prompt_token_ids=turn.prompt_token_ids,
                 completion_token_ids=turn.completion_token_ids,
                 logprobs=turn.logprobs,
                 truncated=turn.finish_reason == "length",
-                temperature=event.temperature,
-                raw_reward=event.reward,
+                temperature=temperature,
+                raw_reward=raw_reward,
                 final_reward=final_reward,
                 reward=shape(view, index, final_reward),
-                texts=_texts(turn) if self.step_texts else None,
+                texts=_texts(turn) if step_texts else None,
             )
-            for index, turn in enumerate(event.turns)
+            for index, (event_id, turn, version) in enumerate(
+                zip(step_ids(trajectory, num_turns), turns, versions, strict=True)
+            )
         ]
 
     def state(self) -> JsonState:
@@ -247,7 +255,7 @@ def expected_step_ids(outcome: GameOutcome, *, filter_opponent_invalid: bool) ->
         trajectory_id(outcome.game_id, result.seat): result.turns
         for result in _shaped_seats(outcome, filter_opponent_invalid)
     }
-    return {view: [step_id(view, index) for index in range(turns)] for view, turns in views.items() if turns}
+    return {view: step_ids(view, turns) for view, turns in views.items() if turns}
 
 
 def _shaped_seats(outcome: GameOutcome, filter_opponent_invalid: bool) -> list[SeatResult]:
