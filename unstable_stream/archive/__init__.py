@@ -1,7 +1,7 @@
 """Keep every topic in one DuckDB file, raw and as typed tables, which can be read while a run writes it."""
 
 from unstable_stream.archive.batch import ArchivedRecord
-from unstable_stream.archive.read import QueryResult, StreamedResult, query, query_arrow, stream
+from unstable_stream.archive.read import QueryResult, StreamedResult, held, query, query_arrow, stream
 from unstable_stream.archive.records import ArchivedRow, RecordReader
 from unstable_stream.archive.store import SCHEMA_VERSION, copy_archive, open_archive
 from unstable_stream.archive.writer import ArchiveWriter, Prepared, Written
@@ -17,6 +17,7 @@ __all__ = [
     "StreamedResult",
     "Written",
     "copy_archive",
+    "held",
     "open_archive",
     "query",
     "query_arrow",

@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -9,14 +10,17 @@ import duckdb
 import pyarrow as pa
 
 from unstable_stream.archive.sql_errors import JSON_ERRORS, explain
-from unstable_stream.archive.store import open_archive
+from unstable_stream.archive.store import Connection, open_archive
 from unstable_stream.errors import ArchiveError
 
-__all__ = ["QueryResult", "StreamedResult", "query", "query_arrow", "stream"]
+__all__ = ["QueryResult", "StreamedResult", "held", "query", "query_arrow", "stream"]
 
 _FETCH_ROWS: Final = 2048
 _ARCHIVE_ALONE: Final = "SET enable_external_access = false"
 """No other file, database, extension or network from here on; DuckDB does not take this back."""
+
+_held: Final[ContextVar[tuple[Path, Connection] | None]] = ContextVar("held_archive", default=None)
+"""The archive that :func:`held` keeps open, with its connection."""
 
 
 class QueryResult(NamedTuple):
@@ -109,6 +113,34 @@ def _keep_run(connection: duckdb.DuckDBPyConnection, run_id: str) -> None:
 
 
 @contextlib.contextmanager
+def held(path: Path | str, *, timeout_s: float = 30.0) -> Iterator[None]:
+    """Keep the archive open, so that the queries of this thread see one state of it and open it once.
+
+    Writers wait for that long: leave soon. Queries that may write, or reach other files, open it themselves.
+
+    Raises:
+        ArchiveBusyError: another process held the archive past the deadline.
+        ArchiveError: there is no archive.
+    """
+    with open_archive(path, timeout_s=timeout_s) as connection:
+        token = _held.set((Path(path), connection))
+        try:
+            yield
+        finally:
+            _held.reset(token)
+
+
+@contextlib.contextmanager
+def _opened(path: Path | str, *, alone: bool, timeout_s: float) -> Iterator[Connection]:
+    kept = _held.get()
+    if alone and kept is not None and kept[0] == Path(path):
+        yield kept[1]
+        return
+    with open_archive(path, read_only=True, timeout_s=timeout_s) as connection:
+        yield connection
+
+
+@contextlib.contextmanager
 def stream(
     path: Path | str,
     sql: str,
@@ -122,7 +154,12 @@ def stream(
 
     The archive is held until the context is left, and a writer waits for that long: read on without a pause.
     """
-    with open_archive(path, read_only=not write, timeout_s=timeout_s) as connection:
+    opened = (
+        open_archive(path, read_only=False, timeout_s=timeout_s)
+        if write
+        else _opened(path, alone=not files, timeout_s=timeout_s)
+    )
+    with opened as connection:
         connection.execute(JSON_ERRORS)
         if not files:
             connection.execute(_ARCHIVE_ALONE)

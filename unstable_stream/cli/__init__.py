@@ -50,6 +50,7 @@ _TRAIN_EXTRA = {
     "transformers",
 }
 _EXTRAS = (
+    ("ui", "these pages need", {"starlette", "uvicorn"}),
     ("train", "this command plays games or trains, which needs", _TRAIN_EXTRA),
     ("kafka", "a log on Kafka needs", {"aiokafka", "cramjam", "faust", "mode"}),
     ("tensorboard", "the tracker tensorboard needs", {"tensorboard"}),

@@ -24,6 +24,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "processors": "Shape rewards and rate models of all runs, until SIGTERM or Ctrl-C.",
     "runs": "List the runs, newest first, with the evaluated win rate of each one's latest checkpoint.",
     "games": "List games, the latest first; 'games show ID' tells one move by move.",
+    "ui": "Show runs, games and what-ifs as live pages in a browser, until Ctrl-C.",
     "report": "Write one HTML page about a run: results, curves, ratings and games to read.",
     "why": "Walk from a gradient step back to games, tokens, adapters and seeds.",
     "sql": "Query every game, turn, step, rating and update, also while a run trains.",

@@ -12,7 +12,7 @@ from unstable_stream.archive import query
 from unstable_stream.errors import RunError
 from unstable_stream.events.run_ids import pick_run
 
-__all__ = ["Change", "Row", "RunFacts", "before_and_after", "find_runs", "read_run"]
+__all__ = ["Change", "Row", "RunFacts", "before_and_after", "find_runs", "labels_of", "read_run"]
 
 Row: TypeAlias = dict[str, Any]
 """One row, by column. ``Any``: whatever Python value DuckDB makes of the column's type."""
@@ -192,6 +192,13 @@ def find_runs(archive: Path, wanted: Sequence[str]) -> list[str]:
     names: dict[str, str] = dict(known)
     found = [pick_run(word, names, str(archive), names) for word in wanted] or [known[0][0]]
     return list(dict.fromkeys(found))
+
+
+def labels_of(archive: Path, run_ids: Sequence[str]) -> list[str]:
+    """Return each run's name, or its id where names are empty or the same."""
+    names = dict(query(archive, "SELECT run_id, name FROM runs").rows)
+    found = [names.get(run) or run for run in run_ids]
+    return found if len(set(found)) == len(found) else list(run_ids)
 
 
 def read_run(archive: Path, run_id: str, label: str) -> RunFacts:

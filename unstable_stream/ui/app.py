@@ -1,0 +1,93 @@
+"""The routes."""
+
+from collections.abc import Collection, Sequence
+from functools import partial
+from importlib import resources
+from typing import Final, Protocol
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from unstable_stream.errors import ArchiveBusyError, ConfigError, UnstableStreamError
+from unstable_stream.ui.guard import Guard
+from unstable_stream.ui.live import changes
+from unstable_stream.ui.pages import runs
+from unstable_stream.ui.rendering import page
+from unstable_stream.ui.site import Shelf, Site
+
+__all__ = ["ROUTES", "Page", "build_app"]
+
+
+class Page(Protocol):
+    """Makes a page of one place; it may block, and is called in a thread."""
+
+    def __call__(self, site: Site, shelf: Shelf, request: Request, /) -> Response:
+        """Return the page."""
+
+
+ROUTES: Final[Sequence[tuple[str, Page, Sequence[str]]]] = (("/", runs.show, ("GET",)),)
+"""Path after the place's name, the function that answers, methods."""
+
+
+def build_app(site: Site, *, token: str, hosts: Collection[str]) -> Starlette:
+    """Return the application; for ``token`` and ``hosts`` see :class:`guard.Guard`."""
+
+    def shelf_of(request: Request) -> Shelf:
+        shelf = site.shelves.get(request.path_params["place"])
+        if shelf is None:
+            raise HTTPException(404, "There is no such place.")
+        return shelf
+
+    def answer(make: Page, request: Request) -> Response:
+        return make(site, shelf_of(request), request)
+
+    def home(request: Request) -> Response:
+        if len(site.shelves) == 1:
+            return RedirectResponse(next(iter(site.shelves.values())).href() + "/")
+        return page("places.html.jinja", site)
+
+    async def events(request: Request) -> Response:
+        return changes(shelf_of(request), request)
+
+    async def look(request: Request) -> Response:
+        """Serve the style that these pages and the report share."""
+        style = resources.files("unstable_stream.views.report") / "templates" / "page.css"
+        return Response(style.read_text(encoding="utf-8"), media_type="text/css")
+
+    async def mistaken(request: Request, error: Exception) -> Response:
+        status = (
+            503 if isinstance(error, ArchiveBusyError) else 400 if isinstance(error, ConfigError) else 404
+        )
+        return page("error.html.jinja", site, status=status, title=_title(status), says=str(error))
+
+    async def refused(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        says = error.detail if error.detail != "Not Found" else "There is no such page."
+        return page(
+            "error.html.jinja", site, status=error.status_code, title=_title(error.status_code), says=says
+        )
+
+    routes: list[BaseRoute] = [
+        Route("/", home),
+        Route("/static/page.css", look),
+        Mount("/static", StaticFiles(packages=[("unstable_stream.ui", "static")])),
+        Route("/{place}/events", events),
+        *(
+            Route("/{place}" + path, partial(answer, make), methods=list(methods), name=path)
+            for path, make, methods in ROUTES
+        ),
+    ]
+    return Starlette(
+        routes=routes,
+        middleware=[Middleware(Guard, token=token, hosts=hosts)],
+        exception_handlers={UnstableStreamError: mistaken, HTTPException: refused},
+    )
+
+
+def _title(status: int) -> str:
+    return {400: "This cannot be done", 404: "Not found", 503: "The archive is busy"}.get(status, "Error")

@@ -1,0 +1,90 @@
+"""Serve the pages until Ctrl-C or SIGTERM."""
+
+import secrets
+import socket
+import webbrowser
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import uvicorn
+
+from unstable_stream.api.place import Place
+from unstable_stream.errors import ServiceError
+from unstable_stream.ui.app import build_app
+from unstable_stream.ui.site import Site
+
+__all__ = ["DEFAULT_PORT", "serve", "served"]
+
+DEFAULT_PORT: Final = 8787
+_LAST_WORDS_S: Final = 1
+"""A page that listens for changes would keep the server from ending."""
+
+
+def served(
+    places: Sequence[Place], bound: socket.socket, *, names: Sequence[str] = ()
+) -> tuple[uvicorn.Server, str]:
+    """Return a server for an open port, and the link to it; ``names``: it has them besides its address."""
+    address, port = bound.getsockname()[:2]
+    shown = f"[{address}]" if ":" in address else address
+    loopback = ("127.0.0.1", "localhost", "[::1]") if address in ("127.0.0.1", "::1") else ()
+    hosts = [f"{name}:{port}" for name in (*names, shown, *loopback)]
+    token = secrets.token_urlsafe(24)
+    app = build_app(Site(places), token=token, hosts=hosts)
+    config = uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_graceful_shutdown=_LAST_WORDS_S,
+    )
+    return uvicorn.Server(config), f"http://{hosts[0]}/?token={token}"
+
+
+def serve(
+    places: Sequence[Place],
+    *,
+    host: str = "127.0.0.1",
+    port: int | None = None,
+    names: Sequence[str] = (),
+    browser: bool = True,
+    on_ready: Callable[[str], None] = lambda link: None,
+) -> None:
+    """Serve the pages of these places until a signal.
+
+    Args:
+        places: data directories and logs.
+        host: address to listen on.
+        port: to listen on; 0 takes a free one; ``None``: 8787, or a free one if that is taken.
+        names: further names by which browsers may call this machine, e.g. ``gpu-box.lan``.
+        browser: open the link in this machine's browser.
+        on_ready: told the link.
+
+    Raises:
+        ServiceError: the port is taken, or the address is none of this machine.
+    """
+    with _bound(host, port) as bound:
+        server, link = served(places, bound, names=names)
+        on_ready(link)
+        if browser:
+            webbrowser.open(link)
+        server.run([bound])
+
+
+def _bound(host: str, port: int | None) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    wanted = [DEFAULT_PORT, 0] if port is None else [port]
+    for number in wanted:
+        bound = socket.socket(family, socket.SOCK_STREAM)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            bound.bind((host, number))
+        except OSError as error:
+            bound.close()
+            if number == wanted[-1]:
+                raise ServiceError(
+                    f"cannot listen on {host}:{number}: {error.strerror or error}; choose another --port"
+                ) from error
+        else:
+            return bound
+    raise AssertionError("unreachable")

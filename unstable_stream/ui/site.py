@@ -1,0 +1,162 @@
+"""Know the places whose runs are shown, and read their archives so that whoever writes them gets its turn."""
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, TypeVar
+from urllib.parse import quote
+
+from unstable_stream.api.place import Place
+from unstable_stream.archive import held
+from unstable_stream.errors import RunError
+from unstable_stream.views.run_list import RunLine, list_runs
+
+__all__ = ["Shelf", "Site"]
+
+T = TypeVar("T")
+
+_TOGETHER_S: Final = 1.0
+"""Pages may read the archive together for so long; then all let go of it, so that it can be written."""
+_LET_GO_S: Final = 0.03
+"""An archiver that waits tries again every 0.01 s."""
+_REMEMBERED: Final = 64
+
+
+@dataclass
+class _Answer:
+    state: str
+    value: Any
+    """``Any``: whatever was computed."""
+
+
+@dataclass(eq=False)
+class Shelf:
+    """One place: its archive, and what was read of it last."""
+
+    slug: str
+    """Its name in addresses."""
+    place: Place
+    _free: threading.Condition = field(default_factory=threading.Condition)
+    _readers: int = 0
+    _since: float = 0.0
+    _free_from: float = 0.0
+    _answers: OrderedDict[Hashable, _Answer] = field(default_factory=OrderedDict)
+    _locks: dict[Hashable, threading.Lock] = field(default_factory=dict)
+
+    @property
+    def archive(self) -> Path:
+        """The DuckDB file."""
+        return self.place.archive
+
+    def state(self) -> str:
+        """Return what changes whenever the archive is written; it opens nothing."""
+        found = []
+        for path in (self.archive, self.archive.with_name(self.archive.name + ".wal")):
+            try:
+                stat = path.stat()
+            except FileNotFoundError:
+                continue
+            found.append(f"{stat.st_size:x}.{stat.st_mtime_ns:x}")
+        return "-".join(found)
+
+    @contextmanager
+    def reading(self) -> Iterator[Path]:
+        """Hold the archive: the queries within see one state of it.
+
+        Raises:
+            ArchiveError: there is none, or another process holds it past the deadline.
+        """
+        self._enter()
+        try:
+            with held(self.archive):
+                yield self.archive
+        finally:
+            self._leave()
+
+    def _enter(self) -> None:
+        with self._free:
+            while True:
+                now = time.monotonic()
+                if self._readers and now - self._since > _TOGETHER_S:
+                    self._free.wait()
+                elif not self._readers and now < self._free_from:
+                    self._free.wait(self._free_from - now)
+                else:
+                    break
+            if not self._readers:
+                self._since = now
+            self._readers += 1
+
+    def _leave(self) -> None:
+        with self._free:
+            self._readers -= 1
+            if not self._readers:
+                self._free_from = time.monotonic() + _LET_GO_S
+            self._free.notify_all()
+
+    def remember(self, key: Hashable, find: Callable[[Path], T]) -> T:
+        """Return ``find(archive)``, found anew only if the archive has changed since.
+
+        Several pages that want the same at once find it once.
+        """
+        with self._free:
+            lock = self._locks.setdefault(key, threading.Lock())
+        with lock:
+            state = self.state()
+            known = self._answers.get(key)
+            if known is not None and known.state == state:
+                return known.value  # type: ignore[no-any-return]  # what find returned for this key
+            with self.reading() as archive:
+                value = find(archive)
+            with self._free:
+                self._answers[key] = _Answer(state, value)
+                self._answers.move_to_end(key)
+                while len(self._answers) > _REMEMBERED:
+                    forgotten, _ = self._answers.popitem(last=False)
+                    self._locks.pop(forgotten, None)
+            return value
+
+    def runs(self) -> Sequence[RunLine]:
+        """Return its runs, the newest first; none if there is no archive yet."""
+        return self.remember("runs", list_runs) if self.archive.is_file() else []
+
+    def run(self, run_id: str) -> RunLine:
+        """Return one run.
+
+        Raises:
+            RunError: there is none of this id.
+        """
+        found = next((run for run in self.runs() if run.run_id == run_id), None)
+        if found is None:
+            raise RunError(
+                f"{self.place.root} has no run {run_id!r}; its first games may not be archived yet"
+            )
+        return found
+
+    def href(self, *parts: str | int) -> str:
+        """Return the address of a page of this place."""
+        return "/".join(["", self.slug, *(quote(str(part), safe="") for part in parts)])
+
+
+class Site:
+    """All places."""
+
+    def __init__(self, places: Sequence[Place]) -> None:
+        """``places``: at least one; each needs a data directory of its own."""
+        self.shelves: Mapping[str, Shelf] = {}
+        shelves: dict[str, Shelf] = {}
+        for place in places:
+            name = "".join(
+                each if each.isalnum() or each in "-_" else "-" for each in place.root.resolve().name
+            )
+            slug = name = name.strip("-") or "data"
+            count = 1
+            while slug in shelves or slug == "static":
+                count += 1
+                slug = f"{name}-{count}"
+            shelves[slug] = Shelf(slug, place)
+        self.shelves = shelves

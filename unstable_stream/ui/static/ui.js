@@ -1,0 +1,54 @@
+"use strict";
+// The theme, and pages that follow the archive: whatever has data-live is replaced when something was archived.
+(function () {
+  var root = document.documentElement;
+  var dark = matchMedia("(prefers-color-scheme: dark)");
+  try { if (localStorage.theme) { root.dataset.theme = localStorage.theme; } } catch (e) { /* no storage: the browser's theme */ }
+
+  document.getElementById("theme").addEventListener("click", function () {
+    var now = root.dataset.theme || (dark.matches ? "dark" : "light");
+    root.dataset.theme = now === "dark" ? "light" : "dark";
+    try { localStorage.theme = root.dataset.theme; } catch (e) { /* as above */ }
+    document.dispatchEvent(new Event("restyled"));
+  });
+  dark.addEventListener("change", function () { document.dispatchEvent(new Event("restyled")); });
+
+  var live = document.getElementById("live");
+  var regions = document.querySelectorAll("[data-live]");
+  if (!document.body.dataset.events || !regions.length) { return; }
+
+  var known = null, wanted = null, busy = false;
+  var leastMs = 1500; // between two refreshes, and ten times what one takes
+
+  function refresh() {
+    if (busy || wanted === known || document.hidden) { return; }
+    busy = true;
+    var state = wanted, begun = performance.now();
+    fetch(location.href, { credentials: "same-origin" })
+      .then(function (answer) { if (!answer.ok) { throw new Error(answer.status); } return answer.text(); })
+      .then(function (text) {
+        var fresh = new DOMParser().parseFromString(text, "text/html");
+        document.querySelectorAll("[data-live]").forEach(function (region) {
+          var other = fresh.getElementById(region.id);
+          if (!other || region.contains(document.activeElement) && region.querySelector("input:focus,select:focus,textarea:focus")) { return; }
+          if (region.innerHTML !== other.innerHTML) { region.innerHTML = other.innerHTML; }
+        });
+        known = state;
+        document.dispatchEvent(new Event("refreshed"));
+      })
+      .catch(function () { /* the archive was busy or the server ended: the next event tries again */ })
+      .then(function () {
+        var took = performance.now() - begun;
+        setTimeout(function () { busy = false; refresh(); }, Math.max(leastMs, 10 * took));
+      });
+  }
+
+  var source = new EventSource(document.body.dataset.events);
+  source.addEventListener("open", function () { live.textContent = "live"; live.dataset.on = ""; });
+  source.addEventListener("error", function () { live.textContent = "not connected"; delete live.dataset.on; });
+  source.addEventListener("changed", function (event) {
+    wanted = event.data; // the first one too: the archive may have changed since the page was made
+    refresh();
+  });
+  document.addEventListener("visibilitychange", refresh);
+})();

@@ -1,0 +1,111 @@
+"""List the runs of an archive: state, progress, win rate, speed, trouble."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+from unstable_stream.archive import query
+
+__all__ = ["RunLine", "list_runs"]
+
+_RECENT_S: Final = 120
+_RUNS: Final = f"""
+WITH curves AS (
+    SELECT run_id, list(win_rate ORDER BY policy_version) AS curve,
+        arg_max(win_rate, policy_version) AS win_rate
+    FROM (
+        SELECT run_id, policy_version, sum(win_rate * games) / sum(games) AS win_rate
+        FROM learning_curve WHERE split = 'eval' GROUP BY run_id, policy_version
+    ) GROUP BY run_id
+), played AS (
+    SELECT run_id, count(*) AS games, max(finished_at) AS last_at FROM game_outcomes GROUP BY run_id
+), recent AS (
+    SELECT o.run_id, count(*) AS games
+    FROM game_outcomes AS o JOIN played AS p USING (run_id)
+    WHERE o.finished_at > p.last_at - INTERVAL {_RECENT_S} SECOND GROUP BY o.run_id
+), spoken AS (
+    SELECT t.run_id, sum(t.completion_tokens)::BIGINT AS tokens
+    FROM trajectories AS t JOIN played AS p USING (run_id)
+    WHERE t.finished_at > p.last_at - INTERVAL {_RECENT_S} SECOND GROUP BY t.run_id
+), learned AS (
+    SELECT run_id, count(*) AS updates, max("update") AS last_update, max(occurred_at) AS last_at
+    FROM updates GROUP BY run_id
+), letters AS (
+    SELECT run_id, count(*) AS letters, arg_max(reason, occurred_at) AS reason
+    FROM dead_letters GROUP BY run_id
+), signs AS (
+    SELECT run_id, arg_max(text, occurred_at) AS text FROM collapse_warnings GROUP BY run_id
+)
+SELECT
+    r.run_id, r.name, r.state, r.started_at, r.finished_at,
+    greatest(r.started_at, p.last_at, u.last_at, r.finished_at) AS last_at,
+    coalesce(p.games, 0) AS games, coalesce(u.updates, 0) AS updates,
+    coalesce(u.last_update, r.parent_update, 0) AS last_update,
+    try_cast(r.config->>'$.learner.iterations' AS BIGINT) AS iterations,
+    coalesce(c.curve, []) AS curve, c.win_rate,
+    n.games / greatest(1, least({_RECENT_S}, epoch(p.last_at) - epoch(r.started_at))) AS games_per_s,
+    s.tokens / greatest(1, least({_RECENT_S}, epoch(p.last_at) - epoch(r.started_at))) AS tokens_per_s,
+    coalesce(
+        CASE WHEN r.state = 'failed' THEN coalesce(r.reason, 'it failed without a reason') END,
+        signs.text,
+        CASE WHEN d.letters > 0 THEN format('{{}} rejected: {{}}', d.letters, d.reason) END
+    ) AS trouble,
+    r.parent_run_id, r.parent_update
+FROM runs AS r
+LEFT JOIN played AS p USING (run_id)
+LEFT JOIN recent AS n USING (run_id)
+LEFT JOIN spoken AS s USING (run_id)
+LEFT JOIN learned AS u USING (run_id)
+LEFT JOIN curves AS c USING (run_id)
+LEFT JOIN letters AS d USING (run_id)
+LEFT JOIN signs USING (run_id)
+ORDER BY r.started_at DESC, r.run_id
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class RunLine:
+    """One run."""
+
+    run_id: str
+    name: str
+    state: str
+    """``running``, ``completed``, ``stopped`` or ``failed``; killed without a word, it stays ``running``."""
+    started_at: datetime
+    finished_at: datetime | None
+    last_at: datetime
+    """The last that was heard of it."""
+    games: int
+    """Finished games."""
+    updates: int
+    last_update: int
+    """The number of its newest update; of a fork without any, the update it was forked at."""
+    iterations: int | None
+    """The update it is to end at."""
+    curve: Sequence[float]
+    """Evaluated win rate of its checkpoints, in order, 0 to 1."""
+    win_rate: float | None
+    """That of the latest."""
+    games_per_s: float | None
+    """Mean over the last two minutes in which it played."""
+    tokens_per_s: float | None
+    trouble: str | None
+    """The reason of a failure, the last sign of a collapse, or the last rejected record."""
+    parent_run_id: str | None
+    parent_update: int | None
+
+    @property
+    def progress(self) -> float | None:
+        """The share of its updates that is done, 0 to 1."""
+        return min(1.0, self.last_update / self.iterations) if self.iterations else None
+
+
+def list_runs(archive: Path) -> list[RunLine]:
+    """Return the archived runs, the newest first.
+
+    Raises:
+        ArchiveError: there is no archive.
+    """
+    return [RunLine(*row) for row in query(archive, _RUNS).rows]  # columns in the order of the fields
