@@ -33,10 +33,10 @@ def render() -> str:
             variant = f", type = {_variant(tag)}" if tag and len(_models(field.annotation)) > 1 else ""
             brackets = f"[[{name}]]" if "tuple" in str(field.annotation) else f"[{name}]"
             parts.append(_section(f"`{brackets}`{variant}", model))
-    opponent = _models(RunConfig.model_fields["evaluation"].annotation)[0].model_fields["opponents"]
-    parts.append(
-        _section("Opponents (`evaluation.opponents`, `model_pool.fixed`)", _models(opponent.annotation)[0])
-    )
+    evaluation = _models(RunConfig.model_fields["evaluation"].annotation)[0].model_fields
+    measured, opponent = (_models(evaluation[name].annotation)[0] for name in ("exploitability", "opponents"))
+    parts.append(_section("`[evaluation.exploitability]`", measured))
+    parts.append(_section("Opponents (`evaluation.opponents`, `model_pool.fixed`)", opponent))
     return "\n".join(parts)
 
 

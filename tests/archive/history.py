@@ -379,4 +379,30 @@ def _update(run_id: str, update: int, steps: list[Step], moment: int) -> list[Ev
             values={"learner/loss": 1.0 / update, "learner/tokens": 64.0},
             update=update,
         ),
+        *([_exploitability(run_id, update, moment)] if update == 1 else []),
     ]
+
+
+def _exploitability(run_id: str, update: int, moment: int) -> Metrics:
+    numbers = {
+        "nash-conv": 0.5,
+        "exploitability": 0.25,
+        "gain/seat-0": 0.125,
+        "gain/seat-1": 0.375,
+        "value/seat-0": -0.0625,
+        "value/seat-1": 0.0625,
+        "illegal-mass": 0.25,
+        "illegal-mass-max": 0.5,
+        "uniform-nash-conv": 0.9167,
+    }
+    return Metrics(
+        event_id=event_id(run_id, "metrics", "exploitability", update),
+        run_id=run_id,
+        occurred_at_ms=moment,
+        source="exploitability",
+        values={
+            **{f"exploitability-openspiel:kuhn_poker/{name}": value for name, value in numbers.items()},
+            "exploitability-openspiel:nim(pile_sizes='1;2')/failed": 1.0,
+        },
+        update=update,
+    )

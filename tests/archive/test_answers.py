@@ -52,6 +52,19 @@ def test_win_rate_names_opponent_and_counts_draws_as_neither(archive: Path) -> N
     assert found.rows == [(0, "random", 2, 1, 1, 0, 0.5, 0.5), (1, "random", 2, 1, 0, 1, 0.5, 0.0)]
 
 
+def test_exploitability_has_a_row_for_each_checkpoint_and_game(archive: Path) -> None:
+    found = query(
+        archive,
+        "SELECT env_id, update, nash_conv, exploitability, gain_seat_0, gain_seat_1, value_seat_0, "
+        "illegal_mass, illegal_mass_max, uniform_nash_conv, failed "
+        "FROM exploitability ORDER BY update, env_id",
+    )
+    assert found.rows[:2] == [
+        ("openspiel:kuhn_poker", 1, 0.5, 0.25, 0.125, 0.375, -0.0625, 0.25, 0.5, 0.9167, False),
+        ("openspiel:nim(pile_sizes='1;2')", 1, *[None] * 8, True),
+    ]
+
+
 def test_wilson_interval(archive: Path) -> None:
     # 8 of 10: the textbook interval; at 0 of 1 the lower bound is 0, the upper z²/(1 + z²).
     (row,) = query(

@@ -21,6 +21,7 @@ from unstable_stream.streams.processors import run_processors
 from unstable_stream.workers.archiver import run_archiver
 from unstable_stream.workers.collector import Collector
 from unstable_stream.workers.engine import LocalEngine
+from unstable_stream.workers.exploitability import Measurement
 from unstable_stream.workers.learner import LearnerService
 from unstable_stream.workers.rollout import RolloutWorker
 
@@ -150,6 +151,10 @@ class _RemoteWorker:
     async def cancel(self, game_ids: Sequence[str], reason: str) -> None:
         """Cancel in the worker's process."""
         await self._call(lambda worker: worker.cancel(game_ids, reason))
+
+    async def measure(self, wanted: Measurement, adapter: Adapter | None) -> None:
+        """Measure in the worker's process."""
+        await self._call(lambda worker: worker.measure(wanted, adapter))
 
     async def _call(self, what: Callable[[RolloutWorker], Coroutine[Any, Any, T]]) -> T:
         answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()

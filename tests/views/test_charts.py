@@ -32,6 +32,16 @@ def test_win_rates_by_update(facts: RunFacts) -> None:
     assert series.counts == [2] * 7
 
 
+def test_the_distance_from_optimal_play_stands_beside_that_of_uniform_play(facts: RunFacts) -> None:
+    chart = _charts(facts)["exploitability-0"]
+    assert "openspiel:kuhn_poker" in chart.title
+    assert [(series.name, list(series.x), list(series.y)) for series in chart.series] == [
+        ("policy", [1], [0.5]),
+        ("uniform play", [1], [0.9167]),
+    ]
+    assert "exploitability-1" not in _charts(facts), "what failed is no curve"
+
+
 def test_what_was_not_measured_is_not_shown(facts: RunFacts) -> None:
     shown = _charts(facts)
     assert "gradient" in shown
@@ -100,7 +110,10 @@ def test_an_infinite_loss_is_a_gap(facts: RunFacts) -> None:
 
 
 def test_a_run_without_anything_has_no_charts(facts: RunFacts) -> None:
-    names = ("opponents", "curve", "updates", "rewards", "lengths", "staleness", "ratios", "ladder", "payoff")
+    names = (
+        *("opponents", "curve", "exploitability", "updates", "rewards", "lengths", "staleness", "ratios"),
+        *("ladder", "payoff"),
+    )
     nothing: dict[str, list[dict[str, object]]] = {name: [] for name in names}
     empty = replace(facts, **nothing, ladder_over_time=[], models=[], throughput=[])  # type: ignore[arg-type]
     assert build_sections([empty]) == []

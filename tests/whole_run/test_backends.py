@@ -99,11 +99,16 @@ async def test_a_run_stopped_in_its_middle_goes_on_and_adds_up(
 ) -> None:
     data = DataDir(tmp_path)
     watcher = StopAfterUpdate()
+    measured = {"games": ["openspiel:kuhn_poker"], "every": 2, "template": "kuhn-board"}
+    settings = config(
+        evaluation={**config().evaluation.model_dump(mode="json"), "exploitability": measured},
+        engine={"type": "transformers", "dtype": "float32"},
+    )
     handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     stages: list[str] = []
     async with asyncio.timeout(DEADLINE_S):
         begun = await launch(
-            config(), data, backend=first, watch=watcher, stop=watcher.stop, progress=stages.append
+            settings, data, backend=first, watch=watcher, stop=watcher.stop, progress=stages.append
         )
     assert begun.outcome == "stopped"
     assert (stages[0], stages[-1]) == ("checking the configuration", "playing the first games")
@@ -118,7 +123,7 @@ async def test_a_run_stopped_in_its_middle_goes_on_and_adds_up(
         assert (await verify_run(log, begun.run_id)).ok
 
     async with asyncio.timeout(DEADLINE_S):
-        done = await launch(config(), data, resume=begun.run_id, backend=second)
+        done = await launch(settings, data, resume=begun.run_id, backend=second)
     assert done == Launch(begun.run_id, "completed")
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
     async with opened_log("local", data.log) as log:
@@ -135,6 +140,8 @@ async def test_a_run_stopped_in_its_middle_goes_on_and_adds_up(
     assert [e.update for e in events if isinstance(e, LearnerUpdate)] == [1, 2, 3]
     evaluated = {e.evaluated_uid for e in events if isinstance(e, GameOutcome) and e.split == "eval"}
     assert evaluated == {checkpoint_uid(0), checkpoint_uid(2), checkpoint_uid(UPDATES)}
+    distances = query(data.archive, "SELECT update, nash_conv > 0 FROM exploitability ORDER BY update").rows
+    assert distances == [(0, True), (2, True), (UPDATES, True)]
     counts = query(
         data.archive,
         "SELECT (SELECT count(*) FROM game_outcomes), (SELECT count(*) FROM steps), (SELECT state FROM runs)",

@@ -24,6 +24,10 @@ EXAMPLES: Final[tuple[Example, ...]] = (
         "WHERE split = 'eval' ORDER BY policy_version",
     ),
     Example(
+        "How far from optimal play is it, in a game that can be solved?",
+        "SELECT env_id, update, nash_conv, uniform_nash_conv FROM exploitability ORDER BY env_id, update",
+    ),
+    Example(
         "How long are the completions each update trained on?",
         "SELECT update, steps, mean_completion_tokens FROM completion_lengths ORDER BY update",
     ),

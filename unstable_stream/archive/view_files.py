@@ -11,6 +11,7 @@ _VIEW_ORDER: Final = (
     "games",
     "win_rates",
     "learning_curve",
+    "exploitability",
     "payoff_matrix",
     "rating_ladder",
     "rating_ladder_history",

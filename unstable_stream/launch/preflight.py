@@ -7,14 +7,23 @@ from pathlib import Path
 
 from unstable_stream.adapter_format import MODEL_WEIGHTS_FILE, WEIGHTS_FILE, weights_file
 from unstable_stream.errors import ConfigError
-from unstable_stream.extensions import KINDS, forget_changed_files, is_extension, load, needs_this_process
+from unstable_stream.extensions import (
+    KINDS,
+    Reference,
+    forget_changed_files,
+    is_extension,
+    load,
+    needs_this_process,
+)
 from unstable_stream.games.environments import check_environment
+from unstable_stream.games.openspiel.solution import information_states
 from unstable_stream.games.opponents.scripted import check_scripted
 from unstable_stream.games.templates import get_template
+from unstable_stream.inference.exploitability import game_of
 from unstable_stream.launch.extension_trials import try_extensions
 from unstable_stream.reward_transformations import build_final, build_sampling, build_step
 from unstable_stream.runs.code import find_code
-from unstable_stream.runs.config import OpponentConfig, RunConfig, VllmEngineConfig
+from unstable_stream.runs.config import EngineExtensionConfig, OpponentConfig, RunConfig, VllmEngineConfig
 from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.streams.run_consumers import plugins_beside
 from unstable_stream.workers.game_schedule import build_pool
@@ -51,6 +60,7 @@ def check_config(config: RunConfig) -> None:
         elif opponent.kind == "adapter":
             _check_weights(f"opponent {opponent.name!r}", opponent.path)
     _check_weights("learner.initial_lora_path", config.learner.initial_lora_path)
+    _check_measured(config)
     if config.metrics_port is not None:
         _check_port(config.metrics_port)
     build_pool(config).validate()
@@ -108,6 +118,21 @@ def _check_weights(where: str, directory: str | None) -> None:
             f"{where}: no {WEIGHTS_FILE} or {MODEL_WEIGHTS_FILE} at {directory}; expected the directory of a "
             "checkpoint: unstable-stream sql 'SELECT run_id, model_uid, path FROM checkpoints' lists them"
         )
+
+
+def _check_measured(config: RunConfig) -> None:
+    """Refuse games that cannot be solved, and an engine that cannot be asked."""
+    for game, template in config.measured_games.items():
+        information_states(game_of(game))
+        get_template(template)
+    engine = config.engine
+    if config.measured_games and isinstance(engine, EngineExtensionConfig):
+        made = load(KINDS["engine"], Reference.parse(engine.spec, "engine"), "engine")
+        if isinstance(made, type) and not hasattr(made, "score"):
+            raise ConfigError(
+                f"evaluation.exploitability: engine {engine.type!r} has no method score, which tells how "
+                "probable answers are (ScoresCompletions, docs/extending.md): add one, or measure nothing"
+            )
 
 
 def _check_port(port: int) -> None:

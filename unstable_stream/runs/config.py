@@ -31,6 +31,7 @@ from unstable_stream.runs.sections import (
     EngineExtensionConfig,
     EnvConfig,
     EvaluationConfig,
+    ExploitabilityConfig,
     ExtensionConfig,
     LearnerConfig,
     LoraConfig,
@@ -58,6 +59,7 @@ __all__ = [
     "EngineExtensionConfig",
     "EnvConfig",
     "EvaluationConfig",
+    "ExploitabilityConfig",
     "ExtensionConfig",
     "LearnerConfig",
     "LoraConfig",
@@ -151,6 +153,26 @@ class RunConfig(Section):
         return self.eval_envs or self.train_envs
 
     @property
+    def measured_games(self) -> dict[str, str]:
+        """The template of each game in which exploitability is measured.
+
+        Raises:
+            ConfigError: the game is none of the run's environments, and the section names no template.
+        """
+        section = self.evaluation.exploitability
+        known = {env.env_id: env.template for env in (*self.evaluated_envs, *self.train_envs)}
+        found = {}
+        for game in section.games:
+            template = known.get(game, section.template)
+            if template is None:
+                raise ConfigError(
+                    f"evaluation.exploitability.games: {game} is none of the run's environments, so it has "
+                    'no template: set evaluation.exploitability.template, e.g. to "answer-chat"'
+                )
+            found[game] = template
+        return found
+
+    @property
     def round_robin_games(self) -> int:
         """The number of all games of a round robin; 0 if this is none."""
         evaluation = self.evaluation
@@ -207,6 +229,11 @@ class RunConfig(Section):
                     listed.append(("opponent", f"{key}.{place}", opponent.scripted))
                 elif opponent.kind == "openai":
                     listed.append(("template", f"{key}.{place}.template", opponent.template))
+        measured = self.evaluation.exploitability
+        for place, game in enumerate(measured.games):
+            listed.append(("environment", f"evaluation.exploitability.games.{place}", game))
+        if measured.template is not None:
+            listed.append(("template", "evaluation.exploitability.template", measured.template))
         for stage in ("final", "step", "sampling"):
             for place, transform in enumerate(getattr(self.rewards, stage)):
                 listed.append((f"{stage}_transformation", f"rewards.{stage}.{place}", transform))

@@ -93,6 +93,8 @@ class RunView:
     """For the latest turns that are trained on: whether the answer had the template's form, and was legal."""
     pool: dict[str, float] = field(default_factory=dict)
     """The newest metrics of the model pool."""
+    nash_conv: dict[str, tuple[int, float]] = field(default_factory=dict)
+    """The newest measured update and its NashConv, by game."""
     checkpoints: int = 0
     warnings: dict[str, CollapseWarning] = field(default_factory=dict)
     """Signs of a collapse, by event id."""
@@ -145,8 +147,17 @@ class RunView:
         elif isinstance(event, Metrics) and event.source == "model-pool":
             if event.occurred_at_ms >= self._pool_at_ms:
                 self.pool, self._pool_at_ms = event.values, event.occurred_at_ms
+        elif isinstance(event, Metrics) and event.source == "exploitability":
+            self._apply_exploitability(event)
         elif isinstance(event, Metrics):
             self.engine.update({k: v for k, v in event.values.items() if k.startswith("inference/")})
+
+    def _apply_exploitability(self, event: Metrics) -> None:
+        update = event.update or 0
+        for name, value in event.values.items():
+            game, _, measure = name.removeprefix("exploitability-").partition("/")
+            if measure == "nash-conv" and update >= self.nash_conv.get(game, (0, 0.0))[0]:
+                self.nash_conv[game] = (update, value)
 
     def _end(self, game_id: str) -> None:
         self._ended.add(game_id)

@@ -24,6 +24,7 @@ __all__ = [
     "EngineExtensionConfig",
     "EnvConfig",
     "EvaluationConfig",
+    "ExploitabilityConfig",
     "ExtensionConfig",
     "LearnerConfig",
     "LoraConfig",
@@ -280,6 +281,25 @@ class CollectorConfig(Section):
     """Leave out training games that ended by the opponent's invalid move."""
 
 
+class ExploitabilityConfig(Section):
+    """The distance of checkpoints from optimal play, in games that OpenSpiel can solve."""
+
+    games: tuple[Named, ...] = ()
+    """The games, e.g. ``openspiel:kuhn_poker``; empty: nothing is measured. A list of them stands for the
+    section: ``exploitability = ["openspiel:kuhn_poker"]``."""
+    every: PositiveInt = 10
+    """Measure every checkpoint whose iteration is a multiple of this, and always the first and the last."""
+    template: Named | None = None
+    """Prompt template for games that are not among the run's environments; the others keep theirs."""
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _games_are_enough(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            value = [value]
+        return {"games": value} if isinstance(value, list | tuple) else value
+
+
 class EvaluationConfig(Section):
     """Games against fixed opponents on fixed seeds, the same for every checkpoint."""
 
@@ -298,6 +318,7 @@ class EvaluationConfig(Section):
     round_robin: bool = False
     """The opponents play each other instead, each pair so many games: every seed in both seat orders. For a
     run that trains nothing; see ``unstable-stream tournament``."""
+    exploitability: ExploitabilityConfig = ExploitabilityConfig()
 
 
 class ModelPoolConfig(Section):

@@ -166,6 +166,8 @@ def _numbers(view: RunView, games_per_s: float, steps_per_s: float) -> Table:
         table.add_row(f"last {len(view.recent_turns)} turns", f"format {well:.0%}, legal {legal:.0%}")
     if coverage := view.coverage():
         table.add_row("exploration", f"{coverage:,} sequences of moves")
+    for game, (update, nash_conv) in sorted(view.nash_conv.items()):
+        table.add_row(f"NashConv, {game.removeprefix('openspiel:')}", f"{nash_conv:.3f} at update {update}")
     if view.last_update is not None:
         metrics = view.last_update.metrics
         table.add_row("loss", f"{view.last_update.loss:.4f}")

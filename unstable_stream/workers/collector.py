@@ -41,6 +41,7 @@ from unstable_stream.log_lines import get_logger
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.starts import run_starts
 from unstable_stream.workers.engine import EngineHandle
+from unstable_stream.workers.exploitability import ExploitabilitySchedule, Measurement
 from unstable_stream.workers.game_schedule import GameSchedule
 
 __all__ = ["Collector", "RolloutWorkerHandle"]
@@ -66,6 +67,13 @@ class RolloutWorkerHandle(Protocol):
     async def cancel(self, game_ids: Sequence[str], reason: str) -> None:
         """Abandon games that are still being played, and record this in the log."""
 
+    async def measure(self, wanted: Measurement, adapter: Adapter | None) -> None:
+        """Measure a checkpoint's exploitability and publish it.
+
+        Raises:
+            ServiceError: the worker or its engine died; it must be measured again.
+        """
+
 
 class Collector:
     """Keeps the games of a run in flight, with the given engines and rollout workers, local or remote."""
@@ -83,6 +91,11 @@ class Collector:
         self._engines = engines
         self._workers = workers
         self._schedule = GameSchedule(run_id, config, started)
+        first_update = started.parent_update or 0 if started else 0
+        self._measuring = ExploitabilitySchedule(run_id, config, first_update)
+        # Its results are the only metrics that are read here.
+        self._topics = (*_TOPICS, Metrics.TOPIC) if config.measured_games else _TOPICS
+        self._measurement: asyncio.Task[None] | None = None
         self._calls: set[asyncio.Task[int]] = set()
         self._abandoned_in_a_row = 0
         self._set_aside_before = 0
@@ -102,25 +115,30 @@ class Collector:
         _logger.info("engines ready", engines=len(self._engines), workers=len(self._workers))
         # Before the log is read: from here on no other collector starts a game that this one does not know.
         producer = await log.producer(f"collector/{self._run_id}")
-        consumer = await log.consumer(_TOPICS)
+        consumer = await log.consumer(self._topics)
         stats = asyncio.ensure_future(self._report_stats(log))
         try:
             await self._restore(log, consumer)
-            while not stop.is_set() and not self._schedule.finished:
+            while not stop.is_set() and not self._finished:
                 await self._start_games(producer)
+                self._start_measurement()
                 self._apply(await self._next_events(consumer, timeout_s=1.0))
                 self._check_calls()
                 if self._schedule.training_finished:
                     await self._cancel_training("training finished")
         finally:
-            stats.cancel()
-            for call in self._calls:
-                call.cancel()
-            await asyncio.gather(stats, *self._calls, return_exceptions=True)
+            beside = [stats, *self._calls, *([self._measurement] if self._measurement else [])]
+            for task in beside:
+                task.cancel()
+            await asyncio.gather(*beside, return_exceptions=True)
             with contextlib.suppress(ServiceError):  # an engine that is gone, of which others tell
                 await self._record_adapters(log)
             await consumer.close()
             await producer.close()
+
+    @property
+    def _finished(self) -> bool:
+        return self._schedule.finished and self._measuring.finished
 
     async def _engines_ready(self, stop: asyncio.Event) -> bool:
         """Wait until the engines have loaded their model; return ``False`` if ``stop`` came first."""
@@ -137,8 +155,8 @@ class Collector:
             stopping.cancel()
 
     async def _restore(self, log: EventLog, consumer: Consumer) -> None:
-        await consumer.seek(await run_starts(log, self._run_id, _TOPICS))
-        async for records in read_on(consumer, await settled_ends(log, _TOPICS)):
+        await consumer.seek(await run_starts(log, self._run_id, self._topics))
+        async for records in read_on(consumer, await settled_ends(log, self._topics)):
             self._apply(list(readable_events(records)))
         self._abandoned_in_a_row = 0
         self._set_aside_before = self._schedule.steps_set_aside
@@ -155,6 +173,7 @@ class Collector:
     def _apply(self, events: Sequence[Event]) -> None:
         for event in events:
             self._schedule.apply(event)
+            self._measuring.apply(event)
             if isinstance(event, RecordRejected):
                 self._check_set_aside(event)
             if event.run_id != self._run_id:
@@ -206,9 +225,21 @@ class Collector:
                 for uid, kind in played.items()
                 if kind in ON_ENGINE and (adapter := self._adapter(uid, kind)) is not None
             }
-            worker = self._workers[self._next_worker]
-            self._next_worker = (self._next_worker + 1) % len(self._workers)
-            self._calls.add(asyncio.ensure_future(worker.play(some, adapters)))
+            self._calls.add(asyncio.ensure_future(self._any_worker().play(some, adapters)))
+
+    def _any_worker(self) -> RolloutWorkerHandle:
+        worker = self._workers[self._next_worker]
+        self._next_worker = (self._next_worker + 1) % len(self._workers)
+        return worker
+
+    def _start_measurement(self) -> None:
+        """Measure the next checkpoint in the next game, if none is being measured."""
+        if self._measurement is not None:
+            return
+        wanted = self._measuring.next()
+        if wanted is not None:
+            adapter = self._adapter(wanted.model_uid, "checkpoint")
+            self._measurement = asyncio.ensure_future(self._any_worker().measure(wanted, adapter))
 
     def _adapter(self, uid: str, kind: str) -> Adapter | None:
         """Return the weights of a seat that plays on an engine; ``None``: those of the base model."""
@@ -224,6 +255,9 @@ class Collector:
         for call in [call for call in self._calls if call.done()]:
             self._calls.remove(call)
             call.result()  # raises the error of the task
+        if self._measurement is not None and self._measurement.done():
+            measured, self._measurement = self._measurement, None
+            measured.result()
 
     async def _cancel_training(self, reason: str) -> None:
         games = [game.game_id for game in self._schedule.in_flight.values() if game.split == "train"]

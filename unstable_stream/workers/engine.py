@@ -1,18 +1,23 @@
 """The inference engine of a run, and the interface that a collector needs of one in any process."""
 
 import asyncio
+from collections.abc import Sequence
 from typing import Final, Protocol
 
+from unstable_stream.errors import EngineError
 from unstable_stream.extensions import KINDS, build
 from unstable_stream.inference.adapter_proof import AdapterProver
 from unstable_stream.inference.cores import available_cores
 from unstable_stream.inference.engine import (
+    Adapter,
     AdapterResult,
     Completion,
     Engine,
     EngineStats,
     GenerationRequest,
     ProvesAdapters,
+    ScoresCompletions,
+    Tokens,
 )
 from unstable_stream.runs.config import EngineExtensionConfig, RunConfig, VllmEngineConfig
 from unstable_stream.runs.placement import Share
@@ -71,12 +76,20 @@ class _Unproven:
         self._seen: set[str] = set()
 
     async def generate(self, request: GenerationRequest) -> Completion:
-        adapter = request.adapter
+        await self._check(request.adapter)
+        return await self._engine.generate(request)
+
+    async def score(self, sequences: Sequence[Tokens], adapter: Adapter | None = None) -> list[list[float]]:
+        if not isinstance(self._engine, ScoresCompletions):
+            raise EngineError(f"{type(self._engine).__name__} scores no completions: it has no method score")
+        await self._check(adapter)
+        return await self._engine.score(sequences, adapter)
+
+    async def _check(self, adapter: Adapter | None) -> None:
         if adapter is not None and adapter.uid not in self._seen:
             await asyncio.to_thread(self._prover.check_file, adapter)
             self._seen.add(adapter.uid)
             self._prover.without_probe(adapter)
-        return await self._engine.generate(request)
 
     def take_adapter_results(self) -> list[AdapterResult]:
         return self._prover.take()

@@ -37,6 +37,7 @@ from unstable_stream.reward_transformations import RewardProcessor, expected_ste
 from unstable_stream.runs.config import EnvConfig, OpponentConfig, RunConfig
 from unstable_stream.seeds import derive_seed, eval_game_seed, train_game_seed
 from unstable_stream.streams.processor import group_of
+from unstable_stream.workers.checkpoint_choice import CheckpointChoice
 
 __all__ = ["GameSchedule", "build_pool"]
 
@@ -87,7 +88,7 @@ class GameSchedule:
         """The latest abandoned games, in order: these may still be finished."""
         self._next_index = {"train": started.parent_games if started else 0, "eval": 0}
         self._checkpoints: dict[str, Checkpoint] = {}
-        self._last_planned: int | None = None
+        self._evaluated = CheckpointChoice(config.evaluation.every, config.learner.iterations)
         self._open_evals: list[Checkpoint] = []
         # By checkpoint, the evaluation games started; while it is not known, or not all its games are
         # started. Those of a round robin are the initial policy's, which plays none of them.
@@ -186,11 +187,7 @@ class GameSchedule:
         self._checkpoints[event.model_uid] = event
         if event.iteration < self._first_update:
             return  # the parent has evaluated it
-        every = self._config.evaluation.every
-        last = self._last_planned
-        is_last = event.iteration >= self._config.learner.iterations
-        if last is None or is_last or event.iteration // every > last // every:
-            self._last_planned = event.iteration
+        if self._evaluated.takes(event.iteration):
             self._open_evals.append(event)
             self._close_full_evals()
         else:

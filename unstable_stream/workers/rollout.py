@@ -21,6 +21,7 @@ from unstable_stream.inference.tokenizer import load_tokenizer
 from unstable_stream.log.port import EventLog, Record
 from unstable_stream.log.records import record_from_event
 from unstable_stream.runs.config import OpponentConfig, RunConfig
+from unstable_stream.workers.exploitability import ExploitabilityMeter, Measurement
 
 __all__ = ["RolloutWorker"]
 
@@ -37,6 +38,7 @@ class RolloutWorker:
         self._reasons: dict[str, str] = {}
         """The reasons for abandoned games, until they are published."""
         self._publisher = _Publisher(log)
+        self._meter = ExploitabilityMeter(engine, self._tokenizer)
         self._sampling = SamplingSettings(
             max_tokens=config.sampling.max_tokens,
             temperature=config.sampling.temperature,
@@ -67,6 +69,14 @@ class RolloutWorker:
             playing = self._games.get(game_id)
             if playing is not None and playing.cancel():
                 self._reasons.setdefault(game_id, reason)
+
+    async def measure(self, wanted: Measurement, adapter: Adapter | None) -> None:
+        """Measure a checkpoint's exploitability, beside the games, and publish it.
+
+        Raises:
+            EngineDiedError: the engine died; it must be measured again.
+        """
+        await self._publisher.publish([await self._meter.measure(wanted, adapter)])
 
     async def close(self) -> None:
         """Stop playing: games in flight get no end in the log, so they are played again.

@@ -12,8 +12,16 @@ from typing import Any
 
 import ray
 
-from unstable_stream.errors import EngineDiedError, UnstableStreamError
-from unstable_stream.inference.engine import AdapterResult, Completion, EngineStats, GenerationRequest
+from unstable_stream.errors import EngineDiedError, EngineError, UnstableStreamError
+from unstable_stream.inference.engine import (
+    Adapter,
+    AdapterResult,
+    Completion,
+    EngineStats,
+    GenerationRequest,
+    ScoresCompletions,
+    Tokens,
+)
 from unstable_stream.launch.ray.part_output import PartDiedError, printing_errors, reason_of, write_output_to
 from unstable_stream.runs.code import find_code
 from unstable_stream.runs.config import RunConfig
@@ -52,6 +60,18 @@ class EngineActor:
 
     async def _generate(self, request: GenerationRequest) -> Completion:
         return await self._engine.generate(request)
+
+    async def score(
+        self, sequences: Sequence[Tokens], adapter: Adapter | None
+    ) -> list[list[float]] | UnstableStreamError:
+        """Return the log-probabilities of completions, or the error."""
+        if not isinstance(self._engine, ScoresCompletions):
+            return EngineError(f"{type(self._engine).__name__} scores no completions: it has no method score")
+        with printing_errors():
+            try:
+                return await self._engine.score(sequences, adapter)
+            except UnstableStreamError as error:
+                return error
 
     async def stats(self) -> EngineStats:
         """Return the engine's counters; an answer also shows that it has started."""
@@ -130,9 +150,27 @@ class RemoteEngine:
         self._tokens += len(completion.token_ids)
         return completion
 
+    async def score(self, sequences: Sequence[Tokens], adapter: Adapter | None = None) -> list[list[float]]:
+        """Return the log-probability of each token of each completion, by the engine with the least to do."""
+        actor = self._idlest()
+        try:
+            found: list[list[float]] | UnstableStreamError = await self._actors[actor].score.remote(
+                sequences, adapter
+            )
+        except ray.exceptions.RayError as error:
+            raise PartDiedError(f"engine-{actor}", reason_of(error)) from error
+        if isinstance(found, EngineDiedError):
+            raise PartDiedError(f"engine-{actor}", f"{type(found).__name__}: {found}")
+        if isinstance(found, UnstableStreamError):
+            raise found
+        return found
+
+    def _idlest(self) -> int:
+        return min(range(len(self._actors)), key=self._outstanding.__getitem__)
+
     def _send(self) -> None:
         batch, self._queue = self._queue, []
-        actor = min(range(len(self._actors)), key=self._outstanding.__getitem__)
+        actor = self._idlest()
         task = asyncio.ensure_future(self._call(actor, batch))
         self._calls.add(task)
         task.add_done_callback(self._calls.discard)

@@ -13,6 +13,7 @@ from unstable_stream.log.open import open_log_at
 from unstable_stream.runs.code import find_code
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.data_dir import DataDir
+from unstable_stream.workers.exploitability import Measurement
 from unstable_stream.workers.rollout import RolloutWorker
 
 __all__ = ["RayRolloutWorker", "RolloutActor"]
@@ -39,6 +40,11 @@ class RolloutActor:
         """See :meth:`RolloutWorker.cancel`."""
         await self._worker.cancel(game_ids, reason)
 
+    async def measure(self, wanted: Measurement, adapter: Adapter | None) -> None:
+        """See :meth:`RolloutWorker.measure`."""
+        with printing_errors():
+            await self._worker.measure(wanted, adapter)
+
 
 class RayRolloutWorker:
     """The handle of a rollout actor."""
@@ -53,17 +59,26 @@ class RayRolloutWorker:
         Raises:
             ServiceError: the actor or its engine died, or has a bug; the games must be played again.
         """
-        try:
-            finished: int = await self._actor.play.remote([encode_event(game) for game in games], adapters)
-        except ray.exceptions.RayError as error:
-            if isinstance(error, ray.exceptions.RayTaskError) and isinstance(error.cause, PartDiedError):
-                raise error.cause from None  # its engine
-            raise PartDiedError(f"rollout-{self._number}", reason_of(error)) from error
+        finished: int = await self._answer(
+            self._actor.play.remote([encode_event(game) for game in games], adapters)
+        )
         return finished
 
     async def cancel(self, game_ids: Sequence[str], reason: str) -> None:
         """Abandon games that are still being played, and record this in the log."""
         await self._actor.cancel.remote(game_ids, reason)
+
+    async def measure(self, wanted: Measurement, adapter: Adapter | None) -> None:
+        """Measure a checkpoint's exploitability in the actor; raises as :meth:`play` does."""
+        await self._answer(self._actor.measure.remote(wanted, adapter))
+
+    async def _answer(self, reference: Any) -> Any:  # Ray's references have no type here
+        try:
+            return await reference
+        except ray.exceptions.RayError as error:
+            if isinstance(error, ray.exceptions.RayTaskError) and isinstance(error.cause, PartDiedError):
+                raise error.cause from None  # its engine
+            raise PartDiedError(f"rollout-{self._number}", reason_of(error)) from error
 
 
 def _decode_started(data: bytes) -> GameStarted:

@@ -55,6 +55,10 @@ _QUERIES: Mapping[str, str] = {
         FROM update_steps AS u JOIN steps AS s USING (step_id)
         WHERE u.run_id = $run AND u.fate = 'trained' GROUP BY u.update ORDER BY u.update
     """,
+    "exploitability": """
+        SELECT env_id, update AS version, nash_conv, uniform_nash_conv, illegal_mass FROM exploitability
+        WHERE run_id = $run AND nash_conv IS NOT NULL ORDER BY env_id, version
+    """,
     "lengths": "FROM completion_lengths WHERE run_id = $run ORDER BY update",
     "staleness": "FROM staleness WHERE run_id = $run ORDER BY update",
     "drops": """
@@ -148,6 +152,7 @@ class RunFacts:
     curve: Sequence[Row]
     updates: Sequence[Row]
     rewards: Sequence[Row]
+    exploitability: Sequence[Row]
     lengths: Sequence[Row]
     staleness: Sequence[Row]
     ratios: Sequence[Row]

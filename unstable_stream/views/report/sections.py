@@ -26,7 +26,12 @@ def build_sections(runs: Sequence[RunFacts]) -> list[Section]:
         Section(
             "How well it plays",
             "Results of games against other players, as training went on.",
-            [*_win_rates(runs), *_training_win_rates(runs), *_game_lengths(runs)],
+            [
+                *_win_rates(runs),
+                *_exploitability(runs),
+                *_training_win_rates(runs),
+                *_game_lengths(runs),
+            ],
         ),
         Section(
             "How the training went",
@@ -99,6 +104,33 @@ def _of_split(
             grouped((row for row in facts.curve if row["split"] == split), "split", "env_id").items()
         )
     ]
+
+
+def _exploitability(runs: Sequence[RunFacts]) -> list[Chart]:
+    """Return a chart for each game: the units of reward of two games cannot be compared."""
+    charts = []
+    for game, env_id in enumerate(sorted({row["env_id"] for facts in runs for row in facts.exploitability})):
+        series = [
+            line(line_name(runs, facts, what), rows, "version", column, line_style(runs, run, place))
+            for run, facts in enumerate(runs)
+            for rows in [[row for row in facts.exploitability if row["env_id"] == env_id]]
+            for place, (column, what) in enumerate(
+                (("nash_conv", "policy"), ("uniform_nash_conv", "uniform play"))
+            )
+            if rows and (column == "nash_conv" or run == 0)
+        ]
+        charts += if_any(
+            Chart(
+                f"exploitability-{game}",
+                f"How far from optimal: {env_id}",
+                "NashConv: what best responses in both seats would gain together over playing the policy "
+                "itself. Optimal play has 0; uniform play draws among the legal moves.",
+                y_title="NashConv, in units of reward",
+                series=series,
+                from_zero=True,
+            )
+        )
+    return charts
 
 
 def _training_win_rates(runs: Sequence[RunFacts]) -> list[Chart]:
