@@ -26,7 +26,7 @@ _DEADLINE_S = 120.0
 
 
 class Equipment(msgspec.Struct, frozen=True):
-    """What one machine has of what a run needs."""
+    """The parts of what a run needs that one machine has."""
 
     version: str
     """Of this package."""
@@ -37,7 +37,7 @@ class Equipment(msgspec.Struct, frozen=True):
     code: tuple[str, ...]
     """Identities of the extensions that the configuration names."""
     code_error: str = ""
-    """Why they could not be read."""
+    """The reason that they could not be read."""
     vllm: bool = False
 
 
