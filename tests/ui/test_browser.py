@@ -43,3 +43,27 @@ def test_the_list_follows_a_run(tab: Tab, tmp_path: Path) -> None:
             tab.wait("document.body.innerText.includes('4 of 4 updates')")
             tab.wait("document.body.innerText.includes('completed')")
         tab.go("about:blank")
+
+
+def test_curves_move_while_a_run_trains(tab: Tab, tmp_path: Path) -> None:
+    place = Place.at(tmp_path / "data")
+    events = stored(made_up_run("run-c", updates=6))
+    with serving(place) as link, ArchiveWriter(place.archive, timeout_s=60) as writer:
+        writer.write(events[: len(events) // 2])
+        tab.go(link.replace("/?", "/data/runs/run-c?"))
+        tab.wait("document.querySelectorAll('figure[data-drawn]').length > 3")
+        tab.ask("document.querySelector('figure[data-key=loss]').scrollIntoView()")
+        tab.wait("document.querySelector('figure[data-key=loss][data-drawn]') !== null")
+        tab.ask("document.querySelector('figure[data-key=loss] details').open = true")
+        points = "document.querySelectorAll('figure[data-key=loss] tbody tr').length"
+        tab.wait(f"{points} > 0")
+        before = tab.ask(points)
+        writer.write(events[len(events) // 2 :])
+        tab.wait("document.getElementById('facts').innerText.includes('6 of 6 updates')")
+        tab.ask("window.again = () => { const d = document.querySelector('figure[data-key=loss] details');"
+                "d.open = false; d.open = true; return true; }")  # fmt: skip
+        tab.wait(f"again() && {points} > {before}")
+        tab.ask("document.querySelector('input[value=hours]').click()")
+        tab.wait("location.search === '?by=hours'")
+        tab.ask("document.getElementById('theme').click()")
+        tab.wait("document.documentElement.dataset.theme === 'dark'")

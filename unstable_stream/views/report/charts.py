@@ -12,6 +12,8 @@ from typing import Any
 from unstable_stream.views.report.reading import Row, RunFacts
 
 __all__ = [
+    "BY_UPDATE",
+    "BY_VERSION",
     "MOST_POINTS",
     "Chart",
     "Matrix",
@@ -26,6 +28,8 @@ __all__ = [
     "time_unit",
 ]
 
+BY_UPDATE = "learner update"
+BY_VERSION = "policy version (learner updates so far)"
 MOST_POINTS = 300
 """Longer series are thinned: a screen has no more places for points."""
 
@@ -46,6 +50,8 @@ class Series:
     """Place in the palette."""
     dash: int = 0
     """Place in the list of line styles."""
+    run: int = 0
+    """Place among the runs shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +72,7 @@ class Chart:
     title: str
     says: str
     """One sentence that explains the chart to someone who does not know the project."""
-    x_title: str = "policy version (learner updates so far)"
+    x_title: str = BY_VERSION
     y_title: str = ""
     series: Sequence[Series] = ()
     matrix: Matrix | None = None
@@ -100,7 +106,8 @@ def environment_name(runs: Sequence[RunFacts], env_id: str) -> str:
 
 def line_style(runs: Sequence[RunFacts], run: int, place: int) -> dict[str, int]:
     """Colour tells runs apart; where there is one run only, it tells its lines apart."""
-    return {"colour": run, "dash": place} if len(runs) > 1 else {"colour": place, "dash": 0}
+    look = {"colour": run, "dash": place} if len(runs) > 1 else {"colour": place, "dash": 0}
+    return look | {"run": run}
 
 
 def thin(rows: Sequence[Row]) -> Sequence[Row]:

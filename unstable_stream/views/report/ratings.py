@@ -51,6 +51,7 @@ def _ladders(runs: Sequence[RunFacts]) -> list[Chart]:
             [row["mu"] + 3 * row["sigma"] for row in rows],
             [row["games"] for row in rows],
             colour=run,
+            run=run,
         )
         charts += if_any(
             Chart(

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from unstable_stream.views.report.charts import (
+    BY_UPDATE,
     Chart,
     Section,
     Series,
@@ -190,7 +191,7 @@ def _learning(runs: Sequence[RunFacts]) -> list[Chart]:
             for place, (column, name) in enumerate(lines)
         ]
         kept = [one for one in series if one.y]
-        return if_any(Chart(key, title, says, "learner update", y_title, kept))
+        return if_any(Chart(key, title, says, BY_UPDATE, y_title, kept))
 
     return [
         *by_update(
@@ -295,7 +296,7 @@ def _mistakes(runs: Sequence[RunFacts]) -> list[Chart]:
         "Cut short",
         "Share of completions that hit the token limit, and of training games that hit the move limit.",
         y_title="share",
-        x_title="learner update",
+        x_title=BY_UPDATE,
         series=[
             *(
                 line(

@@ -1,0 +1,71 @@
+"""Give the charts of runs as JSON; ``static/charts.js`` draws them."""
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import msgspec
+from starlette.responses import Response
+
+from unstable_stream.errors import ConfigError
+from unstable_stream.ui.site import Shelf
+from unstable_stream.views.report.axes import AXES, Clock, along, read_clock
+from unstable_stream.views.report.charts import Section
+from unstable_stream.views.report.metrics import metric_sections, read_metrics
+from unstable_stream.views.report.reading import Row, RunFacts, labels_of, read_run
+from unstable_stream.views.report.sections import build_sections
+
+__all__ = ["RunRead", "answer", "read"]
+
+_ENCODER: Final = msgspec.json.Encoder(enc_hook=str)
+
+
+class RunRead(NamedTuple):
+    """Whatever is drawn of a run."""
+
+    facts: RunFacts
+    metrics: Sequence[Row]
+    clock: Clock
+
+
+def read(shelf: Shelf, run_ids: Sequence[str]) -> list[RunRead]:
+    """Return what the archive has of these runs, remembered until it changes."""
+    for run_id in run_ids:
+        shelf.run(run_id)
+    with shelf.reading() as archive:
+        labels = labels_of(archive, run_ids)
+
+    return [
+        shelf.remember(("run", run_id, label), partial(_find, run_id=run_id, label=label))
+        for run_id, label in zip(run_ids, labels, strict=True)
+    ]
+
+
+def _find(archive: Path, *, run_id: str, label: str) -> RunRead:
+    facts = read_run(archive, run_id, label)
+    return RunRead(facts, read_metrics(archive, facts), read_clock(archive, run_id))
+
+
+def answer(runs: Sequence[RunRead], axis: str) -> Response:
+    """Return the sections of the report, and all metrics, along one of the axes.
+
+    Raises:
+        ConfigError: there is no such axis.
+    """
+    if axis not in AXES:
+        raise ConfigError(f"by={axis!r}: expected one of {', '.join(AXES)}")
+    facts = [run.facts for run in runs]
+    clocks = [run.clock for run in runs]
+    sections = along(axis, build_sections(facts), clocks)
+    metrics = along(axis, metric_sections(facts, [run.metrics for run in runs]), clocks)
+    found: dict[str, Any] = {"sections": [*map(_plain, sections)], "metrics": [*map(_plain, metrics)]}
+    return Response(_ENCODER.encode(found), media_type="application/json")
+
+
+def _plain(section: Section) -> dict[str, Any]:
+    return {
+        "title": section.title,
+        "says": section.says,
+        "charts": [msgspec.to_builtins(chart, enc_hook=str) for chart in section.charts],
+    }

@@ -1,0 +1,99 @@
+"""One run, live: results, curves, ladder, payoff matrix, health, alerts."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from unstable_stream.api import topics
+from unstable_stream.archive import query
+from unstable_stream.errors import EventLogError
+from unstable_stream.launch.last_error import last_error
+from unstable_stream.tracking.lag import run_of_group
+from unstable_stream.ui import charts
+from unstable_stream.ui.rendering import page
+from unstable_stream.ui.site import Shelf, Site
+from unstable_stream.views.report.axes import AXES
+from unstable_stream.views.report.reading import before_and_after
+from unstable_stream.views.written import config_text
+
+__all__ = ["curves", "health", "show"]
+
+_READ_BYTES: Final = 256 * 1024
+_SERVICES: Final = """
+    SELECT split_part(name, '/', 2) AS service,
+        arg_max(value, occurred_at) FILTER (name LIKE '%/up') = 1 AS up,
+        arg_max(value, occurred_at) FILTER (name LIKE '%/restarts')::BIGINT AS restarts,
+        max(occurred_at) AS heard
+    FROM metrics WHERE run_id = $run AND source = 'launcher' AND starts_with(name, 'services/')
+    GROUP BY service ORDER BY service
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class _Lag:
+    """A consumer group, all its partitions together."""
+
+    group: str
+    records: int
+    topics: Sequence[str]
+    """Those it is behind on."""
+
+
+def show(site: Site, shelf: Shelf, request: Request) -> Response:
+    """Return the page."""
+    run = shelf.run(request.path_params["run"])
+    (read,) = charts.read(shelf, [run.run_id])
+    with shelf.reading() as archive:
+        services = query(archive, _SERVICES, {"run": run.run_id}).dicts()
+    return page(
+        "run.html.jinja",
+        site,
+        shelf,
+        run=run,
+        facts=read.facts,
+        changes=before_and_after(read.facts),
+        services=services,
+        config=config_text(read.facts.config),
+        axis=request.query_params.get("by", "update"),
+        axes=AXES,
+    )
+
+
+def curves(site: Site, shelf: Shelf, request: Request) -> Response:
+    """Return the numbers of all charts of one run or several."""
+    asked = request.query_params.getlist("run")
+    runs = charts.read(shelf, list(dict.fromkeys(asked)))
+    return charts.answer(runs, request.query_params.get("by", "update"))
+
+
+def health(site: Site, shelf: Shelf, request: Request) -> Response:
+    """Return the part of the page about consumers and service logs, which the archive does not know."""
+    run = shelf.run(request.path_params["run"])
+    lags: list[_Lag] = []
+    silent = None
+    try:
+        found = next(iter(topics.lags(shelf.place, everyone=True)))
+    except EventLogError as error:
+        found, silent = (), str(error)
+    for group in dict.fromkeys(lag.group for lag in found):
+        if run_of_group(group) in (None, run.run_id):
+            own = [lag for lag in found if lag.group == group]
+            behind = sorted({lag.at.topic for lag in own if lag.lag})
+            lags.append(_Lag(group, sum(lag.lag for lag in own), behind))
+    return page("health.html.jinja", site, shelf, lags=lags, silent=silent, errors=_errors(shelf, run.run_id))
+
+
+def _errors(shelf: Shelf, run_id: str) -> list[tuple[str, str]]:
+    """Return the last error in the output of each process of a run that was started here."""
+    directory = shelf.place.data.service_logs(run_id)
+    found = []
+    for path in sorted(directory.glob("*.log")) if directory.is_dir() else ():
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - _READ_BYTES))
+            error = last_error(file.read().decode(errors="replace"))
+        if error:
+            found.append((path.name, error))
+    return found

@@ -1,0 +1,246 @@
+"use strict";
+// Draw the charts that the server sends as numbers: lines with uPlot, ladders and matrices as tables.
+(function () {
+  var place = document.querySelector("[data-charts]");
+  if (!place) { return; }
+  // As in the report: after Okabe and Ito (2008), so that the colour-blind tell them apart.
+  var palette = ["#1b7fc4", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#7f7f7f", "#8c564b"];
+  var dashes = [[], [8, 5], [2, 4], [8, 4, 2, 4], [14, 6]];
+  var svgNS = "http://www.w3.org/2000/svg";
+  var drawn = {}; // key to {figure, chart, plot}
+  var seen = new IntersectionObserver(function (entries) {
+    entries.forEach(function (entry) { if (entry.isIntersecting) { draw(entry.target.dataset.key); } });
+  }, { rootMargin: "300px" });
+  var resized = new ResizeObserver(function (entries) {
+    entries.forEach(function (entry) {
+      var one = drawn[entry.target.dataset.key];
+      if (one && one.plot && entry.contentRect.width > 0) { one.plot.setSize({ width: Math.floor(entry.contentRect.width), height: heightOf(one.chart) }); }
+    });
+  });
+
+  function element(name, attributes, children) {
+    var made = document.createElement(name);
+    Object.keys(attributes || {}).forEach(function (key) { made.setAttribute(key, attributes[key]); });
+    (children || []).forEach(function (child) { made.append(child); });
+    return made;
+  }
+  function style(name) { return getComputedStyle(document.documentElement).getPropertyValue(name).trim(); }
+  function heightOf(chart) { return chart.wide ? 320 : 250; }
+  function written(value, percent) {
+    if (value === null || value === undefined) { return "–"; }
+    if (percent) { return (100 * value).toFixed(1) + " %"; }
+    if (Number.isInteger(value)) { return value.toLocaleString("en"); }
+    var size = Math.abs(value);
+    return size >= 1e4 ? Math.round(value).toLocaleString("en") : size >= 1e-3 ? String(Number(value.toPrecision(4))) : value.toExponential(2);
+  }
+  function rgba(code, opacity) {
+    return "rgba(" + [1, 3, 5].map(function (at) { return parseInt(code.slice(at, at + 2), 16); }).join(",") + "," + opacity + ")";
+  }
+
+  function figure(chart) {
+    var made = element("figure", { "data-key": chart.key, "aria-label": chart.title });
+    if (chart.wide) { made.className = "wide"; }
+    made.append(element("figcaption", {}, [element("h3", {}, [chart.title]), element("p", {}, [chart.says])]));
+    var body = element("div", { "class": chart.kind === "line" ? "u-plot" : "scroll", "data-key": chart.key });
+    made.append(body);
+    var numbers = element("details", { "class": "numbers" }, [element("summary", {}, ["Numbers"])]);
+    numbers.addEventListener("toggle", function () {
+      while (numbers.children.length > 1) { numbers.lastChild.remove(); }
+      if (numbers.open) { numbers.append(table(drawn[chart.key].chart)); }
+    });
+    if (chart.kind === "line") { made.append(element("div", { "class": "legend" }), numbers); }
+    return made;
+  }
+
+  function table(chart) {
+    var several = chart.series.length > 1, bounds = chart.series.some(function (one) { return one.low; });
+    var names = (several ? ["line"] : []).concat([chart.x_title, chart.y_title || "value"], bounds ? ["from", "to"] : []);
+    var body = element("tbody");
+    chart.series.forEach(function (one) {
+      one.x.forEach(function (x, at) {
+        var cells = (several ? [one.name] : []).concat([written(x), written(one.y[at], chart.percent)], bounds ? [written(one.low ? one.low[at] : null, chart.percent), written(one.high ? one.high[at] : null, chart.percent)] : []);
+        body.append(element("tr", {}, cells.map(function (cell) { return element("td", {}, [cell]); })));
+      });
+    });
+    var head = element("thead", {}, [element("tr", {}, names.map(function (name) { return element("th", { scope: "col" }, [name]); }))]);
+    return element("div", { "class": "scroll", tabindex: "0" }, [element("table", {}, [head, body])]);
+  }
+
+  // -- lines -----------------------------------------------------------------------------------------
+
+  function joined(chart) {
+    return uPlot.join(chart.series.map(function (one) {
+      var none = one.x.map(function () { return null; });
+      return [one.x, one.y, one.low || none, one.high || none];
+    }));
+  }
+  function options(chart, width, legend) {
+    var ink = style("--quiet"), grid = style("--grid");
+    var axis = { stroke: ink, grid: { stroke: grid, width: 1 }, ticks: { stroke: grid, width: 1 }, font: "12px system-ui, sans-serif", labelFont: "12px system-ui, sans-serif" };
+    var series = [{}], bands = [];
+    chart.series.forEach(function (one, place) {
+      var colour = palette[one.colour % palette.length];
+      var few = one.x.length < 60;
+      series.push({ label: one.name, stroke: colour, width: 1.8, dash: dashes[one.dash % dashes.length], spanGaps: true, points: { show: few, size: 5 } });
+      series.push({ stroke: "transparent", width: 0, points: { show: false }, spanGaps: true }, { stroke: "transparent", width: 0, points: { show: false }, spanGaps: true });
+      bands.push({ series: [3 * place + 3, 3 * place + 2], fill: rgba(colour, 0.16) });
+    });
+    return {
+      width: width, height: heightOf(chart), series: series, bands: bands, legend: { show: false },
+      cursor: { sync: { key: chart.x_title }, drag: { x: true, y: false }, points: { size: 7 } },
+      scales: { x: { time: false, range: function (plot, low, high) { return low === high ? [low - 1, high + 1] : [low, high]; } }, y: { range: function (plot, low, high) {
+        if (low === null || low === undefined) { return [0, 1]; }
+        if (chart.percent || chart.from_zero) { low = Math.min(0, low); }
+        if (chart.percent) { high = Math.max(high, 0.1); }
+        var room = (high - low || Math.abs(high) || 1) * 0.06;
+        return [chart.percent || chart.from_zero ? low : low - room, chart.percent ? Math.min(1.02, high + room) : high + room];
+      } } },
+      axes: [
+        Object.assign({ label: chart.x_title, labelSize: 20, size: 34 }, axis),
+        Object.assign({ label: chart.y_title || undefined, labelSize: 20, size: 58, values: function (plot, ticks) { return ticks.map(function (tick) { return chart.percent ? Math.round(100 * tick) + " %" : written(tick); }); } }, axis)
+      ],
+      hooks: { setCursor: [function (plot) {
+        chart.series.forEach(function (one, place) {
+          var shown = legend.children[place].querySelector("b");
+          var at = plot.cursor.idx, values = plot.data[3 * place + 1];
+          while (at !== null && at !== undefined && at > 0 && (values[at] === undefined || values[at] === null)) { at -= 1; }
+          shown.textContent = at === null || at === undefined ? written(one.y[one.y.length - 1], chart.percent) : written(values[at], chart.percent);
+        });
+      }] }
+    };
+  }
+  function legend(one) {
+    var chart = one.chart, where = one.figure.querySelector(".legend");
+    where.replaceChildren.apply(where, chart.series.map(function (series, place) {
+      var mark = document.createElementNS(svgNS, "svg"), stroke = document.createElementNS(svgNS, "line");
+      Object.entries({ x1: 0, x2: 22, y1: 4, y2: 4, stroke: palette[series.colour % palette.length], "stroke-width": 2.5, "stroke-dasharray": dashes[series.dash % dashes.length].join(" ") }).forEach(function (pair) { stroke.setAttribute(pair[0], pair[1]); });
+      mark.setAttribute("aria-hidden", "true");
+      mark.append(stroke);
+      var button = element("button", { type: "button", "class": "legend-line", "aria-pressed": "true", title: "Show or hide this line" }, [mark, element("span", {}, [series.name]), element("b", {}, [written(series.y[series.y.length - 1], chart.percent)])]);
+      button.addEventListener("click", function () {
+        var on = button.getAttribute("aria-pressed") !== "true";
+        button.setAttribute("aria-pressed", String(on));
+        [1, 2, 3].forEach(function (part) { one.plot.setSeries(3 * place + part, { show: on }); });
+      });
+      return button;
+    }));
+    return where;
+  }
+  function draw(key) {
+    var one = drawn[key];
+    if (!one || one.plot || one.chart.kind !== "line") { return; }
+    var body = one.figure.querySelector(".u-plot");
+    if (!body.clientWidth) { return; }
+    one.plot = new uPlot(options(one.chart, body.clientWidth, legend(one)), joined(one.chart), body);
+    one.plot.root.setAttribute("role", "img");
+    one.plot.root.setAttribute("aria-label", one.chart.title + ". " + one.chart.says + " The numbers are in the table below.");
+    one.figure.dataset.drawn = "";
+    resized.observe(body);
+  }
+
+  // -- ladders and matrices -----------------------------------------------------------------------------
+
+  function ladder(chart) {
+    var one = chart.series[0];
+    var low = Math.min.apply(null, one.low), high = Math.max.apply(null, one.high), width = high - low || 1;
+    var body = element("tbody");
+    for (var at = one.x.length - 1; at >= 0; at -= 1) {
+      var bar = document.createElementNS(svgNS, "svg"), line = document.createElementNS(svgNS, "line"), dot = document.createElementNS(svgNS, "rect");
+      bar.setAttribute("viewBox", "0 0 100 14"); bar.setAttribute("preserveAspectRatio", "none"); bar.setAttribute("aria-hidden", "true");
+      Object.entries({ x1: 100 * (one.low[at] - low) / width, x2: 100 * (one.high[at] - low) / width, y1: 7, y2: 7 }).forEach(function (pair) { line.setAttribute(pair[0], pair[1]); });
+      Object.entries({ x: 100 * (one.y[at] - low) / width - 0.3, y: 2, width: 0.6, height: 10 }).forEach(function (pair) { dot.setAttribute(pair[0], pair[1]); });
+      bar.append(line, dot);
+      body.append(element("tr", {}, [
+        element("th", { scope: "row" }, [one.x[at]]), element("td", {}, [written(one.y[at])]),
+        element("td", {}, [written(one.low[at]) + " to " + written(one.high[at])]), element("td", {}, [one.counts ? written(one.counts[at]) : ""]), element("td", {}, [bar])
+      ]));
+    }
+    var head = element("thead", {}, [element("tr", {}, ["player", "rating", "three standard deviations", "games", ""].map(function (name) { return element("th", { scope: "col" }, [name]); }))]);
+    return element("table", { "class": "ladder" }, [head, body]);
+  }
+  function matrix(chart) {
+    var names = chart.matrix.names;
+    var head = element("tr", {}, [element("th", {}, ["player \\ against"])].concat(names.map(function (name) { return element("th", { scope: "col" }, [name]); })));
+    var body = element("tbody", {}, names.map(function (name, row) {
+      return element("tr", {}, [element("th", { scope: "row" }, [name])].concat(chart.matrix.values[row].map(function (value, column) {
+        if (value === null) { return element("td", {}, [""]); }
+        return element("td", { "class": "m" + Math.round(10 * value), title: name + " against " + names[column] + ": " + written(value, true) + " of " + chart.matrix.games[row][column] + " games" }, [Math.round(100 * value) + ""]);
+      })));
+    }));
+    return element("table", { "class": "matrix" }, [element("thead", {}, [head]), body]);
+  }
+
+  // -- the whole -----------------------------------------------------------------------------------------
+
+  function show(chart) {
+    var one = drawn[chart.key];
+    one.chart = chart;
+    if (chart.kind === "line") {
+      if (!one.plot) { return; }
+      var same = one.plot.series.length === 3 * chart.series.length + 1;
+      if (same) { one.plot.setData(joined(chart)); legend(one); return; }
+      one.plot.destroy(); one.plot = null; draw(chart.key);
+    } else {
+      one.figure.querySelector(".scroll").replaceChildren(chart.kind === "matrix" ? matrix(chart) : ladder(chart));
+    }
+  }
+  function lay(found) {
+    var keys = [];
+    function section(one, open) {
+      var charts = element("div", { "class": "charts" });
+      one.charts.forEach(function (chart) {
+        keys.push(chart.key);
+        var known = drawn[chart.key];
+        if (!known) {
+          known = drawn[chart.key] = { figure: figure(chart), chart: chart, plot: null };
+          seen.observe(known.figure);
+        }
+        charts.append(known.figure);
+        show(chart);
+      });
+      var made = element("details", { "class": "chartsection" }, [element("summary", {}, [one.title]), element("p", {}, [one.says]), charts]);
+      made.open = open;
+      return made;
+    }
+    var open = {};
+    place.querySelectorAll(".chartsection").forEach(function (one) { open[one.querySelector("summary").textContent] = one.open; });
+    var sections = found.sections.map(function (one) { return section(one, open[one.title] !== false); })
+      .concat(found.metrics.map(function (one) { return section(one, open[one.title] === true); }));
+    place.replaceChildren.apply(place, sections.length ? sections : [element("p", { "class": "quiet" }, ["There is nothing to draw yet."])]);
+    Object.keys(drawn).forEach(function (key) { if (keys.indexOf(key) < 0) { if (drawn[key].plot) { drawn[key].plot.destroy(); } delete drawn[key]; } });
+    layout = names(found);
+  }
+  function names(found) { return JSON.stringify([found.sections, found.metrics].map(function (part) { return part.map(function (one) { return [one.title, one.charts.map(function (chart) { return chart.key; })]; }); })); }
+  var layout = "";
+
+  function axis() { var chosen = document.querySelector("[data-axis]:checked"); return chosen ? chosen.value : "update"; }
+  function load() {
+    return fetch(place.dataset.charts + (place.dataset.charts.indexOf("?") < 0 ? "?" : "&") + "by=" + axis(), { credentials: "same-origin" })
+      .then(function (answer) { if (!answer.ok) { throw new Error(answer.status); } return answer.json(); })
+      .then(function (found) {
+        if (names(found) !== layout) { lay(found); return; }
+        found.sections.concat(found.metrics).forEach(function (section) { section.charts.forEach(show); });
+      })
+      .catch(function () { /* the archive was busy: the next change tries again */ });
+  }
+  function redraw() {
+    Object.keys(drawn).forEach(function (key) {
+      var one = drawn[key];
+      if (one.plot) { one.plot.destroy(); one.plot = null; draw(key); }
+    });
+  }
+  document.addEventListener("refreshed", load);
+  document.addEventListener("restyled", redraw);
+  document.querySelectorAll("[data-axis]").forEach(function (radio) {
+    radio.addEventListener("change", function () {
+      var address = new URL(location.href);
+      address.searchParams.set("by", axis());
+      history.replaceState(null, "", address);
+      load().then(redraw);
+    });
+  });
+  place.addEventListener("toggle", function (event) {
+    if (event.target.open) { event.target.querySelectorAll("figure").forEach(function (one) { draw(one.dataset.key); }); }
+  }, true);
+  load();
+})();
