@@ -160,11 +160,11 @@ def main() -> None:
     levels: tuple[Synchronous, ...] = ("FULL", "NORMAL")
     for value_bytes in (1024, 4096):
         for synchronous in levels:
-            for batch, count, appenders in (
-                (1, 2_000, 1),
-                (1, 2_000, options.appenders),
-                (100, 20_000, 1),
-                (1000, 20_000, 1),
+            for batch, count, appenders, target in (
+                (1, 2_000, 1, None),
+                (1, 2_000, options.appenders, 0.5),
+                (100, 20_000, 1, 0.85),
+                (1000, 20_000, 1, 0.85),
             ):
                 records = _records(int(count * options.scale), value_bytes)
                 ours = partial(log_append, records, batch, synchronous, options.partitions, appenders)
@@ -177,6 +177,7 @@ def main() -> None:
                         partial(_in_directory, bare),
                         unit="records/s",
                         rounds=options.rounds,
+                        target=target if value_bytes == 1024 else None,
                     )
                 )
         records = _records(int(20_000 * options.scale), value_bytes)

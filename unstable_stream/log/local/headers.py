@@ -53,6 +53,8 @@ class HeaderStore:
     def __init__(self, busy_timeout_s: float) -> None:
         self._busy_timeout_s = busy_timeout_s
         self._names: dict[tuple[str, ...], _Names] = {}
+        self._last: tuple[tuple[str, ...], _Names] | None = None
+        """The names met last: a neighbour nearly always has the same, and to compare is cheap."""
         self._layouts: dict[int, tuple[dict[str, bytes | None], tuple[str, ...]]] = {}
 
     def pack(self, connection: sqlite3.Connection, headers: Mapping[str, bytes]) -> tuple[int, bytes, int]:
@@ -63,13 +65,11 @@ class HeaderStore:
         if not headers:
             return NO_HEADERS, b"", 0
         key = tuple(headers)
-        names = self._names.get(key)
-        if names is None:
-            names = self._names[key] = _Names(
-                _values_of([name for name in key if name in SHARED]),
-                _values_of([name for name in key if name not in SHARED]),
-                {},
-            )
+        if self._last is not None and self._last[0] == key:
+            names = self._last[1]
+        else:
+            names = self._names_of(key)
+            self._last = (key, names)
         shared = names.shared(headers)
         known = names.layouts.get(shared)
         if known is None:
@@ -77,6 +77,16 @@ class HeaderStore:
             size = sum(len(name.encode()) + len(value or b"") for name, value in layout)
             known = names.layouts[shared] = self._register(connection, layout), size
         return known[0], _encode(names.own(headers)), known[1]
+
+    def _names_of(self, key: tuple[str, ...]) -> _Names:
+        names = self._names.get(key)
+        if names is None:
+            names = self._names[key] = _Names(
+                _values_of([name for name in key if name in SHARED]),
+                _values_of([name for name in key if name not in SHARED]),
+                {},
+            )
+        return names
 
     def unpack(self, connection: sqlite3.Connection, layout_id: int, own: bytes) -> dict[str, bytes]:
         """Return the headers as they were appended."""

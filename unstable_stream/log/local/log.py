@@ -151,7 +151,7 @@ class LocalLog:
         if not records:
             return []
         batch = AppendBatch(records, self._log.topics, self._log.write_headers)
-        return await self._log.writer.run(batch.write, prepare=batch.prepare, wakes=lambda _: True)
+        return await self._log.writer.append(batch)
 
     async def producer(self, producer_id: str) -> LocalProducer:
         """Open a transactional producer, fencing off any earlier one with the same id."""

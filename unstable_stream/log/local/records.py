@@ -2,9 +2,8 @@
 
 import itertools
 import sqlite3
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Final
+from collections.abc import Sequence
+from typing import Final, TypeAlias
 
 from unstable_stream.errors import OffsetOutOfRangeError, RecordTooLargeError
 from unstable_stream.log.local.headers import HeaderStore
@@ -26,15 +25,8 @@ _MOST_BYTES_AT_ONCE: Final = 64 * 1024 * 1024  # a poll of 500 records of 16 MB 
 _DELETED_AT_ONCE: Final = 5_000  # rows; keeps the write lock short
 
 
-@dataclass(slots=True)
-class _Columns:
-    """The new rows of one partition, column by column: SQLite takes rows from a ``zip`` at no cost."""
-
-    timestamps_ms: list[int] = field(default_factory=list)
-    keys: list[str] = field(default_factory=list)
-    layout_ids: list[int] = field(default_factory=list)
-    headers: list[bytes] = field(default_factory=list)
-    values: list[bytes] = field(default_factory=list)
+_Row: TypeAlias = tuple[int, str, int, bytes, bytes]
+"""Timestamp, key, layout, own headers and value of a record."""
 
 
 class AppendBatch:
@@ -44,7 +36,8 @@ class AppendBatch:
         self._records = tuple(records)  # the caller may go on using its list
         self._topics = topics
         self._headers = headers
-        self._columns: dict[Partition, _Columns] = {}
+        self._rows: dict[int, tuple[Partition, list[_Row]]] = {}
+        """By the partition's number."""
         self._partition_ids: list[int] = []  # of each record
 
     def prepare(self, connection: sqlite3.Connection) -> None:
@@ -52,45 +45,64 @@ class AppendBatch:
 
         Raises :class:`UnknownTopicError`, :class:`RecordTooLargeError`.
         """
-        pack = self._headers.pack
+        # Records are many and small: what a loop's turn looks up here is most of an append's own cost.
+        pack, placed = self._headers.pack, self._partition_ids.append
         topic: Topic | None = None
-        known: dict[int, _Columns] = {}
+        topic_name, limit = "", 0
+        places: dict[str, tuple[int, list[_Row]]] = {}
         for record in self._records:
-            if topic is None or topic.name != record.topic:
+            if topic is None or topic_name != record.topic:
                 topic = self._topics.find(connection, record.topic)
-            partitions = topic.partitions
+                topic_name, limit = topic.name, topic.max_message_bytes
+                places = {}
             key, value = record.key, record.value
-            if record.partition is None:
-                partition = partitions[partition_for_key(key, len(partitions))]
-            else:
-                partition = partition_of(topic, record.partition)
+            place = places.get(key) if record.partition is None else None
+            if place is None:
+                partitions = topic.partitions
+                if record.partition is None:
+                    partition = partitions[partition_for_key(key, len(partitions))]
+                else:
+                    partition = partition_of(topic, record.partition)
+                number = partition.partition_id
+                place = (number, self._rows.setdefault(number, (partition, []))[1])
+                if record.partition is None:
+                    places[key] = place
             layout_id, own, shared_bytes = pack(connection, record.headers)
             # An upper bound (UTF-8 has at most 4 bytes a character) spares most records the exact sum.
-            if len(value) + 4 * len(key) + shared_bytes + len(own) > topic.max_message_bytes:
+            if len(value) + 4 * len(key) + shared_bytes + len(own) > limit:
                 _check_size(record, topic)
-            partition_id = partition.partition_id
-            columns = known.get(partition_id)
-            if columns is None:
-                columns = known[partition_id] = self._columns[partition] = _Columns()
-            columns.timestamps_ms.append(record.timestamp_ms)
-            columns.keys.append(key)
-            columns.layout_ids.append(layout_id)
-            columns.headers.append(own)
-            columns.values.append(value)
-            self._partition_ids.append(partition_id)
+            place[1].append((record.timestamp_ms, key, layout_id, own, value))
+            placed(place[0])
         self._records = ()
 
     def write(self, connection: sqlite3.Connection) -> list[tuple[TopicPartition, int]]:
         """Insert the rows at the end of their partitions; return partition and offset of each record."""
-        places = {
-            partition.partition_id: zip(
-                itertools.repeat(partition.at),
-                itertools.count(_insert(connection, partition.partition_id, columns)),
-                strict=False,  # neither ends
-            )
-            for partition, columns in self._columns.items()
-        }
-        return [next(places[partition_id]) for partition_id in self._partition_ids]
+        (places,) = self.write_together(connection, [self])
+        return places
+
+    @staticmethod
+    def write_together(
+        connection: sqlite3.Connection, batches: "Sequence[AppendBatch]"
+    ) -> list[list[tuple[TopicPartition, int]]]:
+        """Insert the rows of several batches, in their order; return what :meth:`write` returns of each."""
+        rows: dict[int, list[_Row]] = {}
+        for batch in batches:
+            for number, (_, own) in batch._rows.items():
+                if number in rows:
+                    rows[number] += own
+                else:
+                    rows[number] = own if len(batches) == 1 else own.copy()
+        ends = {number: _insert(connection, number, own) for number, own in rows.items()}
+        places = []
+        for batch in batches:
+            counts = {}
+            for number, (partition, own) in batch._rows.items():
+                counts[number] = zip(
+                    itertools.repeat(partition.at), itertools.count(ends[number]), strict=False
+                )
+                ends[number] += len(own)
+            places.append([next(counts[number]) for number in batch._partition_ids])
+        return places
 
 
 def _check_size(record: Record, topic: Topic) -> None:
@@ -104,33 +116,31 @@ def _check_size(record: Record, topic: Topic) -> None:
         )
 
 
-def _insert(connection: sqlite3.Connection, partition_id: int, columns: _Columns) -> int:
+def _insert(connection: sqlite3.Connection, partition_id: int, rows: Sequence[_Row]) -> int:
     """Append rows to a partition and return the offset of the first."""
+    table = f"records_{partition_id}"
     last = connection.execute(
-        f'SELECT "offset", timestamp_ms + lag_ms FROM records_{partition_id} ORDER BY "offset" DESC LIMIT 1'
+        f'SELECT "offset", timestamp_ms + lag_ms FROM {table} ORDER BY "offset" DESC LIMIT 1'
     ).fetchone()
-    times_ms = columns.timestamps_ms
+    times_ms = [row[0] for row in rows]
+    if last is not None and times_ms[0] >= last[1] and times_ms == sorted(times_ms):
+        # The usual case: in order of time. SQLite gives each row the offset after the last.
+        connection.executemany(
+            f"INSERT INTO {table} (timestamp_ms, lag_ms, key, layout_id, headers, value) "
+            "VALUES (?, 0, ?, ?, ?, ?)",
+            rows,
+        )
+        return int(last[0]) + 1
     if last is None:
         first, latest_ms = begin_offset(connection, partition_id), times_ms[0]
     else:
         first, latest_ms = last[0] + 1, last[1]
-    lags_ms: Iterable[int] = itertools.repeat(0)
-    if times_ms[0] < latest_ms or times_ms != sorted(times_ms):
-        latest = itertools.accumulate(times_ms, max, initial=latest_ms)
-        lags_ms = [
-            reached - own for reached, own in zip(itertools.islice(latest, 1, None), times_ms, strict=True)
-        ]
+    latest = itertools.accumulate(times_ms, max, initial=latest_ms)
     connection.executemany(
-        f"INSERT INTO records_{partition_id} VALUES (?, ?, ?, ?, ?, ?, ?)",
-        # Not strict: the offsets and the zeros have no end.
-        zip(
-            itertools.count(first),
-            times_ms,
-            lags_ms,
-            columns.keys,
-            columns.layout_ids,
-            columns.headers,
-            columns.values,
+        f"INSERT INTO {table} VALUES (?1, ?3, ?2 - ?3, ?4, ?5, ?6, ?7)",
+        (
+            (first + place, reached, *row)
+            for place, (reached, row) in enumerate(zip(itertools.islice(latest, 1, None), rows, strict=True))
         ),
     )
     return first
