@@ -117,6 +117,8 @@ def _make_version_2(path: Path) -> None:
             connection.execute(f'ALTER TABLE "{table}" DROP COLUMN record_number')
         connection.execute("ALTER TABLE positions DROP COLUMN newest")
         connection.execute("DROP TABLE divergences")
+        connection.execute("DROP VIEW missing_of_runs")
+        connection.execute("DROP TABLE missing_records")
         for column in ("next_record", "traced_from"):
             connection.execute(f"ALTER TABLE schema_version DROP COLUMN {column}")
         connection.execute("UPDATE schema_version SET version = 2, views_digest = 'old'")

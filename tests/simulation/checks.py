@@ -96,7 +96,7 @@ async def _check_archive(world: World, log: EventLog, data: DataDir) -> None:
         )
 
 
-_OF_ONE_ARCHIVE = {"schema_version", "positions", "divergences"}
+_OF_ONE_ARCHIVE = {"schema_version", "positions", "divergences", "missing_records"}
 """Tables about the archive itself, not about its records."""
 
 

@@ -1,6 +1,7 @@
 """Keep every topic in one DuckDB file, raw and as typed tables, which can be read while a run writes it."""
 
 from unstable_stream.archive.batch import ArchivedRecord
+from unstable_stream.archive.missing import Missing, missing_in_archive
 from unstable_stream.archive.read import QueryResult, StreamedResult, held, query, query_arrow, stream
 from unstable_stream.archive.records import ArchivedRow, RecordReader
 from unstable_stream.archive.store import SCHEMA_VERSION, copy_archive, open_archive
@@ -11,6 +12,7 @@ __all__ = [
     "ArchiveWriter",
     "ArchivedRecord",
     "ArchivedRow",
+    "Missing",
     "Prepared",
     "QueryResult",
     "RecordReader",
@@ -18,6 +20,7 @@ __all__ = [
     "Written",
     "copy_archive",
     "held",
+    "missing_in_archive",
     "open_archive",
     "query",
     "query_arrow",

@@ -16,6 +16,7 @@ import duckdb
 import msgspec
 
 from unstable_stream.archive.batch import EVENTS
+from unstable_stream.archive.missing import Missing
 from unstable_stream.archive.store import open_archive
 from unstable_stream.archive.tables import TABLES
 from unstable_stream.archive.view_files import load_views
@@ -63,6 +64,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     log_ids: list[str]
     """The logs that the run's records were read from."""
     tables: dict[str, ExportedTable]
+    missing: list[str] = []
+    """Ranges that the archive lacks and that may be of the run: ``topic[partition]@first to last``."""
 
 
 def default_tables() -> list[str]:
@@ -170,9 +173,16 @@ def _write(
         schema_version=version,
         log_ids=[row[0] for row in connection.execute(logs).fetchall()] if version > 1 else [],
         tables=exported,
+        missing=[str(Missing(*row)) for row in connection.execute(_MISSING_OF_RUN).fetchall()],
     )
     (directory / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(manifest)) + b"\n")
     return manifest
+
+
+_MISSING_OF_RUN: Final = """
+SELECT topic, "partition", first_offset, next_offset FROM missing_of_runs
+WHERE run_id = getvariable('run') ORDER BY ALL
+"""
 
 
 def find_exported_run(connection: duckdb.DuckDBPyConnection, run: str) -> tuple[str, str | None]:

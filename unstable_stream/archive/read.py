@@ -44,6 +44,9 @@ class StreamedResult(NamedTuple):
     types: Sequence[str]
     rows: Iterator[tuple[Any, ...]]
     """Raises :class:`ArchiveError` if the query fails on the way."""
+    missing: Sequence[str] = ()
+    """The topics of which the log deleted records before they were archived, each with the number of offsets.
+    """
 
 
 def query(
@@ -161,6 +164,7 @@ def stream(
     )
     with opened as connection:
         connection.execute(JSON_ERRORS)
+        lacking = _missing(connection)
         if not files:
             connection.execute(_ARCHIVE_ALONE)
         with _explained(sql):
@@ -169,7 +173,17 @@ def stream(
             description = cursor.description or []
         columns = [column[0] for column in description]
         types = [str(column[1]) for column in description]
-        yield StreamedResult(columns, types, _rows(cursor, sql) if description else iter(()))
+        yield StreamedResult(columns, types, _rows(cursor, sql) if description else iter(()), lacking)
+
+
+def _missing(connection: duckdb.DuckDBPyConnection) -> list[str]:
+    try:
+        found = connection.execute(
+            "SELECT topic, sum(next_offset - first_offset)::BIGINT FROM missing_records GROUP BY 1 ORDER BY 1"
+        ).fetchall()
+    except duckdb.CatalogException:
+        return []  # opened for writing, and last written by an older version of the package
+    return [f"{topic} ({offsets:,})" for topic, offsets in found]
 
 
 def _rows(cursor: duckdb.DuckDBPyConnection, sql: str) -> Iterator[tuple[Any, ...]]:

@@ -103,6 +103,20 @@ class RecordReader:
         )
         return {(topic, partition): end for topic, partition, end in rows}
 
+    def missing(self) -> dict[tuple[str, int], list[tuple[int, int]]]:
+        """(topic, partition) to the offsets that the log deleted before they were archived, in order.
+
+        Each range is the first missing offset and the one after the last.
+        """
+        found: dict[tuple[str, int], list[tuple[int, int]]] = {}
+        for topic, partition, first, end in self._query(
+            f"""SELECT topic, "partition", first_offset, next_offset FROM missing_records
+                WHERE {self._of_log}true ORDER BY ALL""",
+            {},
+        ):
+            found.setdefault((topic, partition), []).append((first, end))
+        return found
+
     def first_at(self, topic: str, partition: int, timestamp_ms: int) -> int | None:
         """Return the first offset with a time at or after this one; ``None`` if no archived record has."""
         rows = self._query(

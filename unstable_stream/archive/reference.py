@@ -43,6 +43,9 @@ still holds: the archiver fills a new one.
 Two macros help with rates: `wilson_low(k, n)` and `wilson_high(k, n)` bound the 95 % Wilson interval of k
 successes in n trials.
 
+What the log deleted before it was archived is noted in `missing_records`, so that nobody takes half a history
+for a whole one: `sql`, `report`, `export` and `verify` say which offsets are missing.
+
 A run can be taken along as Parquet files, one per table: `unstable-stream export RUN -o DIR`.
 [`examples/analysis.py`](../examples/analysis.py) is a notebook in plain Python that goes through a run's
 curve, ladder and health.
@@ -68,6 +71,14 @@ _DIVERGENCES: Final = {
     "next_offset": "The position that the archive had: the offset after its last record.",
     "records": "The number of records that were taken out.",
     "saved_to": "The Parquet file with their rows of `events`, beside the archive.",
+}
+_MISSING: Final = {
+    "log_id": "The log.",
+    "topic": "Topic.",
+    "partition": "Partition of the topic.",
+    "first_offset": "The first missing offset.",
+    "next_offset": "The offset after the last missing one.",
+    "since_ms": "Time of the newest record that was archived before, Unix milliseconds; `NULL`: none.",
 }
 _VERSION: Final = {
     "version": f"Of the tables; {SCHEMA_VERSION} now.",
@@ -110,6 +121,13 @@ def relations() -> tuple[Relation, ...]:
             "What was archived and is not in the log any more, because the log lost it: one row per time and "
             "partition.",
             _DIVERGENCES,
+        ),
+        Relation(
+            "missing_records",
+            "table",
+            "Offsets that the log deleted before they were archived: their records are not here. The view "
+            "`missing_of_runs` tells which runs they may be of.",
+            _MISSING,
         ),
         Relation("schema_version", "table", "What wrote this file, one row.", _VERSION),
     ]

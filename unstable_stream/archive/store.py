@@ -57,12 +57,17 @@ _DIVERGENCES: Final = (
     'CREATE TABLE divergences (log_id VARCHAR, topic VARCHAR, "partition" INTEGER, first_offset BIGINT, '
     "next_offset BIGINT, records BIGINT, saved_to VARCHAR)"
 )
+MISSING: Final = (
+    'CREATE TABLE IF NOT EXISTS missing_records (log_id VARCHAR, topic VARCHAR, "partition" INTEGER, '
+    "first_offset BIGINT, next_offset BIGINT, since_ms BIGINT)"
+)
 
 
 @functools.cache
 def definitions_digest() -> str:
     """Return a digest of all tables, macros and views: an archive made by other definitions has another."""
     statements = [
+        MISSING,
         *(table.create_sql() for table in TABLES),
         macros(),
         *(view.query for view in load_views()),
@@ -91,11 +96,19 @@ def open_archive(
         _, digest = _check_version(connection, path)
         if read_only and digest != definitions_digest():
             # Nobody has written to it since another version of the package made its views.
+            if not _has_missing(connection):
+                connection.execute(MISSING.replace("CREATE TABLE", "CREATE TEMP TABLE", 1))
             _create_views(connection, "TEMP")
     except ArchiveError:
         connection.close()
         raise
     return connection
+
+
+def _has_missing(connection: Connection) -> bool:
+    return bool(
+        connection.execute("SELECT 1 FROM duckdb_tables() WHERE table_name = 'missing_records'").fetchall()
+    )
 
 
 def copy_archive(path: Path, target: Path, *, timeout_s: float = 60.0) -> None:
@@ -225,6 +238,7 @@ def _ensure_schema(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
         _upgrade_to_3(connection)
     if digest != definitions_digest():
         connection.execute("BEGIN")
+        connection.execute(MISSING)
         for table in TABLES:
             connection.execute(table.create_sql())  # an older package has fewer tables
             for statement in table.widen_sql():

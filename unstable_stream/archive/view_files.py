@@ -28,6 +28,7 @@ _VIEW_ORDER: Final = (
     "ledger",
     "dead_letter_counts",
     "run_lineage",
+    "missing_of_runs",
 )
 
 

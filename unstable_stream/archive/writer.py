@@ -186,6 +186,51 @@ class ArchiveWriter:
         self._begin_at(state)
         return removed
 
+    def note_missing(self, ranges: Mapping[tuple[str, int], tuple[int, int]]) -> None:
+        """Note offsets that the log deleted before they were archived; the archive goes on behind them.
+
+        Everything that was prepared must have been stored.
+
+        Args:
+            ranges: by topic and partition, the first missing offset and the one after the last.
+
+        Raises:
+            ArchiveBusyError: others held the file past the deadline.
+            ArchiveError: DuckDB failed; nothing was changed.
+        """
+        rows: list[tuple[object, ...]]
+        rows = [(self.log_id, *where, *offsets, self.log_id, *where) for where, offsets in ranges.items()]
+        self._advance({where: end for where, (_, end) in ranges.items()}, rows)
+
+    def pass_over(self, positions: Mapping[tuple[str, int], int]) -> None:
+        """Move positions past offsets without records, such as Kafka's transaction markers.
+
+        A log that deletes them later then deletes nothing that is missing here. See :meth:`note_missing`.
+        """
+        self._advance(positions, ())
+
+    def _advance(self, ends: Mapping[tuple[str, int], int], missing: Sequence[tuple[object, ...]]) -> None:
+        with self._lock:
+            later: dict[_Where, int] = {}
+            for (topic, partition), end in ends.items():
+                where = (self.log_id, topic, partition)
+                if end > self._positions.get(where, 0):
+                    later[where] = end
+            newest = {where: self._newest.get(where, {}) for where in later}
+        if not later:
+            return
+        with self._archive.held() as connection:
+            try:
+                connection.execute("BEGIN")
+                if missing:
+                    connection.executemany(_NOTE_MISSING, missing)
+                _put_positions(connection, later, newest)
+                connection.execute("COMMIT")
+            except duckdb.Error as error:
+                raise ArchiveError(f"could not write to the archive {self.path}: {error}") from error
+        with self._lock:
+            self._positions = {**self._positions, **later}
+
     def write(self, records: Sequence[ArchivedRecord]) -> Written:
         """Archive a batch in one transaction: :meth:`store` of :meth:`prepare`."""
         return self.store(self.prepare(records))
@@ -322,19 +367,29 @@ class ArchiveWriter:
                 connection.register("batch", table)
                 connection.execute(f'INSERT INTO "{name}" BY NAME SELECT * FROM batch')
                 connection.unregister("batch")
-            connection.executemany(
-                "INSERT OR REPLACE INTO positions VALUES (?, ?, ?, ?, ?)",
-                [
-                    (*where, prepared.positions[where], encode_newest(newest))
-                    for where, newest in prepared.newest.items()
-                ],
-            )
+            _put_positions(connection, prepared.positions, prepared.newest)
             connection.execute("UPDATE schema_version SET next_record = next_record + ?", [len(prepared.new)])
             connection.execute("COMMIT")
         except duckdb.Error as error:
             raise ArchiveError(f"could not write to the archive {self.path}: {error}") from error
 
 
+def _put_positions(
+    connection: duckdb.DuckDBPyConnection, positions: _Positions, newest: Mapping[_Where, Newest]
+) -> None:
+    """Store the positions of the partitions that ``newest`` names."""
+    connection.executemany(
+        "INSERT OR REPLACE INTO positions VALUES (?, ?, ?, ?, ?)",
+        [(*where, positions[where], encode_newest(digests)) for where, digests in newest.items()],
+    )
+
+
+_NOTE_MISSING = """
+INSERT INTO missing_records
+SELECT ?, ?, ?, ?, ?, (
+    SELECT max(timestamp_ms) FROM events WHERE log_id = ? AND topic = ? AND "partition" = ?
+)
+"""
 _COUNT_HELD = """
 SELECT count(*) FROM sample AS s JOIN events AS e USING (topic, "partition", "offset")
 WHERE e.log_id = '' AND coalesce(encode(e.value), e.value_bytes) = s.body

@@ -62,3 +62,6 @@ def _export(
     rows, size = sum(file.rows for file in files), sum(file.bytes for file in files) / 1e6
     told = f"run {manifest.run_id}: {rows:,} rows of {len(files)} tables, {size:,.1f} MB, in {out}"
     console.print(told, soft_wrap=True, markup=False)
+    if manifest.missing:
+        lacking = f"note: deleted from the log before they were archived: {', '.join(manifest.missing)}"
+        console.print(lacking, soft_wrap=True, markup=False)

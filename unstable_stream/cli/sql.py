@@ -48,6 +48,12 @@ def _sql(
         form = pick_format(as_csv, as_json, as_table)
         with stream(Place.at(data).archive, _statement(statement, file), write=write, files=files) as result:
             print_them = take_rows(result.columns, result.rows, form)
+        if result.missing:
+            print(
+                "note: the log deleted records before they were archived, by topic and offsets: "
+                f"{', '.join(result.missing)}. See missing_records, and missing_of_runs",
+                file=sys.stderr,
+            )
         print_them()
 
 

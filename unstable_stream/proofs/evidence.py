@@ -1,7 +1,7 @@
 """The evidence for a proof: what a log holds of one run at one moment, and the files that it names."""
 
 import hashlib
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -28,6 +28,7 @@ from unstable_stream.reward_transformations import RewardProcessor
 from unstable_stream.runs.history import RunStatus, read_history
 from unstable_stream.runs.starts import recorded_starts, within
 from unstable_stream.streams.fold_sink import group_of
+from unstable_stream.streams.missing import missing_records
 
 __all__ = ["Evidence", "Progress", "Weights", "weights_of"]
 
@@ -57,6 +58,8 @@ class Evidence:
     """By topic."""
     trimmed: Mapping[str, bool]
     """By topic, true if retention has deleted records that may be of the run."""
+    missing: Sequence[str]
+    """Tells in words which of these records are gone; steps and ratings follow from the others."""
     starts: Positions
     """The offsets at which the run began: none of its records lies below."""
     compacted: bool
@@ -88,6 +91,7 @@ class Evidence:
             run=run,
             ends=ends,
             trimmed=trimmed,
+            missing=await missing_records(log, began, ends),
             starts=await within(log, began),
             compacted=log.compacts and settings[Rating.TOPIC].cleanup_policy == "compact",
             processed=processed,

@@ -199,7 +199,7 @@ class VerifyReport(Report):
     """The result of the ledger, without checkpoint files: the existing ones are compared."""
     checks: Sequence[Check]
     notes: Sequence[str] = ()
-    """Facts that may explain differences: the code here is not the recorded code."""
+    """Facts that may explain differences: records are missing, the code here is not the recorded code."""
 
     @classmethod
     def of(cls, audit: AuditReport, checks: Sequence[Check], notes: Sequence[str] = ()) -> "VerifyReport":

@@ -59,7 +59,8 @@ async def verify_run(
     checks = await recompute_steps_and_ratings(evidence, steps, ratings, games=games, jobs=jobs)
     checks += await recompute_batches(evidence, steps, audit.steps.pending)
     checks.append(await asyncio.to_thread(_check_files, checkpoints))
-    return VerifyReport.of(audit, checks, changed_code(evidence.run.extensions, evidence.run.config()))
+    notes = [*evidence.missing, *changed_code(evidence.run.extensions, evidence.run.config())]
+    return VerifyReport.of(audit, checks, notes)
 
 
 def _check_files(checkpoints: Iterable[tuple[str, Checkpoint]]) -> Check:

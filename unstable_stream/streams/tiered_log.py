@@ -3,7 +3,8 @@
 A record has two homes: the log for as long as its topic keeps it, the archive for ever. Whoever reads history
 (``verify``, ``replay``, ``why``, ``fork``) gets this log: each partition is read from the archive up to the
 first offset that the log retains, then from the log. The archive must have all in between; where it has not,
-the partition begins where the log does.
+the partition begins where the log does. Where the archive lacks records in between (``missing_records``), the
+partition begins behind them: half a history is never taken for a whole one. :mod:`.missing` tells.
 
 Only consumers without a group read from the archive. All else is the log's own.
 """
@@ -46,7 +47,10 @@ async def with_archive(log: EventLog, archive: Path) -> AsyncIterator[EventLog]:
         return
     reader = await asyncio.to_thread(RecordReader, archive, await log.log_id())
     try:
-        yield TieredLog(log, reader, await asyncio.to_thread(reader.partitions))
+        held, missing = await asyncio.to_thread(reader.partitions), await asyncio.to_thread(reader.missing)
+        whole_from = {at: max(end for _, end in ranges) for at, ranges in missing.items()}
+        whole = {at: (max(first, whole_from.get(at, 0)), end) for at, (first, end) in held.items()}
+        yield TieredLog(log, reader, whole, missing)
     finally:
         await asyncio.to_thread(reader.release)
 
@@ -62,12 +66,34 @@ class TieredLog:
     """A log with the archive before its beginning."""
 
     def __init__(
-        self, log: EventLog, reader: RecordReader, archived: Mapping[tuple[str, int], tuple[int, int]]
+        self,
+        log: EventLog,
+        reader: RecordReader,
+        archived: Mapping[tuple[str, int], tuple[int, int]],
+        missing: Mapping[tuple[str, int], Sequence[tuple[int, int]]],
     ) -> None:
-        """Use :func:`with_archive`. ``archived``: the first archived offset and the next, by partition."""
+        """Use :func:`with_archive`.
+
+        Args:
+            log: the log.
+            reader: reads its archive.
+            archived: by partition, the offset from which on nothing is missing in the archive, and the next.
+            missing: by partition, the ranges that are.
+        """
         self._event_log = log
         self._reader = reader
         self._archived = archived
+        self._missing = missing
+
+    def missing_before(self, at: TopicPartition, begin: int) -> list[tuple[int, int]]:
+        """Return the ranges below ``begin``, the partition's first offset, that nothing has."""
+        noted = [(first, end) for first, end in self._missing.get(at, ()) if first < begin]
+        first_archived, archived_up_to = self._archived.get(at, (0, 0))
+        if archived_up_to < begin:
+            # The archiver has not come so far, so it has not noted what it will not find.
+            return [*noted, (max([archived_up_to, *(end for _, end in noted)]), begin)]
+        # An older version of the package noted nothing.
+        return noted or ([(0, first_archived)] if first_archived else [])
 
     async def log_id(self) -> str:
         return await self._event_log.log_id()
@@ -142,7 +168,7 @@ class TieredLog:
             if self.first_before(at, begin) < begin:
                 first = await asyncio.to_thread(self._reader.first_at, *at, timestamp_ms)
                 if first is not None and first < begin:
-                    found[at] = first
+                    found[at] = max(first, self.first_before(at, begin))
         return found
 
     async def groups(self) -> Sequence[str]:

@@ -18,6 +18,7 @@ Where the log has lost records that were archived, they are taken out of the arc
 """
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,6 +51,8 @@ _PATIENCE_S: Final = 120.0
 move, and an open transaction holds records back until brokers abort it.
 """
 _READERS_TURN_S: Final = 0.03
+_PASS_OVER_S: Final = 60.0
+"""Seconds between two times that the archive's own positions move past offsets without records."""
 
 _log = get_logger(__name__)
 
@@ -132,6 +135,7 @@ class ArchiveSink:
         self._storing: asyncio.Task[Written] | None = None
         self._storing_up_to: Positions = {}
         self._committed: dict[TopicPartition, int] = {}
+        self._pass_over_at = 0.0
 
     def positions(self) -> Positions:
         """Return the next offset to archive, for every open partition."""
@@ -181,6 +185,15 @@ class ArchiveSink:
         """Wait until all is stored, then commit positions past offsets without records."""
         await self._stored()
         await self._commit(read_up_to)
+        archived = self.writer.positions
+        passed = {
+            (at.topic, at.partition): offset
+            for at, offset in read_up_to.items()
+            if archived.get(at, offset) < offset
+        }
+        if passed and (self.stop.is_set() or time.monotonic() >= self._pass_over_at):
+            await when_free(lambda: self.writer.pass_over(passed), self.stop)
+            self._pass_over_at = time.monotonic() + _PASS_OVER_S
 
     def deleted(self, error: OffsetOutOfRangeError) -> None:
         """Go on with the records that are left."""

@@ -67,16 +67,22 @@ async def starts_of(
         )
     archived = writer.positions
     starts: dict[TopicPartition, int] = {}
-    for topic in {where.topic for where in partitions}:
+    for topic in {at.topic for at in partitions}:
         beginnings = await log.beginning_offsets(topic)
-        for where in beginnings.keys() & set(partitions):
-            starts[where] = max(beginnings[where], archived.get(where, 0))
-            if 0 < archived.get(where, 0) < beginnings[where]:
-                _log.error(
-                    "records were deleted before they could be archived",
-                    partition=str(where),
-                    offsets=f"{archived[where]} to {beginnings[where]}",
-                )
+        for at in beginnings.keys() & set(partitions):
+            starts[at] = max(beginnings[at], archived.get(at, 0))
+    before = {at: archived.get(at, 0) for at in starts}
+    missing = {(*at,): (before[at], begin) for at, begin in starts.items() if before[at] < begin}
+    if missing:
+        await when_free(functools.partial(writer.note_missing, missing), stop)
+    for where, (first, begin) in sorted(missing.items()):
+        # Before the archive was made, deleting was nothing to worry about.
+        tell = _log.error if first else _log.warning
+        tell(
+            "records were deleted before they could be archived: noted in missing_records",
+            partition=str(TopicPartition(*where)),
+            offsets=f"{first} to {begin - 1}",
+        )
     return starts
 
 

@@ -80,6 +80,10 @@ _QUERIES: Mapping[str, str] = {
         SELECT model_uid, any_value(kind) AS kind, max(policy_version) AS version
         FROM seats WHERE run_id = $run GROUP BY model_uid ORDER BY version NULLS LAST, model_uid
     """,
+    "missing": """
+        SELECT topic, "partition", first_offset, next_offset - 1 AS last_offset FROM missing_of_runs
+        WHERE run_id = $run ORDER BY ALL LIMIT 20
+    """,
     "dead_letters": """
         SELECT consumer, topic, "partition", "offset", reason, occurred_at
         FROM dead_letters WHERE run_id IN ($run, '')
@@ -165,6 +169,8 @@ class RunFacts:
     models: Sequence[Row]
     throughput: Sequence[Row]
     dead_letters: Sequence[Row]
+    missing: Sequence[Row]
+    """Ranges of offsets that may be of the run and that the archive lacks."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,158 @@
+"""What the log deleted before it was archived is noted, and whoever reads history is told."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from structlog.testing import capture_logs
+from typer.testing import CliRunner
+
+import unstable_stream as us
+from tests.archive.history import made_up_run
+from tests.proofs.recorded_run import record_run
+from unstable_stream.api.place import Place
+from unstable_stream.api.serving import archive
+from unstable_stream.archive import Missing, missing_in_archive, query
+from unstable_stream.archive.export import export_run
+from unstable_stream.cli import app
+from unstable_stream.events import GameOutcome, Trajectory
+from unstable_stream.log.local.log import LocalLog
+from unstable_stream.log.port import EventLog, Record, TopicPartition
+from unstable_stream.log.records import record_from_event
+from unstable_stream.log.simulated import SimulatedLog, SimulatedStore
+from unstable_stream.log.topics import load_topics
+from unstable_stream.runs.config import parse_config
+from unstable_stream.runs.data_dir import DataDir
+from unstable_stream.runs.recording import finish_run, start_run
+from unstable_stream.streams.tiered_log import with_archive
+from unstable_stream.views.report.reading import read_run
+from unstable_stream.workers.archiver import run_archiver
+
+AT = TopicPartition("game-outcomes", 0)
+EACH = 40
+_SETTINGS = {"model": "tiny-player", "train_envs": [{"env_id": "Env-0"}]}
+
+
+@pytest.fixture
+async def log(tmp_path: Path) -> AsyncIterator[LocalLog]:
+    async with LocalLog.open(DataDir(tmp_path).log, synchronous="NORMAL") as log:
+        await log.create_topics(list(load_topics().values()))
+        yield log
+
+
+def _outcomes(run_id: str, at_ms: int = 0) -> list[Record]:
+    found = [event for event in made_up_run(run_id) if isinstance(event, GameOutcome)]
+    late = [msgspec.structs.replace(event, occurred_at_ms=at_ms or event.occurred_at_ms) for event in found]
+    return [record_from_event(event) for event in (late * 2)[:EACH]]
+
+
+async def _archive_all(log: EventLog, path: Path) -> None:
+    stop = asyncio.Event()
+    stop.set()
+    await run_archiver(log, path, stop=stop, flush_interval_s=0.02)
+
+
+async def test_the_range_is_noted_with_the_runs_that_it_may_be_of(log: LocalLog, tmp_path: Path) -> None:
+    path = tmp_path / "a.duckdb"
+    for number in range(4):
+        await start_run(log, parse_config(_SETTINGS), f"run-{number}")
+        # Written long after run-0 has ended.
+        await log.append(_outcomes(f"run-{number}", at_ms=2**45 if number else 0))
+        if number == 0:
+            await finish_run(log, "run-0", "completed", "")
+        if number == 1:
+            await _archive_all(log, path)
+    assert missing_in_archive(path) == []
+    await log.delete_before({AT: 2 * EACH + 10})
+    for _ in range(2):
+        await _archive_all(log, path)
+        missing = Missing("game-outcomes", 0, 2 * EACH, 2 * EACH + 10)
+        assert missing_in_archive(path) == [missing]
+        # run-0 had ended before, run-3 began behind it.
+        of_runs = [missing_in_archive(path, f"run-{number}") for number in range(4)]
+        assert of_runs == [[], [missing], [missing], []]
+        assert query(path, "SELECT count(*) FROM events WHERE topic = 'game-outcomes'").rows == [
+            (4 * EACH - 10,)
+        ]
+    async with with_archive(log, path) as history:
+        assert (await history.beginning_offsets(AT.topic))[AT] == 2 * EACH + 10
+        late = await history.consumer([AT.topic])
+        assert (await late.poll())[0].offset == 2 * EACH + 10
+        await late.close()
+
+    # An archive that is made only now lacks all that is gone.
+    other = tmp_path / "b.duckdb"
+    with capture_logs() as told:
+        await _archive_all(log, other)
+    assert [line["offsets"] for line in told if line.get("partition") == str(AT)] == ["0 to 89"]
+    assert missing_in_archive(other) == [Missing("game-outcomes", 0, 0, 2 * EACH + 10)]
+    assert missing_in_archive(other, "run-2") == [missing]
+    assert missing_in_archive(other, "run-3") == []
+
+
+async def test_what_is_deleted_while_the_archiver_runs_is_noted(tmp_path: Path) -> None:
+    path, store = tmp_path / "a.duckdb", SimulatedStore()
+    log = SimulatedLog(store)
+    await log.create_topics(list(load_topics().values()))
+    await log.append(_outcomes("run-0"))
+    stop = asyncio.Event()
+    service = asyncio.create_task(run_archiver(log, path, stop=stop, flush_interval_s=0.02))
+
+    async def archived() -> int:
+        positions = [(await log.committed_positions(group)).get(AT, 0) for group in await log.groups()]
+        return max(positions, default=0)
+
+    async with asyncio.timeout(60):
+        while await archived() < EACH:
+            await asyncio.sleep(0.02)
+        store.append(store.place(_outcomes("run-1")))  # without a moment between the two
+        store.delete_before({AT: EACH + 5})
+        while await archived() < 2 * EACH:
+            await asyncio.sleep(0.02)
+    stop.set()
+    await service
+    assert missing_in_archive(path) == [Missing("game-outcomes", 0, EACH, EACH + 5)]
+    await log.close()
+
+
+async def test_markers_of_transactions_are_no_missing_records(tmp_path: Path) -> None:
+    path, store = tmp_path / "a.duckdb", SimulatedStore(transaction_markers=True)
+    log = SimulatedLog(store)
+    await log.create_topics(list(load_topics().values()))
+    producer = await log.producer("one")
+    async with producer.transaction() as transaction:
+        await transaction.append(_outcomes("run-0"))
+    assert (await log.end_offsets(AT.topic))[AT] > EACH
+    await _archive_all(log, path)
+    store.delete_before(await log.end_offsets(AT.topic))  # as a broker deletes a whole segment
+    await _archive_all(log, path)
+    assert missing_in_archive(path) == []
+    await log.close()
+
+
+def test_verify_report_export_and_sql_say_what_is_missing(tmp_path: Path) -> None:
+    async def record() -> dict[TopicPartition, int]:
+        async with LocalLog.open(DataDir(tmp_path).log, synchronous="NORMAL") as log:
+            await record_run(log, "run-a")
+            ends = await log.end_offsets(Trajectory.TOPIC)
+            gone = {at: end // 2 for at, end in ends.items() if end > 1}
+            await log.delete_before(gone)
+            return gone
+
+    gone = asyncio.run(record())
+    place = Place.at(tmp_path)
+    archive(place)
+    lines = [f"{at}: offsets 0 to {end - 1}" for at, end in sorted(gone.items())]
+    notes = us.open_run("run-a", data=tmp_path).verify(games=False).notes
+    assert [note.partition(" are neither")[0] for note in notes] == lines != []
+    assert [
+        f"{row['topic']}[{row['partition']}]: offsets {row['first_offset']} to {row['last_offset']}"
+        for row in read_run(place.archive, "run-a", "a").missing
+    ] == lines
+    manifest = export_run(place.archive, "run-a", tmp_path / "exported", tables=["runs"])
+    assert manifest.missing == [line.replace(": offsets ", "@") for line in lines]
+    asked = CliRunner().invoke(app, ["sql", "SELECT 1 AS one", "--data", str(tmp_path)])
+    assert asked.stdout == "one\n1\n"
+    assert f"trajectories ({sum(gone.values())})" in asked.stderr
