@@ -342,14 +342,6 @@ async def test_state_that_cannot_be_restored_is_an_error(log: LocalLog) -> None:
         await _drain(log, RATINGS)
 
 
-async def test_a_new_processor_begins_at_what_is_retained(log: LocalLog) -> None:
-    await log.append(games(0, 8))
-    await log.delete_before({TopicPartition("game-outcomes", 0): 3})
-    spec, given = _noting(RATINGS)
-    await _drain(log, spec)
-    assert len(given) == 5
-
-
 class _Silent:
     """Nothing follows."""
 

@@ -156,6 +156,7 @@ def processors(
                     stop,
                     runtime=chosen,
                     location=place.log,
+                    archive=place.archive,
                     drain=False,
                     on_ready=lambda: on_ready(whose),
                 )

@@ -27,7 +27,8 @@ async def serve_stream(
     if service == "processors":
         from unstable_stream.streams.processors import run_processors
 
-        await run_processors(log, run_id, stop, runtime=config.processors.runtime, location=config.log)
+        runtime = config.processors.runtime
+        await run_processors(log, run_id, stop, runtime=runtime, location=config.log, archive=data.archive)
     elif service == "archiver":
         await _archive(log, run_id, data, stop)
     elif service == "consumers":

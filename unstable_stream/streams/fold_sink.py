@@ -10,7 +10,9 @@ a. it opens the partition's producer; from here on an earlier host can commit no
 b. it reads the committed position, which nobody else can change now;
 c. it reads the position of the partition's snapshot (:mod:`unstable_stream.streams.snapshots`);
 d. it folds the records from there up to the committed position again, and throws the results away. Without
-   a snapshot it begins at the beginning of the partition;
+   a snapshot it begins at the beginning of the partition. What has expired in the log is read from the
+   archive. If it is not there either, a host of one run stops, and one of all runs sets those runs aside:
+   half a history is never folded as if it were whole;
 e. it processes the records from the committed position on.
 
 The commit steps, for each batch of a partition:
@@ -36,15 +38,18 @@ partition from each other for ever.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Collection, Mapping, Sequence, Set
+from pathlib import Path
 from typing import Final
 
 from unstable_stream.errors import FencedError, OffsetOutOfRangeError, ServiceError
 from unstable_stream.log.port import EventLog, Positions, StoredRecord, TopicPartition
-from unstable_stream.log.reading import read_on
+from unstable_stream.log.reading import ends_of, read_on
 from unstable_stream.log_lines import get_logger
 from unstable_stream.streams.consumer import is_processed
 from unstable_stream.streams.hosted_folds import HostedFolds
+from unstable_stream.streams.missing import missing_records
 from unstable_stream.streams.partition_fold import PartitionFold
 from unstable_stream.streams.processor import Processor, ProcessorSpec, group_of
 from unstable_stream.streams.run_configs import RunDirectory
@@ -76,6 +81,7 @@ class FoldSink:
         runs: RunDirectory,
         run_id: str | None,
         *,
+        archive: Path | None = None,
         settle_s: float = _SETTLE_S,
         pace: SnapshotPace = SnapshotPace(),  # noqa: B008  # frozen
     ) -> None:
@@ -86,6 +92,7 @@ class FoldSink:
             spec: the processor.
             runs: the runs of the log; each is folded with its first configuration.
             run_id: only events of this run are folded; ``None``: events of all runs.
+            archive: read what has expired in the log from here, if it exists.
             settle_s: seconds to wait before opening a partition again that another host took over.
             pace: how often the state of a partition is saved.
         """
@@ -94,7 +101,7 @@ class FoldSink:
         self.run_id = run_id
         self.group = group_of(spec.name, run_id)
         """The group whose committed positions count."""
-        self._folds = HostedFolds(log, spec, runs, run_id)
+        self._folds = HostedFolds(log, spec, runs, run_id, archive)
         self._settle_s = settle_s
         self._pace = pace
         self._open: dict[TopicPartition, PartitionFold] = {}
@@ -189,21 +196,31 @@ class FoldSink:
             for topic in {at.topic for at in partitions}:
                 beginnings |= await log.beginning_offsets(topic)
             committed = {at: position for at in partitions if (position := committed.get(at))}
-            snapshots = await self._snapshots(committed, beginnings)
             begun: Positions = {}
             if self.run_id is not None:
                 begun = await self._folds.starts(self.run_id, {at.topic for at in partitions})
+            behind = {
+                at: beginnings[at]
+                for at in partitions
+                if at not in committed and beginnings[at] > begun.get(at, 0)
+            }
+            if behind:
+                committed |= await self._saved_positions(behind)
+                behind = {at: begin for at, begin in behind.items() if at not in committed}
+                await self._check_archived(behind, begun)
+            snapshots = await self._snapshots(committed, beginnings)
             # A host of one run stops if records of its run are lost. One of all runs goes on with the others.
             lost_below = beginnings if self.run_id is None else {}
+            firsts = beginnings if self.run_id is None else dict.fromkeys(behind, 0)
             folds = {
                 at: PartitionFold(
                     self._folds,
                     at,
                     producer,
-                    committed.get(at) or max(beginnings[at], begun.get(at, 0)),
+                    committed.get(at) or max(firsts.get(at, beginnings[at]), begun.get(at, 0)),
                     snapshots.get(at),
                     self._pace,
-                    lost_below.get(at, 0) if at in committed and at not in snapshots else 0,
+                    lost_below.get(at, 0) if at not in snapshots else 0,
                 )
                 for at, producer in zip(partitions, producers, strict=True)
             }
@@ -211,11 +228,64 @@ class FoldSink:
                 {at: one for at, one in folds.items() if at in committed},
                 {**lost_below, **begun, **snapshots},
             )
+            if self.run_id is not None:
+                for at, begin in behind.items():
+                    await folds[at].process_expired(begin)
         except BaseException:
             await asyncio.gather(*(producer.close() for producer in producers))
             raise
         _log.info("partitions opened", group=self.group, partitions=[*map(str, partitions)], restored=folded)
         return folds
+
+    async def _saved_positions(self, beginnings: Positions) -> dict[TopicPartition, int]:
+        """Return the positions of the snapshots of partitions without a committed position, if they can be
+        used.
+
+        The group's positions were lost, as Kafka forgets them after ``offsets.retention.minutes``. What was
+        published behind the snapshot is published again, and recognised by its ids.
+        """
+        found: dict[TopicPartition, int] = {}
+        for at, begin in beginnings.items():
+            saved = await load_position(self.log, scope_of(self.group, at))
+            if saved is not None and begin <= saved <= (await self.log.end_offsets(at.topic))[at]:
+                found[at] = saved
+        if found:
+            _log.warning(
+                "the positions of the group are gone: it goes on from its snapshots",
+                group=self.group,
+                positions={str(at): position for at, position in found.items()},
+            )
+        return found
+
+    async def _check_archived(self, behind: Positions, begun: Positions) -> None:
+        """Look at partitions in which nothing was processed, and whose first records the log has deleted.
+
+        Raises:
+            ServiceError: this host serves one run, and the archive lacks some of these too.
+        """
+        if not behind:
+            return
+        topics = {at.topic for at in behind}
+        of_interest = {**await ends_of(self.log, topics), **{at: begun.get(at, 0) for at in behind}}
+        async with self._folds.history() as history:
+            missing = await missing_records(history, of_interest, topics)
+            begins = {at: o for topic in topics for at, o in (await history.beginning_offsets(topic)).items()}
+        if self.run_id is None:
+            _log.warning(
+                "the first records are gone from the log: nothing is published of them, and runs that began "
+                "before are set aside unless the archive has their records",
+                group=self.group,
+                partitions={str(at): f"begins at {begin}" for at, begin in behind.items()},
+                missing=missing,
+            )
+            return
+        lost = [at for at in behind if begins[at] > begun.get(at, 0)]
+        if lost:
+            raise ServiceError(
+                f"{self.group}: records of run {self.run_id} were deleted before they were processed: "
+                f"{'; '.join(missing)}. Half a history is not folded: restore the log or the archive, or "
+                "start a new run"
+            )
 
     async def _snapshots(self, committed: Positions, beginnings: Positions) -> dict[TopicPartition, int]:
         """Return the positions of the snapshots of partitions that can be used."""
@@ -241,22 +311,30 @@ class FoldSink:
         if not folds:
             return 0
         topics = sorted({at.topic for at in folds})
-        starts = await self._restore_from(topics, folds, begin)
-        folded = 0
-        reader = await self.log.consumer(topics)
-        try:
-            await reader.seek(starts)
-            targets = {at: one.next_offset for at, one in folds.items()}
-            async for records in read_on(reader, targets, max_records=1000):
-                batches = _by_partition(records)
-                for at in batches.keys() & folds.keys():
-                    folded += await folds[at].fold_again(batches[at])
-        finally:
-            await reader.close()
+        async with contextlib.AsyncExitStack() as stack:
+            log = self.log
+            for topic in topics:
+                kept = await log.beginning_offsets(topic)
+                if any(kept[at] > begin.get(at, 0) for at in folds if at.topic == topic):
+                    log = await stack.enter_async_context(self._folds.history())
+                    break
+            starts = await self._restore_from(log, topics, folds, begin)
+            folded = 0
+            reader = await log.consumer(topics)
+            try:
+                await reader.seek(starts)
+                targets = {at: one.next_offset for at, one in folds.items()}
+                async for records in read_on(reader, targets, max_records=1000):
+                    batches = _by_partition(records)
+                    for at in batches.keys() & folds.keys():
+                        folded += await folds[at].fold_again(batches[at])
+            finally:
+                await reader.close()
         return folded
 
     async def _restore_from(
         self,
+        log: EventLog,
         topics: Collection[str],
         folds: Mapping[TopicPartition, PartitionFold],
         begin: Positions,
@@ -266,8 +344,8 @@ class FoldSink:
         """
         starts: dict[TopicPartition, int] = {}
         for topic in topics:
-            beginnings = await self.log.beginning_offsets(topic)
-            for at, end in (await self.log.end_offsets(topic)).items():
+            beginnings = await log.beginning_offsets(topic)
+            for at, end in (await log.end_offsets(topic)).items():
                 target = folds[at].next_offset if at in folds else 0
                 if target == 0:
                     starts[at] = end
@@ -275,7 +353,7 @@ class FoldSink:
                     raise ServiceError(
                         f"{self.group}: {at} holds offsets {beginnings[at]} to {end}, but the state "
                         f"up to {target} is a fold from {begin.get(at, 0)}, and no snapshot reaches it. "
-                        "Records were deleted: restore the log, or start a new run"
+                        "Records were deleted and are not in the archive: restore the log, or start a new run"
                     )
                 else:
                     starts[at] = begin.get(at, 0)

@@ -1,11 +1,13 @@
 """The folds of one host: which records are folded, by which processor, and which runs are set aside."""
 
+import contextlib
 import hashlib
-from collections.abc import Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
+from pathlib import Path
 
 import msgspec
 
-from unstable_stream.errors import ConfigError, EventError, ServiceError
+from unstable_stream.errors import ArchiveError, ConfigError, EventError, ServiceError
 from unstable_stream.events import Event
 from unstable_stream.extensions import KINDS, use_of
 from unstable_stream.log.port import EventLog, Positions, StoredRecord
@@ -40,9 +42,17 @@ def digest_of(spec: ProcessorSpec, config: RunConfig) -> str:
 class HostedFolds:
     """Makes the folds of a host's partitions. A host of all runs sets a run aside that cannot be folded."""
 
-    def __init__(self, log: EventLog, spec: ProcessorSpec, runs: RunDirectory, run_id: str | None) -> None:
+    def __init__(
+        self,
+        log: EventLog,
+        spec: ProcessorSpec,
+        runs: RunDirectory,
+        run_id: str | None,
+        archive: Path | None = None,
+    ) -> None:
         """Store the arguments; see :class:`~unstable_stream.streams.fold_sink.FoldSink`."""
         self.log = log
+        self._archive = archive
         self.spec = spec
         self.run_id = run_id
         self.group = group_of(spec.name, run_id)
@@ -51,6 +61,27 @@ class HostedFolds:
         self._source = None if run_id is None else source_header(run_id)
         self._refused: dict[str, str] = {}
         """By run, the reason why no fold of it can be made here."""
+
+    @contextlib.asynccontextmanager
+    async def history(self) -> AsyncIterator[EventLog]:
+        """Yield the log with the archive before its beginning, if there is one, to restore state from.
+
+        Raises:
+            ServiceError: records have expired, and the archive cannot be read.
+        """
+        if self._archive is None:
+            yield self.log
+            return
+        from unstable_stream.streams.tiered_log import with_archive  # loads DuckDB
+
+        try:
+            async with with_archive(self.log, self._archive) as log:
+                yield log
+        except ArchiveError as error:
+            raise ServiceError(
+                f"{self.group}: records have expired in the log, and the archive {self._archive} cannot be "
+                f"read: {error}"
+            ) from error
 
     async def decode(
         self, records: Sequence[StoredRecord]

@@ -158,6 +158,12 @@ class PartitionFold:
             folded += 1
         return folded
 
+    async def process_expired(self, up_to: int) -> None:
+        """Process the records below ``up_to``, the log's first offset, from the archive."""
+        async for records in self._read(self.next_offset, up_to):
+            await self.process(records)
+        self.next_offset = max(self.next_offset, up_to)
+
     async def close(self) -> None:
         """If records came since the last snapshot, publish what waits for later events and save another."""
         try:
@@ -280,19 +286,26 @@ class PartitionFold:
         return fold
 
     async def _is_gone(self, first: int, up_to: int) -> bool:
-        """Return whether retention has deleted records from ``first`` on."""
+        """Return whether retention has deleted records from ``first`` on, and the archive lacks them."""
+        return first < min(await self._first_kept(first), up_to)
+
+    async def _first_kept(self, wanted: int) -> int:
+        """Return where the partition begins in the log; if that is behind ``wanted``, in the archive."""
         begin = (await self._host.log.beginning_offsets(self._at.topic))[self._at]
-        return first < min(begin, up_to)
+        if wanted >= begin:
+            return begin
+        async with self._host.history() as history:
+            return (await history.beginning_offsets(self._at.topic))[self._at]
 
     async def _check_kept(self, run_id: str, first: int, up_to: int) -> None:
         """Raise an error if retention has deleted records that must be folded again."""
         if await self._is_gone(first, up_to):
-            begin = (await self._host.log.beginning_offsets(self._at.topic))[self._at]
+            begin = await self._first_kept(first)
             raise self._host.gone(
                 run_id,
                 f"{self._at} begins at offset {begin}, but the state of run {run_id!r} is a fold from "
-                f"{first}, and no snapshot holds it. Records were deleted: restore the log, or start a new "
-                "run",
+                f"{first}, and no snapshot holds it. Records were deleted and are not in the archive: "
+                "restore the log, or start a new run",
             )
 
     def _takes(self, processor: Processor, state: Any, run_id: str) -> bool:
@@ -326,16 +339,17 @@ class PartitionFold:
         fold.changed = True  # the next snapshot has its state
 
     async def _read(self, first: int, up_to: int) -> AsyncIterator[Sequence[StoredRecord]]:
-        log, at = self._host.log, self._at
+        at = self._at
         if up_to <= first:
             return
-        consumer = await log.consumer([at.topic], start="end")
-        try:
-            await consumer.seek({at: first})
-            async for records in read_on(consumer, {at: up_to}):
-                yield [record for record in records if record.partition == at.partition]
-        finally:
-            await consumer.close()
+        async with self._host.history() as log:
+            consumer = await log.consumer([at.topic], start="end")
+            try:
+                await consumer.seek({at: first})
+                async for records in read_on(consumer, {at: up_to}):
+                    yield [record for record in records if record.partition == at.partition]
+            finally:
+                await consumer.close()
 
     # -- saving ---------------------------------------------------------------------------------
 

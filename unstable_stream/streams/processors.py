@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, Final, Literal
 
 from unstable_stream.extensions import Spec
@@ -103,13 +104,16 @@ METRICS: Final = ProcessorSpec(
 PROCESSORS: Final = (REWARDS, RATINGS, METRICS)
 
 
-async def fold_sinks(log: EventLog, runs: RunDirectory, run_id: str | None) -> list[FoldSink]:
+async def fold_sinks(
+    log: EventLog, runs: RunDirectory, run_id: str | None, archive: Path | None = None
+) -> list[FoldSink]:
     """Return a sink for each processor, for one run or for all.
 
     Args:
         log: the event log.
         runs: the runs of the log.
         run_id: full id of the run; ``None``: all runs, each with its first configuration.
+        archive: read what has expired in the log from here, if it exists.
 
     Raises:
         EventError: no such run.
@@ -119,7 +123,7 @@ async def fold_sinks(log: EventLog, runs: RunDirectory, run_id: str | None) -> l
         await runs.learn([run_id])
         for spec in PROCESSORS:
             spec.make(run_id, runs.config(run_id))  # finds mistakes before anything is read
-    return [FoldSink(log, spec, runs, run_id) for spec in PROCESSORS]
+    return [FoldSink(log, spec, runs, run_id, archive=archive) for spec in PROCESSORS]
 
 
 async def host_processors(
@@ -177,6 +181,7 @@ async def run_processors(
     *,
     runtime: Literal["generic", "faust"] = "generic",
     location: str = "local",
+    archive: Path | None = None,
     drain: bool = True,
     on_ready: Callable[[], None] = lambda: None,
 ) -> None:
@@ -188,6 +193,7 @@ async def run_processors(
         stop: ends them.
         runtime: the host of the processors.
         location: the location of ``log``, for a runtime that opens its own connections.
+        archive: see :func:`fold_sinks`.
         drain: after ``stop``, first process all records.
         on_ready: called when the processors have joined their groups and restored their state.
 
@@ -198,7 +204,7 @@ async def run_processors(
         FencedError: another process takes the partitions over.
     """
     async with RunDirectory(log) as runs:
-        sinks = await fold_sinks(log, runs, run_id)
+        sinks = await fold_sinks(log, runs, run_id, archive)
         if runtime == "faust":
             from unstable_stream.streams.faust import run_on_faust  # loads Faust
 

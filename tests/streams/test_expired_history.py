@@ -1,0 +1,156 @@
+"""A processor whose first records are gone from the log reads the archive, or says what is missing."""
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from tests.model_pool.outcomes import RUN
+from tests.streams.hosted_games import OTHER_RUN, events, forget_snapshots, games
+from tests.streams.test_shared_host import OFTEN, _expected, _of, _start, _steps
+from unstable_stream.errors import ServiceError
+from unstable_stream.events import Event, GameOutcome, RecordRejected, Trajectory, encode_event
+from unstable_stream.log.local.log import LocalLog
+from unstable_stream.log.port import EventLog, TopicPartition
+from unstable_stream.log.topics import load_topics
+from unstable_stream.streams.fold_sink import FoldSink, ProcessorSpec
+from unstable_stream.streams.processors import (
+    RATINGS,
+    REWARDS,
+    host_processors,
+    rating_processor,
+    reward_processor,
+)
+from unstable_stream.streams.run_configs import RunDirectory
+from unstable_stream.workers.archiver import run_archiver
+
+FINAL = [{"type": "RoleAdvantageFormatter"}]
+OUTCOMES = TopicPartition(GameOutcome.TOPIC, 0)
+
+
+@pytest.fixture
+async def log(tmp_path: Path) -> AsyncIterator[LocalLog]:
+    async with LocalLog.open(tmp_path / "log.sqlite", synchronous="NORMAL") as opened:
+        await opened.create_topics(list(load_topics().values()))
+        yield opened
+
+
+async def _drain(log: EventLog, spec: ProcessorSpec, run_id: str | None, archive: Path | None) -> None:
+    stop = asyncio.Event()
+    stop.set()
+    async with RunDirectory(log) as runs:
+        sink = FoldSink(log, spec, runs, run_id, archive=archive, pace=OFTEN)
+        await host_processors([sink], stop=stop, max_records=7)
+
+
+async def _archive(log: EventLog, path: Path) -> Path:
+    stop = asyncio.Event()
+    stop.set()
+    await run_archiver(log, path, stop=stop, flush_interval_s=0.02)
+    return path
+
+
+async def _expire(log: LocalLog, topic: str, but: int) -> None:
+    await log.delete_before({at: max(0, end - but) for at, end in (await log.end_offsets(topic)).items()})
+
+
+async def _forget_positions(tmp_path: Path) -> None:
+    """As Kafka does after ``offsets.retention.minutes``."""
+    with closing(sqlite3.connect(tmp_path / "log.sqlite", timeout=60)) as file, file:
+        file.execute("DELETE FROM positions")
+
+
+@pytest.mark.parametrize("archived", ["all", "a part", "nothing"])
+async def test_a_first_start_after_records_expired(log: LocalLog, tmp_path: Path, archived: str) -> None:
+    await _start(log, RUN)
+    await log.append(games(0, 20))
+    archive = tmp_path / "a.duckdb"
+    if archived != "nothing":
+        await _archive(log, archive)
+    await log.append(games(20, 20))
+    if archived == "all":
+        await _archive(log, archive)
+    expected = {event.event_id for event in await _ratings_of_all(log)}
+    await _expire(log, OUTCOMES.topic, 5)
+    if archived == "all":
+        await _drain(log, RATINGS, RUN, archive)
+        ratings = [event.event_id for event in await events(log, "ratings", RUN)]
+        assert len(ratings) == len(set(ratings))
+        assert set(ratings) == expected
+        assert await log.committed_positions(f"rating-processor/{RUN}") == {OUTCOMES: 40}
+        return
+    gone = "20 to 34" if archived == "a part" else "0 to 34"
+    with pytest.raises(ServiceError, match=rf"game-outcomes\[0\]: offsets {gone} are neither in the log nor"):
+        await _drain(log, RATINGS, RUN, archive)
+    assert await events(log, "ratings") == []
+
+
+async def _ratings_of_all(log: EventLog) -> list[Event]:
+    processor = rating_processor(RUN)
+    return [made for event in await events(log, OUTCOMES.topic, RUN) for made in processor.handle(event)]
+
+
+async def test_without_positions_it_goes_on_from_its_snapshot(log: LocalLog, tmp_path: Path) -> None:
+    await _start(log, RUN)
+    await log.append(games(0, 20))
+    await _drain(log, RATINGS, RUN, None)
+    await log.append(games(20, 4))
+    expected = {event.event_id for event in await _ratings_of_all(log)}
+    await _expire(log, OUTCOMES.topic, 4)
+    await _forget_positions(tmp_path)
+    with capture_logs() as told:
+        await _drain(log, RATINGS, RUN, None)
+    assert "goes on from its snapshots" in str(told)
+    assert {event.event_id for event in await events(log, "ratings", RUN)} == expected
+
+
+@pytest.mark.parametrize("archived", [True, False])
+async def test_a_state_that_no_snapshot_holds_is_folded_from_the_archive(
+    log: LocalLog, tmp_path: Path, archived: bool
+) -> None:
+    await _start(log, RUN)
+    await log.append(games(0, 20))
+    await _drain(log, RATINGS, RUN, None)
+    archive = await _archive(log, tmp_path / "a.duckdb") if archived else None
+    await forget_snapshots(log, RATINGS, RUN)
+    await log.append(games(20, 4))
+    expected = {event.event_id for event in await _ratings_of_all(log)}
+    await _expire(log, OUTCOMES.topic, 4)
+    if archived:
+        await _drain(log, RATINGS, RUN, archive)
+        assert {event.event_id for event in await events(log, "ratings", RUN)} == expected
+    else:
+        with pytest.raises(ServiceError, match="Records were deleted and are not in the archive"):
+            await _drain(log, RATINGS, RUN, None)
+
+
+@pytest.mark.parametrize("archived", [True, False])
+async def test_a_first_host_of_all_runs_folds_no_half_history(
+    log: LocalLog, tmp_path: Path, archived: bool
+) -> None:
+    """One run lost its first records, the other began behind them."""
+    await _start(log, OTHER_RUN, FINAL)
+    await log.append(_of(OTHER_RUN, 0, 10))
+    if archived:
+        await _archive(log, tmp_path / "a.duckdb")
+    processor = reward_processor(OTHER_RUN, FINAL)
+    for event in await events(log, Trajectory.TOPIC, OTHER_RUN):
+        processor.handle(event)  # the baseline has learned from these
+    await _expire(log, Trajectory.TOPIC, 0)
+    await _start(log, RUN)
+    await log.append([*_of(RUN, 0, 10), *_of(OTHER_RUN, 10, 10)])
+    await _drain(log, REWARDS, None, tmp_path / "a.duckdb")
+    assert await _steps(log, RUN) == await _expected(log, RUN) != {}
+    after = [step for e in await events(log, Trajectory.TOPIC, OTHER_RUN) for step in processor.handle(e)]
+    letters = [e for e in await events(log, "dead-letters") if isinstance(e, RecordRejected)]
+    steps = await _steps(log, OTHER_RUN)
+    if archived:
+        assert letters == []
+        assert steps == {step.event_id: encode_event(step) for step in after} != {}
+    else:
+        assert steps == {}
+        assert {letter.record_key for letter in letters} == {f"{OTHER_RUN}/Env-3"}
