@@ -3,6 +3,7 @@
 import fcntl
 import os
 import random
+import secrets
 import signal
 import socket
 import tempfile
@@ -16,6 +17,8 @@ from hypothesis import settings
 
 from examples.smollm2.convert import convert
 from infra.kafka.brokers import KafkaCluster, why_unavailable
+from infra.s3 import server as s3_server
+from infra.s3.server import S3Server
 from unstable_stream.log.open import opened_log
 from unstable_stream.log.port import EventLog
 from unstable_stream.runs.data_dir import DataDir
@@ -59,6 +62,27 @@ def kafka_bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield cluster.bootstrap
 
 
+@pytest.fixture(scope="session")
+def s3_server_of_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """A real server of the S3 protocol for the whole session: use places of your own in it."""
+    reason = s3_server.why_unavailable()
+    if reason is not None:
+        pytest.skip(reason)
+    server = S3Server(tmp_path_factory.mktemp("s3"), free_ports(s3_server.PORTS))
+    server.up()
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+def s3(s3_server_of_session: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """An address that is this test's own, in a store that it reaches; the host's cache is its own too."""
+    for name, value in s3_server_of_session.environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("UNSTABLE_STREAM_CACHE", str(tmp_path / "cache"))
+    return f"s3://unstable-stream-tests/{secrets.token_hex(6)}"
+
+
 @pytest.fixture(params=["local", "kafka"])
 def location(request: pytest.FixtureRequest) -> str:
     """``--log`` of each kind of log in turn. A Kafka is shared with other tests: use names of your own."""
@@ -95,9 +119,14 @@ def free_port_pair(brokers: int = 1) -> int:
     would find its port taken by somebody who happens to connect to somewhere. No other test is given
     them as long as this process lives.
     """
+    return free_ports(2 * brokers)
+
+
+def free_ports(count: int) -> int:
+    """Return the first of so many ports in a row that are free and stay ours, as :func:`free_port_pair`."""
     while True:
         port = random.randrange(20_000, 32_000)
-        wanted = range(port, port + 2 * brokers)
+        wanted = range(port, port + count)
         if all(_reserve(other) for other in wanted) and all(_is_free(other) for other in wanted):
             return port
 

@@ -30,6 +30,8 @@ __all__ = [
     "ReportError",
     "RunError",
     "ServiceError",
+    "StoreError",
+    "StoreUnavailableError",
     "UnknownEventError",
     "UnknownSchemaVersionError",
     "UnknownTopicError",
@@ -146,6 +148,16 @@ class LearnerError(UnstableStreamError):
 
 class CheckpointError(LearnerError):
     """A checkpoint is missing, incomplete or does not match its recorded digest."""
+
+
+class StoreError(UnstableStreamError):
+    """A store of checkpoints refuses, or what was fetched from it cannot be kept on this host."""
+
+
+class StoreUnavailableError(StoreError):
+    """A store of checkpoints could not be reached for as long as anybody waits for it."""
+
+    retriable = True
 
 
 class ArchiveError(UnstableStreamError):

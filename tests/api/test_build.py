@@ -289,7 +289,7 @@ def test_a_part_of_the_distribution_cannot_be_trained_on() -> None:
         ({"train_envs": [7]}, "environment 7: expected an id"),
         ({"learning_rate": -1.0}, "learner.learning_rate"),
         ({"action_extraction": "boxed"}, "a template has its own extraction"),
-        ({"ckpt_root": "here"}, "data=…"),
+        ({"ckpt_root": "s3://ME:SECRET@bucket"}, "expected s3://bucket"),
         ({"run_name": "demo"}, "name=…"),
         ({"wandb_project": "UB"}, "trackers=[{'type': 'wandb', 'project': …}]"),
     ],

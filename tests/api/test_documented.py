@@ -110,6 +110,18 @@ def test_a_wandb_project_is_a_tracker_of_the_run() -> None:
     assert config.name == "demo"
 
 
+@pytest.mark.parametrize("kind", ["directory", "s3"])
+def test_the_root_of_checkpoints_is_a_setting_of_the_learner(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    root = str(tmp_path) if kind == "directory" else request.getfixturevalue("s3")
+    parts = Parts(ckpt_root=root)
+    assert us.build(collector=parts.collector, learner=parts.learner).config.learner.ckpt_root == root
+    assert us.build(model="tiny-player", train_envs=["TicTacToe-v0-train"], ckpt_root=root).config == (
+        us.build(model="tiny-player", train_envs=["TicTacToe-v0-train"], learner={"ckpt_root": root}).config
+    )
+
+
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
@@ -123,7 +135,6 @@ def test_a_wandb_project_is_a_tracker_of_the_run() -> None:
         (lambda parts: parts.model_pool.add_checkpoint("a/path", 3), "initial_lora_path"),
         (lambda parts: parts.tracker.log_model_pool({}, {}, {}), "run.metrics('model-pool/')"),
         (lambda parts: us.TerminalInterface(tracker=parts.tracker), "TerminalInterface(run)"),
-        (lambda parts: Parts(ckpt_root="somewhere"), "data directory"),
         (
             lambda parts: us.build(collector=parts.collector, learner=Parts().learner),
             "different step buffers or model pools",

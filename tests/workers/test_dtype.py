@@ -9,6 +9,7 @@ import torch
 
 from unstable_stream.learners.faster_dtype import bfloat16_speed
 from unstable_stream.tiny_player import tiny_player_path
+from unstable_stream.workers.checkpoint_home import DirectoryHome
 from unstable_stream.workers.dtype import fastest_on_cpu, kept
 
 
@@ -21,16 +22,16 @@ def answer(dtype: str) -> Callable[[], str]:
 
 
 def test_a_run_keeps_the_choice_of_its_start(tmp_path: Path) -> None:
-    root = tmp_path / "checkpoints" / "run"
+    root = DirectoryHome(tmp_path / "checkpoints" / "run")
     assert kept(root, answer("bfloat16")) == "bfloat16"
     assert kept(root, never) == "bfloat16"
-    assert kept(tmp_path / "other", answer("float32")) == "float32"
+    assert kept(DirectoryHome(tmp_path / "other"), answer("float32")) == "float32"
 
 
 def test_a_run_from_before_there_was_a_choice_goes_on_in_float32(tmp_path: Path) -> None:
     (tmp_path / "ckpt-000001").mkdir()
     (tmp_path / "ckpt-000001" / "state.json").write_text("{}")
-    assert kept(tmp_path, never) == "float32"
+    assert kept(DirectoryHome(tmp_path), never) == "float32"
 
 
 def test_a_tiny_or_unknown_model_is_not_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

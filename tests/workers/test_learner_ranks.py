@@ -24,6 +24,7 @@ from unstable_stream.log.topics import load_topics
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.placement import Machine, Share, place
 from unstable_stream.update_decisions import TrainingSample
+from unstable_stream.workers.checkpoint_home import DirectoryHome
 from unstable_stream.workers.learner_core import build_training_algorithm
 from unstable_stream.workers.learner_ranks import LearnerGroup, build_learners
 
@@ -39,7 +40,8 @@ def settings(num_learners: int, **sections: Any) -> RunConfig:
 
 def build(made: RunConfig, directory: Path) -> Any:
     algorithm = build_training_algorithm(made)
-    return build_learners(made, algorithm, directory, resolve_model("tiny-player"), Share("learner"))
+    home = DirectoryHome(directory)
+    return build_learners(made, algorithm, home, directory, resolve_model("tiny-player"), Share("learner"))
 
 
 @pytest.fixture
@@ -142,7 +144,7 @@ def test_a_learner_that_cannot_start_says_why(tmp_path: Path) -> None:
     made = settings(2)
     algorithm, model = build_training_algorithm(made), str(tmp_path / "no-such-model")
     with pytest.raises(LearnerError, match="no-such-model"):
-        build_learners(made, algorithm, tmp_path, model, Share("learner"))
+        build_learners(made, algorithm, DirectoryHome(tmp_path), tmp_path, model, Share("learner"))
 
 
 def ended(process: int) -> bool:

@@ -15,6 +15,7 @@ from unstable_stream.events import Checkpoint
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.reading import events_to_end
 from unstable_stream.runs.data_dir import DataDir
+from unstable_stream.stores import is_address
 
 __all__ = ["Backup", "back_up"]
 
@@ -30,6 +31,8 @@ class Backup:
     checkpoints: int
     missing: tuple[str, ...]
     """Checkpoints that the log names and whose files are not there."""
+    stored: int = 0
+    """Checkpoints that are in a store, which keeps its own copies: they are not in the backup."""
 
 
 def back_up(data: Path | str | None, target: Path | str) -> Backup:
@@ -78,7 +81,8 @@ def back_up(data: Path | str | None, target: Path | str) -> Backup:
                 _copy_database(file, partial / file.relative_to(place.data.root))
             if (code := place.data.root / "code").is_dir():
                 shutil.copytree(code, partial / "code")
-            paths = sorted(set(wait_for(named(copied.log))))
+            named_paths = set(wait_for(named(copied.log)))
+            paths = sorted(path for path in named_paths if not is_address(path))
             missing = [path for path in paths if not _link_checkpoint(Path(path), place.data, partial)]
             partial.rename(target)
         finally:
@@ -92,6 +96,7 @@ def back_up(data: Path | str | None, target: Path | str) -> Backup:
         whole.archive.stat().st_size if whole.archive.is_file() else 0,
         len(paths) - len(missing),
         tuple(missing),
+        len(named_paths) - len(paths),
     )
 
 
@@ -105,6 +110,8 @@ def _copy_database(source: Path, target: Path) -> None:
 def _link_checkpoint(path: Path, data: DataDir, partial: Path) -> bool:
     """Put a checkpoint into the backup under its name; return false if it is not there."""
     directory = data.root / "checkpoints" / path.parent.name / path.name
+    if not directory.is_dir():
+        directory = path  # another learner.ckpt_root
     if not directory.is_dir():
         return False
     target = partial / "checkpoints" / path.parent.name / path.name

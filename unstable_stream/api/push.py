@@ -26,6 +26,7 @@ from unstable_stream.events import Checkpoint
 from unstable_stream.inference.model_license import find_license
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.history import read_history
+from unstable_stream.stores import opened_checkpoint
 
 if TYPE_CHECKING:
     from unstable_stream.runs.history import RunStatus
@@ -218,16 +219,16 @@ def _write_model(staging: Path, chosen: Checkpoint, form: Form, base: Path | Non
     from unstable_stream.learners.whole_model import tokenizer_files
 
     assert chosen.path is not None
-    if form == "whole":
-        copy_loadable(chosen.path, staging, chosen.sha256)
-        return
-    assert base is not None
-    if form == "merged":
-        with tempfile.TemporaryDirectory() as verified:
-            copy_loadable(chosen.path, Path(verified), chosen.sha256)
-            merge_adapter(base, Path(verified), staging)
-    else:
-        copy_loadable(chosen.path, staging, chosen.sha256)
+    with tempfile.TemporaryDirectory() as made:
+        target = Path(made) if form == "merged" else staging
+        with opened_checkpoint(chosen.path, chosen.sha256) as saved:
+            copy_loadable(saved, target, chosen.sha256)
+        if form == "whole":
+            return
+        assert base is not None
+        if form == "merged":
+            merge_adapter(base, target, staging)
+    if form == "adapter":
         # The learner recorded the directory that the base model had here; others know it by its name.
         config_file = staging / ADAPTER_CONFIG_FILE
         adapter = json.loads(config_file.read_bytes()) | {"base_model_name_or_path": chosen.base_model}

@@ -40,7 +40,6 @@ _ALIASES: Final[Mapping[str, Key]] = {
 
 _INSTEAD: Final[Mapping[str, str]] = {
     "action_extraction": "a template has its own extraction: (env_id, players, template)",
-    "ckpt_root": "checkpoints are in the data directory: data=…",
     "run_name": "name the run with name=…",
     "step_buffer": "give its settings: max_buffer_size=…, or build(collector=…, learner=…)",
     "tracker": "write trackers=['tensorboard'], 'wandb' or 'jsonl'; run.metrics() has all without",

@@ -340,16 +340,14 @@ class StandardLearner(_Part):
             max_train_len: only the first so many tokens are trained on; ``None``: all.
             max_generation_len: longest completion; also the length normaliser of Dr. GRPO.
             num_learners: learners that share the work of each batch, processes of one machine.
-            ckpt_root: refused: checkpoints are in the data directory.
+            ckpt_root: directory or address (``s3://bucket/runs``) of the checkpoints; ``None``: the data
+                directory.
             use_trainer_cache: refused unless ``False``.
             tracker: gives the run its name.
         """
         _refuse(
             "StandardLearner",
-            {
-                "ckpt_root": (ckpt_root, "checkpoints are in the data directory, train(…, data=…)"),
-                "use_trainer_cache": (use_trainer_cache or None, "training keeps no key-value cache"),
-            },
+            {"use_trainer_cache": (use_trainer_cache or None, "training keeps no key-value cache")},
         )
         self.settings = _given(
             model=model_name,
@@ -362,6 +360,7 @@ class StandardLearner(_Part):
             parameters=parameters,
             lora=lora_cfg,
             initial_lora_path=initial_lora_path,
+            ckpt_root=ckpt_root,
             save_every=save_every,
             activation_checkpointing=activation_checkpointing,
             gradient_checkpointing=gradient_checkpointing,

@@ -105,6 +105,8 @@ class EngineStats:
     """Since start."""
     completion_tokens: int
     """Since start."""
+    store_wait_s: float = 0.0
+    """Seconds for which it has waited for a store with adapters; 0: it does not wait."""
 
 
 class Engine(Protocol):

@@ -3,10 +3,10 @@
 import os
 import socket
 from importlib.util import find_spec
-from pathlib import Path
+from typing import Final
 
-from unstable_stream.adapter_format import MODEL_WEIGHTS_FILE, WEIGHTS_FILE, weights_file
-from unstable_stream.errors import ConfigError
+from unstable_stream.adapter_format import MODEL_WEIGHTS_FILE, WEIGHTS_FILE
+from unstable_stream.errors import ConfigError, StoreError
 from unstable_stream.extensions import (
     KINDS,
     Reference,
@@ -25,10 +25,14 @@ from unstable_stream.reward_transformations import build_final, build_sampling, 
 from unstable_stream.runs.code import find_code
 from unstable_stream.runs.config import EngineExtensionConfig, OpponentConfig, RunConfig, VllmEngineConfig
 from unstable_stream.runs.data_dir import DataDir
+from unstable_stream.stores import HostCache, Store, has_file, is_address
 from unstable_stream.streams.run_consumers import plugins_beside
 from unstable_stream.workers.game_schedule import build_pool
 
 __all__ = ["check_config"]
+
+_PATIENCE_S: Final = 60.0
+"""For a store, at the start of a run: somebody looks on."""
 
 
 def check_config(config: RunConfig) -> None:
@@ -61,6 +65,7 @@ def check_config(config: RunConfig) -> None:
             _check_weights(f"opponent {opponent.name!r}", opponent.path)
     _check_weights("learner.initial_lora_path", config.learner.initial_lora_path)
     _check_measured(config)
+    _check_store(config.learner.ckpt_root)
     if config.metrics_port is not None:
         _check_port(config.metrics_port)
     build_pool(config).validate()
@@ -112,10 +117,16 @@ def _check_endpoint(opponent: OpponentConfig) -> None:
         )
 
 
-def _check_weights(where: str, directory: str | None) -> None:
-    if directory is not None and not weights_file(Path(directory)).is_file():
+def _check_weights(where: str, location: str | None) -> None:
+    if location is None:
+        return
+    try:
+        found = any(has_file(location, name) for name in (WEIGHTS_FILE, MODEL_WEIGHTS_FILE))
+    except StoreError as error:
+        raise ConfigError(f"{where}: {error}") from error
+    if not found:
         raise ConfigError(
-            f"{where}: no {WEIGHTS_FILE} or {MODEL_WEIGHTS_FILE} at {directory}; expected the directory of a "
+            f"{where}: no {WEIGHTS_FILE} or {MODEL_WEIGHTS_FILE} at {location}; expected the place of a "
             "checkpoint: unstable-stream sql 'SELECT run_id, model_uid, path FROM checkpoints' lists them"
         )
 
@@ -133,6 +144,16 @@ def _check_measured(config: RunConfig) -> None:
                 f"evaluation.exploitability: engine {engine.type!r} has no method score, which tells how "
                 "probable answers are (ScoresCompletions, docs/extending.md): add one, or measure nothing"
             )
+
+
+def _check_store(root: str | None) -> None:
+    if root is None or not is_address(root):
+        return
+    HostCache.of_host()
+    try:
+        Store(root, patience_s=_PATIENCE_S).check_writable()
+    except (ConfigError, StoreError) as error:
+        raise ConfigError(f"learner.ckpt_root: {error}") from error
 
 
 def _check_port(port: int) -> None:

@@ -57,6 +57,7 @@ __all__ = [
     "attempt_directory",
     "attempts",
     "copy_loadable",
+    "is_attempt",
     "load_checkpoint",
     "prune_optimizer_states",
     "remove_attempts",
@@ -307,7 +308,12 @@ def attempts(root: Path) -> list[Path]:
     """Return the directories of all saves in ``root``, published or not, finished or not."""
     if not root.is_dir():
         return []
-    return sorted(path for path in root.iterdir() if _ATTEMPT.fullmatch(path.name) and path.is_dir())
+    return sorted(path for path in root.iterdir() if is_attempt(path.name) and path.is_dir())
+
+
+def is_attempt(name: str) -> bool:
+    """Tell whether a name is in the form of a save's directory."""
+    return _ATTEMPT.fullmatch(name) is not None
 
 
 def remove_attempts(directories: Iterable[Path]) -> list[Path]:

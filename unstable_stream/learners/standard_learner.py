@@ -382,6 +382,7 @@ class StandardLearner(Generic[SampleT, BatchT]):
         positions: Mapping[str, int] | None = None,
         sampling: Mapping[str, Any] | None = None,
         full: bool = True,
+        root: Path | None = None,
     ) -> CheckpointInfo:
         """Write the last update's checkpoint into a new directory in ``ckpt_root``.
 
@@ -389,6 +390,7 @@ class StandardLearner(Generic[SampleT, BatchT]):
             positions: how far the log was read, to be kept with it.
             sampling: the state of the sampling transformations, likewise.
             full: whether to write the optimizer state.
+            root: a directory to use in place of ``ckpt_root``, this time.
         """
         self._check_usable()
         group = self._optimizer.param_groups[0]
@@ -415,7 +417,7 @@ class StandardLearner(Generic[SampleT, BatchT]):
         )
         whole = self.parameters == "all"
         return save_checkpoint(
-            attempt_directory(self.ckpt_root, checkpoint_uid(self._step)),
+            attempt_directory(root or self.ckpt_root, checkpoint_uid(self._step)),
             weights=whole_weights(self.model) if whole else adapter_weights(self.model),
             config=model_config(self.model)
             if whole

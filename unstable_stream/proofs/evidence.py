@@ -1,11 +1,10 @@
 """The evidence for a proof: what a log holds of one run at one moment, and the files that it names."""
 
-import hashlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final, NamedTuple
 
+from unstable_stream.adapter_format import MODEL_WEIGHTS_FILE, WEIGHTS_FILE
 from unstable_stream.errors import EventError
 from unstable_stream.events import (
     Checkpoint,
@@ -27,6 +26,7 @@ from unstable_stream.proofs.ledger import Ledger
 from unstable_stream.reward_transformations import RewardProcessor
 from unstable_stream.runs.history import RunStatus, read_history
 from unstable_stream.runs.starts import recorded_starts, within
+from unstable_stream.stores import joined, sha256_of
 from unstable_stream.streams.fold_sink import group_of
 from unstable_stream.streams.missing import missing_records
 
@@ -160,18 +160,20 @@ async def _processed(log: EventLog, processor: str, run_id: str) -> Positions:
 class Weights(NamedTuple):
     """The file with a checkpoint's weights."""
 
-    path: Path
+    path: str
+    """In a directory, or a store."""
     sha256: str | None
     """Of what is in it now, in hexadecimal; ``None``: there is no such file."""
 
 
 def weights_of(checkpoint: Checkpoint) -> Weights | None:
-    """Read a checkpoint's weights; ``None``: it has none, or not on a file system."""
-    if checkpoint.path is None or checkpoint.sha256 is None or "://" in checkpoint.path:
+    """Read a checkpoint's weights where they are, past all caches; ``None``: it has none.
+
+    Raises:
+        StoreError: they are in a store that refuses, or cannot be reached.
+        ConfigError: they are in a store whose client is not installed.
+    """
+    if checkpoint.path is None or checkpoint.sha256 is None:
         return None
-    name = "model.safetensors" if checkpoint.parameters == "all" else "adapter_model.safetensors"
-    path = Path(checkpoint.path) / name
-    if not path.is_file():
-        return Weights(path, None)
-    with path.open("rb") as file:
-        return Weights(path, hashlib.file_digest(file, "sha256").hexdigest())
+    name = MODEL_WEIGHTS_FILE if checkpoint.parameters == "all" else WEIGHTS_FILE
+    return Weights(joined(checkpoint.path, name), sha256_of(checkpoint.path, name))

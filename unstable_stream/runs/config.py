@@ -49,6 +49,7 @@ from unstable_stream.runs.sections import (
     VllmEngineConfig,
     as_table,
 )
+from unstable_stream.stores.address import IN_THIS_PROCESS
 
 __all__ = [
     "A2CConfig",
@@ -287,6 +288,11 @@ class RunConfig(Section):
             raise ValueError(
                 f'backend="inline" runs everything in one process, found '
                 f"learner.num_learners={self.learner.num_learners}: set it to 1, or leave the backend out"
+            )
+        if self.backend != "inline" and (self.learner.ckpt_root or "").startswith(IN_THIS_PROCESS):
+            raise ValueError(
+                f'learner.ckpt_root="{self.learner.ckpt_root}" exists in one process only, and '
+                'backend="ray" has several: name a store that all of them reach, or use backend="inline"'
             )
         if self.curriculum.mode != "fixed" and self.model_pool.sample_mode == "mirror":
             shared = [env.env_id for env in self.train_envs if env.num_players > 1]

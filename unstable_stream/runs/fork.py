@@ -6,28 +6,27 @@ so that its seeds are new. Steps that waited in the parent's buffer stay with th
 steps of its own games.
 """
 
-import os
-import shutil
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import msgspec
 
-from unstable_stream.errors import ConfigError, RunError
+from unstable_stream.errors import ConfigError, RunError, StoreError
 from unstable_stream.events import Checkpoint, GameStarted, checkpoint_uid, event_id
 from unstable_stream.log.port import EventLog
 from unstable_stream.log_lines import get_logger
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.history import find_run
 from unstable_stream.runs.starts import run_events
+from unstable_stream.stores import has_file, hold_optimizer_state
+from unstable_stream.stores.checkpoint_files import OPTIMIZER_FILE
 
 __all__ = ["Fork", "check_fork", "find_fork"]
 
 _log = get_logger(__name__)
 _KEPT_KEYS = ("model", "seed", "lora", "learner.parameters", "learner.initial_lora_path")
 """The configuration keys that a checkpoint depends on."""
-_OPTIMIZER_STATE = "optimizer.pt"  # the learner's name for it; importing the learner needs torch
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,19 +63,12 @@ class Fork:
         chosen = self.checkpoints[-1]
         if chosen.path is None:
             return
-        state = Path(chosen.path, _OPTIMIZER_STATE)
-        held = state.with_name(f"{_OPTIMIZER_STATE}.of-{run_id}")
         try:
-            try:
-                os.link(state, held)
-            except FileNotFoundError:
-                raise
-            except OSError:  # a file system without hard links
-                shutil.copyfile(state, held)
+            hold_optimizer_state(chosen.path, run_id)
         except FileNotFoundError as error:
             raise _without_state(chosen, self.parent_run_id) from error
-        except OSError as error:
-            _log.warning("the parent may delete the optimizer state", path=str(state), reason=str(error))
+        except (OSError, StoreError) as error:
+            _log.warning("the parent may delete the optimizer state", path=chosen.path, reason=str(error))
 
 
 def _without_state(checkpoint: Checkpoint, run_id: str) -> RunError:
@@ -111,12 +103,13 @@ async def find_fork(
         raise RunError(
             f"run {run_id} has no checkpoint of update {update}; it has those of {_listed(sorted(found))}"
         )
-    if chosen.path is not None and not Path(chosen.path).is_dir():
+    if chosen.path is not None and not await asyncio.to_thread(has_file, chosen.path):
         raise RunError(
             f"the files of {chosen.model_uid} of run {run_id} are not at {chosen.path}: put them back, "
             "or fork at another update"
         )
-    if to_train and chosen.path is not None and not Path(chosen.path, _OPTIMIZER_STATE).is_file():
+    of_learner = chosen.path if to_train else None
+    if of_learner is not None and not await asyncio.to_thread(has_file, of_learner, OPTIMIZER_FILE):
         raise _without_state(chosen, run_id)
     games = 0
     async for _, event in run_events(log, (GameStarted.TOPIC,), run_id):

@@ -6,7 +6,6 @@ import re
 import secrets
 import time
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from unstable_stream.adapter_format import WEIGHTS_FILE
@@ -25,6 +24,7 @@ from unstable_stream.runs.code import code_in_use
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.history import read_history
 from unstable_stream.runs.starts import present_ends
+from unstable_stream.stores import checked_address, opened_checkpoint
 from unstable_stream.version import __version__
 
 if TYPE_CHECKING:
@@ -93,17 +93,24 @@ def initial_checkpoint(config: RunConfig, run_id: str, probe: AdapterProbe | Non
 
     Raises:
         OSError: the adapter's file cannot be read.
+        CheckpointError: it is not in the store.
+        StoreError: the store refuses, or cannot be reached.
     """
     learner = config.learner
-    path = Path(learner.initial_lora_path).absolute() if learner.initial_lora_path else None
-    weights = (path / WEIGHTS_FILE).read_bytes() if path is not None else b""
+    path = (
+        checked_address(learner.initial_lora_path, "initial_lora_path") if learner.initial_lora_path else None
+    )
+    weights = b""
+    if path is not None:
+        with opened_checkpoint(path) as directory:
+            weights = (directory / WEIGHTS_FILE).read_bytes()
     return Checkpoint(
         event_id=event_id(run_id, "checkpoint", 0),
         run_id=run_id,
         occurred_at_ms=_now_ms(),
         model_uid=checkpoint_uid(0),
         iteration=0,
-        path=None if path is None else str(path),
+        path=path,
         sha256=None if path is None else hashlib.sha256(weights).hexdigest(),
         size_bytes=len(weights),
         base_model=config.model,

@@ -12,6 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Fiel
 from unstable_stream.errors import ConfigError
 from unstable_stream.events import is_checkpoint_uid
 from unstable_stream.extensions import Reference, absolute
+from unstable_stream.stores import checked_address
 
 __all__ = [
     "A2CConfig",
@@ -53,6 +54,13 @@ def _as_spec(value: Any) -> Any:
         return absolute(value, "reference")
     except ConfigError as error:
         raise ValueError(str(error).removeprefix("reference: ")) from error
+
+
+def _as_location(value: str) -> str:
+    try:
+        return checked_address(value, "place")
+    except ConfigError as error:
+        raise ValueError(str(error).removeprefix("place: ")) from error
 
 
 def as_table(value: Any) -> Any:
@@ -509,6 +517,11 @@ class LearnerConfig(Section):
     parameters: Literal["lora", "all"] = "lora"
     """The parameters that are trained: those of a LoRA adapter, or all of the model's (full fine-tuning)."""
     initial_lora_path: str | None = None
+    """Directory or address of an adapter to begin with, as PEFT saves it or of a checkpoint."""
+    ckpt_root: str | None = None
+    """Place of the checkpoints: a directory, or the address of a store that all machines of the run reach,
+    such as ``s3://bucket/runs`` (any of fsspec; credentials and endpoint from the environment). Each run has
+    a directory in it. ``None``: the data directory."""
     on_collapse: Literal["warn", "stop", "lower-step"] = "warn"
     """The answer to a sign of collapse, beside the warning. ``warn``: nothing; ``stop``: the run stops, and
     can be resumed; ``lower-step``: the learning rate of all later updates is halved."""
@@ -525,6 +538,11 @@ class LearnerConfig(Section):
     num_learners: PositiveInt = 1
     """Learners that share the work of each batch (data parallelism): processes of one machine, each with a
     GPU of its own, or ``num_threads`` on a CPU."""
+
+    @pydantic.field_validator("ckpt_root", mode="after")
+    @classmethod
+    def _recorded_place(cls, value: str | None) -> str | None:
+        return None if value is None else _as_location(value)
 
     @pydantic.model_validator(mode="after")
     def _check_learners(self) -> Self:

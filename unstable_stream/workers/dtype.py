@@ -1,12 +1,14 @@
 """Choose the number format of learner and engine: as configured, or by a short measurement on a CPU."""
 
 from collections.abc import Callable
-from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from unstable_stream.errors import ConfigError
 from unstable_stream.inference.model_shape import ModelShape, read_shape
 from unstable_stream.log_lines import get_logger
+
+if TYPE_CHECKING:
+    from unstable_stream.workers.checkpoint_home import CheckpointHome
 
 __all__ = ["fastest_on_cpu", "kept"]
 
@@ -14,6 +16,8 @@ _SMALL: Final = 50_000_000
 """Fewer parameters than this are not worth a measurement: float32."""
 _WORTH_IT: Final = 1.3
 """bfloat16 must be so many times as fast: it rounds, and around the matrix products it saves nothing."""
+_NOTE: Final = "dtype"
+"""The file with the choice."""
 
 _logger = get_logger(__name__)
 
@@ -46,18 +50,15 @@ def fastest_on_cpu(
     return chosen
 
 
-def kept(root: Path, choose: Callable[[], str]) -> str:
-    """Return the choice recorded beside the checkpoints in ``root``; else choose, and record it.
+def kept(home: "CheckpointHome", choose: Callable[[], str]) -> str:
+    """Return the choice recorded beside the checkpoints of a run; else choose, and record it.
 
     A run that is resumed, also on another machine, computes in the same numbers: its curve goes on bit for
     bit. Checkpoints without a record were made in float32, before there was a choice.
     """
-    record = root / "dtype"
-    if record.is_file():
-        return record.read_text(encoding="ascii").strip()
-    chosen = "float32" if root.is_dir() and any(root.glob("[!.]*/state.json")) else choose()
-    root.mkdir(parents=True, exist_ok=True)
-    staging = root / ".tmp-dtype"
-    staging.write_text(f"{chosen}\n", encoding="ascii")
-    staging.replace(record)
+    recorded = home.read_note(_NOTE)
+    if recorded is not None:
+        return recorded.strip()
+    chosen = "float32" if any(not name.startswith(".") for name in home.attempts()) else choose()
+    home.write_note(_NOTE, f"{chosen}\n")
     return chosen

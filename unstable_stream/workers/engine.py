@@ -19,6 +19,7 @@ from unstable_stream.inference.engine import (
     ScoresCompletions,
     Tokens,
 )
+from unstable_stream.inference.fetched_adapters import FetchingEngine
 from unstable_stream.runs.config import EngineExtensionConfig, RunConfig, VllmEngineConfig
 from unstable_stream.runs.placement import Share
 from unstable_stream.workers.dtype import fastest_on_cpu
@@ -101,8 +102,12 @@ class _Unproven:
         await self._engine.close()
 
 
-def build_engine(config: RunConfig, model_path: str, share: Share) -> Engine:
+def build_engine(config: RunConfig, model_path: str, share: Share) -> FetchingEngine:
     """Construct the configured engine in this process, on its share of the GPUs, and load the model."""
+    return FetchingEngine(_build(config, model_path, share))
+
+
+def _build(config: RunConfig, model_path: str, share: Share) -> Engine:
     engine = config.engine
     if isinstance(engine, VllmEngineConfig):
         from unstable_stream.inference.vllm.engine import VllmEngine

@@ -6,7 +6,8 @@ nothing twice:
 1. decide: draw the batch from the buffer, a fold of ``steps`` and ``learner-updates``, shape its rewards,
    drop the rest (:mod:`unstable_stream.update_decisions`);
 2. train on it;
-3. save the checkpoint into a directory of its own: temporary directory, fsync, rename;
+3. save the checkpoint into a directory of its own: temporary directory, fsync, rename; if checkpoints are in
+   a store, upload it (:mod:`unstable_stream.workers.checkpoint_home`);
 4. look for signs of a collapse in the metrics of the updates so far (:mod:`unstable_stream.collapse`);
 5. publish ``learner-update``, ``checkpoint`` and ``collapse-warning`` events in one transaction of a fenced
    producer.
@@ -25,16 +26,16 @@ warnings left them.
 """
 
 import asyncio
-import hashlib
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
 from unstable_stream.adapter_format import WEIGHTS_FILE
 from unstable_stream.buffer import StepBuffer
 from unstable_stream.collapse import CollapseWatch, GameTally, Sign
-from unstable_stream.errors import LearnerError
+from unstable_stream.errors import LearnerError, StoreError
 from unstable_stream.events import (
     Checkpoint,
     CollapseWarning,
@@ -48,12 +49,7 @@ from unstable_stream.events import (
     event_id,
 )
 from unstable_stream.events.used_ids import UsedIds
-from unstable_stream.learners import (
-    UpdateResult,
-    attempts,
-    prune_optimizer_states,
-    remove_attempts,
-)
+from unstable_stream.learners import UpdateResult
 from unstable_stream.log.port import Consumer, EventLog, Positions, Producer, StoredRecord, TopicPartition
 from unstable_stream.log.reading import read_to_end, readable_event, settled_ends
 from unstable_stream.log.records import record_from_event
@@ -65,12 +61,14 @@ from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.runs.placement import Share
 from unstable_stream.runs.recording import initial_checkpoint
 from unstable_stream.runs.starts import run_events, run_starts
+from unstable_stream.stores import name_of, opened_checkpoint, owner_of, sha256_of
 from unstable_stream.update_decisions import (
     UpdateDecision,
     decide_batch,
     decide_update,
     drawn_ids,
 )
+from unstable_stream.workers.checkpoint_home import home_of
 from unstable_stream.workers.learner_core import build_training_algorithm
 from unstable_stream.workers.learner_progress import LearnerProgress, Place, read_progress, write_progress
 from unstable_stream.workers.learner_ranks import LearnerGroup, build_learners
@@ -104,7 +102,10 @@ class LearnerService:
         self._config = config
         self._run_id = run_id
         self._algorithm = build_training_algorithm(config)
-        self._learner = build_learners(config, self._algorithm, data.checkpoints(run_id), model_path, share)
+        self._home = home_of(config, run_id, data)
+        self._learner = build_learners(
+            config, self._algorithm, self._home, data.checkpoints(run_id), model_path, share
+        )
         self._buffer = StepBuffer(
             config.max_buffer_size,
             strategy=config.buffer.strategy,
@@ -121,15 +122,17 @@ class LearnerService:
         """The last update that the watch knows."""
         self._transform = build_sampling(list(config.rewards.sampling))
         self._untold: Untold | None = Untold(self._transform)
+        self._opened = ExitStack()
+        """Keeps the checkpoint that the service began from: other ranks may read it after this one."""
         self._parent = checkpoint_uid(0)
         self._saved = 0
         """The newest published checkpoint."""
-        self._full: list[Path] = []
-        """Published checkpoints that may still have their optimizer states, oldest first; empty if all keep
-        them.
+        self._full: list[str] = []
+        """Names of published checkpoints that may still have their optimizer states, oldest first; empty if
+        all keep them.
         """
-        self._leftovers: list[Path] = []
-        """Directories of earlier learners that no event names; see :meth:`_tidy`."""
+        self._leftovers: list[str] = []
+        """Names of saves of earlier learners that no event names; see :meth:`_tidy`."""
         self._positions: Mapping[str, int] = {}
         """Offsets up to which the last update had read."""
         self._counted: Mapping[str, int] = {}
@@ -143,6 +146,7 @@ class LearnerService:
 
     def close(self) -> None:
         """End the other learners, if there are several; the service cannot be used afterwards."""
+        self._opened.close()
         if isinstance(self._learner, LearnerGroup):
             self._learner.close()
 
@@ -213,16 +217,24 @@ class LearnerService:
         nobody has published them since, or can.
         """
         leftovers, self._leftovers = self._leftovers, []
-        removed = await asyncio.to_thread(remove_attempts, leftovers)
-        if removed:
-            _logger.info("unpublished checkpoints removed", directories=[path.name for path in removed])
-        keep = self._config.learner.keep_optimizer_states
-        if not isinstance(keep, int):
-            return
         if published is not None and published.path is not None and published.iteration % _KEPT_FOR_FORKS:
-            self._full.append(Path(published.path))
-        prune_optimizer_states(self._full, keep_last=keep)
-        self._full = self._full[-keep:]
+            self._full.append(name_of(published.path))
+        keep = self._config.learner.keep_optimizer_states
+        try:
+            removed = await asyncio.to_thread(self._home.remove, leftovers)
+            if removed:
+                _logger.info("unpublished checkpoints removed", directories=removed)
+            if isinstance(keep, int):
+                await asyncio.to_thread(self._home.prune, self._full, keep_last=keep)
+                self._full = self._full[-keep:]
+        except StoreError as error:
+            # What was published is safe. The rest is looked for again when the learner starts.
+            _logger.warning("what is not needed any more was left in the store", reason=str(error))
+
+    def _open(self, checkpoint: Checkpoint) -> Path:
+        assert checkpoint.path is not None
+        opened = opened_checkpoint(checkpoint.path, checkpoint.sha256, to_train=True)
+        return self._opened.enter_context(opened)
 
     # -- restoring ----------------------------------------------------------------------------
 
@@ -234,22 +246,18 @@ class LearnerService:
         """Return where the steps and outcomes that have not been folded yet begin."""
         newest: Checkpoint | None = None
         published: dict[int, str] = {}
-        found = await asyncio.to_thread(attempts, self._learner.ckpt_root)
+        found = await asyncio.to_thread(self._home.attempts)
         ends = await settled_ends(log, (Checkpoint.TOPIC,))
         async for _, event in run_events(log, (Checkpoint.TOPIC,), self._run_id, ends):
             if isinstance(event, Checkpoint):
                 if newest is None or event.iteration > newest.iteration:
                     newest = event
                 if event.path is not None:
-                    published.setdefault(event.iteration, Path(event.path).name)
+                    published.setdefault(event.iteration, name_of(event.path))
         # By name, because a data directory may have been moved since, or be reached by another path.
-        self._leftovers = [path for path in found if path.name not in published.values()]
+        self._leftovers = [name for name in found if name not in published.values()]
         if isinstance(self._config.learner.keep_optimizer_states, int):
-            self._full = [
-                self._learner.ckpt_root / published[number]
-                for number in sorted(published)
-                if number % _KEPT_FOR_FORKS
-            ]
+            self._full = [published[number] for number in sorted(published) if number % _KEPT_FOR_FORKS]
         progress = None
         if newest is None:
             await self._publish_initial_policy(producer)
@@ -258,12 +266,13 @@ class LearnerService:
             self._saved = newest.iteration
             if newest.iteration > 0:
                 assert newest.path is not None, "only the initial policy is without weights"
-                state = await asyncio.to_thread(self._learner.load, newest.path, newest.sha256)
-                if state.sampling and Path(newest.path).parent.name == self._run_id:
+                directory = await asyncio.to_thread(self._open, newest)
+                state = await asyncio.to_thread(self._learner.load, directory, newest.sha256)
+                if state.sampling and owner_of(newest.path) == self._run_id:
                     # A fork's first checkpoint is its parent's; it learns its own. By name, because a data
                     # directory may be reached by another path.
                     self._transform.load_state(state.sampling)
-                progress = read_progress(Path(newest.path), self._run_id, newest.iteration)
+                progress = read_progress(directory, self._run_id, newest.iteration)
                 if progress is not None and not await progress.fits(log):
                     _logger.warning("the log is not the one that was read: folding its whole history")
                     progress = None
@@ -405,7 +414,7 @@ class LearnerService:
     def _check_initial_policy(self, recorded: Checkpoint) -> None:
         """Compare the adapter that training begins from with the one that the run began with."""
         path = self._config.learner.initial_lora_path
-        found = hashlib.sha256((Path(path) / WEIGHTS_FILE).read_bytes()).hexdigest() if path else None
+        found = sha256_of(path, WEIGHTS_FILE) if path else None
         if found != recorded.sha256:
             raise LearnerError(
                 f"run {self._run_id} began with the weights {recorded.sha256} at {recorded.path}; "
@@ -561,12 +570,14 @@ class LearnerService:
         ``knows``: the buffer has all steps up to ``positions``, so that a restart may go on from it.
         """
         self._warn_of_untold()
-        info = await asyncio.to_thread(
-            self._learner.save, positions=positions, sampling=self._transform.state()
-        )
-        if knows and self._buffer.used_ids.by_game:
-            progress = self._progress(number, positions)
-            await asyncio.to_thread(write_progress, Path(info.path), progress)
+        with self._home.saving() as root:
+            info = await asyncio.to_thread(
+                self._learner.save, positions=positions, sampling=self._transform.state(), root=root
+            )
+            if knows and self._buffer.used_ids.by_game:
+                progress = self._progress(number, positions)
+                await asyncio.to_thread(write_progress, Path(info.path), progress)
+            path = await asyncio.to_thread(self._home.publish, Path(info.path))
         probe = await asyncio.to_thread(self._learner.probe)
         checkpoint = Checkpoint(
             event_id=event_id(self._run_id, "checkpoint", number),
@@ -574,7 +585,7 @@ class LearnerService:
             occurred_at_ms=now_ms,
             model_uid=checkpoint_uid(number),
             iteration=number,
-            path=info.path,
+            path=path,
             sha256=info.sha256,
             size_bytes=info.size_bytes,
             base_model=self._config.model,

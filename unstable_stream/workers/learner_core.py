@@ -1,5 +1,6 @@
 """Build the training core of a run from its configuration."""
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
@@ -8,7 +9,9 @@ from unstable_stream.inference.cores import available_cores
 from unstable_stream.learners import Rank, StandardLearner
 from unstable_stream.runs.config import PolicyGradientConfig, RunConfig
 from unstable_stream.runs.placement import Share
+from unstable_stream.stores import opened_checkpoint
 from unstable_stream.update_decisions import TrainingSample
+from unstable_stream.workers.checkpoint_home import CheckpointHome
 from unstable_stream.workers.dtype import fastest_on_cpu, kept
 
 __all__ = ["build_learner", "build_training_algorithm", "learner_dtype"]
@@ -33,36 +36,40 @@ def build_learner(
     """
     settings = config.learner
     threads = settings.num_threads or max(1, available_cores() // settings.num_learners)
-    return StandardLearner(
-        model_path,
-        algorithm=algorithm,
-        batch_size=settings.batch_size,
-        mini_batch_size=settings.mini_batch_size,
-        learning_rate=settings.learning_rate,
-        lr_schedule={
-            "type": settings.lr_schedule if settings.lr_final_fraction < 1 else "constant",
-            "final_fraction": settings.lr_final_fraction,
-            "warmup": settings.lr_warmup_updates,
-            "total": settings.iterations,
-        },
-        grad_clip=settings.grad_clip,
-        weight_decay=settings.weight_decay,
-        optimizer_steps_per_update=settings.optimizer_steps,
-        max_train_len=settings.max_train_len,
-        max_generation_len=config.sampling.max_tokens,
-        parameters=settings.parameters,
-        lora_cfg=config.lora.model_dump(),
-        initial_lora_path=settings.initial_lora_path,
-        gradient_checkpointing=settings.gradient_checkpointing,
-        activation_checkpointing=settings.activation_checkpointing,
-        ckpt_root=checkpoints.absolute(),
-        seed=config.seed,
-        num_threads=threads,
-        device=None if share is None or share.num_gpus else "cpu",
-        dtype=dtype,
-        rank=rank,
-        gpu_memory_fraction=None if share is None else share.memory_fraction,
-    )
+    with ExitStack() as opened:
+        begun = settings.initial_lora_path
+        if begun is not None:
+            begun = str(opened.enter_context(opened_checkpoint(begun)))
+        return StandardLearner(
+            model_path,
+            algorithm=algorithm,
+            batch_size=settings.batch_size,
+            mini_batch_size=settings.mini_batch_size,
+            learning_rate=settings.learning_rate,
+            lr_schedule={
+                "type": settings.lr_schedule if settings.lr_final_fraction < 1 else "constant",
+                "final_fraction": settings.lr_final_fraction,
+                "warmup": settings.lr_warmup_updates,
+                "total": settings.iterations,
+            },
+            grad_clip=settings.grad_clip,
+            weight_decay=settings.weight_decay,
+            optimizer_steps_per_update=settings.optimizer_steps,
+            max_train_len=settings.max_train_len,
+            max_generation_len=config.sampling.max_tokens,
+            parameters=settings.parameters,
+            lora_cfg=config.lora.model_dump(),
+            initial_lora_path=begun,
+            gradient_checkpointing=settings.gradient_checkpointing,
+            activation_checkpointing=settings.activation_checkpointing,
+            ckpt_root=checkpoints.absolute(),
+            seed=config.seed,
+            num_threads=threads,
+            device=None if share is None or share.num_gpus else "cpu",
+            dtype=dtype,
+            rank=rank,
+            gpu_memory_fraction=None if share is None else share.memory_fraction,
+        )
 
 
 def build_training_algorithm(config: RunConfig) -> BaseAlgo:
@@ -74,7 +81,9 @@ def build_training_algorithm(config: RunConfig) -> BaseAlgo:
     return build_algorithm(settings.spec)
 
 
-def learner_dtype(config: RunConfig, checkpoints: Path, model_path: str, share: Share | None) -> str | None:
+def learner_dtype(
+    config: RunConfig, home: CheckpointHome, model_path: str, share: Share | None
+) -> str | None:
     """Return the number format that the run's learners compute in; ``None``: their default for the device."""
     settings = config.learner
     if settings.dtype != "auto":
@@ -82,7 +91,7 @@ def learner_dtype(config: RunConfig, checkpoints: Path, model_path: str, share: 
     if share is None or share.num_gpus > 0:
         return None  # the learner's own default for the device
     return kept(
-        checkpoints,
+        home,
         lambda: fastest_on_cpu(
             "learner",
             model_path,

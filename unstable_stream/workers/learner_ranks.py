@@ -30,6 +30,7 @@ from unstable_stream.runs.code import find_code
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.placement import Share
 from unstable_stream.update_decisions import Admission, TrainingSample
+from unstable_stream.workers.checkpoint_home import CheckpointHome
 from unstable_stream.workers.learner_core import build_learner, build_training_algorithm, learner_dtype
 
 __all__ = ["LearnerGroup", "build_learners", "serve"]
@@ -108,11 +109,6 @@ class LearnerGroup:
         return self._first.samples_seen
 
     @property
-    def ckpt_root(self) -> Path:
-        """The directory of checkpoints."""
-        return self._first.ckpt_root
-
-    @property
     def process_ids(self) -> list[int]:
         """Of the other ranks, in their order."""
         return [other.process.pid for other in self._others]
@@ -186,10 +182,15 @@ class LearnerGroup:
 
 
 def build_learners(
-    config: RunConfig, algorithm: BaseAlgo, checkpoints: Path, model_path: str, share: Share | None
+    config: RunConfig,
+    algorithm: BaseAlgo,
+    home: CheckpointHome,
+    checkpoints: Path,
+    model_path: str,
+    share: Share | None,
 ) -> StandardLearner[TrainingSample, TokenBatch] | LearnerGroup:
     """Load the model for one learner, or for several."""
-    dtype = learner_dtype(config, checkpoints, model_path, share)
+    dtype = learner_dtype(config, home, model_path, share)
     if config.learner.num_learners == 1:
         return build_learner(config, algorithm, checkpoints, model_path, share, dtype=dtype)
     return LearnerGroup(config, algorithm, checkpoints, model_path, share, dtype=dtype)

@@ -1,0 +1,140 @@
+"""Fetch the adapters that an engine is asked for, where they are in a store and not in a directory.
+
+Engines load files. An adapter at an address is fetched into the cache of the engine's host before the first
+request for it, and kept there while requests use it. Its directory depends on the address alone, so that one
+that was evicted and fetched again is the same adapter to the engine.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+from unstable_stream.errors import AdapterError, CheckpointError, EngineError
+from unstable_stream.inference.engine import (
+    Adapter,
+    AdapterResult,
+    Completion,
+    Engine,
+    EngineStats,
+    GenerationRequest,
+    ProvesAdapters,
+    ScoresCompletions,
+    Tokens,
+)
+from unstable_stream.stores import HostCache, is_address, opened_checkpoint, store_wait_s
+
+__all__ = ["FetchingEngine"]
+
+_KEPT_IDLE: Final = 8
+"""Adapters without requests that stay locked in the cache, so that the next request need not look there."""
+_AT_ONCE: Final = 2
+
+
+@dataclass(eq=False)
+class _Fetched:
+    """An adapter that is fetched, or on its way."""
+
+    held: ExitStack
+    """Keeps the directory in the cache."""
+    directory: "asyncio.Future[Path]" = field(repr=False)
+    in_flight: int = 0
+
+
+class FetchingEngine:
+    """An engine that takes adapters at addresses too; all else is left to the one given."""
+
+    def __init__(self, engine: Engine, cache: HostCache | None = None) -> None:
+        """``cache``: by default that of this host."""
+        self.engine: Final = engine
+        self._cache = cache
+        self._fetched: OrderedDict[tuple[str, str | None], _Fetched] = OrderedDict()
+        """By address and digest, the longest unused first."""
+        self._threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="fetch-adapter")
+
+    async def generate(self, request: GenerationRequest) -> Completion:
+        """Return one completion.
+
+        Raises what the engine raises, and:
+
+        Raises:
+            AdapterError: the adapter is not in the store, or another one than was recorded.
+            StoreUnavailableError: the store was away for too long.
+            StoreError: the store refuses, or the cache cannot be written.
+        """
+        if request.adapter is None or not is_address(request.adapter.path):
+            return await self.engine.generate(request)
+        async with self._here(request.adapter) as adapter:
+            return await self.engine.generate(replace(request, adapter=adapter))
+
+    async def score(self, sequences: Sequence[Tokens], adapter: Adapter | None = None) -> list[list[float]]:
+        """Return the log-probability of each token of each completion.
+
+        Raises what :meth:`generate` raises, and :class:`EngineError` if the engine scores nothing.
+        """
+        if not isinstance(self.engine, ScoresCompletions):
+            raise EngineError(f"{type(self.engine).__name__} scores no completions: it has no method score")
+        if adapter is None or not is_address(adapter.path):
+            return await self.engine.score(sequences, adapter)
+        async with self._here(adapter) as fetched:
+            return await self.engine.score(sequences, fetched)
+
+    def take_adapter_results(self) -> list[AdapterResult]:
+        """Return what came of loading adapters since the last call."""
+        return self.engine.take_adapter_results() if isinstance(self.engine, ProvesAdapters) else []
+
+    def stats(self) -> EngineStats:
+        """Return the engine's counters, and how long this process has waited for a store."""
+        return replace(self.engine.stats(), store_wait_s=store_wait_s())
+
+    async def close(self) -> None:
+        """Close the engine, and give up what is being fetched."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        await self.engine.close()
+        for fetched in self._fetched.values():
+            fetched.held.close()
+        self._fetched.clear()
+
+    @asynccontextmanager
+    async def _here(self, adapter: Adapter) -> AsyncIterator[Adapter]:
+        key = (adapter.path, adapter.sha256)
+        fetched = self._fetched.get(key)
+        if fetched is None:
+            fetched = self._fetched[key] = self._fetch(adapter)
+        self._fetched.move_to_end(key)
+        fetched.in_flight += 1
+        try:
+            # Shielded: others may wait for the same fetch when this caller is cancelled.
+            directory = await asyncio.shield(fetched.directory)
+            yield replace(adapter, path=str(directory))
+        except CheckpointError as error:
+            raise AdapterError(f"adapter {adapter.uid!r}: {error}") from error
+        finally:
+            fetched.in_flight -= 1
+            failed = fetched.directory.done() and (
+                fetched.directory.cancelled() or fetched.directory.exception() is not None
+            )
+            if failed and self._fetched.get(key) is fetched:
+                del self._fetched[key]
+            self._let_go()
+
+    def _fetch(self, adapter: Adapter) -> _Fetched:
+        held = ExitStack()
+
+        def fetch() -> Path:
+            return held.enter_context(opened_checkpoint(adapter.path, adapter.sha256, cache=self._cache))
+
+        return _Fetched(held, asyncio.get_running_loop().run_in_executor(self._threads, fetch))
+
+    def _let_go(self) -> None:
+        idle = [
+            key
+            for key, fetched in self._fetched.items()
+            if not fetched.in_flight and fetched.directory.done()
+        ]
+        for key in idle[: max(0, len(idle) - _KEPT_IDLE)]:
+            self._fetched.pop(key).held.close()
