@@ -1,6 +1,7 @@
 """The pages in a real browser: they follow a run, and nothing that a model wrote does anything."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from tests.ui.browser import BROWSER, Tab, opened_tab
 from tests.ui.conftest import serving
 from unstable_stream.api.place import Place
 from unstable_stream.archive import ArchiveWriter
+from unstable_stream.events import game_id
 
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="no browser: apt-get install -y chromium")
 
@@ -28,10 +30,20 @@ def tab(browser: Tab) -> Iterator[Tab]:
     assert browser.complaints == []
 
 
+@contextmanager
+def visited(tab: Tab, place: Place) -> Iterator[str]:
+    """Serve a place as long as the tab looks at it; yield the link."""
+    with serving(place) as link:
+        try:
+            yield link
+        finally:
+            tab.go("about:blank")  # a page whose server ends would complain
+
+
 def test_the_list_follows_a_run(tab: Tab, tmp_path: Path) -> None:
     place = Place.at(tmp_path / "data")
     events = stored(made_up_run("run-c", updates=4))
-    with serving(place) as link:
+    with visited(tab, place) as link:
         tab.go(link)
         assert "token" not in tab.ask("location.href")
         tab.wait("document.body.innerText.includes('No run has been archived')")
@@ -42,13 +54,12 @@ def test_the_list_follows_a_run(tab: Tab, tmp_path: Path) -> None:
             writer.write(events[30:])
             tab.wait("document.body.innerText.includes('4 of 4 updates')")
             tab.wait("document.body.innerText.includes('completed')")
-        tab.go("about:blank")
 
 
 def test_curves_move_while_a_run_trains(tab: Tab, tmp_path: Path) -> None:
     place = Place.at(tmp_path / "data")
     events = stored(made_up_run("run-c", updates=6))
-    with serving(place) as link, ArchiveWriter(place.archive, timeout_s=60) as writer:
+    with visited(tab, place) as link, ArchiveWriter(place.archive, timeout_s=60) as writer:
         writer.write(events[: len(events) // 2])
         tab.go(link.replace("/?", "/data/runs/run-c?"))
         tab.wait("document.querySelectorAll('figure[data-drawn]').length > 3")
@@ -67,3 +78,35 @@ def test_curves_move_while_a_run_trains(tab: Tab, tmp_path: Path) -> None:
         tab.wait("location.search === '?by=hours'")
         tab.ask("document.getElementById('theme').click()")
         tab.wait("document.documentElement.dataset.theme === 'dark'")
+
+
+def test_a_game_is_watched_with_the_keyboard(tab: Tab, data: Path) -> None:
+    shown = "document.querySelector('.move:not([hidden]) h3').innerText"
+    with visited(tab, Place.at(data)) as link:
+        game = game_id("run-a", "eval", 12)
+        tab.go(link.replace("/?", f"/{data.name}/games/{game}?"))
+        tab.wait(f"{shown}.startsWith('Move 0 ')")
+        tab.press("ArrowRight")
+        tab.wait(f"{shown}.startsWith('Move 1 ')")
+        tab.wait("location.hash === '#move-1'")
+        tab.press("End")
+        tab.wait(f"{shown}.startsWith('Move 4 ')")
+        tab.press("Home")
+        tab.ask("document.querySelector('[data-speed]').value = '300'")
+        tab.press(" ")
+        tab.wait(f"{shown}.startsWith('Move 4 ')")
+        assert tab.ask("document.querySelectorAll('.move:not([hidden])').length") == 1
+        # The game's player tries to run a script; the page has its words, and its own name.
+        assert tab.ask("document.body.textContent.includes('document.title=')")
+        assert tab.ask("document.title") == "eval game 12"
+
+
+@pytest.mark.parametrize("width", [360, 1400])
+def test_pages_fit_narrow_and_wide_screens(tab: Tab, data: Path, width: int) -> None:
+    tab.resize(width, 800)
+    with visited(tab, Place.at(data)) as link:
+        tab.go(link)
+        game = game_id("run-a", "eval", 12)
+        for path in ("", "runs/run-a", "games", f"games/{game}", "compare?run=run-a&run=run-b"):
+            tab.go(f"{tab.ask('location.origin')}/{data.name}/{path}")
+            assert tab.ask("document.documentElement.scrollWidth <= innerWidth"), path

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
 
 from unstable_stream.archive import QueryResult, query
 from unstable_stream.errors import ConfigError
@@ -30,7 +30,7 @@ State: TypeAlias = Literal["finished", "abandoned", "in-flight"]
 Result: TypeAlias = Literal["win", "draw", "loss"]
 Sort: TypeAlias = Literal["latest", "earliest", "longest", "shortest", "tokens"]
 
-_TOKENS: Final = "(SELECT sum(completion_tokens) FROM trajectories AS t WHERE t.game_id = g.game_id)"
+_TOKENS: Final = "(SELECT sum(completion_tokens) FROM trajectories AS t WHERE t.game_id = g.{game})"
 _ORDER: Final[Mapping[str, str]] = {
     "latest": "ended DESC, run, split, number DESC",
     "earliest": "ended, run, split, number",
@@ -88,8 +88,10 @@ def find_games(
     truncated: bool = False,
     min_moves: int | None = None,
     max_moves: int | None = None,
+    text: str | None = None,
     sort: str = "latest",
     limit: int | None = 20,
+    offset: int = 0,
 ) -> QueryResult:
     """Return games of an archive, one a row: id, run, split, number, env, seats, winner, …
 
@@ -108,8 +110,10 @@ def find_games(
         truncated: only games that were cut short, or with a completion that was.
         min_moves: fewest moves.
         max_moves: most moves.
+        text: what a player saw, wrote or played somewhere in it, upper or lower case.
         sort: which come first; ``tokens``: those with most sampled tokens.
         limit: at most so many; ``None``: all.
+        offset: leave out so many before.
 
     Raises:
         ArchiveError: there is no archive.
@@ -123,7 +127,7 @@ def find_games(
     ):
         if value is not None and value not in get_args(known):
             raise ConfigError(f"{name}={value!r}: expected one of {', '.join(get_args(known))}")
-    wanted = _Filter(values={"limit": limit})
+    wanted = _Filter(values={"limit": limit, "offset": offset})
     wanted.require(run is not None, "starts_with(g.run_id, $run)", run=run)
     wanted.require(split is not None, "g.split = $split", split=split)
     wanted.require(state is not None, "g.state = $state", state=state)
@@ -148,6 +152,13 @@ def find_games(
         "(g.reason = 'truncated' OR "
         "g.game_id IN (SELECT game_id FROM turns AS t WHERE t.finish_reason = 'length'))",
     )
+    wanted.require(
+        text is not None,
+        "g.game_id IN (SELECT game_id FROM turns AS t WHERE contains(lower(t.completion), lower($text)) "
+        "OR contains(lower(t.observation), lower($text)) "
+        "UNION ALL SELECT game_id FROM actions AS a WHERE contains(lower(a.action), lower($text)))",
+        text=text,
+    )
     of_seat = {
         "s.result = $result": result,
         "s.seat = $seat": seat,
@@ -158,17 +169,22 @@ def find_games(
         who = "s.kind = 'checkpoint'" if model is None else "s.model_uid = $model"
         names = {condition: condition.rpartition("$")[2].rstrip(")") for condition in asked}
         wanted.require_seat([*asked, who], **{names[condition]: value for condition, value in asked.items()})
-    return query(
-        archive,
+    found = (
         f"WITH players AS ({_PLAYERS}) "
         "SELECT g.game_id AS game, g.run_id AS run, g.split, g.game_index AS number, g.env_id AS env, "
         "array_to_string(g.models, ' – ') AS seats, "
         "CASE WHEN g.state <> 'finished' THEN g.state ELSE coalesce(g.winner, 'nobody') END AS winner, "
-        f"g.reason, g.num_turns AS moves, {_TOKENS} AS tokens, "
+        "g.reason, g.num_turns AS moves, {tokens} AS tokens, "
         f"coalesce(g.ended_at, g.started_at) AS ended FROM games AS g {wanted.where()} "
-        f"ORDER BY {_ORDER[sort]} LIMIT $limit",
-        wanted.values,
+        f"ORDER BY {_ORDER[sort]} LIMIT $limit OFFSET $offset"
     )
+    if sort != "tokens":  # then the tokens of the games found are enough
+        found = (
+            f"WITH found AS ({found.format(tokens='NULL')}) "
+            f"SELECT * REPLACE ({_TOKENS.format(game='game')} AS tokens) FROM found AS g "
+            f"ORDER BY {_ORDER[sort]}"
+        )
+    return query(archive, found.format(tokens=_TOKENS.format(game="game_id")), wanted.values)
 
 
 @dataclass(frozen=True)
@@ -236,19 +252,7 @@ def shown_game(
 
 def _token_texts(archive: Path, transcript: Transcript) -> dict[int, Sequence[str]]:
     """Return the tokens' texts by game turn: of checkpoints' moves, if their tokenizer is on this machine."""
-    from unstable_stream.inference.token_texts import token_texts, tokenizer_on_disk
+    from unstable_stream.views.tokens import tokens_of
 
-    models: Sequence[tuple[Any, ...]] = query(
-        archive,
-        "SELECT any_value(base_model) FROM checkpoints WHERE run_id = ?",
-        [transcript.run_id],
-    ).rows
-    tokenizer = tokenizer_on_disk(models[0][0] or "")
-    if tokenizer is None:
-        return {}
-    own = {line.seat for line in transcript.seats if line.kind == "checkpoint"}
-    return {
-        move.game_turn: token_texts(tokenizer, move.token_ids)
-        for move in transcript.moves
-        if move.seat in own and move.token_ids
-    }
+    tokens, with_texts = tokens_of(archive, transcript)
+    return {turn: [token.text for token in each] for turn, each in tokens.items()} if with_texts else {}

@@ -16,7 +16,7 @@ from starlette.staticfiles import StaticFiles
 from unstable_stream.errors import ArchiveBusyError, ConfigError, UnstableStreamError
 from unstable_stream.ui.guard import Guard
 from unstable_stream.ui.live import changes
-from unstable_stream.ui.pages import compare, run, runs
+from unstable_stream.ui.pages import compare, games, run, runs
 from unstable_stream.ui.rendering import page
 from unstable_stream.ui.site import Shelf, Site
 
@@ -35,6 +35,8 @@ ROUTES: Final[Sequence[tuple[str, Page, Sequence[str]]]] = (
     ("/runs/{run}", run.show, ("GET",)),
     ("/runs/{run}/health", run.health, ("GET",)),
     ("/charts.json", run.curves, ("GET",)),
+    ("/games", games.find, ("GET",)),
+    ("/games/{game}", games.watch, ("GET",)),
     ("/compare", compare.show, ("GET",)),
 )
 """Path after the place's name, the function that answers, methods."""

@@ -1,6 +1,6 @@
 """Put one game together from the archive's tables, move by move."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -22,6 +22,7 @@ SELECT
     a.game_turn, a.seat, a.action, a.valid,
     t.observation, t.completion, t.completion_tokens, t.finish_reason, t.prompt, t.prompt_tokens,
     t.policy_version, t.latency_ms,
+    t.format_feedback::MAP(VARCHAR, BOOLEAN) AS format_feedback,
     coalesce(t.completion_token_ids, []) AS token_ids, coalesce(t.logprobs, []) AS logprobs,
     s.step_id, s.raw_reward, s.final_reward, s.reward AS step_reward,
     CASE WHEN s.step_id IS NOT NULL THEN coalesce(u.fate, 'pending') END AS fate,
@@ -68,6 +69,8 @@ class Move:
     policy_version: int | None = None
     """Update whose weights sampled it; ``None``: a fixed opponent."""
     latency_ms: float | None = None
+    format_feedback: Mapping[str, bool] | None = None
+    """Findings of the action extraction."""
     token_ids: Sequence[int] = ()
     """The sampled token ids; as many as ``logprobs``."""
     logprobs: Sequence[float] = ()

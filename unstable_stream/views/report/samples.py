@@ -3,13 +3,12 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from unstable_stream.archive import query
-from unstable_stream.inference.token_texts import token_texts, tokenizer_on_disk
+from unstable_stream.views.tokens import Token, tokens_of
 from unstable_stream.views.transcript import Move, Transcript, load_transcript
 
-__all__ = ["SampleGame", "Token", "pick_samples"]
+__all__ = ["SampleGame", "pick_samples"]
 
 # A page must open on a telephone: of very long games and completions the middle is left out.
 _FIRST_MOVES, _LAST_MOVES = 24, 12
@@ -65,15 +64,6 @@ _CHOICES: Mapping[str, str] = {
 }
 
 
-class Token(NamedTuple):
-    """One sampled token."""
-
-    text: str
-    token_id: int
-    logprob: float
-    """Nats."""
-
-
 @dataclass(frozen=True, slots=True)
 class SampleGame:
     """One game to read."""
@@ -114,26 +104,12 @@ def pick_samples(archive: Path, run_id: str, *, limit: int, tokenizer: str | Non
         for (game,) in query(archive, sql, run).rows:
             if game in reasons or len(reasons) < limit:
                 reasons.setdefault(game, []).append(reason)
-    models = query(archive, "SELECT any_value(base_model) FROM checkpoints WHERE run_id = $run", run).rows
-    known = tokenizer_on_disk(tokenizer or models[0][0] or "")
-
-    def texts(move: Move) -> Sequence[str]:
-        shown = move.token_ids[:_MOST_TOKENS]
-        return token_texts(known, shown) if known else [f"#{token}" for token in shown]
-
     samples = []
     for game, why in reasons.items():
         transcript = load_transcript(archive, game)
-        own = {line.seat for line in transcript.seats if line.kind == "checkpoint"}
         moves, cut = _shown(transcript.moves)
-        tokens = {
-            move.game_turn: [
-                Token(*token) for token in zip(texts(move), move.token_ids, move.logprobs, strict=False)
-            ]
-            for move in moves
-            if move.seat in own and move.token_ids
-        }
-        samples.append(SampleGame(why, transcript, moves, cut, tokens, known is not None))
+        tokens, with_texts = tokens_of(archive, transcript, moves, most=_MOST_TOKENS, tokenizer=tokenizer)
+        samples.append(SampleGame(why, transcript, moves, cut, tokens, with_texts))
     return samples
 
 
