@@ -31,7 +31,12 @@ def evaluated(number: int, opponent: str, update: int, reward: float) -> GameOut
         msgspec.structs.replace(seat, seat=1, model_uid=opponent, reward=-reward),
     )
     return msgspec.structs.replace(
-        outcome, game_id=f"game-{number}", split="eval", evaluated_uid=uid, seats=seats
+        outcome,
+        game_id=f"game-{number}",
+        game_index=number,
+        split="eval",
+        evaluated_uid=uid,
+        seats=seats,
     )
 
 

@@ -15,6 +15,9 @@ class GameTally:
     """
 
     def __init__(self) -> None:
+        self._begin()
+
+    def _begin(self) -> None:
         self._turns = self._legal = 0
         self._judged = self._parsed = 0
         self._mirror_games = 0
@@ -64,5 +67,5 @@ class GameTally:
         for (env_id, opponent), count in sorted(self._fixed.items()):
             metrics[f"fixed_games/{env_id}/{opponent}"] = float(count)
             metrics[f"fixed_wins/{env_id}/{opponent}"] = float(self._won[env_id, opponent])
-        self.__init__()  # type: ignore[misc]
+        self._begin()
         return metrics

@@ -67,10 +67,6 @@ class KeySet(Generic[KeyT]):
         """Return all keys in order; of an empty set nothing can be returned."""
         return np.sort(np.concatenate(self._levels), kind="stable")
 
-    def keys(self) -> NDArray[KeyT]:
-        """Return all members, in no order."""
-        return np.concatenate(self._levels) if self._levels else np.empty(0, dtype=DIGEST_TYPE)
-
     def without(self, others: "KeySet[KeyT]") -> "KeySet[KeyT]":
         """Return a set of those members that are not in ``others``."""
         made: KeySet[KeyT] = KeySet()

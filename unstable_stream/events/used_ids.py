@@ -116,7 +116,7 @@ class UsedIds:
             "closed": self._closed.ranges(),
             "open": {str(game): sorted(key.hex() for key in keys) for game, keys in self._open.items()},
             "promised": {str(game): count for game, count in self._promised.items()},
-            "unknown": [bytes(key).hex() for key in self._unknown.keys().tolist()],
+            "unknown": [key.hex() for key in self._unknown.merged().tolist()] if len(self._unknown) else [],
         }
 
     @classmethod

@@ -153,7 +153,9 @@ class InlineServices:
         try:
             worker = RolloutWorker(self._config, self._event_log, self._model_path, engine)
             try:
-                collector = Collector(self._config, self._run_id, [LocalEngine(engine)], [worker], started)
+                collector = Collector(
+                    self._config, self._run_id, [LocalEngine(engine)], [worker], started, self._data.archive
+                )
                 await collector.collect(self._event_log, stop)
             finally:
                 await worker.close()

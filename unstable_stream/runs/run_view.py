@@ -17,6 +17,7 @@ from unstable_stream.events import (
     RunStarted,
     Trajectory,
 )
+from unstable_stream.events.id_sets import IndexSet
 from unstable_stream.intervals import wilson_interval
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.history import RunStatus
@@ -103,7 +104,8 @@ class RunView:
     _ends: deque[tuple[int, int]] = field(default_factory=deque)
     _update_times: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=_RECENT_UPDATES))
     _iterations: dict[str, int] = field(default_factory=dict)
-    _ended: set[str] = field(default_factory=set)
+    _ended: dict[str, IndexSet] = field(default_factory=dict)
+    """By split, the indices of the games that have ended."""
     _pool_at_ms: int = 0
 
     def __post_init__(self) -> None:
@@ -117,12 +119,12 @@ class RunView:
         if isinstance(event, RunStarted):
             self.update = max(self.update, self.status.updates_before)
         elif isinstance(event, GameStarted):
-            if event.game_id not in self._ended:
+            if not self._has_ended(event):
                 self.in_flight.add(event.game_id)
         elif isinstance(event, GameOutcome):
             self._apply_outcome(event)
         elif isinstance(event, GameAbandoned):
-            self._end(event.game_id)
+            self._end(event)
             self.abandoned += 1
         elif isinstance(event, Trajectory):
             self.lengths.extend(len(turn.completion_token_ids) // 4 for turn in event.turns)
@@ -159,18 +161,22 @@ class RunView:
             if measure == "nash-conv" and update >= self.nash_conv.get(game, (0, 0.0))[0]:
                 self.nash_conv[game] = (update, value)
 
-    def _end(self, game_id: str) -> None:
-        self._ended.add(game_id)
-        self.in_flight.discard(game_id)
+    def _has_ended(self, event: GameStarted | GameOutcome) -> bool:
+        return event.split in self._ended and event.game_index in self._ended[event.split]
+
+    def _end(self, event: GameOutcome | GameAbandoned) -> None:
+        self._ended.setdefault(event.split, IndexSet()).add(event.game_index)
+        self.in_flight.discard(event.game_id)
 
     def _apply_outcome(self, event: GameOutcome) -> None:
-        if event.game_id in self._ended:
+        if self._has_ended(event):
             return
-        self._end(event.game_id)
+        self._end(event)
         self.games[event.split] += 1
         self._ends.append(
             (event.occurred_at_ms, sum(result.turns for result in event.seats if result.trained))
         )
+        self._forget_ends(event.occurred_at_ms)
         rewards = {result.seat: result.reward for result in event.seats}
         for result in event.seats:
             others = [reward for seat, reward in rewards.items() if seat != result.seat] or [0.0]
@@ -185,12 +191,15 @@ class RunView:
 
     def rates(self, now_ms: int) -> tuple[float, float]:
         """Return games and trained turns per second over the last seconds."""
-        while self._ends and self._ends[0][0] < now_ms - _RATE_WINDOW_MS:
-            self._ends.popleft()
+        self._forget_ends(now_ms)
         if not self._ends:
             return (0.0, 0.0)
         seconds = max(1.0, (now_ms - self._ends[0][0]) / 1000)
         return (len(self._ends) / seconds, sum(turns for _, turns in self._ends) / seconds)
+
+    def _forget_ends(self, now_ms: int) -> None:
+        while self._ends and self._ends[0][0] < now_ms - _RATE_WINDOW_MS:
+            self._ends.popleft()
 
     @property
     def games_of_all(self) -> str:

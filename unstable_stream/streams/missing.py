@@ -1,11 +1,16 @@
-"""Say which records of a history are gone: deleted from the log, and not in the archive either."""
+"""Find out which records of a history are gone: deleted from the log, and not in the archive either."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Protocol, runtime_checkable
 
+from unstable_stream.errors import ServiceError
 from unstable_stream.log.port import EventLog, Positions, TopicPartition
+from unstable_stream.runs.history import read_history
+from unstable_stream.runs.starts import recorded_starts
 
-__all__ = ["KnowsMissing", "missing_records"]
+__all__ = ["KnowsMissing", "missing_records", "whole_history"]
 
 
 @runtime_checkable
@@ -33,3 +38,44 @@ async def missing_records(log: EventLog, starts: Positions, topics: Collection[s
             if told:
                 lines.append(f"{at}: offsets {', '.join(told)} are neither in the log nor in the archive")
     return lines
+
+
+@asynccontextmanager
+async def whole_history(
+    log: EventLog,
+    archive: Path | None,
+    run_id: str,
+    topics: Collection[str],
+    starts: Positions | None = None,
+) -> AsyncIterator[EventLog]:
+    """Yield a log with all records of a run on these topics: ``log``, or one with the archive before it.
+
+    Args:
+        log: the event log.
+        archive: the archive, if there is one.
+        run_id: the run.
+        topics: the topics that must be whole.
+        starts: the offsets from which on; partitions that are not in it, from the start of the run.
+
+    Raises:
+        ServiceError: records are in neither. A service that went on would contradict what it did before.
+    """
+    run = (await read_history(log)).runs.get(run_id)
+    begun = recorded_starts(None if run is None else run.began, await log.log_id(), topics)
+    begun = {**begun, **(starts or {})}
+    missing = await missing_records(log, begun, topics)
+    if not missing:
+        yield log
+        return
+    if archive is not None:
+        from unstable_stream.streams.tiered_log import with_archive  # loads DuckDB
+
+        async with with_archive(log, archive) as history:
+            missing = await missing_records(history, begun, topics)
+            if not missing:
+                yield history
+                return
+    raise ServiceError(
+        f"run {run_id} cannot go on, since a part of its history is gone: {'; '.join(missing)}. Restore the "
+        "log or the archive, or go on in a new run: unstable-stream fork"
+    )

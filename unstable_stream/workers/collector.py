@@ -18,6 +18,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Protocol
 
 from unstable_stream.errors import FencedError, ServiceError
@@ -40,6 +41,7 @@ from unstable_stream.log.records import record_from_event
 from unstable_stream.log_lines import get_logger
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.starts import run_starts
+from unstable_stream.streams.missing import whole_history
 from unstable_stream.workers.engine import EngineHandle
 from unstable_stream.workers.exploitability import ExploitabilitySchedule, Measurement
 from unstable_stream.workers.game_schedule import GameSchedule
@@ -47,6 +49,8 @@ from unstable_stream.workers.game_schedule import GameSchedule
 __all__ = ["Collector", "RolloutWorkerHandle"]
 
 _TOPICS = ("games", "game-outcomes", "checkpoints", "learner-updates", "ratings", "dead-letters")
+_WHOLE = ("games", "game-outcomes", "checkpoints", "learner-updates")
+"""Topics of which it must know every event of the run. Ratings follow from outcomes, and are compacted."""
 _STATS_EVERY_S = 5.0
 _MAX_ABANDONED_IN_A_ROW = 50
 # Many failed games in a row mean a broken environment or engine: stop instead of trying for ever.
@@ -85,8 +89,11 @@ class Collector:
         engines: Sequence[EngineHandle],
         workers: Sequence[RolloutWorkerHandle],
         started: RunStarted | None = None,
+        archive: Path | None = None,
     ) -> None:
+        """``archive`` has what expired in the log; it need not exist."""
         self._config = config
+        self._archive = archive
         self._run_id = run_id
         self._engines = engines
         self._workers = workers
@@ -155,9 +162,14 @@ class Collector:
             stopping.cancel()
 
     async def _restore(self, log: EventLog, consumer: Consumer) -> None:
-        await consumer.seek(await run_starts(log, self._run_id, self._topics))
-        async for records in read_on(consumer, await settled_ends(log, self._topics)):
-            self._apply(list(readable_events(records)))
+        async with whole_history(log, self._archive, self._run_id, _WHOLE) as history:
+            reader = consumer if history is log else await history.consumer(self._topics)
+            await reader.seek(await run_starts(history, self._run_id, self._topics))
+            async for records in read_on(reader, await settled_ends(log, self._topics)):
+                self._apply(list(readable_events(records)))
+            if reader is not consumer:
+                await consumer.seek(reader.positions())
+                await reader.close()
         self._abandoned_in_a_row = 0
         self._set_aside_before = self._schedule.steps_set_aside
         self._restored = True

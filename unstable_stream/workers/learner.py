@@ -62,6 +62,7 @@ from unstable_stream.runs.placement import Share
 from unstable_stream.runs.recording import initial_checkpoint
 from unstable_stream.runs.starts import run_events, run_starts
 from unstable_stream.stores import name_of, opened_checkpoint, owner_of, sha256_of
+from unstable_stream.streams.missing import whole_history
 from unstable_stream.update_decisions import (
     UpdateDecision,
     decide_batch,
@@ -113,6 +114,7 @@ class LearnerService:
             max_staleness=config.buffer.max_staleness,
             by_game=plays,
         )
+        self._archive = data.archive
         self._log_id = ""
         self._places: dict[str, Place] = {}
         """By id, where the pending steps are in the log."""
@@ -247,13 +249,16 @@ class LearnerService:
         newest: Checkpoint | None = None
         published: dict[int, str] = {}
         found = await asyncio.to_thread(self._home.attempts)
-        ends = await settled_ends(log, (Checkpoint.TOPIC,))
-        async for _, event in run_events(log, (Checkpoint.TOPIC,), self._run_id, ends):
-            if isinstance(event, Checkpoint):
-                if newest is None or event.iteration > newest.iteration:
-                    newest = event
-                if event.path is not None:
-                    published.setdefault(event.iteration, name_of(event.path))
+        topics = (Checkpoint.TOPIC,)
+        ends = await settled_ends(log, topics)
+        # All of them: the directory of one that is not known would be taken for a leftover.
+        async with whole_history(log, self._archive, self._run_id, topics) as history:
+            async for _, event in run_events(history, topics, self._run_id, ends):
+                if isinstance(event, Checkpoint):
+                    if newest is None or event.iteration > newest.iteration:
+                        newest = event
+                    if event.path is not None:
+                        published.setdefault(event.iteration, name_of(event.path))
         # By name, because a data directory may have been moved since, or be reached by another path.
         self._leftovers = [name for name in found if name not in published.values()]
         if isinstance(self._config.learner.keep_optimizer_states, int):
@@ -286,7 +291,6 @@ class LearnerService:
         """Fold the history, or that after ``progress``; return where the consumer begins."""
         starts = await self._starts(log, Step.TOPIC)
         outcomes = await self._starts(log, GameOutcome.TOPIC)
-        updates_at = await self._starts(log, LearnerUpdate.TOPIC)
         warnings: dict[str, CollapseWarning] = {}
         if progress is not None:
             self._buffer.restore_used(UsedIds.restored(progress.used))
@@ -294,7 +298,6 @@ class LearnerService:
             self._watched, self._first_update = progress.watched, progress.first_update
             self._positions = progress.positions
             warnings = {warning.event_id: warning for warning in progress.warnings}
-            updates_at = _later(updates_at, progress.updates_from)
             needed = progress.first_needed(Step.TOPIC)
             starts_of_needed = {at: max(first, needed.get(at, first)) for at, first in starts.items()}
         else:
@@ -302,16 +305,21 @@ class LearnerService:
         updates: dict[int, LearnerUpdate] = {}
         topics = (LearnerUpdate.TOPIC,)
         ends = await settled_ends(log, topics)
-        async for record in read_to_end(log, topics, run_id=self._run_id, starts=updates_at, ends=ends):
-            event = readable_event(record)
-            if event is None or event.run_id != self._run_id:
-                continue
-            if isinstance(event, LearnerUpdate):
-                updates.setdefault(event.update, event)
-            elif isinstance(event, StepsDropped):
-                self._buffer.forget(drop.step_id for drop in event.dropped)
-            elif isinstance(event, CollapseWarning):
-                warnings[event.event_id] = event
+        updates_from = {} if progress is None else progress.updates_from
+        known = {at: updates_from[str(at)] for at in ends if str(at) in updates_from}
+        async with whole_history(log, self._archive, self._run_id, topics, known) as history:
+            updates_at = _later(await self._starts(history, LearnerUpdate.TOPIC), updates_from)
+            reading = read_to_end(history, topics, run_id=self._run_id, starts=updates_at, ends=ends)
+            async for record in reading:
+                event = readable_event(record)
+                if event is None or event.run_id != self._run_id:
+                    continue
+                if isinstance(event, LearnerUpdate):
+                    updates.setdefault(event.update, event)
+                elif isinstance(event, StepsDropped):
+                    self._buffer.forget(drop.step_id for drop in event.dropped)
+                elif isinstance(event, CollapseWarning):
+                    warnings[event.event_id] = event
         self._warnings = sorted(warnings.values(), key=lambda warning: warning.update)
         if progress is None:
             self._first_update = min(updates, default=self._learner.step + 1) - 1
@@ -349,9 +357,11 @@ class LearnerService:
         return {**await log.beginning_offsets(topic), **await run_starts(log, self._run_id, (topic,))}
 
     async def _finish_games(self, log: EventLog) -> None:
-        async for _, event in run_events(log, (GameOutcome.TOPIC,), self._run_id):
-            if isinstance(event, GameOutcome):
-                self._finish_game(event)
+        topics = (GameOutcome.TOPIC,)
+        async with whole_history(log, self._archive, self._run_id, topics) as history:
+            async for _, event in run_events(history, topics, self._run_id):
+                if isinstance(event, GameOutcome):
+                    self._finish_game(event)
 
     def _finish_game(self, outcome: GameOutcome) -> None:
         if outcome.split == "train":
@@ -394,6 +404,7 @@ class LearnerService:
                 self._run_id,
                 filter_opponent_invalid=self._config.collector.filter_opponent_invalid,
                 used=self._buffer.used,
+                archive=self._archive,
             )
         else:
             lost = self._buffer.not_used(gone)

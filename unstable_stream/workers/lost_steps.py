@@ -14,6 +14,7 @@ after it, and the steps at last.
 
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
+from pathlib import Path
 from typing import Final
 
 from unstable_stream.events import (
@@ -32,6 +33,7 @@ from unstable_stream.reward_transformations import RewardProcessor, expected_ste
 from unstable_stream.runs.history import read_history
 from unstable_stream.runs.starts import recorded_starts, run_events
 from unstable_stream.streams.fold_sink import group_of
+from unstable_stream.streams.missing import whole_history
 
 __all__ = ["drop_events", "lost_steps"]
 
@@ -45,6 +47,7 @@ async def lost_steps(
     *,
     filter_opponent_invalid: bool,
     used: Callable[[int, Sequence[str]], set[str]],
+    archive: Path | None = None,
 ) -> list[str]:
     """Return the ids of the run's steps that have expired unused, sorted; read little if none were deleted.
 
@@ -53,6 +56,10 @@ async def lost_steps(
         run_id: the run.
         filter_opponent_invalid: as in the configuration of the collector.
         used: returns which of these step ids, all of the game of this index, an update has used.
+        archive: has what expired in the log, if it exists.
+
+    Raises:
+        ServiceError: outcomes of the run are neither in the log nor in the archive.
     """
     run = (await read_history(log)).runs.get(run_id)
     starts = recorded_starts(run.began if run else None, await log.log_id(), (Step.TOPIC,))
@@ -61,7 +68,11 @@ async def lost_steps(
         return []  # all that was deleted is from before this run
     missing: dict[str, list[str]] = {}
     seen = IndexSet()
-    async with aclosing(run_events(log, (GameOutcome.TOPIC,), run_id)) as outcomes:
+    topics = (GameOutcome.TOPIC,)
+    async with (
+        whole_history(log, archive, run_id, topics) as history,
+        aclosing(run_events(history, topics, run_id)) as outcomes,
+    ):
         async for _, event in outcomes:
             # Of a game that two workers finished, the first outcome counts.
             if not isinstance(event, GameOutcome) or event.split != "train" or not seen.add(event.game_index):
