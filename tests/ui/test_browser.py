@@ -110,3 +110,21 @@ def test_pages_fit_narrow_and_wide_screens(tab: Tab, data: Path, width: int) -> 
         for path in ("", "runs/run-a", "games", f"games/{game}", "compare?run=run-a&run=run-b"):
             tab.go(f"{tab.ask('location.origin')}/{data.name}/{path}")
             assert tab.ask("document.documentElement.scrollWidth <= innerWidth"), path
+
+
+def test_sql_is_asked_charted_and_shared(tab: Tab, data: Path) -> None:
+    sql = "SELECT 'a' AS who, range AS x, range * 2 AS y FROM range(9)"
+    nine_rows = "document.querySelectorAll('#rows tbody tr').length === 9"
+    with visited(tab, Place.at(data)) as link:
+        tab.go(link.replace("/?", f"/{data.name}/sql?"))
+        tab.ask(f'document.getElementById("q").value = "{sql}"')
+        tab.ask("document.getElementById('ask').click()")
+        tab.wait(nine_rows)
+        tab.ask("document.getElementById('chart').open = true")
+        tab.wait("document.querySelector('#plot canvas') !== null")
+        shared = tab.ask("location.href")
+        tab.go("about:blank")
+        tab.go(shared)
+        tab.wait(nine_rows)
+        tab.go(shared.split("?")[0] + "?q=SELECT+'<img+src=x+onerror=alert(1)>'+AS+text")
+        tab.wait("document.querySelector('#rows td').innerText.startsWith('<img')")

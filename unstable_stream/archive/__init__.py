@@ -2,7 +2,16 @@
 
 from unstable_stream.archive.batch import ArchivedRecord
 from unstable_stream.archive.missing import Missing, missing_in_archive
-from unstable_stream.archive.read import QueryResult, StreamedResult, held, query, query_arrow, stream
+from unstable_stream.archive.read import (
+    Cancel,
+    QueryResult,
+    StreamedResult,
+    held,
+    query,
+    query_arrow,
+    stream,
+    write_parquet,
+)
 from unstable_stream.archive.records import ArchivedRow, RecordReader
 from unstable_stream.archive.store import SCHEMA_VERSION, copy_archive, open_archive
 from unstable_stream.archive.writer import ArchiveWriter, Prepared, Written
@@ -12,6 +21,7 @@ __all__ = [
     "ArchiveWriter",
     "ArchivedRecord",
     "ArchivedRow",
+    "Cancel",
     "Missing",
     "Prepared",
     "QueryResult",
@@ -25,4 +35,5 @@ __all__ = [
     "query",
     "query_arrow",
     "stream",
+    "write_parquet",
 ]

@@ -1,6 +1,7 @@
 """Run SQL on the archive and return rows; errors say what a person can do."""
 
 import contextlib
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from pathlib import Path
@@ -8,17 +9,29 @@ from typing import Any, Final, NamedTuple
 
 import duckdb
 import pyarrow as pa
+import pyarrow.parquet
 
 from unstable_stream.archive.sql_errors import JSON_ERRORS, explain
 from unstable_stream.archive.store import Connection, open_archive
 from unstable_stream.errors import ArchiveError
 
-__all__ = ["QueryResult", "StreamedResult", "held", "query", "query_arrow", "stream"]
+__all__ = [
+    "Cancel",
+    "QueryResult",
+    "StreamedResult",
+    "held",
+    "query",
+    "query_arrow",
+    "stream",
+    "write_parquet",
+]
 
 _FETCH_ROWS: Final = 2048
 _ARCHIVE_ALONE: Final = "SET enable_external_access = false"
 """No other file, database, extension or network from here on; DuckDB does not take this back."""
 
+_CANCELLED: Final = "the query was cancelled"
+_PARQUET_ROWS: Final = 20_480
 _held: Final[ContextVar[tuple[Path, Connection] | None]] = ContextVar("held_archive", default=None)
 """The archive that :func:`held` keeps open, with its connection."""
 
@@ -47,6 +60,35 @@ class StreamedResult(NamedTuple):
     missing: Sequence[str] = ()
     """The topics of which the log deleted records before they were archived, each with the number of offsets.
     """
+
+
+class Cancel:
+    """Ends a query from another thread: pass it along with the query, and call it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._connection: Connection | None = None
+        self._wanted = False
+
+    def __call__(self) -> None:
+        """End the query now, or when it begins; then it raises :class:`ArchiveError`."""
+        with self._lock:
+            self._wanted = True
+            if self._connection is not None:
+                self._connection.interrupt()
+
+    @contextlib.contextmanager
+    def watching(self, connection: Connection) -> Iterator[None]:
+        """End what this connection does inside the block when called."""
+        with self._lock:
+            if self._wanted:
+                raise ArchiveError(_CANCELLED)
+            self._connection = connection
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._connection = None
 
 
 def query(
@@ -101,6 +143,25 @@ def query_arrow(
             return pa.table({}) if found is None else found.to_arrow_table()
 
 
+def write_parquet(path: Path | str, sql: str, target: Path, *, cancel: Cancel | None = None) -> None:
+    """Run ``sql`` as :func:`query` does and write its rows to a Parquet file, however many they are.
+
+    Raises:
+        ArchiveError: the SQL is wrong, or has no columns.
+    """
+    with open_archive(path) as connection, (cancel or Cancel()).watching(connection):
+        connection.execute(JSON_ERRORS)
+        connection.execute(_ARCHIVE_ALONE)
+        with _explained(sql):
+            found = connection.sql(sql)
+            if found is None:
+                raise ArchiveError("the statement returns no rows to write")
+            reader = found.to_arrow_reader(_PARQUET_ROWS)
+            with pyarrow.parquet.ParquetWriter(target, reader.schema, compression="zstd") as writer:
+                for batch in reader:
+                    writer.write_batch(batch)
+
+
 def _keep_run(connection: duckdb.DuckDBPyConnection, run_id: str) -> None:
     """Put a view of one run before each table; the archive's own views then read these too."""
     tables = connection.execute(
@@ -152,17 +213,19 @@ def stream(
     write: bool = False,
     files: bool = False,
     timeout_s: float = 30.0,
+    cancel: Cancel | None = None,
 ) -> Iterator[StreamedResult]:
     """Run ``sql`` as :func:`query` does, and read its rows one by one: they may be more than memory holds.
 
     The archive is held until the context is left, and a writer waits for that long: read on without a pause.
+    ``cancel`` ends it from another thread.
     """
     opened = (
         open_archive(path, read_only=False, timeout_s=timeout_s)
         if write
         else _opened(path, alone=not files, timeout_s=timeout_s)
     )
-    with opened as connection:
+    with opened as connection, (cancel or Cancel()).watching(connection):
         connection.execute(JSON_ERRORS)
         lacking = _missing(connection)
         if not files:
@@ -199,5 +262,7 @@ def _rows(cursor: duckdb.DuckDBPyConnection, sql: str) -> Iterator[tuple[Any, ..
 def _explained(sql: str) -> Iterator[None]:
     try:
         yield
+    except duckdb.InterruptException as error:
+        raise ArchiveError(_CANCELLED) from error
     except duckdb.Error as error:
         raise ArchiveError(explain(error, sql)) from error

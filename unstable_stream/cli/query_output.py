@@ -1,20 +1,17 @@
 """Print rows: a table for people, CSV or JSON for programs. Data goes to stdout, messages go to stderr."""
 
 import contextlib
-import csv
-import json
 import os
 import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
-from datetime import datetime
 from enum import Enum
 from typing import IO, TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from unstable_stream.api.output import plain
+from unstable_stream.api.output import cell_text, plain, write_csv
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -90,9 +87,7 @@ def take_rows(columns: Sequence[str], rows: Iterable[Sequence[Any]], form: Forma
         if form is Format.JSON:
             _write_json(spool, columns, rows)
         else:
-            writer = csv.writer(spool, lineterminator="\n")
-            writer.writerow(columns)
-            writer.writerows([_csv_cell(value) for value in row] for row in rows)
+            write_csv(spool, columns, rows)
         on_error.pop_all()  # from here on it is closed when it has been printed
 
     def print_spool() -> None:
@@ -179,19 +174,5 @@ def _table_cell(value: Any) -> str:
         return "–"
     if isinstance(value, float):
         return f"{value:.4g}" if abs(value) < 10_000 else f"{value:.0f}"
-    text = plain(_csv_cell(value))
+    text = plain(cell_text(value))
     return text if len(text) <= _LONGEST_CELL else text[: _LONGEST_CELL - 1] + "…"
-
-
-def _csv_cell(value: Any) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, str):
-        return value
-    if isinstance(value, datetime):
-        return value.isoformat(sep=" ", timespec="milliseconds" if value.microsecond else "seconds")
-    if isinstance(value, bytes):
-        return value.hex()
-    if isinstance(value, list | dict):
-        return json.dumps(value, default=str, ensure_ascii=False)
-    return str(value)

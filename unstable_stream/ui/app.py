@@ -16,7 +16,7 @@ from starlette.staticfiles import StaticFiles
 from unstable_stream.errors import ArchiveBusyError, ConfigError, UnstableStreamError
 from unstable_stream.ui.guard import Guard
 from unstable_stream.ui.live import changes
-from unstable_stream.ui.pages import compare, games, run, runs
+from unstable_stream.ui.pages import compare, games, run, runs, sql, why
 from unstable_stream.ui.rendering import page
 from unstable_stream.ui.site import Shelf, Site
 
@@ -37,6 +37,12 @@ ROUTES: Final[Sequence[tuple[str, Page, Sequence[str]]]] = (
     ("/charts.json", run.curves, ("GET",)),
     ("/games", games.find, ("GET",)),
     ("/games/{game}", games.watch, ("GET",)),
+    ("/sql", sql.show, ("GET",)),
+    ("/sql/rows", sql.rows, ("GET",)),
+    ("/sql/rows.csv", sql.download_csv, ("GET",)),
+    ("/sql/rows.parquet", sql.download_parquet, ("GET",)),
+    ("/sql/cancel", sql.cancel, ("POST",)),
+    ("/why", why.show, ("GET",)),
     ("/compare", compare.show, ("GET",)),
 )
 """Path after the place's name, the function that answers, methods."""

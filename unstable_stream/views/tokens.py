@@ -19,7 +19,7 @@ class Token(NamedTuple):
     """One sampled token."""
 
     text: str
-    """What it adds to the text; its number with ``#`` where that is not known."""
+    """The text that it adds; its number with ``#`` where that is not known."""
     token_id: int
     logprob: float
     """Nats."""

@@ -1,0 +1,113 @@
+"use strict";
+// Ask the archive, show rows as a table and a chart. The address holds the query.
+(function () {
+  var form = document.getElementById("sql"), editor = document.getElementById("q");
+  var ask = document.getElementById("ask"), cancel = document.getElementById("cancel"), told = document.getElementById("told");
+  var wrong = document.getElementById("wrong"), answer = document.getElementById("answer"), rows = document.getElementById("rows");
+  var palette = ["#1b7fc4", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#7f7f7f", "#8c564b"];
+  var id = null, found = null, plot = null;
+
+  function element(name, attributes, text) {
+    var made = document.createElement(name);
+    Object.keys(attributes || {}).forEach(function (key) { made.setAttribute(key, attributes[key]); });
+    if (text !== undefined) { made.textContent = text; }
+    return made;
+  }
+  function query() { return new URLSearchParams({ q: editor.value.trim() }).toString(); }
+  function run() {
+    if (!editor.value.trim() || id) { return; }
+    var mine = id = Math.random().toString(36).slice(2), begun = performance.now();
+    history.replaceState(null, "", "?" + query());
+    ask.disabled = true; cancel.disabled = false; wrong.hidden = true; told.textContent = "asking …";
+    fetch(form.dataset.rows + "?" + query() + "&id=" + mine, { credentials: "same-origin" })
+      .then(function (response) {
+        return response.ok ? response.json().then(show) : response.text().then(function (text) { throw new Error(text); });
+      })
+      .then(function () { told.textContent = found.rows.length.toLocaleString("en") + (found.more ? " rows shown of more" : " rows") + " in " + Math.round(performance.now() - begun) + " ms"; })
+      .catch(function (error) { answer.hidden = true; wrong.textContent = error.message; wrong.hidden = false; told.textContent = ""; })
+      .then(function () { id = null; ask.disabled = false; cancel.disabled = true; });
+  }
+  function show(result) {
+    found = result;
+    var numeric = result.columns.map(function (_, at) { return result.rows.some(function (row) { return typeof row[at] === "number"; }); });
+    var head = element("tr"), body = element("tbody");
+    result.columns.forEach(function (name, at) { var cell = element("th", { scope: "col", title: result.types[at] }, name); if (numeric[at]) { cell.className = "right"; } head.append(cell); });
+    result.rows.forEach(function (row) {
+      var line = element("tr");
+      row.forEach(function (value, at) {
+        var cell = element("td", numeric[at] ? { "class": "right" } : {});
+        if (value === null) { cell.append(element("span", { "class": "quiet" }, "NULL")); }
+        else if (typeof value === "number" && !Number.isInteger(value)) { cell.textContent = String(Number(value.toPrecision(6))); cell.title = value; }
+        else { cell.textContent = String(value).replace(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f]/g, "\ufffd"); }
+        line.append(cell);
+      });
+      body.append(line);
+    });
+    var top = element("thead"); top.append(head);
+    rows.replaceChildren(top, body);
+    ["csv", "parquet"].forEach(function (name) { var link = document.getElementById(name); link.href = link.dataset.to + "?" + query(); link.hidden = false; });
+    answer.hidden = false;
+    offer(numeric);
+  }
+
+  // -- the chart ---------------------------------------------------------------------------------------
+
+  function time(at) { return /^(TIMESTAMP|DATE)/.test(found.types[at]); }
+  function offer(numeric) {
+    var usable = found.columns.map(function (_, at) { return numeric[at] || time(at); });
+    function fill(name, allowed, chosen, none) {
+      var select = document.getElementById(name);
+      select.replaceChildren();
+      if (none) { select.append(element("option", { value: "-1" }, "one line")); }
+      found.columns.forEach(function (column, at) { if (allowed[at]) { select.append(element("option", { value: at }, column)); } });
+      select.value = String(chosen);
+    }
+    var xs = usable.indexOf(true), ys = numeric.map(function (yes, at) { return yes && at !== xs ? at : -1; }).filter(function (at) { return at >= 0; });
+    document.getElementById("chart").hidden = xs < 0 || !ys.length;
+    if (xs < 0 || !ys.length) { return; }
+    var texts = found.columns.map(function (_, at) { return !numeric[at] && !time(at); });
+    fill("x", usable, xs); fill("y", numeric, ys[ys.length > 1 && /games|count/.test(found.columns[ys[0]]) ? 1 : 0]); fill("by", texts.map(function (yes, at) { return yes || numeric[at]; }), -1, true);
+    draw();
+  }
+  function value(row, at) { return time(at) ? Date.parse(String(row[at]).replace(" ", "T") + "Z") / 1000 : row[at]; }
+  function draw() {
+    var where = document.getElementById("plot"), lines = document.getElementById("lines");
+    if (plot) { plot.destroy(); plot = null; }
+    lines.replaceChildren();
+    if (!document.getElementById("chart").open || !found) { return; }
+    var x = Number(document.getElementById("x").value), y = Number(document.getElementById("y").value), by = Number(document.getElementById("by").value);
+    var groups = new Map();
+    found.rows.forEach(function (row) {
+      var name = by < 0 ? found.columns[y] : String(row[by]), at = value(row, x), up = row[y];
+      if (typeof at !== "number" || !isFinite(at) || typeof up !== "number") { return; }
+      if (!groups.has(name)) { groups.set(name, []); }
+      groups.get(name).push([at, up]);
+    });
+    var names = Array.from(groups.keys()).slice(0, palette.length);
+    if (!names.length) { return; }
+    var data = uPlot.join(names.map(function (name) {
+      var points = groups.get(name).sort(function (a, b) { return a[0] - b[0]; });
+      return [points.map(function (point) { return point[0]; }), points.map(function (point) { return point[1]; })];
+    }));
+    var style = getComputedStyle(document.documentElement), ink = style.getPropertyValue("--quiet").trim(), grid = style.getPropertyValue("--grid").trim();
+    var axis = { stroke: ink, grid: { stroke: grid, width: 1 }, ticks: { stroke: grid, width: 1 } };
+    plot = new uPlot({
+      width: Math.max(280, where.clientWidth), height: 320, legend: { show: false }, scales: { x: { time: time(x) } },
+      axes: [Object.assign({ label: found.columns[x] }, axis), Object.assign({ label: found.columns[y], size: 70 }, axis)],
+      series: [{}].concat(names.map(function (name, place) { return { label: name, stroke: palette[place], width: 1.8, spanGaps: true }; }))
+    }, data, where);
+    names.forEach(function (name, place) {
+      var line = element("span", { "class": "legend-line" }), mark = document.createElementNS("http://www.w3.org/2000/svg", "svg"), stroke = document.createElementNS("http://www.w3.org/2000/svg", "line");
+      Object.entries({ x1: 0, x2: 22, y1: 4, y2: 4, stroke: palette[place], "stroke-width": 2.5 }).forEach(function (pair) { stroke.setAttribute(pair[0], pair[1]); });
+      mark.append(stroke); line.append(mark, name); lines.append(line);
+    });
+  }
+
+  form.addEventListener("submit", function (event) { event.preventDefault(); run(); });
+  editor.addEventListener("keydown", function (event) { if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) { event.preventDefault(); run(); } });
+  cancel.addEventListener("click", function () { if (id) { fetch(form.dataset.cancel + "?id=" + id, { method: "POST", credentials: "same-origin" }); } });
+  ["x", "y", "by"].forEach(function (name) { document.getElementById(name).addEventListener("change", draw); });
+  document.getElementById("chart").addEventListener("toggle", draw);
+  document.addEventListener("restyled", draw);
+  run();
+})();
