@@ -10,6 +10,9 @@ Prefix               Folded from            Means of
 ``learner/``         learner updates        nothing: the numbers of each update as they are
 ===================  =====================  =================================================================
 
+A run that trains several models has the name of the model behind the prefix of what is folded from
+trajectories and updates: ``collection-ENV/MODEL/``, ``learner/MODEL/``.
+
 Each name is folded from one topic and one key of it, so in one order: the same events give the same numbers,
 whichever process folds them and however the topics are divided into partitions. The step axis is the number
 of the learner update: the newest policy version that has played.
@@ -24,7 +27,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
 
-from unstable_stream.events import Event, GameOutcome, LearnerUpdate, Metrics, Trajectory, event_id
+from unstable_stream.events import (
+    Event,
+    GameOutcome,
+    LearnerUpdate,
+    Metrics,
+    Trajectory,
+    event_id,
+    trained_model,
+)
 from unstable_stream.events.arrays import packed_length
 from unstable_stream.events.id_sets import IndexSet
 
@@ -122,7 +133,8 @@ class MetricsProcessor:
         self.run_id = run_id
         self._rolling: dict[tuple[str, str], _Rolling] = {}
         self._seen: dict[str, IndexSet] = {}
-        self._update = 0
+        self._updates: dict[str, int] = {}
+        """The newest update of each trained model; the only one of a run has the name ``""``."""
 
     def handle(self, event: Event) -> Sequence[Metrics]:
         """Fold one event; return what is due for publication."""
@@ -133,7 +145,8 @@ class MetricsProcessor:
         if isinstance(event, Trajectory):
             version = event.policy_version
             if event.trained or event.split == "eval":
-                return self._game(event, f"{event.split}/{event.seat}", version, _of_seat(event))
+                model = trained_model(event.model_uid)
+                return self._game(event, f"{event.split}/{event.seat}", version, _of_seat(event), model)
             return ()
         if isinstance(event, GameOutcome):
             versions = [seat.policy_version for seat in event.seats if seat.policy_version is not None]
@@ -145,13 +158,19 @@ class MetricsProcessor:
         return [one.metrics() for _, one in sorted(self._rolling.items()) if one.pending]
 
     def _game(
-        self, event: Trajectory | GameOutcome, seen: str, version: int | None, samples: Iterator[Sample]
+        self,
+        event: Trajectory | GameOutcome,
+        seen: str,
+        version: int | None,
+        samples: Iterator[Sample],
+        model: str | None = None,
     ) -> Sequence[Metrics]:
         if event.split not in _PREFIXES or version is None:
             return ()
         if not self._seen.setdefault(f"{event.TOPIC}/{seen}", IndexSet()).add(event.game_index):
             return ()
-        key = (event.TOPIC, f"{_PREFIXES[event.split]}-{event.env_id}")
+        prefix = f"{_PREFIXES[event.split]}-{event.env_id}"
+        key = (event.TOPIC, prefix if model is None else f"{prefix}/{model}")
         rolling = self._rolling.get(key)
         if rolling is None:
             rolling = self._rolling[key] = _Rolling(self.run_id, *key)
@@ -163,9 +182,10 @@ class MetricsProcessor:
         return due
 
     def _learner(self, event: LearnerUpdate) -> Sequence[Metrics]:
-        if event.update <= self._update:
+        if event.update <= self._updates.get(event.model or "", 0):
             return ()
-        self._update = event.update
+        self._updates[event.model or ""] = event.update
+        prefix = "learner" if event.model is None else f"learner/{event.model}"
         numbers = {**event.metrics, "loss": event.loss, "duration_s": event.duration_ms / 1000}
         return [
             Metrics(
@@ -173,7 +193,7 @@ class MetricsProcessor:
                 run_id=self.run_id,
                 occurred_at_ms=event.occurred_at_ms,
                 source=SOURCE,
-                values={f"learner/{name}": value for name, value in numbers.items() if math.isfinite(value)},
+                values={f"{prefix}/{name}": value for name, value in numbers.items() if math.isfinite(value)},
                 update=event.update,
             )
         ]
@@ -183,7 +203,8 @@ class MetricsProcessor:
         return {
             "rolling": [one.state() for _, one in sorted(self._rolling.items())],
             "seen": {key: [list(span) for span in seen.ranges()] for key, seen in sorted(self._seen.items())},
-            "update": self._update,
+            "update": self._updates.get("", 0),
+            "updates": {model: update for model, update in sorted(self._updates.items()) if model},
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
@@ -194,7 +215,7 @@ class MetricsProcessor:
             one = _Rolling(self.run_id, **{**saved, "windows": windows})
             self._rolling[one.topic, one.prefix] = one
         self._seen = {key: IndexSet((a, b) for a, b in spans) for key, spans in state["seen"].items()}
-        self._update = state["update"]
+        self._updates = {"": state["update"], **state.get("updates", {})}
 
 
 def _mean(window: deque[float]) -> float:

@@ -108,7 +108,8 @@ def test_a_checkpoint_of_another_run_is_trained_against(trained: us.Run, tmp_pat
     [
         ("nothing@2", "random-legal", RunError, "no run 'nothing'"),
         ("trained@9", "random-legal", RunError, "no checkpoint of update 9; it has those of 0, 1, 2"),
-        ("trained@x", "random-legal", ConfigError, "expected RUN@UPDATE"),
+        ("trained@1x", "random-legal", ConfigError, "expected RUN@UPDATE"),
+        ("trained@x/2", "random-legal", RunError, "trains no model .x.; it trains one"),
         ("trained", "trained@5", RunError, "no checkpoint of update 5"),
         ("trained", "random-legl", ConfigError, "random-legal"),
         ("trained", [], ConfigError, "at least one opponent"),

@@ -252,7 +252,7 @@ def test_a_damaged_checkpoint_is_not_pushed(trained: us.Run, tmp_path: Path) -> 
         (["nothing@2", "out"], "no run 'nothing'"),
         (["trained@7", "out"], "no checkpoint of update 7"),
         (["trained@0", "out"], "is the base model tiny-player as it is"),
-        (["trained@x", "out"], "expected RUN@UPDATE"),
+        (["trained@1x", "out"], "expected RUN@UPDATE"),
         (["trained", "hf://nobody"], "expected hf://OWNER/NAME"),
         (["trained", "s3://bucket/name"], "no known kind of address"),
         (["trained", "out", "--public"], "only the Hub is public or private"),

@@ -196,6 +196,7 @@ def test_importance_ratios(archive: Path) -> None:
     assert found == [
         {
             "run_id": "run-a",
+            "model": None,
             "update": 2,
             "mean_ratio": 1.25,
             "max_ratio": 2.0,

@@ -97,13 +97,20 @@ def draw_scenario(seed: int) -> Scenario:
         # After a power cut a plug-in with state refuses to go on until a person resets it.
         plugged_in=rng.random() < 0.25 and not power_cuts,
         replayed=rng.random() < 0.1,
-        settings=_draw_settings(rng, power_cuts),
+        settings=_draw_settings(rng, power_cuts) | {"trained_models": _trained_models(seed)},
     )
 
 
 def _open_transactions(seed: int) -> int:
     rng = random.Random(f"{seed}/open transactions")
     return rng.randint(5, 30) if rng.random() < 0.3 else 0
+
+
+def _trained_models(seed: int) -> list[dict[str, Any]]:
+    rng = random.Random(f"{seed}/trained models")
+    if rng.random() < 0.75:
+        return []
+    return [{"name": "first", "seats": [0]}, {"name": "second"}]
 
 
 def _draw_settings(rng: random.Random, power_cuts: int) -> dict[str, Any]:

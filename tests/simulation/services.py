@@ -22,7 +22,7 @@ from unstable_stream.workers.archiver import run_archiver
 from unstable_stream.workers.collector import Collector
 from unstable_stream.workers.engine import LocalEngine
 from unstable_stream.workers.exploitability import Measurement
-from unstable_stream.workers.learner import LearnerService
+from unstable_stream.workers.learners import Learners
 from unstable_stream.workers.rollout import RolloutWorker
 
 __all__ = ["RUN", "Counts", "Services", "tallying"]
@@ -79,7 +79,7 @@ class Services:
         """Train until the last update."""
         # As the launcher does: the model is loaded in a thread, before anything is read.
         service = await asyncio.to_thread(
-            LearnerService, self.config, RUN, self.data, resolve_model(self.config.model)
+            Learners, self.config, RUN, self.data, resolve_model(self.config.model)
         )
         async with self.world.log() as log:
             made = await service.train(log, stop)

@@ -10,7 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from unstable_stream.api.build import build, check
-from unstable_stream.api.checkpoints import as_opponent, find_checkpoint, find_policy, split_name
+from unstable_stream.api.checkpoints import (
+    CheckpointName,
+    as_opponent,
+    find_checkpoint,
+    find_policy,
+    split_name,
+)
 from unstable_stream.api.place import Place
 from unstable_stream.api.run import Run
 from unstable_stream.api.settings import make_config
@@ -45,8 +51,9 @@ def evaluation(
     """Return a run that evaluates a policy, not started: :meth:`Run.start` it.
 
     Args:
-        policy: ``RUN@UPDATE``, a checkpoint; ``RUN``, the newest one; or a model: a directory, a Hugging Face
-            id, or ``tiny-player``.
+        policy: ``RUN@UPDATE``, a checkpoint; ``RUN``, the newest one; of a run that trains several models,
+            ``RUN@MODEL/UPDATE`` and ``RUN@MODEL``; or a model: a directory, a Hugging Face id, or
+            ``tiny-player``.
         against: one opponent or several: ``RUN@UPDATE``, or as in :func:`build`.
         games: games for each environment and opponent, at least 1; seats are taken in turn.
         envs: the environments, as in :func:`build`; ``None``: those of the run's evaluation. A model needs
@@ -109,8 +116,8 @@ def _opponent(place: Place, given: object, model: str) -> list[dict[str, Any]]:
         place, given = given.place, f"{given.id}@"
     if not isinstance(given, str) or "@" not in given:
         return opponents(given)
-    run, update = (given[:-1], None) if given.endswith("@") else split_name(given)
-    fork, config = find_checkpoint(place, run, update)
+    named = CheckpointName(given[:-1]) if given.endswith("@") else split_name(given)
+    fork, config = find_checkpoint(place, *named)
     if config.model != model:
         raise ConfigError(
             f"opponent {given}: its base model is {config.model}, that of the policy is {model}; one engine "

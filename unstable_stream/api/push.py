@@ -107,7 +107,7 @@ def push_checkpoint(
         _check_target(target, place, replace)
     fork, config = find_checkpoint(place, *split_name(name))
     run_id, chosen = fork.parent_run_id, fork.checkpoints[-1]
-    uid = f"{run_id}@{fork.update}"
+    uid = fork.name
     if chosen.path is None:
         raise RunError(
             f"{uid} is the base model {chosen.base_model} as it is: nothing was trained, so there is "

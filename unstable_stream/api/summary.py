@@ -96,9 +96,11 @@ def _next_commands(run: Run, view: RunView) -> tuple[tuple[str, str], ...]:
     if not _trains(view):
         return every
     middle = max(1, view.update // 2)
+    model = view.config.model_names[0]
+    update = f"--update {middle}" if model is None else f"update:{model}/{middle}"
     return (
         *every,
-        ("what an update learned from", f"unstable-stream why --run {run.id} --update {middle}{archived}"),
+        ("what an update learned from", f"unstable-stream why --run {run.id} {update}{archived}"),
         (
             "try another way from there",
             f"unstable-stream fork {run.id} --at {middle} --set learner.learning_rate=1e-4{logged}",
@@ -118,16 +120,14 @@ def _evaluations(view: RunView) -> "Table":
     for name in ("games", "won", "95 % interval", "drawn", "lost", "invalid, theirs/own"):
         table.add_column(name, justify="right", no_wrap=True)
     trained_against = _trained_against(view)
-    for env_id, opponent in view.opponents():
-        iterations = sorted(i for i, env, name in view.evaluations if (env, name) == (env_id, opponent))
-        for iteration in dict.fromkeys((iterations[0], iterations[-1])):
-            key = (iteration, env_id, opponent)
-            score = view.evaluations[key]
+    for matchup in view.matchups():
+        curve = view.curve(matchup)
+        for iteration, score in curve[:1] + curve[1:][-1:]:
             low, high = score.interval()
-            met = "yes" if opponent in trained_against else "never"
-            first = iteration == iterations[0]
+            met = "yes" if matchup.opponent in trained_against else "never"
+            first = iteration == curve[0][0]
             table.add_row(
-                opponent if first else "",
+                matchup.label if first else "",
                 *([met if first else ""] if trained else []),
                 str(iteration),
                 str(score.games),

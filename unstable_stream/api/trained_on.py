@@ -20,7 +20,7 @@ _LINE = """
     ),
     trained AS (
         SELECT p.* FROM update_provenance AS p JOIN line USING (run_id)
-        WHERE p.fate = 'trained' AND p.update <= line.until
+        WHERE p.fate = 'trained' AND p.update <= line.until AND p.model IS NOT DISTINCT FROM $model
     )
 """
 """The steps behind a checkpoint: those of its run, and of the runs that it was forked from."""
@@ -45,7 +45,9 @@ _RESULTS = """
 
 _BEFORE = """
     SELECT env_id, opponent, sum(games)::INT, sum(wins)::INT FROM win_rates
-    WHERE run_id = $run AND split = 'eval' AND policy_version = 0 GROUP BY ALL
+    WHERE run_id = $run AND split = 'eval' AND policy_version = 0
+        AND trained_model(model_uid) IS NOT DISTINCT FROM $model
+    GROUP BY ALL
 """
 
 _SETTINGS = """
@@ -119,11 +121,12 @@ def read_training(archive: Path, run_id: str, checkpoint: Checkpoint) -> Trained
             f"the archive {archive} does not have {checkpoint.model_uid} of run {run_id} yet, and the model "
             "card is made from it: bring it up to date with 'unstable-stream archive'"
         )
-    until = {"run": run_id, "update": checkpoint.iteration}
+    of_model = {"run": run_id, "model": checkpoint.model}
+    until = {**of_model, "update": checkpoint.iteration}
     opponents = {_name(row[0]) for row in query(archive, _OPPONENTS, until).rows}
     before = {
         (env_id, opponent): (games, wins)
-        for env_id, opponent, games, wins in query(archive, _BEFORE, {"run": run_id}).rows
+        for env_id, opponent, games, wins in query(archive, _BEFORE, of_model).rows
     }
     rows = list(query(archive, _RESULTS, {**chosen, "sha256": checkpoint.sha256}).rows)
     rows.sort(key=lambda row: row[0] != run_id)  # the run's own come first

@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from unstable_stream.events import GameOutcome, SeatResult
+from unstable_stream.events import GameOutcome, SeatResult, trained_model
 
 __all__ = ["GameTally"]
 
@@ -12,9 +12,11 @@ class GameTally:
 
     Counted are the seats of the policy: those that are trained, and the one under evaluation. Older
     checkpoints as opponents are not counted, and games against them say nothing of a fixed opponent.
+    ``model`` is the name of one of several trained models: the others are opponents like older checkpoints.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, model: str | None = None) -> None:
+        self._model = model
         self._begin()
 
     def _begin(self) -> None:
@@ -28,7 +30,12 @@ class GameTally:
 
     def add(self, game: GameOutcome) -> None:
         """Count one game of the run, train or eval."""
-        own = [seat for seat in game.seats if seat.trained or seat.model_uid == game.evaluated_uid]
+        own = [
+            seat
+            for seat in game.seats
+            if (seat.trained or seat.model_uid == game.evaluated_uid)
+            and trained_model(seat.model_uid) == self._model
+        ]
         others = [seat for seat in game.seats if seat not in own]
         for seat in own:
             self._turns += seat.turns

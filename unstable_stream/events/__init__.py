@@ -16,6 +16,7 @@ from unstable_stream.events.checkpoints import (
     ProbeSequence,
     checkpoint_uid,
     is_checkpoint_uid,
+    trained_model,
 )
 from unstable_stream.events.codec import EVENT_TYPES, decode_event, encode_event, event_type
 from unstable_stream.events.dead_letters import RecordRejected
@@ -30,7 +31,7 @@ from unstable_stream.events.games import (
     Seat,
     SeatResult,
 )
-from unstable_stream.events.ids import event_id, game_id, step_id, step_ids, trajectory_id
+from unstable_stream.events.ids import event_id, game_id, named_id, step_id, step_ids, trajectory_id
 from unstable_stream.events.metrics import Metrics
 from unstable_stream.events.ratings import OVERALL, Rating
 from unstable_stream.events.runs import ExtensionUse, RunFinished, RunResumed, RunStarted
@@ -80,12 +81,14 @@ __all__ = [
     "field_description",
     "game_id",
     "is_checkpoint_uid",
+    "named_id",
     "pack_floats",
     "pack_tokens",
     "packed_length",
     "recorded_structs",
     "step_id",
     "step_ids",
+    "trained_model",
     "trajectory_id",
     "unpack_floats",
     "unpack_tokens",

@@ -3,7 +3,8 @@
 Weights never ride on a topic: the event says where they are and how to recognise them.
 """
 
-from typing import Any
+import re
+from typing import Any, Final
 
 import msgspec
 
@@ -17,18 +18,31 @@ __all__ = [
     "ProbeSequence",
     "checkpoint_uid",
     "is_checkpoint_uid",
+    "trained_model",
 ]
 
+_UID: Final = re.compile(r"ckpt-(?:(?P<model>[A-Za-z]\w*)-)?\d+", re.ASCII)
 
-def checkpoint_uid(iteration: int) -> str:
-    """Return the uid of the checkpoint made by learner update ``iteration``; 0 is the initial policy."""
-    return f"ckpt-{iteration:06d}"
+
+def checkpoint_uid(iteration: int, model: str | None = None) -> str:
+    """Return the uid of the checkpoint made by learner update ``iteration``; 0 is the initial policy.
+
+    ``model`` is the trained model's name, if the run trains several: ``ckpt-proposer-000012``.
+    """
+    return f"ckpt-{model}-{iteration:06d}" if model else f"ckpt-{iteration:06d}"
 
 
 def is_checkpoint_uid(name: str) -> bool:
     """Tell whether a name is in the form of :func:`checkpoint_uid`."""
-    prefix, _, number = name.partition("-")
-    return prefix == "ckpt" and number.isdecimal()
+    return _UID.fullmatch(name) is not None
+
+
+def trained_model(model_uid: str) -> str | None:
+    """Return the name of the trained model that a checkpoint is of; ``None`` for the only one of a run, and
+    for the name of a fixed opponent.
+    """
+    found = _UID.fullmatch(model_uid)
+    return None if found is None else found["model"]
 
 
 class ProbeSequence(msgspec.Struct, frozen=True):
@@ -55,7 +69,9 @@ class AdapterProbe(msgspec.Struct, frozen=True):
 
 
 class Checkpoint(Event, frozen=True, kw_only=True, tag="checkpoint"):
-    """A saved policy. Natural key: iteration. Iteration 0 is the policy before any update."""
+    """A saved policy. Natural key: iteration, and the model's name if it has one. Iteration 0 is the policy
+    before any update.
+    """
 
     TOPIC = "checkpoints"
 
@@ -80,6 +96,8 @@ class Checkpoint(Event, frozen=True, kw_only=True, tag="checkpoint"):
     version that recorded it had no probes."""
     parameters: str = "lora"
     """The trained parameters: ``lora``, the weights are an adapter; ``all``, they are a whole model."""
+    model: str | None = None
+    """Name of the trained model; ``None``: the run trains one."""
 
 
 class AdapterProof(Event, frozen=True, kw_only=True, tag="adapter-proof"):

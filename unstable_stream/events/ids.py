@@ -8,7 +8,7 @@ import hashlib
 import uuid
 from typing import Final
 
-__all__ = ["event_id", "game_id", "step_id", "step_ids", "trajectory_id"]
+__all__ = ["event_id", "game_id", "named_id", "step_id", "step_ids", "trajectory_id"]
 
 _NAMESPACE = uuid.UUID("6f0b7a52-3f0e-5a9d-9d53-2f6a3b1c7e11")
 _HASH = hashlib.sha1(_NAMESPACE.bytes, usedforsecurity=False)
@@ -29,6 +29,11 @@ def event_id(run_id: str, kind: str, *natural_key: object) -> str:
 
 def _uuid_5(text: str) -> str:
     return f"{text[:8]}-{text[8:12]}-5{text[13:16]}-{_VARIANT[text[16]]}{text[17:20]}-{text[20:32]}"
+
+
+def named_id(run_id: str, kind: str, *natural_key: object, model: str | None) -> str:
+    """Return the id of an event about a trained model: its name ends the natural key, if it has one."""
+    return event_id(run_id, kind, *natural_key, *([] if model is None else [model]))
 
 
 def game_id(run_id: str, split: str, game_index: int) -> str:

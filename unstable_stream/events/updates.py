@@ -18,7 +18,8 @@ class DroppedStep(msgspec.Struct, frozen=True, array_like=True):
 
 
 class LearnerUpdate(Event, frozen=True, kw_only=True, tag="learner-update"):
-    """One optimizer iteration and everything it consumed. Natural key: update number.
+    """One optimizer iteration and everything it consumed. Natural key: update number, and the model's name if
+    it has one.
 
     Every step is named exactly once, in an update or a :class:`StepsDropped`: trained or dropped.
     """
@@ -41,6 +42,8 @@ class LearnerUpdate(Event, frozen=True, kw_only=True, tag="learner-update"):
     """``topic[partition]`` to the next offset: all that had been read when the batch was drawn."""
     duration_ms: float = 0.0
     """Milliseconds of the update."""
+    model: str | None = None
+    """Name of the trained model, which counts its own updates; ``None``: the run trains one."""
 
 
 class StepsDropped(Event, frozen=True, kw_only=True, tag="steps-dropped"):
@@ -57,10 +60,14 @@ class StepsDropped(Event, frozen=True, kw_only=True, tag="steps-dropped"):
     """The next update of the run: it draws without them."""
     dropped: tuple[DroppedStep, ...]
     """The steps, by id; at least one."""
+    model: str | None = None
+    """Name of the trained model whose steps they were; ``None``: the run trains one."""
 
 
 class CollapseWarning(Event, frozen=True, kw_only=True, tag="collapse-warning"):
-    """The policy shows a sign of collapse. Natural key: update, signal. Appended together with the update."""
+    """The policy shows a sign of collapse. Natural key: update, signal, and the model's name if it has one.
+    Appended together with the update.
+    """
 
     TOPIC = "learner-updates"
 
@@ -83,4 +90,6 @@ class CollapseWarning(Event, frozen=True, kw_only=True, tag="collapse-warning"):
     action: str = "warn"
     """The run's answer: ``warn`` nothing else, ``stop`` it stopped, ``lower-step`` it halved its step."""
     learning_rate_factor: float = 1.0
-    """All later updates of the run multiply their learning rate by this, until the next warning."""
+    """All later updates of the model multiply their learning rate by this, until the next warning."""
+    model: str | None = None
+    """Name of the trained model; ``None``: the run trains one."""

@@ -46,6 +46,7 @@ _STEPS: Final = {
 }
 _ADVANTAGES: Final = {
     "run_id": "VARCHAR",
+    "model": "VARCHAR",
     "update": "INTEGER",
     "step_id": "VARCHAR",
     "env_id": "VARCHAR",

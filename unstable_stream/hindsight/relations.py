@@ -1,7 +1,8 @@
 """The relations between nodes, as SQL. A new relation, description or summary is one entry here.
 
-Every statement gets ``$run``, the id of one run, and ``$ids``, the ids of its nodes of one kind: numbers of
-updates, uids of checkpoints, event ids for the others.
+Every statement gets ``$run``, the id of one run, and ``$ids``, the ids of its nodes of one kind: names of
+updates, uids of checkpoints, event ids for the others. An update's name is its number; in a run that trains
+several models, ``MODEL/NUMBER``.
 """
 
 from collections.abc import Mapping
@@ -38,15 +39,16 @@ class Relation:
 
 
 _STEP_FATE = f"""
-    SELECT step_id AS parent, run_id, update AS id,
+    SELECT step_id AS parent, run_id, concat_ws('/', model, update) AS id,
         CASE fate WHEN 'trained' THEN 'at place ' || batch_position || ' of the batch' ELSE reason END
             AS note,
         update AS place
     FROM update_steps WHERE run_id = $run AND step_id IN {_GIVEN} AND fate =
 """
 _UPDATE_STEPS = f"""
-    SELECT update AS parent, run_id, step_id AS id, reason AS note, coalesce(batch_position, 0) AS place
-    FROM update_steps WHERE run_id = $run AND update IN {_GIVEN} AND fate =
+    SELECT concat_ws('/', model, update) AS parent, run_id, step_id AS id, reason AS note,
+        coalesce(batch_position, 0) AS place
+    FROM update_steps WHERE run_id = $run AND concat_ws('/', model, update) IN {_GIVEN} AND fate =
 """
 
 _BECAUSE: Final[Mapping[str, tuple[Relation, ...]]] = {
@@ -67,8 +69,10 @@ _BECAUSE: Final[Mapping[str, tuple[Relation, ...]]] = {
             "was made by",
             "update",
             f"""
-            SELECT c.model_uid AS parent, u.run_id, u.update AS id, NULL AS note, 0 AS place
-            FROM checkpoints AS c JOIN updates AS u ON u.run_id = c.run_id AND u.update = c.iteration
+            SELECT c.model_uid AS parent, u.run_id, concat_ws('/', u.model, u.update) AS id, NULL AS note,
+                0 AS place
+            FROM checkpoints AS c JOIN updates AS u
+                ON u.run_id = c.run_id AND u.update = c.iteration AND u.model IS NOT DISTINCT FROM c.model
             WHERE c.run_id = $run AND c.model_uid IN {_GIVEN}
             """,
         ),
@@ -87,10 +91,12 @@ _BECAUSE: Final[Mapping[str, tuple[Relation, ...]]] = {
             "started from",
             "checkpoint",
             f"""
-            SELECT u.update AS parent, u.run_id, arg_max(c.model_uid, c.iteration) AS id, NULL AS note,
-                0 AS place
-            FROM updates AS u JOIN checkpoints AS c ON c.run_id = u.run_id AND c.iteration < u.update
-            WHERE u.run_id = $run AND u.update IN {_GIVEN} GROUP BY u.update, u.run_id
+            SELECT concat_ws('/', u.model, u.update) AS parent, u.run_id,
+                arg_max(c.model_uid, c.iteration) AS id, NULL AS note, 0 AS place
+            FROM updates AS u JOIN checkpoints AS c
+                ON c.run_id = u.run_id AND c.iteration < u.update AND u.model IS NOT DISTINCT FROM c.model
+            WHERE u.run_id = $run AND concat_ws('/', u.model, u.update) IN {_GIVEN}
+            GROUP BY u.model, u.update, u.run_id
             """,
         ),
         Relation("trained on", "step", _UPDATE_STEPS + "'trained'"),
@@ -176,8 +182,10 @@ _LED_TO: Final[Mapping[str, tuple[Relation, ...]]] = {
             "was the start of",
             "update",
             f"""
-            SELECT c.model_uid AS parent, u.run_id, u.update AS id, NULL AS note, u.update AS place
-            FROM checkpoints AS c JOIN updates AS u ON u.run_id = c.run_id AND u.update = c.iteration + 1
+            SELECT c.model_uid AS parent, u.run_id, concat_ws('/', u.model, u.update) AS id, NULL AS note,
+                u.update AS place
+            FROM checkpoints AS c JOIN updates AS u
+                ON u.run_id = c.run_id AND u.update = c.iteration + 1 AND u.model IS NOT DISTINCT FROM c.model
             WHERE c.run_id = $run AND c.model_uid IN {_GIVEN}
             """,
         ),
@@ -185,11 +193,11 @@ _LED_TO: Final[Mapping[str, tuple[Relation, ...]]] = {
             "sampled moves trained on by",
             "update",
             f"""
-            SELECT s.model_uid AS parent, s.run_id, u.update AS id, count(*) || ' moves' AS note,
-                u.update AS place
+            SELECT s.model_uid AS parent, s.run_id, concat_ws('/', u.model, u.update) AS id,
+                count(*) || ' moves' AS note, u.update AS place
             FROM steps AS s JOIN update_steps AS u USING (step_id)
             WHERE s.run_id = $run AND u.run_id = $run AND s.model_uid IN {_GIVEN} AND u.fate = 'trained'
-            GROUP BY s.model_uid, s.run_id, u.update
+            GROUP BY s.model_uid, s.run_id, u.model, u.update
             """,
         ),
         Relation(
@@ -217,8 +225,11 @@ _LED_TO: Final[Mapping[str, tuple[Relation, ...]]] = {
             "made",
             "checkpoint",
             f"""
-            SELECT u.update AS parent, u.run_id, u.model_uid AS id, NULL AS note, 0 AS place
-            FROM updates AS u WHERE u.run_id = $run AND u.update IN {_GIVEN} AND u.model_uid IS NOT NULL
+            SELECT concat_ws('/', u.model, u.update) AS parent, u.run_id, u.model_uid AS id, NULL AS note,
+                0 AS place
+            FROM updates AS u
+            WHERE u.run_id = $run AND concat_ws('/', u.model, u.update) IN {_GIVEN}
+                AND u.model_uid IS NOT NULL
             """,
         ),
     ),
@@ -260,9 +271,9 @@ DESCRIPTIONS: Final[Mapping[str, str]] = {
         FROM checkpoints WHERE run_id = $run AND model_uid IN {_GIVEN}
     """,
     "update": f"""
-        SELECT update AS id, occurred_at AS made_at, trained_steps, dropped_steps, loss, metrics, positions,
-            duration_ms
-        FROM updates WHERE run_id = $run AND update IN {_GIVEN}
+        SELECT concat_ws('/', model, update) AS id, occurred_at AS made_at, trained_steps, dropped_steps,
+            loss, metrics, positions, duration_ms
+        FROM updates WHERE run_id = $run AND concat_ws('/', model, update) IN {_GIVEN}
     """,
     "step": f"""
         WITH chosen AS (FROM steps WHERE run_id = $run AND step_id IN {_GIVEN})
@@ -332,7 +343,8 @@ SUMMARIES: Final[Mapping[str, str]] = {
     "update": f"""
         WITH chosen AS (
             SELECT s.* FROM update_steps AS u JOIN steps AS s USING (step_id)
-            WHERE u.run_id = $run AND s.run_id = $run AND u.update IN {_GIVEN} AND u.fate = 'trained'
+            WHERE u.run_id = $run AND s.run_id = $run AND concat_ws('/', u.model, u.update) IN {_GIVEN}
+                AND u.fate = 'trained'
         ),
         met AS (
             SELECT t.opponents, c.game_id FROM chosen AS c

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from unstable_stream.events import LearnerUpdate, Step
 from unstable_stream.events.id_sets import IdTable
 from unstable_stream.reward_transformations import build_sampling
-from unstable_stream.update_decisions import drawn_ids, shaped_rewards
+from unstable_stream.update_decisions import SamplingTransform, drawn_ids, shaped_rewards
 
 __all__ = ["Advantage", "TrainedBatches"]
 
@@ -15,12 +15,20 @@ __all__ = ["Advantage", "TrainedBatches"]
 class Advantage(NamedTuple):
     """The training values of one step of a batch."""
 
+    model: str | None
     update: int
     step_id: str
     env_id: str
     role: str
     new: float
     used: float
+
+
+class _Update(NamedTuple):
+    model: str | None
+    number: int
+    size: int
+    """Of its batch."""
 
 
 class _Member(NamedTuple):
@@ -38,26 +46,34 @@ class TrainedBatches:
 
     def __init__(self, used: Sequence[Mapping[str, Any]], new: Sequence[Mapping[str, Any]]) -> None:
         """Take the used sampling transformations and the new ones; raises :class:`ConfigError`."""
-        self._used = build_sampling(list(used))
-        self._new = build_sampling(list(new))
+        self._settings = (list(used), list(new))
+        self._of_model: dict[str | None, tuple[SamplingTransform, SamplingTransform]] = {None: self._build()}
+        """Of each trained model, the used transformations and the new ones: they may have a state."""
         self._ids = IdTable()
-        self._updates = array("i")
+        self._updates: list[_Update] = []
+        self._of_step = array("i")
+        """Of each step, the place of its update in the list."""
         self._places = array("i")
-        self._sizes: dict[int, int] = {}
+        self._known: set[tuple[str | None, int]] = set()
         self._open: dict[int, list[_Member]] = {}
         self.done = 0
         """The number of complete batches."""
 
+    def _build(self) -> tuple[SamplingTransform, SamplingTransform]:
+        used, new = self._settings
+        return build_sampling(used), build_sampling(new)
+
     def expect(self, update: LearnerUpdate) -> None:
         """Add the steps that an update drew; an update passed twice counts once."""
-        if update.update in self._sizes:
+        if (update.model, update.update) in self._known:
             return
+        self._known.add((update.model, update.update))
         drawn = drawn_ids(update)
-        self._sizes[update.update] = len(drawn)
         for place, step_id in enumerate(drawn):
             self._ids.add(step_id)
-            self._updates.append(update.update)
+            self._of_step.append(len(self._updates))
             self._places.append(place)
+        self._updates.append(_Update(update.model, update.update, len(drawn)))
 
     def seal(self) -> None:
         """Sort the steps; no update may be added after this."""
@@ -70,19 +86,23 @@ class TrainedBatches:
         for number, before, after in zip(numbers, used, new, strict=True):
             if number < 0:
                 continue
-            update = self._updates[number]
+            update = self._of_step[number]
             members = self._open.setdefault(update, [])
             members.append(_Member(self._places[number], role, before, after))
-            if len(members) == self._sizes[update]:
+            if len(members) == self._updates[update].size:
                 advantages += self._close(update)
         return advantages
 
-    def _close(self, update: int) -> list[Advantage]:
-        members = sorted(self._open.pop(update), key=lambda member: member.place)
+    def _close(self, number: int) -> list[Advantage]:
+        members = sorted(self._open.pop(number), key=lambda member: member.place)
+        model, update, _ = self._updates[number]
         self.done += 1
-        before = shaped_rewards([member.used for member in members], self._used)
-        after = shaped_rewards([member.new for member in members], self._new)
+        if model not in self._of_model:
+            self._of_model[model] = self._build()
+        transform_used, transform_new = self._of_model[model]
+        before = shaped_rewards([member.used for member in members], transform_used)
+        after = shaped_rewards([member.new for member in members], transform_new)
         return [
-            Advantage(update, member.new.event_id, member.new.env_id, member.role, now, then)
+            Advantage(model, update, member.new.event_id, member.new.env_id, member.role, now, then)
             for member, now, then in zip(members, after, before, strict=True)
         ]

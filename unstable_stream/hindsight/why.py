@@ -48,7 +48,9 @@ class NodeKey(NamedTuple):
     kind: str
     run_id: str
     id: str
-    """Id of a step, trajectory, game or rating; uid of a checkpoint; number of an update; id of a run."""
+    """Id of a step, trajectory, game or rating; uid of a checkpoint; an update's number, or ``MODEL/NUMBER``;
+    id of a run.
+    """
 
     def __str__(self) -> str:
         return f"{self.kind}:{self.run_id}:{self.id}"
@@ -102,7 +104,7 @@ def find_node(path: Path | str, wanted: str, *, run: str = "") -> NodeKey:
     Args:
         path: the archive.
         wanted: an id, or its beginning, of a step, game, trajectory, run or any event; a checkpoint's uid;
-            ``update:N``; each with ``RUN:`` before it if need be.
+            ``update:N``, or ``update:MODEL/N``; each with ``RUN:`` before it if need be.
         run: look only in the run with this id, this beginning of an id, or this name.
 
     Raises:
@@ -164,13 +166,18 @@ def _runs(connection: Connection, wanted: str) -> list[str]:
     return runs[:1] if runs[0] == wanted else runs
 
 
-def _updates(connection: Connection, number: str, runs: Sequence[str]) -> list[NodeKey]:
+def _updates(connection: Connection, name: str, runs: Sequence[str]) -> list[NodeKey]:
+    model, _, number = name.rpartition("/")
     if not number.isdecimal():
-        raise ArchiveError(f"{number!r} is no number of an update; expected update:5, or RUN:update:5")
-    sql = "SELECT run_id FROM updates WHERE update = $1 AND list_contains($2, run_id) ORDER BY run_id"
-    return [
-        NodeKey("update", run, str(int(number))) for (run,) in _rows(connection, sql, [int(number), runs])
-    ]
+        raise ArchiveError(
+            f"{name!r} is no number of an update; expected update:5, or RUN:update:5; in a run that trains "
+            "several models, update:MODEL/5"
+        )
+    sql = """
+        SELECT run_id, concat_ws('/', model, update) FROM updates
+        WHERE update = $1 AND list_contains($2, run_id) AND ($3 = '' OR model = $3) ORDER BY ALL
+    """
+    return [NodeKey("update", *row) for row in _rows(connection, sql, [int(number), runs, model])]
 
 
 def _by_id(connection: Connection, prefix: str, runs: Sequence[str], *, all_runs: bool) -> list[NodeKey]:
@@ -204,7 +211,9 @@ def _of_event(connection: Connection, event_id: str, kind: str, run_id: str, val
         return NodeKey("run", run_id, run_id)
     if node in ("update", "checkpoint", "game"):
         name = {"update": "update", "checkpoint": "model_uid", "game": "game_id"}[node]
-        ((id_,),) = _rows(connection, "SELECT $1::JSON->>$2", [value, f"$.{name}"])
+        model = "$.model" if node == "update" else "$.none"
+        sql = "SELECT concat_ws('/', $1::JSON->>$2, $1::JSON->>$3)"
+        ((id_,),) = _rows(connection, sql, [value, model, f"$.{name}"])
         return NodeKey(node, run_id, id_)
     return NodeKey(node, run_id, event_id)
 
@@ -247,15 +256,14 @@ def _groups(nodes: Iterable[Node]) -> dict[tuple[str, str], list[Node]]:
     return groups
 
 
-def _parameters(kind: str, run_id: str, nodes: Sequence[Node]) -> dict[str, object]:
-    ids = [node.key.id for node in nodes]
-    return {"run": run_id, "ids": list(map(int, ids)) if kind == "update" else ids}
+def _parameters(run_id: str, nodes: Sequence[Node]) -> dict[str, object]:
+    return {"run": run_id, "ids": [node.key.id for node in nodes]}
 
 
 def _describe(connection: Connection, nodes: Sequence[Node]) -> None:
     for (kind, run_id), group in _groups(nodes).items():
         known = {node.key.id: node for node in group}
-        result = connection.execute(DESCRIPTIONS[kind], _parameters(kind, run_id, group))
+        result = connection.execute(DESCRIPTIONS[kind], _parameters(run_id, group))
         columns = [column[0] for column in result.description or []]
         for row in result.fetchall():
             facts = dict(zip(columns, row, strict=True))
@@ -269,7 +277,7 @@ def _hop(
     reached: dict[NodeKey, None] = {}
     for (kind, run_id), group in _groups(nodes).items():
         for relation in RELATIONS[direction].get(kind, ()):
-            parameters = _parameters(kind, run_id, group) | {"most": most}
+            parameters = _parameters(run_id, group) | {"most": most}
             for node, total, ends in _ends(connection, relation, group, parameters):
                 node.links.append(Link(direction, relation.words, total, ends))
                 reached.update((end.key, None) for end in ends)
@@ -292,7 +300,7 @@ def _summary(connection: Connection, root: NodeKey) -> dict[str, Any]:
     """``Any``: as in :attr:`Node.facts`."""
     if root.kind not in SUMMARIES:
         return {}
-    result = connection.execute(SUMMARIES[root.kind], _parameters(root.kind, root.run_id, [Node(root)]))
+    result = connection.execute(SUMMARIES[root.kind], _parameters(root.run_id, [Node(root)]))
     columns = [column[0] for column in result.description or []]
     rows = result.fetchall()
     return dict(zip(columns, rows[0], strict=True)) if rows else {}

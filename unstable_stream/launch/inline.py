@@ -29,7 +29,7 @@ from unstable_stream.workers.engine import LocalEngine, build_engine
 from unstable_stream.workers.rollout import RolloutWorker
 
 if TYPE_CHECKING:
-    from unstable_stream.workers.learner import LearnerService
+    from unstable_stream.workers.learners import Learners
 
 __all__ = ["InlineService", "InlineServices"]
 
@@ -140,12 +140,10 @@ class InlineServices:
         learner = await self._load(self._load_learner)
         await learner.train(self._event_log, stop)
 
-    def _load_learner(self) -> "LearnerService":
-        from unstable_stream.workers.learner import LearnerService  # loads torch
+    def _load_learner(self) -> "Learners":
+        from unstable_stream.workers.learners import Learners  # loads torch
 
-        return LearnerService(
-            self._config, self._run_id, self._data, self._model_path, self._placement.learner
-        )
+        return Learners(self._config, self._run_id, self._data, self._model_path, self._placement.learner)
 
     async def _collect(self, stop: asyncio.Event) -> None:
         started = await run_started(self._event_log, self._run_id)

@@ -89,7 +89,7 @@ def _learner(config: RunConfig, shape: ModelShape, share: Share) -> Need:
     row = min(settings.max_train_len or shape.max_positions, longest_turn(config, shape))
     tokens = max(row, min(bound, settings.mini_batch_size * row))
     trained = min(tokens, settings.mini_batch_size * min(config.sampling.max_tokens, row))
-    adapter = _adapter_parameters(config, shape)
+    adapter, models = _adapter_parameters(config, shape), len(config.model_names)
     # In bfloat16 the normalisations keep float32 copies.
     layer = tokens * (2.4 if value == 2 else value) * _kept_per_token(config, shape)
     if settings.gradient_checkpointing or settings.activation_checkpointing:
@@ -102,13 +102,14 @@ def _learner(config: RunConfig, shape: ModelShape, share: Share) -> Need:
     logits = 4 * 4 * min(trained * shape.vocabulary, max(_LOGIT_CHUNK, shape.vocabulary))
     parts = {
         "libraries": _CUDA_CONTEXT if on_gpu else _LEARNER_LIBRARIES + _actor(config),
-        "weights": value * shape.parameters,
+        # Several trained models share one base model, unless all parameters are trained.
+        "weights": value * shape.parameters * (models if settings.parameters == "all" else 1),
         # Values, gradients and two moments, all float32.
-        "adapter and optimizer": 16 * adapter,
+        "adapter and optimizer": 16 * adapter * models,
         "activations": int(activations * (1.0 if on_gpu else _FRAGMENTATION)),
         "logits": logits,
     }
-    loading = 0 if on_gpu else shape.stored_bytes
+    loading = (0 if on_gpu else shape.stored_bytes) + (value * shape.parameters if models > 1 else 0)
     return _need("learner", "GPU" if on_gpu else "host", parts, ("libraries", "weights"), loading)
 
 

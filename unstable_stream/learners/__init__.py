@@ -11,6 +11,7 @@ from unstable_stream.learners.checkpoint import (
     prune_optimizer_states,
     remove_attempts,
     save_checkpoint,
+    saved_model,
 )
 from unstable_stream.learners.learning_rate import LrSchedule
 from unstable_stream.learners.lora import LoraSettings
@@ -40,4 +41,5 @@ __all__ = [
     "prune_optimizer_states",
     "remove_attempts",
     "save_checkpoint",
+    "saved_model",
 ]

@@ -62,6 +62,7 @@ __all__ = [
     "prune_optimizer_states",
     "remove_attempts",
     "save_checkpoint",
+    "saved_model",
 ]
 
 _WEIGHTS: Final = {"lora": "adapter_model.safetensors", "all": "model.safetensors"}
@@ -71,7 +72,9 @@ _NETWORKS: Final = "networks.safetensors"
 _OPTIMIZER: Final = "optimizer.pt"
 _STATE: Final = "state.json"
 _TMP: Final = ".tmp-"
-_ATTEMPT: Final = re.compile(r"(\.tmp-(replaced-)?)?ckpt-\d{6,}(-[0-9a-f]{8})?")
+_ATTEMPT: Final = re.compile(
+    r"(\.tmp-(replaced-)?)?ckpt-((?P<model>[A-Za-z]\w*)-)?\d{6,}(-[0-9a-f]{8})?", re.ASCII
+)
 """The directories of checkpoints; earlier versions gave them no word of their own, and replaced them."""
 _FORMAT: Final = 1
 _COPIED_BYTES: Final = 1 << 20
@@ -314,6 +317,12 @@ def attempts(root: Path) -> list[Path]:
 def is_attempt(name: str) -> bool:
     """Tell whether a name is in the form of a save's directory."""
     return _ATTEMPT.fullmatch(name) is not None
+
+
+def saved_model(name: str) -> str | None:
+    """Return the name of the trained model that a save's directory is of; ``None``: the only one of a run."""
+    found = _ATTEMPT.fullmatch(name)
+    return None if found is None else found["model"]
 
 
 def remove_attempts(directories: Iterable[Path]) -> list[Path]:

@@ -302,6 +302,16 @@ class StandardLearner(Generic[SampleT, BatchT]):
         """Samples trained on so far."""
         return self._samples_seen
 
+    def share_base(self, other: "StandardLearner[Any, Any]") -> None:
+        """Compute with the base model of another learner, made with the same one, and let go of the own copy.
+
+        What is trained stays apart: the adapters, or with ``parameters="all"`` everything.
+        """
+        theirs = dict(other.model.named_parameters())
+        for name, parameter in self.model.named_parameters():
+            if not parameter.requires_grad:
+                parameter.data = theirs[name].data
+
     def update(
         self,
         samples: Sequence[SampleT],
@@ -383,6 +393,7 @@ class StandardLearner(Generic[SampleT, BatchT]):
         sampling: Mapping[str, Any] | None = None,
         full: bool = True,
         root: Path | None = None,
+        model: str | None = None,
     ) -> CheckpointInfo:
         """Write the last update's checkpoint into a new directory in ``ckpt_root``.
 
@@ -391,6 +402,7 @@ class StandardLearner(Generic[SampleT, BatchT]):
             sampling: the state of the sampling transformations, likewise.
             full: whether to write the optimizer state.
             root: a directory to use in place of ``ckpt_root``, this time.
+            model: the name of one of several trained models, for the directory's name.
         """
         self._check_usable()
         group = self._optimizer.param_groups[0]
@@ -417,7 +429,7 @@ class StandardLearner(Generic[SampleT, BatchT]):
         )
         whole = self.parameters == "all"
         return save_checkpoint(
-            attempt_directory(root or self.ckpt_root, checkpoint_uid(self._step)),
+            attempt_directory(root or self.ckpt_root, checkpoint_uid(self._step, model)),
             weights=whole_weights(self.model) if whole else adapter_weights(self.model),
             config=model_config(self.model)
             if whole

@@ -8,7 +8,15 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from unstable_stream.errors import ConfigError
-from unstable_stream.events import OVERALL, Checkpoint, Event, GameOutcome, Rating, checkpoint_uid
+from unstable_stream.events import (
+    OVERALL,
+    Checkpoint,
+    Event,
+    GameOutcome,
+    Rating,
+    checkpoint_uid,
+    trained_model,
+)
 from unstable_stream.events.id_sets import IndexSet
 from unstable_stream.extensions import KINDS, Reference, Spec, build
 from unstable_stream.extensions.build import refuse
@@ -42,6 +50,8 @@ class Opponent:
     parent_uid: str | None = None
     active: bool = True
     """Whether it may be drawn. Fixed opponents always are."""
+    model: str | None = None
+    """The trained model that a checkpoint is of; ``None``: the run trains one."""
 
 
 class ModelPool:
@@ -50,7 +60,8 @@ class ModelPool:
     :meth:`apply` folds checkpoints, game outcomes and ratings of one run, in any topic order; events seen
     before change nothing. At most ``max_active_lora`` checkpoints are active, the newest always. The
     others are chosen when a checkpoint arrives: for ``lagged`` the newest inside ``lag_range``, for the
-    weighted modes those with the highest weight at that moment, else the newest.
+    weighted modes those with the highest weight at that moment, else the newest. Of several trained models
+    each has so many; a seat is drawn from the checkpoints of the model whose seat it is.
 
     Modes (candidates are fixed opponents and active checkpoints, unless said otherwise):
 
@@ -131,11 +142,11 @@ class ModelPool:
         iteration = max(iteration, 0)
         uid = uid if uid is not None else checkpoint_uid(iteration)
         if uid not in self._members:
-            member = Opponent(uid, _CHECKPOINT, path, iteration, parent_uid)
+            member = Opponent(uid, _CHECKPOINT, path, iteration, parent_uid, model=trained_model(uid))
             self._members[uid] = member
             self._checkpoints.append(member)
             self._checkpoints.sort(key=lambda checkpoint: (checkpoint.iteration, checkpoint.uid))
-            self._choose_active()
+            self._choose_active(member.model)
         return uid
 
     def add_fixed(self, name: str, kind: str = "fixed") -> str:
@@ -176,9 +187,9 @@ class ModelPool:
 
     # -- what is known ------------------------------------------------------------------------
 
-    def current_uid(self) -> str | None:
-        """Return the uid of the newest checkpoint, ``None`` before the first."""
-        return self._checkpoints[-1].uid if self._checkpoints else None
+    def current_uid(self, model: str | None = None) -> str | None:
+        """Return the uid of the newest checkpoint of a trained model, ``None`` before the first."""
+        return next((member.uid for member in reversed(self._checkpoints) if member.model == model), None)
 
     def members(self) -> list[Opponent]:
         """Return all members: fixed opponents and checkpoints, in order of arrival."""
@@ -226,16 +237,20 @@ class ModelPool:
 
     # -- choice -------------------------------------------------------------------------------
 
-    def sample(self, uid_me: str, rng: random.Random, env_id: str | None = None) -> str:
+    def sample(
+        self, uid_me: str, rng: random.Random, env_id: str | None = None, model: str | None = None
+    ) -> str:
         """Return the uid of an opponent for ``uid_me``, a function of the fold and ``rng`` alone.
+
+        It takes a seat of ``model``, the name of one of several trained models.
 
         Raises:
             ConfigError: mode ``fixed`` without fixed opponents.
         """
         self.validate()
-        candidates = self._candidates(uid_me)
+        candidates = self._candidates(uid_me, model)
         if not candidates:
-            return self.current_uid() or uid_me
+            return self.current_uid(model) or uid_me
         weight = self._weight(uid_me, env_id)
         if weight is None:
             weights = [self._fixed_weights.get(uid, 1.0) for uid in candidates]
@@ -244,26 +259,29 @@ class ModelPool:
         logits = [weight(uid) / self.temperature for uid in candidates]
         highest = max(logits)
         if highest == -math.inf:
-            return self.current_uid() or uid_me  # nobody is wanted: mirror, as with nobody there
+            return self.current_uid(model) or uid_me  # nobody is wanted: mirror, as with nobody there
         return rng.choices(candidates, weights=[math.exp(logit - highest) for logit in logits])[0]
 
-    def _candidates(self, uid_me: str) -> list[str]:
+    def _candidates(self, uid_me: str, model: str | None) -> list[str]:
         mode = self.sample_mode
         if mode == "mirror":
             return []
         if mode == "fixed":
             return self._fixed()
         if mode == "lagged":
-            return [member.uid for member in self._lagged() if member.active and member.uid != uid_me]
-        everyone = self._fixed() + [member.uid for member in self._checkpoints if member.active]
+            return [member.uid for member in self._lagged(model) if member.active and member.uid != uid_me]
+        everyone = self._fixed() + [member.uid for member in self._of(model) if member.active]
         return everyone if mode == "random" else [uid for uid in everyone if uid != uid_me]
 
     def _fixed(self) -> list[str]:
         return [uid for uid, member in self._members.items() if member.kind != _CHECKPOINT]
 
-    def _lagged(self) -> list[Opponent]:
+    def _of(self, model: str | None) -> list[Opponent]:
+        return [member for member in self._checkpoints if member.model == model]
+
+    def _lagged(self, model: str | None) -> list[Opponent]:
         low, high = self.lag_range
-        newest_first = self._checkpoints[::-1]
+        newest_first = self._of(model)[::-1]
         return newest_first[low : high + 1]
 
     def _weight(self, uid_me: str, env_id: str | None) -> Callable[[str], float] | None:
@@ -299,14 +317,15 @@ class ModelPool:
             )
         return math.log(weight) if weight else -math.inf
 
-    def _choose_active(self) -> None:
-        newest = self._checkpoints[-1]
-        past = self._lagged() if self.sample_mode == "lagged" else self._checkpoints[-2::-1]
+    def _choose_active(self, model: str | None) -> None:
+        checkpoints = self._of(model)
+        newest = checkpoints[-1]
+        past = self._lagged(model) if self.sample_mode == "lagged" else checkpoints[-2::-1]
         weight = self._weight(newest.uid, None)
         if weight is not None:
             past = sorted(past, key=lambda member: weight(member.uid), reverse=True)  # ties: the newer
         keep = {newest.uid, *(member.uid for member in past[: self.max_active_lora - 1])}
-        for member in self._checkpoints:
+        for member in checkpoints:
             member.active = member.uid in keep
 
 

@@ -11,15 +11,15 @@ fold knows who is rated against whom and where a model starts. A rating system
 - Equal ranks are a draw. A truncated game is rated by its ranks like any other.
 - A checkpoint's first rated game (in an environment, and overall) starts from what it inherits of its
   parent's rating at that moment. A parent never rated there passes the question to its own parent, and, where
-  that is unknown, to the newest rated checkpoint before it. With none of these, and for fixed opponents, the
-  start is the system's.
+  that is unknown, to the newest rated checkpoint of its model before it. With none of these, and for fixed
+  opponents, the start is the system's.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from unstable_stream.events import OVERALL
+from unstable_stream.events import OVERALL, trained_model
 from unstable_stream.model_pool.rating_columns import GameColumns, Names, RatingHistory
 from unstable_stream.model_pool.systems import PairUpdate, RatingSystem
 
@@ -228,10 +228,13 @@ class Ratings(Generic[SystemT]):
         version = names.versions[model]
         if version is None:
             return self._system.start
+        of = trained_model(names.models[model])
         newest: tuple[int, str] | None = None
         for number in range(self._known + 1):
             other = names.versions[number]
-            if other is not None and other < version and scope.mu[number] is not None:
+            if other is None or other >= version or scope.mu[number] is None:
+                continue
+            if trained_model(names.models[number]) == of:
                 newest = max(newest or (other, names.models[number]), (other, names.models[number]))
         if newest is None:
             return self._system.start

@@ -13,7 +13,7 @@ from unstable_stream.events import (
     checkpoint_uid,
     trajectory_id,
 )
-from unstable_stream.proofs.ledger import ABSENT, MAY_BE_REPLAYED, Ledger
+from unstable_stream.proofs.ledger import ABSENT, MAY_BE_REPLAYED, Ledger, named
 from unstable_stream.proofs.reports import AuditReport, GameCounts, Problem, StepCounts, abridged
 
 __all__ = ["balance"]
@@ -229,31 +229,41 @@ def _use_problems(ledger: Ledger) -> Iterator[Problem]:
 
 
 def _update_problems(ledger: Ledger) -> Iterator[Problem]:
-    expected = range(ledger.run.updates_before + 1, max(ledger.updates, default=0) + 1)
-    for missing in sorted(set(expected) - ledger.updates.keys()):
-        yield Problem("update left out", f"there is no update {missing}, but later ones")
-    for number, update in ledger.updates.items():
-        if update.model_uid not in (None, checkpoint_uid(number)):
-            yield Problem("wrong checkpoint", f"update {number} names checkpoint {update.model_uid}")
+    made: dict[str, set[int]] = {}
+    for model, number in ledger.updates:
+        made.setdefault(model, set()).add(number)
+    for model, numbers in sorted(made.items()):
+        expected = range(ledger.run.updates_before + 1, max(numbers) + 1)
+        for missing in sorted(set(expected) - numbers):
+            yield Problem("update left out", f"there is no update {named((model, missing))}, but later ones")
+    for key, update in ledger.updates.items():
+        model, number = key
+        if update.model_uid not in (None, checkpoint_uid(number, model or None)):
+            yield Problem("wrong checkpoint", f"update {named(key)} names checkpoint {update.model_uid}")
         # The other way round is in order: a stopped run publishes the weights that `save_every` left out.
-        if update.model_uid is not None and number not in ledger.checkpoints:
+        if update.model_uid is not None and key not in ledger.checkpoints:
             yield Problem(
                 "checkpoint lost",
-                f"update {number} names checkpoint {update.model_uid}, topic checkpoints has none",
+                f"update {named(key)} names checkpoint {update.model_uid}, topic checkpoints has none",
             )
     if not ledger.run.settings:
         yield Problem("run never started", f"there is no run-started event of {ledger.run.run_id}")
     elif ledger.run.state == "completed":
         needed = ledger.run.config().learner.iterations - ledger.run.updates_before
-        if len(ledger.updates) < needed:
-            text = f"the run is completed with {len(ledger.updates)} of {needed} updates"
-            yield Problem("updates missing", text)
+        for model in sorted(made) or [""]:
+            done = len(made.get(model, ()))
+            if done < needed:
+                of_model = f" of {model}" if model else ""
+                text = f"the run is completed with {done} of {needed} updates{of_model}"
+                yield Problem("updates missing", text)
 
 
 def _checkpoint_problems(ledger: Ledger) -> Iterator[Problem]:
-    for iteration, (_, checkpoint) in ledger.checkpoints.items():
-        if iteration > ledger.run.updates_before and iteration not in ledger.updates:
+    for key, (_, checkpoint) in ledger.checkpoints.items():
+        if checkpoint.iteration > ledger.run.updates_before and key not in ledger.updates:
             text = f"no update made checkpoint {checkpoint.model_uid}"
             yield Problem("checkpoint without update", text)
-    if ledger.updates and ledger.run.updates_before not in ledger.checkpoints:
-        yield Problem("checkpoint missing", "the initial policy was never published")
+    for model in sorted({model for model, _ in ledger.updates}):
+        if (model, ledger.run.updates_before) not in ledger.checkpoints:
+            of_model = f" of {model}" if model else ""
+            yield Problem("checkpoint missing", f"the initial policy{of_model} was never published")

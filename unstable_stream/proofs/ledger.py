@@ -38,7 +38,7 @@ from unstable_stream.proofs.reports import Problem
 from unstable_stream.reward_transformations import expected_steps
 from unstable_stream.runs.history import RunStatus
 
-__all__ = ["ABSENT", "MAY_BE_REPLAYED", "Game", "Ledger", "Update", "View"]
+__all__ = ["ABSENT", "MAY_BE_REPLAYED", "Game", "Ledger", "Update", "View", "named"]
 
 ABSENT: Final = -1
 """Instead of a record's slot in its index: no such record has been read."""
@@ -91,6 +91,12 @@ class Update(NamedTuple):
     kind: type[Event] = LearnerUpdate
 
 
+def named(key: tuple[str, int]) -> str:
+    """Return the name of an update: its number, after the model's name if the run trains several."""
+    model, number = key
+    return f"{model}/{number}" if model else str(number)
+
+
 class Ledger:
     """The fold. About 100 bytes of memory for every step, 600 for every game and every trajectory."""
 
@@ -112,11 +118,12 @@ class Ledger:
         self.step_turns = array("i")
         self.trained = 0
         self.dropped: Counter[str] = Counter()
-        self.updates: dict[int, Update] = {}
+        self.updates: dict[tuple[str, int], Update] = {}
+        """By the trained model's name, empty for the only one of a run, and the number of its update."""
         self.drops: dict[str, Update] = {}
         """Records of steps dropped outside of an update, by event id."""
-        self.checkpoints: dict[int, tuple[str, Checkpoint]] = {}
-        """By iteration, each with its ``topic[partition]@offset``."""
+        self.checkpoints: dict[tuple[str, int], tuple[str, Checkpoint]] = {}
+        """By model and iteration, each with its ``topic[partition]@offset``."""
         self.rejected: dict[str, str] = {}
         """By position of a record on ``dead-letters``, the run whose consumer set it aside."""
         self.unreadable: dict[str, str] = {}
@@ -185,19 +192,20 @@ class Ledger:
         self.step_turns.append(event.turn_index)
 
     def _apply_update(self, event: LearnerUpdate, slot: int) -> None:
-        first = self.updates.get(event.update)
+        key = (event.model or "", event.update)
+        first = self.updates.get(key)
         if first is not None:
             if first.event_id != event.event_id:
                 where = self.where(LearnerUpdate, slot)
                 self.problems.append(
-                    Problem("update made twice", f"{where}: update {event.update} was made before")
+                    Problem("update made twice", f"{where}: update {named(key)} was made before")
                 )
             return
         self.run.apply(event)
         self.trained += len(event.step_ids)
         self.dropped.update(drop.reason for drop in event.dropped)
         ids = (*event.step_ids, *(drop.step_id for drop in event.dropped))
-        self.updates[event.update] = Update(slot, event.event_id, event.model_uid, "\n".join(ids).encode())
+        self.updates[key] = Update(slot, event.event_id, event.model_uid, "\n".join(ids).encode())
 
     def _apply_drops(self, event: StepsDropped, slot: int) -> None:
         if event.event_id not in self.drops:
@@ -207,7 +215,8 @@ class Ledger:
 
     def _apply_checkpoint(self, event: Checkpoint, slot: int) -> None:
         self.run.apply(event)
-        self.checkpoints.setdefault(event.iteration, (self.where(Checkpoint, slot), event))
+        key = (event.model or "", event.iteration)
+        self.checkpoints.setdefault(key, (self.where(Checkpoint, slot), event))
 
     # -- what was read ------------------------------------------------------------------------
 

@@ -14,11 +14,12 @@ import msgspec
 
 from unstable_stream.buffer import StepBuffer
 from unstable_stream.errors import LearnerError
-from unstable_stream.events import LearnerUpdate, Step, StepsDropped, encode_event, event_id
+from unstable_stream.events import LearnerUpdate, Step, StepsDropped, encode_event, named_id, trained_model
 from unstable_stream.log.port import Positions
 from unstable_stream.log.reading import TopicReader, readable_event
 from unstable_stream.proofs.differences import Difference, differing_fields
 from unstable_stream.proofs.evidence import Evidence
+from unstable_stream.proofs.ledger import named
 from unstable_stream.proofs.record_index import RecordIndex
 from unstable_stream.proofs.reports import Check
 from unstable_stream.reward_transformations import build_sampling
@@ -40,32 +41,45 @@ class _PendingStep(NamedTuple):
 
 
 class _Batches:
-    """Pass steps to :meth:`add` up to the positions of the next update, then that update to :meth:`apply`.
+    """Those of one trained model. Pass steps to :meth:`add` up to the positions of the next update, then that
+    update to :meth:`apply`.
 
-    It holds the steps that no update has used yet, and a byte for every step of the run.
+    It holds the steps that no update has used yet.
     """
 
-    def __init__(self, check: Check, membership: Check, index: RecordIndex, run: RunStatus) -> None:
+    def __init__(
+        self,
+        model: str | None,
+        check: Check,
+        membership: Check,
+        index: RecordIndex,
+        used: bytearray,
+        run: RunStatus,
+    ) -> None:
         """Start before the first update.
 
         Args:
+            model: the name of the trained model; ``None``: the only one.
             check: compares batches and drops with those of the buffer.
             membership: whether each named step had been read by then.
             index: all recorded steps, sealed.
+            used: a byte for each of them, which all models share.
             run: whose they are.
         """
+        self._model = model
         self.check = check
         self.membership = membership
         self._index = index
-        self._config = run.config()
+        self._config = run.config().for_model(model)
         self._run_id = run.run_id
         self._last = run.updates_before
         self._transform = build_sampling(list(self._config.rewards.sampling))
         self._pending: dict[str, _PendingStep] = {}
-        self._used = bytearray(len(index))
+        self._used = used
 
     def add(self, steps: Sequence[_PendingStep]) -> None:
-        """Add further steps, in order within each partition."""
+        """Add further steps, in order within each partition; those of other models are left out."""
+        steps = [pending for pending in steps if trained_model(pending.step.model_uid) == self._model]
         slots = self._index.find([pending.step.event_id for pending in steps])
         for pending, slot in zip(steps, slots, strict=True):
             if slot >= 0 and not self._used[slot]:
@@ -76,14 +90,16 @@ class _Batches:
         self.check.compared += 1
         if update.update != self._last + 1:
             self.check.differs(
-                Difference(where, update.event_id, f"update {update.update} comes after update {self._last}")
+                Difference(where, update.event_id, f"update {_named(update)} comes after update {self._last}")
             )
         self._last = max(update.update, self._last)
         try:
             again = self._decide(update, read_to)
         except LearnerError as error:
             self.check.differs(
-                Difference(where, update.event_id, f"update {update.update} cannot be decided again: {error}")
+                Difference(
+                    where, update.event_id, f"update {_named(update)} cannot be decided again: {error}"
+                )
             )
         else:
             self._compare(update, again, where)
@@ -103,7 +119,7 @@ class _Batches:
             return
         fields = differing_fields(recorded, again)
         path, found, expected = fields[0]
-        what = f"update {update.update}, drawn again, differs in {len(fields)} field(s), first"
+        what = f"update {_named(update)}, drawn again, differs in {len(fields)} field(s), first"
         self.check.differs(Difference(where, update.event_id, what, path, found, expected))
 
     def _decide(self, update: LearnerUpdate, read_to: Mapping[int, int]) -> LearnerUpdate:
@@ -126,7 +142,7 @@ class _Batches:
         metrics = {**update.metrics, **decision.metrics}
         return msgspec.structs.replace(
             update,
-            event_id=event_id(self._run_id, "learner-update", number),
+            event_id=named_id(self._run_id, "learner-update", number, model=self._model),
             step_ids=decision.trained_ids,
             dropped=decision.dropped,
             metrics={name: metrics[name] for name in update.metrics},
@@ -155,7 +171,7 @@ class _Batches:
             partition, offset = self._index.position(slot)
             if offset >= read_to.get(partition, 0):
                 what = (
-                    f"update {update.update} names a step that had not been read then: it is at "
+                    f"update {_named(update)} names a step that had not been read then: it is at "
                     f"{self._index.where(slot)}"
                 )
                 self.membership.differs(Difference(where, step_id, what))
@@ -176,30 +192,51 @@ async def recompute_batches(evidence: Evidence, steps: RecordIndex, pending: int
         return checks
     checks[1].pending = pending
     run_id, ends = evidence.run.run_id, evidence.ends[Step.TOPIC]
-    batches = _Batches(checks[0], checks[1], steps, evidence.run)
+    used = bytearray(len(steps))
+    batches = {
+        model: _Batches(model, checks[0], checks[1], steps, used, evidence.run)
+        for model in evidence.run.config().model_names
+    }
     named = {str(where): where for where in ends}
     done: set[str] = set()
     async with await TopicReader.open(evidence.log, (Step.TOPIC,), run_id=run_id, ends=ends) as reader:
         async for record, update in evidence.events(LearnerUpdate.TOPIC, "drawing batches again"):
-            if isinstance(update, StepsDropped):
-                batches.drop(update)
+            if isinstance(update, StepsDropped) and update.model in batches:
+                batches[update.model].drop(update)
             if not isinstance(update, LearnerUpdate) or update.event_id in done:
                 continue
             done.add(update.event_id)
             read_to = {named[name]: offset for name, offset in update.positions.items() if name in named}
-            await _add_steps(reader, read_to, batches, run_id)
+            await _add_steps(reader, read_to, list(batches.values()), run_id)
             by_partition = {where.partition: offset for where, offset in read_to.items()}
-            batches.apply(update, by_partition, str(record))
+            of_model = batches.get(update.model)
+            if of_model is not None:
+                of_model.apply(update, by_partition, str(record))
+                continue
+            checks[0].compared += 1
+            what = f"update {_named(update)} is of a model that the run does not train"
+            checks[0].differs(Difference(str(record), update.event_id, what))
     return checks
 
 
-async def _add_steps(reader: TopicReader, read_to: Positions, batches: _Batches, run_id: str) -> None:
+def _named(update: LearnerUpdate) -> str:
+    return named((update.model or "", update.update))
+
+
+async def _add_steps(
+    reader: TopicReader, read_to: Positions, batches: Sequence[_Batches], run_id: str
+) -> None:
     read: list[_PendingStep] = []
     async for record in reader.read_to(read_to):
         event = readable_event(record)
         if isinstance(event, Step) and event.run_id == run_id:
             read.append(_PendingStep(event, record.partition, record.offset))
         if len(read) >= _BATCH:
-            batches.add(read)
+            _add(batches, read)
             read = []
-    batches.add(read)
+    _add(batches, read)
+
+
+def _add(batches: Sequence[_Batches], read: Sequence[_PendingStep]) -> None:
+    for of_model in batches:
+        of_model.add(read)

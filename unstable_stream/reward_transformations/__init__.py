@@ -20,6 +20,7 @@ from unstable_stream.reward_transformations.reward_processor import (
     RewardProcessor,
     expected_step_ids,
     expected_steps,
+    expected_steps_of,
 )
 from unstable_stream.reward_transformations.sampling import (
     ComposeSamplingRewardTransforms,
@@ -63,4 +64,5 @@ __all__ = [
     "build_step",
     "expected_step_ids",
     "expected_steps",
+    "expected_steps_of",
 ]

@@ -26,6 +26,7 @@ from unstable_stream.events import (
     Turn,
     packed_length,
     step_ids,
+    trained_model,
     trajectory_id,
 )
 from unstable_stream.events.id_sets import IndexSet
@@ -33,7 +34,7 @@ from unstable_stream.reward_transformations.final import ComposeFinalRewardTrans
 from unstable_stream.reward_transformations.step import ComposeStepRewardTransforms, TrajectoryView
 from unstable_stream.reward_transformations.transform import JsonState, RewardTransform, Untold
 
-__all__ = ["RewardProcessor", "expected_step_ids", "expected_steps"]
+__all__ = ["RewardProcessor", "expected_step_ids", "expected_steps", "expected_steps_of"]
 
 _TRAINED_SPLIT: Final = "train"
 
@@ -246,14 +247,28 @@ def expected_steps(outcome: GameOutcome, *, filter_opponent_invalid: bool) -> in
 
     Back-pressure counts with it: it must agree with :class:`RewardProcessor`, or pending steps drift.
     """
-    return sum(result.turns for result in _shaped_seats(outcome, filter_opponent_invalid))
+    return sum(expected_steps_of(outcome, filter_opponent_invalid=filter_opponent_invalid).values())
 
 
-def expected_step_ids(outcome: GameOutcome, *, filter_opponent_invalid: bool) -> dict[str, list[str]]:
-    """Return the ids of the steps that the reward processor makes of a game, by trajectory id."""
+def expected_steps_of(outcome: GameOutcome, *, filter_opponent_invalid: bool) -> dict[str | None, int]:
+    """Return the same by trained model; the only one of a run has no name."""
+    steps: dict[str | None, int] = {}
+    for result in _shaped_seats(outcome, filter_opponent_invalid):
+        model = trained_model(result.model_uid)
+        steps[model] = steps.get(model, 0) + result.turns
+    return steps
+
+
+def expected_step_ids(
+    outcome: GameOutcome, *, filter_opponent_invalid: bool, model: str | None = None
+) -> dict[str, list[str]]:
+    """Return the ids of the steps that the reward processor makes of a game for a trained model, by
+    trajectory id; ``model`` is its name, ``None`` for the only one of a run.
+    """
     views = {
         trajectory_id(outcome.game_id, result.seat): result.turns
         for result in _shaped_seats(outcome, filter_opponent_invalid)
+        if trained_model(result.model_uid) == model
     }
     return {view: step_ids(view, turns) for view, turns in views.items() if turns}
 

@@ -45,6 +45,7 @@ from unstable_stream.runs.sections import (
     RewardConfig,
     SamplingConfig,
     Section,
+    TrainedModelConfig,
     TransformersEngineConfig,
     VllmEngineConfig,
     as_table,
@@ -73,6 +74,7 @@ __all__ = [
     "RewardConfig",
     "RunConfig",
     "SamplingConfig",
+    "TrainedModelConfig",
     "TransformersEngineConfig",
     "VllmEngineConfig",
     "parse_config",
@@ -97,6 +99,8 @@ class RunConfig(Section):
     """The training environments."""
     eval_envs: tuple[EnvConfig, ...] = ()
     """Defaults to the training environments."""
+    trained_models: tuple[TrainedModelConfig, ...] = ()
+    """Several trained models, each for some of the seats; empty: one for all (docs/several-models.md)."""
     sampling: SamplingConfig = SamplingConfig()
     lora: LoraConfig = LoraConfig()
     engine: EngineConfig = TransformersEngineConfig()
@@ -132,6 +136,31 @@ class RunConfig(Section):
     def max_pending_steps(self) -> int:
         """The back-pressure bound that applies."""
         return self.collector.max_pending_steps or 2 * self.learner.batch_size
+
+    @property
+    def model_names(self) -> tuple[str | None, ...]:
+        """The names of the trained models; the only one of a run has none."""
+        return tuple(model.name for model in self.trained_models) or (None,)
+
+    def model_of(self, env_id: str, seat: int) -> str | None:
+        """Return the name of the trained model that plays a seat; see :attr:`model_names`."""
+        return next((model.name for model in self.trained_models if model.plays(env_id, seat)), None)
+
+    def seats_of(self, model: str | None, env: EnvConfig) -> list[int]:
+        """Return the seats of an environment that a trained model plays."""
+        return [seat for seat in range(env.num_players) if self.model_of(env.env_id, seat) == model]
+
+    def for_model(self, name: str | None) -> Self:
+        """Return the configuration as it holds for one of the trained models."""
+        own = next((model for model in self.trained_models if model.name == name), None)
+        if own is None:
+            return self
+        changes = {
+            key: value
+            for key in ("learning_rate", "initial_lora_path")
+            if (value := getattr(own, key)) is not None
+        }
+        return self.model_copy(update={"learner": self.learner.model_copy(update=changes)})
 
     @property
     def step_texts(self) -> bool:
@@ -326,6 +355,8 @@ class RunConfig(Section):
             )
         if self.evaluation.round_robin:
             self._check_round_robin()
+        if self.trained_models:
+            self._check_trained_models()
         _check_gpus(self.engine)
         if self.learner.parameters == "all" and isinstance(self.engine, VllmEngineConfig):
             raise ValueError(
@@ -370,6 +401,42 @@ class RunConfig(Section):
                     f"evaluation.round_robin: {env.env_id} has {env.num_players} seats, expected 2: name "
                     "other environments, on the command line with --env"
                 )
+
+    def _check_trained_models(self) -> None:
+        names = [model.name for model in self.trained_models]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"trained_models: {', '.join(twice)} is there twice: each needs its own name")
+        played = set()
+        for env in (*self.train_envs, *self.evaluated_envs):
+            for seat in range(env.num_players):
+                name = self.model_of(env.env_id, seat)
+                if name is None:
+                    raise ValueError(
+                        f"trained_models: none of {', '.join(names)} plays seat {seat} of {env.env_id}: name "
+                        "the seat or the environment in one, or add a model without seats and env_ids"
+                    )
+                played |= {name} if env in self.train_envs else set()
+        idle = [name for name in names if name not in played]
+        if idle:
+            raise ValueError(
+                f"trained_models: {', '.join(idle)} plays no seat of any of train_envs: a seat belongs to "
+                "the first model that plays it"
+            )
+        if self.learner.num_learners > 1:
+            raise ValueError(
+                f"learner.num_learners={self.learner.num_learners}: several trained models take turns on one "
+                "learner; set it to 1"
+            )
+        if self.measured_games:
+            raise ValueError(
+                "evaluation.exploitability measures one policy in all seats: leave it out, and measure "
+                "a checkpoint with unstable-stream exploitability RUN@MODEL/UPDATE"
+            )
+        if self.evaluation.round_robin:
+            raise ValueError(
+                "evaluation.round_robin is for a run that trains nothing; leave out trained_models"
+            )
 
 
 def _check_gpus(engine: EngineConfig) -> None:

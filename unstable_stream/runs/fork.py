@@ -3,7 +3,7 @@
 A fork takes over from its parent: the policy with optimizer state, schedule and random states, the number of
 the update, and the earlier checkpoints as opponents. It also takes over the number of the next training game,
 so that its seeds are new. Steps that waited in the parent's buffer stay with the parent: a run trains only on
-steps of its own games.
+steps of its own games. Where several models are trained, all of them begin after their update of that number.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import msgspec
 
 from unstable_stream.errors import ConfigError, RunError, StoreError
-from unstable_stream.events import Checkpoint, GameStarted, checkpoint_uid, event_id
+from unstable_stream.events import Checkpoint, GameStarted, checkpoint_uid, named_id
 from unstable_stream.log.port import EventLog
 from unstable_stream.log_lines import get_logger
 from unstable_stream.runs.config import RunConfig
@@ -25,7 +25,14 @@ from unstable_stream.stores.checkpoint_files import OPTIMIZER_FILE
 __all__ = ["Fork", "check_fork", "find_fork"]
 
 _log = get_logger(__name__)
-_KEPT_KEYS = ("model", "seed", "lora", "learner.parameters", "learner.initial_lora_path")
+_KEPT_KEYS = (
+    "model",
+    "seed",
+    "lora",
+    "trained_models",
+    "learner.parameters",
+    "learner.initial_lora_path",
+)
 """The configuration keys that a checkpoint depends on."""
 
 
@@ -39,14 +46,27 @@ class Fork:
     games: int
     """The number of training games that the parent had started at this point."""
     checkpoints: tuple[Checkpoint, ...]
-    """The parent's checkpoints up to this point, in order."""
+    """The parent's checkpoints up to this point, in order; those of one trained model, if it was named."""
+    model: str | None = None
+    """The trained model that was named; ``None``: none was, or the parent trains one."""
+
+    @property
+    def name(self) -> str:
+        """``RUN@UPDATE``, or ``RUN@MODEL/UPDATE``."""
+        of_model = f"{self.model}/" if self.model else ""
+        return f"{self.parent_run_id}@{of_model}{self.update}"
+
+    @property
+    def chosen(self) -> list[Checkpoint]:
+        """The checkpoints that it begins with, one of each trained model."""
+        return [checkpoint for checkpoint in self.checkpoints if checkpoint.iteration == self.update]
 
     def checkpoints_of(self, run_id: str, now_ms: int) -> list[Checkpoint]:
         """Return the checkpoints as events of the new run; the files are not moved."""
         return [
             msgspec.structs.replace(
                 checkpoint,
-                event_id=event_id(run_id, "checkpoint", checkpoint.iteration),
+                event_id=named_id(run_id, "checkpoint", checkpoint.iteration, model=checkpoint.model),
                 run_id=run_id,
                 occurred_at_ms=now_ms,
             )
@@ -54,13 +74,16 @@ class Fork:
         ]
 
     def hold_optimizer_state(self, run_id: str) -> None:
-        """Give the optimizer state that the new run begins with a second name beside it: its learner may need
-        it until it has saved one of its own, and the parent's learner deletes no state that has one.
+        """Give each optimizer state that the new run begins with a second name beside it: its learner may
+        need it until it has saved one of its own, and the parent's learner deletes no state that has one.
 
         Raises:
-            RunError: the parent has just deleted it.
+            RunError: the parent has just deleted one.
         """
-        chosen = self.checkpoints[-1]
+        for chosen in self.chosen:
+            self._hold(chosen, run_id)
+
+    def _hold(self, chosen: Checkpoint, run_id: str) -> None:
         if chosen.path is None:
             return
         try:
@@ -80,51 +103,78 @@ def _without_state(checkpoint: Checkpoint, run_id: str) -> RunError:
 
 
 async def find_fork(
-    log: EventLog, run_id: str, update: int | None = None, *, to_train: bool = True
+    log: EventLog, run_id: str, update: int | None = None, *, model: str | None = None, to_train: bool = True
 ) -> tuple[Fork, RunConfig]:
     """Return the point of a run to fork at, by default its newest checkpoint, and the run's configuration.
 
-    A fork that is not ``to_train`` needs no optimizer state.
+    A fork that is not ``to_train`` needs no optimizer state, and takes one trained model; where there are
+    several, ``model`` names it. One to train takes all of them, by default after the newest update of which
+    all have a checkpoint.
 
     Raises:
         RunError: there is no such run or no checkpoint of that update, or its files are missing.
     """
     run_id, config = await find_run(log, run_id)
-    found: dict[int, Checkpoint] = {}
+    by_model: dict[str | None, dict[int, Checkpoint]] = {
+        name: {} for name in _wanted_models(run_id, config, model, to_train=to_train)
+    }
     async for _, event in run_events(log, (Checkpoint.TOPIC,), run_id):
-        if isinstance(event, Checkpoint):
-            found.setdefault(event.iteration, event)
-    if not found:
+        if isinstance(event, Checkpoint) and event.model in by_model:
+            by_model[event.model].setdefault(event.iteration, event)
+    common = set.intersection(*(set(found) for found in by_model.values()))
+    if not common:
         raise RunError(f"run {run_id} has no checkpoint yet, so there is nothing to fork")
     if update is None:
-        update = max(found)
-    chosen = found.get(update)
-    if chosen is None:
+        update = max(common)
+    if update not in common:
         raise RunError(
-            f"run {run_id} has no checkpoint of update {update}; it has those of {_listed(sorted(found))}"
+            f"run {run_id} has no checkpoint of update {update}; it has those of {_listed(sorted(common))}"
         )
-    if chosen.path is not None and not await asyncio.to_thread(has_file, chosen.path):
-        raise RunError(
-            f"the files of {chosen.model_uid} of run {run_id} are not at {chosen.path}: put them back, "
-            "or fork at another update"
-        )
-    of_learner = chosen.path if to_train else None
-    if of_learner is not None and not await asyncio.to_thread(has_file, of_learner, OPTIMIZER_FILE):
-        raise _without_state(chosen, run_id)
+    chosen = [found[update] for found in by_model.values()]
+    for each in chosen:
+        if each.path is not None and not await asyncio.to_thread(has_file, each.path):
+            raise RunError(
+                f"the files of {each.model_uid} of run {run_id} are not at {each.path}: put them back, "
+                "or fork at another update"
+            )
+        of_learner = each.path if to_train else None
+        if of_learner is not None and not await asyncio.to_thread(has_file, of_learner, OPTIMIZER_FILE):
+            raise _without_state(each, run_id)
     games = 0
     async for _, event in run_events(log, (GameStarted.TOPIC,), run_id):
         # The checkpoint's time is recorded; the highest number of the games before it counts.
         if not isinstance(event, GameStarted) or event.split != "train":
             continue
-        if event.occurred_at_ms <= chosen.occurred_at_ms:
+        if event.occurred_at_ms <= max(each.occurred_at_ms for each in chosen):
             games = max(games, event.game_index + 1)
     fork = Fork(
         parent_run_id=run_id,
         update=update,
         games=games,
-        checkpoints=tuple(found[number] for number in sorted(found) if number <= update),
+        checkpoints=tuple(
+            checkpoint
+            for found in by_model.values()
+            for number, checkpoint in sorted(found.items())
+            if number <= update
+        ),
+        model=model,
     )
     return fork, config
+
+
+def _wanted_models(
+    run_id: str, config: RunConfig, model: str | None, *, to_train: bool
+) -> tuple[str | None, ...]:
+    names = [each.name for each in config.trained_models]
+    if model is not None and model not in names:
+        there = f"it trains {', '.join(names)}" if names else "it trains one, without a name"
+        raise RunError(f"run {run_id} trains no model {model!r}; {there}")
+    if not to_train and len(names) > 1 and model is None:
+        raise RunError(
+            f"run {run_id} trains {', '.join(names)}: name one of them, e.g. {run_id}@{names[0]}, or with an "
+            f"update {run_id}@{names[0]}/20"
+        )
+    return config.model_names if model is None else (model,)
 
 
 def check_fork(fork: Fork, config: RunConfig, changed: RunConfig, *, to_train: bool = True) -> None:

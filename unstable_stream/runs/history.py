@@ -40,10 +40,11 @@ class RunStatus:
     """``None`` until this event has been read."""
     resumed: RunResumed | None = None
     """The latest resumption, if there was one."""
-    newest_checkpoint: int | None = None
-    """Iteration of the newest checkpoint that has been read; for a fork, its own and those taken over."""
     _ends: dict[str, RunFinished] = field(default_factory=dict)
-    _updates: IndexSet = field(default_factory=IndexSet)
+    _newest: dict[str | None, int] = field(default_factory=dict)
+    """By trained model, the iteration of its newest checkpoint that has been read."""
+    _updates: dict[str | None, IndexSet] = field(default_factory=dict)
+    """By trained model, the numbers of its updates that have been read."""
 
     def __repr__(self) -> str:
         return f"<RunStatus {self.run_id}: {self.state}, {self.updates} updates>"
@@ -58,10 +59,9 @@ class RunStatus:
         elif isinstance(event, RunFinished):
             self._ends.setdefault(event.event_id, event)
         elif isinstance(event, LearnerUpdate):
-            self._updates.add(event.update)
+            self._updates.setdefault(event.model, IndexSet()).add(event.update)
         elif isinstance(event, Checkpoint):
-            newest = self.newest_checkpoint
-            self.newest_checkpoint = event.iteration if newest is None else max(newest, event.iteration)
+            self._newest[event.model] = max(event.iteration, self._newest.get(event.model, 0))
 
     @property
     def name(self) -> str:
@@ -112,9 +112,18 @@ class RunStatus:
 
     @property
     def updates(self) -> int:
-        """The number of the run's own learner updates, as far as the topics were read."""
-        saved = 0 if self.newest_checkpoint is None else max(0, self.newest_checkpoint - self.updates_before)
-        return max(saved, len(self._updates), *(end.updates for end in self._ends.values()), 0)
+        """The number of the run's own learner updates, of all models, as far as the topics were read."""
+        saved = {model: max(0, newest - self.updates_before) for model, newest in self._newest.items()}
+        read = {model: len(updates) for model, updates in self._updates.items()}
+        made = sum(max(saved.get(model, 0), read.get(model, 0)) for model in saved.keys() | read.keys())
+        return max(made, *(end.updates for end in self._ends.values()), 0)
+
+    @property
+    def newest_checkpoint(self) -> int | None:
+        """Iteration of the newest checkpoint that every trained model has, of those that have been read; for
+        a fork, its own and those taken over. ``None``: none has been read.
+        """
+        return min(self._newest.values(), default=None)
 
     @property
     def settings(self) -> Mapping[str, Any]:

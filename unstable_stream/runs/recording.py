@@ -17,6 +17,7 @@ from unstable_stream.events import (
     RunStarted,
     checkpoint_uid,
     event_id,
+    named_id,
 )
 from unstable_stream.log.port import EventLog
 from unstable_stream.log.records import record_from_event
@@ -80,23 +81,25 @@ async def start_run(
         start_offsets=start_offsets,
     )
     checkpoints = fork.checkpoints_of(run_id, event.occurred_at_ms) if fork else []
-    if not (checkpoints or config.learner.iterations):
-        checkpoints = [initial_checkpoint(config, run_id)]  # else the learner says that it has loaded it
+    if not (checkpoints or config.learner.iterations):  # else the learner says that it has loaded it
+        checkpoints = [initial_checkpoint(config, run_id, model) for model in config.model_names]
     await log.append([record_from_event(each) for each in (event, *checkpoints)])
     return event
 
 
-def initial_checkpoint(config: RunConfig, run_id: str, probe: AdapterProbe | None = None) -> Checkpoint:
+def initial_checkpoint(
+    config: RunConfig, run_id: str, model: str | None = None, probe: AdapterProbe | None = None
+) -> Checkpoint:
     """Return the policy that a run begins with: the base model, or ``learner.initial_lora_path``.
 
-    ``probe`` proves the adapter, if there is one.
+    ``model`` is the name of one of several trained models; ``probe`` proves the adapter, if there is one.
 
     Raises:
         OSError: the adapter's file cannot be read.
         CheckpointError: it is not in the store.
         StoreError: the store refuses, or cannot be reached.
     """
-    learner = config.learner
+    learner = config.for_model(model).learner
     path = (
         checked_address(learner.initial_lora_path, "initial_lora_path") if learner.initial_lora_path else None
     )
@@ -105,10 +108,10 @@ def initial_checkpoint(config: RunConfig, run_id: str, probe: AdapterProbe | Non
         with opened_checkpoint(path) as directory:
             weights = (directory / WEIGHTS_FILE).read_bytes()
     return Checkpoint(
-        event_id=event_id(run_id, "checkpoint", 0),
+        event_id=named_id(run_id, "checkpoint", 0, model=model),
         run_id=run_id,
         occurred_at_ms=_now_ms(),
-        model_uid=checkpoint_uid(0),
+        model_uid=checkpoint_uid(0, model),
         iteration=0,
         path=path,
         sha256=None if path is None else hashlib.sha256(weights).hexdigest(),
@@ -117,6 +120,7 @@ def initial_checkpoint(config: RunConfig, run_id: str, probe: AdapterProbe | Non
         parameters=learner.parameters,
         lora={} if learner.parameters == "all" else config.lora.model_dump(mode="json"),
         probe=probe,
+        model=model,
     )
 
 

@@ -25,6 +25,7 @@ _KEPT: Final = (
     "model",  # the base model of the checkpoints
     "lora",
     "learner.parameters",
+    "trained_models",
     "seed",
     "rewards",
     "model_pool.fixed",  # games that are played again name them

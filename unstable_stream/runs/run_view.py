@@ -2,6 +2,7 @@
 
 from collections import deque
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from unstable_stream.events import (
     OVERALL,
@@ -16,13 +17,14 @@ from unstable_stream.events import (
     Rating,
     RunStarted,
     Trajectory,
+    trained_model,
 )
 from unstable_stream.events.id_sets import IndexSet
 from unstable_stream.intervals import wilson_interval
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.history import RunStatus
 
-__all__ = ["RunView", "Score"]
+__all__ = ["Matchup", "RunView", "Score"]
 
 _RECENT_GAMES = 256
 _RECENT_TURNS = 512
@@ -71,6 +73,20 @@ class Score:
             self.draws += 1
 
 
+class Matchup(NamedTuple):
+    """The games of one side in one environment against one opponent."""
+
+    env_id: str
+    opponent: str
+    model: str | None = None
+    """The trained model; ``None``: the only one of the run."""
+
+    @property
+    def label(self) -> str:
+        """The opponent, after the model that played it if there are several."""
+        return self.opponent if self.model is None else f"{self.opponent} by {self.model}"
+
+
 @dataclass
 class RunView:
     """The fold. Pass it every event of the run, in any topic order."""
@@ -80,13 +96,15 @@ class RunView:
     games: dict[str, int] = field(default_factory=lambda: {"train": 0, "eval": 0})
     in_flight: set[str] = field(default_factory=set)
     abandoned: int = 0
-    update: int = 0
-    last_update: LearnerUpdate | None = None
+    updates: dict[str | None, int] = field(default_factory=dict)
+    """The number of the newest update of each trained model; the only one of a run has no name."""
+    last_updates: dict[str | None, LearnerUpdate] = field(default_factory=dict)
+    """The newest update of each trained model."""
     recent: deque[tuple[bool, bool]] = field(default_factory=lambda: deque(maxlen=_RECENT_GAMES))
     """For the latest training games against others: whether we won, and whether our invalid move ended it."""
     lengths: deque[int] = field(default_factory=lambda: deque(maxlen=_RECENT_GAMES))
-    evaluations: dict[tuple[int, str, str], Score] = field(default_factory=dict)
-    """Evaluation results by checkpoint iteration, environment and opponent."""
+    evaluations: dict[tuple[int, Matchup], Score] = field(default_factory=dict)
+    """Evaluation results by checkpoint iteration, and by environment, opponent and model."""
     ratings: dict[str, Rating] = field(default_factory=dict)
     """The overall rating of each model."""
     engine: dict[str, float] = field(default_factory=dict)
@@ -110,6 +128,7 @@ class RunView:
 
     def __post_init__(self) -> None:
         self.status = RunStatus(self.run_id)
+        self.updates = dict.fromkeys(self.config.model_names, 0)
 
     def apply(self, event: Event) -> None:
         """Fold one event; events of other runs change nothing."""
@@ -117,7 +136,8 @@ class RunView:
             return
         self.status.apply(event)
         if isinstance(event, RunStarted):
-            self.update = max(self.update, self.status.updates_before)
+            before = self.status.updates_before
+            self.updates = {model: max(update, before) for model, update in self.updates.items()}
         elif isinstance(event, GameStarted):
             if not self._has_ended(event):
                 self.in_flight.add(event.game_id)
@@ -134,10 +154,10 @@ class RunView:
                     for turn in event.turns
                 )
         elif isinstance(event, LearnerUpdate):
-            if event.update > self.update:
-                self.update = event.update
-                self.last_update = event
-                self._update_times.append((event.update, event.occurred_at_ms))
+            if event.update > self.updates.get(event.model, 0):
+                self.updates[event.model] = event.update
+                self.last_updates[event.model] = event
+                self._update_times.append((sum(self.updates.values()), event.occurred_at_ms))
         elif isinstance(event, CollapseWarning):
             self.warnings.setdefault(event.event_id, event)
         elif isinstance(event, Checkpoint):
@@ -183,11 +203,16 @@ class RunView:
             lost_by_invalid = event.invalid_seat == result.seat
             if event.split == "eval" and result.model_uid == event.evaluated_uid:
                 opponent = next((r.model_uid for r in event.seats if r.seat != result.seat), "alone")
-                key = (result.policy_version or 0, event.env_id, opponent)
-                score = self.evaluations.setdefault(key, Score())
+                matchup = Matchup(event.env_id, opponent, trained_model(result.model_uid))
+                score = self.evaluations.setdefault((result.policy_version or 0, matchup), Score())
                 score.add(result.reward, max(others), by_invalid=event.invalid_seat is not None)
             elif event.split == "train" and result.trained and not all(r.trained for r in event.seats):
                 self.recent.append((result.reward > max(others), lost_by_invalid))
+
+    @property
+    def update(self) -> int:
+        """The number of the newest update that every trained model has made."""
+        return min(self.updates.values(), default=0)
 
     def rates(self, now_ms: int) -> tuple[float, float]:
         """Return games and trained turns per second over the last seconds."""
@@ -210,22 +235,29 @@ class RunView:
         """Return how long the remaining updates take at the pace of the latest; ``None`` before two."""
         if len(self._update_times) < 2:
             return None
+        iterations = self.config.learner.iterations
+        left = sum(max(0, iterations - update) for update in self.updates.values())
         (first, began_ms), (last, ended_ms) = self._update_times[0], self._update_times[-1]
-        return (ended_ms - began_ms) / 1000 / (last - first) * (self.config.learner.iterations - last)
+        return (ended_ms - began_ms) / 1000 / (last - first) * left
 
-    def opponents(self) -> list[tuple[str, str]]:
-        """Return environment and opponent of the evaluations so far, in the order of the configuration.
+    def matchups(self) -> list[Matchup]:
+        """Return the matchups of the evaluations so far, in the order of the configuration.
 
         Opponents that it does not name, such as oneself, come last, by name.
         """
         order = {opponent.name: number for number, opponent in enumerate(self.config.evaluation.opponents)}
-        met = {(env_id, opponent) for _, env_id, opponent in self.evaluations}
-        return sorted(met, key=lambda key: (order.get(key[1], len(order)), key[1], key[0]))
 
-    def latest_evaluation(self, env_id: str, opponent: str) -> tuple[int, Score]:
-        """Return the newest evaluated iteration against an opponent and its result so far."""
-        iteration = max(i for i, env, name in self.evaluations if (env, name) == (env_id, opponent))
-        return iteration, self.evaluations[iteration, env_id, opponent]
+        def place(met: Matchup) -> tuple[int, str, str, str]:
+            return (order.get(met.opponent, len(order)), met.opponent, met.env_id, met.model or "")
+
+        return sorted({matchup for _, matchup in self.evaluations}, key=place)
+
+    def curve(self, matchup: Matchup) -> list[tuple[int, Score]]:
+        """Return the evaluated iterations of a matchup, in order, each with its result so far."""
+        points = [
+            (iteration, score) for (iteration, met), score in self.evaluations.items() if met == matchup
+        ]
+        return sorted(points, key=lambda point: point[0])
 
     def matches(self, model_uid: str) -> int:
         """Return how many training games have met a model, in all environments."""

@@ -39,6 +39,7 @@ __all__ = [
     "RewardConfig",
     "SamplingConfig",
     "Section",
+    "TrainedModelConfig",
     "Transform",
     "TransformersEngineConfig",
     "VllmEngineConfig",
@@ -350,6 +351,30 @@ class ModelPoolConfig(Section):
     """TrueSkill's draw probability by environment; 0.1 where not given."""
     rating_system: Choice = "trueskill"
     """``trueskill``, ``elo``, ``openskill``, or an extension; its arguments beside ``type``."""
+
+
+class TrainedModelConfig(Section):
+    """One of several trained models: an adapter of its own over the same base model, for some of the seats.
+
+    A seat belongs to the first model in the list that plays it. Each model has its own learner state,
+    batches, checkpoints, opponents and number of updates; ``learner.iterations`` and the other settings hold
+    for each.
+    """
+
+    name: str = Field(pattern=r"^[A-Za-z][A-Za-z0-9_]{0,63}$")
+    """Name of the model, of letters, digits and ``_``; its checkpoints are ``ckpt-NAME-000012``."""
+    seats: tuple[Annotated[int, Field(ge=0)], ...] = ()
+    """The seats that it plays, counted from 0; empty: all."""
+    env_ids: tuple[Named, ...] = ()
+    """The environments that it plays in; empty: all."""
+    learning_rate: float | None = Field(None, gt=0)
+    """In place of ``learner.learning_rate``; ``None``: that one."""
+    initial_lora_path: str | None = None
+    """In place of ``learner.initial_lora_path``; ``None``: that one."""
+
+    def plays(self, env_id: str, seat: int) -> bool:
+        """Return whether the model plays a seat, if none before it in the list does."""
+        return (not self.env_ids or env_id in self.env_ids) and (not self.seats or seat in self.seats)
 
 
 class CurriculumConfig(Section):

@@ -54,7 +54,7 @@ class MonitorState:
         self.tokens: Counter[Key] = Counter()
         """Trained completion tokens by run."""
         self.update: dict[Key, float] = {}
-        """Number of the latest learner update by run."""
+        """Number of the latest learner update by run; of several trained models that of the one behind."""
         self.progress_s: dict[Key, float] = {}
         """Unix seconds of the latest learner update, or of the run's latest start if that is later.
         """
@@ -68,6 +68,8 @@ class MonitorState:
         """Records that the run's archiver has stored since its start, by run."""
         self.values: dict[Key, float] = {}
         """The latest value on topic ``metrics`` by run, source and name."""
+        self._models: dict[Key, dict[str | None, int]] = {}
+        """Number of the latest update by run and trained model."""
         self._most_runs = most_runs
         self._recent: dict[str, None] = {}
 
@@ -120,9 +122,11 @@ class MonitorState:
 
     def _apply_update(self, event: LearnerUpdate) -> None:
         key = (event.run_id,)
-        if event.update <= self.update.get(key, 0):
+        models = self._models.setdefault(key, {})
+        if event.update <= models.get(event.model, 0):
             return  # the record was delivered again
-        self.update[key] = event.update
+        models[event.model] = event.update
+        self.update[key] = min(models.values())
         self.trained[key] += len(event.step_ids)
         self.tokens[key] += int(event.metrics.get("completion_tokens", 0))
         for drop in event.dropped:
@@ -159,7 +163,7 @@ class MonitorState:
         del self._recent[run]
         self.runs.runs.pop(run, None)
         counts = (self.events, self.games, self.trained, self.dropped, self.tokens, self.dead_letters)
-        latest = (self.update, self.progress_s, self.service_up, self.service_restarts)
+        latest = (self.update, self._models, self.progress_s, self.service_up, self.service_restarts)
         tables: tuple[dict[Key, Any], ...] = (*counts, *latest, self.archived, self.values)
         for table in tables:  # ``Any``: counts and values
             for key in [key for key in table if key[0] == run]:

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from unstable_stream.collapse import advice
 from unstable_stream.errors import EventError
+from unstable_stream.events import trained_model
 from unstable_stream.log.port import Consumer, EventLog
 from unstable_stream.log.records import event_from_record
 from unstable_stream.runs.config import RunConfig
@@ -168,12 +169,14 @@ def _numbers(view: RunView, games_per_s: float, steps_per_s: float) -> Table:
         table.add_row("exploration", f"{coverage:,} sequences of moves")
     for game, (update, nash_conv) in sorted(view.nash_conv.items()):
         table.add_row(f"NashConv, {game.removeprefix('openspiel:')}", f"{nash_conv:.3f} at update {update}")
-    if view.last_update is not None:
-        metrics = view.last_update.metrics
-        table.add_row("loss", f"{view.last_update.loss:.4f}")
+    for model, newest in view.last_updates.items():
+        of_model = "" if model is None else f" {model}"
+        if model is not None:
+            table.add_row(f"update{of_model}", f"{newest.update}/{view.config.learner.iterations}")
+        table.add_row(f"loss{of_model}", f"{newest.loss:.4f}")
         for name in ("entropy", "grad_norm"):
-            if name in metrics:
-                table.add_row(name.replace("_", " "), f"{metrics[name]:.3f}")
+            if name in newest.metrics:
+                table.add_row(name.replace("_", " ") + of_model, f"{newest.metrics[name]:.3f}")
     if view.abandoned:
         table.add_row("abandoned games", str(view.abandoned))
     return table
@@ -185,7 +188,7 @@ def _ladder(view: RunView) -> Table:
     of_pool = ("met", "new") if view.pool else ()
     table = Table(models, "mu", "sigma", "games", *of_pool, box=None, header_style="dim", padding=(0, 1))
     for rating in view.ladder()[:_LADDER_ROWS]:
-        newest = view.iteration_of(rating.model_uid) == view.update
+        newest = view.iteration_of(rating.model_uid) == view.updates.get(trained_model(rating.model_uid))
         novelty = view.novelty(rating.model_uid)
         met = ("", "") if novelty is None else (f"{view.matches(rating.model_uid):,}", f"{novelty:.0%}")
         table.add_row(
@@ -204,20 +207,13 @@ def _evaluations(view: RunView) -> Table:
     table = Table(
         "evaluation against", "games", "first", "latest", "95 %", "curve", box=None, header_style="dim"
     )
-    for env_id, opponent in view.opponents():
-        curve = sorted(
-            (
-                (iteration, score)
-                for (iteration, env, name), score in view.evaluations.items()
-                if (env, name) == (env_id, opponent)
-            ),
-            key=lambda point: point[0],
-        )
+    for matchup in view.matchups():
+        curve = view.curve(matchup)
         iteration, latest = curve[-1]
         low, high = latest.interval()
         sparks = "".join(_SPARKS[min(7, int(score.win_rate * 8))] for _, score in curve)
         table.add_row(
-            f"{opponent} ({env_id})",
+            f"{matchup.label} ({matchup.env_id})",
             str(latest.games),
             f"{curve[0][1].win_rate:.0%}",
             f"[bold]{latest.win_rate:.0%}[/] at update {iteration}",
@@ -268,14 +264,14 @@ def _plain(view: RunView, elapsed_s: float, stage: str) -> str:
 
 def _results(view: RunView) -> str:
     """Return the newest result against each opponent, always in the same order."""
-    several = len({env_id for env_id, _ in view.opponents()}) > 1
-    newest = {key: view.latest_evaluation(*key) for key in view.opponents()}
+    several = len({matchup.env_id for matchup in view.matchups()}) > 1
+    newest = {matchup: view.curve(matchup)[-1] for matchup in view.matchups()}
     one_update = len({iteration for iteration, _ in newest.values()}) == 1
     results = [
-        f"{score.win_rate:.0%} of {score.games} vs {opponent}"
-        + (f" ({env_id})" if several else "")
+        f"{score.win_rate:.0%} of {score.games} vs {matchup.label}"
+        + (f" ({matchup.env_id})" if several else "")
         + ("" if one_update else f" at update {iteration}")
-        for (env_id, opponent), (iteration, score) in newest.items()
+        for matchup, (iteration, score) in newest.items()
     ]
     when = f" at update {next(iter(newest.values()))[0]}:" if one_update else ""
     return f"won{when} {', '.join(results)}"

@@ -30,8 +30,12 @@ WITH curves AS (
     FROM trajectories AS t JOIN played AS p USING (run_id)
     WHERE t.finished_at > p.last_at - INTERVAL {_RECENT_S} SECOND GROUP BY t.run_id
 ), learned AS (
-    SELECT run_id, count(*) AS updates, max("update") AS last_update, max(occurred_at) AS last_at
-    FROM updates GROUP BY run_id
+    -- Of several trained models the one behind says how far the run is.
+    SELECT run_id, sum(updates)::BIGINT AS updates, min(last_update) AS last_update, max(last_at) AS last_at
+    FROM (
+        SELECT run_id, count(*) AS updates, max("update") AS last_update, max(occurred_at) AS last_at
+        FROM updates GROUP BY run_id, model
+    ) GROUP BY run_id
 ), letters AS (
     SELECT run_id, count(*) AS letters, arg_max(reason, occurred_at) AS reason
     FROM dead_letters GROUP BY run_id

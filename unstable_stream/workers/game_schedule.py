@@ -1,12 +1,14 @@
 """Decide on the next games: a fold over the events so far, and decisions that are then recorded.
 
 In training games the newest checkpoint plays seat ``index mod players`` against an opponent from the model
-pool. In evaluation games each scheduled checkpoint plays every fixed opponent on the same odd seeds, in each
-seat in turn. So checkpoints are compared on the same games. In a round robin the fixed opponents play each
-other instead, each pair every seed in both seat orders.
+pool. Where several models are trained, each seat is played by checkpoints of the model whose seat it is, or
+by fixed opponents. In evaluation games each scheduled checkpoint plays every fixed opponent on the same odd
+seeds, in each of its seats in turn. So checkpoints are compared on the same games. In a round robin the fixed
+opponents play each other instead, each pair every seed in both seat orders.
 """
 
 import random
+from collections import Counter
 from collections.abc import Iterator
 from itertools import combinations, product
 from typing import TypeAlias
@@ -28,12 +30,13 @@ from unstable_stream.events import (
     decode_event,
     event_id,
     game_id,
+    trained_model,
 )
 from unstable_stream.events.id_sets import IndexSet
 from unstable_stream.model_pool import ModelPool
 from unstable_stream.model_pool.curriculum import environment_shares
 from unstable_stream.model_pool.systems import live_rating_system
-from unstable_stream.reward_transformations import RewardProcessor, expected_steps
+from unstable_stream.reward_transformations import RewardProcessor, expected_steps_of
 from unstable_stream.runs.config import EnvConfig, OpponentConfig, RunConfig
 from unstable_stream.seeds import derive_seed, eval_game_seed, train_game_seed
 from unstable_stream.streams.processor import group_of
@@ -88,21 +91,25 @@ class GameSchedule:
         """The latest abandoned games, in order: these may still be finished."""
         self._next_index = {"train": started.parent_games if started else 0, "eval": 0}
         self._checkpoints: dict[str, Checkpoint] = {}
-        self._evaluated = CheckpointChoice(config.evaluation.every, config.learner.iterations)
+        self._evaluated = {
+            model: CheckpointChoice(config.evaluation.every, config.learner.iterations)
+            for model in config.model_names
+        }
         self._open_evals: list[Checkpoint] = []
         # By checkpoint, the evaluation games started; while it is not known, or not all its games are
         # started. Those of a round robin are the initial policy's, which plays none of them.
         self._evals_started: dict[str, set[_EvalKey]] = {}
         self._train_games = 0
-        self._steps_produced = 0
-        self._steps_consumed = 0
+        self._produced: Counter[str | None] = Counter()
+        """Steps by trained model; the only one of a run has no name."""
+        self._consumed: Counter[str | None] = Counter()
         self._drops: set[str] = set()
         """Events of drops between updates: few, each of all that was pending or of a restart."""
         self._set_aside: set[str] = set()
         """Trajectories on ``dead-letters``: no step will come of them."""
         self.steps_set_aside = 0
         """The number of steps that would have come of them."""
-        self.updates = self._first_update
+        self._updates = dict.fromkeys(config.model_names, self._first_update)
 
     # -- fold ---------------------------------------------------------------------------------
 
@@ -121,12 +128,14 @@ class GameSchedule:
             self._apply_ended(event)
         elif isinstance(event, Checkpoint):
             self._apply_checkpoint(event)
-        elif isinstance(event, LearnerUpdate) and event.update > self.updates:
-            self.updates = event.update
-            self._steps_consumed += len(event.step_ids) + len(event.dropped)
+        elif isinstance(event, LearnerUpdate):
+            if event.update <= self._updates.get(event.model, event.update):
+                return
+            self._updates[event.model] = event.update
+            self._consumed[event.model] += len(event.step_ids) + len(event.dropped)
         elif isinstance(event, StepsDropped) and event.event_id not in self._drops:
             self._drops.add(event.event_id)
-            self._steps_consumed += len(event.dropped)
+            self._consumed[event.model] += len(event.dropped)
         self.pool.apply(event)
 
     def _apply_started(self, event: GameStarted) -> None:
@@ -157,9 +166,8 @@ class GameSchedule:
         self._abandoned.pop(event.game_id, None)
         if event.split == "train":
             self._train_games += 1
-            self._steps_produced += expected_steps(
-                event, filter_opponent_invalid=self._config.collector.filter_opponent_invalid
-            )
+            filtering = self._config.collector.filter_opponent_invalid
+            self._produced.update(expected_steps_of(event, filter_opponent_invalid=filtering))
 
     def _apply_rejected(self, letter: RecordRejected) -> None:
         """Count the steps that its game's outcome promised as dropped: the letter holds the trajectory.
@@ -178,7 +186,7 @@ class GameSchedule:
         counts = event.trained and event.split == "train" and not filtered
         if counts and event.event_id not in self._set_aside:
             self._set_aside.add(event.event_id)
-            self._steps_consumed += len(event.turns)
+            self._consumed[trained_model(event.model_uid)] += len(event.turns)
             self.steps_set_aside += len(event.turns)
 
     def _apply_checkpoint(self, event: Checkpoint) -> None:
@@ -187,7 +195,7 @@ class GameSchedule:
         self._checkpoints[event.model_uid] = event
         if event.iteration < self._first_update:
             return  # the parent has evaluated it
-        if self._evaluated.takes(event.iteration):
+        if event.model in self._evaluated and self._evaluated[event.model].takes(event.iteration):
             self._open_evals.append(event)
             self._close_full_evals()
         else:
@@ -207,8 +215,25 @@ class GameSchedule:
 
     @property
     def training_finished(self) -> bool:
-        """True if the learner has made its last update, or there is none to make."""
-        return self.updates >= self._config.learner.iterations
+        """True if every model has had its last update, or there is none to make."""
+        return all(map(self._is_trained, self._updates))
+
+    @property
+    def updates(self) -> int:
+        """The number of the newest update that every trained model has had."""
+        return min(self._updates.values())
+
+    def _is_trained(self, model: str | None) -> bool:
+        return self._updates[model] >= self._config.learner.iterations
+
+    def _have_checkpoint_of(self, update: int) -> bool:
+        """Return whether all models that play have a checkpoint of ``update``, or a later one.
+
+        In a run that trains nothing those play that have a checkpoint at all.
+        """
+        have = {c.model for c in self._checkpoints.values() if c.iteration >= update}
+        trains = self._config.learner.iterations > self._first_update
+        return bool(have) and (not trains or have == self._updates.keys())
 
     @property
     def finished(self) -> bool:
@@ -218,7 +243,7 @@ class GameSchedule:
         """
         return (
             self.training_finished
-            and any(c.iteration >= self._config.learner.iterations for c in self._checkpoints.values())
+            and self._have_checkpoint_of(self._config.learner.iterations)
             and not self.in_flight
             and next(self._eval_games(0), None) is None
         )
@@ -226,7 +251,7 @@ class GameSchedule:
     @property
     def pending_steps(self) -> int:
         """The number of steps produced and neither trained, dropped nor set aside yet."""
-        return self._steps_produced - self._steps_consumed
+        return self._produced.total() - self._consumed.total()
 
     def checkpoint(self, uid: str) -> Checkpoint:
         """Return the checkpoint with this uid."""
@@ -248,51 +273,89 @@ class GameSchedule:
 
     def next_games(self, now_ms: int, at_most: int = 64) -> list[GameStarted]:
         """Return the games to start now. The caller publishes them and then passes them to :meth:`apply`."""
-        if all(checkpoint.iteration < self._first_update for checkpoint in self._checkpoints.values()):
+        if not self._have_checkpoint_of(self._first_update):
             return []
         settings = self._config.collector
         games: list[GameStarted] = []
         if not self.training_finished:
-            in_flight = self.games_in_flight("train")
-            per_game = (self._steps_produced + _GUESSED_STEPS_PER_GAME) / (self._train_games + 1)
-            room = settings.num_workers - in_flight
-            expected = self.pending_steps + in_flight * per_game
+            expected = {model: self._expected(model) for model in self._updates}
+            room = settings.num_workers - self.games_in_flight("train")
             index = self._next_index["train"]
-            while room > 0 and expected < self._config.max_pending_steps and len(games) < at_most:
-                games.append(self._train_game(index, now_ms))
+            while room > 0 and len(games) < at_most:
+                game = self._train_game(index, now_ms)
+                models = {trained_model(seat.model_uid) for seat in game.seats if seat.trained}
+                # All that learn from it must have room; one that has none makes an update, so none waits for
+                # ever.
+                if any(expected[model] >= self._config.max_pending_steps for model in models):
+                    break
+                games.append(game)
                 index += 1
                 room -= 1
-                expected += per_game
+                for model in models:
+                    expected[model] += self._per_game(model)
         room = settings.num_eval_workers - self.games_in_flight("eval")
         for _, game in zip(range(max(0, room)), self._eval_games(now_ms), strict=False):
             games.append(game)
         return games
 
+    def _expected(self, model: str | None) -> float:
+        """Return how many steps will wait for a model when the games in flight are over."""
+        playing = sum(
+            any(seat.trained and trained_model(seat.model_uid) == model for seat in game.seats)
+            for game in self.in_flight.values()
+            if game.split == "train"
+        )
+        return self._produced[model] - self._consumed[model] + playing * self._per_game(model)
+
+    def _per_game(self, model: str | None) -> float:
+        return (self._produced[model] + _GUESSED_STEPS_PER_GAME) / (self._train_games + 1)
+
     def _train_game(self, index: int, now_ms: int) -> GameStarted:
         seed = train_game_seed(self._config.seed, index)
         rng = random.Random(derive_seed(seed, "schedule"))
         env = rng.choices(self._config.train_envs, weights=self.environment_shares())[0]
-        current = self.pool.current_uid()
-        assert current is not None, "a checkpoint has been applied"
-        mine = index % env.num_players
+        open_seats = self._open_seats(env)
+        mine = open_seats[index % len(open_seats)]
+        me = self._current(env, mine)
         seats = []
         for seat in range(env.num_players):
+            model = self._config.model_of(env.env_id, seat)
+            current = self._current(env, seat)
             if seat == mine or rng.random() < self._config.model_pool.mirror_fraction:
                 uid = current
             else:
-                uid = self.pool.sample(current, rng, env.env_id)
-            seats.append(self._seat(seat, uid, env, trained=uid == current))
+                uid = self.pool.sample(me, rng, env.env_id, model)
+            trained = uid == current and not self._is_trained(model)
+            seats.append(self._seat(seat, uid, env, trained=trained))
         return self._started("train", index, env, seed, tuple(seats), now_ms)
 
+    def _open_seats(self, env: EnvConfig) -> list[int]:
+        """Return the seats of the models that still learn."""
+        return [
+            seat
+            for seat in range(env.num_players)
+            if not self._is_trained(self._config.model_of(env.env_id, seat))
+        ]
+
+    def _current(self, env: EnvConfig, seat: int) -> str:
+        current = self.pool.current_uid(self._config.model_of(env.env_id, seat))
+        assert current is not None, "a checkpoint of every model has been applied"
+        return current
+
     def environment_shares(self) -> list[float]:
-        """Return the present probability of each training environment's draw."""
+        """Return the present probability of each training environment's draw; 0 where nobody learns any more,
+        while others learn elsewhere.
+        """
         envs, curriculum = self._config.train_envs, self._config.curriculum
-        return environment_shares(
+        shares = environment_shares(
             curriculum.mode,
             [env.weight for env in envs],
             [self.pool.results.in_env(env.env_id) for env in envs],
             curriculum.floor,
         )
+        if self.training_finished:
+            return shares
+        return [share if self._open_seats(env) else 0.0 for share, env in zip(shares, envs, strict=True)]
 
     def _eval_games(self, now_ms: int) -> Iterator[GameStarted]:
         index = self._next_index["eval"]
@@ -320,7 +383,10 @@ class GameSchedule:
                     yield env, seed, (second, first) if number % 2 else (first, second)
                 continue
             seed = eval_game_seed(run_seed, env.env_id, number)
-            mine = number % env.num_players
+            own = self._config.seats_of(checkpoint.model, env)
+            if not own:
+                continue
+            mine = own[number % len(own)]
             for opponent in names if env.num_players > 1 else [""]:
                 yield env, seed, tuple(uid if seat == mine else opponent for seat in range(env.num_players))
 
@@ -329,7 +395,11 @@ class GameSchedule:
         if settings.round_robin:
             return self._config.round_robin_games
         opponents = len(settings.opponents)
-        in_each = sum(opponents if env.num_players > 1 else 1 for env in self._config.evaluated_envs)
+        in_each = sum(
+            opponents if env.num_players > 1 else 1
+            for env in self._config.evaluated_envs
+            if self._config.seats_of(checkpoint.model, env)
+        )
         return self._games_per_checkpoint(checkpoint) * in_each
 
     def _games_per_checkpoint(self, checkpoint: Checkpoint) -> int:

@@ -1,5 +1,9 @@
 """The learner service: consumes steps, trains, publishes updates and checkpoints.
 
+There is one for each trained model of a run (:mod:`unstable_stream.workers.learners`), with a producer, a
+consumer and checkpoints of its own. It takes in the steps that its model's checkpoints sampled, and no
+others.
+
 One update, in this order. If the process is killed between any two steps, a restart loses nothing and trains
 nothing twice:
 
@@ -46,10 +50,11 @@ from unstable_stream.events import (
     Step,
     StepsDropped,
     checkpoint_uid,
-    event_id,
+    named_id,
+    trained_model,
 )
 from unstable_stream.events.used_ids import UsedIds
-from unstable_stream.learners import UpdateResult
+from unstable_stream.learners import StandardLearner, UpdateResult, saved_model
 from unstable_stream.log.port import Consumer, EventLog, Positions, Producer, StoredRecord, TopicPartition
 from unstable_stream.log.reading import read_to_end, readable_event, settled_ends
 from unstable_stream.log.records import record_from_event
@@ -77,6 +82,7 @@ from unstable_stream.workers.lost_steps import drop_events, lost_steps
 
 __all__ = ["LearnerService"]
 
+_OF_A_MODEL: Final = (LearnerUpdate, StepsDropped, CollapseWarning)
 _POLL_S = 1.0
 _KEPT_FOR_FORKS: Final = 10
 """The checkpoint of every update that is a multiple of this keeps its optimizer state."""
@@ -84,7 +90,7 @@ _logger = get_logger(__name__)
 
 
 class LearnerService:
-    """One run's learner: the training core, the buffer, and the log around them."""
+    """The learner of one trained model: the training core, the buffer, and the log around them."""
 
     def __init__(
         self,
@@ -95,13 +101,27 @@ class LearnerService:
         share: Share | None = None,
         *,
         plays: bool = True,
+        model: str | None = None,
+        turn: asyncio.Lock | None = None,
     ) -> None:
-        """Load the model onto the learner's ``share`` of the GPUs; ``None``: a GPU of its own, if any.
+        """Load the base model onto the learner's ``share`` of the GPUs; ``None``: a GPU of its own, if any.
 
-        ``plays`` is false for a run that trains on replayed steps: no outcomes tell when a game is done with.
+        Args:
+            config: of the run.
+            run_id: the run.
+            data: where the checkpoints go.
+            model_path: the base model.
+            share: what it may use.
+            plays: false for a run that trains on replayed steps: no outcomes tell when a game is done with.
+            model: name of the trained model; ``None``: the only one of the run.
+            turn: held while it computes, because several share a process and its random generators; ``None``:
+                it is alone.
         """
+        config = config.for_model(model)
         self._config = config
         self._run_id = run_id
+        self._model = model
+        self._turn = turn or asyncio.Lock()
         self._algorithm = build_training_algorithm(config)
         self._home = home_of(config, run_id, data)
         self._learner = build_learners(
@@ -126,7 +146,7 @@ class LearnerService:
         self._untold: Untold | None = Untold(self._transform)
         self._opened = ExitStack()
         """Keeps the checkpoint that the service began from: other ranks may read it after this one."""
-        self._parent = checkpoint_uid(0)
+        self._parent = checkpoint_uid(0, model)
         self._saved = 0
         """The newest published checkpoint."""
         self._full: list[str] = []
@@ -141,10 +161,15 @@ class LearnerService:
         """Offsets of the outcomes that an update before the start has counted."""
         self._first_update = 0
         """The update after which the run begins: 0, or that of its parent at the fork."""
-        self._tally = GameTally()
+        self._tally = GameTally(model)
         self._watch = CollapseWatch()
         self._warnings: list[CollapseWarning] = []
         """All warnings, in order."""
+
+    def share_base(self, other: "LearnerService") -> None:
+        """Compute with the base model of another model's service, and let go of the own copy."""
+        if isinstance(self._learner, StandardLearner) and isinstance(other._learner, StandardLearner):
+            self._learner.share_base(other._learner)
 
     def close(self) -> None:
         """End the other learners, if there are several; the service cannot be used afterwards."""
@@ -158,20 +183,24 @@ class LearnerService:
 
         Raises:
             LearnerError: training cannot go on, see the message.
-            FencedError: another learner of this run has taken over.
+            FencedError: another learner of this model has taken over.
         """
         self._log_id = await log.log_id()
-        producer = await log.producer(f"learner/{self._run_id}")
+        of_model = "" if self._model is None else f"/{self._model}"
+        producer = await log.producer(f"learner/{self._run_id}{of_model}")
         consumer = await log.consumer([Step.TOPIC, GameOutcome.TOPIC])
         try:
-            await consumer.seek(await self._restore(log, producer))
+            async with self._turn:
+                starts = await self._restore(log, producer)
+            await consumer.seek(starts)
             settings = self._config.learner
             needed = int(settings.batch_size * settings.batch_delay_buffer)
             while self._learner.step < settings.iterations:
                 if not await self._collect(consumer, producer, needed, stop):
                     break
                 await self._note_updates(log)
-                update, checkpoint = await self._update(consumer.positions())
+                async with self._turn:
+                    update, checkpoint = await self._update(consumer.positions())
                 self._watched = update.update
                 warnings = [self._warning(sign) for sign in self._watch.apply(update.update, update.metrics)]
                 async with producer.transaction() as transaction:
@@ -205,7 +234,8 @@ class LearnerService:
             return
         reached = {str(at): offset for at, offset in read.items()}
         knows = all(reached.get(name, 0) >= offset for name, offset in self._positions.items())
-        checkpoint = await self._save(self._learner.step, self._positions, _now_ms(), knows=knows)
+        async with self._turn:
+            checkpoint = await self._save(self._learner.step, self._positions, _now_ms(), knows=knows)
         async with producer.transaction() as transaction:
             await transaction.append([record_from_event(checkpoint)])
         await self._tidy(checkpoint)
@@ -254,13 +284,15 @@ class LearnerService:
         # All of them: the directory of one that is not known would be taken for a leftover.
         async with whole_history(log, self._archive, self._run_id, topics) as history:
             async for _, event in run_events(history, topics, self._run_id, ends):
-                if isinstance(event, Checkpoint):
+                if isinstance(event, Checkpoint) and event.model == self._model:
                     if newest is None or event.iteration > newest.iteration:
                         newest = event
                     if event.path is not None:
                         published.setdefault(event.iteration, name_of(event.path))
         # By name, because a data directory may have been moved since, or be reached by another path.
-        self._leftovers = [name for name in found if name not in published.values()]
+        self._leftovers = [
+            name for name in found if name not in published.values() and saved_model(name) == self._model
+        ]
         if isinstance(self._config.learner.keep_optimizer_states, int):
             self._full = [published[number] for number in sorted(published) if number % _KEPT_FOR_FORKS]
         progress = None
@@ -314,6 +346,8 @@ class LearnerService:
                 event = readable_event(record)
                 if event is None or event.run_id != self._run_id:
                     continue
+                if not isinstance(event, _OF_A_MODEL) or event.model != self._model:
+                    continue
                 if isinstance(event, LearnerUpdate):
                     updates.setdefault(event.update, event)
                 elif isinstance(event, StepsDropped):
@@ -366,7 +400,7 @@ class LearnerService:
     def _finish_game(self, outcome: GameOutcome) -> None:
         if outcome.split == "train":
             filtering = self._config.collector.filter_opponent_invalid
-            views = expected_step_ids(outcome, filter_opponent_invalid=filtering).values()
+            views = expected_step_ids(outcome, filter_opponent_invalid=filtering, model=self._model).values()
             self._buffer.finish_game(outcome.game_index, [step for steps in views for step in steps])
 
     async def _read_pending(self, log: EventLog, progress: LearnerProgress, starts: Positions) -> list[str]:
@@ -387,7 +421,9 @@ class LearnerService:
         steps = []
         for record in records:
             event = readable_event(record)
-            if isinstance(event, Step) and event.run_id == self._run_id:
+            if not isinstance(event, Step) or event.run_id != self._run_id:
+                continue
+            if trained_model(event.model_uid) == self._model:
                 steps.append(event)
                 if self._buffer.used_ids.by_game:
                     self._places.setdefault(event.event_id, Place(record.partition, record.offset))
@@ -403,6 +439,7 @@ class LearnerService:
                 log,
                 self._run_id,
                 filter_opponent_invalid=self._config.collector.filter_opponent_invalid,
+                model=self._model,
                 used=self._buffer.used,
                 archive=self._archive,
             )
@@ -418,7 +455,7 @@ class LearnerService:
     async def _publish_initial_policy(self, producer: Producer) -> None:
         probed = self._config.learner.initial_lora_path is not None
         probe = await asyncio.to_thread(self._learner.probe) if probed else None
-        event = await asyncio.to_thread(initial_checkpoint, self._config, self._run_id, probe)
+        event = await asyncio.to_thread(initial_checkpoint, self._config, self._run_id, self._model, probe)
         async with producer.transaction() as transaction:
             await transaction.append([record_from_event(event)])
 
@@ -507,9 +544,12 @@ class LearnerService:
         await self._publish_drops(producer, number, dropped)
 
     async def _publish_drops(self, producer: Producer, number: int, dropped: Sequence[DroppedStep]) -> None:
-        events = drop_events(self._run_id, number, dropped, _now_ms())
+        events = drop_events(self._run_id, number, dropped, _now_ms(), self._model)
         async with producer.transaction() as transaction:
             await transaction.append([record_from_event(event) for event in events])
+
+    def _event_id(self, kind: str, *natural_key: object) -> str:
+        return named_id(self._run_id, kind, *natural_key, model=self._model)
 
     def _train(self, decision: UpdateDecision, update: int) -> UpdateResult:
         lowered = [each.learning_rate_factor for each in self._warnings if each.update < update]
@@ -525,7 +565,7 @@ class LearnerService:
         factor = self._warnings[-1].learning_rate_factor if self._warnings else 1.0
         saved = (sign.began - 1) // settings.save_every * settings.save_every
         return CollapseWarning(
-            event_id=event_id(self._run_id, "collapse-warning", sign.update, sign.signal),
+            event_id=self._event_id("collapse-warning", sign.update, sign.signal),
             run_id=self._run_id,
             occurred_at_ms=_now_ms(),
             update=sign.update,
@@ -535,9 +575,10 @@ class LearnerService:
             signal=sign.signal,
             value=sign.value,
             reference=sign.reference,
-            text=sign.text,
+            text=sign.text if self._model is None else f"{self._model}: {sign.text}",
             action=settings.on_collapse,
             learning_rate_factor=factor / 2 if settings.on_collapse == "lower-step" else factor,
+            model=self._model,
         )
 
     async def _update(self, positions: Positions) -> tuple[LearnerUpdate, Checkpoint | None]:
@@ -554,7 +595,7 @@ class LearnerService:
         checkpoint = await self._save(number, named, now) if saves else None
         self._positions = named
         update = LearnerUpdate(
-            event_id=event_id(self._run_id, "learner-update", number),
+            event_id=self._event_id("learner-update", number),
             run_id=self._run_id,
             occurred_at_ms=now,
             update=number,
@@ -570,6 +611,7 @@ class LearnerService:
             model_uid=checkpoint.model_uid if checkpoint else None,
             positions=named,
             duration_ms=(time.monotonic() - started) * 1000,
+            model=self._model,
         )
         return update, checkpoint
 
@@ -583,7 +625,11 @@ class LearnerService:
         self._warn_of_untold()
         with self._home.saving() as root:
             info = await asyncio.to_thread(
-                self._learner.save, positions=positions, sampling=self._transform.state(), root=root
+                self._learner.save,
+                positions=positions,
+                sampling=self._transform.state(),
+                root=root,
+                model=self._model,
             )
             if knows and self._buffer.used_ids.by_game:
                 progress = self._progress(number, positions)
@@ -591,10 +637,10 @@ class LearnerService:
             path = await asyncio.to_thread(self._home.publish, Path(info.path))
         probe = await asyncio.to_thread(self._learner.probe)
         checkpoint = Checkpoint(
-            event_id=event_id(self._run_id, "checkpoint", number),
+            event_id=self._event_id("checkpoint", number),
             run_id=self._run_id,
             occurred_at_ms=now_ms,
-            model_uid=checkpoint_uid(number),
+            model_uid=checkpoint_uid(number, self._model),
             iteration=number,
             path=path,
             sha256=info.sha256,
@@ -604,6 +650,7 @@ class LearnerService:
             lora=self._lora(),
             parent_uid=self._parent,
             probe=probe,
+            model=self._model,
         )
         self._parent = checkpoint.model_uid
         self._saved = number

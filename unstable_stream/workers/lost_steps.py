@@ -46,15 +46,17 @@ async def lost_steps(
     run_id: str,
     *,
     filter_opponent_invalid: bool,
+    model: str | None,
     used: Callable[[int, Sequence[str]], set[str]],
     archive: Path | None = None,
 ) -> list[str]:
-    """Return the ids of the run's steps that have expired unused, sorted; read little if none were deleted.
+    """Return the ids of a model's steps that have expired unused, sorted; read little if none were deleted.
 
     Args:
         log: the event log.
         run_id: the run.
         filter_opponent_invalid: as in the configuration of the collector.
+        model: name of the trained model; ``None``: the only one of the run.
         used: returns which of these step ids, all of the game of this index, an update has used.
         archive: has what expired in the log, if it exists.
 
@@ -77,7 +79,7 @@ async def lost_steps(
             # Of a game that two workers finished, the first outcome counts.
             if not isinstance(event, GameOutcome) or event.split != "train" or not seen.add(event.game_index):
                 continue
-            promised = expected_step_ids(event, filter_opponent_invalid=filter_opponent_invalid)
+            promised = expected_step_ids(event, filter_opponent_invalid=filter_opponent_invalid, model=model)
             known = used(event.game_index, [step for steps in promised.values() for step in steps])
             for trajectory, steps in promised.items():
                 if not known.issuperset(steps):
@@ -123,7 +125,9 @@ async def _processed(log: EventLog, groups: Sequence[str]) -> Positions:
     return positions
 
 
-def drop_events(run_id: str, update: int, dropped: Sequence[DroppedStep], now_ms: int) -> list[StepsDropped]:
+def drop_events(
+    run_id: str, update: int, dropped: Sequence[DroppedStep], now_ms: int, model: str | None
+) -> list[StepsDropped]:
     """Return the events that record dropped steps before an update is made."""
     return [
         StepsDropped(
@@ -132,6 +136,7 @@ def drop_events(run_id: str, update: int, dropped: Sequence[DroppedStep], now_ms
             occurred_at_ms=now_ms,
             update=update,
             dropped=tuple(dropped[first : first + _DROPS_AT_ONCE]),
+            model=model,
         )
         for first in range(0, len(dropped), _DROPS_AT_ONCE)
     ]

@@ -81,6 +81,7 @@ NOT_COLUMNS: Final[Mapping[type[msgspec.Struct], Mapping[str, str]]] = {
         "run_id": "`update_steps.run_id` has it.",
         "occurred_at_ms": "`events.timestamp_ms` has it, at the record's position.",
         "update": "`update_steps.update` has it.",
+        "model": "`update_steps.model` has it.",
         "dropped": "Each is a row of `update_steps`.",
     },
     Metrics: {"values": "Each is a row of `metrics`."},

@@ -137,7 +137,7 @@ TABLES = (
             *columns_of(
                 LearnerUpdate,
                 of="event",
-                only=("run_id", "update"),
+                only=("run_id", "model", "update"),
                 texts={"update": "The update that names it, or the next one after it was found lost."},
             ),
             Column(

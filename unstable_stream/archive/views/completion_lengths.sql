@@ -1,5 +1,6 @@
 -- How long the completions were that each update trained on.
 -- run_id: The run.
+-- model: Name of the trained model; NULL: the run trains one.
 -- update: The learner update.
 -- steps: Steps trained on.
 -- mean_completion_tokens: Mean sampled tokens per step.
@@ -9,7 +10,7 @@
 -- truncated_rate: Share cut at the token limit, 0 to 1.
 -- Example: SELECT update, steps, mean_completion_tokens, truncated_rate FROM completion_lengths ORDER BY update
 SELECT
-    u.run_id, u.update,
+    u.run_id, u.model, u.update,
     count(*) AS steps,
     avg(s.completion_tokens) AS mean_completion_tokens,
     min(s.completion_tokens) AS min_completion_tokens,
@@ -19,4 +20,4 @@ SELECT
 FROM update_steps AS u
 JOIN steps AS s USING (step_id)
 WHERE u.fate = 'trained'
-GROUP BY u.run_id, u.update
+GROUP BY u.run_id, u.model, u.update

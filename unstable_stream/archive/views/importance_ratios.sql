@@ -1,6 +1,7 @@
 -- How far the policy had moved from the one that sampled each update's tokens, as the learner measured it; see
 -- docs/metrics.md. NULL where the algorithm does not report it.
 -- run_id: The run.
+-- model: Name of the trained model; NULL: the run trains one.
 -- update: The learner update.
 -- mean_ratio: Mean over the trained tokens of probability now / probability when sampled; 1: on-policy.
 -- max_ratio: Largest ratio of a token.
@@ -9,7 +10,7 @@
 -- mean_staleness: Mean policy versions between the two.
 -- Example: SELECT update, mean_ratio, max_ratio, clipped_rate, approx_kl FROM importance_ratios ORDER BY update
 SELECT
-    run_id, update,
+    run_id, model, update,
     metrics['is_ratio_mean'] AS mean_ratio,
     metrics['is_ratio_max'] AS max_ratio,
     metrics['is_clipped_fraction'] AS clipped_rate,

@@ -4,6 +4,7 @@
 -- run_id: The run.
 -- split: `train` or `eval`.
 -- env_id: TextArena environment.
+-- model: Name of the trained model; NULL: the run trains one.
 -- policy_version: Learner update that made the policy; 0 the initial policy.
 -- games: Seats played.
 -- win_rate: Share won, 0 to 1.
@@ -16,7 +17,7 @@
 -- Example: SELECT policy_version, games, win_rate, win_rate_low, win_rate_high, mean_reward FROM learning_curve
 -- WHERE split = 'eval' ORDER BY policy_version
 SELECT
-    s.run_id, s.split, s.env_id, s.policy_version,
+    s.run_id, s.split, s.env_id, trained_model(s.model_uid) AS model, s.policy_version,
     count(*) AS games,
     count(*) FILTER (s.result = 'win') / games AS win_rate,
     wilson_low(count(*) FILTER (s.result = 'win'), games) AS win_rate_low,
@@ -30,4 +31,4 @@ JOIN game_outcomes AS o USING (game_id)
 WHERE s.kind = 'checkpoint'
     AND CASE WHEN s.split = 'eval' THEN s.model_uid = o.evaluated_uid ELSE s.trained END
     AND s.opponent IS DISTINCT FROM s.model_uid
-GROUP BY s.run_id, s.split, s.env_id, s.policy_version
+GROUP BY s.run_id, s.split, s.env_id, model, s.policy_version

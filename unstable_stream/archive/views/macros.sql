@@ -7,3 +7,6 @@ CREATE OR REPLACE MACRO wilson_half(k, n) AS
     1.959963984540054::DOUBLE * sqrt((k / n) * (1 - k / n) / n + 0.960364705173531::DOUBLE / (n * n)) / (1 + 3.841458820694124::DOUBLE / n);
 CREATE OR REPLACE MACRO wilson_low(k, n) AS CASE WHEN n > 0 THEN greatest(0, wilson_centre(k, n) - wilson_half(k, n)) END;
 CREATE OR REPLACE MACRO wilson_high(k, n) AS CASE WHEN n > 0 THEN least(1, wilson_centre(k, n) + wilson_half(k, n)) END;
+-- The name of the trained model that a checkpoint is of, from its uid: `ckpt-proposer-000012` is of `proposer`. NULL
+-- for the only trained model of a run, and for fixed opponents.
+CREATE OR REPLACE MACRO trained_model(uid) AS nullif(regexp_extract(uid, '^ckpt-([A-Za-z][A-Za-z0-9_]*)-[0-9]+$', 1), '');

@@ -1,5 +1,6 @@
 -- The ladder as it stood when each update was made: one row per update and model rated by then.
 -- run_id: The run.
+-- model: Name of the trained model whose update it was; NULL: the run trains one.
 -- update: The learner update.
 -- updated_at: UTC, of the update.
 -- env_id: An environment, or `*` for all together.
@@ -22,16 +23,16 @@ WITH rated AS (
     WINDOW so_far AS (PARTITION BY run_id, env_id, model_uid ORDER BY occurred_at)
 ),
 rungs AS (
-    SELECT u.run_id, u.update, u.occurred_at, m.env_id, m.model_uid
+    SELECT u.run_id, u.model, u.update, u.occurred_at, m.env_id, m.model_uid
     FROM updates AS u
     JOIN (SELECT DISTINCT run_id, env_id, model_uid FROM ratings) AS m USING (run_id)
 )
 SELECT
-    g.run_id, g.update, g.occurred_at AS updated_at, g.env_id, g.model_uid,
+    g.run_id, g.model, g.update, g.occurred_at AS updated_at, g.env_id, g.model_uid,
     r.mu, r.sigma,
     r.mu - 3 * r.sigma AS conservative,
     r.games,
-    rank() OVER (PARTITION BY g.run_id, g.update, g.env_id ORDER BY r.mu - 3 * r.sigma DESC) AS place
+    rank() OVER (PARTITION BY g.run_id, g.model, g.update, g.env_id ORDER BY r.mu - 3 * r.sigma DESC) AS place
 FROM rungs AS g
 ASOF JOIN rated AS r
     ON g.run_id = r.run_id AND g.env_id = r.env_id AND g.model_uid = r.model_uid AND g.occurred_at >= r.occurred_at

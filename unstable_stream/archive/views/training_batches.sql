@@ -1,5 +1,6 @@
 -- The batch of each update, with what was shown and said: a row for each step that was trained on.
 -- run_id: The run.
+-- model: Name of the trained model; NULL: the run trains one.
 -- update: The learner update.
 -- batch_position: 0-based place in the batch.
 -- step_id: The step.
@@ -18,7 +19,7 @@
 -- step_info: The environment's info for this step.
 -- Example: SELECT pid, obs, act, reward FROM training_batches WHERE update = 5 ORDER BY batch_position
 SELECT
-    u.run_id, u.update, u.batch_position, u.step_id, s.game_id, s.turn_index, s.model_uid,
+    u.run_id, u.model, u.update, u.batch_position, u.step_id, s.game_id, s.turn_index, s.model_uid,
     s.seat AS pid, s.env_id, t.observation AS obs, t.completion AS act, t.action AS extracted_action,
     s.reward, s.raw_reward, s.final_reward, t.format_feedback, t.step_info
 FROM update_steps AS u

@@ -1,5 +1,6 @@
 -- The steps behind each update, trained and dropped, back to game, seat and turn. Sort by `batch_position`.
 -- run_id: The run.
+-- model: Name of the trained model; NULL: the run trains one.
 -- update: The learner update.
 -- fate: `trained` or `dropped`.
 -- reason: Why it was dropped; NULL if trained.
@@ -22,7 +23,7 @@
 -- Example: SELECT batch_position, game_id, seat, turn_index, staleness, reward FROM update_provenance
 -- WHERE update = 5 AND fate = 'trained' ORDER BY batch_position
 SELECT
-    u.run_id, u.update, u.fate, u.reason, u.batch_position, u.step_id,
+    u.run_id, u.model, u.update, u.fate, u.reason, u.batch_position, u.step_id,
     s.trajectory_id, s.game_id, s.game_index, s.env_id, s.seat, s.turn_index, s.model_uid, s.policy_version,
     u.update - 1 - s.policy_version AS staleness,
     t.opponents,

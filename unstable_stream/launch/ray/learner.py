@@ -29,19 +29,19 @@ class LearnerActor:
         self, config: RunConfig, run_id: str, output: Path, data_root: str, model_path: str, share: Share
     ) -> None:
         write_output_to(output, run_id)
-        from unstable_stream.workers.learner import LearnerService
+        from unstable_stream.workers.learners import Learners
 
         find_code(config)
         self._config = config
         self._data = DataDir(Path(data_root))
-        self._service = LearnerService(config, run_id, self._data, model_path, share)
+        self._service = Learners(config, run_id, self._data, model_path, share)
         self._stop = asyncio.Event()
 
     async def ready(self) -> None:
         """Return when the model is loaded."""
 
     async def train(self) -> int:
-        """Train to the end; see :meth:`LearnerService.train`."""
+        """Train to the end; see :meth:`Learners.train`."""
         async with opened_log(self._config.log, self._data.log, synchronous=self._config.synchronous) as log:
             return await self._service.train(log, self._stop)
 

@@ -94,8 +94,8 @@ class Section:
     charts: Sequence[Chart] = field(default=())
 
 
-def line_name(runs: Sequence[RunFacts], facts: RunFacts, *parts: str) -> str:
-    """Name a series by whatever tells it from the others: the run only if there are several."""
+def line_name(runs: Sequence[RunFacts], facts: RunFacts, *parts: str | None) -> str:
+    """Name a series by whatever tells it from the others: run and model only if there are several."""
     return " · ".join([*([facts.label] if len(runs) > 1 else []), *filter(None, parts)]) or facts.label
 
 

@@ -30,9 +30,9 @@ _METRICS: Final = f"""
         SELECT source, name, "update", epoch(occurred_at) AS moment, value FROM metrics
         WHERE run_id = $run AND NOT starts_with(name, 'services/') AND isfinite(value)
         UNION ALL
-        SELECT 'learner', 'update/' || entry.key, "update", epoch(occurred_at), entry.value
-        FROM (
-            SELECT "update", occurred_at, unnest(map_entries(metrics)) AS entry
+        SELECT 'learner', concat_ws('/', 'update', model, entry.key), "update", epoch(occurred_at),
+        entry.value FROM (
+            SELECT model, "update", occurred_at, unnest(map_entries(metrics)) AS entry
             FROM updates WHERE run_id = $run
         ) WHERE isfinite(entry.value)
     ), placed AS (

@@ -35,32 +35,33 @@ _SCORES = """
 """
 _QUERIES: Mapping[str, str] = {
     "opponents": f"""
-        SELECT s.env_id, s.opponent, s.policy_version AS version, {_SCORES} {_JUDGED} AND s.split = 'eval'
-        GROUP BY ALL ORDER BY s.env_id, s.opponent, version
+        SELECT s.env_id, trained_model(s.model_uid) AS model, s.opponent, s.policy_version AS version,
+        {_SCORES} {_JUDGED} AND s.split = 'eval' GROUP BY ALL ORDER BY s.env_id, model, s.opponent, version
     """,
     "curve": f"""
-        SELECT s.split, s.env_id, s.policy_version AS version, {_SCORES},
+        SELECT s.split, s.env_id, trained_model(s.model_uid) AS model, s.policy_version AS version, {_SCORES},
             avg(s.reward) AS reward, avg(s.turns) AS turns,
             count(*) FILTER (s.ended_invalid) AS invalid, invalid / games AS invalid_rate,
             wilson_low(invalid, games) AS invalid_low, wilson_high(invalid, games) AS invalid_high,
             count(*) FILTER (o.reason = 'truncated') / games AS truncated_rate
-        {_JUDGED} GROUP BY ALL ORDER BY s.split, s.env_id, version
+        {_JUDGED} GROUP BY ALL ORDER BY s.split, s.env_id, model, version
     """,
     "updates": """
-        SELECT update, loss, metrics, trained_steps, dropped_steps, duration_ms
-        FROM updates WHERE run_id = $run ORDER BY update
+        SELECT model, update, loss, metrics, trained_steps, dropped_steps, duration_ms
+        FROM updates WHERE run_id = $run ORDER BY model, update
     """,
     "rewards": """
-        SELECT u.update, avg(s.raw_reward) AS raw, avg(s.final_reward) AS final, avg(s.reward) AS step
+        SELECT u.model, u.update, avg(s.raw_reward) AS raw, avg(s.final_reward) AS final,
+            avg(s.reward) AS step
         FROM update_steps AS u JOIN steps AS s USING (step_id)
-        WHERE u.run_id = $run AND u.fate = 'trained' GROUP BY u.update ORDER BY u.update
+        WHERE u.run_id = $run AND u.fate = 'trained' GROUP BY u.model, u.update ORDER BY u.model, u.update
     """,
     "exploitability": """
         SELECT env_id, update AS version, nash_conv, uniform_nash_conv, illegal_mass FROM exploitability
         WHERE run_id = $run AND nash_conv IS NOT NULL ORDER BY env_id, version
     """,
-    "lengths": "FROM completion_lengths WHERE run_id = $run ORDER BY update",
-    "staleness": "FROM staleness WHERE run_id = $run ORDER BY update",
+    "lengths": "FROM completion_lengths WHERE run_id = $run ORDER BY model, update",
+    "staleness": "FROM staleness WHERE run_id = $run ORDER BY model, update",
     "drops": """
         SELECT reason, count(*) AS steps FROM update_steps WHERE run_id = $run AND fate = 'dropped'
         GROUP BY reason ORDER BY steps DESC
@@ -70,7 +71,7 @@ _QUERIES: Mapping[str, str] = {
         ORDER BY update, rule LIMIT 20
     """,
     "ladder": "FROM rating_ladder WHERE run_id = $run ORDER BY env_id, conservative DESC",
-    "ratios": "FROM importance_ratios WHERE run_id = $run ORDER BY update",
+    "ratios": "FROM importance_ratios WHERE run_id = $run ORDER BY model, update",
     "payoff": """
         SELECT model_uid, opponent_uid AS opponent, sum(games)::BIGINT AS games,
             (sum(wins) + sum(draws) / 2) / sum(games) AS score
@@ -253,7 +254,8 @@ def before_and_after(facts: RunFacts) -> list[Change]:
     """Compare the first with the last evaluated policy, opponent by opponent."""
     pairs: dict[tuple[str, str], list[Row]] = {}
     for row in facts.opponents:
-        pairs.setdefault((row["env_id"], row["opponent"]), []).append(row)
+        by_model = f" by {row['model']}" if row["model"] else ""
+        pairs.setdefault((row["env_id"], f"{row['opponent']}{by_model}"), []).append(row)
     return [
         Change(env_id, opponent, rows[0], rows[-1], *_difference(rows[0], rows[-1]))
         for (env_id, opponent), rows in pairs.items()

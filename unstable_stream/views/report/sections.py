@@ -61,7 +61,7 @@ def build_sections(runs: Sequence[RunFacts]) -> list[Section]:
 def _win_rates(runs: Sequence[RunFacts]) -> list[Chart]:
     series = [
         line(
-            line_name(runs, facts, environment_name(runs, env_id), f"against {opponent}"),
+            line_name(runs, facts, environment_name(runs, env_id), model, f"against {opponent}"),
             rows,
             "version",
             "win_rate",
@@ -69,8 +69,8 @@ def _win_rates(runs: Sequence[RunFacts]) -> list[Chart]:
             band=("low", "high"),
         )
         for run, facts in enumerate(runs)
-        for place, ((env_id, opponent), rows) in enumerate(
-            grouped(facts.opponents, "env_id", "opponent").items()
+        for place, ((env_id, model, opponent), rows) in enumerate(
+            grouped(facts.opponents, "env_id", "model", "opponent").items()
         )
     ]
     return if_any(
@@ -93,7 +93,7 @@ def _of_split(
 ) -> list[Series]:
     return [
         line(
-            line_name(runs, facts, environment_name(runs, env_id), *names),
+            line_name(runs, facts, environment_name(runs, env_id), model, *names),
             rows,
             "version",
             y,
@@ -101,8 +101,8 @@ def _of_split(
             band=band,
         )
         for run, facts in enumerate(runs)
-        for place, ((_, env_id), rows) in enumerate(
-            grouped((row for row in facts.curve if row["split"] == split), "split", "env_id").items()
+        for place, ((env_id, model), rows) in enumerate(
+            grouped((row for row in facts.curve if row["split"] == split), "env_id", "model").items()
         )
     ]
 
@@ -180,14 +180,15 @@ def _learning(runs: Sequence[RunFacts]) -> list[Chart]:
     ) -> list[Chart]:
         series = [
             line(
-                line_name(runs, facts, name),
-                rows(facts),
+                line_name(runs, facts, model, name),
+                of_model,
                 "update",
                 column,
-                line_style(runs, run, place),
+                line_style(runs, run, first * len(lines) + place),
                 band=band,
             )
             for run, facts in enumerate(runs)
+            for first, ((model,), of_model) in enumerate(grouped(rows(facts), "model").items())
             for place, (column, name) in enumerate(lines)
         ]
         kept = [one for one in series if one.y]
@@ -272,13 +273,17 @@ def _learning(runs: Sequence[RunFacts]) -> list[Chart]:
 
 def _metric(facts: RunFacts, name: str) -> Sequence[Row]:
     """Return a learner's metric by update; a custom algorithm may not have it."""
-    return [{"update": row["update"], name: (row["metrics"] or {}).get(name)} for row in facts.updates]
+    return [
+        {"model": row["model"], "update": row["update"], name: (row["metrics"] or {}).get(name)}
+        for row in facts.updates
+    ]
 
 
 # -- mistakes ---------------------------------------------------------------------------------------
 
 
 def _mistakes(runs: Sequence[RunFacts]) -> list[Chart]:
+    models = max((len(grouped(facts.lengths, "model")) for facts in runs), default=0) or 1
     invalid = Chart(
         "invalid",
         "Games lost by an invalid move",
@@ -300,15 +305,16 @@ def _mistakes(runs: Sequence[RunFacts]) -> list[Chart]:
         series=[
             *(
                 line(
-                    line_name(runs, facts, "completions"),
-                    facts.lengths,
+                    line_name(runs, facts, model, "completions"),
+                    rows,
                     "update",
                     "truncated_rate",
-                    line_style(runs, run, 0),
+                    line_style(runs, run, place),
                 )
                 for run, facts in enumerate(runs)
+                for place, ((model,), rows) in enumerate(grouped(facts.lengths, "model").items())
             ),
-            *_of_split(runs, "train", "truncated_rate", None, "games", first=1),
+            *_of_split(runs, "train", "truncated_rate", None, "games", first=models),
         ],
         percent=True,
     )

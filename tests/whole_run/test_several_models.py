@@ -1,0 +1,64 @@
+"""A model for each seat of Kuhn poker, killed and resumed: each has its own curve, and the books add up."""
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.whole_run.processes import LaunchedRun
+from unstable_stream.events import Checkpoint, GameStarted, LearnerUpdate, RunStarted, Step, trained_model
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
+
+BOTH = {"opener", "replier"}
+UPDATES = 3
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "several_models.toml"
+SMALL = (
+    f"learner.iterations={UPDATES}",
+    "learner.batch_size=48",
+    "learner.mini_batch_size=48",
+    "collector.num_workers=16",
+    "collector.num_eval_workers=8",
+    "evaluation.every=2",
+    "evaluation.max_eval_games_per_ckpt=4",
+)
+
+
+async def test_two_models_of_unlike_roles_are_killed_and_go_on(tmp_path: Path) -> None:
+    flags = [f"--set={override}" for override in SMALL]
+    arguments = ["train", str(EXAMPLE), *flags, "--data", str(tmp_path)]
+    async with LaunchedRun(tmp_path, arguments) as first:
+        await first.until("an update of each", lambda seen: models_of(seen.of(LearnerUpdate)) == BOTH)
+        run_id = first.history.of(RunStarted)[0].run_id
+        first.popen.send_signal(signal.SIGKILL)
+        assert await first.end() == -signal.SIGKILL
+        report = await first.command("verify", run_id)
+        assert (report.returncode, report.stderr) == (0, ""), report.stdout
+
+        async with LaunchedRun.resume(first, run_id) as second:
+            assert await second.end() == 0, second.told()
+
+        seen = first.history
+        made = {(update.model, update.update) for update in seen.of(LearnerUpdate)}
+        assert made == {(model, number) for model in BOTH for number in range(1, UPDATES + 1)}
+        seats = {
+            (seat.seat, trained_model(seat.model_uid)) for game in seen.of(GameStarted) for seat in game.seats
+        }
+        assert seats == {(0, "opener"), (1, "replier"), (0, None), (1, None)}
+        sampled = {step.event_id: trained_model(step.model_uid) for step in seen.of(Step)}
+        for update in seen.of(LearnerUpdate):
+            assert {sampled[step] for step in update.step_ids} == {update.model}
+        parents = {event.model_uid: event.parent_uid for event in seen.of(Checkpoint)}
+        assert parents["ckpt-replier-000002"] == "ckpt-replier-000001"
+        for command in ("audit", "verify"):
+            report = await first.command(command, run_id)
+            assert (report.returncode, report.stderr) == (0, ""), report.stdout
+        query = "SELECT model, policy_version FROM learning_curve WHERE split = 'eval' ORDER BY ALL"
+        answer = await first.command("sql", query, "--json")
+        rows = [(row["model"], row["policy_version"]) for row in json.loads(answer.stdout)]
+        assert rows == [(model, number) for model in sorted(BOTH) for number in (0, 2, UPDATES)]
+
+
+def models_of(updates: list[LearnerUpdate]) -> set[str | None]:
+    return {update.model for update in updates}
