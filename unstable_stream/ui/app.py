@@ -4,8 +4,10 @@ from collections.abc import Collection, Sequence
 from functools import partial
 from importlib import resources
 from typing import Final, Protocol
+from urllib.parse import parse_qsl
 
 from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
@@ -16,11 +18,13 @@ from starlette.staticfiles import StaticFiles
 from unstable_stream.errors import ArchiveBusyError, ConfigError, UnstableStreamError
 from unstable_stream.ui.guard import Guard
 from unstable_stream.ui.live import changes
-from unstable_stream.ui.pages import compare, games, run, runs, sql, why
+from unstable_stream.ui.pages import compare, games, run, runs, sql, what_if, why
 from unstable_stream.ui.rendering import page
 from unstable_stream.ui.site import Shelf, Site
 
 __all__ = ["ROUTES", "Page", "build_app"]
+
+_LONGEST_FORM: Final = 64 * 1024
 
 
 class Page(Protocol):
@@ -43,6 +47,10 @@ ROUTES: Final[Sequence[tuple[str, Page, Sequence[str]]]] = (
     ("/sql/rows.parquet", sql.download_parquet, ("GET",)),
     ("/sql/cancel", sql.cancel, ("POST",)),
     ("/why", why.show, ("GET",)),
+    ("/what-if", what_if.show, ("GET",)),
+    ("/what-if/ratings", what_if.rate, ("POST",)),
+    ("/what-if/rewards", what_if.reward, ("POST",)),
+    ("/what-if/{job}", what_if.watch, ("GET",)),
     ("/compare", compare.show, ("GET",)),
 )
 """Path after the place's name, the function that answers, methods."""
@@ -57,8 +65,11 @@ def build_app(site: Site, *, token: str, hosts: Collection[str]) -> Starlette:
             raise HTTPException(404, "There is no such place.")
         return shelf
 
-    def answer(make: Page, request: Request) -> Response:
-        return make(site, shelf_of(request), request)
+    async def answer(make: Page, request: Request) -> Response:
+        shelf = shelf_of(request)
+        if request.method == "POST":
+            request.state.form = await _form(request)
+        return await run_in_threadpool(make, site, shelf, request)
 
     def home(request: Request) -> Response:
         if len(site.shelves) == 1:
@@ -101,6 +112,16 @@ def build_app(site: Site, *, token: str, hosts: Collection[str]) -> Starlette:
         middleware=[Middleware(Guard, token=token, hosts=hosts)],
         exception_handlers={UnstableStreamError: mistaken, HTTPException: refused},
     )
+
+
+async def _form(request: Request) -> dict[str, str]:
+    """Return the fields of a form as browsers send it by default."""
+    body = bytearray()
+    async for part in request.stream():
+        body += part
+        if len(body) > _LONGEST_FORM:
+            raise HTTPException(413, "The form is too long.")
+    return dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))
 
 
 def _title(status: int) -> str:

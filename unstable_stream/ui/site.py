@@ -13,6 +13,7 @@ from urllib.parse import quote
 from unstable_stream.api.place import Place
 from unstable_stream.archive import held
 from unstable_stream.errors import RunError
+from unstable_stream.ui.jobs import Jobs
 from unstable_stream.views.run_list import RunLine, list_runs
 
 __all__ = ["Shelf", "Site"]
@@ -147,7 +148,7 @@ class Site:
 
     def __init__(self, places: Sequence[Place]) -> None:
         """``places``: at least one; each needs a data directory of its own."""
-        self.shelves: Mapping[str, Shelf] = {}
+        self.jobs = Jobs()
         shelves: dict[str, Shelf] = {}
         for place in places:
             name = "".join(
@@ -159,4 +160,4 @@ class Site:
                 count += 1
                 slug = f"{name}-{count}"
             shelves[slug] = Shelf(slug, place)
-        self.shelves = shelves
+        self.shelves: Mapping[str, Shelf] = shelves

@@ -1,0 +1,136 @@
+"""What-ifs: asked in a form, compared, kept only if asked."""
+
+import asyncio
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from starlette.testclient import TestClient
+
+from tests.proofs.recorded_run import record_run
+from tests.ui.conftest import HOST, client_of
+from unstable_stream.api.place import Place
+from unstable_stream.archive import ArchiveWriter, query
+from unstable_stream.hindsight.advantages import advantages
+from unstable_stream.log.local.log import LocalLog
+from unstable_stream.log.reading import read_to_end
+from unstable_stream.ui import Site, build_app
+
+RUN = "run-asked"
+_ORIGIN = {"origin": f"http://{HOST}"}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
+    """A finished run, on the log and in the archive."""
+    place = Place.at(tmp_path_factory.mktemp("asked"))
+
+    async def record() -> None:
+        async with LocalLog.open(place.data.log, synchronous="NORMAL") as log:
+            await record_run(log, RUN, hosted=False)
+            with ArchiveWriter(place.archive, await log.log_id()) as writer:
+                writer.write([record async for record in read_to_end(log, tuple(await log.topics()))])
+
+    asyncio.run(record())
+    return place
+
+
+@pytest.fixture(scope="module")
+def asking(place: Place) -> Iterator[TestClient]:
+    with client_of(place) as client:
+        yield client
+
+
+def ask(client: TestClient, place: Place, kind: str, **form: str) -> str:
+    """Send a form, wait for the end, and return the page of the result."""
+    answer = client.post(
+        f"/{place.root.name}/what-if/{kind}",
+        data={"run": RUN, **form},
+        headers=_ORIGIN,
+        follow_redirects=False,
+    )
+    assert answer.status_code == 303, answer.text
+    while 'http-equiv="refresh"' in (page := client.get(answer.headers["location"]).text):
+        pass
+    return page
+
+
+def test_the_forms_begin_from_what_the_run_used(asking: TestClient, place: Place) -> None:
+    page = asking.get(f"/{place.root.name}/what-if").text
+    assert "TrueSkill" in page
+    assert "final = [" in page
+    assert "NormalizeRewardsByEnv" in page
+
+
+def test_games_are_rated_otherwise(asking: TestClient, place: Place) -> None:
+    same = ask(asking, place, "ratings", system="trueskill")
+    assert re.search(r"<b>0 of \d+ ratings differ</b>", same)
+    other = ask(asking, place, "ratings", system="elo", k="16", label="by-elo")
+    assert not re.search(r"<b>0 of \d+ ratings differ</b>", other)
+    assert (place.root / "what-if" / RUN / "by-elo" / "about.json").is_file()
+    assert "by-elo" in asking.get(f"/{place.root.name}/what-if").text
+    again = ask(asking, place, "ratings", system="elo", label="by-elo")
+    assert "there is a set at" in again
+    assert "ratings differ" in ask(asking, place, "ratings", system="elo", label="by-elo", replace="1")
+
+
+def test_rewards_are_shaped_otherwise(asking: TestClient, place: Place) -> None:
+    page = asking.get(f"/{place.root.name}/what-if").text
+    (used,) = re.findall(r'<textarea id="rewards"[^>]*>(.*?)</textarea>', page, re.DOTALL)
+    own = used.replace("&#34;", '"')
+    assert "the reward of 0 steps differs" in ask(asking, place, "rewards", rewards=own)
+    assert "the reward of 0 steps differs" not in ask(asking, place, "rewards", rewards="final = []")
+
+
+@pytest.mark.parametrize(
+    ("kind", "form", "says"),
+    [
+        ("ratings", {"system": "evil.py:Rating"}, "expected one of"),
+        ("ratings", {"system": "elo", "k": "many"}, "expected a number"),
+        ("rewards", {"rewards": 'final = [{ type = "evil.py:Own" }]'}, "code of your own"),
+        ("rewards", {"rewards": 'final = ["os:system"]'}, "code of your own"),
+        ("rewards", {"rewards": "other = []"}, "expected lists named"),
+        ("rewards", {"rewards": "final ="}, "no TOML"),
+        ("rewards", {"rewards": "x" * 70_000}, "too long"),
+    ],
+)
+def test_a_wrong_form_is_answered_in_words(
+    asking: TestClient, place: Place, kind: str, form: dict[str, str], says: str
+) -> None:
+    answer = asking.post(f"/{place.root.name}/what-if/{kind}", data={"run": RUN, **form}, headers=_ORIGIN)
+    assert answer.status_code in (400, 413)
+    assert says in answer.text
+
+
+def test_a_label_is_no_path(asking: TestClient, place: Place) -> None:
+    assert "expected letters" in ask(asking, place, "ratings", system="elo", label="../../etc")
+
+
+def test_forms_of_other_pages_are_refused(asking: TestClient, place: Place) -> None:
+    path = f"/{place.root.name}/what-if/ratings"
+    for headers in ({}, {"origin": "http://evil.example"}):
+        assert asking.post(path, data={"run": RUN, "system": "elo"}, headers=headers).status_code == 403
+    stranger = TestClient(build_app(Site([place]), token="other", hosts=[HOST]), base_url=f"http://{HOST}")
+    assert stranger.post(path, data={"run": RUN}, headers=_ORIGIN).status_code == 403
+
+
+def test_the_weights_of_a_batch_are_its_normalised_rewards(place: Place) -> None:
+    rows = query(
+        place.archive,
+        "SELECT step_id, env_id, reward FROM update_steps JOIN steps USING (step_id) "
+        "WHERE \"update\" = 1 AND fate = 'trained' OR (\"update\" = 1 AND reason = 'truncated')",
+    ).rows
+    found = advantages(place.archive, RUN, 1)
+    assert found.keys() == {step for step, _, _ in rows}
+    for env in {env for _, env, _ in rows}:
+        rewards = {step: reward for step, of, reward in rows if of == env}
+        mean = sum(rewards.values()) / len(rewards)
+        spread = (sum((reward - mean) ** 2 for reward in rewards.values()) / len(rewards)) ** 0.5
+        for step, reward in rewards.items():
+            assert found[step] == pytest.approx((reward - mean) / (spread + 1e-8), abs=1e-6)
+
+
+def test_an_update_that_is_not_there_has_no_weights(place: Place, archive: Path) -> None:
+    assert advantages(place.archive, RUN, 999) == {}
+    assert advantages(archive, "run-a", 1) == {}  # its configuration is made up
