@@ -18,19 +18,40 @@ from typing import Final, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["DIGEST_BYTES", "DIGEST_TYPE", "IdTable", "IndexSet", "KeySet", "digest", "digest_array"]
+__all__ = [
+    "DIGEST_BYTES",
+    "DIGEST_TYPE",
+    "IdTable",
+    "IndexSet",
+    "KeySet",
+    "body_digest",
+    "digest",
+    "digest_array",
+]
 
 DIGEST_BYTES: Final = 16
 DIGEST_TYPE: Final = np.dtype(f"S{DIGEST_BYTES}")
 """Of an array of digests. NumPy pads such items with zero bytes when it compares. That does no harm: all have
 their full length."""
 
+_DIGEST: Final = hashlib.blake2b(digest_size=DIGEST_BYTES)
+
 KeyT = TypeVar("KeyT", np.uint64, np.bytes_)
 
 
 def digest(data: bytes) -> bytes:
     """Return 16 bytes that differ for different data."""
-    return hashlib.blake2b(data, digest_size=DIGEST_BYTES).digest()
+    hashed = _DIGEST.copy()  # half the time of making one
+    hashed.update(data)
+    return hashed.digest()
+
+
+def body_digest(body: bytes) -> bytes:
+    """Return 16 bytes that differ for different bodies: of a long one in half the time of :func:`digest`.
+
+    Processors have instructions for SHA-256. It is for comparing within a process: what is saved are digests.
+    """
+    return hashlib.sha256(body).digest()[:DIGEST_BYTES]
 
 
 def digest_array(digests: Iterable[bytes]) -> NDArray[np.bytes_]:

@@ -32,7 +32,7 @@ from unstable_stream.events import (
     Trajectory,
     encode_event,
 )
-from unstable_stream.events.id_sets import digest
+from unstable_stream.events.id_sets import body_digest
 from unstable_stream.proofs.record_index import RecordIndex
 from unstable_stream.proofs.reports import Problem
 from unstable_stream.reward_transformations import expected_steps
@@ -138,7 +138,7 @@ class Ledger:
                 self.rejected[f"{event.topic}[{event.partition}]@{event.offset}"] = event.run_id
         elif event.run_id == self.run.run_id:
             index = self.records(type(event))
-            slot = index.add(partition, offset, event.event_id, digest(encode_event(event)))
+            slot = index.add(partition, offset, event.event_id, body_digest(encode_event(event)))
             apply = _APPLY.get(type(event))
             if apply is None:
                 self.run.apply(event)

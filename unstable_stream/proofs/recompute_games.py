@@ -10,7 +10,7 @@ from unstable_stream.events import (
     event_id,
     trajectory_id,
 )
-from unstable_stream.events.id_sets import IndexSet, digest
+from unstable_stream.events.id_sets import IndexSet, body_digest
 from unstable_stream.log.port import EventLog, StoredRecord
 from unstable_stream.log.records import event_from_record
 from unstable_stream.proofs.differences import Difference, differing_fields
@@ -55,12 +55,14 @@ class GameCheck:
         self._replayer.close()
 
     def add_started(self, record: StoredRecord, event: GameStarted) -> None:
-        self._starts.add(record.partition, record.offset, event.event_id, digest(started_view(event)))
+        self._starts.add(record.partition, record.offset, event.event_id, body_digest(started_view(event)))
 
     async def apply(self, record: StoredRecord, event: Event) -> None:
         """Pass all trajectories first, then the outcomes."""
         if isinstance(event, Trajectory):
-            self._views.add(record.partition, record.offset, event.event_id, digest(trajectory_view(event)))
+            self._views.add(
+                record.partition, record.offset, event.event_id, body_digest(trajectory_view(event))
+            )
         # A game whose worker died may have been played twice: the first one counts for all consumers.
         elif (
             isinstance(event, GameOutcome)
@@ -74,7 +76,7 @@ class GameCheck:
     def _expect_start(self, record: StoredRecord, outcome: GameOutcome) -> None:
         view = started_view(outcome)
         started = event_id(outcome.run_id, "game-started", outcome.split, outcome.game_index)
-        self._open_starts().expect(Expected(started, digest(view), lambda: view, str(record)))
+        self._open_starts().expect(Expected(started, body_digest(view), lambda: view, str(record)))
 
     def _judge(self, record: StoredRecord, outcome: GameOutcome, again: Replay) -> None:
         self._check.compared += 1
@@ -98,7 +100,7 @@ class GameCheck:
         self._open_trajectories().expect(
             Expected(
                 trajectory,
-                digest(view),
+                body_digest(view),
                 lambda: dict(replay(outcome, self._rules).views)[trajectory],
                 str(record),
             )

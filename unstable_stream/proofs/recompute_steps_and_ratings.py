@@ -12,7 +12,7 @@ from functools import partial
 
 from unstable_stream.errors import EventError
 from unstable_stream.events import GameStarted, Step, encode_event
-from unstable_stream.events.id_sets import digest
+from unstable_stream.events.id_sets import body_digest
 from unstable_stream.log.port import StoredRecord, TopicPartition
 from unstable_stream.log.reading import events_to_end
 from unstable_stream.log.records import event_from_record
@@ -72,7 +72,9 @@ async def recompute_steps_and_ratings(
         if run.replayed_run_id is not None:
             async for record, step in recomputed_steps(log, run.run_id, run.replayed_run_id, steps):
                 body = encode_event(step)
-                step_check.expect(Expected(step.event_id, digest(body), partial(bytes, body), str(record)))
+                step_check.expect(
+                    Expected(step.event_id, body_digest(body), partial(bytes, body), str(record))
+                )
         await step_check.finish(log)
         what = "playing games again" if games else "folding outcomes"
         await _fold(evidence, RATINGS, rates, rating_check, snapshots, game_check, what)
@@ -135,7 +137,9 @@ async def _fold(
         for output in outputs:
             body = encode_event(output)
             check.expect(
-                Expected(output.event_id, digest(body), partial(bytes, body), str(record), due, output.key)
+                Expected(
+                    output.event_id, body_digest(body), partial(bytes, body), str(record), due, output.key
+                )
             )
     saved.finish(processors, make)
 
