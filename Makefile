@@ -12,9 +12,10 @@ unexport PYTHONDONTWRITEBYTECODE
 # Several tests at a time where each is small, one at a time where one fills the machine. 5: none was selected.
 PYTEST = $(BIN)/python -m pytest
 SMALL_TESTS = $(PYTEST) -m 'not slow' --numprocesses logical --maxprocesses 4 --dist loadscope $(ARGS)
+FAST_TESTS = $(PYTEST) -m 'not slow and not broker' --numprocesses logical --maxprocesses 4 --dist loadscope $(ARGS)
 LARGE_TESTS = $(PYTEST) -m slow $(ARGS)
 
-.PHONY: help chaos simulate quickstart smollm2 kafka-up kafka-down train-env dev-env test test-fast lint format types contracts bench gpu-check docs constraints clean
+.PHONY: help chaos simulate quickstart smollm2 kafka-up kafka-down train-env dev-env test test-fast lint format types contracts bench bench-compare gpu-check docs constraints clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -56,8 +57,8 @@ test: $(VENV)/.dev ## Run all tests (ARGS="-k buffer" …)
 	$(SMALL_TESTS) || test $$? = 5
 	$(LARGE_TESTS) || test $$? = 5
 
-test-fast: $(VENV)/.dev ## Run the tests that start no Ray, no vLLM and no whole run
-	$(SMALL_TESTS)
+test-fast: $(VENV)/.dev ## Run the tests that start no Ray, no vLLM, no broker and no whole run
+	$(FAST_TESTS)
 
 SEEDS ?= 300
 FROM ?= 0
@@ -77,9 +78,21 @@ format: $(VENV)/.dev ## Format the code and fix what can be fixed
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(VENV)/.dev ## Run all benchmarks; each prints ratios measured in one run
-	for script in $$(ls benchmarks/*.py | grep -v -e __init__ -e harness); do \
-	  $(BIN)/python -m benchmarks.$$(basename $$script .py); done
+# Each script in turn; one that fails is named at the end, and its rows are missing from the table.
+BENCHMARKS ?= $(filter-out __init__ harness summary,$(basename $(notdir $(wildcard benchmarks/*.py))))
+BENCH_QUICK ?= processor_fold buffer games_per_second log_append archive_insert
+BENCH_RESULTS ?= benchmarks/results
+
+bench: $(VENV)/.dev ## Run all benchmarks; one table of ratios and targets at the end (BENCHMARKS="buffer learner" ROUNDS=3 …)
+	rm -rf $(BENCH_RESULTS) && mkdir -p $(BENCH_RESULTS)
+	failed=""; for name in $(BENCHMARKS); do echo "== $$name"; \
+	  $(BIN)/python -m benchmarks.$$name $(if $(ROUNDS),--rounds $(ROUNDS)) --json $(BENCH_RESULTS)/$$name.json \
+	    || failed="$$failed $$name"; done; \
+	$(BIN)/python -m benchmarks.summary $(BENCH_RESULTS) $(ARGS); \
+	if [ -n "$$failed" ]; then echo "failed:$$failed"; exit 1; fi
+
+bench-compare: ## Show what the short benchmarks have become since the newest baseline; fail if one fell by half (BENCH_QUICK="buffer" …)
+	$(MAKE) bench BENCHMARKS="$(BENCH_QUICK)" ROUNDS=$(or $(ROUNDS),3) ARGS="--against benchmarks/baselines --strict $(ARGS)"
 
 gpu-check: $(VENV)/.train ## Measure learner, engines and a short run on a CUDA GPU (ARGS="--shapes 0.6B --json gpu.json" …)
 	$(BIN)/python -m benchmarks.gpu_check $(ARGS)

@@ -1,60 +1,58 @@
 """Games per second of :func:`play_game` beside bare TextArena on the very same games, one thread, no model.
 
-Run: ``python benchmarks/games_per_second.py [--games 300]``. Prints JSON; times are CPU seconds, best of
-several rounds, so that a busy machine changes little.
+Run ``python -m benchmarks.games_per_second [--games 300]``. Rates are games a second of CPU time.
 """
 
-import argparse
 import asyncio
-import json
-import platform
 import time
 from collections.abc import Callable
+from functools import partial
 
 import textarena
 
+from benchmarks.harness import compare, parser, report
 from unstable_stream.events import GameOutcome, GameStarted, Seat, event_id, game_id
 from unstable_stream.games.opponents.scripted import scripted_player
 from unstable_stream.games.play import play_game
 
 ENVIRONMENTS = ("SimpleTak-v0-train", "TicTacToe-v0-train", "ConnectFour-v0-train", "KuhnPoker-v0-train")
-ROUNDS = 5
 
 
 def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--games", type=int, default=300)
-    games = parser.parse_args().games
-    results = {env_id: measure(env_id, games) for env_id in ENVIRONMENTS}
-    versions = {"python": platform.python_version(), "textarena": textarena.__version__}
-    print(
-        json.dumps(
-            {"machine": platform.processor(), **versions, "games": games, "results": results}, indent=1
+    """Measure and report."""
+    arguments = parser(__doc__ or "")
+    arguments.add_argument("--games", type=int, default=300)
+    options = arguments.parse_args()
+    results = []
+    for env_id in ENVIRONMENTS:
+        outcomes = asyncio.run(play_all(env_id, options.games))
+        moves = sum(outcome.num_turns for outcome in outcomes) / options.games
+        results.append(
+            compare(
+                f"{env_id}, {moves:.1f} moves a game",
+                partial(timed, options.games, partial(_play, env_id, options.games)),
+                partial(timed, options.games, partial(play_bare, outcomes)),
+                unit="games/s",
+                rounds=options.rounds,
+            )
         )
+    report(
+        "play_game against bare TextArena",
+        results,
+        options.json,
+        versions={"textarena": textarena.__version__},
     )
 
 
-def measure(env_id: str, games: int) -> dict[str, float]:
-    """Return games per second of bare TextArena, and :func:`play_game`."""
-    outcomes = asyncio.run(play_all(env_id, games))
-    bare = games / best(lambda: play_bare(outcomes))
-    played = games / best(lambda: asyncio.run(play_all(env_id, games)))
-    return {
-        "bare_textarena": round(bare),
-        "play_game_random_legal": round(played),
-        "moves_per_game": round(sum(outcome.num_turns for outcome in outcomes) / games, 1),
-    }
+def timed(games: int, action: Callable[[], object]) -> float:
+    """Return games a second of CPU time."""
+    began = time.process_time()
+    action()
+    return games / (time.process_time() - began)
 
 
-def best(action: Callable[[], object]) -> float:
-    """Return the smallest CPU time of several rounds, in seconds."""
-    times = []
-    for _ in range(ROUNDS):
-        begin = time.process_time()
-        action()
-        times.append(time.process_time() - begin)
-    return min(times)
+def _play(env_id: str, games: int) -> None:
+    asyncio.run(play_all(env_id, games))
 
 
 def play_bare(outcomes: list[GameOutcome]) -> None:

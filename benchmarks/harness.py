@@ -121,11 +121,19 @@ def kafka_broker(given: str | None) -> Iterator[str]:
 def machine() -> dict[str, str | int]:
     """Return what a rate depends on."""
     return {
-        "system": platform.platform(),
-        "processor": platform.machine(),
+        "system": platform.system(),
+        "processor": _processor(),
         "cpus": os.cpu_count() or 0,
         "python": platform.python_version(),
     }
+
+
+def _processor() -> str:
+    """Return the processor's name, where the system tells it."""
+    described = Path("/proc/cpuinfo")
+    lines = described.read_text(encoding="utf-8").splitlines() if described.is_file() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return f"{names[0] if names else 'processor'} {platform.machine()}"
 
 
 def target_text(target: float | None, *, met: bool | None) -> str:

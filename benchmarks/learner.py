@@ -193,10 +193,13 @@ def _compare_shape(shape: str, rounds: int, updates: int) -> list[Comparison]:
             unit="trained tokens/s",
             rounds=rounds,
             warmup=0,
+            target=2.0,
         )
     if abs(losses["ours"] - losses["loop"]) > 1e-3 * abs(losses["loop"]):
         raise SystemExit(f"the two sides computed different losses: {losses}")
-    memory = Comparison(f"{shape}: memory", "updates in 100 GB", tuple(peaks["ours"]), tuple(peaks["loop"]))
+    memory = Comparison(
+        f"{shape}: memory", "updates in 100 GB", tuple(peaks["ours"]), tuple(peaks["loop"]), 2.0
+    )
     return [speed, memory]
 
 

@@ -194,6 +194,7 @@ def main() -> None:
                 lambda: runner.run(bench.replay()),
                 unit="tokens/s",
                 rounds=options.rounds,
+                target=0.95,
             )
             runner.run(log.close())
     finally:

@@ -83,6 +83,15 @@ def s3(s3_server_of_session: S3Server, tmp_path: Path, monkeypatch: pytest.Monke
     return f"s3://unstable-stream-tests/{secrets.token_hex(6)}"
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark each test that wants a broker of ours, in its own right or for one of its kinds of log."""
+    for item in items:
+        if isinstance(item, pytest.Function):
+            chosen = item.callspec.params.values() if hasattr(item, "callspec") else ()
+            if "kafka_bootstrap" in item.fixturenames or "kafka" in chosen:
+                item.add_marker("broker")
+
+
 @pytest.fixture(params=["local", "kafka"])
 def location(request: pytest.FixtureRequest) -> str:
     """``--log`` of each kind of log in turn. A Kafka is shared with other tests: use names of your own."""

@@ -40,6 +40,7 @@ def cluster_of(tmp_path: Path) -> Iterator["list[KafkaCluster]"]:
         cluster.down(delete=True)
 
 
+@pytest.mark.broker
 def test_up_status_down_up_again_and_delete(tmp_path: Path, cluster_of: list[KafkaCluster]) -> None:
     port = free_port_pair()
     where = ("--directory", str(tmp_path / "kafka"), "--port", str(port))
@@ -69,6 +70,7 @@ def test_up_status_down_up_again_and_delete(tmp_path: Path, cluster_of: list[Kaf
     assert brokers("down", *where).returncode == 0, "down without anything is fine"
 
 
+@pytest.mark.broker
 def test_three_brokers_one_is_killed_and_comes_back(tmp_path: Path, cluster_of: list[KafkaCluster]) -> None:
     cluster = KafkaCluster(tmp_path / "kafka", brokers=3, port=free_port_pair(3))
     cluster_of.append(cluster)
@@ -89,6 +91,7 @@ def test_three_brokers_one_is_killed_and_comes_back(tmp_path: Path, cluster_of: 
         KafkaCluster(tmp_path / "kafka", brokers=1, port=cluster.port).up()
 
 
+@pytest.mark.broker
 def test_a_taken_port_is_named(tmp_path: Path, cluster_of: list[KafkaCluster]) -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
@@ -149,6 +152,7 @@ def is_running(pid: int) -> bool:
         return False
 
 
+@pytest.mark.broker
 def test_a_cluster_id_is_never_taken_for_an_option(
     tmp_path: Path, cluster_of: list[KafkaCluster], monkeypatch: pytest.MonkeyPatch
 ) -> None:

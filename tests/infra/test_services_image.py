@@ -27,6 +27,8 @@ import sys
 for name in {ABSENT!r}:
     sys.modules[name] = None  # importing it fails, as if it were not installed
 from unstable_stream.cli import main
+
+pytestmark = pytest.mark.broker
 main()
 """
 DEADLINE_S = 60.0

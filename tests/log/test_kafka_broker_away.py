@@ -13,7 +13,7 @@ from unstable_stream.log.kafka.log import KafkaLog
 from unstable_stream.log.port import Record, TopicSpec
 
 DEADLINE_S = 60.0
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.broker]
 
 
 @pytest.fixture

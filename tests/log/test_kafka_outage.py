@@ -20,6 +20,8 @@ from unstable_stream.errors import EventLogError, FencedError, LogUnavailableErr
 from unstable_stream.log.kafka.log import KafkaLog
 from unstable_stream.log.port import Record, TopicPartition, TopicSpec
 
+pytestmark = pytest.mark.broker
+
 RESTART_S = 90.0
 """For what waits for a broker to start on a busy machine."""
 

@@ -18,6 +18,8 @@ from unstable_stream.errors import ConfigError, EventLogError, LogUnavailableErr
 from unstable_stream.log.kafka.log import KafkaLog
 from unstable_stream.log.port import TopicSpec
 
+pytestmark = pytest.mark.broker
+
 PASSWORD = "correct-s3cret"
 KEY_PASSWORD = "key-s3cret"
 _PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"

@@ -25,7 +25,7 @@ from unstable_stream.events import (
     Trajectory,
 )
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.slow, pytest.mark.broker, pytest.mark.timeout(1500)]
 
 UPDATES = 4
 SERVICES_ELSEWHERE = 'external=["processors", "archiver"]'

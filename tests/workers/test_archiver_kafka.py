@@ -212,6 +212,7 @@ async def test_a_killed_archiver_goes_on_and_a_rebuilt_archive_is_the_same(
     assert _content(live, names) == _content(await _archived_locally(events, tmp_path), names)
 
 
+@pytest.mark.broker
 @pytest.mark.slow
 async def test_a_cluster_that_was_wiped_is_archived_from_its_beginning(tmp_path: Path) -> None:
     path = tmp_path / "archive.duckdb"
