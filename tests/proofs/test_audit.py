@@ -466,6 +466,40 @@ def test_a_trajectory_on_dead_letters_is_accounted_for() -> None:
     assert (report.steps.produced, report.steps.set_aside, report.rejected) == (6, 3, 1)
 
 
+@pytest.mark.parametrize("dropped", [True, False])
+def test_a_trajectory_that_cannot_be_decoded_is_accounted_for(dropped: bool) -> None:
+    """The learner has recorded its steps as dropped, or has not come to it yet."""
+    events = [event for event in history() if not (isinstance(event, Step) and event.game_index == 2)]
+    events[of(LearnerUpdate, 1)(events)] = update(
+        2, [event.event_id for event in events if isinstance(event, Step)][4:], []
+    )
+    bad = [event for event in events if isinstance(event, Trajectory)][-1]
+    events.remove(bad)
+    letter = RecordRejected(
+        event_id="letter",
+        run_id=RUN,
+        occurred_at_ms=3,
+        consumer="reward-processor",
+        topic="trajectories",
+        partition=0,
+        offset=9,
+        reason="EventDecodeError: test",
+        record_headers={"ce_id": bad.event_id.encode()},
+    )
+    drops = StepsDropped(
+        event_id="drops",
+        run_id=RUN,
+        occurred_at_ms=4,
+        update=2,
+        dropped=tuple(DroppedStep(step_id(bad.event_id, turn), "unreadable") for turn in range(3)),
+    )
+    report = audit([*events, letter, *([drops] if dropped else [])])
+    assert report.problems == ()
+    steps = report.steps
+    assert (steps.produced, steps.set_aside, steps.trained, steps.pending) == (6, 3, 6, 0)
+    assert steps.dropped == ({"unreadable": 3} if dropped else {})
+
+
 def test_many_problems_of_a_kind_are_abridged() -> None:
     events = [event for event in history() if not isinstance(event, GameStarted)]
     events += [abandoned(started(index)) for index in range(GAMES, 60)]

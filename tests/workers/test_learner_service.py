@@ -12,6 +12,7 @@ import pytest
 import structlog
 from safetensors.torch import load_file, save_file
 
+from tests.reward_transformations.trajectories import make_trajectory
 from unstable_stream.collapse import CollapseWatch, Sign
 from unstable_stream.errors import FencedError, LearnerError
 from unstable_stream.events import (
@@ -26,6 +27,7 @@ from unstable_stream.events import (
     Step,
     StepsDropped,
     checkpoint_uid,
+    encode_event,
     event_id,
     game_id,
     pack_floats,
@@ -582,8 +584,11 @@ def trajectory_record(index: int) -> Record:
     return Record("trajectories", f"{RUN}/TicTacToe-v0-train", b"{}", headers)
 
 
-async def shape(log: LocalLog, index: int, *, rejected: bool = False) -> None:
-    """Do what a worker and the reward processor do about a finished game; a rejected one gives no step."""
+async def shape(log: LocalLog, index: int, *, rejected: bool = False, unreadable: bool = False) -> None:
+    """Do what a worker and the reward processor do about a finished game.
+
+    A rejected one gives no step; ``unreadable``: because it is no event.
+    """
     stored = await log.append([record_from_event(lost_game(index)), trajectory_record(index)])
     at, offset = stored[1]
     letter = RecordRejected(
@@ -595,7 +600,9 @@ async def shape(log: LocalLog, index: int, *, rejected: bool = False) -> None:
         partition=at.partition,
         offset=offset,
         reason="impossible",
+        record_value=trajectory_record(index).value if unreadable else encode_event(make_trajectory(index)),
         record_headers=dict(trajectory_record(index).headers),
+        record_timestamp_ms=trajectory_record(index).timestamp_ms,
     )
     made: list[Event] = [letter] if rejected else [*steps(TURNS, first_game=index)]
     producer = await log.producer("reward-processor")
@@ -663,6 +670,40 @@ async def test_steps_that_expired_become_recorded_drops_and_the_run_goes_on(
         named = [name for update in (await published(log))[0] for name in update.step_ids]
         assert len(set(named)) == len(named) == UPDATES * BATCH
         assert not expired.intersection(named)
+
+
+@pytest.mark.parametrize("clock_jumped", [False, True])
+async def test_steps_of_trajectories_that_cannot_be_decoded_become_recorded_drops(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock_jumped: bool
+) -> None:
+    if clock_jumped:  # the record says that it was written long after its game's outcome
+        monkeypatch.setattr("tests.workers.test_learner_service.trajectory_record", _late_record)
+    async with new_log(tmp_path) as log:
+        await log.create_topics(list(load_topics().values()))
+        await shape(log, 0, rejected=True, unreadable=True)
+        for index in range(1, 1 + 2 * BATCH // TURNS):
+            await shape(log, index)
+        await shape(log, 500, rejected=True)  # decodable: the collector counts it as set aside
+        stop = asyncio.Event()
+        assert await stopping_after_one(service(tmp_path, config()), stop).train(log, stop) == 1
+        (event,) = await lost(log)
+        promised = [step.event_id for step in steps(TURNS, first_game=0)]
+        assert event.dropped == tuple(DroppedStep(name, "unreadable") for name in sorted(promised))
+        assert await pending(log) == BATCH + TURNS
+
+        # A restart finds the letter again, and knows that it has been seen to.
+        await shape(log, 501, rejected=True, unreadable=True)
+        assert await service(tmp_path, config(iterations=2)).train(log, asyncio.Event()) == 2
+        events = await lost(log)
+        assert len(events) == 2
+        assert len(events[1].dropped) == TURNS
+        assert await pending(log) == TURNS
+
+
+def _late_record(index: int) -> Record:
+    view = trajectory_id(game_id(RUN, "train", index), 0)
+    headers = {"ce_id": view.encode(), "ce_source": source_header(RUN)}
+    return Record("trajectories", f"{RUN}/TicTacToe-v0-train", b"{}", headers, 10**12)
 
 
 async def test_a_restart_needs_nothing_from_before_its_checkpoint(

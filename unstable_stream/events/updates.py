@@ -14,7 +14,8 @@ class DroppedStep(msgspec.Struct, frozen=True, array_like=True):
     """The step."""
     reason: str
     """``stale`` or ``overflow`` from the buffer; ``truncated``, or another word, from the algorithm;
-    ``expired``: the log deleted it before an update could use it."""
+    ``expired``: the log deleted it before an update could use it; ``unreadable``: its trajectory could not
+    be decoded and is on ``dead-letters``, so the step was never made."""
 
 
 class LearnerUpdate(Event, frozen=True, kw_only=True, tag="learner-update"):

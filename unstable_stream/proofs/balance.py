@@ -1,7 +1,7 @@
 """The balance of a ledger: counts that must add up, and each thing that does not, with its place."""
 
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 
 import numpy as np
 
@@ -11,10 +11,12 @@ from unstable_stream.events import (
     Step,
     Trajectory,
     checkpoint_uid,
+    step_id,
     trajectory_id,
 )
-from unstable_stream.proofs.ledger import ABSENT, MAY_BE_REPLAYED, Ledger, named
+from unstable_stream.proofs.ledger import ABSENT, MAY_BE_REPLAYED, Ledger, View, named
 from unstable_stream.proofs.reports import AuditReport, GameCounts, Problem, StepCounts, abridged
+from unstable_stream.workers.unreadable import UNREADABLE
 
 __all__ = ["balance"]
 
@@ -146,7 +148,9 @@ def _count_steps(ledger: Ledger) -> tuple[StepCounts, list[Problem]]:
                     f"{got} are in the log",
                 )
             )
-    problems += _use_problems(ledger)
+    undecodable = frozenset() if replays else _undecodable_steps(ledger, filtering)
+    set_aside += len(undecodable) if ledger.steps_kept else 0
+    problems += _use_problems(ledger, undecodable)
     if expected != produced + set_aside + unshaped:
         problems.append(
             Problem(
@@ -162,7 +166,8 @@ def _count_steps(ledger: Ledger) -> tuple[StepCounts, list[Problem]]:
         unshaped=unshaped,
         trained=ledger.trained,
         dropped=dict(sorted(ledger.dropped.items())),
-        pending=produced - ledger.trained - dropped,
+        # What cannot be made was not produced.
+        pending=produced - ledger.trained - dropped + ledger.dropped[UNREADABLE] * ledger.steps_kept,
     )
     return counts, problems
 
@@ -198,12 +203,32 @@ def _view_problems(ledger: Ledger) -> Iterator[Problem]:
     for game_id, game in ledger.games.items():
         for seat, _, turns in game.seats if game.split == "train" else ():
             view_of = ledger.views.get(trajectory_id(game_id, seat)) if turns else None
-            if turns and (view_of is None or view_of.slot == ABSENT):
+            if turns and _is_absent(view_of) and trajectory_id(game_id, seat) not in ledger.letters:
                 where = ledger.where(GameOutcome, game.finished)
                 yield Problem("trajectory missing", f"{where}: seat {seat} of game {game_id} has none")
 
 
-def _use_problems(ledger: Ledger) -> Iterator[Problem]:
+def _is_absent(view: View | None) -> bool:
+    return view is None or view.slot == ABSENT
+
+
+def _undecodable_steps(ledger: Ledger, filtering: bool) -> frozenset[str]:
+    """Return the ids of the steps of trajectories that are on ``dead-letters`` and cannot be decoded."""
+    found: set[str] = set()
+    for game in ledger.games.values() if ledger.letters else ():
+        if game.split != "train":
+            continue
+        shaped = game.filtered_steps if filtering else game.steps
+        for seat, _, turns in game.seats:
+            trajectory = trajectory_id(game.game_id, seat)
+            # Filtered, a game that an invalid move ended gives the steps of that one seat.
+            is_shaped = shaped in (game.steps, turns)
+            if is_shaped and trajectory in ledger.letters and _is_absent(ledger.views.get(trajectory)):
+                found.update(step_id(trajectory, turn) for turn in range(turns))
+    return frozenset(found)
+
+
+def _use_problems(ledger: Ledger, undecodable: Set[str]) -> Iterator[Problem]:
     """Find steps that updates name without their being in the log, or more than once."""
     index = ledger.records(Step)
     used_by = array("i", [ABSENT]) * len(index)
@@ -211,21 +236,21 @@ def _use_problems(ledger: Ledger) -> Iterator[Problem]:
     users = [*ledger.updates.values(), *ledger.drops.values()]
     for number, update in enumerate(users):
         where = ledger.where(update.kind, update.slot)
-        step_ids = update.step_ids.decode().splitlines()
-        for step_id, slot in zip(step_ids, index.find(step_ids), strict=True):
-            before = strangers.get(step_id, ABSENT) if slot < 0 else used_by[slot]
+        names = update.step_ids.decode().splitlines()
+        for name, slot in zip(names, index.find(names), strict=True):
+            before = strangers.get(name, ABSENT) if slot < 0 else used_by[slot]
             if before != ABSENT:
                 earlier = ledger.where(users[before].kind, users[before].slot)
                 yield Problem(
                     "step trained or dropped twice",
-                    f"{where}: step {step_id} was consumed at {earlier} already",
+                    f"{where}: step {name} was consumed at {earlier} already",
                 )
             if slot >= 0:
                 used_by[slot] = number
                 continue
-            strangers[step_id] = number
-            if ledger.steps_kept and before == ABSENT:
-                yield Problem("unknown step consumed", f"{where}: step {step_id} is not in the log")
+            strangers[name] = number
+            if ledger.steps_kept and before == ABSENT and name not in undecodable:
+                yield Problem("unknown step consumed", f"{where}: step {name} is not in the log")
 
 
 def _update_problems(ledger: Ledger) -> Iterator[Problem]:

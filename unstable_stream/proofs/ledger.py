@@ -126,6 +126,8 @@ class Ledger:
         """By model and iteration, each with its ``topic[partition]@offset``."""
         self.rejected: dict[str, str] = {}
         """By position of a record on ``dead-letters``, the run whose consumer set it aside."""
+        self.letters: set[str] = set()
+        """Ids of trajectories on ``dead-letters``, by their headers: also of those that cannot be decoded."""
         self.unreadable: dict[str, str] = {}
         self.problems: list[Problem] = []
 
@@ -136,6 +138,8 @@ class Ledger:
         if isinstance(event, RecordRejected):
             if not event.consumer.startswith("plugin/"):  # what a plug-in failed at, the run may have used
                 self.rejected[f"{event.topic}[{event.partition}]@{event.offset}"] = event.run_id
+                if event.topic == Trajectory.TOPIC:
+                    self.letters.add(event.record_headers.get("ce_id", b"").decode(errors="replace"))
         elif event.run_id == self.run.run_id:
             index = self.records(type(event))
             slot = index.add(partition, offset, event.event_id, body_digest(encode_event(event)))

@@ -32,6 +32,7 @@ from unstable_stream.events import (
     Metrics,
     RecordRejected,
     RunStarted,
+    StepsDropped,
     event_id,
 )
 from unstable_stream.inference.engine import Adapter
@@ -187,7 +188,8 @@ class Collector:
             self._schedule.apply(event)
             self._measuring.apply(event)
             if isinstance(event, RecordRejected):
-                self._check_set_aside(event)
+                where = f"{event.topic}[{event.partition}]@{event.offset}"
+                self._check_set_aside(f"{where} because: {event.reason}")
             if event.run_id != self._run_id:
                 continue
             if isinstance(event, GameAbandoned) and not self._schedule.training_finished:
@@ -199,16 +201,18 @@ class Collector:
                     )
             elif event.TOPIC == "game-outcomes":
                 self._abandoned_in_a_row = 0
+            elif isinstance(event, StepsDropped):
+                self._check_set_aside("could not be decoded, see dead-letters")
             elif isinstance(event, LearnerUpdate):
                 self._set_aside_before = self._schedule.steps_set_aside
 
-    def _check_set_aside(self, letter: RecordRejected) -> None:
+    def _check_set_aside(self, last: str) -> None:
         """Raise if games are played for nothing: their steps do not count as pending any more."""
         lost = self._schedule.steps_set_aside - self._set_aside_before
         if self._restored and lost > self._config.max_pending_steps:
             raise ServiceError(
                 f"run {self._run_id}: trajectories with {lost} steps were set aside since the last update, "
-                f"the last one {letter.topic}[{letter.partition}]@{letter.offset} because: {letter.reason}"
+                f"the last one {last}"
             )
 
     async def _start_games(self, producer: Producer) -> None:

@@ -41,6 +41,7 @@ from unstable_stream.runs.config import EnvConfig, OpponentConfig, RunConfig
 from unstable_stream.seeds import derive_seed, eval_game_seed, train_game_seed
 from unstable_stream.streams.processor import group_of
 from unstable_stream.workers.checkpoint_choice import CheckpointChoice
+from unstable_stream.workers.unreadable import UNREADABLE
 
 __all__ = ["GameSchedule", "build_pool"]
 
@@ -108,7 +109,7 @@ class GameSchedule:
         self._set_aside: set[str] = set()
         """Trajectories on ``dead-letters``: no step will come of them."""
         self.steps_set_aside = 0
-        """The number of steps that would have come of them."""
+        """The number of steps that would have come of them, and of such as cannot be decoded."""
         self._updates = dict.fromkeys(config.model_names, self._first_update)
 
     # -- fold ---------------------------------------------------------------------------------
@@ -136,6 +137,7 @@ class GameSchedule:
         elif isinstance(event, StepsDropped) and event.event_id not in self._drops:
             self._drops.add(event.event_id)
             self._consumed[event.model] += len(event.dropped)
+            self.steps_set_aside += sum(drop.reason == UNREADABLE for drop in event.dropped)
         self.pool.apply(event)
 
     def _apply_started(self, event: GameStarted) -> None:

@@ -34,7 +34,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from unstable_stream.adapter_format import WEIGHTS_FILE
 from unstable_stream.buffer import StepBuffer
@@ -47,6 +47,7 @@ from unstable_stream.events import (
     Event,
     GameOutcome,
     LearnerUpdate,
+    RecordRejected,
     Step,
     StepsDropped,
     checkpoint_uid,
@@ -56,7 +57,7 @@ from unstable_stream.events import (
 from unstable_stream.events.used_ids import UsedIds
 from unstable_stream.learners import StandardLearner, UpdateResult, saved_model
 from unstable_stream.log.port import Consumer, EventLog, Positions, Producer, StoredRecord, TopicPartition
-from unstable_stream.log.reading import read_to_end, readable_event, settled_ends
+from unstable_stream.log.reading import read_to_end, readable_event, readable_events, settled_ends
 from unstable_stream.log.records import record_from_event
 from unstable_stream.log_lines import get_logger
 from unstable_stream.reward_transformations import build_sampling, expected_step_ids
@@ -79,6 +80,7 @@ from unstable_stream.workers.learner_core import build_training_algorithm
 from unstable_stream.workers.learner_progress import LearnerProgress, Place, read_progress, write_progress
 from unstable_stream.workers.learner_ranks import LearnerGroup, build_learners
 from unstable_stream.workers.lost_steps import drop_events, lost_steps
+from unstable_stream.workers.unreadable import UNREADABLE, promised_steps, unreadable_trajectories
 
 __all__ = ["LearnerService"]
 
@@ -87,6 +89,17 @@ _POLL_S = 1.0
 _KEPT_FOR_FORKS: Final = 10
 """The checkpoint of every update that is a multiple of this keeps its optimizer state."""
 _logger = get_logger(__name__)
+
+
+class _Reading(NamedTuple):
+    """The open ends of the log that a learner works with."""
+
+    log: EventLog
+    consumer: Consumer
+    """Of steps and outcomes."""
+    letters: Consumer
+    """Of dead letters."""
+    producer: Producer
 
 
 class LearnerService:
@@ -189,14 +202,18 @@ class LearnerService:
         of_model = "" if self._model is None else f"/{self._model}"
         producer = await log.producer(f"learner/{self._run_id}{of_model}")
         consumer = await log.consumer([Step.TOPIC, GameOutcome.TOPIC])
+        # Apart from the consumer, whose positions are recorded. It begins at the start of the run each time.
+        letters = await log.consumer([RecordRejected.TOPIC])
         try:
             async with self._turn:
                 starts = await self._restore(log, producer)
             await consumer.seek(starts)
+            await letters.seek(await run_starts(log, self._run_id, (RecordRejected.TOPIC,)))
             settings = self._config.learner
             needed = int(settings.batch_size * settings.batch_delay_buffer)
             while self._learner.step < settings.iterations:
-                if not await self._collect(consumer, producer, needed, stop):
+                reading = _Reading(log, consumer, letters, producer)
+                if not await self._collect(reading, needed, stop):
                     break
                 await self._note_updates(log)
                 async with self._turn:
@@ -217,6 +234,7 @@ class LearnerService:
             return self._learner.step
         finally:
             await consumer.close()
+            await letters.close()
             await producer.close()
 
     async def _publish_last(self, producer: Producer, read: Positions) -> None:
@@ -498,9 +516,7 @@ class LearnerService:
 
     # -- one update ---------------------------------------------------------------------------
 
-    async def _collect(
-        self, consumer: Consumer, producer: Producer, needed: int, stop: asyncio.Event
-    ) -> bool:
+    async def _collect(self, reading: _Reading, needed: int, stop: asyncio.Event) -> bool:
         """Read steps until a batch can be drawn; return ``False`` if ``stop`` came first.
 
         If stale steps alone fill the bound at which no game starts, they are dropped at once: the next update
@@ -508,6 +524,7 @@ class LearnerService:
         """
         number = self._learner.step + 1
         while not stop.is_set():
+            await self._drop_unreadable(reading, number)
             available = self._buffer.available(number)
             if available >= needed:
                 return True
@@ -515,8 +532,8 @@ class LearnerService:
             if available and self._buffer.size() >= self._config.max_pending_steps:
                 return True
             if self._buffer.size() >= self._config.max_pending_steps:
-                await self._drop_stale(producer, number)
-            records = await consumer.poll(max_records=5000, timeout_s=_POLL_S)
+                await self._drop_stale(reading.producer, number)
+            records = await reading.consumer.poll(max_records=5000, timeout_s=_POLL_S)
             self._add_steps([record for record in records if record.topic == Step.TOPIC])
             for record in records:
                 event = readable_event(record) if record.topic == GameOutcome.TOPIC else None
@@ -542,6 +559,32 @@ class LearnerService:
             max_staleness=self._config.buffer.max_staleness,
         )
         await self._publish_drops(producer, number, dropped)
+
+    async def _drop_unreadable(self, reading: _Reading, number: int) -> None:
+        """Record the steps as dropped that never come, because their trajectories cannot be decoded."""
+        if not self._buffer.used_ids.by_game:
+            return
+        events = readable_events(await reading.letters.poll(max_records=1000, timeout_s=0))
+        letters = [event for event in events if isinstance(event, RecordRejected)]
+        trajectories = unreadable_trajectories(letters, self._run_id)
+        if not trajectories:
+            return
+        games = await promised_steps(
+            reading.log,
+            self._run_id,
+            trajectories,
+            filter_opponent_invalid=self._config.collector.filter_opponent_invalid,
+            model=self._model,
+        )
+        lost: list[str] = []
+        for index, steps in games.items():
+            used = self._buffer.used(index, steps)
+            lost += [step for step in steps if step not in used]
+        if lost:
+            self._buffer.forget(lost)
+            _logger.warning("trajectories cannot be decoded: their steps are dropped", steps=len(lost))
+            dropped = [DroppedStep(step, UNREADABLE) for step in sorted(lost)]
+            await self._publish_drops(reading.producer, number, dropped)
 
     async def _publish_drops(self, producer: Producer, number: int, dropped: Sequence[DroppedStep]) -> None:
         events = drop_events(self._run_id, number, dropped, _now_ms(), self._model)

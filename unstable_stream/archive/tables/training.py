@@ -157,7 +157,8 @@ TABLES = (
                 "reason",
                 "VARCHAR",
                 "`stale` or `overflow` from the buffer; `truncated`, or another word, from the algorithm; "
-                "`expired`: the log deleted it before an update could use it; NULL if trained.",
+                "`expired`: the log deleted it before an update could use it; `unreadable`: its trajectory "
+                "could not be decoded; NULL if trained.",
                 lambda row: row.item.reason if _was_dropped(row) else None,
                 fields=((DroppedStep, "reason"),),
             ),
