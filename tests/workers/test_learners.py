@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -11,7 +12,7 @@ from tests.workers.test_learner_service import RUN, Killed, Result, config, new_
 from unstable_stream.errors import FencedError
 from unstable_stream.events import Checkpoint, Event, LearnerUpdate, Step, checkpoint_uid, trained_model
 from unstable_stream.inference.base_model import resolve_model
-from unstable_stream.learners import StandardLearner
+from unstable_stream.learners import CheckpointInfo, StandardLearner
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.reading import read_to_end
 from unstable_stream.log.records import event_from_record, record_from_event
@@ -89,12 +90,12 @@ async def test_killed_at_any_save_they_end_with_the_same_weights(
     settings = two(save_every=save_every)
     save, saves = StandardLearner.save, 0
 
-    def save_or_die(self: StandardLearner[object, object], **named: object) -> object:
+    def save_or_die(self: StandardLearner[Any, Any], **named: Any) -> CheckpointInfo:
         nonlocal saves
         saves += 1
         if saves % 2:
             raise Killed
-        return save(self, **named)  # type: ignore[arg-type]
+        return save(self, **named)
 
     monkeypatch.setattr(StandardLearner, "save", save_or_die)
     async with await begun(tmp_path, interleaved()) as log:

@@ -274,8 +274,10 @@ def _update_problems(ledger: Ledger) -> Iterator[Problem]:
     if not ledger.run.settings:
         yield Problem("run never started", f"there is no run-started event of {ledger.run.run_id}")
     elif ledger.run.state == "completed":
-        needed = ledger.run.config().learner.iterations - ledger.run.updates_before
-        for model in sorted(made) or [""]:
+        config = ledger.run.config()
+        needed = config.learner.iterations - ledger.run.updates_before
+        for name in config.model_names:
+            model = name or ""
             done = len(made.get(model, ()))
             if done < needed:
                 of_model = f" of {model}" if model else ""

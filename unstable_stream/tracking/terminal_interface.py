@@ -169,7 +169,10 @@ def _numbers(view: RunView, games_per_s: float, steps_per_s: float) -> Table:
         table.add_row("exploration", f"{coverage:,} sequences of moves")
     for game, (update, nash_conv) in sorted(view.nash_conv.items()):
         table.add_row(f"NashConv, {game.removeprefix('openspiel:')}", f"{nash_conv:.3f} at update {update}")
-    for model, newest in view.last_updates.items():
+    for model in view.config.model_names:
+        newest = view.last_updates.get(model)
+        if newest is None:
+            continue
         of_model = "" if model is None else f" {model}"
         if model is not None:
             table.add_row(f"update{of_model}", f"{newest.update}/{view.config.learner.iterations}")
@@ -188,7 +191,8 @@ def _ladder(view: RunView) -> Table:
     of_pool = ("met", "new") if view.pool else ()
     table = Table(models, "mu", "sigma", "games", *of_pool, box=None, header_style="dim", padding=(0, 1))
     for rating in view.ladder()[:_LADDER_ROWS]:
-        newest = view.iteration_of(rating.model_uid) == view.updates.get(trained_model(rating.model_uid))
+        iteration = view.iteration_of(rating.model_uid)
+        newest = iteration is not None and iteration == view.updates.get(trained_model(rating.model_uid))
         novelty = view.novelty(rating.model_uid)
         met = ("", "") if novelty is None else (f"{view.matches(rating.model_uid):,}", f"{novelty:.0%}")
         table.add_row(

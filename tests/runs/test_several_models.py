@@ -1,0 +1,184 @@
+"""What readers make of a run that trains several models: counts, forks, metrics, ratings, the view."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tests.workers.test_game_schedule import RUN, config
+from tests.workers.test_several_models import SEATS, checkpoint, update
+from unstable_stream.errors import RunError
+from unstable_stream.events import Event, GameOutcome, LearnerUpdate, RunStarted, SeatResult, event_id
+from unstable_stream.hindsight.collapse import find_collapse
+from unstable_stream.log.local.log import LocalLog
+from unstable_stream.log.records import record_from_event
+from unstable_stream.log.topics import load_topics
+from unstable_stream.model_pool.rating_processor import RatingProcessor
+from unstable_stream.proofs.balance import balance
+from unstable_stream.proofs.ledger import Ledger
+from unstable_stream.rolling_metrics import MetricsProcessor
+from unstable_stream.runs.fork import find_fork
+from unstable_stream.runs.history import RunStatus
+from unstable_stream.runs.run_view import Matchup, RunView
+
+SETTINGS = config(trained_models=SEATS, learner={"iterations": 3})
+
+
+def run_started() -> RunStarted:
+    return RunStarted(
+        event_id=event_id(RUN, "run-started"),
+        run_id=RUN,
+        occurred_at_ms=0,
+        name="several",
+        seed=0,
+        config=SETTINGS.model_dump(mode="json"),
+        package_version="0",
+    )
+
+
+def history(second: int = 2) -> list[Event]:
+    """Return three updates of the first model, and so many of the second, each with its checkpoint."""
+    made: list[Event] = [run_started()]
+    for model, updates in (("first", 3), ("second", second)):
+        made.append(checkpoint(model, 0))
+        for number in range(1, updates + 1):
+            named = msgspec.structs.replace(update(model, number, 1), model_uid=f"ckpt-{model}-{number:06d}")
+            made += [named, checkpoint(model, number)]
+    return made
+
+
+def test_updates_are_counted_model_by_model() -> None:
+    status = RunStatus(RUN)
+    for event in history():
+        status.apply(event)
+    assert (status.updates, status.newest_checkpoint) == (5, 2)
+
+
+def problems(events: Sequence[Event]) -> list[str]:
+    status = RunStatus(RUN)
+    for event in events:
+        if isinstance(event, RunStarted):
+            status.apply(event)
+    ledger = Ledger(status, steps_kept=False)
+    for offset, event in enumerate(events):
+        if not isinstance(event, RunStarted):
+            ledger.apply(event, 0, offset)
+    return list(balance(ledger).problems)
+
+
+def without(events: Sequence[Event], model: str, number: int, kind: type[Event]) -> list[Event]:
+    return [
+        event
+        for event in events
+        if not isinstance(event, kind)
+        or (getattr(event, "model", None), getattr(event, "update", getattr(event, "iteration", 0)))
+        != (model, number)
+    ]
+
+
+def test_the_audit_misses_what_one_model_lacks() -> None:
+    assert problems(history()) == []
+    assert problems(without(history(), "second", 1, LearnerUpdate)) == [
+        "update left out: there is no update second/1, but later ones",
+        "checkpoint without update: no update made checkpoint ckpt-second-000001",
+    ]
+    wrong = [
+        msgspec.structs.replace(event, model_uid="ckpt-first-000002")
+        if isinstance(event, LearnerUpdate) and (event.model, event.update) == ("second", 2)
+        else event
+        for event in history()
+    ]
+    assert problems(wrong) == ["wrong checkpoint: update second/2 names checkpoint ckpt-first-000002"]
+    twice = msgspec.structs.replace(update("second", 2, 1), event_id=event_id(RUN, "another"))
+    assert any("update second/2 was made before" in problem for problem in problems([*history(), twice]))
+
+
+async def test_a_fork_begins_after_the_same_update_of_every_model(tmp_path: Path) -> None:
+    async with LocalLog.open(tmp_path / "log.sqlite") as log:
+        await log.create_topics(list(load_topics().values()))
+        await log.append([record_from_event(event) for event in history()])
+        fork, _ = await find_fork(log, RUN)
+        assert fork.update == 2
+        assert [event.model_uid for event in fork.chosen] == ["ckpt-first-000002", "ckpt-second-000002"]
+        taken = fork.checkpoints_of("forked", 9)
+        assert len({event.event_id for event in taken}) == len(taken) == 6
+        with pytest.raises(RunError, match="no checkpoint of update 3; it has those of 0, 1, 2"):
+            await find_fork(log, RUN, 3)
+
+        one, _ = await find_fork(log, RUN, model="first", to_train=False)
+        assert (one.name, one.update) == (f"{RUN}@first/3", 3)
+        assert {event.model for event in one.checkpoints} == {"first"}
+        with pytest.raises(RunError, match=f"trains first, second: name one of them, e.g. {RUN}@first"):
+            await find_fork(log, RUN, to_train=False)
+        with pytest.raises(RunError, match="trains no model 'third'; it trains first, second"):
+            await find_fork(log, RUN, model="third", to_train=False)
+
+        assert await find_collapse(log, RUN) == (5, [])
+
+
+def test_metrics_have_the_name_of_their_model() -> None:
+    processor = MetricsProcessor(RUN)
+    made = [
+        metrics
+        for event in history()
+        if isinstance(event, LearnerUpdate)
+        for metrics in processor.handle(event)
+    ]
+    assert [sorted(metrics.values)[1] for metrics in made] == ["learner/first/loss"] * 3 + [
+        "learner/second/loss"
+    ] * 2
+    again = MetricsProcessor(RUN)
+    again.load_state(processor.state())
+    assert list(again.handle(update("second", 2, 1))) == []
+    assert len(again.handle(update("second", 3, 1))) == 1
+
+
+def test_a_models_first_rating_is_not_inherited_from_another_model() -> None:
+    processor = RatingProcessor(RUN)
+    for index in range(5):
+        processor.handle(evaluated(index, "ckpt-first-000002"))
+    processor.handle(evaluated(5, "ckpt-second-000004", version=4))
+    processor.handle(evaluated(6, "ckpt-first-000004", version=4))
+    assert processor.skill("ckpt-second-000004").mu < processor.skill("ckpt-first-000004").mu
+
+
+def test_the_view_tells_them_apart() -> None:
+    view = RunView(RUN, SETTINGS)
+    for event in history():
+        view.apply(event)
+    assert (view.update, view.updates) == (2, {"first": 3, "second": 2})
+    for index, model in enumerate(("first", "second")):
+        view.apply(evaluated(index, f"ckpt-{model}-000002"))
+    assert view.matchups() == [
+        Matchup("TicTacToe-v0", "random-legal", "first"),
+        Matchup("TicTacToe-v0", "random-legal", "second"),
+    ]
+    assert view.matchups()[0].label == "random-legal by first"
+    assert [point for point, _ in view.curve(view.matchups()[1])] == [2]
+
+
+def evaluated(index: int, uid: str, version: int = 2) -> GameOutcome:
+    def seat(number: int, name: str, kind: str, version: int | None) -> SeatResult:
+        return SeatResult(
+            seat=number,
+            model_uid=name,
+            kind=kind,
+            reward=1.0 - 2 * number,
+            rank=number,
+            policy_version=version,
+        )
+
+    return GameOutcome(
+        event_id=event_id(RUN, "outcome", index),
+        run_id=RUN,
+        occurred_at_ms=index,
+        game_id=f"game-{index}",
+        game_index=index,
+        split="eval",
+        env_id="TicTacToe-v0",
+        seed=0,
+        seats=(seat(0, uid, "checkpoint", version), seat(1, "random-legal", "scripted", None)),
+        reason="win",
+        evaluated_uid=uid,
+    )
