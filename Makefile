@@ -15,7 +15,7 @@ SMALL_TESTS = $(PYTEST) -m 'not slow' --numprocesses logical --maxprocesses 4 --
 FAST_TESTS = $(PYTEST) -m 'not slow and not broker' --numprocesses logical --maxprocesses 4 --dist loadscope $(ARGS)
 LARGE_TESTS = $(PYTEST) -m slow $(ARGS)
 
-.PHONY: help chaos simulate quickstart smollm2 kafka-up kafka-down train-env dev-env test test-fast lint format types contracts bench bench-compare gpu-check docs constraints clean
+.PHONY: help chaos cluster-lab simulate quickstart smollm2 kafka-up kafka-down train-env dev-env test test-fast lint format types contracts bench bench-compare gpu-check docs constraints clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -67,6 +67,9 @@ simulate: $(VENV)/.dev ## Simulate whole runs under faults (SEEDS=100000 FROM=0 
 
 chaos: $(VENV)/.dev ## Kill, stop and starve the processes of real runs, then prove the runs (KILLS=1000 LOG=local|kafka …)
 	$(BIN)/python -m tests.chaos --faults $(or $(KILLS),30) --log $(or $(LOG),local) $(ARGS)
+
+cluster-lab: $(VENV)/.dev ## Train over nine hosts in network namespaces without a shared disk, and prove it (ARGS="--updates 50")
+	$(BIN)/python -m infra.lab.cluster $(ARGS)
 
 lint: $(VENV)/.dev ## Check style, types and import contracts
 	$(BIN)/ruff check .

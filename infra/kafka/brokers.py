@@ -18,7 +18,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -49,7 +49,7 @@ def why_unavailable() -> str | None:
 
 @dataclass
 class KafkaCluster:
-    """Brokers on loopback. Not started by making the object: use :meth:`up`, or ``with``."""
+    """Brokers, on loopback if nothing else is said. Start them with :meth:`up`, or ``with``."""
 
     directory: Path = DEFAULT_DIRECTORY
     brokers: int = 1
@@ -57,11 +57,15 @@ class KafkaCluster:
     """Of the first broker; each further one takes two more (its own and its controller's)."""
     settings: Mapping[str, str] = field(default_factory=dict)
     """Added to every broker's properties; ``{port}`` stands for the broker's port."""
+    addresses: Sequence[str] = ()
+    """Of every broker, if each has an address of its own; they then have the same port."""
+    on_host: Callable[[int, Sequence[str]], Sequence[str]] = lambda node, command: command
+    """Returns the command that runs a broker's command on its host, as a process with the same id."""
 
     @property
     def bootstrap(self) -> str:
         """``host:port`` of every broker, separated by commas."""
-        return ",".join(f"127.0.0.1:{self._port(node)}" for node in self._nodes)
+        return ",".join(f"{self._address(node)}:{self._port(node)}" for node in self._nodes)
 
     @property
     def _identity(self) -> Path:
@@ -72,8 +76,16 @@ class KafkaCluster:
     def _nodes(self) -> range:
         return range(1, self.brokers + 1)
 
+    def _address(self, node: int) -> str:
+        return self.addresses[node - 1] if self.addresses else "127.0.0.1"
+
     def _port(self, node: int) -> int:
-        return self.port + 2 * (node - 1)
+        return self.port if self.addresses else self.port + 2 * (node - 1)
+
+    def _answers(self, node: int) -> bool:
+        with socket.socket() as probe:
+            probe.settimeout(1)
+            return probe.connect_ex((self._address(node), self._port(node))) == 0
 
     def _home(self, node: int) -> Path:
         return self.directory / f"broker-{node}"
@@ -113,7 +125,7 @@ class KafkaCluster:
         """Start one broker (numbered from 1) on the data it has."""
         home = self._home(node)
         home.mkdir(parents=True, exist_ok=True)
-        if _answers(self._port(node)):
+        if self._answers(node):
             raise KafkaUnavailableError(
                 f"port {self._port(node)} is taken by another program: choose another with --port"
             )
@@ -130,7 +142,7 @@ class KafkaCluster:
                 raise KafkaUnavailableError(
                     f"formatting broker {node} failed: {formatted.stdout}{formatted.stderr}"
                 )
-        command = [*_java(_HEAP), "kafka.Kafka", str(properties)]
+        command = [*self.on_host(node, [*_java(_HEAP), "kafka.Kafka", str(properties)])]
         # Not subprocess.Popen: it watches over its children, and the broker outlives whoever started it.
         pid = os.posix_spawnp(
             command[0],
@@ -150,7 +162,7 @@ class KafkaCluster:
     def wait(self, node: int) -> None:
         """Wait until a broker that was started answers."""
         deadline = time.monotonic() + _START_TIMEOUT_S
-        while not _answers(self._port(node)):
+        while not self._answers(node):
             if self.pid(node) is None or time.monotonic() > deadline:
                 log = self._home(node) / "broker.log"
                 last = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
@@ -171,7 +183,7 @@ class KafkaCluster:
                 time.sleep(0.05)
             # The last threads of a killed process may keep its port for a moment: start() would find it
             # taken.
-            while _answers(self._port(node)) and time.monotonic() < deadline:
+            while self._answers(node) and time.monotonic() < deadline:
                 time.sleep(0.05)
         self._pid_file(node).unlink(missing_ok=True)
 
@@ -210,13 +222,13 @@ class KafkaCluster:
 
     def _properties(self, node: int) -> str:
         copies = min(self.brokers, 3)
-        port = self._port(node)
+        address, port = self._address(node), self._port(node)
         own = {
             "node.id": node,
-            "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{port + 1}",
-            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}",
+            "listeners": f"PLAINTEXT://{address}:{port},CONTROLLER://{address}:{port + 1}",
+            "advertised.listeners": f"PLAINTEXT://{address}:{port}",
             "controller.quorum.voters": ",".join(
-                f"{other}@127.0.0.1:{self._port(other) + 1}" for other in self._nodes
+                f"{other}@{self._address(other)}:{self._port(other) + 1}" for other in self._nodes
             ),
             "log.dirs": self._home(node) / "data",
             "default.replication.factor": copies,
@@ -264,12 +276,6 @@ def _started_at(pid: int) -> str:
 def _reap(pid: int) -> None:
     with contextlib.suppress(ChildProcessError):  # it was started by another process
         os.waitpid(pid, os.WNOHANG)
-
-
-def _answers(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.settimeout(1)
-        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

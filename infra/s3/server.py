@@ -18,6 +18,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -46,7 +47,7 @@ def why_unavailable() -> str | None:
 
 @dataclass
 class S3Server:
-    """One server on loopback, started by :meth:`up`, or ``with``; its data outlives it.
+    """One server, on loopback if nothing else is said. Its data outlives it.
 
     It makes a bucket when something is written to it.
     """
@@ -56,12 +57,15 @@ class S3Server:
     """Of the S3 protocol; the seven after it are taken too."""
     access_key: str = field(default_factory=lambda: f"key-{secrets.token_hex(8)}")
     secret_key: str = field(default_factory=lambda: secrets.token_hex(20), repr=False)
+    address: str = "127.0.0.1"
+    on_host: Callable[[Sequence[str]], Sequence[str]] = lambda command: command
+    """Returns the command that runs the server's command on its host, as a process with the same id."""
     _process: "subprocess.Popen[bytes] | None" = field(default=None, repr=False)
 
     @property
     def endpoint(self) -> str:
         """The URL that clients talk to."""
-        return f"http://127.0.0.1:{self.port}"
+        return f"http://{self.address}:{self.port}"
 
     @property
     def environment(self) -> dict[str, str]:
@@ -93,7 +97,7 @@ class S3Server:
             self.port + 1, self.port + PORTS
         )
         command = [
-            program, "server", f"-dir={self.directory}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1",
+            program, "server", f"-dir={self.directory}", f"-ip={self.address}", f"-ip.bind={self.address}",
             f"-master.port={master}", f"-master.port.grpc={master_grpc}", "-master.telemetry=false",
             "-master.volumeSizeLimitMB=256", "-volume.max=32", "-volume.preStopSeconds=0",
             f"-volume.port={volume}", f"-volume.port.grpc={volume_grpc}",
@@ -104,7 +108,7 @@ class S3Server:
         ]  # fmt: skip
         with (self.directory / "server.log").open("ab") as log:
             self._process = subprocess.Popen(
-                command,
+                self.on_host(command),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -160,7 +164,7 @@ class S3Server:
         except (urllib.error.URLError, OSError):
             return False
         with socket.socket() as probe:
-            return probe.connect_ex(("127.0.0.1", self.port + 3)) == 0
+            return probe.connect_ex((self.address, self.port + 3)) == 0
 
 
 def _main() -> None:

@@ -199,6 +199,8 @@ def _cpus(*cores: int) -> list[Machine]:
         ((2, 2, 2), 2, 0, [1, 2]),
         ((4, 16), 1, 1, [1]),  # with both it carries 2 parts on 16 cores, the other machine would 1 on 4
         ((2, 8), 4, 1, [1, 1, 0, 1]),
+        ((0, 2, 2), 2, 1, [2, 1]),  # Ray's head was told to have no cores: it is to do nothing else
+        ((0,), 1, 0, [0]),
     ],
 )
 def test_what_computes_on_cpus_spreads_by_the_machines_cores(

@@ -38,6 +38,7 @@ class Machine(msgspec.Struct, frozen=True):
     gpu_bytes: int | None = None
     """Memory of each GPU; ``None``: not known."""
     cpus: int = 1
+    """0: of several machines, nothing computes on this one's CPU."""
     memory_bytes: int | None = None
     """Host memory that is free; ``None``: not known."""
     node: str = ""
@@ -162,13 +163,13 @@ def place(config: RunConfig, machines: Sequence[Machine], *, learner_bytes: int 
 
 def _spread(machines: Sequence[Machine], shares: Sequence[Share]) -> list[Share]:
     """Give each part that computes on a CPU the machine with the fewest of them for its cores."""
-    parts = [0] * len(machines)
+    parts = {number: 0 for number, machine in enumerate(machines) if machine.cpus} or {0: 0}
     spread = []
     for share in shares:
         if share.num_gpus == 0:
-            load = [(count + 1) / machine.cpus for count, machine in zip(parts, machines, strict=True)]
-            share = msgspec.structs.replace(share, machine=load.index(min(load)))
-            parts[share.machine] += 1
+            least = min(parts, key=lambda number: (parts[number] + 1) / max(machines[number].cpus, 1))
+            share = msgspec.structs.replace(share, machine=least)
+            parts[least] += 1
         spread.append(share)
     return spread
 

@@ -107,7 +107,7 @@ def cluster_machines(deadline_s: float = _DEADLINE_S) -> list[Machine]:
             msgspec.structs.replace(
                 found,
                 gpus=int(node["Resources"].get("GPU", 0)),
-                cpus=max(1, int(node["Resources"].get("CPU", 0))),
+                cpus=int(node["Resources"].get("CPU", 0)),
                 node=node["NodeID"],
                 host=node["NodeManagerHostname"],
             )

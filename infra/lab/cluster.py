@@ -1,0 +1,272 @@
+"""A cluster in a box: a run over nine hosts without a shared disk, and the proof that nothing was lost.
+
+Usage: python -m infra.lab.cluster [--updates 20] [--directory DIR] [--keep]
+
+Three Kafka brokers, a store with the S3 protocol, a Ray head and two Ray workers, a host for the processors
+and one for the archiver: each a network namespace with an address, a name and a disk of its own
+(:mod:`infra.lab.hosts`). The run of ``run.toml`` trains through them; then ``audit`` and ``verify`` look at
+it. It ends by itself and leaves nothing behind. Needs root on Linux, Java 17 and Maven.
+"""
+
+import argparse
+import contextlib
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Final
+
+from infra.kafka.brokers import KafkaCluster, KafkaUnavailableError
+from infra.kafka.brokers import why_unavailable as why_no_kafka
+from infra.lab.hosts import REPOSITORY, Hosts, HostsUnavailableError
+from infra.lab.hosts import why_unavailable as why_no_hosts
+from infra.s3.server import S3Server, S3UnavailableError
+from infra.s3.server import why_unavailable as why_no_store
+
+__all__ = ["Lab", "LabError", "why_unavailable"]
+
+RUN: Final = Path(__file__).with_name("run.toml")
+DATA: Final = Path("/tmp/data")
+"""The data directory of each host: on its own disk."""
+_BIN: Final = Path(sys.executable).parent
+_UNSTABLE: Final = _BIN / "unstable-stream"
+_RAY_PORT: Final = 6379
+_START_S: Final = 180.0
+_BROKERS: Final = ("kafka-1", "kafka-2", "kafka-3")
+_RAY_WORKERS: Final = ("ray-1", "ray-2")
+
+
+class LabError(RuntimeError):
+    """A part of the lab did not start; the message has its last words."""
+
+
+def why_unavailable() -> str | None:
+    """Return what is missing to make the lab here, with what mends it; ``None``: nothing."""
+    return why_no_hosts() or why_no_kafka() or why_no_store()
+
+
+class Lab:
+    """The hosts and what runs on them."""
+
+    def __init__(self, directory: Path, *, say: Callable[[str], None] = lambda line: None) -> None:
+        """Prepare; ``directory`` gets the hosts' disks and their logs, ``say`` is told what is done."""
+        self.directory = directory
+        self.logs = directory / "logs"
+        self._say = say
+        self._disks = directory / "brokers"
+        self._stored = directory / "store"
+        for path in (self.logs, self._disks, self._stored):
+            path.mkdir(parents=True)
+        token = secrets.token_hex(32)
+        self.hosts = Hosts(
+            directory / "hosts",
+            shared=[self._disks, self._stored],
+            environment={"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token, "RAY_USAGE_STATS_ENABLED": "0"},
+        )
+        self._resources = contextlib.ExitStack()
+        self.kafka: KafkaCluster
+        self.store: S3Server
+
+    @property
+    def log(self) -> str:
+        """``--log`` of every service."""
+        return f"kafka://{self.kafka.bootstrap}"
+
+    @property
+    def ray_address(self) -> str:
+        """``RAY_ADDRESS`` of whoever uses the Ray cluster."""
+        return f"{self.hosts['ray-head'].address}:{_RAY_PORT}"
+
+    def __enter__(self) -> "Lab":
+        """Start all parts.
+
+        Raises:
+            LabError, HostsUnavailableError, KafkaUnavailableError, S3UnavailableError: see the message.
+        """
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(self.hosts)
+            self._start_brokers()
+            stack.callback(self.kafka.down)
+            self._start_store()
+            stack.callback(self.store.down)
+            self._start_ray()
+            self._start_services()
+            self._resources = stack.pop_all()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """End everything."""
+        self._resources.close()
+
+    def train(self, *arguments: str) -> "subprocess.Popen[bytes]":
+        """Start the run on the Ray head, with its locations; its output goes to ``train.log``."""
+        locations = [f"--log={self.log}", "--set", 'learner.ckpt_root="s3://lab/runs"']
+        return self.hosts["ray-head"].start(
+            "env", f"RAY_ADDRESS={self.ray_address}", _UNSTABLE, "train", str(RUN.relative_to(REPOSITORY)),
+            "--data", DATA, *locations, *arguments,
+            log=self.logs / "train.log",
+        )  # fmt: skip
+
+    def prove(self, command: str, *, timeout_s: float = 600.0) -> tuple[int, str]:
+        """Run ``audit`` or ``verify`` on the archiver's host, which has the log and the store alone."""
+        done = self.hosts["archiver"].run(
+            _UNSTABLE, command, RUN.stem, "--log", self.log, "--data", DATA, timeout_s=timeout_s
+        )
+        return done.returncode, done.stdout
+
+    def actors(self) -> dict[str, list[str]]:
+        """Return the Ray actors that are on each Ray host now, e.g. ``["EngineActor", "RolloutActor"]``."""
+        found = {}
+        for name in ("ray-head", *_RAY_WORKERS):
+            titles = (_title(pid) for pid in self.hosts[name].pids())
+            found[name] = sorted(
+                title.removeprefix("ray::").partition(".")[0]
+                for title in titles
+                if title.startswith("ray::") and "Actor" in title
+            )
+        return found
+
+    def last_words(self, name: str, lines: int = 15) -> str:
+        """Return the end of a log."""
+        path = self.logs / f"{name}.log"
+        return "\n".join(path.read_text(errors="replace").splitlines()[-lines:]) if path.is_file() else ""
+
+    def _start_brokers(self) -> None:
+        hosts = [self.hosts.add(name) for name in _BROKERS]
+        self.kafka = KafkaCluster(
+            self._disks,
+            len(hosts),
+            addresses=[host.address for host in hosts],
+            on_host=lambda node, command: hosts[node - 1].command(*command),
+        )
+        self._say(f"Kafka on {', '.join(host.address for host in hosts)}")
+        self.kafka.up()
+
+    def _start_store(self) -> None:
+        host = self.hosts.add("store")
+        self._say(f"the store with the S3 protocol on {host.address}")
+        self.store = S3Server(
+            self._stored, address=host.address, on_host=lambda command: host.command(*command)
+        )
+        self.store.up()
+        self.hosts.environment |= self.store.environment
+
+    def _start_ray(self) -> None:
+        head = self.hosts.add("ray-head")
+        ray = (_BIN / "ray", "start", "--block", "--num-cpus=1", "--object-store-memory=134217728")
+        self._say(f"Ray's head on {head.address}")
+        started = head.start(
+            *ray, "--head", "--include-dashboard=false", f"--node-ip-address={head.address}",
+            f"--port={_RAY_PORT}",
+            log=self.logs / "ray-head.log",
+        )  # fmt: skip
+        self._await("ray-head", started, lambda: _answers(head.address, _RAY_PORT))
+        for name in _RAY_WORKERS:
+            worker = self.hosts.add(name)
+            self._say(f"a worker of Ray on {worker.address}")
+            worker.start(
+                *ray, f"--address={self.ray_address}", f"--node-ip-address={worker.address}",
+                log=self.logs / f"{name}.log",
+            )  # fmt: skip
+
+    def _start_services(self) -> None:
+        services = {
+            "processors": ("processors", "--log", self.log, "--data", DATA),
+            "archiver": ("archive", "--follow", "--log", self.log, "--data", DATA),
+        }
+        processors, archiver = (self.hosts.add(name) for name in services)
+        self._say(f"topics, processors on {processors.address}, archiver on {archiver.address}")
+        made = processors.run(_UNSTABLE, "topics", "create", "--log", self.log, timeout_s=_START_S)
+        if made.returncode:
+            raise LabError(f"the topics could not be made:\n{made.stdout}")
+        for name, command in services.items():
+            self.hosts[name].start(_UNSTABLE, *command, log=self.logs / f"{name}.log")
+
+    def _await(self, name: str, process: "subprocess.Popen[bytes]", condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + _START_S
+        while not condition():
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise LabError(f"{name} did not start; its log ends with:\n{self.last_words(name)}")
+            time.sleep(0.2)
+
+
+def _title(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0].decode(errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return ""  # it has ended meanwhile
+
+
+def _answers(address: str, port: int) -> bool:
+    with socket.socket() as probe:
+        probe.settimeout(1)
+        return probe.connect_ex((address, port)) == 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; see the module's description."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--updates", type=int, default=20, help="learner updates of the run")
+    parser.add_argument("--directory", type=Path, help="for disks and logs; by default a temporary one")
+    parser.add_argument("--keep", action="store_true", help="keep disks and logs")
+    options = parser.parse_args(arguments)
+    reason = why_unavailable()
+    if reason is not None:
+        print(f"error: {reason}", file=sys.stderr)
+        return 1
+    directory = options.directory or Path(tempfile.mkdtemp(prefix="unstable-stream-lab-"))
+    begun = time.monotonic()
+
+    def say(line: str) -> None:
+        print(f"[{time.monotonic() - begun:5.0f} s] {line}", flush=True)
+
+    try:
+        with Lab(directory, say=say) as lab:
+            return _train_and_prove(lab, options.updates, say)
+    except (LabError, HostsUnavailableError, KafkaUnavailableError, S3UnavailableError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    finally:
+        if options.keep or options.directory:
+            say(f"disks and logs are in {directory}")
+        else:
+            shutil.rmtree(directory, ignore_errors=True)
+
+
+def _train_and_prove(lab: Lab, updates: int, say: Callable[[str], None]) -> int:
+    process = lab.train("--set", f"learner.iterations={updates}")
+    told = ""
+    where: dict[str, list[str]] = {}
+    while process.poll() is None:
+        time.sleep(5)
+        if (words := lab.last_words("train", 1)) != told:
+            told = words
+            say(told)
+        if sum(map(len, where.values())) < sum(map(len, (now := lab.actors()).values())):
+            where = now
+            say("; ".join(f"{host}: {', '.join(names) or 'nothing'}" for host, names in where.items()))
+    print(lab.last_words("train", 12))
+    failed = process.returncode
+    for command in ("audit", "verify"):
+        status, said = lab.prove(command)
+        say(f"{command}: status {status}")
+        print(said)
+        failed = failed or status
+    return int(failed != 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

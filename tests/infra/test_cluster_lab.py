@@ -1,0 +1,66 @@
+"""A run over hosts that share no disk: it trains, it is spread, and it adds up."""
+
+import os
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from infra.lab.cluster import Lab, why_unavailable
+from infra.lab.hosts import Hosts
+from infra.lab.hosts import why_unavailable as why_no_hosts
+
+pytestmark = pytest.mark.slow
+
+
+def left_behind() -> list[str]:
+    """Links and namespaces of labs that this process has made."""
+    links, namespaces = (
+        subprocess.run(["ip", *what], capture_output=True, text=True, check=True).stdout.split()
+        for what in (("-br", "link"), ("netns", "list"))
+    )
+    return [name for name in (*links, *namespaces) if name.startswith(f"usl{os.getpid()}")]
+
+
+def test_hosts_have_names_addresses_and_disks_of_their_own_and_leave_nothing(tmp_path: Path) -> None:
+    if reason := why_no_hosts():
+        pytest.skip(reason)
+    with Hosts(tmp_path) as hosts:
+        one, other = hosts.add("one"), hosts.add("other")
+        assert one.run("hostname", timeout_s=60).stdout.strip() == "one"
+        one.run("sh", "-c", "echo mine > /tmp/file", timeout_s=60)
+        assert one.run("cat", "/tmp/file", timeout_s=60).stdout == "mine\n"
+        assert other.run("cat", "/tmp/file", timeout_s=60).returncode != 0
+        listening = one.start("sh", "-c", "sleep 1000", log=tmp_path / "log")
+        assert listening.pid in one.pids()
+        one.vanish()
+        assert one.pids() == []
+        assert left_behind()
+    assert left_behind() == []
+
+
+@pytest.mark.timeout(1500)
+def test_a_run_trains_over_nine_hosts_without_a_shared_disk(tmp_path: Path) -> None:
+    if reason := why_unavailable():
+        pytest.skip(reason)
+    deadline = time.monotonic() + 900
+    with Lab(tmp_path) as lab:
+        process = lab.train("--set", "learner.iterations=2", "--set", "evaluation.opponents=[]")
+        most: dict[str, list[str]] = {}
+        while process.poll() is None:
+            assert time.monotonic() < deadline, lab.last_words("train")
+            now = lab.actors()
+            if sum(map(len, now.values())) > sum(map(len, most.values())):
+                most = now
+            time.sleep(0.5)
+        assert process.returncode == 0, lab.last_words("train", 40)
+        places = [line for line in lab.last_words("train", 1000).splitlines() if " on the CPU of " in line]
+        assert len({line.partition(" of ")[2].partition(";")[0] for line in places}) == 3, places
+        # Ray puts a part elsewhere if the worker of its machine is very slow to start.
+        assert sum(bool(names) for names in most.values()) >= 2, most
+        for command, expected in (("audit", " balanced"), ("verify", " verified")):
+            status, said = lab.prove(command)
+            assert status == 0, said
+            assert said.rstrip().endswith(expected), said
+    assert left_behind() == []
