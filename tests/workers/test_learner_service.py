@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from tests.reward_transformations.trajectories import make_trajectory
 from unstable_stream.collapse import CollapseWatch, Sign
-from unstable_stream.errors import FencedError, LearnerError
+from unstable_stream.errors import CheckpointError, FencedError, LearnerError
 from unstable_stream.events import (
     Checkpoint,
     CollapseWarning,
@@ -365,6 +365,30 @@ async def test_a_fenced_learner_that_saves_late_harms_no_published_checkpoint(tm
     assert [checkpoint.iteration for checkpoint in checkpoints] == [0, 1, 2]
     left = {str(path) for path in tmp_path.glob("checkpoints/*/ckpt-*")}
     assert left == {checkpoint.path for checkpoint in checkpoints[1:]}, "the late attempt was removed"
+
+
+@pytest.mark.parametrize("fenced", [True, False])
+async def test_a_fenced_learner_whose_files_are_gone_says_that_it_is_fenced(
+    tmp_path: Path, log: LocalLog, fenced: bool
+) -> None:
+    """Its successor removes what it was writing, as something that nobody publishes."""
+    old = service(tmp_path, config(save_every=1))
+    trained, may_save = asyncio.Event(), asyncio.Event()
+
+    async def save_late(*arguments: Any) -> Checkpoint:
+        trained.set()
+        await may_save.wait()
+        raise CheckpointError("could not be written: no such file")
+
+    old._save = save_late  # type: ignore[method-assign, assignment]
+    training = asyncio.ensure_future(old.train(log, asyncio.Event()))
+    async with asyncio.timeout(60):
+        await trained.wait()
+        if fenced:
+            assert await service(tmp_path, config(iterations=1)).train(log, asyncio.Event()) == 1
+        may_save.set()
+        with pytest.raises(FencedError if fenced else CheckpointError, match="no such file"):
+            await training
 
 
 async def test_another_adapter_than_the_one_it_began_with_is_refused(tmp_path: Path, log: LocalLog) -> None:

@@ -39,7 +39,7 @@ from typing import Any, Final, NamedTuple
 from unstable_stream.adapter_format import WEIGHTS_FILE
 from unstable_stream.buffer import StepBuffer
 from unstable_stream.collapse import CollapseWatch, GameTally, Sign
-from unstable_stream.errors import LearnerError, StoreError
+from unstable_stream.errors import CheckpointError, EventLogError, FencedError, LearnerError, StoreError
 from unstable_stream.events import (
     Checkpoint,
     CollapseWarning,
@@ -232,10 +232,30 @@ class LearnerService:
             await self._note_updates(log)
             await self._publish_last(producer, consumer.positions())
             return self._learner.step
+        except CheckpointError as error:
+            await self._explain_if_fenced(producer, error)
+            raise
         finally:
             await consumer.close()
             await letters.close()
             await producer.close()
+
+    async def _explain_if_fenced(self, producer: Producer, error: CheckpointError) -> None:
+        """Raise :class:`FencedError` if another learner has taken over.
+
+        That one removes what this one was about to publish, and prunes states that it reads: then a file that
+        is missing here says nothing of the disk.
+        """
+        try:
+            async with producer.transaction() as transaction:
+                # A transaction of something, since brokers are not asked about an empty one.
+                await transaction.save(f"learner/{self._run_id}", {"taken-over": b""})
+        except FencedError as fenced:
+            raise FencedError(
+                f"another learner of run {self._run_id} has taken over, and this one stops: {error}"
+            ) from fenced
+        except EventLogError as unknown:
+            _logger.warning("cannot tell whether another learner has taken over", reason=str(unknown))
 
     async def _publish_last(self, producer: Producer, read: Positions) -> None:
         """Publish the weights of the last update if ``save_every`` left them out.
