@@ -14,6 +14,8 @@ import pytest
 import unstable_stream as us
 from tests.archive.history import made_up_run
 from tests.proofs.recorded_run import record_run
+from tests.workers.test_learner_service import RUN as LEARNER_RUN
+from tests.workers.test_learner_service import config, new_log, published, service, steps
 from unstable_stream.api.backup import back_up
 from unstable_stream.api.place import Place
 from unstable_stream.api.serving import archive
@@ -23,7 +25,10 @@ from unstable_stream.events import Checkpoint
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.port import TopicPartition
 from unstable_stream.log.records import record_from_event
+from unstable_stream.log.topics import load_topics
+from unstable_stream.proofs.audit import audit_run
 from unstable_stream.runs.data_dir import DataDir
+from unstable_stream.runs.recording import start_run
 from unstable_stream.streams.plugins.state import PluginStates, Saved
 
 RUN = "run-backup"
@@ -113,6 +118,40 @@ def test_a_backup_made_while_a_run_writes_is_whole(tmp_path: Path) -> None:
             return sum([sum((await log.end_offsets(topic)).values()) for topic in await log.topics()])
 
     assert archived == asyncio.run(ends())
+
+
+async def test_a_run_goes_on_from_a_backup_wherever_it_is_put(tmp_path: Path) -> None:
+    """The events name checkpoints in the directory that is gone."""
+    was, now = tmp_path / "was", tmp_path / "elsewhere" / "now"
+    async with new_log(was) as log:
+        await log.create_topics(list(load_topics().values()))
+        await start_run(log, config(iterations=3), LEARNER_RUN)
+        await log.append([record_from_event(step) for step in steps()])
+        first = service(was, config(iterations=2))
+        assert await first.train(log, asyncio.Event()) == 2
+        first.close()
+    assert (await asyncio.to_thread(back_up, was, tmp_path / "copy")).missing == ()
+    shutil.rmtree(was)
+    now.parent.mkdir()
+    (tmp_path / "copy").rename(now)
+    async with new_log(now) as log:
+        problems = (await audit_run(log, LEARNER_RUN, located=DataDir(now).located)).problems
+        assert not [problem for problem in problems if "checkpoint file" in problem]
+        second = service(now, config(iterations=3))
+        assert await second.train(log, asyncio.Event()) == 3
+        second.close()
+        _, checkpoints = await published(log)
+        assert all(Path(DataDir(now).located(each.path)).is_dir() for each in checkpoints if each.path)
+    assert not was.exists()
+
+
+def test_where_a_checkpoint_is(tmp_path: Path) -> None:
+    here = DataDir(tmp_path / "here")
+    (here.checkpoints("run-a") / "ckpt-1").mkdir(parents=True)
+    moved = str(tmp_path / "gone" / "checkpoints" / "run-a" / "ckpt-1")
+    assert here.located(moved) == str(here.checkpoints("run-a") / "ckpt-1")
+    for other in (str(tmp_path / "run-b" / "ckpt-1"), "s3://bucket/run-a/ckpt-1"):
+        assert here.located(other) == other
 
 
 def test_a_backup_replaces_nothing_and_needs_a_log(tmp_path: Path) -> None:

@@ -84,7 +84,7 @@ async def test_a_collector_whose_outcomes_expired(tmp_path: Path, archived: bool
             RUN,
             [LocalEngine(engine)],
             [worker(log, engine, settings)],
-            archive=DataDir(tmp_path).archive,
+            data=DataDir(tmp_path),
         )
         async with asyncio.timeout(60):
             if archived:

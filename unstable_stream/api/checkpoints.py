@@ -52,7 +52,7 @@ def find_checkpoint(
 
     async def find() -> tuple[Fork, RunConfig]:
         async with place.opened_history() as log:
-            return await find_fork(log, run, update, model=model, to_train=False)
+            return await find_fork(log, run, update, model=model, to_train=False, located=place.data.located)
 
     return wait_for(find())
 

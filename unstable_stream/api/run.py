@@ -419,7 +419,7 @@ class Run:
 
         async def read() -> "AuditReport":
             async with self._place.opened_history() as log:
-                return await audit_run(log, self._id)
+                return await audit_run(log, self._id, located=self._place.data.located)
 
         return wait_for(read())
 
@@ -459,7 +459,14 @@ class Run:
 
         async def read() -> "VerifyReport":
             async with self._place.opened_history() as log:
-                return await verify_run(log, self._id, games=games, jobs=jobs, progress=progress)
+                return await verify_run(
+                    log,
+                    self._id,
+                    games=games,
+                    jobs=jobs,
+                    progress=progress,
+                    located=self._place.data.located,
+                )
 
         with confined(allowed):
             return wait_for(read())
@@ -663,7 +670,7 @@ def fork_run(
 
     async def find() -> tuple[Fork, RunConfig]:
         async with place.opened_history() as log:
-            return await find_fork(log, run, at)
+            return await find_fork(log, run, at, located=place.data.located)
 
     fork, config = wait_for(find())
     changed = make_config(changes, config, [*overrides, f"log={place.log}"])

@@ -152,7 +152,7 @@ class InlineServices:
             worker = RolloutWorker(self._config, self._event_log, self._model_path, engine)
             try:
                 collector = Collector(
-                    self._config, self._run_id, [LocalEngine(engine)], [worker], started, self._data.archive
+                    self._config, self._run_id, [LocalEngine(engine)], [worker], started, self._data
                 )
                 await collector.collect(self._event_log, stop)
             finally:

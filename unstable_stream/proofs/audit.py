@@ -1,7 +1,7 @@
 """The first depth: the books of a run, and the checkpoint files that they name."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from unstable_stream.log.port import EventLog
 from unstable_stream.proofs.balance import balance
@@ -12,24 +12,25 @@ from unstable_stream.proofs.reports import AuditReport, Problem
 __all__ = ["audit_run"]
 
 
-async def audit_run(log: EventLog, run_id: str) -> AuditReport:
+async def audit_run(log: EventLog, run_id: str, *, located: Callable[[str], str] = str) -> AuditReport:
     """Read everything that the log holds of a run now, check the files it names, and report.
 
     Args:
         log: the event log.
         run_id: the full id.
+        located: returns where the checkpoint is that an event names.
 
     Raises:
         RunError: no such run.
         ConfigError: its configuration does not make sense to this version of the package.
     """
     ledger = await (await Evidence.read(log, run_id)).ledger()
-    return balance(ledger, await asyncio.to_thread(lambda: list(_file_problems(ledger))))
+    return balance(ledger, await asyncio.to_thread(lambda: list(_file_problems(ledger, located))))
 
 
-def _file_problems(ledger: Ledger) -> Iterator[Problem]:
+def _file_problems(ledger: Ledger, located: Callable[[str], str]) -> Iterator[Problem]:
     for _, (_, checkpoint) in sorted(ledger.checkpoints.items()):
-        weights = weights_of(checkpoint)
+        weights = weights_of(checkpoint, located)
         if weights is None or weights.sha256 == checkpoint.sha256:
             continue
         text = f"{checkpoint.model_uid}: {weights.path}"

@@ -166,8 +166,10 @@ class Weights(NamedTuple):
     """Of what is in it now, in hexadecimal; ``None``: there is no such file."""
 
 
-def weights_of(checkpoint: Checkpoint) -> Weights | None:
+def weights_of(checkpoint: Checkpoint, located: Callable[[str], str] = str) -> Weights | None:
     """Read a checkpoint's weights where they are, past all caches; ``None``: it has none.
+
+    ``located`` returns where the checkpoint is that an event names.
 
     Raises:
         StoreError: they are in a store that refuses, or cannot be reached.
@@ -176,4 +178,5 @@ def weights_of(checkpoint: Checkpoint) -> Weights | None:
     if checkpoint.path is None or checkpoint.sha256 is None:
         return None
     name = MODEL_WEIGHTS_FILE if checkpoint.parameters == "all" else WEIGHTS_FILE
-    return Weights(joined(checkpoint.path, name), sha256_of(checkpoint.path, name))
+    location = located(checkpoint.path)
+    return Weights(joined(location, name), sha256_of(location, name))

@@ -12,7 +12,7 @@ or some 100 bytes for every step, rating and trajectory, whichever is more.
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from unstable_stream.events import Checkpoint, Rating, Step
 from unstable_stream.log.port import EventLog
@@ -33,6 +33,7 @@ async def verify_run(
     *,
     games: bool = True,
     jobs: int = 1,
+    located: Callable[[str], str] = str,
     progress: Progress = lambda what, done, total: None,
 ) -> VerifyReport:
     """Verify one run up to its present state.
@@ -42,6 +43,7 @@ async def verify_run(
         run_id: the full id.
         games: also play every game again.
         jobs: processes that play.
+        located: returns where the checkpoint is that an event names.
         progress: called with the progress.
 
     Raises:
@@ -58,18 +60,18 @@ async def verify_run(
     del ledger
     checks = await recompute_steps_and_ratings(evidence, steps, ratings, games=games, jobs=jobs)
     checks += await recompute_batches(evidence, steps, audit.steps.pending)
-    checks.append(await asyncio.to_thread(_check_files, checkpoints))
+    checks.append(await asyncio.to_thread(_check_files, checkpoints, located))
     notes = [*evidence.missing, *changed_code(evidence.run.extensions, evidence.run.config())]
     return VerifyReport.of(audit, checks, notes)
 
 
-def _check_files(checkpoints: Iterable[tuple[str, Checkpoint]]) -> Check:
+def _check_files(checkpoints: Iterable[tuple[str, Checkpoint]], located: Callable[[str], str]) -> Check:
     """Compare the checkpoint files there are with their digests; each comes with its place in the log."""
     check = Check("checkpoint files")
     for where, checkpoint in checkpoints:
         if checkpoint.sha256 is None or checkpoint.path is None:
             continue
-        weights = weights_of(checkpoint)
+        weights = weights_of(checkpoint, located)
         if weights is None or weights.sha256 is None:
             check.gone += 1
             continue

@@ -4,6 +4,8 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
+from unstable_stream.stores.address import is_address, name_of, owner_of
+
 __all__ = ["DEFAULT_DATA_DIR", "DataDir"]
 
 DEFAULT_DATA_DIR = Path("unstable-data")
@@ -29,6 +31,17 @@ class DataDir:
     def checkpoints(self, run_id: str) -> Path:
         """Directory of a run's checkpoints."""
         return self.root / "checkpoints" / run_id
+
+    def located(self, checkpoint: str) -> str:
+        """Return where a checkpoint is that an event names: here under its run and name, if it is here.
+
+        Events name it with the directory of the day. A data directory that was moved, or put back elsewhere
+        from a backup, must not use the files of another one.
+        """
+        if is_address(checkpoint):
+            return checkpoint
+        here = self.root / "checkpoints" / owner_of(checkpoint) / name_of(checkpoint)
+        return str(here.absolute()) if here.is_dir() else checkpoint
 
     def service_logs(self, run_id: str) -> Path:
         """Directory of the output of a run's processes."""

@@ -7,7 +7,7 @@ steps of its own games. Where several models are trained, all of them begin afte
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -103,13 +103,21 @@ def _without_state(checkpoint: Checkpoint, run_id: str) -> RunError:
 
 
 async def find_fork(
-    log: EventLog, run_id: str, update: int | None = None, *, model: str | None = None, to_train: bool = True
+    log: EventLog,
+    run_id: str,
+    update: int | None = None,
+    *,
+    model: str | None = None,
+    to_train: bool = True,
+    located: Callable[[str], str] = str,
 ) -> tuple[Fork, RunConfig]:
     """Return the point of a run to fork at, by default its newest checkpoint, and the run's configuration.
 
     A fork that is not ``to_train`` needs no optimizer state, and takes one trained model; where there are
     several, ``model`` names it. One to train takes all of them, by default after the newest update of which
     all have a checkpoint.
+
+    ``located`` returns where the checkpoint is that an event names.
 
     Raises:
         RunError: there is no such run or no checkpoint of that update, or its files are missing.
@@ -120,6 +128,8 @@ async def find_fork(
     }
     async for _, event in run_events(log, (Checkpoint.TOPIC,), run_id):
         if isinstance(event, Checkpoint) and event.model in by_model:
+            if event.path is not None:
+                event = msgspec.structs.replace(event, path=located(event.path))
             by_model[event.model].setdefault(event.iteration, event)
     common = set.intersection(*(set(found) for found in by_model.values()))
     if not common:

@@ -18,7 +18,6 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Protocol
 
 from unstable_stream.errors import FencedError, ServiceError
@@ -41,6 +40,7 @@ from unstable_stream.log.reading import read_on, readable_events, settled_ends
 from unstable_stream.log.records import record_from_event
 from unstable_stream.log_lines import get_logger
 from unstable_stream.runs.config import RunConfig
+from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.runs.starts import run_starts
 from unstable_stream.streams.missing import whole_history
 from unstable_stream.workers.engine import EngineHandle
@@ -90,11 +90,11 @@ class Collector:
         engines: Sequence[EngineHandle],
         workers: Sequence[RolloutWorkerHandle],
         started: RunStarted | None = None,
-        archive: Path | None = None,
+        data: DataDir | None = None,
     ) -> None:
-        """``archive`` has what expired in the log; it need not exist."""
+        """``data`` has the archive of what expired in the log, and the checkpoints if they were moved."""
         self._config = config
-        self._archive = archive
+        self._data = data
         self._run_id = run_id
         self._engines = engines
         self._workers = workers
@@ -163,7 +163,8 @@ class Collector:
             stopping.cancel()
 
     async def _restore(self, log: EventLog, consumer: Consumer) -> None:
-        async with whole_history(log, self._archive, self._run_id, _WHOLE) as history:
+        archive = None if self._data is None else self._data.archive
+        async with whole_history(log, archive, self._run_id, _WHOLE) as history:
             reader = consumer if history is log else await history.consumer(self._topics)
             await reader.seek(await run_starts(history, self._run_id, self._topics))
             async for records in read_on(reader, await settled_ends(log, self._topics)):
@@ -261,11 +262,16 @@ class Collector:
         """Return the weights of a seat that plays on an engine; ``None``: those of the base model."""
         if kind == "adapter":
             opponent = self._schedule.opponent(uid)
-            return Adapter(uid, opponent.path, opponent.sha256) if opponent.path is not None else None
+            if opponent.path is None:
+                return None
+            return Adapter(uid, self._located(opponent.path), opponent.sha256)
         checkpoint = self._schedule.checkpoint(uid)
         if checkpoint.path is None:
             return None
-        return Adapter(uid, checkpoint.path, checkpoint.sha256, checkpoint.probe)
+        return Adapter(uid, self._located(checkpoint.path), checkpoint.sha256, checkpoint.probe)
+
+    def _located(self, path: str) -> str:
+        return path if self._data is None else self._data.located(path)
 
     def _check_calls(self) -> None:
         for call in [call for call in self._calls if call.done()]:

@@ -147,6 +147,7 @@ class LearnerService:
             max_staleness=config.buffer.max_staleness,
             by_game=plays,
         )
+        self._data = data
         self._archive = data.archive
         self._log_id = ""
         self._places: dict[str, Place] = {}
@@ -303,7 +304,7 @@ class LearnerService:
 
     def _open(self, checkpoint: Checkpoint) -> Path:
         assert checkpoint.path is not None
-        opened = opened_checkpoint(checkpoint.path, checkpoint.sha256, to_train=True)
+        opened = opened_checkpoint(self._data.located(checkpoint.path), checkpoint.sha256, to_train=True)
         return self._opened.enter_context(opened)
 
     # -- restoring ----------------------------------------------------------------------------

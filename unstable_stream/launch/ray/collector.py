@@ -64,7 +64,7 @@ async def run_collector(
             [RayEngine(engine, number) for number, engine in enumerate(engines)],
             [RayRolloutWorker(worker, number) for number, worker in enumerate(workers)],
             await run_started(log, run_id),
-            data.archive,
+            data,
         )
         try:
             await collector.collect(log, stop)
