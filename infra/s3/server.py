@@ -104,7 +104,8 @@ class S3Server:
             "-filer", f"-filer.port={filer}", f"-filer.port.grpc={filer_grpc}",
             f"-filer.localSocket={self.directory / 'filer.sock'}",
             "-s3", f"-s3.port={self.port}", f"-s3.port.grpc={grpc}", f"-s3.config={config_file}",
-            "-s3.iam=false",
+            "-s3.iam=false", "-s3.port.iceberg=0", "-s3.port.lance=0",
+            f"-s3.localSocket={self.directory / 's3.sock'}",
         ]  # fmt: skip
         with (self.directory / "server.log").open("ab") as log:
             self._process = subprocess.Popen(

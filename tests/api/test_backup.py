@@ -81,6 +81,8 @@ def test_a_backup_made_while_a_run_writes_is_whole(tmp_path: Path) -> None:
         async with LocalLog.open(data.log, synchronous="NORMAL") as log:
             await record_run(log, RUN)
             published = [_checkpoint(data, "named"), _checkpoint(data, "lost")]
+            stored = msgspec.structs.replace(published[0], event_id="of-stored", path="s3://bucket/stored")
+            published.append(stored)
             await log.append([record_from_event(event) for event in published])
 
     asyncio.run(record())
@@ -94,7 +96,7 @@ def test_a_backup_made_while_a_run_writes_is_whole(tmp_path: Path) -> None:
         done = back_up(data.root, tmp_path / "copy")
     copy = DataDir(tmp_path / "copy")
     # Those of the other runs have no files.
-    assert done.checkpoints == 1
+    assert (done.checkpoints, done.stored) == (1, 1)
     assert [Path(path).name for path in done.missing if str(data.root) in path] == ["lost"]
     (kept,) = copy.checkpoints(_OTHER).iterdir()
     assert (kept / "adapter_model.safetensors").read_bytes() == b"named"

@@ -28,6 +28,7 @@ def _config(**keys: object) -> RunConfig:
         ({"code": ("template mine:prompt abd",)}, "other code than here of mine:prompt"),
         ({"code": (), "code_error": "no module mine"}, "no module mine (copy the code there"),
         ({"vllm": False}, None),
+        ({"store_error": "s3://bucket could not be reached"}, "learner.ckpt_root: s3://bucket could not be"),
     ],
 )
 def test_a_machine_is_told_what_it_lacks(there: dict[str, object], said: str | None) -> None:
@@ -49,6 +50,14 @@ def test_a_machine_looks_at_itself(tmp_path: Path) -> None:
     assert lacking(_config(), path, here, equipment(_config(), path)) == []
     (found,) = lacking(_config(), path, here, equipment(_config(), str(tmp_path / "nowhere")))
     assert f"no model at {path}" in found
+
+
+def test_a_machine_tries_the_store_of_checkpoints(s3: str) -> None:
+    path = resolve_model("tiny-player")
+    config = _config(learner={"ckpt_root": s3})
+    assert equipment(config, path).store_error == ""
+    elsewhere = _config(learner={"ckpt_root": "nowhere://bucket"})
+    assert "no store of kind 'nowhere'" in equipment(elsewhere, path).store_error
 
 
 def test_a_fingerprint_tells_trained_weights_and_other_tokenizers_apart(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from tests.workers.test_game_schedule import config, round_robin
 from unstable_stream.events import OVERALL, GameOutcome, GameStarted, LearnerUpdate, Metrics, decode_event
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.topics import TOPICS_DIR, load_topics
+from unstable_stream.runs.config import parse_config
 from unstable_stream.runs.run_view import RunView
 from unstable_stream.tracking.terminal_interface import Stage, _plain, render, watch_run
 
@@ -59,6 +60,39 @@ def test_the_time_left_is_told_by_the_pace_of_updates_and_not_of_loading() -> No
     assert view.seconds_left() is None
     view.apply(msgspec.structs.replace(first, update=3, occurred_at_ms=620_000))
     assert view.seconds_left() == 10.0 * (CONFIG.learner.iterations - 3)
+
+
+def test_it_says_who_waits_for_the_store_of_checkpoints_until_it_answers() -> None:
+    made = config().model_dump(mode="json")
+    settings = parse_config({**made, "learner": {**made["learner"], "ckpt_root": "s3://bucket/runs"}})
+    view = RunView(RUN, settings)
+    for service, waited in (("learner", 12.0), ("engine-0", 0.0)):
+        view.apply(
+            Metrics(
+                event_id=service,
+                run_id=RUN,
+                occurred_at_ms=1,
+                source=service,
+                values={f"stores/{service}/wait_s": waited},
+            )
+        )
+    console = Console(width=120)
+    with console.capture() as shown:
+        console.print(render(view, 12))
+    assert "learner waits for s3://bucket/runs, which does not answer; its log says why" in shown.get()
+    assert "engine-0 waits" not in shown.get()
+    view.apply(
+        Metrics(
+            event_id="end",
+            run_id=RUN,
+            occurred_at_ms=2,
+            source="learner",
+            values={"stores/learner/wait_s": 0.0},
+        )
+    )
+    with console.capture() as shown:
+        console.print(render(view, 12))
+    assert "waits for" not in shown.get()
 
 
 def test_of_a_tournament_the_games_that_are_left_are_told() -> None:

@@ -2,12 +2,15 @@
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from infra.s3.server import S3Server
+from tests.stores.gate import Gate
 from tests.workers.test_learner_service import (
     RUN,
     STEPS,
@@ -25,8 +28,10 @@ from tests.workers.test_learner_service import (
     steps,
 )
 from unstable_stream.errors import CheckpointError, StoreUnavailableError
+from unstable_stream.events import Metrics
 from unstable_stream.log.local.log import LocalLog
-from unstable_stream.log.records import record_from_event
+from unstable_stream.log.reading import read_to_end
+from unstable_stream.log.records import event_from_record, record_from_event
 from unstable_stream.log.topics import load_topics
 from unstable_stream.runs.config import RunConfig, parse_config
 from unstable_stream.stores import Store, has_file, hold_optimizer_state, joined, owner_of
@@ -199,6 +204,56 @@ async def test_a_store_that_stays_away_ends_the_learner_and_costs_one_update(
     assert len((await published(log))[0]) == 2
     assert await service(tmp_path, settings).train(log, asyncio.Event()) == UPDATES
     assert await curve(log) == uninterrupted
+
+
+async def waits(log: LocalLog) -> list[float]:
+    """What the learner told of its waiting, in order."""
+    events = [event_from_record(record) async for record in read_to_end(log, ("metrics",))]
+    told = [event.values.get("stores/learner/wait_s") for event in events if isinstance(event, Metrics)]
+    return [value for value in told if value is not None]
+
+
+async def until(condition: Callable[[], Awaitable[bool]]) -> None:
+    deadline = time.monotonic() + 60
+    while not await condition():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.02)
+
+
+async def test_a_store_that_goes_away_in_mid_training_only_delays(
+    s3: str,
+    s3_server_of_session: S3Server,
+    tmp_path: Path,
+    log: LocalLog,
+    monkeypatch: pytest.MonkeyPatch,
+    uninterrupted: Result,
+) -> None:
+    monkeypatch.setattr("unstable_stream.workers.store_report._EVERY_S", 0.1)
+    with Gate(s3_server_of_session.port) as gate:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{gate.port}")
+        learner = service(tmp_path, stored(s3))
+        publish = learner._home.publish
+
+        def after_two(directory: Path) -> str:
+            if directory.name.startswith("ckpt-000003"):
+                gate.close_now("busy")
+            return publish(directory)
+
+        monkeypatch.setattr(learner._home, "publish", after_two)
+        training = asyncio.ensure_future(learner.train(log, asyncio.Event()))
+
+        async def said_so() -> bool:
+            return any(waited > 0 for waited in await waits(log))
+
+        await until(said_so)
+        assert len((await published(log))[0]) == 2
+        gate.state = "open"
+        assert await training == UPDATES
+
+    assert await curve(log) == uninterrupted
+    told = await waits(log)
+    assert told[0] == 0
+    assert max(told) > 0
 
 
 async def test_old_optimizer_states_go_from_the_store(

@@ -114,6 +114,8 @@ class RunView:
     """The newest metrics of the model pool."""
     nash_conv: dict[str, tuple[int, float]] = field(default_factory=dict)
     """The newest measured update and its NashConv, by game."""
+    waits_for_store: set[str] = field(default_factory=set)
+    """Services that wait for a store with checkpoints."""
     checkpoints: int = 0
     warnings: dict[str, CollapseWarning] = field(default_factory=dict)
     """Signs of a collapse, by event id."""
@@ -173,6 +175,15 @@ class RunView:
             self._apply_exploitability(event)
         elif isinstance(event, Metrics):
             self.engine.update({k: v for k, v in event.values.items() if k.startswith("inference/")})
+            self._apply_store_waits(event)
+
+    def _apply_store_waits(self, event: Metrics) -> None:
+        for name, value in event.values.items():
+            if name.startswith("stores/"):
+                service = name.split("/")[1]
+                self.waits_for_store.discard(service)
+                if value > 0:
+                    self.waits_for_store.add(service)
 
     def _apply_exploitability(self, event: Metrics) -> None:
         update = event.update or 0

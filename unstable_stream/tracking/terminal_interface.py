@@ -91,7 +91,7 @@ async def watch_run(
         told: list[str] = []
         while view.status.ended is None:
             await _read(consumer, view, _REFRESH_S)
-            troubles = _troubles(services) + _warnings(view, options)
+            troubles = _troubles(services) + _waits(view) + _warnings(view, options)
             for trouble in troubles:
                 if trouble not in told:
                     console.print(trouble, style="yellow", highlight=False, markup=False, soft_wrap=True)
@@ -137,7 +137,7 @@ def render(
     parts: list[RenderableType] = [head, Text(), body]
     if view.evaluations:
         parts += [Text(), _evaluations(view)]
-    troubles = _troubles(services) + _warnings(view, options)[-_WARNINGS:]
+    troubles = _troubles(services) + _waits(view) + _warnings(view, options)[-_WARNINGS:]
     if troubles:
         parts += [Text(), *(Text(trouble, style="yellow") for trouble in troubles)]
     return Panel(Group(*parts), title=f"[bold]{view.run_id}[/]", title_align="left", border_style="blue")
@@ -245,6 +245,14 @@ def _remaining(view: RunView, elapsed_s: float, stage: str) -> str:
         )
     left = view.seconds_left()
     return elapsed if left is None else f"{elapsed}, about {int(left // 60)}:{int(left % 60):02d} left"
+
+
+def _waits(view: RunView) -> list[str]:
+    store = view.config.learner.ckpt_root or "a store with checkpoints"
+    return [
+        f"{service} waits for {store}, which does not answer; its log says why"
+        for service in sorted(view.waits_for_store)
+    ]
 
 
 def _troubles(services: Mapping[str, Service] | None) -> list[str]:

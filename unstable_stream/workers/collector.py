@@ -319,6 +319,8 @@ class Collector:
         The first time is at once: that tells that the engines are ready.
         """
         told: dict[str, float] = {}
+        waited: set[int] = set()
+        """Engines that have waited for a store."""
         while True:
             await self._record_adapters(log)
             now = _now_ms()
@@ -332,6 +334,9 @@ class Collector:
                     f"{prefix}/tok_s": stats.tokens_per_s,
                     f"{prefix}/completions": float(stats.completions),
                 }
+                if stats.store_wait_s or number in waited:
+                    values[f"stores/engine-{number}/wait_s"] = stats.store_wait_s
+                    waited.add(number)
                 records.append(self._metrics(f"engine-{number}", values, now))
             snapshot = self._schedule.snapshot()
             if self._restored and snapshot != told:

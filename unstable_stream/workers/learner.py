@@ -75,11 +75,12 @@ from unstable_stream.update_decisions import (
     decide_update,
     drawn_ids,
 )
-from unstable_stream.workers.checkpoint_home import home_of
+from unstable_stream.workers.checkpoint_home import StoredHome, home_of
 from unstable_stream.workers.learner_core import build_training_algorithm
 from unstable_stream.workers.learner_progress import LearnerProgress, Place, read_progress, write_progress
 from unstable_stream.workers.learner_ranks import LearnerGroup, build_learners
 from unstable_stream.workers.lost_steps import drop_events, lost_steps
+from unstable_stream.workers.store_report import report_store_wait
 from unstable_stream.workers.unreadable import UNREADABLE, promised_steps, unreadable_trajectories
 
 __all__ = ["LearnerService"]
@@ -205,6 +206,11 @@ class LearnerService:
         consumer = await log.consumer([Step.TOPIC, GameOutcome.TOPIC])
         # Apart from the consumer, whose positions are recorded. It begins at the start of the run each time.
         letters = await log.consumer([RecordRejected.TOPIC])
+        telling = None
+        if isinstance(self._home, StoredHome):
+            telling = asyncio.ensure_future(
+                report_store_wait(log, self._run_id, f"learner{of_model}".replace("/", "-"))
+            )
         try:
             async with self._turn:
                 starts = await self._restore(log, producer)
@@ -237,6 +243,9 @@ class LearnerService:
             await self._explain_if_fenced(producer, error)
             raise
         finally:
+            if telling is not None:
+                telling.cancel()
+                await asyncio.wait([telling])
             await consumer.close()
             await letters.close()
             await producer.close()

@@ -12,17 +12,20 @@ import msgspec
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from unstable_stream.errors import ConfigError
+from unstable_stream.errors import ConfigError, StoreError
 from unstable_stream.inference.base_model import model_fingerprint
 from unstable_stream.runs.code import code_in_use
 from unstable_stream.runs.config import RunConfig, VllmEngineConfig
 from unstable_stream.runs.placement import Machine
+from unstable_stream.stores import HostCache, Store, is_address
 from unstable_stream.version import __version__
 
 __all__ = ["Equipment", "check_nodes", "equipment", "lacking"]
 
 _DEADLINE_S = 120.0
 """Seconds in which every machine answers: a first worker on a busy machine takes tens of seconds."""
+_PATIENCE_S = 30.0
+"""For the store of checkpoints, within that."""
 
 
 class Equipment(msgspec.Struct, frozen=True):
@@ -39,6 +42,8 @@ class Equipment(msgspec.Struct, frozen=True):
     code_error: str = ""
     """The reason that they could not be read."""
     vllm: bool = False
+    store_error: str = ""
+    """The reason that the store of checkpoints cannot be used from it."""
 
 
 def equipment(config: RunConfig, model_path: str) -> Equipment:
@@ -56,7 +61,20 @@ def equipment(config: RunConfig, model_path: str) -> Equipment:
         code,
         error,
         find_spec("vllm") is not None,
+        _store_error(config),
     )
+
+
+def _store_error(config: RunConfig) -> str:
+    root = config.learner.ckpt_root
+    if root is None or not is_address(root):
+        return ""
+    try:
+        HostCache.of_host()
+        Store(root, patience_s=_PATIENCE_S).read(".nothing")
+    except (ConfigError, StoreError) as error:
+        return str(error)
+    return ""
 
 
 def lacking(config: RunConfig, model_path: str, here: Equipment, there: Equipment) -> list[str]:
@@ -75,6 +93,8 @@ def lacking(config: RunConfig, model_path: str, here: Equipment, there: Equipmen
     elif there.code != here.code:
         other = sorted({use.split()[1] for use in {*there.code} ^ {*here.code}})
         found.append(f"other code than here of {', '.join(other)}: install the same version")
+    if there.store_error:
+        found.append(f"learner.ckpt_root: {there.store_error}")
     if isinstance(config.engine, VllmEngineConfig) and not there.vllm:
         found.append("engine.type = 'vllm', and vLLM is not installed there")
     return found
