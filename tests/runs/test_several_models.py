@@ -8,9 +8,10 @@ import pytest
 
 from tests.workers.test_game_schedule import RUN, config
 from tests.workers.test_several_models import SEATS, checkpoint, update
-from unstable_stream.errors import RunError
+from unstable_stream.errors import ConfigError, RunError
 from unstable_stream.events import Event, GameOutcome, LearnerUpdate, RunStarted, SeatResult, event_id
 from unstable_stream.hindsight.collapse import find_collapse
+from unstable_stream.hindsight.offline import load_offline_config
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.records import record_from_event
 from unstable_stream.log.topics import load_topics
@@ -115,6 +116,15 @@ async def test_a_fork_begins_after_the_same_update_of_every_model(tmp_path: Path
             await find_fork(log, RUN, model="third", to_train=False)
 
         assert await find_collapse(log, RUN) == (5, [])
+
+
+def test_a_replay_trains_one_of_them(tmp_path: Path) -> None:
+    recorded, path = SETTINGS.model_dump(mode="json"), tmp_path / "changes.toml"
+    path.write_text('name = "replayed"')
+    with pytest.raises(ConfigError, match="trains first, second, and its steps are replayed to one of them"):
+        load_offline_config(recorded, path)
+    one = load_offline_config(recorded, path, ['trained_models=[{name = "second"}]'])
+    assert one.model_names == ("second",)
 
 
 def test_metrics_have_the_name_of_their_model() -> None:

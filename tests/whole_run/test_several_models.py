@@ -54,6 +54,10 @@ async def test_two_models_of_unlike_roles_are_killed_and_go_on(tmp_path: Path) -
         for command in ("audit", "verify"):
             report = await first.command(command, run_id)
             assert (report.returncode, report.stderr) == (0, ""), report.stdout
+        answer = await first.command("why", "update:replier/2", "--run", run_id, "--json")
+        assert answer.returncode == 0, answer.stderr
+        assert "ckpt-replier-000001" in answer.stdout
+        assert '"opener/' not in answer.stdout, "no update of the other model is behind it"
         query = "SELECT model, policy_version FROM learning_curve WHERE split = 'eval' ORDER BY ALL"
         answer = await first.command("sql", query, "--json")
         rows = [(row["model"], row["policy_version"]) for row in json.loads(answer.stdout)]

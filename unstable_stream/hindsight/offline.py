@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from unstable_stream.errors import ConfigError, RunError
-from unstable_stream.events import LearnerUpdate, RunStarted, Step
+from unstable_stream.events import LearnerUpdate, RunStarted, Step, trained_model
 from unstable_stream.log.port import Consumer, EventLog
 from unstable_stream.log.reading import readable_events
 from unstable_stream.log.records import record_from_event
@@ -80,6 +80,12 @@ def load_offline_config(
     changes = read_toml(path)
     tree = overlaid(recorded, {"log": log, "buffer": {"max_staleness": None}, "learner": {"num_learners": 1}})
     config = parse_config(overlaid(tree, changes), overrides, origin=str(path))
+    if len(config.trained_models) > 1:
+        names = [model.name for model in config.trained_models]
+        raise ConfigError(
+            f"the run trains {', '.join(names)}, and its steps are replayed to one of them: name it with "
+            f"--set 'trained_models=[{{name = \"{names[0]}\"}}]'"
+        )
     if config.buffer.max_staleness is not None:
         raise ConfigError(
             f"{path}: buffer.max_staleness = {config.buffer.max_staleness}, but the policy versions of "
@@ -132,10 +138,12 @@ async def train_offline(
     wanted = replace(wanted, topics=(Step.TOPIC,))
     source = wanted.filter.run_id
     assert source is not None
-    if not await _is_there_any(history, wanted):
+    (model,) = config.model_names
+    if not await _is_there_any(history, wanted, model):
+        of_model = f" and model {model}" if model else ""
         raise RunError(
-            f"no such steps of run {source} here. A log keeps steps for some days only: take them from the "
-            "archive with --source archive"
+            f"no such steps of run {source}{of_model} here. A log keeps steps for some days only: take them "
+            "from the archive with --source archive"
         )
     model_path = resolve_model(config.model)
     stop = stop or asyncio.Event()
@@ -144,7 +152,9 @@ async def train_offline(
     await log.create_topics(list(load_topics().values()))
     await start_run(log, config, run_id, replayed_run_id=source)
     on_start(run_id)
-    service = await asyncio.to_thread(LearnerService, config, run_id, data, model_path, plays=False)
+    service = await asyncio.to_thread(
+        LearnerService, config, run_id, data, model_path, plays=False, model=model
+    )
     feeding = asyncio.ensure_future(_feed(history, wanted, config, run_id, log, epochs, stop, progress))
     outcome, reason = "failed", "interrupted"
     try:
@@ -178,11 +188,12 @@ async def _feed(
 ) -> None:
     """Publish steps while fewer wait than the back-pressure bound; at the end, stop the learner."""
     needed = int(config.learner.batch_size * config.learner.batch_delay_buffer)
+    (model,) = config.model_names
     updates = await log.consumer([LearnerUpdate.TOPIC])
     try:
         for epoch in range(1, epochs + 1):
             pending: list[Step] = []
-            async for step in _steps(history, wanted):
+            async for step in _steps(history, wanted, model):
                 pending.append(replayed_step(step, run_id, epoch))
                 room = config.max_pending_steps - (progress.published - progress.used)
                 if len(pending) >= min(room, _PUBLISH_AT_ONCE):
@@ -211,14 +222,14 @@ async def _count_used(updates: Consumer, run_id: str, progress: OfflineProgress)
             progress.updates = event.update
 
 
-async def _steps(history: History, wanted: Slice) -> AsyncGenerator[Step, None]:
+async def _steps(history: History, wanted: Slice, model: str | None) -> AsyncGenerator[Step, None]:
     async with contextlib.aclosing(merged(history, wanted)) as pieces:
         async for piece in pieces:
             for event in readable_events(piece.records):
-                if isinstance(event, Step):
+                if isinstance(event, Step) and trained_model(event.model_uid) == model:
                     yield event
 
 
-async def _is_there_any(history: History, wanted: Slice) -> bool:
-    async with contextlib.aclosing(_steps(history, wanted)) as steps:
+async def _is_there_any(history: History, wanted: Slice, model: str | None) -> bool:
+    async with contextlib.aclosing(_steps(history, wanted, model)) as steps:
         return await anext(steps, None) is not None
