@@ -25,7 +25,7 @@ __all__ = [
     "shown_game",
 ]
 
-Split: TypeAlias = Literal["train", "eval"]
+Split: TypeAlias = Literal["train", "eval", "human"]
 State: TypeAlias = Literal["finished", "abandoned", "in-flight"]
 Result: TypeAlias = Literal["win", "draw", "loss"]
 Sort: TypeAlias = Literal["latest", "earliest", "longest", "shortest", "tokens"]

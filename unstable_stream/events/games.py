@@ -26,7 +26,7 @@ class Seat(msgspec.Struct, frozen=True, kw_only=True):
     """``ckpt-000000`` (the initial policy), ``ckpt-000012``, or the name of a fixed opponent."""
     kind: str
     """``checkpoint`` (of this run), ``adapter`` (a fixed adapter of the same base model), ``openai`` (an
-    endpoint) or ``scripted``."""
+    endpoint), ``scripted`` or ``human``."""
     policy_version: int | None = None
     """Learner update that made the checkpoint; 0 is the initial policy, ``None`` for a fixed opponent."""
     parent_uid: str | None = None
@@ -47,7 +47,7 @@ class GameStarted(Event, frozen=True, kw_only=True, tag="game-started"):
     game_index: int
     """0, 1, 2, … within run and split."""
     split: str
-    """``train`` or ``eval``."""
+    """``train``, ``eval``, or ``human``: a person plays."""
     env_id: str
     """TextArena environment."""
     seed: Int64
@@ -68,7 +68,7 @@ class GameAbandoned(Event, frozen=True, kw_only=True, tag="game-abandoned"):
     game_index: int
     """0, 1, 2, … within run and split."""
     split: str
-    """``train`` or ``eval``."""
+    """``train``, ``eval``, or ``human``: a person plays."""
     reason: str
     """The reason for giving it up."""
 
@@ -93,7 +93,7 @@ class SeatResult(msgspec.Struct, frozen=True, kw_only=True):
     """``ckpt-000000`` (the initial policy), ``ckpt-000012``, or the name of a fixed opponent."""
     kind: str
     """``checkpoint`` (of this run), ``adapter`` (a fixed adapter of the same base model), ``openai`` (an
-    endpoint) or ``scripted``."""
+    endpoint), ``scripted`` or ``human``."""
     reward: float
     """The environment's final reward; TextArena gives -1, 0 or 1."""
     rank: int
@@ -122,7 +122,7 @@ class GameOutcome(Event, frozen=True, kw_only=True, tag="game-outcome"):
     game_index: int
     """0, 1, 2, … within run and split."""
     split: str
-    """``train`` or ``eval``."""
+    """``train``, ``eval``, or ``human``: a person plays."""
     env_id: str
     """TextArena environment."""
     seed: Int64

@@ -59,7 +59,7 @@ class Trajectory(Event, frozen=True, kw_only=True, tag="trajectory"):
     game_index: int
     """0, 1, 2, … within run and split."""
     split: str
-    """``train`` or ``eval``."""
+    """``train``, ``eval``, or ``human``: a person plays."""
     env_id: str
     """TextArena environment."""
     seed: Int64

@@ -203,7 +203,7 @@ class RunView:
         if self._has_ended(event):
             return
         self._end(event)
-        self.games[event.split] += 1
+        self.games[event.split] = self.games.get(event.split, 0) + 1
         self._ends.append(
             (event.occurred_at_ms, sum(result.turns for result in event.seats if result.trained))
         )

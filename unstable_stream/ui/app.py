@@ -18,7 +18,7 @@ from starlette.staticfiles import StaticFiles
 from unstable_stream.errors import ArchiveBusyError, ConfigError, UnstableStreamError
 from unstable_stream.ui.guard import Guard
 from unstable_stream.ui.live import changes
-from unstable_stream.ui.pages import compare, games, run, runs, sql, what_if, why
+from unstable_stream.ui.pages import compare, games, play, run, runs, sql, what_if, why
 from unstable_stream.ui.rendering import page
 from unstable_stream.ui.site import Shelf, Site
 
@@ -51,6 +51,11 @@ ROUTES: Final[Sequence[tuple[str, Page, Sequence[str]]]] = (
     ("/what-if/ratings", what_if.rate, ("POST",)),
     ("/what-if/rewards", what_if.reward, ("POST",)),
     ("/what-if/{job}", what_if.watch, ("GET",)),
+    ("/play", play.show, ("GET",)),
+    ("/play", play.begin, ("POST",)),
+    ("/play/{game}", play.watch, ("GET",)),
+    ("/play/{game}/move", play.move, ("POST",)),
+    ("/play/{game}/give-up", play.give_up, ("POST",)),
     ("/compare", compare.show, ("GET",)),
 )
 """Path after the place's name, the function that answers, methods."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
+from unstable_stream.api.human_play import HumanGame
 from unstable_stream.api.place import Place
 from unstable_stream.archive import held
 from unstable_stream.errors import RunError
@@ -149,6 +150,8 @@ class Site:
     def __init__(self, places: Sequence[Place]) -> None:
         """``places``: at least one; each needs a data directory of its own."""
         self.jobs = Jobs()
+        self.games: dict[str, HumanGame] = {}
+        """Those that persons play, by id."""
         shelves: dict[str, Shelf] = {}
         for place in places:
             name = "".join(

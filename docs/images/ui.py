@@ -1,0 +1,50 @@
+"""Take the pictures of docs/ui.md from a data directory: ``python docs/images/ui.py DATA RUN GAME``."""
+
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.ui.browser import opened_tab
+from tests.ui.conftest import serving
+from unstable_stream.api.place import Place
+
+_HERE = Path(__file__).parent
+_DRAWN = "document.querySelectorAll('figure[data-drawn]').length > 0"
+_SQL = "SELECT opponent, policy_version, win_rate FROM win_rates WHERE split = 'eval' AND seat = 1"
+_BY_OPPONENT = """
+    const by = document.getElementById('by');
+    by.value = '0';
+    by.dispatchEvent(new Event('change'));
+"""
+_PAINTED = "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(true))))"
+
+
+def take(data: Path, run: str, game: str) -> None:
+    """Write one PNG for each of the main pages."""
+    pages = {
+        "ui-run": (f"runs/{run}", 1180, _DRAWN),
+        "ui-game": (f"games/{game}#move-5", 900, "document.querySelector('.player:not([hidden])') !== null"),
+        "ui-why": (f"why?of={run}:update:3", 620, "true"),
+        "ui-sql": (f"sql?q={_SQL}", 1000, "document.querySelectorAll('#rows tr').length > 3"),
+    }
+    with (
+        serving(Place.at(data)) as link,
+        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile,
+        opened_tab(Path(profile)) as tab,
+    ):
+        tab.go(link)
+        base = tab.ask("location.origin + location.pathname")
+        for name, (path, height, ready) in pages.items():
+            tab.resize(1180, height)
+            tab.go(base + path)
+            tab.wait(ready)
+            if name == "ui-sql":
+                tab.ask("document.getElementById('chart').open = true")
+                tab.ask(_BY_OPPONENT)
+                tab.wait("document.querySelectorAll('#lines .legend-line').length > 1")
+            tab.wait(_PAINTED)
+            tab.picture(_HERE / f"{name}.png")
+
+
+if __name__ == "__main__":
+    take(Path(sys.argv[1]), sys.argv[2], sys.argv[3])

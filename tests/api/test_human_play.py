@@ -1,0 +1,105 @@
+"""A person plays a checkpoint: recorded in a run of its own, rated, archived, and to be replayed."""
+
+import asyncio
+
+import pytest
+
+from unstable_stream.api.human_play import HumanGame, State
+from unstable_stream.api.place import Place
+from unstable_stream.api.settings import make_config
+from unstable_stream.api.topics import create_topics
+from unstable_stream.archive import query
+from unstable_stream.errors import ConfigError
+from unstable_stream.games.opponents.legal_moves import listed_moves
+from unstable_stream.log.records import record_from_event
+from unstable_stream.proofs.audit import audit_run
+from unstable_stream.runs.recording import initial_checkpoint, start_run
+
+RUN = "run-asked"
+_DEADLINE_S = 240.0
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
+    """A run of the tiny player that has its initial policy."""
+    place = Place.at(tmp_path_factory.mktemp("played"))
+    config = make_config(
+        {"model": "tiny-player", "train_envs": ["SimpleTak-v0-train"], "learner.iterations": 1}
+    )
+
+    async def record() -> None:
+        async with place.made_log() as log:
+            await start_run(log, config, RUN)
+            await log.append([record_from_event(initial_checkpoint(config, RUN))])
+
+    create_topics(place)
+    asyncio.run(record())
+    return place
+
+
+def wait(game: HumanGame) -> State:
+    """Wait until the person is to do something."""
+    state = game.wait(_DEADLINE_S)
+    assert state in ("yours", "over"), (state, game.says)
+    return state
+
+
+def test_a_game_is_recorded_rated_and_archived(place: Place) -> None:
+    game = HumanGame(place, f"{RUN}@0", seat=1, name="Ada").start()
+    own = 0
+    while wait(game) == "yours":
+        assert "SimpleTak" in game.observation
+        game.move(listed_moves(game.observation)[0])
+        own += 1
+    assert own
+    rows = query(
+        place.archive,
+        "SELECT split, state, models, num_turns FROM games WHERE game_id = $1",
+        [game.game_id],
+    ).rows
+    ((split, state, models, moves),) = rows
+    assert (split, state, models) == ("human", "finished", ["ckpt-000000", "Ada"])
+    assert len(game.transcript().moves) == moves
+    rated = query(place.archive, "SELECT DISTINCT model_uid FROM ratings WHERE run_id = $1", [game.run_id])
+    assert {uid for (uid,) in rated.rows} == {"ckpt-000000", "Ada"}
+    ((parent, outcome),) = query(
+        place.archive, "SELECT parent_run_id, state FROM runs WHERE run_id = $1", [game.run_id]
+    ).rows
+    assert (parent, outcome) == (RUN, "completed")
+    # The run it was forked from did not notice.
+    assert query(place.archive, "FROM game_outcomes WHERE run_id = $1", [RUN]).rows == []
+
+    async def problems() -> int:
+        async with place.opened_log() as log:
+            return len((await audit_run(log, game.run_id)).problems)
+
+    assert asyncio.run(problems()) == 0
+
+
+def test_a_person_may_give_up(place: Place) -> None:
+    game = HumanGame(place, RUN).start()
+    assert wait(game) == "yours"
+    with pytest.raises(ConfigError, match="at most"):
+        game.move(" ")
+    game.give_up()
+    assert wait(game) == "over"
+    rows = query(place.archive, "SELECT state FROM games WHERE game_id = $1", [game.game_id]).rows
+    assert rows == [("abandoned",)]
+    with pytest.raises(ConfigError, match="not your turn"):
+        game.move("[1]")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"policy": "tiny-player"}, "names a model"),
+        ({"policy": RUN, "seat": 2}, "expected 0 or 1"),
+        ({"policy": RUN, "name": "ckpt-000000"}, "choose another"),
+        ({"policy": RUN, "env": "Nothing-v0"}, "tiny player"),
+    ],
+)
+def test_what_cannot_be_played_is_said_at_once(
+    place: Place, arguments: dict[str, str | int], says: str
+) -> None:
+    with pytest.raises(ConfigError, match=says):
+        HumanGame(place, **arguments)  # type: ignore[arg-type]  # as given

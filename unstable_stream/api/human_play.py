@@ -1,0 +1,347 @@
+"""Let a person take a seat against a checkpoint; the game is recorded, rated and archived like all others.
+
+It is the only game of a run of its own, a fork of the checkpoint's run that trains nothing, in the split
+``human``: the run that is being trained does not notice. The steps, in order: record the run and the game,
+load the model, play, record what was played and the end of the run, rate it, archive it.
+"""
+
+import asyncio
+import secrets
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+
+from unstable_stream.api.checkpoints import find_policy
+from unstable_stream.api.place import Place
+from unstable_stream.api.settings import make_config
+from unstable_stream.api.shorthand import template_for
+from unstable_stream.errors import ConfigError, UnstableStreamError
+from unstable_stream.events import Event, GameStarted, RunStarted, Seat, event_id, game_id
+from unstable_stream.extensions import confined
+from unstable_stream.log.port import EventLog
+from unstable_stream.log.records import record_from_event
+from unstable_stream.log_lines import get_logger
+from unstable_stream.runs.config import RunConfig
+from unstable_stream.runs.fork import Fork, check_fork
+from unstable_stream.runs.recording import finish_run, new_run_id, start_run
+from unstable_stream.views.transcript import Move as ShownMove
+from unstable_stream.views.transcript import SeatLine, Transcript
+
+if TYPE_CHECKING:
+    from unstable_stream.games.players import Move, Player, TurnContext
+
+__all__ = ["HUMAN", "HumanGame", "State"]
+
+State: TypeAlias = Literal["loading", "yours", "theirs", "storing", "over", "failed"]
+
+HUMAN: Final = "human"
+"""The split of these games, the kind of a person's seat, and the person's usual name."""
+_LONGEST_MOVE: Final = 4000
+_log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Played:
+    seat: int
+    action: str
+
+
+class HumanGame:
+    """One game of a person against a checkpoint. It goes on in a thread; ask it for its state."""
+
+    def __init__(
+        self, place: Place, policy: str, *, env: str | None = None, seat: int = 0, name: str = HUMAN
+    ) -> None:
+        """Decide on a game and check it; :meth:`start` it.
+
+        Args:
+            place: where the run is.
+            policy: ``RUN@UPDATE``, or ``RUN`` for the newest checkpoint.
+            env: the environment; ``None``: the run's first one for two players.
+            seat: the person's.
+            name: the person's.
+
+        Raises:
+            RunError: no such run or checkpoint.
+            ConfigError: an environment that is not for two players, a seat that there is not, or the name of
+                a checkpoint.
+        """
+        found = find_policy(place, policy)
+        if found is None:
+            raise ConfigError(f"{policy!r} names a model; a person plays against a checkpoint, RUN@UPDATE")
+        self._place = place
+        self._fork, recorded = found
+        self._config = _config(self._fork, recorded)
+        check_fork(self._fork, recorded, self._config, to_train=False)
+        envs = {each.env_id: each for each in (*recorded.evaluated_envs, *recorded.train_envs)}
+        self.env_id = env or next((each for each, one in envs.items() if one.num_players == 2), "")
+        if not self.env_id or (self.env_id in envs and envs[self.env_id].num_players != 2):
+            raise ConfigError(f"{self.env_id or policy}: expected an environment for two players")
+        if seat not in (0, 1):
+            raise ConfigError(f"seat {seat}: expected 0 or 1")
+        known = envs.get(self.env_id)
+        self._template = (known and known.template) or template_for(recorded.model, self.env_id)
+        self.run_id = new_run_id(self._config.name)
+        self.game_id = game_id(self.run_id, HUMAN, 0)
+        self.seat = seat
+        self.name = name.strip()[:60] or HUMAN
+        if "ckpt-" in self.name:
+            raise ConfigError(f"name={self.name!r}: it would be taken for a checkpoint; choose another")
+        self.opponent = self._fork.checkpoints[-1].model_uid
+        self.state: State = "loading"
+        self.observation = ""
+        self.says = ""
+        """The end in words, or what went wrong."""
+        self._moves: list[_Played] = []
+        self._changed = threading.Condition()
+        self._answers: asyncio.Queue[str | None] = asyncio.Queue()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = threading.Thread(target=self._run, name=f"play {self.game_id}", daemon=True)
+
+    def start(self) -> "HumanGame":
+        """Begin it."""
+        self._thread.start()
+        return self
+
+    def move(self, action: str) -> None:
+        """Play the person's move, as typed.
+
+        Raises:
+            ConfigError: it is not the person's turn, or the move is endless.
+        """
+        with self._changed:
+            if self.state != "yours":
+                raise ConfigError("it is not your turn")
+            if not action.strip() or len(action) > _LONGEST_MOVE:
+                raise ConfigError(f"expected a move of at most {_LONGEST_MOVE:,} characters")
+            self.state = "theirs"
+        assert self._loop is not None
+        self._loop.call_soon_threadsafe(self._answers.put_nowait, action)
+
+    def give_up(self) -> None:
+        """End the game at the person's turn; it is recorded as abandoned.
+
+        Raises:
+            ConfigError: it is not the person's turn.
+        """
+        with self._changed:
+            if self.state != "yours":
+                raise ConfigError("wait for your turn to give up")
+            self.state = "theirs"
+        assert self._loop is not None
+        self._loop.call_soon_threadsafe(self._answers.put_nowait, None)
+
+    def wait(self, timeout_s: float, *, for_: Sequence[State] = ("yours", "over", "failed")) -> State:
+        """Wait until it is in one of these states, or the time is over; return its state."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.state in for_, timeout_s)
+            return self.state
+
+    def transcript(self) -> Transcript:
+        """Return what has been played so far."""
+        uids = {self.seat: self.name, 1 - self.seat: self.opponent}
+        seats = [
+            SeatLine(seat, uid, HUMAN if seat == self.seat else "checkpoint", None, False, None, None, None)
+            for seat, uid in sorted(uids.items())
+        ]
+        moves = [
+            ShownMove(
+                turn, each.seat, each.action, True, self.observation if not turn else None, None, None, None
+            )
+            for turn, each in enumerate(self._moves)
+        ]
+        ends = (None, None, None, None, None, None)
+        return Transcript(
+            self.game_id, self.run_id, "in-flight", HUMAN, 0, self.env_id, None, *ends, seats, moves
+        )
+
+    # -- its thread ---------------------------------------------------------------------------------
+
+    def _set(self, state: State, says: str = "") -> None:
+        with self._changed:
+            self.state, self.says = state, says or self.says
+            self._changed.notify_all()
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._play())
+        except UnstableStreamError as error:
+            self._set("failed", str(error))
+        except Exception as error:
+            self._set("failed", f"{type(error).__name__}: {error}")
+            _log.exception("the game failed", game=self.game_id)
+            raise
+
+    async def _play(self) -> None:
+        from unstable_stream.games.play import play_game
+        from unstable_stream.games.templates import get_template
+        from unstable_stream.inference.base_model import resolve_model
+        from unstable_stream.inference.engine import Adapter, SamplingSettings
+        from unstable_stream.inference.policy_player import PolicyPlayer
+        from unstable_stream.inference.tokenizer import load_tokenizer
+        from unstable_stream.inference.transformers.engine import TransformersEngine
+        from unstable_stream.stores import opened_checkpoint
+
+        self._loop = asyncio.get_running_loop()
+        chosen, sampling = self._fork.checkpoints[-1], self._config.sampling
+        allowed = self._place.allowed_code(self._fork.parent_run_id, [], self._config, self._config)
+        with confined(allowed), ExitStack() as opened:
+            template = get_template(self._template)
+            path = resolve_model(self._config.model)
+            adapter = None
+            if chosen.path is not None:
+                saved = opened.enter_context(opened_checkpoint(chosen.path, chosen.sha256))
+                adapter = Adapter(chosen.model_uid, str(saved), chosen.sha256, chosen.probe)
+            engine = await asyncio.to_thread(TransformersEngine, path, dtype="float32", max_loras=1)
+            try:
+                policy = PolicyPlayer(
+                    engine,
+                    await asyncio.to_thread(load_tokenizer, path),
+                    template,
+                    sampling=SamplingSettings(
+                        max_tokens=sampling.max_tokens,
+                        temperature=sampling.temperature,
+                        top_p=sampling.top_p,
+                    ),
+                    adapter=adapter,
+                    policy_version=chosen.iteration,
+                    max_model_len=self._config.engine.max_model_len,
+                )
+                players: dict[int, Player] = {
+                    self.seat: _Seated(self._asked, self._note),
+                    1 - self.seat: _Seated(policy.move, self._note),
+                }
+                async with self._place.opened_log() as log:
+                    run = await start_run(log, self._config, self.run_id, self._fork)
+                    started = self._started(run)
+                    await _append(log, [started])
+                    self._set("theirs")
+                    try:
+                        played = await play_game(
+                            started,
+                            players,
+                            max_turns=self._config.collector.max_turns,
+                            now_ms=_now_ms,
+                            invalid_moves_allowed=1,
+                        )
+                    except _GivenUpError:
+                        await _append(log, [_abandoned(started)])
+                        await finish_run(log, self.run_id, "stopped", "the person gave up")
+                        await self._store(log, "You gave up.")
+                        return
+                    await _append(log, [*played.trajectories, played.outcome])
+                    await finish_run(log, self.run_id, "completed", "")
+                    reward = {each.seat: each.reward for each in played.outcome.seats}[self.seat]
+                    won = "You won" if reward > 0 else "You lost" if reward < 0 else "Nobody won"
+                    await self._store(log, f"{won}: {played.outcome.reason_text or played.outcome.reason}")
+            finally:
+                await engine.close()
+
+    async def _store(self, log: EventLog, says: str) -> None:
+        """Rate the game, and put it into the archive."""
+        from unstable_stream.streams.processors import run_processors
+        from unstable_stream.workers.archiver import run_archiver
+
+        self._set("storing", says)
+        stop = asyncio.Event()
+        stop.set()
+        await run_processors(log, self.run_id, stop, archive=self._place.archive)
+        await run_archiver(log, self._place.archive, stop=stop)
+        self._set("over")
+
+    def _started(self, run: RunStarted) -> GameStarted:
+        chosen = self._fork.checkpoints[-1]
+        seats = {
+            self.seat: Seat(seat=self.seat, model_uid=self.name, kind=HUMAN),
+            1 - self.seat: Seat(
+                seat=1 - self.seat,
+                model_uid=chosen.model_uid,
+                kind="checkpoint",
+                policy_version=chosen.iteration,
+                parent_uid=chosen.parent_uid,
+                template=self._template,
+            ),
+        }
+        return GameStarted(
+            event_id=event_id(self.run_id, "game-started", HUMAN, 0),
+            run_id=self.run_id,
+            occurred_at_ms=max(run.occurred_at_ms, _now_ms()),
+            game_id=self.game_id,
+            game_index=0,
+            split=HUMAN,
+            env_id=self.env_id,
+            seed=secrets.randbelow(2**31),
+            seats=(seats[0], seats[1]),
+        )
+
+    async def _asked(self, turn: "TurnContext") -> "Move":
+        from unstable_stream.games.players import Move
+
+        with self._changed:
+            self.observation, self.state = turn.observation, "yours"
+            self._changed.notify_all()
+        action = await self._answers.get()
+        if action is None:
+            raise _GivenUpError
+        return Move(action)
+
+    def _note(self, turn: "TurnContext", move: "Move") -> None:
+        self._moves.append(_Played(turn.seat, move.action))
+
+
+class _GivenUpError(Exception):
+    """The person does not go on."""
+
+
+@dataclass(frozen=True)
+class _Seated:
+    """A player whose moves are noted."""
+
+    decide: Callable[["TurnContext"], Any]
+    """``Any``: a coroutine of a move."""
+    note: Callable[["TurnContext", "Move"], None]
+
+    async def move(self, turn: "TurnContext") -> "Move":
+        """Decide, and note it."""
+        move: Move = await self.decide(turn)
+        self.note(turn, move)
+        return move
+
+
+def _config(fork: Fork, recorded: RunConfig) -> RunConfig:
+    settings: dict[str, Any] = {
+        "name": f"play-{fork.parent_run_id}-{fork.update}",
+        "learner.iterations": fork.update,
+        "model_pool.fixed": (),
+        "model_pool.sample_mode": "mirror",
+        "consumers": (),
+        "trackers": (),
+        "external": (),
+        "metrics_port": None,
+    }
+    return make_config(settings, recorded)
+
+
+def _abandoned(started: GameStarted) -> Event:
+    from unstable_stream.events import GameAbandoned
+
+    return GameAbandoned(
+        event_id=event_id(started.run_id, "game-abandoned", started.game_id),
+        run_id=started.run_id,
+        occurred_at_ms=_now_ms(),
+        game_id=started.game_id,
+        game_index=started.game_index,
+        split=started.split,
+        reason="the person gave up",
+    )
+
+
+async def _append(log: EventLog, events: Sequence[Event]) -> None:
+    await log.append([record_from_event(event) for event in events])
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
