@@ -152,6 +152,32 @@ async def test_requests_wait_for_one_fetch_and_survive_each_other(
     await engine.close()
 
 
+async def test_a_fetch_that_failed_when_nobody_waited_is_made_again(
+    tmp_path: Path, cache: HostCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, adapter = FetchingEngine(Recording(), cache), stored(tmp_path)
+    begun, may_fail = threading.Event(), threading.Event()
+    names = Store.names
+
+    def away(self: Store, directory: str = "") -> list[str]:
+        begun.set()
+        assert may_fail.wait(60)
+        raise StoreUnavailableError("the store is away")
+
+    monkeypatch.setattr(Store, "names", away)
+    asked = asyncio.ensure_future(engine.generate(GenerationRequest([1], adapter=adapter)))
+    while not begun.is_set():
+        await asyncio.sleep(0.01)
+    asked.cancel()
+    await asyncio.gather(asked, return_exceptions=True)
+    (fetched,) = engine._fetched.values()
+    may_fail.set()
+    await asyncio.wait([fetched.directory])
+    monkeypatch.setattr(Store, "names", names)
+    await engine.generate(GenerationRequest([1], adapter=adapter))
+    await engine.close()
+
+
 async def test_a_store_that_stays_away_is_no_fault_of_the_game(
     tmp_path: Path, cache: HostCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:

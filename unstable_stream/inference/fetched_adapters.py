@@ -44,6 +44,12 @@ class _Fetched:
     directory: "asyncio.Future[Path]" = field(repr=False)
     in_flight: int = 0
 
+    @property
+    def failed(self) -> bool:
+        """True if there is nothing to wait for."""
+        found = self.directory
+        return found.done() and (found.cancelled() or found.exception() is not None)
+
 
 class FetchingEngine:
     """An engine that takes adapters at addresses too; all else is left to the one given."""
@@ -103,7 +109,7 @@ class FetchingEngine:
     async def _here(self, adapter: Adapter) -> AsyncIterator[Adapter]:
         key = (adapter.path, adapter.sha256)
         fetched = self._fetched.get(key)
-        if fetched is None:
+        if fetched is None or fetched.failed:  # also one that failed when nobody waited for it any more
             fetched = self._fetched[key] = self._fetch(adapter)
         self._fetched.move_to_end(key)
         fetched.in_flight += 1
@@ -115,10 +121,7 @@ class FetchingEngine:
             raise AdapterError(f"adapter {adapter.uid!r}: {error}") from error
         finally:
             fetched.in_flight -= 1
-            failed = fetched.directory.done() and (
-                fetched.directory.cancelled() or fetched.directory.exception() is not None
-            )
-            if failed and self._fetched.get(key) is fetched:
+            if fetched.failed and self._fetched.get(key) is fetched:
                 del self._fetched[key]
             self._let_go()
 
