@@ -1,8 +1,11 @@
 """The code that a run's configuration names: its identity, its place, and the permission to load it."""
 
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
+
+import msgspec
 
 from unstable_stream.errors import ConfigError
 from unstable_stream.events import ExtensionUse
@@ -96,7 +99,10 @@ def remember_code(config: RunConfig, path: Path) -> None:
         return
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(sorted(patterns), indent=1), encoding="utf-8")
+        # Beside it first: a full disk or a kill must not leave half a file, which every later start reads.
+        staging = path.with_name(f".{path.name}.{os.getpid()}")
+        staging.write_text(json.dumps(sorted(patterns), indent=1), encoding="utf-8")
+        staging.replace(path)
     except OSError as error:
         raise ConfigError(
             f"cannot write {path}: {error.strerror or error}; name a data directory that can be written "
@@ -105,9 +111,20 @@ def remember_code(config: RunConfig, path: Path) -> None:
 
 
 def own_patterns(path: Path) -> list[str]:
-    """Return the names that :func:`remember_code` wrote; empty if the run was not started there."""
-    own: list[str] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else []
-    return own
+    """Return the names that :func:`remember_code` wrote; empty if the run was not started there.
+
+    Raises:
+        ConfigError: the file is damaged.
+    """
+    if not path.is_file():
+        return []
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=list[str])
+    except msgspec.DecodeError as error:
+        raise ConfigError(
+            f"{path} is damaged ({error}): it names the code that the run may load. Delete it, and name the "
+            "code with --allow-code"
+        ) from error
 
 
 def _version(use: ExtensionUse) -> str:
