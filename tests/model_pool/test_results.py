@@ -3,6 +3,7 @@
 import random
 from collections import Counter
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -156,3 +157,16 @@ def test_shares_add_up_and_none_is_below_its_floor(mode, envs, floor) -> None:  
     assert sum(shares) == pytest.approx(1.0)
     for weight, share in zip(weights, shares, strict=True):
         assert share >= floor * weight / sum(weights) - 1e-12
+
+
+def test_several_trained_models_have_results_of_their_own() -> None:
+    results = RecentResults()
+    for index in range(8):
+        model, reward = ("weak", -1.0) if index % 2 else ("strong", 1.0)
+        game = make_outcome(index, {0: ("me", reward), 1: ("rival", -reward)})
+        mine = msgspec.structs.replace(game.seats[0], model_uid=f"ckpt-{model}-000001", trained=True)
+        results.add(msgspec.structs.replace(game, seats=(mine, game.seats[1])))
+    assert results.against("rival") == (0.5, 8)
+    assert results.smoothed("rival", model="strong") == pytest.approx(5 / 6)
+    assert results.smoothed("rival", model="weak") == pytest.approx(1 / 6)
+    assert results.in_env("Env-v0") == (1.0, 0.0) * 4

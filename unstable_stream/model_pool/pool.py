@@ -300,13 +300,13 @@ class ModelPool:
         if self.sample_mode == "exploration":
             return lambda uid: math.log(self.exploration.novelty(uid, env_id) + _NOVELTY_FLOOR)
         if self.sample_mode == "pfsp-hard":
-            return lambda uid: math.log(1.0 - self.results.smoothed(uid, env_id))
+            return lambda uid: math.log(1.0 - self.results.smoothed(uid, env_id, trained_model(uid_me)))
         if self.sample_mode == "pfsp-variance":
-            return lambda uid: math.log(self._evenness(uid, env_id))
+            return lambda uid: math.log(self._evenness(uid, env_id, trained_model(uid_me)))
         return None
 
-    def _evenness(self, uid: str, env_id: str | None) -> float:
-        win = self.results.smoothed(uid, env_id)
+    def _evenness(self, uid: str, env_id: str | None, model: str | None) -> float:
+        win = self.results.smoothed(uid, env_id, model)
         return win * (1.0 - win)
 
     def _logit(self, weight: object, uid: str) -> float:

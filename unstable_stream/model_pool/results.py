@@ -1,13 +1,15 @@
 """Recent results of the trained model: against each opponent, and in each environment. A fold of outcomes."""
 
 from collections import Counter, deque
-from typing import Final
+from typing import Final, TypeVar
 
-from unstable_stream.events import GameOutcome, SeatResult
+from unstable_stream.events import GameOutcome, SeatResult, trained_model
 
 __all__ = ["RecentResults", "score_against"]
 
 _WINDOW: Final = 200
+
+_Key = TypeVar("_Key")
 
 
 class RecentResults:
@@ -20,8 +22,8 @@ class RecentResults:
     def __init__(self, window: int = _WINDOW) -> None:
         """``window`` is the number of games that count, for each environment and opponent."""
         self.window = window
-        self._against: dict[str, dict[str, deque[float]]] = {}
-        """By opponent and environment."""
+        self._against: dict[str, dict[tuple[str, str | None], deque[float]]] = {}
+        """By opponent, and by environment and trained model; the only one of a run has no name."""
         self._in_env: dict[str, deque[float]] = {}
         self.matches: dict[str, Counter[str]] = {}
         """By opponent and environment, the number of games; mirror self-play under the model itself."""
@@ -38,33 +40,44 @@ class RecentResults:
             # Nobody to compare with: rewards of puzzles are between 0 and 1, or negative for an invalid move.
             self._take(self._in_env, game.env_id, min(max(mine[0].reward, 0.0), 1.0))
         for seat in others:
-            score = score_against(mine, seat)
-            self._take(self._against.setdefault(seat.model_uid, {}), game.env_id, score)
-            self._take(self._in_env, game.env_id, score)
+            for model in sorted({trained_model(one.model_uid) or "" for one in mine}):
+                own = [one for one in mine if (trained_model(one.model_uid) or "") == model]
+                self._take(
+                    self._against.setdefault(seat.model_uid, {}),
+                    (game.env_id, model or None),
+                    score_against(own, seat),
+                )
+            self._take(self._in_env, game.env_id, score_against(mine, seat))
 
     def against(self, uid: str, env_id: str | None = None) -> tuple[float, int]:
         """Return the mean score against an opponent and the number of its games in the window.
 
         ``env_id`` ``None``: in all environments. Without a game: ``(0.5, 0)``.
         """
-        by_env = self._against.get(uid, {})
-        return _mean([score for env, scores in by_env.items() if env_id in (None, env) for score in scores])
+        found = self._against.get(uid, {})
+        return _mean(
+            [score for (env, _), scores in found.items() if env_id in (None, env) for score in scores]
+        )
 
-    def smoothed(self, uid: str, env_id: str | None = None) -> float:
+    def smoothed(self, uid: str, env_id: str | None = None, model: str | None = None) -> float:
         """Return an estimate of the probability to win, between 0 and 1 and never one of them.
+
+        ``model`` is the name of one of several trained models: the estimate is of its own games.
 
         By Laplace's rule of succession: one win and one loss are added to the games. So an opponent that was
         never met counts as even.
         """
-        mean, games = self.against(uid, env_id)
+        found = self._against.get(uid, {})
+        own = [scores for (env, of), scores in found.items() if of == model and env_id in (None, env)]
+        mean, games = _mean([score for scores in own for score in scores])
         return (mean * games + 1.0) / (games + 2.0)
 
     def in_env(self, env_id: str) -> tuple[float, ...]:
         """Return the latest scores in an environment, against all opponents, oldest first."""
         return tuple(self._in_env.get(env_id, ()))
 
-    def _take(self, scores: dict[str, deque[float]], env_id: str, score: float) -> None:
-        scores.setdefault(env_id, deque(maxlen=self.window)).append(score)
+    def _take(self, scores: dict[_Key, deque[float]], key: _Key, score: float) -> None:
+        scores.setdefault(key, deque(maxlen=self.window)).append(score)
 
 
 def score_against(mine: list[SeatResult], opponent: SeatResult) -> float:
