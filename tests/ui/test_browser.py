@@ -128,3 +128,12 @@ def test_sql_is_asked_charted_and_shared(tab: Tab, data: Path) -> None:
         tab.wait(nine_rows)
         tab.go(shared.split("?")[0] + "?q=SELECT+'<img+src=x+onerror=alert(1)>'+AS+text")
         tab.wait("document.querySelector('#rows td').innerText.startsWith('<img')")
+
+
+def test_forms_arrive(tab: Tab, data: Path) -> None:
+    with visited(tab, Place.at(data)) as link:
+        tab.go(link.replace("/?", f"/{data.name}/what-if?run=run-a&"))
+        tab.ask("document.querySelector('form[action$=ratings] button').click()")
+        # The made-up run's configuration is none, and the page says so.
+        tab.wait("document.querySelector('.trouble') !== null && location.pathname.includes('/what-if/')")
+        tab.wait("document.querySelector('.trouble').innerText.includes('run-a')")

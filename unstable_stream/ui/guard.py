@@ -28,7 +28,8 @@ _HEADERS: Final = {
     "content-security-policy": _POLICY,
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
-    "referrer-policy": "no-referrer",  # the first address has the token
+    # Addresses stay here. After "no-referrer" a browser would send our own forms with Origin: null.
+    "referrer-policy": "same-origin",
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
 }
