@@ -18,8 +18,20 @@ from transformers import AutoModelForCausalLM
 
 from tests.inference.tiny_model import EOS_TOKEN_ID, VOCABULARY, build_adapter
 from unstable_stream.errors import EngineError
-from unstable_stream.inference.engine import Adapter, Completion, GenerationRequest, SamplingSettings
+from unstable_stream.games.templates import get_template
+from unstable_stream.inference.engine import (
+    Adapter,
+    Completion,
+    GenerationRequest,
+    SamplingSettings,
+    ScoresCompletions,
+    Tokens,
+)
+from unstable_stream.inference.exploitability import PolicyReader
+from unstable_stream.inference.tokenizer import load_tokenizer
+from unstable_stream.inference.transformers.engine import TransformersEngine
 from unstable_stream.inference.vllm.engine import VllmEngine
+from unstable_stream.tiny_player import tiny_player_path
 
 pytestmark = [
     pytest.mark.slow,
@@ -132,6 +144,32 @@ async def test_concurrent_greedy_requests_equal_transformers_and_peft(
     found = await asyncio.gather(*(engine.generate(greedy(index, adapter)) for index, adapter in plan))
     for (index, adapter), completion in zip(plan, found, strict=True):
         assert_same(completion, reference.greedy(adapter, prompt(index), 12))
+
+
+async def test_given_completions_are_scored_as_the_model_would_say_them(
+    engine: VllmEngine, adapters: list[Adapter], reference: Reference
+) -> None:
+    assert isinstance(engine, ScoresCompletions)
+    # Many completions after one prompt, some of them the beginning of others.
+    sequences = [
+        (prompt(index), [5 + token, *more]) for index in (0, 7) for token in range(9) for more in ([], [9, 6])
+    ]
+    for which in (None, adapters[0]):
+        scores = await engine.score(sequences, which)
+        for (asked, completion), score in zip(sequences, scores, strict=True):
+            rows = reference.logits(which, [*asked, *completion])[len(asked) - 1 : -1].log_softmax(-1)
+            expected = rows.gather(1, torch.tensor(completion)[:, None])[:, 0].tolist()
+            assert score == pytest.approx(expected, abs=TOLERANCE)
+    assert await engine.score([]) == []
+    refused: list[tuple[list[Tokens], str]] = [
+        ([([], [5])], "is empty"),
+        ([([5], [])], "is empty"),
+        ([([5], [10_000])], "vocabulary"),
+        ([([5] * MAX_MODEL_LEN, [5])], "max_model_len"),
+    ]
+    for wrong, says in refused:
+        with pytest.raises(EngineError, match=says):
+            await engine.score(wrong)
 
 
 async def test_adapters_differ_from_each_other_and_from_the_base_model(
@@ -366,6 +404,26 @@ async def test_cancelling_the_caller_aborts_the_request_in_vllm(
     stats = engine.stats()
     assert (stats.queued, stats.running) == (0, 0)
     assert len((await engine.generate(greedy(0, adapters[2]))).token_ids) == 12
+
+
+async def test_a_policy_is_read_as_by_the_other_engine(tmp_path: Path) -> None:
+    """At every information state of Kuhn poker: of the tiny player, and of an adapter of it."""
+    model = tiny_player_path()
+    adapter = build_adapter(model, tmp_path / "adapter", seed=1)
+    reader = PolicyReader("openspiel:kuhn_poker", load_tokenizer(model), get_template("kuhn-board"))
+    ours = VllmEngine(str(model), max_loras=1, lora_rank=8, dtype="float32", kv_cache_gb=0.25, seed=0)
+    other = TransformersEngine(str(model), device="cpu", dtype="float32", num_threads=1, max_loras=1)
+    try:
+        for which in (None, adapter):
+            found, expected = await reader.read(ours, which), await reader.read(other, which)
+            for here, there in zip(found, expected, strict=True):
+                assert here.illegal_mass == pytest.approx(there.illegal_mass, abs=TOLERANCE)
+                assert here.probabilities == pytest.approx(there.probabilities, abs=TOLERANCE)
+            nash_conv = reader.judge(expected).nash_conv
+            assert reader.judge(found).nash_conv == pytest.approx(nash_conv, abs=4 * TOLERANCE)
+    finally:
+        await ours.close()
+        await other.close()
 
 
 async def test_a_second_engine_in_the_same_process_dies_alone(

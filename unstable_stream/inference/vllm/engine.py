@@ -13,9 +13,9 @@ import os
 import secrets
 import time
 from collections import deque
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from unstable_stream.errors import ConfigError, EngineDiedError, EngineError
 from unstable_stream.inference.adapter_files import check_adapter_files, weight_shapes
@@ -27,6 +27,7 @@ from unstable_stream.inference.engine import (
     Completion,
     EngineStats,
     GenerationRequest,
+    Tokens,
 )
 from unstable_stream.inference.token_randomness import check_sampling
 from unstable_stream.inference.vllm.limits import VLLM_LORA_RANKS, check_extra_engine_args
@@ -37,8 +38,12 @@ __all__ = ["VllmEngine"]
 _OLDEST: Final = (0, 32)
 """Before it vLLM decoded requests in flight with another adapter when one was loaded (#47724), and took
 cached prompts of one adapter for another of the same name (#30931)."""
+T = TypeVar("T")
+
 _RATE_WINDOW_S: Final = 5.0
 _HEALTH_CHECK_S: Final = 1.0
+_MOST_SCORED: Final = 128
+"""The most tokens that vLLM scores in one request."""
 _SHUTDOWN_S: Final = 15.0
 """Seconds that vLLM's processes have to end: torch takes some on a busy machine. Then they are killed."""
 
@@ -180,18 +185,34 @@ class VllmEngine:
                 are impossible; the adapter is missing or of the wrong shape; the engine was closed or died.
         """
         self._check(request)
-        task = asyncio.create_task(self._complete(request))
+        completion = await self._until_closed(self._complete(request))
+        self._count(len(completion.token_ids))
+        return completion
+
+    async def score(self, sequences: Sequence[Tokens], adapter: Adapter | None = None) -> list[list[float]]:
+        """Return the natural log-probability of each token of each completion, at temperature 1.
+
+        The adapter is proven as before it plays. Raises as :meth:`generate` does.
+        """
+        for prompt, completion in sequences:
+            if not completion:
+                raise EngineError("a completion to score is empty; expected at least 1 token")
+            self._check(GenerationRequest([*prompt, *completion[:-1]] if prompt else [], adapter=adapter))
+            self._check(GenerationRequest(completion, adapter=adapter))
+        return await self._until_closed(self._score_all(sequences, adapter))
+
+    async def _until_closed(self, work: Coroutine[Any, Any, T]) -> T:
+        """Await work that ends with an error when the engine is closed."""
+        task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         try:
-            completion = await task
+            return await task
         except asyncio.CancelledError:
             caller = asyncio.current_task()
             if self._closed and caller is not None and not caller.cancelling():
                 raise EngineError("the engine was closed") from None
             raise
-        self._count(len(completion.token_ids))
-        return completion
 
     def stats(self) -> EngineStats:
         """Return a snapshot. ``tokens_per_s`` counts a completion's tokens when it is done."""
@@ -323,41 +344,78 @@ class VllmEngine:
         )
         self._prover.judge(adapter, adapter.probe, found, time.monotonic() - started)
 
+    async def _score_all(self, sequences: Sequence[Tokens], adapter: Adapter | None) -> list[list[float]]:
+        if adapter is None:
+            return await self._score_prefixes(sequences, None)
+        async with self._slots.hold(adapter) as number:
+            return await self._score_prefixes(sequences, self._lora_request(adapter, number))
+
+    async def _score_prefixes(
+        self, sequences: Sequence[Tokens], lora_request: object | None
+    ) -> list[list[float]]:
+        """Ask once for all tokens that are wanted after the same tokens."""
+        wanted: dict[tuple[int, ...], dict[int, None]] = {}
+        for prompt, completion in sequences:
+            for place, token in enumerate(completion):
+                wanted.setdefault((*prompt, *completion[:place]), {})[token] = None
+        asked = [
+            (prefix, list(every)[start : start + _MOST_SCORED])
+            for prefix, every in wanted.items()
+            for start in range(0, len(every), _MOST_SCORED)
+        ]
+        answers = await asyncio.gather(
+            *(self._score_next(prefix, tokens, lora_request, cached=True) for prefix, tokens in asked)
+        )
+        found = {
+            (*prefix, token): score
+            for (prefix, _), scores in zip(asked, answers, strict=True)
+            for token, score in scores.items()
+        }
+        return [
+            [found[(*prompt, *completion[: place + 1])] for place in range(len(completion))]
+            for prompt, completion in sequences
+        ]
+
     async def _score(self, prompt: list[int], completion: list[int], lora_request: object) -> list[float]:
         """Return the log-probability of each token of a completion at temperature 1.
 
         One request for each token. Log-probabilities of a whole prompt would be one request for all, but vLLM
         0.32 on a CPU dies of such a request for an adapter, in the LoRA layer of the output head.
         """
-        return await asyncio.gather(
+        scores = await asyncio.gather(
             *(
-                self._score_next([*prompt, *completion[:place]], token, lora_request)
+                self._score_next([*prompt, *completion[:place]], [token], lora_request, cached=False)
                 for place, token in enumerate(completion)
             )
         )
+        return [score[token] for score, token in zip(scores, completion, strict=True)]
 
-    async def _score_next(self, prompt: list[int], token: int, lora_request: object) -> float:
-        """Return the log-probability of one token after a prompt."""
+    async def _score_next(
+        self, prompt: Sequence[int], tokens: Sequence[int], lora_request: object | None, *, cached: bool
+    ) -> dict[int, float]:
+        """Return the log-probability of each of these tokens after a prompt.
+
+        Not ``cached``: the weights are looked at, and not what an earlier request has left.
+        """
         parameters = self._vllm.SamplingParams(
             max_tokens=1,
-            logprob_token_ids=[token],
+            logprob_token_ids=list(tokens),
             flat_logprobs=True,
             detokenize=False,
-            # The weights are looked at, and not what an earlier request has left.
-            skip_reading_prefix_cache=True,
+            skip_reading_prefix_cache=not cached,
             output_kind=self._vllm.RequestOutputKind.FINAL_ONLY,
         )
         request_id = f"unstable-stream-{next(self._request_ids)}"
-        tokens = self._vllm.tokens_input(prompt)
+        given = self._vllm.tokens_input(list(prompt))
         try:
-            async for result in self._llm.generate(tokens, parameters, request_id, lora_request=lora_request):
+            async for result in self._llm.generate(given, parameters, request_id, lora_request=lora_request):
                 logprobs = result.outputs[0].logprobs
         except self._vllm.EngineDeadError as error:
             raise self._dead() from error
         except self._vllm.VLLMError as error:
-            raise EngineError(f"vLLM could not score a probe: {error.__cause__ or error}") from error
-        # First is the sampled token.
-        return float(logprobs.logprobs[logprobs.token_ids.index(token)])
+            raise EngineError(f"vLLM could not score a completion: {error.__cause__ or error}") from error
+        # Among them is the sampled token.
+        return {token: float(logprobs.logprobs[logprobs.token_ids.index(token)]) for token in tokens}
 
     async def _unload_adapter(self, number: int) -> None:
         await self._ask(self._llm.remove_lora(number))
