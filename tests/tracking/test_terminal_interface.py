@@ -17,7 +17,8 @@ from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.topics import TOPICS_DIR, load_topics
 from unstable_stream.runs.config import parse_config
 from unstable_stream.runs.run_view import RunView
-from unstable_stream.tracking.terminal_interface import Stage, _plain, render, watch_run
+from unstable_stream.tracking.terminal_interface import Stage, plain_line, render, watch_run
+from unstable_stream.workers.gpus import parse_gpus
 
 CONFIG = config(evaluation={"opponents": [{"name": "random-legal"}, {"name": "first-legal"}]})
 RUN = "run-test"
@@ -46,10 +47,10 @@ def test_opponents_keep_their_places_whoever_played_last() -> None:
     first = [("first-legal", 1.0), ("random-legal", 1.0)]
     for number, (opponent, reward) in enumerate(first):
         view.apply(evaluated(number, opponent, 0, reward))
-    line = _plain(view, 12, "playing the first games")
+    line = plain_line(view, 12, "playing the first games")
     assert line.endswith("won at update 0: 100% of 1 vs random-legal, 100% of 1 vs first-legal")
     view.apply(evaluated(2, "first-legal", 2, -1.0))
-    line = _plain(view, 12, "playing the first games")
+    line = plain_line(view, 12, "playing the first games")
     assert line.endswith("won 100% of 1 vs random-legal at update 0, 0% of 1 vs first-legal at update 2")
 
 
@@ -101,7 +102,7 @@ def test_of_a_tournament_the_games_that_are_left_are_told() -> None:
     for number in range(10):
         game = msgspec.structs.replace(evaluated(number, "b", 0, 1.0), evaluated_uid=None)
         view.apply(msgspec.structs.replace(game, occurred_at_ms=time.time_ns() // 1_000_000))
-    assert "10 of 100 games" in _plain(view, 12, "")
+    assert "10 of 100 games" in plain_line(view, 12, "")
     console = Console(width=100)
     with console.capture() as shown:
         console.print(render(view, 12))
@@ -112,9 +113,9 @@ def test_of_a_tournament_the_games_that_are_left_are_told() -> None:
 
 def test_until_the_first_game_the_line_says_what_is_waited_for() -> None:
     view = RunView(RUN, CONFIG)
-    assert _plain(view, 12.3, "loading the model: engine") == "[  12 s] loading the model: engine"
+    assert plain_line(view, 12.3, "loading the model: engine") == "[  12 s] loading the model: engine"
     view.apply(next(event for event in history() if isinstance(event, GameStarted)))
-    assert "update 0/" in _plain(view, 14, "loading the model: engine")
+    assert "update 0/" in plain_line(view, 14, "loading the model: engine")
 
 
 def pool_metrics(at_ms: int, values: dict[str, float]) -> Metrics:
@@ -153,6 +154,32 @@ def test_format_matches_and_exploration_are_shown() -> None:
     assert "exploration 1,234 sequences of moves" in told
     after = words.index("random-legal")
     assert words[after + 3 : after + 6] == ["7", "42", "25%"]
+
+
+def test_each_engine_and_each_gpu_has_a_line_and_a_narrow_terminal_no_second_column() -> None:
+    view = RunView(RUN, CONFIG)
+    engines = {
+        f"inference/engine-{n}/{name}": 10.0 * (n + 1) for n in (0, 1) for name in ("tok_s", "running")
+    }
+    gpus = parse_gpus("0, 87, 30720, 81559\n1, [N/A], 512, 1024\nno devices\n")
+    for source, values in (("engine-0", engines), ("gpus", gpus)):
+        view.apply(Metrics(event_id=source, run_id=RUN, occurred_at_ms=1, source=source, values=values))
+    rows = {}
+    for width in (140, 60):
+        console = Console(width=width)
+        with console.capture() as shown:
+            console.print(render(view, 3.0, width=width))
+        text = shown.get()
+        assert "engine-0  10 tokens/s, 10 running" in text
+        assert "engine-1  20 tokens/s, 20 running" in text
+        assert "GPU 0  87% busy, 30.0 of 80 GiB" in text
+        assert "GPU 1  0.5 of 1 GiB" in text
+        lines = text.splitlines()
+        rows[width] = [
+            next(at for at, line in enumerate(lines) if what in line) for what in ("games played", "ladder")
+        ]
+    assert rows[140][0] == rows[140][1]
+    assert rows[60][0] < rows[60][1]
 
 
 @dataclass

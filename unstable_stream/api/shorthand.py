@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from pydantic import BaseModel
@@ -148,7 +149,8 @@ def tiny_player_defaults() -> dict[str, Any]:
 def opponents(given: object) -> list[dict[str, Any]]:
     """Return the configuration of fixed opponents: one or several names, functions or mappings.
 
-    A name with a slash is a model of an OpenAI-compatible endpoint, any other a scripted opponent.
+    The directory of a model is that model, any other name with a slash a model of an OpenAI-compatible
+    endpoint, and all else a scripted opponent.
     """
     if isinstance(given, str | Mapping | BaseModel) or not isinstance(given, Sequence):
         given = [given]
@@ -164,6 +166,8 @@ def _opponent(given: object) -> dict[str, Any]:
             key: reference_to(objects[key], value) if key in objects and value is not None else value
             for key, value in given.items()
         }
+    if isinstance(given, str | Path) and (Path(given) / "config.json").is_file():
+        return _model_of(Path(given))
     if isinstance(given, str):
         kind = "openai" if "/" in given and ".py:" not in given else "scripted"
         return {"name": given, "kind": kind}
@@ -172,6 +176,17 @@ def _opponent(given: object) -> dict[str, Any]:
     if isinstance(player, str) and player.startswith("object:"):
         name = player.removeprefix("object:")  # two lambdas have one name, and two references
     return {"name": name, "kind": "scripted", "player": player}
+
+
+def _model_of(directory: Path) -> dict[str, Any]:
+    """Return the configuration of an opponent that is a model in a directory, under the directory's name."""
+    settings = directory / "tokenizer_config.json"
+    chat = (directory / "chat_template.jinja").is_file() or (
+        settings.is_file() and '"chat_template"' in settings.read_text("utf-8")
+    )
+    path = directory.resolve()
+    template = "chat" if chat else "default"
+    return {"name": path.name, "kind": "model", "path": str(path), "template": template}
 
 
 def table(kind: str, given: object) -> dict[str, Any]:

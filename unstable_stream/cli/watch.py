@@ -14,14 +14,21 @@ def register(app: typer.Typer) -> None:
 
 
 def _watch(
-    run: str = typer.Argument(..., help="Run id, or an unambiguous prefix."),
+    runs: list[str] = typer.Argument(..., metavar="RUN...", help="Run ids, or unambiguous prefixes."),
     data: DataOption = DEFAULT_DATA_DIR,
     log: LogOption = "local",
 ) -> None:
     """Follow a run live: progress, throughput, win rates, ratings. Ctrl-C closes the view, not the run.
 
+    Several runs get a row each.
+
     Example: unstable-stream watch quickstart-2026
     """
     from unstable_stream.api.run import open_run
+    from unstable_stream.api.watching import watch_together
 
-    open_run(run, data, log).watch()
+    opened = [open_run(run, data, log) for run in runs]
+    if len(opened) == 1:
+        opened[0].watch()
+    else:
+        watch_together(opened)

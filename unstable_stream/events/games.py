@@ -25,8 +25,8 @@ class Seat(msgspec.Struct, frozen=True, kw_only=True):
     model_uid: str
     """``ckpt-000000`` (the initial policy), ``ckpt-000012``, or the name of a fixed opponent."""
     kind: str
-    """``checkpoint`` (of this run), ``adapter`` (a fixed adapter of the same base model), ``openai`` (an
-    endpoint), ``scripted`` or ``human``."""
+    """``checkpoint`` (of this run), ``adapter`` (a fixed adapter of the same base model), ``model`` (another
+    model), ``openai`` (an endpoint), ``scripted`` or ``human``."""
     policy_version: int | None = None
     """Learner update that made the checkpoint; 0 is the initial policy, ``None`` for a fixed opponent."""
     parent_uid: str | None = None

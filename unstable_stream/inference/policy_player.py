@@ -35,7 +35,7 @@ class Template(Protocol):
 
 
 class PolicyPlayer:
-    """Plays one seat with the base model or an adapter and records what was sampled, token by token."""
+    """Plays one seat with a model, or an adapter of it, and records what was sampled, token by token."""
 
     def __init__(
         self,
@@ -48,6 +48,7 @@ class PolicyPlayer:
         policy_version: int | None = None,
         max_model_len: int | None = None,
         votes: int = 1,
+        recorded: bool = True,
     ) -> None:
         """Bind a seat to a policy.
 
@@ -61,6 +62,8 @@ class PolicyPlayer:
             max_model_len: The engine's context, if it was set below the model's own.
             votes: Answers to each turn. The action of most of them is played, and the first answer with it
                 is recorded: self-consistency of Wang et al., 2023 (arXiv:2203.11171).
+            recorded: ``False``: nothing is recorded but the action, because the tokens are those of another
+                model than the run's.
         """
         self._engine = engine
         self._tokenizer = tokenizer
@@ -69,6 +72,7 @@ class PolicyPlayer:
         self._adapter = adapter
         self._policy_version = policy_version
         self._votes = votes
+        self._recorded = recorded
         limits = [limit for limit in (max_model_len, tokenizer.context_tokens) if limit is not None]
         self._context = min(limits, default=None)
 
@@ -94,6 +98,8 @@ class PolicyPlayer:
         found = [self._template.extract(text) for text in texts]
         elected = _elected(found)
         completion, text, (action, feedback) = completions[elected], texts[elected], found[elected]
+        if not self._recorded:
+            return Move(action, {**feedback, "prompt_truncated": truncated})
         # Engines give log-probabilities of greedy moves at temperature 1, without top-p.
         greedy = self._sampling.temperature == 0
         return Move(

@@ -25,7 +25,8 @@ from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.runs.history import run_started
 from unstable_stream.runs.placement import Placement
 from unstable_stream.workers.collector import Collector
-from unstable_stream.workers.engine import LocalEngine, build_engine
+from unstable_stream.workers.engine import LocalEngine, build_engine, build_opponent
+from unstable_stream.workers.gpus import read_gpus
 from unstable_stream.workers.rollout import RolloutWorker
 
 if TYPE_CHECKING:
@@ -148,17 +149,27 @@ class InlineServices:
     async def _collect(self, stop: asyncio.Event) -> None:
         started = await run_started(self._event_log, self._run_id)
         engine = await self._load(self._load_engine)
+        others: dict[str, Engine] = {}
         try:
-            worker = RolloutWorker(self._config, self._event_log, self._model_path, engine)
+            for path, share in zip(self._config.opponent_models, self._placement.opponents, strict=True):
+                others[path] = await self._load(partial(build_opponent, self._config, path, share))
+            worker = RolloutWorker(self._config, self._event_log, self._model_path, engine, others)
             try:
                 collector = Collector(
-                    self._config, self._run_id, [LocalEngine(engine)], [worker], started, self._data
+                    self._config,
+                    self._run_id,
+                    [LocalEngine(engine)],
+                    [worker],
+                    started,
+                    self._data,
+                    read_gpus,
                 )
                 await collector.collect(self._event_log, stop)
             finally:
                 await worker.close()
         finally:
-            await engine.close()
+            for each in (engine, *others.values()):
+                await each.close()
 
     def _load_engine(self) -> Engine:
         return build_engine(self._config, self._model_path, self._placement.engines[0])

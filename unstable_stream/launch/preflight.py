@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from typing import Final
 
 from unstable_stream.adapter_format import MODEL_WEIGHTS_FILE, WEIGHTS_FILE
-from unstable_stream.errors import ConfigError, StoreError
+from unstable_stream.errors import ConfigError, StoreError, UnstableStreamError
 from unstable_stream.extensions import (
     KINDS,
     Reference,
@@ -19,7 +19,9 @@ from unstable_stream.games.environments import check_environment
 from unstable_stream.games.openspiel.solution import information_states
 from unstable_stream.games.opponents.scripted import check_scripted
 from unstable_stream.games.templates import get_template
+from unstable_stream.inference.base_model import resolve_model
 from unstable_stream.inference.exploitability import game_of
+from unstable_stream.inference.tokenizer import load_tokenizer
 from unstable_stream.launch.extension_trials import try_extensions
 from unstable_stream.reward_transformations import build_final, build_sampling, build_step
 from unstable_stream.runs.code import find_code
@@ -63,6 +65,8 @@ def check_config(config: RunConfig) -> None:
             _check_endpoint(opponent)
         elif opponent.kind == "adapter":
             _check_weights(f"opponent {opponent.name!r}", opponent.path)
+        elif opponent.kind == "model":
+            _check_model(opponent)
     _check_weights("learner.initial_lora_path", config.learner.initial_lora_path)
     _check_measured(config)
     _check_store(config.learner.ckpt_root)
@@ -115,6 +119,22 @@ def _check_endpoint(opponent: OpponentConfig) -> None:
             f"opponent {opponent.name!r} needs a key: set the environment variable {opponent.api_key_env} "
             "(any text for an endpoint that asks for none)"
         )
+
+
+def _check_model(opponent: OpponentConfig) -> None:
+    """Refuse a model that is not there, or whose tokenizer cannot word the template's prompts."""
+    where = f"opponent {opponent.name!r}"
+    template = get_template(opponent.template)
+    try:
+        tokenizer = load_tokenizer(resolve_model(opponent.path or ""))
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from error
+    try:
+        (tokenizer.encode_chat if template.chat else tokenizer.encode)("move")
+    except UnstableStreamError as error:
+        raise ConfigError(
+            f"{where}: its tokenizer cannot word prompts of the template {opponent.template!r}: {error}"
+        ) from error
 
 
 def _check_weights(where: str, location: str | None) -> None:

@@ -183,6 +183,12 @@ class RunConfig(Section):
         return self.eval_envs or self.train_envs
 
     @property
+    def opponent_models(self) -> dict[str, OpponentConfig]:
+        """The other models that play, each by its path with an opponent that it plays for."""
+        opponents = (*self.model_pool.fixed, *self.evaluation.opponents)
+        return {each.path: each for each in reversed(opponents) if each.kind == "model" and each.path}
+
+    @property
     def measured_games(self) -> dict[str, str]:
         """The template of each game in which exploitability is measured.
 
@@ -257,7 +263,7 @@ class RunConfig(Section):
             for place, opponent in enumerate(opponents):
                 if opponent.kind == "scripted":
                     listed.append(("opponent", f"{key}.{place}", opponent.scripted))
-                elif opponent.kind == "openai":
+                elif opponent.kind in ("openai", "model"):
                     listed.append(("template", f"{key}.{place}.template", opponent.template))
         measured = self.evaluation.exploitability
         for place, game in enumerate(measured.games):

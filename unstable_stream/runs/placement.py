@@ -69,11 +69,13 @@ class Placement(msgspec.Struct, frozen=True):
     learner: Share
     engines: tuple[Share, ...]
     machines: tuple[Machine, ...]
+    opponents: tuple[Share, ...] = ()
+    """Those of other models that are opponents, in the order of ``RunConfig.opponent_models``."""
 
     @property
     def shares(self) -> tuple[Share, ...]:
-        """The learner's share and those of the engines."""
-        return (self.learner, *self.engines)
+        """All shares: the learner's, and those of the engines and opponents."""
+        return (self.learner, *self.engines, *self.opponents)
 
     @property
     def uses_gpus(self) -> bool:
@@ -124,7 +126,7 @@ def engine_count(config: RunConfig) -> int:
 
 
 def place(config: RunConfig, machines: Sequence[Machine], *, learner_bytes: int | None = None) -> Placement:
-    """Give the learner and each engine its place.
+    """Give the learner, each engine, and each other model that is an opponent, its place.
 
     Args:
         config: explicit numbers of GPUs and memory shares in it are kept.
@@ -137,6 +139,9 @@ def place(config: RunConfig, machines: Sequence[Machine], *, learner_bytes: int 
     if config.backend == "inline":
         machines = [msgspec.structs.replace(machines[0], gpus=min(1, machines[0].gpus))]
     names = ["learner", *(f"engine {number}" for number in range(engine_count(config)))]
+    count = len(names)
+    others = list(config.opponent_models.values())
+    names += [f"opponent {opponent.name}" for opponent in others]
     tensor_parallel = _tensor_parallel(config)
     if not any(machine.gpus for machine in machines):
         if tensor_parallel > 1:
@@ -145,10 +150,10 @@ def place(config: RunConfig, machines: Sequence[Machine], *, learner_bytes: int 
                 "leave it at 1"
             )
         first, *rest = _spread(machines, [Share(name) for name in names])
-        return Placement(first, tuple(rest), tuple(machines))
+        return Placement(first, tuple(rest[: count - 1]), tuple(machines), tuple(rest[count - 1 :]))
     for learner in _learner_choices(config):
         for engine in _engine_choices(config, learner):
-            wanted = [learner, *(engine for _ in names[1:])]
+            wanted = [learner, *(engine for _ in range(count - 1)), *(other.num_gpus for other in others)]
             found = _fit(machines, wanted)
             if found is not None:
                 shares = [
@@ -156,9 +161,16 @@ def place(config: RunConfig, machines: Sequence[Machine], *, learner_bytes: int 
                     for name, num_gpus, (machine, gpus) in zip(names, wanted, found, strict=True)
                 ]
                 shares = _spread(machines, shares)
-                plan = Placement(shares[0], tuple(shares[1:]), tuple(machines))
+                opponents = [_opponent_share(share) for share in shares[count:]]
+                plan = Placement(shares[0], tuple(shares[1:count]), tuple(machines), tuple(opponents))
                 return _with_memory(config, plan, learner_bytes)
     raise ConfigError(_refusal(config, machines))
+
+
+def _opponent_share(share: Share) -> Share:
+    """Bound the memory of an opponent that shares a GPU by its part of it."""
+    part = share.num_gpus
+    return msgspec.structs.replace(share, memory_fraction=round(_USABLE * part, 3)) if 0 < part < 1 else share
 
 
 def _spread(machines: Sequence[Machine], shares: Sequence[Share]) -> list[Share]:
@@ -260,6 +272,7 @@ def _with_memory(config: RunConfig, plan: Placement, learner_bytes: int | None) 
         msgspec.structs.replace(plan.learner, memory_fraction=for_learner and round(for_learner, 3)),
         tuple(msgspec.structs.replace(each, memory_fraction=own) for each in plan.engines),
         plan.machines,
+        plan.opponents,
     )
 
 
@@ -294,6 +307,7 @@ def _refusal(config: RunConfig, machines: Sequence[Machine]) -> str:
     asked += [f"engine.tensor_parallel_size={parts}"] if parts > 1 else []
     asked += [f"engine.num_gpus={engine.num_gpus:g}"] if engine.num_gpus is not None else []
     asked += [f"learner.num_gpus={learner:g}"] if learner is not None else ["a learner"]
+    asked += [f"opponent {each.name}" for each in config.opponent_models.values() if each.num_gpus]
     fix = "set collector.num_actors lower"
     if learners > 1 and count == 1:
         fix = "set learner.num_learners lower, or learner.num_gpus=0 (they then train on the CPU)"

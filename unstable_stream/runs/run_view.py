@@ -30,6 +30,7 @@ _RECENT_GAMES = 256
 _RECENT_TURNS = 512
 _RECENT_UPDATES = 20
 _RATE_WINDOW_MS = 20_000
+_OF_PARTS = ("inference/", "gpu/")
 
 
 @dataclass
@@ -108,6 +109,7 @@ class RunView:
     ratings: dict[str, Rating] = field(default_factory=dict)
     """The overall rating of each model."""
     engine: dict[str, float] = field(default_factory=dict)
+    """The newest metrics of each engine and of each GPU."""
     recent_turns: deque[tuple[bool, bool]] = field(default_factory=lambda: deque(maxlen=_RECENT_TURNS))
     """For the latest turns that are trained on: whether the answer had the template's form, and was legal."""
     pool: dict[str, float] = field(default_factory=dict)
@@ -174,7 +176,7 @@ class RunView:
         elif isinstance(event, Metrics) and event.source == "exploitability":
             self._apply_exploitability(event)
         elif isinstance(event, Metrics):
-            self.engine.update({k: v for k, v in event.values.items() if k.startswith("inference/")})
+            self.engine.update({k: v for k, v in event.values.items() if k.startswith(_OF_PARTS)})
             self._apply_store_waits(event)
 
     def _apply_store_waits(self, event: Metrics) -> None:
@@ -269,6 +271,14 @@ class RunView:
             (iteration, score) for (iteration, met), score in self.evaluations.items() if met == matchup
         ]
         return sorted(points, key=lambda point: point[0])
+
+    def by_part(self, prefix: str) -> dict[str, dict[str, float]]:
+        """Return the metrics under ``inference/`` or ``gpu/``: for each engine or GPU, by short name."""
+        found: dict[str, dict[str, float]] = {}
+        for name in sorted(name for name in self.engine if name.startswith(prefix)):
+            part, _, measure = name.removeprefix(prefix).partition("/")
+            found.setdefault(part, {})[measure] = self.engine[name]
+        return found
 
     def matches(self, model_uid: str) -> int:
         """Return how many training games have met a model, in all environments."""

@@ -120,8 +120,10 @@ class OpponentConfig(Section):
 
     name: str
     """Scripted: ``random-legal``, ``first-legal``, ``perfect``, …, or an extension; ``openai``: the
-    endpoint's model name; ``adapter``: any name. Events name the opponent by it."""
-    kind: Literal["scripted", "openai", "adapter"] = "scripted"
+    endpoint's model name; ``adapter``, ``model``: any name. Events name the opponent by it."""
+    kind: Literal["scripted", "openai", "adapter", "model"] = "scripted"
+    """``openai``: behind an endpoint; ``adapter``: weights for the run's base model, played by its engine;
+    ``model``: another model, played by an engine of its own."""
     player: Choice | None = None
     """Scripted: an extension that plays under ``name``; by default ``name`` itself is the player."""
     base_url: str = "https://openrouter.ai/api/v1"
@@ -136,7 +138,10 @@ class OpponentConfig(Section):
     path: str | None = None
     """Kind ``adapter``: directory of an adapter of the run's base model, or of a whole model where all
     parameters are trained; ``None``: the base model itself. It plays with the environment's template and the
-    run's sampling."""
+    run's sampling. Kind ``model``: directory of the model, a Hugging Face id, or ``tiny-player``."""
+    num_gpus: float = Field(0.0, ge=0, le=1)
+    """Kind ``model``: a GPU for its engine, or a part of one; 0: it computes on the CPU; ignored where there
+    are none."""
     sha256: str | None = None
     """Kind ``adapter``: digest of its weight file, checked when it is loaded; ``None``: not checked."""
 
@@ -160,8 +165,19 @@ class OpponentConfig(Section):
     def _check_adapter(self) -> Self:
         if self.kind == "adapter" and is_checkpoint_uid(self.name):
             raise ValueError(f"name={self.name!r} is that of a checkpoint of the run itself: choose another")
-        if self.kind != "adapter" and (self.path or self.sha256):
-            raise ValueError(f'path and sha256 belong to opponents of kind "adapter", found "{self.kind}"')
+        if self.kind not in ("adapter", "model") and (self.path or self.sha256):
+            raise ValueError(
+                f'path and sha256 belong to opponents of kind "adapter" or "model", found "{self.kind}"'
+            )
+        if self.kind == "model" and (self.path is None or is_checkpoint_uid(self.name)):
+            raise ValueError(
+                'an opponent of kind "model" needs a path, the directory of the model, and a name that is '
+                f"none of the run's checkpoints: found path={self.path!r}, name={self.name!r}"
+            )
+        if self.kind == "model" and self.sha256:
+            raise ValueError('sha256 belongs to opponents of kind "adapter", found "model"')
+        if self.kind != "model" and self.num_gpus:
+            raise ValueError(f'num_gpus belongs to opponents of kind "model", found "{self.kind}"')
         return self
 
     @property

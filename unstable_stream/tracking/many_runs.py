@@ -75,7 +75,7 @@ def render_runs(views: Iterable[RunView]) -> RenderableType:
     table = Table(*columns, box=None, header_style="dim", padding=(0, 1), expand=True)
     for view in views:
         games_per_s, _ = view.rates(time.time_ns() // 1_000_000)
-        entropy = None if view.last_update is None else view.last_update.metrics.get("entropy")
+        entropies = [newest.metrics.get("entropy") for newest in view.last_updates.values()]
         state = view.status.state
         total = view.config.round_robin_games
         table.add_row(
@@ -84,7 +84,7 @@ def render_runs(views: Iterable[RunView]) -> RenderableType:
             f"{games_per_s:.1f}" if state == "running" else "",
             _won(view),
             _share([well for well, _ in view.recent_turns]),
-            "" if entropy is None else f"{entropy:.2f}",
+            ", ".join(f"{entropy:.2f}" for entropy in entropies if entropy is not None),
             _state(view),
         )
     return Panel(table, title="[bold]runs[/]", title_align="left", border_style="blue")
@@ -92,11 +92,12 @@ def render_runs(views: Iterable[RunView]) -> RenderableType:
 
 def _won(view: RunView) -> str:
     """Return the newest results, without the environment where there is only one."""
-    several = len({env_id for env_id, _ in view.opponents()}) > 1
+    several = len({matchup.env_id for matchup in view.matchups()}) > 1
     found = []
-    for env_id, opponent in view.opponents():
-        _, score = view.latest_evaluation(env_id, opponent)
-        found.append(f"{score.win_rate:.0%} vs {opponent}" + (f" ({env_id})" if several else ""))
+    for matchup in view.matchups():
+        _, score = view.curve(matchup)[-1]
+        where = f" ({matchup.env_id})" if several else ""
+        found.append(f"{score.win_rate:.0%} vs {matchup.label}{where}")
     return ", ".join(found)
 
 

@@ -1,7 +1,7 @@
 """The live view: a Rich dashboard that reads the log, so any terminal can open it at any time."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -20,9 +20,18 @@ from unstable_stream.runs.run_view import RunView
 from unstable_stream.runs.starts import run_starts
 from unstable_stream.tracking.service_reports import Service
 
-__all__ = ["Stage", "render", "watch_run"]
+__all__ = [
+    "PLAIN_EVERY_S",
+    "REFRESH_S",
+    "TOPICS",
+    "Stage",
+    "plain_line",
+    "read_events",
+    "render",
+    "watch_run",
+]
 
-_TOPICS = (
+TOPICS = (
     "runs",
     "games",
     "game-outcomes",
@@ -32,9 +41,12 @@ _TOPICS = (
     "ratings",
     "metrics",
 )
-_REFRESH_S = 0.5
-_PLAIN_EVERY_S = 10.0
+REFRESH_S = 0.5
+PLAIN_EVERY_S = 10.0
 _LADDER_ROWS = 8
+_WIDE = 96
+"""Columns from which on numbers and ladder stand side by side."""
+_GIB = 2**30
 _WARNINGS = 3
 _SPARKS = "▁▂▃▄▅▆▇█"
 
@@ -74,43 +86,51 @@ async def watch_run(
     """
     view = RunView(run_id, config)
     console = Console(stderr=True)
-    consumer = await log.consumer(_TOPICS)
+    consumer = await log.consumer(TOPICS)
     started = time.monotonic()
     stage = stage or Stage()
     try:
-        await consumer.seek(await run_starts(log, run_id, _TOPICS))
+        await consumer.seek(await run_starts(log, run_id, TOPICS))
         if console.is_terminal:
             with Live(console=console, auto_refresh=False, transient=False) as live:
                 stage.shown = True
                 while view.status.ended is None:
-                    await _read(consumer, view, _REFRESH_S)
+                    await read_events(consumer, [view], REFRESH_S)
                     elapsed_s = time.monotonic() - started
-                    live.update(render(view, elapsed_s, services, stage.text, options=options), refresh=True)
+                    # The width is asked each time: the terminal may have been resized.
+                    shown = render(
+                        view, elapsed_s, services, stage.text, options=options, width=console.width
+                    )
+                    live.update(shown, refresh=True)
             return
-        printed = -_PLAIN_EVERY_S
+        printed = -PLAIN_EVERY_S
         told: list[str] = []
         while view.status.ended is None:
-            await _read(consumer, view, _REFRESH_S)
+            await read_events(consumer, [view], REFRESH_S)
             troubles = _troubles(services) + _waits(view) + _warnings(view, options)
             for trouble in troubles:
                 if trouble not in told:
                     console.print(trouble, style="yellow", highlight=False, markup=False, soft_wrap=True)
             told = troubles
-            if time.monotonic() - started - printed >= _PLAIN_EVERY_S:
+            if time.monotonic() - started - printed >= PLAIN_EVERY_S:
                 printed = time.monotonic() - started
-                console.print(_plain(view, printed, stage.text), highlight=False, soft_wrap=True)
+                console.print(plain_line(view, printed, stage.text), highlight=False, soft_wrap=True)
     finally:
         await consumer.close()
 
 
-async def _read(consumer: Consumer, view: RunView, seconds: float) -> None:
+async def read_events(consumer: Consumer, views: Iterable[RunView], seconds: float) -> None:
+    """Fold into the views what arrives within some seconds; each takes what is of its run."""
+    folds = list(views)
     deadline = time.monotonic() + seconds
     while (left := deadline - time.monotonic()) > 0:
         for record in await consumer.poll(max_records=2000, timeout_s=left):
             try:
-                view.apply(event_from_record(record))
+                event = event_from_record(record)
             except EventError:
                 continue  # the processors set a bad record aside; the live view does not report it again
+            for view in folds:
+                view.apply(event)
 
 
 def render(
@@ -120,8 +140,12 @@ def render(
     stage: str = "",
     *,
     options: str = "",
+    width: int = _WIDE,
 ) -> RenderableType:
-    """Return the dashboard of the present state; for ``stage`` and ``options`` see :func:`watch_run`."""
+    """Return the dashboard of the present state; for ``stage`` and ``options`` see :func:`watch_run`.
+
+    In fewer columns than :data:`_WIDE` the ladder stands below the numbers.
+    """
     iterations = view.config.learner.iterations
     games_per_s, steps_per_s = view.rates(time.time_ns() // 1_000_000)
     head = Table.grid(padding=(0, 2))
@@ -129,12 +153,18 @@ def render(
         progress, bar = view.games_of_all, ProgressBar(total=total, completed=view.games["eval"], width=40)
     else:
         progress = f"update {view.update}/{iterations}"
-        width = 40 if view.games["train"] else 20
-        bar = ProgressBar(total=iterations, completed=view.update, width=width)
+        length = 40 if view.games["train"] else 20
+        bar = ProgressBar(total=iterations, completed=view.update, width=length)
     head.add_row(Text(progress, style="bold"), bar, Text(_remaining(view, elapsed_s, stage), style="dim"))
-    body = Table.grid(padding=(0, 3))
-    body.add_row(_numbers(view, games_per_s, steps_per_s), _ladder(view))
-    parts: list[RenderableType] = [head, Text(), body]
+    body: list[RenderableType] = [_numbers(view, games_per_s, steps_per_s), _ladder(view)]
+    if width >= _WIDE:
+        beside = Table.grid(padding=(0, 3))
+        beside.add_row(*body)
+        body = [beside]
+    parts: list[RenderableType] = [head, Text(), *body]
+    machines = [*_engines(view), *_gpus(view)]
+    if machines:
+        parts += [Text(), *machines]
     if view.evaluations:
         parts += [Text(), _evaluations(view)]
     troubles = _troubles(services) + _waits(view) + _warnings(view, options)[-_WARNINGS:]
@@ -183,6 +213,30 @@ def _numbers(view: RunView, games_per_s: float, steps_per_s: float) -> Table:
     if view.abandoned:
         table.add_row("abandoned games", str(view.abandoned))
     return table
+
+
+def _engines(view: RunView) -> list[RenderableType]:
+    """Return a line for each engine."""
+    lines = []
+    for name, values in view.by_part("inference/").items():
+        lines.append(
+            f"{name}  {values.get('tok_s', 0):,.0f} tokens/s, {values.get('running', 0):,.0f} running, "
+            f"{values.get('queued', 0):,.0f} queued, {values.get('completions', 0):,.0f} completions"
+        )
+    return [Text(line, style="dim") for line in lines]
+
+
+def _gpus(view: RunView) -> list[RenderableType]:
+    """Return a line for each GPU of the collector's machine."""
+    lines = []
+    for number, values in view.by_part("gpu/").items():
+        told = []
+        if "utilization" in values:
+            told.append(f"{values['utilization']:.0%} busy")
+        if "memory-used" in values and "memory-total" in values:
+            told.append(f"{values['memory-used'] / _GIB:.1f} of {values['memory-total'] / _GIB:.0f} GiB")
+        lines.append(f"GPU {number}  {', '.join(told)}")
+    return [Text(line, style="dim") for line in lines]
 
 
 def _ladder(view: RunView) -> Table:
@@ -259,7 +313,7 @@ def _troubles(services: Mapping[str, Service] | None) -> list[str]:
     return [service.trouble for service in (services or {}).values() if service.trouble]
 
 
-def _plain(view: RunView, elapsed_s: float, stage: str) -> str:
+def plain_line(view: RunView, elapsed_s: float, stage: str) -> str:
     if stage and not view.in_flight and not sum(view.games.values()):
         return f"[{int(elapsed_s):>4} s] {stage}"
     games_per_s, _ = view.rates(time.time_ns() // 1_000_000)

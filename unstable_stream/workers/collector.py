@@ -17,7 +17,7 @@ on, and the other one's can start no game any more.
 import asyncio
 import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
 from unstable_stream.errors import FencedError, ServiceError
@@ -91,8 +91,14 @@ class Collector:
         workers: Sequence[RolloutWorkerHandle],
         started: RunStarted | None = None,
         data: DataDir | None = None,
+        gpus: Callable[[], Awaitable[Mapping[str, float]]] | None = None,
     ) -> None:
-        """``data`` has the archive of what expired in the log, and the checkpoints if they were moved."""
+        """Take what plays.
+
+        ``data`` has the archive of what expired in the log, and the checkpoints if they were moved. ``gpus``
+        is asked with the engines how busy and full this machine's GPUs are.
+        """
+        self._gpus = gpus
         self._config = config
         self._data = data
         self._run_id = run_id
@@ -338,6 +344,8 @@ class Collector:
                     values[f"stores/engine-{number}/wait_s"] = stats.store_wait_s
                     waited.add(number)
                 records.append(self._metrics(f"engine-{number}", values, now))
+            if self._gpus is not None and (values := dict(await self._gpus())):
+                records.append(self._metrics("gpus", values, now))
             snapshot = self._schedule.snapshot()
             if self._restored and snapshot != told:
                 records.append(self._metrics("model-pool", snapshot, now))

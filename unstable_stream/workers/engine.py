@@ -7,6 +7,7 @@ from typing import Final, Protocol
 from unstable_stream.errors import EngineError
 from unstable_stream.extensions import KINDS, build
 from unstable_stream.inference.adapter_proof import AdapterProver
+from unstable_stream.inference.base_model import resolve_model
 from unstable_stream.inference.cores import available_cores
 from unstable_stream.inference.engine import (
     Adapter,
@@ -24,7 +25,7 @@ from unstable_stream.runs.config import EngineExtensionConfig, RunConfig, VllmEn
 from unstable_stream.runs.placement import Share
 from unstable_stream.workers.dtype import fastest_on_cpu
 
-__all__ = ["EngineHandle", "LocalEngine", "build_engine", "take_adapter_results"]
+__all__ = ["EngineHandle", "LocalEngine", "build_engine", "build_opponent", "take_adapter_results"]
 
 _DECODED_ROWS: Final = 32
 """Tokens of one decoding step, about."""
@@ -138,6 +139,19 @@ def _build(config: RunConfig, model_path: str, share: Share) -> Engine:
         num_threads=engine.num_threads or available_cores(),
         device=None if share.num_gpus else "cpu",
         dtype=_dtype(config, model_path, share, available_cores()),
+        gpu_memory_fraction=share.memory_fraction,
+    )
+
+
+def build_opponent(config: RunConfig, path: str, share: Share) -> Engine:
+    """Construct the engine of another model that is an opponent, and load the model."""
+    from unstable_stream.inference.transformers.engine import TransformersEngine
+
+    return TransformersEngine(
+        resolve_model(path),
+        max_loras=1,
+        num_threads=getattr(config.engine, "num_threads", None) or 1,
+        device=None if share.num_gpus else "cpu",
         gpu_memory_fraction=share.memory_fraction,
     )
 

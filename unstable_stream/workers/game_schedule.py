@@ -415,8 +415,8 @@ class GameSchedule:
         checkpoint = self._checkpoints.get(uid)
         if checkpoint is None:
             opponent = self.opponent(uid)
-            templates = {"openai": opponent.template, "adapter": env.template}
-            template = templates.get(opponent.kind)
+            own = opponent.template if opponent.kind in ("openai", "model") else None
+            template = env.template if opponent.kind == "adapter" else own
             return Seat(seat=seat, model_uid=uid, kind=opponent.kind, template=template)
         return Seat(
             seat=seat,

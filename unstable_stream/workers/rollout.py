@@ -13,7 +13,8 @@ from unstable_stream.events import Event, GameAbandoned, GameStarted, Seat, even
 from unstable_stream.games.opponents.scripted import scripted_player
 from unstable_stream.games.play import PlayedGame, play_game
 from unstable_stream.games.players import Player
-from unstable_stream.games.templates import get_template
+from unstable_stream.games.templates import PromptTemplate, get_template
+from unstable_stream.inference.base_model import resolve_model
 from unstable_stream.inference.engine import Adapter, Engine, SamplingSettings
 from unstable_stream.inference.openai import OpenAIEngine
 from unstable_stream.inference.policy_player import ChatPlayer, PolicyPlayer
@@ -29,7 +30,17 @@ __all__ = ["RolloutWorker"]
 class RolloutWorker:
     """Plays the games passed to it, up to a few hundred at once; workers share the engines."""
 
-    def __init__(self, config: RunConfig, log: EventLog, model_path: str, engine: Engine) -> None:
+    def __init__(
+        self,
+        config: RunConfig,
+        log: EventLog,
+        model_path: str,
+        engine: Engine,
+        others: Mapping[str, Engine] | None = None,
+    ) -> None:
+        """``others``: the engines of other models that are opponents, by path."""
+        self._others = dict(others or {})
+        self._tokenizers = {path: load_tokenizer(resolve_model(path)) for path in self._others}
         self._config = config
         self._engine = engine
         self._tokenizer = load_tokenizer(model_path)
@@ -131,10 +142,13 @@ class RolloutWorker:
             opponent = self._opponents.get(seat.model_uid)
             return scripted_player(opponent.scripted if opponent else seat.model_uid, game.env_id)
         template = get_template(seat.template or "default")
+        votes = self._config.evaluation.votes if _is_evaluated(seat, game) else 1
         if seat.kind == "openai":
             opponent = self._opponents[seat.model_uid]
             sampling = SamplingSettings(max_tokens=opponent.max_tokens, temperature=opponent.temperature)
             return ChatPlayer(self._chat_engine(opponent), template, sampling)
+        if seat.kind == "model":
+            return self._other_model(self._opponents[seat.model_uid], template, votes)
         return PolicyPlayer(
             self._engine,
             self._tokenizer,
@@ -143,7 +157,18 @@ class RolloutWorker:
             adapter=adapters.get(seat.model_uid),
             policy_version=seat.policy_version,
             max_model_len=self._config.engine.max_model_len,
-            votes=self._config.evaluation.votes if _is_evaluated(seat, game) else 1,
+            votes=votes,
+        )
+
+    def _other_model(self, opponent: OpponentConfig, template: PromptTemplate, votes: int) -> Player:
+        assert opponent.path is not None, "checked with the configuration"
+        return PolicyPlayer(
+            self._others[opponent.path],
+            self._tokenizers[opponent.path],
+            template,
+            sampling=SamplingSettings(max_tokens=opponent.max_tokens, temperature=opponent.temperature),
+            votes=votes,
+            recorded=False,
         )
 
     def _chat_engine(self, opponent: OpponentConfig) -> OpenAIEngine:

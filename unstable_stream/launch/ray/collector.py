@@ -17,6 +17,7 @@ from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.runs.history import run_started
 from unstable_stream.runs.placement import Placement
 from unstable_stream.workers.collector import Collector
+from unstable_stream.workers.gpus import read_gpus
 
 __all__ = ["run_collector"]
 
@@ -35,10 +36,12 @@ async def run_collector(
         for part in (
             *(f"engine-{number}" for number in range(config.collector.num_actors)),
             *(f"rollout-{number}" for number in range(config.collector.num_rollout_workers)),
+            *(f"opponent-{number}" for number in range(len(config.opponent_models))),
         )
     }
     placement = planned()
     engines = await asyncio.to_thread(_start_engines, config, run_id, outputs, model_path, placement)
+    others = await asyncio.to_thread(_start_opponents, config, run_id, outputs, placement)
     # Each beside an engine in turn: on a cluster they would otherwise all be on one machine.
     near = [
         await asyncio.to_thread(beside, placement, placement.engines[number % len(engines)])
@@ -54,6 +57,7 @@ async def run_collector(
             str(data.root.absolute()),
             model_path,
             RemoteEngine(engines),
+            {path: RemoteEngine([actor], [part]) for path, (part, actor) in others.items()},
         )
         for number in range(config.collector.num_rollout_workers)
     ]
@@ -65,6 +69,7 @@ async def run_collector(
             [RayRolloutWorker(worker, number) for number, worker in enumerate(workers)],
             await run_started(log, run_id),
             data,
+            read_gpus,
         )
         try:
             await collector.collect(log, stop)
@@ -81,3 +86,17 @@ def _start_engines(
         .remote(config, run_id, outputs[f"engine-{number}"].path, model_path, share)
         for number, share in enumerate(placement.engines)
     ]
+
+
+def _start_opponents(
+    config: RunConfig, run_id: str, outputs: Mapping[str, Output], placement: Placement
+) -> dict[str, tuple[str, Any]]:
+    """Start an engine for each other model that is an opponent; return its name and actor, by path."""
+    actors = {}
+    pairs = zip(config.opponent_models, placement.opponents, strict=True)
+    for number, (path, share) in enumerate(pairs):
+        part = f"opponent-{number}"
+        options = actor_options(placement, share)
+        actor = ray.remote(EngineActor).options(**options, max_concurrency=4096)
+        actors[path] = (part, actor.remote(config, run_id, outputs[part].path, path, share, opponent=True))
+    return actors

@@ -26,7 +26,7 @@ from unstable_stream.launch.ray.part_output import PartDiedError, printing_error
 from unstable_stream.runs.code import find_code
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.placement import Share
-from unstable_stream.workers.engine import build_engine, take_adapter_results
+from unstable_stream.workers.engine import build_engine, build_opponent, take_adapter_results
 
 __all__ = ["EngineActor", "RayEngine", "RemoteEngine"]
 
@@ -34,11 +34,22 @@ __all__ = ["EngineActor", "RayEngine", "RemoteEngine"]
 class EngineActor:
     """The Ray actor: constructs the engine in its own process and serves many callers at once."""
 
-    def __init__(self, config: RunConfig, run_id: str, output: Path, model_path: str, share: Share) -> None:
+    def __init__(
+        self,
+        config: RunConfig,
+        run_id: str,
+        output: Path,
+        model_path: str,
+        share: Share,
+        *,
+        opponent: bool = False,
+    ) -> None:
+        """``opponent``: the model is another one than the run's."""
         write_output_to(output, run_id)
         with printing_errors():
             find_code(config)
-            self._engine = build_engine(config, model_path, share)
+            build = build_opponent if opponent else build_engine
+            self._engine = build(config, model_path, share)
 
     async def generate_many(
         self, requests: Sequence[GenerationRequest]
@@ -129,8 +140,10 @@ def _result_of(task: "asyncio.Task[Completion]") -> Completion | UnstableStreamE
 class RemoteEngine:
     """An :class:`~unstable_stream.inference.engine.Engine` over several engine actors."""
 
-    def __init__(self, actors: Sequence[Any]) -> None:
+    def __init__(self, actors: Sequence[Any], parts: Sequence[str] = ()) -> None:
+        """``parts``: the names of the actors in messages; by default ``engine-0``, ``engine-1``, …"""
         self._actors = list(actors)
+        self._parts = list(parts) or [f"engine-{number}" for number in range(len(actors))]
         self._outstanding = [0] * len(self._actors)
         self._queue: list[tuple[GenerationRequest, asyncio.Future[Completion]]] = []
         self._calls: set[asyncio.Task[None]] = set()
@@ -158,9 +171,9 @@ class RemoteEngine:
                 sequences, adapter
             )
         except ray.exceptions.RayError as error:
-            raise PartDiedError(f"engine-{actor}", reason_of(error)) from error
+            raise PartDiedError(self._parts[actor], reason_of(error)) from error
         if isinstance(found, EngineDiedError):
-            raise PartDiedError(f"engine-{actor}", f"{type(found).__name__}: {found}")
+            raise PartDiedError(self._parts[actor], f"{type(found).__name__}: {found}")
         if isinstance(found, UnstableStreamError):
             raise found
         return found
@@ -191,11 +204,11 @@ class RemoteEngine:
                     remaining -= 1
                     self._outstanding[actor] -= 1
                     if isinstance(result, EngineDiedError):
-                        result = PartDiedError(f"engine-{actor}", f"{type(result).__name__}: {result}")
+                        result = PartDiedError(self._parts[actor], f"{type(result).__name__}: {result}")
                     _settle(batch[index][1], result)
         except ray.exceptions.RayError as error:
             # Not an EngineError: no game caused this, and none can be played until the engine is restarted.
-            failure = PartDiedError(f"engine-{actor}", reason_of(error))
+            failure = PartDiedError(self._parts[actor], reason_of(error))
             for _, future in batch:
                 _settle(future, failure)
         finally:

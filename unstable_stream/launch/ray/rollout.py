@@ -23,13 +23,20 @@ class RolloutActor:
     """The Ray actor: a rollout worker in its own process, with its own connection to the log."""
 
     def __init__(
-        self, config: RunConfig, run_id: str, output: Path, data_root: str, model_path: str, engine: Engine
+        self,
+        config: RunConfig,
+        run_id: str,
+        output: Path,
+        data_root: str,
+        model_path: str,
+        engine: Engine,
+        others: Mapping[str, Engine],
     ) -> None:
         write_output_to(output, run_id)
         with printing_errors():
             find_code(config)
             log = open_log_at(config.log, DataDir(Path(data_root)).log, config.synchronous)
-            self._worker = RolloutWorker(config, log, model_path, engine)
+            self._worker = RolloutWorker(config, log, model_path, engine, others)
 
     async def play(self, games: Sequence[bytes], adapters: Mapping[str, Adapter]) -> int:
         """Play encoded ``game-started`` events; see :meth:`RolloutWorker.play`."""
