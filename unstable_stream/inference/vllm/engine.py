@@ -168,7 +168,7 @@ class VllmEngine:
         self._weights: dict[str, str] = {}
         """By uid: digest of the weights when they were first loaded."""
         self._request_ids = itertools.count()
-        self._tasks: set[asyncio.Task[Completion]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
         self._closed = False
         self._submitted = 0
         self._completions = 0
