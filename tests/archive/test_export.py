@@ -13,6 +13,7 @@ from unstable_stream.archive import SCHEMA_VERSION, ArchiveWriter, open_archive,
 from unstable_stream.archive.batches import export_batches
 from unstable_stream.archive.export import MANIFEST, default_tables, export_run
 from unstable_stream.errors import ArchiveError, RunError
+from unstable_stream.stores import Store
 
 
 @pytest.fixture(scope="module")
@@ -94,6 +95,23 @@ def test_nothing_is_overwritten_unless_told(archive: Path, tmp_path: Path) -> No
         with pytest.raises(ArchiveError, match="is there already and is no export"):
             export_run(archive, "run-a", foreign, force=force)
     assert [path.name for path in foreign.iterdir()] == ["thesis.tex"]
+
+
+def test_to_a_store_and_replaced_there_only_if_told(archive: Path, tmp_path: Path) -> None:
+    address = f"memory://{tmp_path.name}-exports/run-a"
+    manifest = export_run(archive, "run-a", address, tables=["turns", "updates"])
+    store = Store(address)
+    assert store.names() == [MANIFEST, "turns.parquet", "updates.parquet"]
+    store.get("turns.parquet", tmp_path / "turns.parquet")
+    assert pq.read_table(tmp_path / "turns.parquet").num_rows == manifest.tables["turns"].rows
+    with pytest.raises(ArchiveError, match="--force"):
+        export_run(archive, "run-b", address)
+    store.write("mine", b"of somebody else")
+    export_run(archive, "run-b", address, tables=["updates"], force=True)
+    assert store.names() == [MANIFEST, "mine", "updates.parquet"]
+    store.remove(MANIFEST)  # as if it had been interrupted
+    export_run(archive, "run-b", address, tables=["updates"], force=True)
+    assert json.loads(store.read(MANIFEST) or b"")["run_id"] == "run-b"
 
 
 def test_a_manifest_cannot_name_files_elsewhere(archive: Path, tmp_path: Path) -> None:

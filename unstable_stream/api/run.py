@@ -584,7 +584,7 @@ class Run:
         """Write it to Parquet files, one per table.
 
         Args:
-            directory: where the files go.
+            directory: where the files go: a directory, or an address such as ``s3://bucket/name``.
             tables: names of tables or views; by default all tables.
             force: replace an export that is there.
         """

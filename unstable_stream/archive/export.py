@@ -22,6 +22,7 @@ from unstable_stream.archive.tables import TABLES
 from unstable_stream.archive.view_files import load_views
 from unstable_stream.errors import ArchiveError
 from unstable_stream.events.run_ids import pick_run
+from unstable_stream.stores import Store, checked_address, is_address
 from unstable_stream.version import __version__
 
 __all__ = [
@@ -87,7 +88,7 @@ def export_run(
     Args:
         archive: the DuckDB file.
         run: the run's id, or an unambiguous beginning of it.
-        directory: where the files go; made if it does not exist.
+        directory: where the files go, made if it does not exist; or an address in a store.
         tables: names of tables or views; by default :func:`default_tables`.
         force: replace an export that is there already.
         timeout_s: how long to wait while another process writes to the archive.
@@ -96,9 +97,21 @@ def export_run(
         RunError: no such run, or several; lists what is there.
         ArchiveError: no such table, the directory is in use, or it cannot be written.
         ArchiveBusyError: another process held the archive past the deadline.
+        StoreError: the store refuses, or cannot be reached.
     """
-    target = Path(directory).absolute()
     names = _known(tables or default_tables())
+    if is_address(str(directory)):
+        store = Store(checked_address(str(directory), "export"))
+        replaced = _replaced_in(store, force)
+        with tempfile.TemporaryDirectory(prefix="unstable-stream-export-") as made:
+            with open_archive(archive, timeout_s=timeout_s) as connection:
+                manifest = _write(connection, run, names, Path(made))
+            for name in replaced:
+                store.remove(name)
+            for file in [*(table.file for table in manifest.tables.values()), MANIFEST]:
+                store.put(Path(made, file), file)
+        return manifest
+    target = Path(directory).absolute()
     replaced = _replaced(target, force)
     with written_beside(target) as partial:
         with open_archive(archive, timeout_s=timeout_s) as connection:
@@ -130,6 +143,22 @@ def _replaced(target: Path, force: bool) -> list[str]:
     if not force:
         raise ArchiveError(f"{target} holds an export of run {old.run_id}; replace it with --force")
     # The manifest goes first: without it what is left is no export. Names only: nothing outside is touched.
+    return [MANIFEST, *(Path(table.file).name for table in old.tables.values())]
+
+
+def _replaced_in(store: Store, force: bool) -> list[str]:
+    """Return the files of an earlier export in a store; raise if anything is there and must not be replaced.
+
+    Without a manifest these are the rest of an export that was interrupted, or of somebody else: they stay,
+    but for those of the same names.
+    """
+    there = store.names()
+    if there and not force:
+        raise ArchiveError(f"{store.address} has files; choose another with -o, or replace them with --force")
+    try:
+        old = msgspec.json.decode(store.read(MANIFEST) or b"", type=Manifest)
+    except msgspec.DecodeError:
+        return []
     return [MANIFEST, *(Path(table.file).name for table in old.tables.values())]
 
 

@@ -46,7 +46,8 @@ successes in n trials.
 What the log deleted before it was archived is noted in `missing_records`, so that nobody takes half a history
 for a whole one: `sql`, `report`, `export` and `verify` say which offsets are missing.
 
-A run can be taken along as Parquet files, one per table: `unstable-stream export RUN -o DIR`.
+A run can be taken along as Parquet files, one per table: `unstable-stream export RUN -o DIR`, or
+`-o s3://bucket/name` into a [store](checkpoint-stores.md).
 [`examples/analysis.py`](../examples/analysis.py) is a notebook in plain Python that goes through a run's
 curve, ladder and health.
 

@@ -1,6 +1,5 @@
 """``unstable-stream export``: take a run along as Parquet files."""
 
-from pathlib import Path
 from typing import cast
 
 import typer
@@ -18,7 +17,9 @@ def register(app: typer.Typer) -> None:
 
 def _export(
     run: str = typer.Argument(..., help="Run id, or its beginning."),
-    out: Path = typer.Option(..., "--out", "-o", help="Directory for the files."),
+    out: str = typer.Option(
+        ..., "--out", "-o", help="Directory for the files; for tables also an address, s3://bucket/name."
+    ),
     tables: str = typer.Option(
         "", "--tables", metavar="NAMES", help="Tables or views, comma between; all tables by default."
     ),
@@ -35,6 +36,8 @@ def _export(
 
     Example: unstable-stream export RUN -o run-parquet
 
+    Example: unstable-stream export RUN -o s3://bucket/run-parquet
+
     Example: unstable-stream export RUN -o curves --tables learning_curve,payoff_matrix
 
     Example: unstable-stream export RUN -o batches --batches csv
@@ -47,6 +50,8 @@ def _export(
     console = Console(stderr=True, highlight=False)
     if batches and tables:
         raise typer.BadParameter("--batches and --tables exclude each other", param_hint="--batches")
+    if batches and "://" in out:
+        raise typer.BadParameter("batches are written to a directory", param_hint="--out")
     if batches:
         with console.status("exporting"):
             written = export_batches(
