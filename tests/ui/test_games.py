@@ -56,7 +56,7 @@ def test_a_game_is_shown_move_by_move(client: TestClient, base: str) -> None:
     assert page.count('<svg class="board"') == 6
     assert page.count("<circle") + page.count("<path") == 1 + 2 + 3 + 4 + 5 + 6
     assert "row 1: O, X, O; row 2: X, O, X; row 3: empty, empty, empty" in page
-    assert "trained in update 2" in page
+    assert ">update 2</a>" in page
     assert "correct_answer_format: yes" in page
     assert 'title="-0.500 nats, 60.7 %, token 100">#100<' in page
     assert client.get(f"{base}/games/{game_id('run-a', 'train', 999)}").status_code == 404

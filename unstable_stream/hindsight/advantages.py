@@ -16,7 +16,7 @@ __all__ = ["advantages"]
 
 _UPDATE: Final = """
     SELECT value FROM events WHERE topic = 'learner-updates' AND run_id = $run AND type = 'learner-update'
-        AND (value->>'$.update')::BIGINT = $update LIMIT 1
+        AND (value->>'$.update')::BIGINT = $update AND value->>'$.model' IS NOT DISTINCT FROM $model LIMIT 1
 """
 _STEPS: Final = """
     SELECT event_id, any_value(value) FROM events
@@ -24,13 +24,15 @@ _STEPS: Final = """
 """
 
 
-def advantages(archive: Path, run_id: str, update: int) -> Mapping[str, float]:
+def advantages(archive: Path, run_id: str, update: int, model: str | None = None) -> Mapping[str, float]:
     """Return step id to advantage, of the whole batch; empty where they cannot be told.
+
+    ``model`` is the name of one of several trained models, which each count their own updates.
 
     That is where the run's transformations are code of its own, which is not loaded here, or learn from one
     batch to the next, or where the archive lacks a step of the batch.
     """
-    found = query(archive, _UPDATE, {"run": run_id, "update": update}).rows
+    found = query(archive, _UPDATE, {"run": run_id, "update": update, "model": model}).rows
     try:
         _, config = find_archived_run(archive, run_id)
         with confined([]):

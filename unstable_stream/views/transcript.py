@@ -26,7 +26,7 @@ SELECT
     coalesce(t.completion_token_ids, []) AS token_ids, coalesce(t.logprobs, []) AS logprobs,
     s.step_id, s.raw_reward, s.final_reward, s.reward AS step_reward,
     CASE WHEN s.step_id IS NOT NULL THEN coalesce(u.fate, 'pending') END AS fate,
-    u.update, u.reason AS drop_reason
+    u.update, u.model, u.reason AS drop_reason
 FROM moves AS a
 LEFT JOIN said AS t USING (game_turn, seat)
 LEFT JOIN shaped AS s USING (trajectory_id, turn_index)
@@ -88,6 +88,13 @@ class Move:
     update: int | None = None
     """The update that trained on the step or dropped it."""
     drop_reason: str | None = None
+    model: str | None = None
+    """The trained model whose update it was; ``None``: the run trains one."""
+
+    @property
+    def update_name(self) -> str:
+        """The update's number, after the model's name if there are several."""
+        return f"{self.model}/{self.update}" if self.model else str(self.update)
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,9 +101,9 @@ def _watched(shelf: Shelf, game: str) -> _Watched:
         transcript = load_transcript(archive, game)
         tokens, with_texts = tokens_of(archive, transcript, most=_MOST_TOKENS)
     found: dict[str, float] = {}
-    for update in sorted({move.update for move in transcript.moves if move.update is not None}):
+    for model, update in {(move.model, move.update) for move in transcript.moves if move.update is not None}:
         found |= shelf.remember(
-            ("advantages", transcript.run_id, update),
-            partial(advantages, run_id=transcript.run_id, update=update),
+            ("advantages", transcript.run_id, model, update),
+            partial(advantages, run_id=transcript.run_id, update=update, model=model),
         )
     return _Watched(transcript, boards_of(transcript), tokens, with_texts, found)

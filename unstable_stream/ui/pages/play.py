@@ -19,7 +19,7 @@ __all__ = ["begin", "give_up", "move", "show", "watch"]
 _MOST: Final = 4
 """Games at once: each has the model in memory."""
 _CHECKPOINTS: Final = """
-    SELECT run_id, iteration, model_uid FROM checkpoints
+    SELECT run_id, concat_ws('/', model, iteration) AS iteration, model_uid FROM checkpoints
     WHERE $run = '' OR run_id = $run ORDER BY occurred_at DESC LIMIT 200
 """
 _PATIENCE_S: Final = 3.0
