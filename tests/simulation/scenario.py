@@ -117,9 +117,10 @@ def _draw_settings(rng: random.Random, power_cuts: int) -> dict[str, Any]:
     batch_size = rng.choice((4, 8, 12))
     save_every = rng.choice((1, 1, 2, 3))
     final = [{"type": "RoleAdvantageByEnvFormatter"}] if rng.random() < 0.5 else []
+    seed = rng.randrange(1000)
     return {
         "model": "tiny-player",
-        "seed": rng.randrange(1000),
+        "seed": seed,
         "train_envs": [{"env_id": "TicTacToe-v0-train", "template": "tictactoe-board"}],
         "sampling": {"max_tokens": 4},
         "collector": {
@@ -149,7 +150,8 @@ def _draw_settings(rng: random.Random, power_cuts: int) -> dict[str, Any]:
             "dtype": "float32",
             "num_threads": 1,
         },
-        "buffer": {"max_staleness": rng.choice((None, None, 3))},
+        # With a bound below `save_every - 1` no update would be made: such a run is refused at its start.
+        "buffer": {"max_staleness": rng.choice((None, None, max(save_every - 1, seed % 4)))},
     }
 
 
