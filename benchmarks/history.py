@@ -1,0 +1,180 @@
+"""What grows with history: restart time, memory and disk of a processor host, against the games before.
+
+Run ``python -m benchmarks.history``. ``--sizes 10000 100000 1000000 10000000`` takes an hour more, and
+``--picture docs/images/history.svg`` draws it. One log grows to each size in turn, by small trajectories of
+one run that count as processed. At each size a host is started in a fresh process, three times, with 499
+trajectories behind its snapshot, the worst moment to die. Measured are the time to the steps of one new game,
+imports left out, and the most memory that the process had. Disk is the log's file and the saved states in it.
+"""
+
+import asyncio
+import json
+import math
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.harness import machine, parser
+from benchmarks.restart import _BEHIND, append, prepare, restart
+from unstable_stream.log.local.log import LocalLog
+
+__all__ = ["Point", "picture"]
+
+_ROUNDS = 3
+_WIDTH, _HEIGHT, _MARGIN = 300, 240, 48
+
+
+class Point(NamedTuple):
+    """What was measured after so many games."""
+
+    games: int
+    restart_s: float
+    """Median time to the first new result."""
+    memory_mb: float
+    """Median of the most resident memory of the process."""
+    log_mb: float
+    states_kb: float
+    """Saved states of the host."""
+
+
+def _child(path: Path, next_game: int) -> tuple[float, float]:
+    """Restart a host in a process of its own; return seconds and megabytes."""
+    command = [sys.executable, "-m", "benchmarks.history", "--child", str(path), str(next_game)]
+    seconds, kilobytes = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[
+        -2:
+    ]
+    return float(seconds), float(kilobytes) / 1024
+
+
+async def _grow(path: Path, first: int, count: int) -> None:
+    async with LocalLog.open(path, synchronous="NORMAL") as log:
+        await append(log, first, count, processed=True)
+
+
+async def _states_bytes(path: Path) -> int:
+    async with LocalLog.open(path, synchronous="NORMAL") as log:
+        saved = [await log.saved(scope) for scope in await log.saved_names()]
+    return sum(len(state) for states in saved for state in states.values())
+
+
+def _measured(path: Path, games: int) -> Point:
+    """Measure at this size; the log gets a few more games on the way."""
+    game = games
+    _child(path, game)  # folds what was appended, and saves the state
+    game += 1
+    found = []
+    for _ in range(_ROUNDS):
+        asyncio.run(_grow(path, game, _BEHIND))
+        found.append(_child(path, game + _BEHIND))
+        game += _BEHIND + 1
+    seconds, memory = zip(*found, strict=True)
+    disk = sum(file.stat().st_size for file in path.parent.glob(f"{path.name}*") if file.is_file())
+    return Point(
+        games,
+        statistics.median(seconds),
+        statistics.median(memory),
+        disk / 1e6,
+        asyncio.run(_states_bytes(path)) / 1e3,
+    )
+
+
+def _panel(place: int, title: str, points: Sequence[tuple[int, float]]) -> list[str]:
+    """Return one curve on two logarithmic axes, each a decade wide per tick."""
+    left, right = (math.floor(math.log10(min(x for x, _ in points))), math.ceil(math.log10(points[-1][0])))
+    values = [math.log10(y) for _, y in points]
+    low, high = math.floor(min(values)), math.ceil(max(values) + 1e-9)
+    high = max(high, low + 1)
+    x0 = place * (_WIDTH + 20) + _MARGIN
+
+    def at(x: float, y: float) -> tuple[float, float]:
+        across = (x - left) / max(1, right - left) * (_WIDTH - _MARGIN - 10)
+        return x0 + across, 30 + (high - y) / (high - low) * (_HEIGHT - 70)
+
+    parts = [f'<text x="{x0}" y="16">{title}</text>']
+    for decade in range(low, high + 1):
+        _, y = at(left, decade)
+        parts.append(
+            f'<line x1="{x0}" x2="{x0 + _WIDTH - _MARGIN - 10}" y1="{y:.0f}" y2="{y:.0f}" stroke="#ddd"/>'
+        )
+        parts.append(f'<text x="{x0 - 6}" y="{y + 4:.0f}" text-anchor="end">{10.0**decade:g}</text>')
+    for decade in range(left, right + 1):
+        x, _ = at(decade, low)
+        parts.append(f'<text x="{x:.0f}" y="{_HEIGHT - 20}" text-anchor="middle">1e{decade}</text>')
+    places = [at(math.log10(x), math.log10(y)) for x, y in points]
+    line = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
+    parts.append(f'<polyline points="{line}" fill="none" stroke="#2471a3" stroke-width="2"/>')
+    parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="#2471a3"/>' for x, y in places]
+    return parts
+
+
+def picture(points: Sequence[Point]) -> str:
+    """Return the three curves as SVG: time and memory are flat, disk is linear."""
+    panels: Mapping[str, Sequence[tuple[int, float]]] = {
+        "restart to first result, s": [(point.games, point.restart_s) for point in points],
+        "resident memory, MB": [(point.games, point.memory_mb) for point in points],
+        "log on disk, MB": [(point.games, point.log_mb) for point in points],
+    }
+    width = len(panels) * (_WIDTH + 20)
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {_HEIGHT}" font-family="sans-serif" '
+        'font-size="12"><rect width="100%" height="100%" fill="white"/>'
+    ]
+    for place, (title, curve) in enumerate(panels.items()):
+        parts += _panel(place, title, curve)
+    parts.append(
+        f'<text x="{width / 2:.0f}" y="{_HEIGHT - 4}" text-anchor="middle">games before</text></svg>'
+    )
+    return "\n".join(parts) + "\n"
+
+
+def main() -> None:
+    """Measure, report and draw."""
+    if sys.argv[1:2] == ["--child"]:
+        seconds = asyncio.run(restart(Path(sys.argv[2]), int(sys.argv[3]), snapshots=True))
+        print(seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+        return
+    arguments = parser(str(__doc__).splitlines()[0])
+    arguments.add_argument("--sizes", type=int, nargs="+", default=[10_000, 100_000, 1_000_000])
+    arguments.add_argument("--picture", type=Path, help="write the curves here, as SVG")
+    options = arguments.parse_args()
+    table = Table(title="What grows with history", title_justify="left")
+    for heading in ("games before", "restart, s", "memory, MB", "log, MB", "saved states, kB"):
+        table.add_column(heading, justify="right")
+    points: list[Point] = []
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "log.sqlite"
+        asyncio.run(prepare(path, 0))
+        there = 0
+        for size in sorted(options.sizes):
+            began = time.perf_counter()
+            asyncio.run(_grow(path, there, size - there))
+            point = _measured(path, size)
+            there = size + 1 + _ROUNDS * (_BEHIND + 1)
+            points.append(point)
+            print(f"{size:,}: {time.perf_counter() - began:.0f} s", file=sys.stderr)
+            table.add_row(
+                f"{size:,}",
+                f"{point.restart_s:.2f}",
+                f"{point.memory_mb:.0f}",
+                f"{point.log_mb:,.0f}",
+                f"{point.states_kb:.1f}",
+            )
+    Console(width=None if Console().is_terminal else 120).print(table)
+    if options.picture is not None:
+        options.picture.write_text(picture(points), encoding="utf-8")
+    if options.json is not None:
+        content = {"title": "history", "machine": machine(), "points": [each._asdict() for each in points]}
+        options.json.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
