@@ -30,7 +30,7 @@ State: TypeAlias = Literal["finished", "abandoned", "in-flight"]
 Result: TypeAlias = Literal["win", "draw", "loss"]
 Sort: TypeAlias = Literal["latest", "earliest", "longest", "shortest", "tokens"]
 
-_TOKENS: Final = "(SELECT sum(completion_tokens) FROM trajectories AS t WHERE t.game_id = g.{game})"
+_TOKENS: Final = "(SELECT sum(completion_tokens) FROM trajectories AS t WHERE t.game_id = g.game_id)"
 _ORDER: Final[Mapping[str, str]] = {
     "latest": "ended DESC, run, split, number DESC",
     "earliest": "ended, run, split, number",
@@ -180,11 +180,13 @@ def find_games(
     )
     if sort != "tokens":  # then the tokens of the games found are enough
         found = (
-            f"WITH found AS ({found.format(tokens='NULL')}) "
-            f"SELECT * REPLACE ({_TOKENS.format(game='game')} AS tokens) FROM found AS g "
-            f"ORDER BY {_ORDER[sort]}"
+            f"WITH found AS MATERIALIZED ({found.format(tokens='NULL')}), sampled AS ("
+            "SELECT game_id, sum(completion_tokens) AS tokens FROM trajectories "
+            "WHERE game_id IN (SELECT game FROM found) GROUP BY game_id) "
+            "SELECT f.* REPLACE (t.tokens AS tokens) FROM found AS f "
+            f"LEFT JOIN sampled AS t ON t.game_id = f.game ORDER BY {_ORDER[sort]}"
         )
-    return query(archive, found.format(tokens=_TOKENS.format(game="game_id")), wanted.values)
+    return query(archive, found.format(tokens=_TOKENS), wanted.values)
 
 
 @dataclass(frozen=True)
