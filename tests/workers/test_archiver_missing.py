@@ -26,6 +26,7 @@ from unstable_stream.log.topics import load_topics
 from unstable_stream.runs.config import parse_config
 from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.runs.recording import finish_run, start_run
+from unstable_stream.streams.plugins.backfill import Backfill
 from unstable_stream.streams.tiered_log import with_archive
 from unstable_stream.views.report.reading import read_run
 from unstable_stream.workers.archiver import run_archiver
@@ -81,6 +82,15 @@ async def test_the_range_is_noted_with_the_runs_that_it_may_be_of(log: LocalLog,
         late = await history.consumer([AT.topic])
         assert (await late.poll())[0].offset == 2 * EACH + 10
         await late.close()
+
+    # A plug-in that begins is told, too.
+    backfill = Backfill(log, await log.log_id(), path)
+    with capture_logs() as told:
+        found = await backfill.begin({AT: None}, "beginning")
+        later = await backfill.begin({AT: 2 * EACH + 10}, "beginning")
+    await backfill.release()
+    assert (found[AT].offset, later[AT].offset) == (0, 2 * EACH + 10)
+    assert [line["missing"] for line in told] == [f"{2 * EACH} to {2 * EACH + 9}"]
 
     # An archive that is made only now lacks all that is gone.
     other = tmp_path / "b.duckdb"

@@ -79,13 +79,15 @@ class Backfill:
         if offset >= first and not (compacted and offset < end):
             return Beginning(offset, None, end)
         archived = await self._archived(where)
-        if offset < first and archived < first:
+        missing = await self._missing(where)
+        if archived < first:
+            missing.append((archived, first))  # not noted yet, or there is no archive
+        missing = [(max(begin, offset), stop) for begin, stop in missing if stop > offset]
+        if offset < first and missing:
             _log.warning(
                 "records were deleted from the log before they were archived",
                 partition=str(where),
-                wanted_from=offset,
-                archived_up_to=archived,
-                log_begins_at=first,
+                missing=", ".join(f"{begin} to {stop - 1}" for begin, stop in missing),
             )
         if offset >= archived:
             return Beginning(max(offset, first), None, end)
@@ -128,6 +130,14 @@ class Backfill:
             return 0
         ends = await asyncio.to_thread(reader.ends)
         return ends.get((where.topic, where.partition), 0)
+
+    async def _missing(self, where: TopicPartition) -> list[tuple[int, int]]:
+        """Return the ranges that the archive knows to be missing in it."""
+        reader = await self._open()
+        if reader is None:
+            return []
+        noted = await asyncio.to_thread(reader.missing)
+        return list(noted.get((where.topic, where.partition), ()))
 
     async def _open(self) -> RecordReader | None:
         if self._reader is None and self._archive.is_file():
