@@ -8,11 +8,12 @@ import msgspec
 import pytest
 
 from tests.archive.history import made_up_run, stored
-from unstable_stream.archive import ArchiveWriter, open_archive, query
+from unstable_stream.archive import ArchiveWriter, open_archive, query, query_arrow
 from unstable_stream.archive.batch import ARROW_TYPES
 from unstable_stream.archive.tables import TABLES
 from unstable_stream.archive.tables.declare import columns_of, sql_type
 from unstable_stream.archive.tables.not_columns import NOT_COLUMNS
+from unstable_stream.archive.view_files import load_views
 from unstable_stream.events import Event, RunFinished, RunStarted, Step, Trajectory, Turn, recorded_structs
 
 _OLD_TABLES = Path(__file__).with_name("tables_of_0.1.sql")
@@ -124,3 +125,26 @@ def test_an_archive_of_version_0_1_goes_on_and_gains_the_new_columns(tmp_path: P
         columns = ", ".join(column.quoted for column in table.columns)
         sql = f"SELECT {columns} FROM \"{table.name}\" WHERE run_id <> 'earlier' ORDER BY ALL"
         assert query(old, sql).rows == query(new, sql).rows, table.name
+
+
+def test_an_archive_that_lacks_tables_and_columns_is_read_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "old.duckdb"
+    with ArchiveWriter(path) as writer:
+        writer.write(stored(made_up_run()))
+    views = [view.name for view in load_views()]
+    expected = {name: len(query(path, f"FROM {name}").rows) for name in views}
+    with duckdb.connect(str(path)) as connection:
+        for table, column in (("updates", "model"), ("update_steps", "model"), ("run_events", "extensions")):
+            connection.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
+        connection.execute("DROP TABLE collapse_warnings")
+        connection.execute("DROP TABLE missing_records")
+        connection.execute("UPDATE schema_version SET views_digest = 'of an older package'")
+    assert {name: len(query(path, f"FROM {name}").rows) for name in views} == expected
+    assert query(path, "FROM collapse_warnings").rows == []
+    assert {row[0] for row in query(path, "SELECT model FROM updates").rows} == {None}
+    ((run_id, *_), *_) = query(path, "SELECT run_id FROM runs").rows
+    for name in views:
+        query_arrow(path, f"FROM {name}", run_id=run_id)
+    assert set(
+        query_arrow(path, "SELECT run_id, model FROM updates", run_id=run_id)["model"].to_pylist()
+    ) == {None}

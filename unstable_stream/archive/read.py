@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from unstable_stream.archive.sql_errors import JSON_ERRORS, explain
-from unstable_stream.archive.store import Connection, open_archive
+from unstable_stream.archive.store import Connection, open_archive, with_all_columns
 from unstable_stream.errors import ArchiveError
 
 __all__ = [
@@ -165,15 +165,14 @@ def write_parquet(path: Path | str, sql: str, target: Path, *, cancel: Cancel | 
 def _keep_run(connection: duckdb.DuckDBPyConnection, run_id: str) -> None:
     """Put a view of one run before each table; the archive's own views then read these too."""
     tables = connection.execute(
-        "SELECT DISTINCT c.database_name, c.schema_name, c.table_name FROM duckdb_columns() AS c "
+        "SELECT DISTINCT c.table_name FROM duckdb_columns() AS c "
         "JOIN duckdb_tables() AS t USING (database_name, schema_name, table_name) "
-        "WHERE c.column_name = 'run_id'"
+        "WHERE c.column_name = 'run_id' AND c.database_name = current_database()"
     ).fetchall()
     run = run_id.replace("'", "''")
-    for database, schema, table in tables:
-        connection.execute(
-            f'CREATE TEMP VIEW "{table}" AS FROM "{database}"."{schema}"."{table}" WHERE run_id = \'{run}\''
-        )
+    for (table,) in tables:
+        rows = with_all_columns(connection, table)
+        connection.execute(f"CREATE OR REPLACE TEMP VIEW \"{table}\" AS {rows} WHERE run_id = '{run}'")
 
 
 @contextlib.contextmanager

@@ -18,11 +18,19 @@ import duckdb
 
 from unstable_stream.archive.batch import EVENTS
 from unstable_stream.archive.tables import TABLES
+from unstable_stream.archive.tables.declare import Column
 from unstable_stream.archive.view_files import load_views, macros
 from unstable_stream.errors import ArchiveBusyError, ArchiveError
 from unstable_stream.version import __version__
 
-__all__ = ["SCHEMA_VERSION", "Connection", "WritableArchive", "copy_archive", "open_archive"]
+__all__ = [
+    "SCHEMA_VERSION",
+    "Connection",
+    "WritableArchive",
+    "copy_archive",
+    "open_archive",
+    "with_all_columns",
+]
 
 Connection: TypeAlias = duckdb.DuckDBPyConnection
 """An open archive."""
@@ -96,8 +104,7 @@ def open_archive(
         _, digest = _check_version(connection, path)
         if read_only and digest != definitions_digest():
             # Nobody has written to it since another version of the package made its views.
-            if not _has_missing(connection):
-                connection.execute(MISSING.replace("CREATE TABLE", "CREATE TEMP TABLE", 1))
+            _supply(connection)
             _create_views(connection, "TEMP")
     except ArchiveError:
         connection.close()
@@ -105,10 +112,44 @@ def open_archive(
     return connection
 
 
-def _has_missing(connection: Connection) -> bool:
-    return bool(
-        connection.execute("SELECT 1 FROM duckdb_tables() WHERE table_name = 'missing_records'").fetchall()
+def _supply(connection: Connection) -> None:
+    """Put tables and columns that an older package did not have before its own, without values."""
+    for statement in (MISSING, *(table.create_sql() for table in TABLES)):
+        name = statement.split("(")[0].split()[-1].strip('"')
+        if not _columns_of(connection, name):
+            connection.execute(statement.replace("CREATE TABLE", "CREATE TEMP TABLE", 1))
+    for name in _lacking_columns(connection):
+        connection.execute(f'CREATE TEMP VIEW "{name}" AS {with_all_columns(connection, name)}')
+
+
+def _lacking_columns(connection: Connection) -> dict[str, list[Column]]:
+    """Return the columns that tables of the open archive lack, by table: an older package wrote it last."""
+    lacking = {}
+    for table in TABLES:
+        there = _columns_of(connection, table.name)
+        missing = [column for column in table.columns if column.name not in there]
+        if there and missing:
+            lacking[table.name] = missing
+    return lacking
+
+
+def with_all_columns(connection: Connection, table: str) -> str:
+    """Return a query of all rows of the archive's own table, with ``NULL`` in the columns that it lacks."""
+    more = [
+        f", NULL::{column.sql_type} AS {column.quoted}"
+        for column in _lacking_columns(connection).get(table, ())
+    ]
+    ((database,),) = connection.execute("SELECT current_database()").fetchall()
+    return f'SELECT *{"".join(more)} FROM "{database}".main."{table}"'
+
+
+def _columns_of(connection: Connection, table: str) -> set[str]:
+    rows = connection.execute(
+        "SELECT column_name FROM duckdb_columns() WHERE database_name = current_database() "
+        "AND schema_name = 'main' AND table_name = ?",
+        [table],
     )
+    return {name for (name,) in rows.fetchall()}
 
 
 def copy_archive(path: Path, target: Path, *, timeout_s: float = 60.0) -> None:

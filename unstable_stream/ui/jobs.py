@@ -36,7 +36,7 @@ class Job:
 
     @property
     def seconds(self) -> float:
-        """How long it has gone on, or took."""
+        """The time that it has taken so far, or took."""
         return self.took_s if self.done.is_set() else time.monotonic() - self.begun
 
 
