@@ -21,14 +21,14 @@ from unstable_stream.log.topics import TOPICS_DIR
 from unstable_stream.runs.config import parse_config
 from unstable_stream.runs.data_dir import DataDir
 
+pytestmark = pytest.mark.broker
+
 ABSENT = ("faust", "openai", "peft", "ray", "textarena", "torch", "transformers", "vllm")
 WITHOUT = f"""
 import sys
 for name in {ABSENT!r}:
     sys.modules[name] = None  # importing it fails, as if it were not installed
 from unstable_stream.cli import main
-
-pytestmark = pytest.mark.broker
 main()
 """
 DEADLINE_S = 60.0

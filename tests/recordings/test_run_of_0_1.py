@@ -1,6 +1,6 @@
 """A run that version 0.1 recorded can still be decoded, verified, archived and read.
 
-Its checkpoint events name the paths of the machine it was made on, which exist nowhere else.
+Its checkpoint events name the paths of the machine it was made on; the files are found at hand all the same.
 """
 
 import asyncio
@@ -59,10 +59,9 @@ def test_it_is_verified_whole(recorded: Path) -> None:
         "game starts": 43,
         "updates": 3,
         "steps used": 72,
-        "checkpoint files": 0,
+        "checkpoint files": 3,
         "snapshots": 0,
     }
-    assert {check["name"]: check["gone"] for check in report["checks"]}["checkpoint files"] == 3
 
 
 def test_the_checkpoint_files_beside_it_are_those_it_recorded(recorded: Path) -> None:

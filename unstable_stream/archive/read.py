@@ -169,10 +169,9 @@ def _keep_run(connection: duckdb.DuckDBPyConnection, run_id: str) -> None:
         "JOIN duckdb_tables() AS t USING (database_name, schema_name, table_name) "
         "WHERE c.column_name = 'run_id' AND c.database_name = current_database()"
     ).fetchall()
-    run = run_id.replace("'", "''")
+    run, rows = run_id.replace("'", "''"), with_all_columns(connection)
     for (table,) in tables:
-        rows = with_all_columns(connection, table)
-        connection.execute(f"CREATE OR REPLACE TEMP VIEW \"{table}\" AS {rows} WHERE run_id = '{run}'")
+        connection.execute(f"CREATE OR REPLACE TEMP VIEW \"{table}\" AS {rows[table]} WHERE run_id = '{run}'")
 
 
 @contextlib.contextmanager

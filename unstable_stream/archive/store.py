@@ -114,42 +114,38 @@ def open_archive(
 
 def _supply(connection: Connection) -> None:
     """Put tables and columns that an older package did not have before its own, without values."""
+    lacking, whole = _lacking_columns(connection), with_all_columns(connection)
     for statement in (MISSING, *(table.create_sql() for table in TABLES)):
         name = statement.split("(")[0].split()[-1].strip('"')
-        if not _columns_of(connection, name):
+        if name not in lacking:
             connection.execute(statement.replace("CREATE TABLE", "CREATE TEMP TABLE", 1))
-    for name in _lacking_columns(connection):
-        connection.execute(f'CREATE TEMP VIEW "{name}" AS {with_all_columns(connection, name)}')
+        elif lacking[name]:
+            connection.execute(f'CREATE TEMP VIEW "{name}" AS {whole[name]}')
+
+
+def with_all_columns(connection: Connection) -> dict[str, str]:
+    """Return for each of the archive's own tables a query of its rows, with ``NULL`` in what it lacks."""
+    ((database,),) = connection.execute("SELECT current_database()").fetchall()
+    return {
+        name: f"SELECT *{''.join(f', NULL::{column.sql_type} AS {column.quoted}' for column in columns)} "
+        f'FROM "{database}".main."{name}"'
+        for name, columns in _lacking_columns(connection).items()
+    }
 
 
 def _lacking_columns(connection: Connection) -> dict[str, list[Column]]:
-    """Return the columns that tables of the open archive lack, by table: an older package wrote it last."""
-    lacking = {}
-    for table in TABLES:
-        there = _columns_of(connection, table.name)
-        missing = [column for column in table.columns if column.name not in there]
-        if there and missing:
-            lacking[table.name] = missing
-    return lacking
-
-
-def with_all_columns(connection: Connection, table: str) -> str:
-    """Return a query of all rows of the archive's own table, with ``NULL`` in the columns that it lacks."""
-    more = [
-        f", NULL::{column.sql_type} AS {column.quoted}"
-        for column in _lacking_columns(connection).get(table, ())
-    ]
-    ((database,),) = connection.execute("SELECT current_database()").fetchall()
-    return f'SELECT *{"".join(more)} FROM "{database}".main."{table}"'
-
-
-def _columns_of(connection: Connection, table: str) -> set[str]:
-    rows = connection.execute(
-        "SELECT column_name FROM duckdb_columns() WHERE database_name = current_database() "
-        "AND schema_name = 'main' AND table_name = ?",
-        [table],
-    )
-    return {name for (name,) in rows.fetchall()}
+    """Return the columns that each table of the open archive lacks: an older package wrote it last."""
+    there: dict[str, set[str]] = {}
+    for table, column in connection.execute(
+        "SELECT table_name, column_name FROM duckdb_columns() JOIN duckdb_tables() "
+        "USING (database_name, schema_name, table_name) WHERE database_name = current_database()"
+    ).fetchall():
+        there.setdefault(table, set()).add(column)
+    declared = {table.name: table.columns for table in TABLES}
+    return {
+        name: [column for column in declared.get(name, ()) if column.name not in columns]
+        for name, columns in there.items()
+    }
 
 
 def copy_archive(path: Path, target: Path, *, timeout_s: float = 60.0) -> None:

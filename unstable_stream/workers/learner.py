@@ -31,10 +31,10 @@ warnings left them.
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from unstable_stream.adapter_format import WEIGHTS_FILE
 from unstable_stream.buffer import StepBuffer
@@ -86,6 +86,8 @@ from unstable_stream.workers.unreadable import UNREADABLE, promised_steps, unrea
 __all__ = ["LearnerService"]
 
 _OF_A_MODEL: Final = (LearnerUpdate, StepsDropped, CollapseWarning)
+T = TypeVar("T")
+
 _POLL_S = 1.0
 _KEPT_FOR_FORKS: Final = 10
 """The checkpoint of every update that is a multiple of this keeps its optimizer state."""
@@ -352,7 +354,7 @@ class LearnerService:
             if newest.iteration > 0:
                 assert newest.path is not None, "only the initial policy is without weights"
                 directory = await asyncio.to_thread(self._open, newest)
-                state = await asyncio.to_thread(self._learner.load, directory, newest.sha256)
+                state = await _computed(self._learner.load, directory, newest.sha256)
                 if state.sampling and owner_of(newest.path) == self._run_id:
                     # A fork's first checkpoint is its parent's; it learns its own. By name, because a data
                     # directory may be reached by another path.
@@ -502,7 +504,7 @@ class LearnerService:
 
     async def _publish_initial_policy(self, producer: Producer) -> None:
         probed = self._config.learner.initial_lora_path is not None
-        probe = await asyncio.to_thread(self._learner.probe) if probed else None
+        probe = await _computed(self._learner.probe) if probed else None
         event = await asyncio.to_thread(initial_checkpoint, self._config, self._run_id, self._model, probe)
         async with producer.transaction() as transaction:
             await transaction.append([record_from_event(event)])
@@ -542,7 +544,7 @@ class LearnerService:
             decision = decide_batch(
                 [steps[step_id] for step_id in batch], update.update, self._transform, self._algorithm.admit
             )
-            await asyncio.to_thread(self._train, decision, update.update)
+            await _computed(self._train, decision, update.update)
 
     # -- one update ---------------------------------------------------------------------------
 
@@ -662,7 +664,7 @@ class LearnerService:
             self._buffer, settings.batch_size, number, self._transform, self._algorithm.admit
         )
         named = {str(partition): offset for partition, offset in sorted(positions.items())}
-        result = await asyncio.to_thread(self._train, decision, number)
+        result = await _computed(self._train, decision, number)
         now = _now_ms()
         saves = number % settings.save_every == 0 or number == settings.iterations
         checkpoint = await self._save(number, named, now) if saves else None
@@ -697,7 +699,7 @@ class LearnerService:
         """
         self._warn_of_untold()
         with self._home.saving() as root:
-            info = await asyncio.to_thread(
+            info = await _computed(
                 self._learner.save,
                 positions=positions,
                 sampling=self._transform.state(),
@@ -708,7 +710,7 @@ class LearnerService:
                 progress = self._progress(number, positions)
                 await asyncio.to_thread(write_progress, Path(info.path), progress)
             path = await asyncio.to_thread(self._home.publish, Path(info.path))
-        probe = await asyncio.to_thread(self._learner.probe)
+        probe = await _computed(self._learner.probe)
         checkpoint = Checkpoint(
             event_id=self._event_id("checkpoint", number),
             run_id=self._run_id,
@@ -768,3 +770,17 @@ def _later(offsets: Positions, named: Mapping[str, int]) -> dict[TopicPartition,
 
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
+
+
+async def _computed(work: Callable[..., T], *arguments: Any, **named: Any) -> T:
+    """Compute in a thread; a cancellation is raised when it has ended.
+
+    Until then it uses PyTorch's random generators, which belong to whoever computes in this process next.
+    """
+    computing = asyncio.ensure_future(asyncio.to_thread(work, *arguments, **named))
+    try:
+        return await asyncio.shield(computing)
+    except asyncio.CancelledError:
+        await asyncio.wait([computing])
+        computing.exception()  # retrieved: the cancellation stands for it
+        raise
