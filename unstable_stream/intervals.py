@@ -16,4 +16,5 @@ def wilson_interval(count: int, total: int, z: float = 1.959963984540054) -> tup
     p = count / total
     centre = (p + z * z / (2 * total)) / (1 + z * z / total)
     half = z / (1 + z * z / total) * (p * (1 - p) / total + z * z / (4 * total * total)) ** 0.5
-    return (centre - half, centre + half)
+    # Rounding may put the bound of a rate of 0 or 1 a little outside.
+    return (max(0.0, centre - half), min(1.0, centre + half))

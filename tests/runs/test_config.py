@@ -93,6 +93,12 @@ def test_an_adapter_that_the_engine_could_not_play_is_not_trained(change: dict[s
         config.check_trainable()
 
 
+def test_a_password_in_an_address_is_refused_and_not_repeated() -> None:
+    with pytest.raises(ConfigError, match="learner.ckpt_root: .*no user, password") as refused:
+        parse_config({**MINIMAL, "learner": {"ckpt_root": "s3://me:s3cret@bucket/runs"}})
+    assert "s3cret" not in str(refused.value)
+
+
 def test_several_mistakes_are_reported_together() -> None:
     with pytest.raises(ConfigError) as caught:
         parse_config({"name": 3, "sede": 1})

@@ -535,7 +535,14 @@ def _explain(item: Any) -> str:
     if item["type"] == "missing":
         return f"{where!r} is required"
     message = item["msg"].removeprefix("Value error, ")
-    return f"{where}: {message}, found {item['input']!r}" if where else message
+    if not where or _has_user(item["input"]):
+        return f"{where}: {message}" if where else message
+    return f"{where}: {message}, found {item['input']!r}"
+
+
+def _has_user(value: object) -> bool:
+    """Return whether a value is an address with a user, and so perhaps with a password to keep quiet."""
+    return isinstance(value, str) and "@" in value.partition("://")[2].partition("/")[0]
 
 
 def _known_keys(location: tuple[Any, ...]) -> list[str]:
