@@ -8,12 +8,12 @@ RUN = "run-a"
 
 
 def version_of(uid: str) -> int | None:
-    return int(uid.removeprefix("ckpt-")) if uid.startswith("ckpt-") else None
+    return int(uid.rpartition("-")[2]) if uid.startswith("ckpt-") else None
 
 
 def parent_of(uid: str) -> str | None:
     version = version_of(uid)
-    return f"ckpt-{version - 1:06d}" if version else None
+    return f"{uid.rpartition('-')[0]}-{version - 1:06d}" if version else None
 
 
 def make_outcome(

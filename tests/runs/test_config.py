@@ -94,7 +94,7 @@ def test_an_adapter_that_the_engine_could_not_play_is_not_trained(change: dict[s
 
 
 def test_a_password_in_an_address_is_refused_and_not_repeated() -> None:
-    with pytest.raises(ConfigError, match="learner.ckpt_root: .*no user, password") as refused:
+    with pytest.raises(ConfigError, match=r"learner\.ckpt_root: .*no user, password") as refused:
         parse_config({**MINIMAL, "learner": {"ckpt_root": "s3://me:s3cret@bucket/runs"}})
     assert "s3cret" not in str(refused.value)
 

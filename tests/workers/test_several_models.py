@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from tests.model_pool.outcomes import make_outcome
 from tests.workers.test_game_schedule import RUN, config, outcome
 from unstable_stream.errors import ConfigError
 from unstable_stream.events import (
@@ -17,6 +18,7 @@ from unstable_stream.events import (
     named_id,
     trained_model,
 )
+from unstable_stream.launch.preflight import check_config
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.workers.game_schedule import GameSchedule
 
@@ -232,3 +234,37 @@ def test_each_has_settings_of_its_own() -> None:
     assert settings.for_model("slow").learner.learning_rate == 1e-6
     assert settings.for_model("b") == settings
     assert config().for_model(None) == config()
+
+
+def test_a_curriculum_that_wants_nothing_where_a_model_still_learns_does_not_starve_it() -> None:
+    envs = [{"env_id": "TicTacToe-v0-train"}, {"env_id": "SimpleTak-v0-train"}]
+    settings = config(
+        train_envs=envs,
+        trained_models=[
+            {"name": "done", "env_ids": ["TicTacToe-v0-train"]},
+            {"name": "learning", "env_ids": ["SimpleTak-v0-train"]},
+        ],
+        model_pool=FIXED,
+        collector={"max_pending_steps": 100_000},
+        curriculum={"mode": "win-rate", "floor": 0.0},
+        learner={"iterations": 1},
+    )
+    games = schedule(settings, update("done", 1, 1), checkpoint("done", 1))
+    for index in range(60):
+        # All of SimpleTak is won, half of TicTacToe.
+        tak = index % 2 == 0
+        won = tak or index % 4 == 1
+        model = checkpoint_uid(0, "learning" if tak else "done")
+        seats = {0: (model, 1.0 if won else -1.0), 1: ("random-legal", -1.0 if won else 1.0)}
+        env_id = "SimpleTak-v0-train" if tak else "TicTacToe-v0-train"
+        games.apply(make_outcome(index, seats, env_id=env_id, run_id=RUN))
+    assert games.environment_shares() == [0.0, 1.0]
+    assert {game.env_id for game in games.next_games(0) if game.split == "train"} == {"SimpleTak-v0-train"}
+
+
+def test_the_adapter_that_a_model_begins_from_is_looked_for_before_the_run() -> None:
+    begun_from = [{"name": "first", "seats": [0], "initial_lora_path": "/not/there"}, {"name": "second"}]
+    with pytest.raises(ConfigError, match=r"trained_models, first\.initial_lora_path: no .* at /not/there"):
+        check_config(config(trained_models=begun_from))
+    with pytest.raises(ConfigError, match="initial_lora_path is an adapter"):
+        config(trained_models=begun_from, learner={"parameters": "all"})

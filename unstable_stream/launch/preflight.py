@@ -67,7 +67,9 @@ def check_config(config: RunConfig) -> None:
             _check_weights(f"opponent {opponent.name!r}", opponent.path)
         elif opponent.kind == "model":
             _check_model(opponent)
-    _check_weights("learner.initial_lora_path", config.learner.initial_lora_path)
+    for model in config.model_names:
+        where = "learner" if model is None else f"trained_models, {model}"
+        _check_weights(f"{where}.initial_lora_path", config.for_model(model).learner.initial_lora_path)
     _check_measured(config)
     _check_store(config.learner.ckpt_root)
     if config.metrics_port is not None:

@@ -374,9 +374,13 @@ class RunConfig(Section):
                 'algorithm.kl_coef compares with the base model, which learner.parameters="all" changes: '
                 'set it to 0, or learner.parameters="lora"'
             )
-        if self.learner.parameters == "all" and self.learner.initial_lora_path:
+        begun_from = (
+            self.learner.initial_lora_path,
+            *(each.initial_lora_path for each in self.trained_models),
+        )
+        if self.learner.parameters == "all" and any(begun_from):
             raise ValueError(
-                'learner.initial_lora_path is an adapter, and learner.parameters="all" trains none: to begin '
+                'initial_lora_path is an adapter, and learner.parameters="all" trains none: to begin '
                 "from a checkpoint of all parameters, name its directory as the model"
             )
         if isinstance(self.engine, VllmEngineConfig) and self.lora.lora_rank not in VLLM_LORA_RANKS:

@@ -172,12 +172,15 @@ class Collector:
         archive = None if self._data is None else self._data.archive
         async with whole_history(log, archive, self._run_id, _WHOLE) as history:
             reader = consumer if history is log else await history.consumer(self._topics)
-            await reader.seek(await run_starts(history, self._run_id, self._topics))
-            async for records in read_on(reader, await settled_ends(log, self._topics)):
-                self._apply(list(readable_events(records)))
-            if reader is not consumer:
-                await consumer.seek(reader.positions())
-                await reader.close()
+            try:
+                await reader.seek(await run_starts(history, self._run_id, self._topics))
+                async for records in read_on(reader, await settled_ends(log, self._topics)):
+                    self._apply(list(readable_events(records)))
+                if reader is not consumer:
+                    await consumer.seek(reader.positions())
+            finally:
+                if reader is not consumer:
+                    await reader.close()
         self._abandoned_in_a_row = 0
         self._set_aside_before = self._schedule.steps_set_aside
         self._restored = True

@@ -357,7 +357,10 @@ class GameSchedule:
         )
         if self.training_finished:
             return shares
-        return [share if self._open_seats(env) else 0.0 for share, env in zip(shares, envs, strict=True)]
+        is_open = [bool(self._open_seats(env)) for env in envs]
+        if not any(share for share, there in zip(shares, is_open, strict=True) if there):
+            shares = [env.weight for env in envs]  # the curriculum wants none of those where somebody learns
+        return [share if there else 0.0 for share, there in zip(shares, is_open, strict=True)]
 
     def _eval_games(self, now_ms: int) -> Iterator[GameStarted]:
         index = self._next_index["eval"]

@@ -2,6 +2,7 @@
 
 import asyncio
 import shutil
+from contextlib import suppress
 from typing import Final
 
 __all__ = ["parse_gpus", "read_gpus"]
@@ -9,6 +10,7 @@ __all__ = ["parse_gpus", "read_gpus"]
 _FIELDS: Final = ("index", "utilization.gpu", "memory.used", "memory.total")
 _PATIENCE_S: Final = 10.0
 """nvidia-smi takes a second; a driver that hangs must not hold up what else is reported."""
+_ENDS_S: Final = 1.0
 _MIB: Final = 2**20
 
 
@@ -20,13 +22,16 @@ async def read_gpus() -> dict[str, float]:
     command = shutil.which("nvidia-smi")
     if command is None:
         return {}
-    process = await asyncio.create_subprocess_exec(
-        command,
-        f"--query-gpu={','.join(_FIELDS)}",
-        "--format=csv,noheader,nounits",
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.DEVNULL,
-    )
+    try:
+        process = await asyncio.create_subprocess_exec(
+            command,
+            f"--query-gpu={','.join(_FIELDS)}",
+            "--format=csv,noheader,nounits",
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+        )
+    except OSError:
+        return {}
     try:
         async with asyncio.timeout(_PATIENCE_S):
             printed, _ = await process.communicate()
@@ -35,7 +40,9 @@ async def read_gpus() -> dict[str, float]:
     finally:
         if process.returncode is None:
             process.kill()
-            await process.wait()
+            with suppress(TimeoutError):  # a driver that hangs keeps it
+                async with asyncio.timeout(_ENDS_S):
+                    await process.wait()
     return parse_gpus(printed.decode(errors="replace"))
 
 

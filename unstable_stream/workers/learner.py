@@ -32,7 +32,7 @@ warnings left them.
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -781,6 +781,8 @@ async def _computed(work: Callable[..., T], *arguments: Any, **named: Any) -> T:
     try:
         return await asyncio.shield(computing)
     except asyncio.CancelledError:
-        await asyncio.wait([computing])
+        while not computing.done():
+            with suppress(asyncio.CancelledError):  # a second one changes nothing: the first is raised below
+                await asyncio.wait([computing])
         computing.exception()  # retrieved: the cancellation stands for it
         raise

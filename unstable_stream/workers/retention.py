@@ -18,6 +18,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from unstable_stream.errors import EventLogError
 from unstable_stream.log.port import EventLog, Positions, TopicPartition, Trimmable
 from unstable_stream.log_lines import get_logger
 from unstable_stream.runs.history import read_history
@@ -122,9 +123,12 @@ class Retention:
 
     async def _forget_states(self) -> None:
         before_ms = int(time.time() * 1000) - _STATES_KEPT_MS
-        forgotten = await forget_states(
-            self._log, await finished_states(self._log, ended_before_ms=before_ms)
-        )
+        try:
+            finished = await finished_states(self._log, ended_before_ms=before_ms)
+            forgotten = await forget_states(self._log, finished)
+        except EventLogError as error:  # e.g. another archiver does the same now
+            _log.warning("saved states of finished runs are forgotten later", reason=str(error))
+            return
         if forgotten:
             _log.info("saved states of finished runs forgotten", states=forgotten)
 
