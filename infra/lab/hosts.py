@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -175,6 +175,7 @@ class Hosts:
         self._name = f"{_PREFIX}{os.getpid()}"
         self._bridge = f"{self._name}br"
         self._hosts: dict[str, Host] = {}
+        self._undo = ExitStack()
         # Of the block for benchmarks of networks (RFC 2544): nobody's real addresses.
         self._network = f"198.18.{secrets.randbelow(254) + 1}"
 
@@ -197,9 +198,12 @@ class Hosts:
         if reason is not None:
             raise HostsUnavailableError(reason)
         _forget_the_dead()
-        _ip("link", "add", self._bridge, "type", "bridge")
-        _ip("addr", "add", f"{self.gateway}/24", "dev", self._bridge)
-        _ip("link", "set", self._bridge, "up")
+        with ExitStack() as undo:
+            _ip("link", "add", self._bridge, "type", "bridge")
+            undo.callback(_ip, "link", "del", self._bridge)
+            _ip("addr", "add", f"{self.gateway}/24", "dev", self._bridge)
+            _ip("link", "set", self._bridge, "up")
+            self._undo = undo.pop_all()
         return self
 
     def add(self, name: str) -> Host:
@@ -227,7 +231,11 @@ class Hosts:
         self._hosts[name] = host
         outside, inside = f"{namespace}b", "eth0"
         _ip("netns", "add", namespace)
+        self._undo.callback(_ip, "netns", "del", namespace)
         _ip("link", "add", outside, "type", "veth", "peer", "name", inside, "netns", namespace)
+        # By name: the kernel keeps a namespace with its link while a connection in it is not timed out.
+        self._undo.callback(_ip, "link", "del", outside)
+        self._undo.callback(host.vanish)
         _ip("link", "set", outside, "master", self._bridge)
         _ip("link", "set", outside, "up")
         _ip("-n", namespace, "addr", "add", f"{host.address}/24", "dev", inside)
@@ -243,12 +251,7 @@ class Hosts:
         trace: TracebackType | None,
     ) -> None:
         """Kill all processes, and remove namespaces and bridge."""
-        for host in self._hosts.values():
-            host.vanish()
-            # By name: the kernel keeps a namespace with its link while a connection in it is not timed out.
-            _ip("link", "del", f"{host.namespace}b")
-            _ip("netns", "del", host.namespace)
-        _ip("link", "del", self._bridge)
+        self._undo.close()
 
 
 def _forget_the_dead() -> None:

@@ -89,6 +89,13 @@ def test_a_person_may_give_up(place: Place) -> None:
         game.move("[1]")
 
 
+def test_a_person_who_leaves_gives_up_after_a_while(place: Place) -> None:
+    game = HumanGame(place, RUN, patience_s=0.1).start()
+    assert game.wait(60.0, for_=("over", "failed")) == "over"
+    rows = query(place.archive, "SELECT state FROM games WHERE game_id = $1", [game.game_id]).rows
+    assert rows == [("abandoned",)]
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

@@ -37,6 +37,9 @@ def test_the_cookie_must_be_right(stranger: TestClient) -> None:
     assert stranger.get("/", headers={"cookie": "unstable_stream_ui_8787=wrong"}).status_code == 403
     assert stranger.get("/", headers={"cookie": 'a="'}).status_code == 403
     assert stranger.get("/", headers={"cookie": f"unstable_stream_ui_8787={TOKEN}"}).status_code == 307
+    # Another program of this machine may have set a cookie as odd as this one.
+    odd = f'prefs={{"a":1}}; unstable_stream_ui_8787={TOKEN}'
+    assert stranger.get("/", headers={"cookie": odd}).status_code == 307
 
 
 def test_the_first_visit_leads_to_no_other_host(stranger: TestClient) -> None:

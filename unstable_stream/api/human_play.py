@@ -40,6 +40,7 @@ State: TypeAlias = Literal["loading", "yours", "theirs", "storing", "over", "fai
 HUMAN: Final = "human"
 """The split of these games, the kind of a person's seat, and the person's usual name."""
 _LONGEST_MOVE: Final = 4000
+_PATIENCE_S: Final = 1800.0
 _log = get_logger(__name__)
 
 
@@ -53,7 +54,14 @@ class HumanGame:
     """One game of a person against a checkpoint. It goes on in a thread; ask it for its state."""
 
     def __init__(
-        self, place: Place, policy: str, *, env: str | None = None, seat: int = 0, name: str = HUMAN
+        self,
+        place: Place,
+        policy: str,
+        *,
+        env: str | None = None,
+        seat: int = 0,
+        name: str = HUMAN,
+        patience_s: float = _PATIENCE_S,
     ) -> None:
         """Decide on a game and check it; :meth:`start` it.
 
@@ -63,6 +71,7 @@ class HumanGame:
             env: the environment; ``None``: the run's first one for two players.
             seat: the person's.
             name: the person's.
+            patience_s: seconds without a move after which the person has given up.
 
         Raises:
             RunError: no such run or checkpoint.
@@ -95,6 +104,7 @@ class HumanGame:
         self.observation = ""
         self.says = ""
         """The end in words, or what went wrong."""
+        self._patience_s = patience_s
         self._moves: list[_Played] = []
         self._changed = threading.Condition()
         self._answers: asyncio.Queue[str | None] = asyncio.Queue()
@@ -227,11 +237,16 @@ class HumanGame:
                             now_ms=_now_ms,
                             invalid_moves_allowed=1,
                         )
-                    except _GivenUpError:
-                        await _append(log, [_abandoned(started)])
-                        await finish_run(log, self.run_id, "stopped", "the person gave up")
+                    except _GivenUpError as given_up:
+                        await _append(log, [_abandoned(started, str(given_up))])
+                        await finish_run(log, self.run_id, "stopped", str(given_up))
                         await self._store(log, "You gave up.")
                         return
+                    except BaseException as error:
+                        reason = f"{type(error).__name__}: {error}"
+                        await _append(log, [_abandoned(started, reason)])
+                        await finish_run(log, self.run_id, "failed", reason)
+                        raise
                     await _append(log, [*played.trajectories, played.outcome])
                     await finish_run(log, self.run_id, "completed", "")
                     reward = {each.seat: each.reward for each in played.outcome.seats}[self.seat]
@@ -283,9 +298,12 @@ class HumanGame:
         with self._changed:
             self.observation, self.state = turn.observation, "yours"
             self._changed.notify_all()
-        action = await self._answers.get()
+        try:
+            action = await asyncio.wait_for(self._answers.get(), self._patience_s)
+        except TimeoutError:
+            raise _GivenUpError(f"the person made no move for {self._patience_s:g} s") from None
         if action is None:
-            raise _GivenUpError
+            raise _GivenUpError("the person gave up")
         return Move(action)
 
     def _note(self, turn: "TurnContext", move: "Move") -> None:
@@ -325,7 +343,7 @@ def _config(fork: Fork, recorded: RunConfig) -> RunConfig:
     return make_config(settings, recorded)
 
 
-def _abandoned(started: GameStarted) -> Event:
+def _abandoned(started: GameStarted, reason: str) -> Event:
     from unstable_stream.events import GameAbandoned
 
     return GameAbandoned(
@@ -335,7 +353,7 @@ def _abandoned(started: GameStarted) -> Event:
         game_id=started.game_id,
         game_index=started.game_index,
         split=started.split,
-        reason="the person gave up",
+        reason=reason,
     )
 
 

@@ -7,11 +7,11 @@ another origin is refused, and only our own pages may change something.
 
 import hmac
 from collections.abc import Collection
-from http.cookies import CookieError, SimpleCookie
 from typing import Final
 from urllib.parse import parse_qsl, quote, urlencode
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import cookie_parser
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -119,13 +119,9 @@ class Guard:
         return answer
 
     def _has_cookie(self, headers: Headers) -> bool:
-        cookies: SimpleCookie = SimpleCookie()
-        try:
-            cookies.load(headers.get("cookie", ""))
-        except CookieError:
-            return False
-        found = cookies.get(self._cookie_name(headers))
-        return found is not None and _equal(found.value, self._token)
+        # Not by http.cookies: it takes nothing of a header in which another program's cookie is odd.
+        found = cookie_parser(headers.get("cookie", "")).get(self._cookie_name(headers))
+        return found is not None and _equal(found, self._token)
 
     def _cookie_name(self, headers: Headers) -> str:
         return f"{COOKIE}_{headers.get('host', '').rpartition(':')[2]}"

@@ -79,6 +79,7 @@ def _bound(host: str, port: int | None) -> socket.socket:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             bound.bind((host, number))
+            bound.listen()  # before the link is told, so that nobody finds the door shut
         except OSError as error:
             bound.close()
             if number == wanted[-1]:

@@ -56,12 +56,22 @@
       });
   }
 
-  var source = new EventSource(document.body.dataset.events);
-  source.addEventListener("open", function () { live.textContent = "live"; live.dataset.on = ""; });
-  source.addEventListener("error", function () { live.textContent = "not connected"; delete live.dataset.on; });
-  source.addEventListener("changed", function (event) {
-    wanted = event.data; // the first one too: the archive may have changed since the page was made
-    refresh();
-  });
-  document.addEventListener("visibilitychange", refresh);
+  // Hidden pages let go of their connection: a browser has six for all pages of a host.
+  var source = null;
+  function listen() {
+    if (document.hidden) {
+      if (source) { source.close(); source = null; }
+      return;
+    }
+    if (source) { return; }
+    source = new EventSource(document.body.dataset.events);
+    source.addEventListener("open", function () { live.textContent = "live"; live.dataset.on = ""; });
+    source.addEventListener("error", function () { live.textContent = "not connected"; delete live.dataset.on; });
+    source.addEventListener("changed", function (event) {
+      wanted = event.data; // the first one too: the archive may have changed since the page was made
+      refresh();
+    });
+  }
+  document.addEventListener("visibilitychange", listen);
+  listen();
 })();
