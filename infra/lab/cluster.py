@@ -55,7 +55,13 @@ class Lab:
     """The hosts and what runs on them."""
 
     def __init__(self, directory: Path, *, say: Callable[[str], None] = lambda line: None) -> None:
-        """Prepare; ``directory`` gets the hosts' disks and their logs, ``say`` is told what is done."""
+        """Prepare; ``directory`` gets the hosts' disks and their logs, ``say`` is told what is done.
+
+        Raises:
+            LabError: the directory holds something: the disks of an earlier lab, perhaps.
+        """
+        if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+            raise LabError(f"{directory} is not an empty directory: remove it, or name another one")
         self.directory = directory
         self.logs = directory / "logs"
         self._say = say

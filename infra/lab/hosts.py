@@ -136,18 +136,20 @@ class Host:
         """Return the ids of all processes on this host."""
         return [int(pid) for pid in _ip("netns", "pids", self.namespace).split()]
 
+    def _on_their_way(self) -> list[int]:
+        """Return the ids of what was started here and lives: it may not have entered the host yet."""
+        return [process.pid for process in self._processes if process.poll() is None]
+
     def vanish(self) -> None:
         """Disconnect the host and kill all of its processes, as a power cut does; its disk stays."""
         self.disconnect()
         deadline = time.monotonic() + _END_S
-        while pids := self.pids():
+        while pids := {*self.pids(), *self._on_their_way()}:
             if time.monotonic() > deadline:
-                raise HostsUnavailableError(f"processes {pids} of host {self.name} do not end")
+                raise HostsUnavailableError(f"processes {sorted(pids)} of host {self.name} do not end")
             for pid in pids:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-            for process in self._processes:
-                process.poll()
             time.sleep(0.05)
         for process in self._processes:
             process.wait()
@@ -265,10 +267,15 @@ def _forget_the_dead() -> None:
         for pid in _ip("netns", "pids", namespace).split():
             with suppress(ProcessLookupError):
                 os.kill(int(pid), signal.SIGKILL)
-        for link in (f"{namespace}b", f"{_PREFIX}{owner}br"):
-            with suppress(HostsUnavailableError):  # gone already
-                _ip("link", "del", link)
+        with suppress(HostsUnavailableError):  # gone already
+            _ip("link", "del", f"{namespace}b")
         _ip("netns", "del", namespace)
+    for line in _ip("-br", "link", "show", "type", "bridge").splitlines():
+        bridge = line.split()[0]
+        owner = bridge.removeprefix(_PREFIX).removesuffix("br")
+        # Also one without hosts: its lab was killed before the first or after the last.
+        if bridge == f"{_PREFIX}{owner}br" and owner.isdigit() and not Path(f"/proc/{owner}").exists():
+            _ip("link", "del", bridge)
 
 
 def _ip(*arguments: str) -> str:

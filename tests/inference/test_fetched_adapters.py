@@ -3,6 +3,7 @@
 import asyncio
 import secrets
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -193,3 +194,55 @@ async def test_a_store_that_stays_away_is_no_fault_of_the_game(
             await engine.generate(GenerationRequest([1], adapter=adapter))
     await engine.generate(GenerationRequest([1], adapter=adapter))
     await engine.close()
+
+
+async def test_closing_ends_the_wait_for_a_store_that_is_away(
+    tmp_path: Path, cache: HostCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, adapter = FetchingEngine(Recording(), cache), stored(tmp_path)
+    begun = threading.Event()
+    names = Store.names
+
+    def away(self: Store, directory: str = "") -> list[str]:
+        begun.set()
+
+        def refuse() -> list[str]:
+            raise ConnectionError("nobody is there")
+
+        return self._call("list files", refuse)
+
+    monkeypatch.setattr(Store, "names", away)
+    asked = asyncio.ensure_future(engine.generate(GenerationRequest([1], adapter=adapter)))
+    while not begun.is_set():
+        await asyncio.sleep(0.01)
+    began = time.monotonic()
+    await engine.close()
+    engine._threads.shutdown(wait=True)  # as the interpreter does at its end
+    assert time.monotonic() - began < 10
+    with pytest.raises(StoreUnavailableError, match="given up"):
+        await asked
+    monkeypatch.setattr(Store, "names", names)
+
+
+async def test_what_arrives_after_closing_is_not_held(
+    tmp_path: Path, cache: HostCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, adapter = FetchingEngine(Recording(), cache), stored(tmp_path)
+    begun, may_answer = threading.Event(), threading.Event()
+    get = Store.get
+
+    def slow(self: Store, name: str, target: Path) -> None:
+        begun.set()
+        assert may_answer.wait(60)
+        get(self, name, target)
+
+    monkeypatch.setattr(Store, "get", slow)
+    asked = asyncio.ensure_future(engine.generate(GenerationRequest([1], adapter=adapter)))
+    while not begun.is_set():
+        await asyncio.sleep(0.01)
+    await engine.close()
+    may_answer.set()
+    with pytest.raises(StoreUnavailableError, match="given up"):
+        await asked
+    cache.max_bytes = 0
+    assert len(cache.evict()) == 1, "nothing is locked"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.lab.cluster import Lab, why_unavailable
+from infra.lab.cluster import Lab, main, why_unavailable
 from infra.lab.hosts import Hosts
 from infra.lab.hosts import why_unavailable as why_no_hosts
 
@@ -33,11 +33,40 @@ def test_hosts_have_names_addresses_and_disks_of_their_own_and_leave_nothing(tmp
         assert one.run("cat", "/tmp/file", timeout_s=60).stdout == "mine\n"
         assert other.run("cat", "/tmp/file", timeout_s=60).returncode != 0
         listening = one.start("sh", "-c", "sleep 1000", log=tmp_path / "log")
-        assert listening.pid in one.pids()
+        deadline = time.monotonic() + 60
+        while listening.pid not in one.pids():
+            assert time.monotonic() < deadline, "it did not enter its host"
         one.vanish()
         assert one.pids() == []
         assert left_behind()
     assert left_behind() == []
+
+
+def test_a_bridge_whose_lab_was_killed_is_removed_by_the_next(tmp_path: Path) -> None:
+    if reason := why_no_hosts():
+        pytest.skip(reason)
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    bridges = [f"usl{ended.pid}br", f"usl{os.getpid()}pbr"]
+    for bridge in bridges:
+        subprocess.run(["ip", "link", "add", bridge, "type", "bridge"], check=True)
+    try:
+        with Hosts(tmp_path):
+            there = subprocess.run(["ip", "-br", "link"], capture_output=True, text=True, check=True).stdout
+        assert bridges[0] not in there
+        assert bridges[1] in there, "not the name of a lab's bridge"
+    finally:
+        subprocess.run(["ip", "link", "del", bridges[1]], check=True)
+
+
+def test_a_directory_that_was_used_is_refused_in_words(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if reason := why_unavailable():
+        pytest.skip(reason)
+    (tmp_path / "logs").mkdir()
+    assert main(["--directory", str(tmp_path)]) == 1
+    assert f"error: {tmp_path} is not an empty directory: remove it, or name" in capsys.readouterr().err
 
 
 @pytest.mark.timeout(1500)

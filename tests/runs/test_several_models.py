@@ -19,11 +19,14 @@ from unstable_stream.model_pool.rating_processor import RatingProcessor
 from unstable_stream.proofs.balance import balance
 from unstable_stream.proofs.ledger import Ledger
 from unstable_stream.rolling_metrics import MetricsProcessor
-from unstable_stream.runs.fork import find_fork
+from unstable_stream.runs.config import RunConfig, parse_config
+from unstable_stream.runs.fork import Fork, check_fork, find_fork
 from unstable_stream.runs.history import RunStatus
+from unstable_stream.runs.resume import check_resumable
 from unstable_stream.runs.run_view import Matchup, RunView
 
 SETTINGS = config(trained_models=SEATS, learner={"iterations": 3})
+POINT = Fork(RUN, update=2, games=0, checkpoints=())
 
 
 def run_started() -> RunStarted:
@@ -116,6 +119,47 @@ async def test_a_fork_begins_after_the_same_update_of_every_model(tmp_path: Path
             await find_fork(log, RUN, model="third", to_train=False)
 
         assert await find_collapse(log, RUN) == (5, [])
+
+
+def changed(*overrides: str) -> RunConfig:
+    return parse_config(SETTINGS.model_dump(mode="json"), ["learner.iterations=9", *overrides])
+
+
+def test_a_models_step_size_may_change_when_a_run_goes_on_or_is_forked() -> None:
+    slower = changed("trained_models.second.learning_rate=1e-5")
+    assert [each.learning_rate for each in slower.trained_models] == [None, 1e-5]
+    assert changed("trained_models.1.learning_rate=1e-5") == slower
+    check_resumable(SETTINGS, slower)
+    check_fork(POINT, SETTINGS, slower)
+    elsewhere = changed("trained_models.first.initial_lora_path=moved")
+    check_resumable(SETTINGS, elsewhere)
+    with pytest.raises(ConfigError, match=r"keeps its parent's trained_models\.first\.initial_lora_path"):
+        check_fork(POINT, SETTINGS, elsewhere)
+
+
+@pytest.mark.parametrize(
+    ("models", "change"),
+    [
+        ('[{name = "first", seats = [1]}, {name = "second"}]', "first.seats"),
+        ('[{name = "second", seats = [1]}, {name = "first", seats = [0]}]', "first.place"),
+        ('[{name = "first", seats = [0]}, {name = "third"}]', "second"),
+        ("[]", "first"),
+    ],
+)
+def test_what_a_model_plays_may_not_change(models: str, change: str) -> None:
+    other = changed(f"trained_models={models}")
+    with pytest.raises(ConfigError, match=rf"would change .*trained_models\.{change} from "):
+        check_resumable(SETTINGS, other)
+    with pytest.raises(ConfigError, match=r"keeps its parent's trained_models \(names, seats and env_ids\)"):
+        check_fork(POINT, SETTINGS, other)
+
+
+@pytest.mark.parametrize("name", ["trained_models.third.learning_rate", "trained_models.7.learning_rate"])
+def test_an_entry_that_a_list_lacks_is_said(name: str) -> None:
+    with pytest.raises(ConfigError, match=r"has no entry '(third|7)'; it has first, second"):
+        changed(f"{name}=1.0")
+    with pytest.raises(ConfigError, match="name a key of the entry too"):
+        changed("trained_models.first=1.0")
 
 
 def test_a_replay_trains_one_of_them(tmp_path: Path) -> None:

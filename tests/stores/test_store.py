@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import resource
 import secrets
 import threading
 import time
@@ -14,8 +15,8 @@ from structlog.testing import capture_logs
 from infra.s3.server import S3Server
 from tests.stores.gate import Gate
 from unstable_stream.errors import ConfigError, StoreError, StoreUnavailableError
-from unstable_stream.stores import Store, store_wait_s
-from unstable_stream.stores.store import is_passing
+from unstable_stream.stores import HostCache, Store, store_wait_s
+from unstable_stream.stores.store import ThisHostError, is_passing
 
 
 @pytest.fixture(params=["memory", "file", "s3"])
@@ -52,6 +53,35 @@ def test_what_is_put_is_there_whole(address: str, file: Path, tmp_path: Path) ->
     store.get("run/ckpt-000001/weights", tmp_path / "fetched")
     assert (tmp_path / "fetched").read_bytes() == file.read_bytes()
     assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith(".part")) == []
+
+
+def test_a_full_disk_of_this_host_is_not_blamed_on_the_store(
+    address: str, file: Path, tmp_path: Path
+) -> None:
+    store, cache = Store(address), HostCache(tmp_path / "cache", max_bytes=1_000_000)
+    store.put(file, "weights")
+    bounds = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, bounds[1]))  # of a file here, as on a full disk
+    try:
+        with (
+            pytest.raises(StoreError, match=r"^the cache .* cannot be written: .*UNSTABLE_STREAM_CACHE"),
+            cache.fetched(address, lambda directory: False, lambda to: store.get("weights", to / "w")),
+        ):
+            raise AssertionError("it was fetched")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, bounds)
+    assert list(cache.directory(address).iterdir()) == []
+
+
+def test_a_place_here_that_cannot_be_written_or_read_is_named(
+    address: str, file: Path, tmp_path: Path
+) -> None:
+    store = Store(address)
+    store.put(file, "weights")
+    with pytest.raises(ThisHostError, match=f"'{file}"):
+        store.get("weights", file / "below-a-file")
+    with pytest.raises(ThisHostError, match="nowhere"):
+        store.put(tmp_path / "nowhere", "weights")
 
 
 def test_what_is_not_there_is_said_to_be_so(address: str, tmp_path: Path) -> None:

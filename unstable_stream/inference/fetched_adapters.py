@@ -6,15 +6,16 @@ that was evicted and fetched again is the same adapter to the engine.
 """
 
 import asyncio
+import threading
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import AbstractContextManager, ExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from unstable_stream.errors import AdapterError, CheckpointError, EngineError
+from unstable_stream.errors import AdapterError, CheckpointError, EngineError, StoreUnavailableError
 from unstable_stream.inference.engine import (
     Adapter,
     AdapterResult,
@@ -26,7 +27,7 @@ from unstable_stream.inference.engine import (
     ScoresCompletions,
     Tokens,
 )
-from unstable_stream.stores import HostCache, is_address, opened_checkpoint, store_wait_s
+from unstable_stream.stores import HostCache, is_address, opened_checkpoint, store_wait_s, waiting_until
 
 __all__ = ["FetchingEngine"]
 
@@ -39,10 +40,28 @@ _AT_ONCE: Final = 2
 class _Fetched:
     """An adapter that is fetched, or on its way."""
 
-    held: ExitStack
-    """Keeps the directory in the cache."""
-    directory: "asyncio.Future[Path]" = field(repr=False)
+    directory: "asyncio.Future[Path]" = field(init=False, repr=False)
     in_flight: int = 0
+    _held: ExitStack = field(default_factory=ExitStack, repr=False)
+    """Keeps the directory in the cache."""
+    _unwanted: bool = False
+    _guard: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    def hold(self, opened: AbstractContextManager[Path]) -> Path:
+        """Open it and keep it open; called in the thread that fetches."""
+        with ExitStack() as entered:
+            directory = entered.enter_context(opened)
+            with self._guard:
+                if self._unwanted:
+                    raise StoreUnavailableError("given up: the engine has closed")
+                self._held = entered.pop_all()
+        return directory
+
+    def let_go(self) -> None:
+        """Let the cache have the directory, also one that is still on its way."""
+        with self._guard:
+            self._unwanted = True
+            self._held.close()
 
     @property
     def failed(self) -> bool:
@@ -61,6 +80,7 @@ class FetchingEngine:
         self._fetched: OrderedDict[tuple[str, str | None], _Fetched] = OrderedDict()
         """By address and digest, the longest unused first."""
         self._threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="fetch-adapter")
+        self._closing = threading.Event()
 
     async def generate(self, request: GenerationRequest) -> Completion:
         """Return one completion.
@@ -98,11 +118,12 @@ class FetchingEngine:
         return replace(self.engine.stats(), store_wait_s=store_wait_s())
 
     async def close(self) -> None:
-        """Close the engine, and give up what is being fetched."""
+        """Close the engine, and give up what is being fetched: threads that wait for a store end."""
+        self._closing.set()
         self._threads.shutdown(wait=False, cancel_futures=True)
         await self.engine.close()
         for fetched in self._fetched.values():
-            fetched.held.close()
+            fetched.let_go()
         self._fetched.clear()
 
     @asynccontextmanager
@@ -126,12 +147,14 @@ class FetchingEngine:
             self._let_go()
 
     def _fetch(self, adapter: Adapter) -> _Fetched:
-        held = ExitStack()
+        fetched = _Fetched()
 
         def fetch() -> Path:
-            return held.enter_context(opened_checkpoint(adapter.path, adapter.sha256, cache=self._cache))
+            with waiting_until(self._closing):
+                return fetched.hold(opened_checkpoint(adapter.path, adapter.sha256, cache=self._cache))
 
-        return _Fetched(held, asyncio.get_running_loop().run_in_executor(self._threads, fetch))
+        fetched.directory = asyncio.get_running_loop().run_in_executor(self._threads, fetch)
+        return fetched
 
     def _let_go(self) -> None:
         idle = [
@@ -140,4 +163,4 @@ class FetchingEngine:
             if not fetched.in_flight and fetched.directory.done()
         ]
         for key in idle[: max(0, len(idle) - _KEPT_IDLE)]:
-            self._fetched.pop(key).held.close()
+            self._fetched.pop(key).let_go()

@@ -142,6 +142,14 @@ class RunConfig(Section):
         """The names of the trained models; the only one of a run has none."""
         return tuple(model.name for model in self.trained_models) or (None,)
 
+    @property
+    def seats_by_model(self) -> dict[str, dict[str, Any]]:
+        """What each trained model plays, and its place in the order in which seats are given away."""
+        return {
+            each.name: {"place": place, "seats": each.seats, "env_ids": each.env_ids}
+            for place, each in enumerate(self.trained_models)
+        }
+
     def model_of(self, env_id: str, seat: int) -> str | None:
         """Return the name of the trained model that plays a seat; see :attr:`model_names`."""
         return next((model.name for model in self.trained_models if model.plays(env_id, seat)), None)
@@ -505,7 +513,13 @@ def parse_config(
 
 
 def _deep_copy(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: _deep_copy(value) if isinstance(value, Mapping) else value for key, value in values.items()}
+    return {key: _copied(value) for key, value in values.items()}
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return _deep_copy(value)
+    return [_copied(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def _parted(override: str) -> tuple[str, Any]:
@@ -521,13 +535,26 @@ def _parted(override: str) -> tuple[str, Any]:
 
 def _apply_override(tree: dict[str, Any], name: str, value: Any) -> None:
     *parents, leaf = name.split(".")
-    node = tree
+    node: Any = tree
     for parent in parents:
-        child = node.setdefault(parent, {})
-        if not isinstance(child, dict):
+        child = _entry(node, parent, name) if isinstance(node, list) else node.setdefault(parent, {})
+        if not isinstance(child, dict | list):
             raise ConfigError(f"--set {name}: {parent!r} is not a section")
         node = child
+    if isinstance(node, list):
+        raise ConfigError(f"--set {name}: name a key of the entry too, or set the whole list")
     node[leaf] = value
+
+
+def _entry(entries: list[Any], part: str, name: str) -> Any:
+    """Return the entry of a list that has this name or number."""
+    named = [each for each in entries if isinstance(each, dict) and each.get("name") == part]
+    if named:
+        return named[0]
+    if part.isdigit() and int(part) < len(entries):
+        return entries[int(part)]
+    known = [str(each.get("name", place)) for place, each in enumerate(entries) if isinstance(each, dict)]
+    raise ConfigError(f"--set {name}: the list has no entry {part!r}; it has {', '.join(known) or 'none'}")
 
 
 def _explain(item: Any) -> str:

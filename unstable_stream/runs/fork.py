@@ -29,11 +29,10 @@ _KEPT_KEYS = (
     "model",
     "seed",
     "lora",
-    "trained_models",
     "learner.parameters",
     "learner.initial_lora_path",
 )
-"""The configuration keys that a checkpoint depends on."""
+"""The configuration keys that a checkpoint depends on, beside what trained models play and began with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +195,13 @@ def check_fork(fork: Fork, config: RunConfig, changed: RunConfig, *, to_train: b
         ConfigError: it changes a key that the checkpoint depends on, or no update is left to make.
     """
     bound = [key for key in _KEPT_KEYS if _at(changed, key) != _at(config, key)]
+    if changed.seats_by_model != config.seats_by_model:
+        bound.append("trained_models (names, seats and env_ids)")
+    bound += [
+        f"trained_models.{name}.initial_lora_path"
+        for name in set(config.seats_by_model) & set(changed.seats_by_model)
+        if _began_with(changed, name) != _began_with(config, name)
+    ]
     if bound:
         raise ConfigError(
             f"a fork keeps its parent's {', '.join(bound)}: {checkpoint_uid(fork.update)} was made with "
@@ -214,6 +220,10 @@ def _at(config: RunConfig, key: str) -> object:
     for name in key.split("."):
         value = getattr(value, name)
     return value
+
+
+def _began_with(config: RunConfig, model: str) -> str | None:
+    return config.for_model(model).learner.initial_lora_path
 
 
 def _listed(numbers: Sequence[int]) -> str:

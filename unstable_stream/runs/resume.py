@@ -25,7 +25,6 @@ _KEPT: Final = (
     "model",  # the base model of the checkpoints
     "lora",
     "learner.parameters",
-    "trained_models",
     "seed",
     "rewards",
     "model_pool.fixed",  # games that are played again name them
@@ -51,6 +50,7 @@ def check_resumable(begun: RunConfig, config: RunConfig) -> None:
     changed = [
         change for name in _KEPT for change in _changes(name, _value(before, name), _value(after, name))
     ]
+    changed += _changes("trained_models", begun.seats_by_model, config.seats_by_model)
     if changed:
         raise ConfigError(
             "a run keeps what its steps, ratings and batches follow from; this would change "

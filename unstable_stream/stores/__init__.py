@@ -19,7 +19,7 @@ from unstable_stream.stores.checkpoint_files import (
     opened_checkpoint,
     sha256_of,
 )
-from unstable_stream.stores.store import Store, store_wait_s
+from unstable_stream.stores.store import Store, store_wait_s, waiting_until
 
 __all__ = [
     "HostCache",
@@ -34,4 +34,5 @@ __all__ = [
     "owner_of",
     "sha256_of",
     "store_wait_s",
+    "waiting_until",
 ]

@@ -5,6 +5,7 @@
     checkpoints/KEY/files/…     a fetched directory; KEY is a digest of its address
     checkpoints/KEY/use         locked shared by each process that uses it, and exclusively to evict it
     checkpoints/KEY/fetch       locked exclusively by the one process that fetches into it
+    checkpoints/.gone-KEY-WORD  what was evicted and could not be removed yet
     saving/WORD/…               what a learner of this host saves before it is in the store; WORD is random
 
 Everything here may be deleted while nothing runs: it is fetched again. When the whole exceeds
@@ -19,19 +20,20 @@ import os
 import secrets
 import shutil
 import stat
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
 from unstable_stream.errors import ConfigError, StoreError
 from unstable_stream.log_lines import get_logger
+from unstable_stream.stores.store import pause
 
 __all__ = ["CACHE", "CACHE_GB", "HostCache"]
 
 CACHE: Final = "UNSTABLE_STREAM_CACHE"
 CACHE_GB: Final = "UNSTABLE_STREAM_CACHE_GB"
 _DEFAULT_GB: Final = 20.0
+_GONE: Final = ".gone-"
 _LOOKS_EVERY_S: Final = 0.05
 
 _log = get_logger(__name__)
@@ -131,11 +133,13 @@ class HostCache:
 
     def evict(self) -> list[Path]:
         """Remove what nobody uses, the longest unused first, until the rest is within the bound."""
+        # What an eviction left that was killed or refused goes first; what stays of it takes up room too.
+        stays = sum(_remove(left) for left in self._directories() if left.name.startswith(_GONE))
         entries = []
         for entry in self._entries():
             with contextlib.suppress(FileNotFoundError):
                 entries.append(((entry / "use").stat().st_mtime_ns, _bytes_of(entry), entry))
-        size = sum(each for _, each, _ in entries)
+        size = stays + sum(each for _, each, _ in entries)
         removed = []
         for _, each, entry in sorted(entries):
             if size <= self.max_bytes:
@@ -145,16 +149,18 @@ class HostCache:
                 _locked(entry / "use", fcntl.LOCK_EX | fcntl.LOCK_NB, create=False),
             ):
                 # Out of sight first: whoever waits for this lock looks whether it is still the entry's.
-                aside = entry.with_name(f".gone-{entry.name}-{secrets.token_hex(4)}")
+                aside = entry.with_name(f"{_GONE}{entry.name}-{secrets.token_hex(4)}")
                 entry.rename(aside)
-                shutil.rmtree(aside, ignore_errors=True)
                 removed.append(entry)
-                size -= each
+                size += _remove(aside) - each
         if removed:
             _log.info("fetched files removed from the cache", directories=len(removed), cache=str(self.root))
         return removed
 
     def _entries(self) -> list[Path]:
+        return [each for each in self._directories() if not each.name.startswith(_GONE)]
+
+    def _directories(self) -> list[Path]:
         parent = self.root / "checkpoints"
         return [each for each in parent.iterdir() if each.is_dir()] if parent.is_dir() else []
 
@@ -195,6 +201,24 @@ class HostCache:
         )
 
 
+def _remove(directory: Path) -> int:
+    """Remove a directory, and return the bytes of what could not be removed."""
+    refused: list[OSError] = []
+
+    def note(_: object, path: str, why: tuple[type[BaseException], BaseException, object]) -> None:
+        error = why[1]
+        # Another process of this host may be removing the same.
+        if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
+            refused.append(error)
+
+    shutil.rmtree(directory, onerror=note)
+    if not refused:
+        return 0
+    stays = _bytes_of(directory)
+    _log.warning("files stay in the cache", directory=str(directory), bytes=stays, reason=str(refused[0]))
+    return stays
+
+
 def _bytes_of(directory: Path) -> int:
     total = 0
     for path in directory.rglob("*"):
@@ -220,7 +244,7 @@ def _locked(path: Path, how: int, *, create: bool = True) -> Iterator[None]:
                 except BlockingIOError:
                     if not waits:
                         raise
-                    time.sleep(_LOOKS_EVERY_S)
+                    pause(_LOOKS_EVERY_S)
                 else:
                     break
             if not _is_still(path, handle):

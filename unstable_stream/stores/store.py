@@ -14,14 +14,23 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from unstable_stream.errors import ConfigError, StoreError, StoreUnavailableError
 from unstable_stream.log_lines import get_logger
 
-__all__ = ["PATIENCE_S", "Store", "is_passing", "store_wait_s"]
+__all__ = [
+    "PATIENCE_S",
+    "Store",
+    "ThisHostError",
+    "is_passing",
+    "pause",
+    "store_wait_s",
+    "waiting_until",
+]
 
 T = TypeVar("T")
 
@@ -62,7 +71,12 @@ _PASSING_KINDS: Final = frozenset(
 )
 """Names of errors that are no ``OSError``, in packages that need not be installed."""
 
+_NO_ROOM: Final = frozenset(
+    getattr(errno, name) for name in ("EDQUOT", "EFBIG", "ENOSPC", "EROFS") if hasattr(errno, name)
+)
+
 _log = get_logger(__name__)
+_ends: ContextVar[threading.Event | None] = ContextVar("waiting_until", default=None)
 _waiting: Final[dict[int, float]] = {}
 """By thread that waits for a store, since when (monotonic)."""
 
@@ -71,6 +85,29 @@ def store_wait_s() -> float:
     """Return the seconds that the longest waiting thread of this process has waited for a store; 0: none."""
     began = min(_waiting.copy().values(), default=None)
     return 0.0 if began is None else time.monotonic() - began
+
+
+class ThisHostError(OSError):
+    """A file of this host could not be read or written; the store has no part in it."""
+
+
+@contextmanager
+def waiting_until(ends: threading.Event) -> Iterator[None]:
+    """Let this thread's waits, for a store or for another process, end with an error once ``ends`` is set."""
+    token = _ends.set(ends)
+    try:
+        yield
+    finally:
+        _ends.reset(token)
+
+
+def pause(seconds: float) -> None:
+    """Wait; raises :class:`StoreUnavailableError` if nobody wants any more what this thread waits for."""
+    ends = _ends.get()
+    if ends is None:
+        time.sleep(seconds)
+    elif ends.wait(seconds):
+        raise StoreUnavailableError("given up: who waited for it has closed")
 
 
 def is_passing(error: BaseException) -> bool:
@@ -116,7 +153,16 @@ class Store:
         self._files, self._root = _client(self.address)
 
     def put(self, file: Path, name: str) -> None:
-        """Copy a file into the store. It appears there whole or not at all."""
+        """Copy a file into the store. It appears there whole or not at all.
+
+        Raises:
+            ThisHostError: the file cannot be read.
+        """
+
+        try:
+            file.open("rb").close()
+        except OSError as error:
+            raise _of_this_host(error) from error
         self._call(f"write {name}", lambda: self._files.put_file(str(file), self._path(name)))
         found = self._call(f"look at {name}", lambda: self._files.info(self._path(name))["size"])
         if found != file.stat().st_size:
@@ -130,13 +176,25 @@ class Store:
 
         Raises:
             FileNotFoundError: there is none of this name.
+            ThisHostError: it cannot be written here.
         """
         partial = target.with_name(f".part-{os.getpid()}-{threading.get_ident()}-{target.name}")
+
+        def get() -> None:
+            try:
+                self._files.get_file(self._path(name), str(partial))
+            except OSError as error:
+                # Reading fills no disk but this host's; what is written to is named in the error otherwise.
+                if error.errno in _NO_ROOM or error.filename in (str(partial), str(partial.parent)):
+                    raise _of_this_host(error) from error
+                raise
+
         try:
-            self._call(f"read {name}", lambda: self._files.get_file(self._path(name), str(partial)))
+            self._call(f"read {name}", get)
             partial.rename(target)
         finally:
-            partial.unlink(missing_ok=True)
+            with suppress(NotADirectoryError):
+                partial.unlink(missing_ok=True)
 
     def read(self, name: str) -> bytes | None:
         """Return the content of a small file; ``None``: there is none of this name."""
@@ -226,6 +284,8 @@ class Store:
                             f"{self.address}: could not {what}: no such place: {error}"
                         ) from error
                     raise
+                except ThisHostError:
+                    raise
                 except Exception as error:
                     waited_s = time.monotonic() - began
                     if not is_passing(error):
@@ -247,7 +307,7 @@ class Store:
                         )
                         told_s = waited_s + _TOLD_EVERY_S if waited_s else _LONGEST_PAUSE_S
                     note(began)
-                    time.sleep(pause_s)
+                    pause(pause_s)
                     pause_s = min(_LONGEST_PAUSE_S, 2 * pause_s)
                 else:
                     if pause_s > _FIRST_PAUSE_S:
@@ -264,6 +324,10 @@ class Store:
         if isinstance(error, OSError) or _status(error) is not None:
             return StoreError(f"{self.address}: could not {what}: {type(error).__name__}: {error}")
         return error
+
+
+def _of_this_host(error: OSError) -> ThisHostError:
+    return ThisHostError(error.errno, error.strerror or str(error), error.filename)
 
 
 @contextmanager
