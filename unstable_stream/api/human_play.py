@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from unstable_stream.api.checkpoints import find_policy
+from unstable_stream.api.loaded_policy import load_policy
 from unstable_stream.api.place import Place
 from unstable_stream.api.settings import make_config
 from unstable_stream.api.shorthand import template_for
@@ -188,35 +189,26 @@ class HumanGame:
     async def _play(self) -> None:
         from unstable_stream.games.play import play_game
         from unstable_stream.games.templates import get_template
-        from unstable_stream.inference.base_model import resolve_model
-        from unstable_stream.inference.engine import Adapter, SamplingSettings
+        from unstable_stream.inference.engine import SamplingSettings
         from unstable_stream.inference.policy_player import PolicyPlayer
-        from unstable_stream.inference.tokenizer import load_tokenizer
-        from unstable_stream.inference.transformers.engine import TransformersEngine
-        from unstable_stream.stores import opened_checkpoint
 
         self._loop = asyncio.get_running_loop()
         chosen, sampling = self._fork.checkpoints[-1], self._config.sampling
         allowed = self._place.allowed_code(self._fork.parent_run_id, [], self._config, self._config)
         with confined(allowed), ExitStack() as opened:
             template = get_template(self._template)
-            path = resolve_model(self._config.model)
-            adapter = None
-            if chosen.path is not None:
-                saved = opened.enter_context(opened_checkpoint(chosen.path, chosen.sha256))
-                adapter = Adapter(chosen.model_uid, str(saved), chosen.sha256, chosen.probe)
-            engine = await asyncio.to_thread(TransformersEngine, path, dtype="float32", max_loras=1)
+            loaded = await asyncio.to_thread(load_policy, self._config.model, chosen, opened)
             try:
                 policy = PolicyPlayer(
-                    engine,
-                    await asyncio.to_thread(load_tokenizer, path),
+                    loaded.engine,
+                    loaded.tokenizer,
                     template,
                     sampling=SamplingSettings(
                         max_tokens=sampling.max_tokens,
                         temperature=sampling.temperature,
                         top_p=sampling.top_p,
                     ),
-                    adapter=adapter,
+                    adapter=loaded.adapter,
                     policy_version=chosen.iteration,
                     max_model_len=self._config.engine.max_model_len,
                 )
@@ -253,7 +245,7 @@ class HumanGame:
                     won = "You won" if reward > 0 else "You lost" if reward < 0 else "Nobody won"
                     await self._store(log, f"{won}: {played.outcome.reason_text or played.outcome.reason}")
             finally:
-                await engine.close()
+                await loaded.engine.close()
 
     async def _store(self, log: EventLog, says: str) -> None:
         """Rate the game, and put it into the archive."""
