@@ -4,18 +4,22 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.model_pool.outcomes import RUN
 from tests.streams.hosted_games import OTHER_RUN, games
+from unstable_stream.errors import ServiceError
 from unstable_stream.events import GameOutcome, RunStarted
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.port import EventLog, StoredRecord, TopicPartition
+from unstable_stream.log.records import record_from_event
 from unstable_stream.log.topics import load_topics
 from unstable_stream.runs.config import parse_config
 from unstable_stream.runs.history import run_started
 from unstable_stream.runs.recording import start_run
 from unstable_stream.runs.starts import recorded_starts, run_events, run_starts, within
+from unstable_stream.streams.missing import whole_history
 
 OUTCOMES = TopicPartition(GameOutcome.TOPIC, 0)
 CONFIG = parse_config({"model": "tiny-player", "train_envs": [{"env_id": "Env-0"}]})
@@ -98,3 +102,34 @@ async def test_reading_begins_at_what_is_kept(log: LocalLog) -> None:
 def test_a_run_that_was_recorded_before_is_read_from_the_beginning() -> None:
     began = RunStarted(event_id="e", run_id=RUN, occurred_at_ms=0, name="n", seed=1)
     assert recorded_starts(began, "log", (GameOutcome.TOPIC,)) == {}
+
+
+@pytest.mark.parametrize("older_left", [True, False])
+async def test_a_run_without_recorded_offsets_is_whole_if_what_is_left_is_older(
+    tmp_path: Path, older_left: bool
+) -> None:
+    """Runs of older versions recorded no offsets. Their records were not deleted if older ones are left."""
+    day_ms = 24 * 3600 * 1000
+    async with LocalLog.open(tmp_path / "log.sqlite", synchronous="NORMAL") as log:
+        await log.create_topics(list(load_topics().values()))
+        began = RunStarted(
+            event_id="began",
+            run_id=RUN,
+            occurred_at_ms=10 * day_ms,
+            name="old",
+            seed=0,
+        )
+        await log.append([record_from_event(began)])
+        before = [msgspec.structs.replace(one, timestamp_ms=8 * day_ms) for one in games(0, 4, OTHER_RUN)]
+        own = [msgspec.structs.replace(one, timestamp_ms=10 * day_ms + 1) for one in games(0, 4, RUN)]
+        for records in (before, own):
+            await log.append([one for one in records if one.topic == GameOutcome.TOPIC])
+        await log.delete_before({OUTCOMES: 3 if older_left else 4})
+        if older_left:
+            async with whole_history(log, None, RUN, (GameOutcome.TOPIC,)) as history:
+                assert history is log
+                assert len([event async for event in run_events(log, (GameOutcome.TOPIC,), RUN)]) == 4
+        else:  # these four may have been the run's
+            with pytest.raises(ServiceError, match=r"game-outcomes\[0\]: offsets 0 to 3 are neither"):
+                async with whole_history(log, None, RUN, (GameOutcome.TOPIC,)):
+                    pass

@@ -14,7 +14,7 @@ from tests.archive.history import made_up_run
 from tests.proofs.recorded_run import record_run
 from unstable_stream.api.place import Place
 from unstable_stream.api.serving import archive
-from unstable_stream.archive import Missing, missing_in_archive, query
+from unstable_stream.archive import Missing, Written, missing_in_archive, query
 from unstable_stream.archive.export import export_run
 from unstable_stream.cli import app
 from unstable_stream.events import GameOutcome, Trajectory
@@ -137,6 +137,28 @@ async def test_markers_of_transactions_are_no_missing_records(tmp_path: Path) ->
     assert (await log.end_offsets(AT.topic))[AT] > EACH
     await _archive_all(log, path)
     store.delete_before(await log.end_offsets(AT.topic))  # as a broker deletes a whole segment
+    await _archive_all(log, path)
+    assert missing_in_archive(path) == []
+    await log.close()
+
+
+async def test_a_marker_that_was_read_and_has_gone_since_is_no_missing_record(tmp_path: Path) -> None:
+    """The archiver is killed right after it has stored a batch, and retention is faster than its restart."""
+    path, store = tmp_path / "a.duckdb", SimulatedStore(transaction_markers=True)
+    log = SimulatedLog(store)
+    await log.create_topics(list(load_topics().values()))
+    producer = await log.producer("one")
+    async with producer.transaction() as transaction:
+        await transaction.append(_outcomes("run-0"))
+
+    def die(written: Written) -> None:
+        raise RuntimeError("killed")
+
+    stop = asyncio.Event()
+    stop.set()
+    with pytest.raises(RuntimeError, match="killed"):
+        await run_archiver(log, path, stop=stop, flush_interval_s=0.02, on_flush=die)
+    store.delete_before(await log.end_offsets(AT.topic))
     await _archive_all(log, path)
     assert missing_in_archive(path) == []
     await log.close()

@@ -715,7 +715,11 @@ async def test_steps_of_trajectories_that_cannot_be_decoded_become_recorded_drop
         assert event.dropped == tuple(DroppedStep(name, "unreadable") for name in sorted(promised))
         assert await pending(log) == BATCH + TURNS
 
-        # A restart finds the letter again, and knows that it has been seen to.
+        # What the letters told is kept with the checkpoint: a restart does not look for it again.
+        (newest,) = tmp_path.glob(f"checkpoints/*/{checkpoint_uid(1)}-*")
+        progress = read_progress(newest, RUN, 1)
+        assert progress is not None
+        assert progress.letters == {"dead-letters[0]": 2}
         await shape(log, 501, rejected=True, unreadable=True)
         assert await service(tmp_path, config(iterations=2)).train(log, asyncio.Event()) == 2
         events = await lost(log)

@@ -63,6 +63,8 @@ class Prepared(NamedTuple):
 
     records: Sequence[ArchivedRecord]
     """All that was given."""
+    read_up_to: Mapping[tuple[str, int], int]
+    """As given."""
     new: Sequence[ArchivedRecord]
     """Those whose positions had not been archived."""
     batch: Batch
@@ -235,11 +237,15 @@ class ArchiveWriter:
         """Archive a batch in one transaction: :meth:`store` of :meth:`prepare`."""
         return self.store(self.prepare(records))
 
-    def prepare(self, records: Sequence[ArchivedRecord]) -> Prepared:
+    def prepare(
+        self, records: Sequence[ArchivedRecord], read_up_to: Mapping[tuple[str, int], int] | None = None
+    ) -> Prepared:
         """Decode a batch and build its rows, without holding the file (step 1).
 
         Args:
             records: in offset order within each partition; each may come any number of times.
+            read_up_to: by topic and partition, the next offset to read after them. It may lie behind offsets
+                without records, such as Kafka's transaction markers: the archive goes on there.
 
         Raises:
             ArchiveBusyError: an event looked familiar, and others held the file past the deadline.
@@ -254,10 +260,13 @@ class ArchiveWriter:
                     new.append(record)
                     by_partition.setdefault(where, []).append(record)
                     positions[where] = record.offset + 1
+            read_up_to = {} if read_up_to is None else read_up_to
+            for where in by_partition:
+                positions[where] = max(positions[where], read_up_to.get(where[1:], 0))
             batch = build_batch(new, self._unseen, self.log_id, self._next_record)
             newest = {w: added(self._newest.get(w, {}), last) for w, last in by_partition.items()}
             first = self._next_record
-            prepared = Prepared(records, new, batch, self._positions, positions, newest, first)
+            prepared = Prepared(records, read_up_to, new, batch, self._positions, positions, newest, first)
             self._positions = positions
             self._newest |= newest
             self._next_record += len(new)
@@ -292,7 +301,7 @@ class ArchiveWriter:
             # In one hold: a batch that another thread prepares in between would move past this one.
             with self._lock:
                 self._begin_at(stored_state)
-                prepared = self.prepare(prepared.records)
+                prepared = self.prepare(prepared.records, prepared.read_up_to)
         with self._lock:
             self._unstored.difference_update(prepared.batch.event_ids)
         return Written(

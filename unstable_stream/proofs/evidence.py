@@ -25,7 +25,7 @@ from unstable_stream.model_pool import RatingProcessor
 from unstable_stream.proofs.ledger import Ledger
 from unstable_stream.reward_transformations import RewardProcessor
 from unstable_stream.runs.history import RunStatus, read_history
-from unstable_stream.runs.starts import recorded_starts, within
+from unstable_stream.runs.starts import known_starts, within
 from unstable_stream.stores import joined, sha256_of
 from unstable_stream.streams.fold_sink import group_of
 from unstable_stream.streams.missing import missing_records
@@ -81,7 +81,7 @@ class Evidence:
         }
         ends = await _ends(log)
         settings = await log.topic_settings()
-        began = recorded_starts(run.began, await log.log_id(), ends)
+        began = await known_starts(log, run.began, ends)
         trimmed: dict[str, bool] = {}
         for topic in ends:
             kept = await log.beginning_offsets(topic)

@@ -8,7 +8,7 @@ from typing import Protocol, runtime_checkable
 from unstable_stream.errors import ServiceError
 from unstable_stream.log.port import EventLog, Positions, TopicPartition
 from unstable_stream.runs.history import read_history
-from unstable_stream.runs.starts import recorded_starts
+from unstable_stream.runs.starts import known_starts
 
 __all__ = ["KnowsMissing", "missing_records", "whole_history"]
 
@@ -61,8 +61,7 @@ async def whole_history(
         ServiceError: records are in neither. A service that went on would contradict what it did before.
     """
     run = (await read_history(log)).runs.get(run_id)
-    begun = recorded_starts(None if run is None else run.began, await log.log_id(), topics)
-    begun = {**begun, **(starts or {})}
+    begun = {**await known_starts(log, None if run is None else run.began, topics), **(starts or {})}
     missing = await missing_records(log, begun, topics)
     if not missing:
         yield log

@@ -14,7 +14,7 @@ from unstable_stream.log.reading import read_on, readable_events, settled_ends
 from unstable_stream.runs.code import find_code
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.history import RunHistory
-from unstable_stream.runs.starts import recorded_starts
+from unstable_stream.runs.starts import known_starts
 
 __all__ = ["RunDirectory"]
 
@@ -73,11 +73,11 @@ class RunDirectory:
         return config
 
     async def starts(self, run_id: str, topics: Collection[str]) -> Positions:
-        """Return the offsets at which a run began, where they are recorded; they may be deleted by now."""
+        """Return the offsets at which a run began, where they are known; they may be deleted by now."""
         await self.learn([run_id])
         run = self._history.runs.get(run_id)
         began = None if run is None else run.began
-        return recorded_starts(began, await self._event_log.log_id(), topics)
+        return await known_starts(self._event_log, began, topics)
 
     async def close(self) -> None:
         """Close the consumer of topic ``runs``."""

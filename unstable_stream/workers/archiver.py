@@ -51,8 +51,10 @@ _PATIENCE_S: Final = 120.0
 move, and an open transaction holds records back until brokers abort it.
 """
 _READERS_TURN_S: Final = 0.03
-_PASS_OVER_S: Final = 60.0
-"""Seconds between two times that the archive's own positions move past offsets without records."""
+_PASS_OVER_S: Final = 5.0
+"""Seconds between two times that the archive's own positions move past offsets without records. If the
+archiver is killed before, and retention deletes them before it comes back, they count as missing records.
+"""
 
 _log = get_logger(__name__)
 
@@ -167,7 +169,8 @@ class ArchiveSink:
         await self.retention.apply(self._committed)
         if not records:
             return {}
-        prepared = await when_free(lambda: self.writer.prepare(records), self.stop)
+        up_to = {(at.topic, at.partition): offset for at, offset in read_up_to.items()}
+        prepared = await when_free(lambda: self.writer.prepare(records, up_to), self.stop)
         letters: list[Record] = []
         for record, error in prepared.batch.rejected:
             where = f"{record.topic}[{record.partition}]@{record.offset}"
@@ -189,7 +192,7 @@ class ArchiveSink:
         passed = {
             (at.topic, at.partition): offset
             for at, offset in read_up_to.items()
-            if archived.get(at, offset) < offset
+            if archived.get(at, 0) < offset
         }
         if passed and (self.stop.is_set() or time.monotonic() >= self._pass_over_at):
             await when_free(lambda: self.writer.pass_over(passed), self.stop)

@@ -157,6 +157,8 @@ class LearnerService:
         """By id, where the pending steps are in the log."""
         self._updates_from: dict[str, int] = {}
         """The next offsets of ``learner-updates``, before the present update."""
+        self._letters_read: Mapping[str, int] = {}
+        """The next offsets of ``dead-letters``."""
         self._watched = 0
         """The last update that the watch knows."""
         self._transform = build_sampling(list(config.rewards.sampling))
@@ -206,7 +208,7 @@ class LearnerService:
         of_model = "" if self._model is None else f"/{self._model}"
         producer = await log.producer(f"learner/{self._run_id}{of_model}")
         consumer = await log.consumer([Step.TOPIC, GameOutcome.TOPIC])
-        # Apart from the consumer, whose positions are recorded. It begins at the start of the run each time.
+        # Apart from the consumer, whose positions are recorded in updates.
         letters = await log.consumer([RecordRejected.TOPIC])
         telling = None
         if isinstance(self._home, StoredHome):
@@ -217,7 +219,8 @@ class LearnerService:
             async with self._turn:
                 starts = await self._restore(log, producer)
             await consumer.seek(starts)
-            await letters.seek(await run_starts(log, self._run_id, (RecordRejected.TOPIC,)))
+            starts_of_letters = await run_starts(log, self._run_id, (RecordRejected.TOPIC,))
+            await letters.seek(_later(starts_of_letters, self._letters_read))
             settings = self._config.learner
             needed = int(settings.batch_size * settings.batch_delay_buffer)
             while self._learner.step < settings.iterations:
@@ -378,7 +381,7 @@ class LearnerService:
             self._buffer.restore_used(UsedIds.restored(progress.used))
             self._watch.restore(progress.watch)
             self._watched, self._first_update = progress.watched, progress.first_update
-            self._positions = progress.positions
+            self._positions, self._letters_read = progress.positions, progress.letters
             warnings = {warning.event_id: warning for warning in progress.warnings}
             needed = progress.first_needed(Step.TOPIC)
             starts_of_needed = {at: max(first, needed.get(at, first)) for at, first in starts.items()}
@@ -598,6 +601,8 @@ class LearnerService:
             return
         events = readable_events(await reading.letters.poll(max_records=1000, timeout_s=0))
         letters = [event for event in events if isinstance(event, RecordRejected)]
+        # If what follows fails, nothing is saved any more.
+        self._letters_read = {str(at): offset for at, offset in reading.letters.positions().items()}
         trajectories = unreadable_trajectories(letters, self._run_id)
         if not trajectories:
             return
@@ -607,6 +612,7 @@ class LearnerService:
             trajectories,
             filter_opponent_invalid=self._config.collector.filter_opponent_invalid,
             model=self._model,
+            archive=self._archive,
         )
         lost: list[str] = []
         for index, steps in games.items():
@@ -760,6 +766,7 @@ class LearnerService:
             watched=self._watched,
             watch=self._watch.state(),
             warnings=tuple(self._warnings),
+            letters=dict(self._letters_read),
         )
 
 

@@ -57,6 +57,8 @@ class LearnerProgress(msgspec.Struct, frozen=True, kw_only=True):
     """The last update that the watch and the warnings know."""
     watch: dict[str, Any]
     warnings: tuple[CollapseWarning, ...]
+    letters: dict[str, int] = {}
+    """Partitions of ``dead-letters`` to the next offset: ``used`` knows what the earlier ones tell."""
 
     def first_needed(self, topic: str) -> dict[TopicPartition, int]:
         """Return, by partition of ``steps``, the first offset that holds a pending or a later step."""
@@ -76,11 +78,15 @@ class LearnerProgress(msgspec.Struct, frozen=True, kw_only=True):
             return False
         ends = {
             str(at): end
-            for topic in {name.partition("[")[0] for name in (*self.positions, *self.updates_from)}
+            for topic in {name.partition("[")[0] for offsets in self._read for name in offsets}
             for at, end in (await log.end_offsets(topic)).items()
         }
-        read = (*self.positions.items(), *self.updates_from.items())
+        read = [each for offsets in self._read for each in offsets.items()]
         return all(offset <= ends.get(name, 0) for name, offset in read)
+
+    @property
+    def _read(self) -> tuple[dict[str, int], ...]:
+        return self.positions, self.updates_from, self.letters
 
 
 def write_progress(directory: Path, progress: LearnerProgress) -> None:

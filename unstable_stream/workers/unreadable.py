@@ -5,8 +5,9 @@ the trajectory, and the outcome of the game tells how many steps were to follow.
 together with its trajectories, so it is there when the letter is; by its time it is soon found.
 """
 
-from collections.abc import Iterable
-from contextlib import aclosing
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
+from pathlib import Path
 from typing import Final
 
 from unstable_stream.errors import EventError
@@ -45,6 +46,7 @@ async def promised_steps(
     *,
     filter_opponent_invalid: bool,
     model: str | None,
+    archive: Path | None = None,
 ) -> dict[int, list[str]]:
     """Return the ids of the steps that outcomes promise of these trajectories, by game index.
 
@@ -54,32 +56,45 @@ async def promised_steps(
         trajectories: their ids, each with its record's time.
         filter_opponent_invalid: as in the configuration of the collector.
         model: name of the trained model; ``None``: the only one of the run.
+        archive: has what expired in the log, if it exists.
     """
     promised: dict[int, list[str]] = {}
     wanted = set(trajectories)
+    topics = (GameOutcome.TOPIC,)
 
-    async def look(starts: Positions) -> None:
-        topics = (GameOutcome.TOPIC,)
+    async def look(log: EventLog, starts: Positions) -> None:
         ends = await settled_ends(log, topics)
         async with aclosing(events_to_end(log, topics, run_id=run_id, starts=starts, ends=ends)) as events:
             async for _, event in events:
-                if isinstance(event, GameOutcome) and event.split == "train":
+                if not isinstance(event, GameOutcome):
+                    continue
+                views: Mapping[str, Sequence[str]] = {}
+                if event.split == "train":  # no other game promises steps
                     views = expected_step_ids(
                         event, filter_opponent_invalid=filter_opponent_invalid, model=model
                     )
-                    for view in wanted & views.keys():
-                        promised.setdefault(event.game_index, []).extend(views[view])
-                    wanted.difference_update(trajectory_id(event.game_id, seat.seat) for seat in event.seats)
+                for view in wanted & views.keys():
+                    promised.setdefault(event.game_index, []).extend(views[view])
+                wanted.difference_update(trajectory_id(event.game_id, seat.seat) for seat in event.seats)
                 if not wanted:
                     return
 
-    starts = await run_starts(log, run_id, (GameOutcome.TOPIC,))
+    starts = await run_starts(log, run_id, topics)
     earliest = max(0, min(trajectories.values()) - _EARLIER_MS)
     timely = await log.offsets_for_time(GameOutcome.TOPIC, earliest)
-    await look({at: max(starts.get(at, 0), offset) for at, offset in timely.items()})
-    if wanted:  # a clock jumped
-        await look(starts)
+    await look(log, {at: max(starts.get(at, 0), offset) for at, offset in timely.items()})
+    if wanted:  # a clock jumped, or the outcome has expired
+        async with _with_archive(log, archive) as history:
+            await look(history, await run_starts(history, run_id, topics))
     return promised
+
+
+def _with_archive(log: EventLog, archive: Path | None) -> AbstractAsyncContextManager[EventLog]:
+    if archive is None:
+        return nullcontext(log)
+    from unstable_stream.streams.tiered_log import with_archive  # loads DuckDB
+
+    return with_archive(log, archive)
 
 
 def _is_event(value: bytes) -> bool:
