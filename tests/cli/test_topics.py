@@ -7,6 +7,7 @@ import secrets
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -285,7 +286,14 @@ def test_expired_records_are_trimmed_by_hand(tmp_path: Path) -> None:
 
 def test_saved_states_of_ended_runs_are_pruned_by_hand(tmp_path: Path) -> None:
     data, place = DataDir(tmp_path), ["--data", str(tmp_path)]
-    started = RunStarted(event_id="started", run_id="run-b", occurred_at_ms=0, name="n", seed=1, config={})
+    started = RunStarted(
+        event_id="started",
+        run_id="run-b",
+        occurred_at_ms=int(time.time() * 1000),
+        name="n",
+        seed=1,
+        config={},
+    )
 
     async def fill() -> None:
         async with opened_log("local", data.log) as log:
@@ -301,11 +309,11 @@ def test_saved_states_of_ended_runs_are_pruned_by_hand(tmp_path: Path) -> None:
 
     asyncio.run(fill())
     kept = run("prune", "--dry-run", *place).output
-    assert kept.splitlines()[0] == "0 saved states of 0 ended runs would be forgotten"
+    assert kept.splitlines()[0] == "0 saved states of 0 runs would be forgotten"
     assert "run-a: kept, since its records are gone from the log" in kept
     assert "run run-b has not ended" in str(run("prune", "run-b", *place).exception)
-    assert run("prune", "run-a", *place).output == "1 saved states of 1 ended runs forgotten\n"
-    assert run("prune", *place).output == "0 saved states of 0 ended runs forgotten\n"
+    assert run("prune", "run-a", *place).output == "1 saved states of 1 runs forgotten\n"
+    assert run("prune", *place).output == "0 saved states of 0 runs forgotten\n"
 
 
 @pytest.mark.parametrize("place", ["kafka"], indirect=True)

@@ -8,15 +8,18 @@ import pytest
 from tests.model_pool.outcomes import RUN
 from tests.streams.hosted_games import OTHER_RUN, events, games
 from tests.streams.test_shared_host import _drain, _of, _start, _steps
-from unstable_stream.events import GameOutcome, RecordRejected, Trajectory, encode_event
+from unstable_stream.events import GameOutcome, GameStarted, RecordRejected, Trajectory, encode_event
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.port import EventLog
+from unstable_stream.log.records import record_from_event
 from unstable_stream.log.topics import load_topics
 from unstable_stream.runs.config import parse_config
+from unstable_stream.runs.history import read_history
 from unstable_stream.runs.recording import finish_run
 from unstable_stream.runs.resume import resume_run
-from unstable_stream.streams.finished_states import finished_states, forget_states
+from unstable_stream.streams.finished_states import FinishedState, finished_states, forget_states
 from unstable_stream.streams.processors import RATINGS, REWARDS, reward_processor
+from unstable_stream.streams.snapshots import unpack_run
 
 LATER_MS = 2**62
 
@@ -73,6 +76,64 @@ async def test_a_run_that_goes_on_is_folded_from_its_start(
     await _drain(log, REWARDS, RATINGS, run_id=run_id)
     ratings = [event.event_id for event in await events(log, "ratings", RUN)]
     assert len(ratings) == len(set(ratings))
+    processor = reward_processor(RUN, final)
+    folded = [step for event in await events(log, "trajectories", RUN) for step in processor.handle(event)]
+    assert await _steps(log, RUN) == {step.event_id: encode_event(step) for step in folded} != {}
+    assert not await events(log, "dead-letters")
+
+
+@pytest.mark.parametrize("own_host", [False, True])
+async def test_a_killed_run_is_over_when_it_is_silent_for_long(log: LocalLog, own_host: bool) -> None:
+    """It never ended, and may go on without being resumed: a host that was away comes back."""
+    final = [{"type": "RoleAdvantageFormatter"}]
+    run_id = RUN if own_host else None
+    await _start(log, OTHER_RUN)
+    await _start(log, RUN, final)
+    await log.append([*_of(OTHER_RUN, 0, 6), *_of(RUN, 0, 24)])
+    await _drain(log, REWARDS, RATINGS, run_id=run_id)
+    began = (await read_history(log)).runs[RUN].started_at_ms
+    day_ms = 24 * 3600 * 1000
+
+    async def found(days: int, idle_days: int) -> list[FinishedState]:
+        return await finished_states(
+            log,
+            ended_before_ms=LATER_MS,
+            now_ms=began + days * day_ms,
+            idle_ms=idle_days * day_ms,
+            named=[RUN],
+        )
+
+    assert await found(29, 30) == []
+    assert await found(31, 32) == []
+    over = await found(31, 30)
+    assert {each.run_id for each in over} == {RUN}
+    # A game is started: the run lives.
+    living = GameStarted(
+        event_id="alive",
+        run_id=RUN,
+        occurred_at_ms=began + 20 * day_ms,
+        game_id="alive",
+        game_index=100,
+        split="train",
+        env_id="Env-0",
+        seed=0,
+        seats=(),
+    )
+    await log.append([record_from_event(living)])
+    assert await found(31, 30) == []
+    assert await found(51, 30) == over
+
+    assert await forget_states(log, over) == len(
+        [name for each in over for name in each.names if "/" in name]
+    )
+    assert await found(51, 30) == []
+    states = [await log.saved(scope) for scope in await log.saved_names()]
+    kept = [unpack_run(saved[f"run/{RUN}"]) for saved in states if f"run/{RUN}" in saved]
+    assert all(one is not None and one.state is None for one in kept)
+    assert bool(kept) != own_host
+
+    await log.append([*_of(OTHER_RUN, 6, 6), *_of(RUN, 24, 24)])
+    await _drain(log, REWARDS, RATINGS, run_id=run_id)
     processor = reward_processor(RUN, final)
     folded = [step for event in await events(log, "trajectories", RUN) for step in processor.handle(event)]
     assert await _steps(log, RUN) == {step.event_id: encode_event(step) for step in folded} != {}

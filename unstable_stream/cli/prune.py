@@ -1,4 +1,4 @@
-"""``unstable-stream prune``: forget the saved states of runs that have ended."""
+"""``unstable-stream prune``: forget the saved states of runs that are over."""
 
 import typer
 
@@ -15,27 +15,31 @@ def register(app: typer.Typer) -> None:
 
 def _prune(
     run: list[str] = typer.Argument(
-        None, metavar="[RUN]...", help="Runs that are never resumed again; by default all that have ended."
+        None, metavar="[RUN]...", help="Runs that are never resumed again; by default all that are over."
     ),
     dry_run: bool = typer.Option(False, "--dry-run", help="Only say what would be forgotten."),
+    idle_days: float = typer.Option(
+        30.0, "--idle-days", help="A run that never ended is over after so many days without a record."
+    ),
     data: DataOption = DEFAULT_DATA_DIR,
     log: LogOption = "local",
 ) -> None:
-    """Forget what the stream processors have saved of runs that have ended; a resumed run is folded again.
+    """Forget what the stream processors have saved of runs that are over; a resumed run is folded again.
 
-    The archiver does this by itself seven days after the end of a run. What the log no longer has the records
-    of stays, unless its run is named: then it cannot be resumed.
+    A run is over when it has ended, or was killed and nothing was recorded of it for long. The archiver does
+    this by itself, seven days after an end, and 30 days after the last record of a run that was killed. What
+    the log no longer has the records of stays, unless its run is named: then it cannot be resumed.
 
     Example: unstable-stream prune --dry-run
     """
     from unstable_stream.api.place import Place
     from unstable_stream.api.states import prune_states
 
-    found = prune_states(Place.at(data, log), run or (), dry_run=dry_run)
+    found = prune_states(Place.at(data, log), run or (), dry_run=dry_run, idle_days=idle_days)
     going = [each for each in found if not each.kept]
     done = "would be forgotten" if dry_run else "forgotten"
     runs = len({each.run_id for each in going})
-    typer.echo(f"{sum(len(each.names) for each in going):,} saved states of {runs:,} ended runs {done}")
+    typer.echo(f"{sum(len(each.names) for each in going):,} saved states of {runs:,} runs {done}")
     kept = sorted({each.run_id for each in found if each.kept})
     for run_id in kept:
         typer.echo(

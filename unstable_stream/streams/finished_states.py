@@ -1,48 +1,89 @@
-"""Forget the saved states of runs that have ended, so that they do not take space for ever.
+"""Forget the saved states of runs that are over, so that they do not take space for ever.
 
 A saved state is disposable while the records that it was folded from are in the log. So the states of a run
-may go once the run has ended and the log still has the run's records from its start. If the run is resumed
-all the same, it is folded again from there (:mod:`~unstable_stream.streams.partition_fold`). A state whose
-records are gone from the log is the only one there is; it stays until a person names its run.
+may go once the run is over and the log still has the run's records from its start. If it goes on all the
+same, it is folded again from there (:mod:`~unstable_stream.streams.partition_fold`). A state whose records
+are gone from the log is the only one there is; it stays until a person names its run.
+
+A run is over when it has ended, or when it was killed: it never ended, and nothing was recorded of it for
+long. A host of all runs takes a run without a state for one that begins. So of a killed run it keeps where
+its records begin, in a state without content.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from unstable_stream.events import GameStarted, LearnerUpdate, RunStarted
 from unstable_stream.log.port import EventLog, TopicPartition
-from unstable_stream.runs.history import RunStatus, read_history
+from unstable_stream.log.reading import read_to_end
+from unstable_stream.log.records import source_header
+from unstable_stream.runs.history import RunHistory, RunStatus, read_history
 from unstable_stream.runs.starts import recorded_starts
-from unstable_stream.streams.snapshots import POSITION, run_name
+from unstable_stream.streams.snapshots import POSITION, pack_run, run_name, unpack_run
 
-__all__ = ["FinishedState", "finished_states", "forget_states"]
+__all__ = ["FinishedState", "finished_states", "forget_states", "idle_runs"]
 
 _AT_ONCE: Final = 500
 _PRODUCER: Final = "forget-states"
+_SIGNS_OF_LIFE: Final = (RunStarted.TOPIC, GameStarted.TOPIC, LearnerUpdate.TOPIC)
+_HOUR_MS: Final = 3_600_000
 
 
 @dataclass(frozen=True, slots=True)
 class FinishedState:
-    """Saved states of one run that has ended, in one partition of one processor."""
+    """Saved states of one run that is over, in one partition of one processor."""
 
     run_id: str
     scope: str
     names: tuple[str, ...]
     kept: bool
     """The log has no longer the records that the state was folded from, so it stays."""
+    emptied: bool = False
+    """The state stays without its content: it tells a host of all runs that the run has begun."""
+
+
+async def idle_runs(log: EventLog, history: RunHistory, now_ms: int, idle_ms: int) -> set[str]:
+    """Return the runs that have not ended, and of which nothing was recorded for ``idle_ms`` before now.
+
+    Reads the last hour, then the time before only for runs that have not been met.
+    """
+    since_ms = now_ms - idle_ms
+    silent = {
+        source_header(run.run_id): run.run_id
+        for run in history.runs.values()
+        if run.began is not None and run.ended is None and run.started_at_ms < since_ms
+    }
+    there = await log.topics()
+    topics = [topic for topic in _SIGNS_OF_LIFE if topic in there]
+    for first_ms in (max(since_ms, now_ms - _HOUR_MS), since_ms):
+        for topic in topics if silent else ():
+            starts = await log.offsets_for_time(topic, first_ms)
+            async for record in read_to_end(log, (topic,), starts=starts):
+                silent.pop(record.headers.get("ce_source", b""), None)
+    return set(silent.values())
 
 
 async def finished_states(
-    log: EventLog, *, ended_before_ms: int, named: Collection[str] = ()
+    log: EventLog,
+    *,
+    ended_before_ms: int,
+    named: Collection[str] = (),
+    now_ms: int = 0,
+    idle_ms: int | None = None,
 ) -> list[FinishedState]:
-    """Return the saved states of runs that have ended, sorted by run.
+    """Return the saved states of runs that are over, sorted by run.
 
     Args:
         log: the event log.
-        ended_before_ms: only of runs that ended before, Unix milliseconds.
+        ended_before_ms: of runs that have ended, only if that was before, Unix milliseconds.
         named: full ids of runs; if there are any, only of these, and nothing of them is kept.
+        now_ms: the time, Unix milliseconds.
+        idle_ms: a run that never ended is over if nothing was recorded of it for so long; ``None``: it is
+            not.
     """
     history, log_id = await read_history(log), await log.log_id()
+    saved_names = await log.saved_names()
     ended = {
         run.run_id: run
         for run in history.runs.values()
@@ -50,12 +91,26 @@ async def finished_states(
         and run.ended.occurred_at_ms < ended_before_ms
         and (not named or run.run_id in named)
     }
+    full: set[tuple[str, str]] = set()
+    if idle_ms is not None:
+        silent = RunHistory()
+        silent.runs = {
+            run.run_id: run
+            for run in history.runs.values()
+            if run.ended is None
+            and run.started_at_ms < now_ms - idle_ms
+            and (not named or run.run_id in named)
+        }
+        # Most runs of long ago have nothing that could be forgotten: their topics need not be read.
+        full = await _with_content(log, saved_names, silent.runs)
+        silent.runs = {run_id: silent.runs[run_id] for run_id in {run_id for _, run_id in full}}
+        ended |= {one: history.runs[one] for one in await idle_runs(log, silent, now_ms, idle_ms)}
     if not ended:
         return []
     by_name = {run_name(run_id): run for run_id, run in ended.items()}
     begins: dict[str, dict[int, int]] = {}
     found = []
-    for scope, names in (await log.saved_names()).items():
+    for scope, names in saved_names.items():
         group, topic, partition = _parts(scope)
         if topic not in begins:
             there = await log.beginning_offsets(topic) if topic in await log.topics() else {}
@@ -65,7 +120,10 @@ async def finished_states(
         for run, theirs in of_runs:
             start = _start(run, log_id, TopicPartition(topic, partition))
             kept = not named and begins[topic].get(partition, 0) > start
-            found.append(FinishedState(run.run_id, scope, tuple(sorted(theirs)), kept))
+            emptied = owner is None and not run.ever_ended
+            if emptied and (scope, run.run_id) not in full:
+                continue
+            found.append(FinishedState(run.run_id, scope, tuple(sorted(theirs)), kept, emptied))
     return sorted(found, key=lambda each: (each.run_id, each.scope))
 
 
@@ -74,18 +132,48 @@ async def forget_states(log: EventLog, states: Collection[FinishedState]) -> int
 
     A host that saves one of them at the same moment does no harm: whatever is there last can be used.
     """
-    going = [(each.scope, name) for each in states if not each.kept for name in each.names]
+    going = [
+        (each.scope, name, await _emptied(log, each.scope, name) if each.emptied else b"")
+        for each in states
+        if not each.kept
+        for name in each.names
+    ]
     if not going:
         return 0
     producer = await log.producer(_PRODUCER)
     try:
         for first in range(0, len(going), _AT_ONCE):
             async with producer.transaction() as transaction:
-                for scope, name in going[first : first + _AT_ONCE]:
-                    await transaction.save(scope, {name: b""})
+                for scope, name, content in going[first : first + _AT_ONCE]:
+                    await transaction.save(scope, {name: content})
     finally:
         await producer.close()
-    return sum(name != POSITION for _, name in going)
+    return sum(name != POSITION for _, name, _ in going)
+
+
+async def _with_content(
+    log: EventLog, saved_names: Mapping[str, Collection[str]], run_ids: Collection[str]
+) -> set[tuple[str, str]]:
+    """Return scope and run of the states of these runs that hold something."""
+    found: set[tuple[str, str]] = set()
+    by_name = {run_name(run_id): run_id for run_id in run_ids}
+    for scope, names in saved_names.items():
+        owner = _parts(scope)[0].partition("/")[2]
+        if owner in run_ids:
+            found.add((scope, owner))
+            continue
+        wanted = [name for name in names if name in by_name]
+        for name, packed in (await log.saved(scope, wanted)).items() if wanted else ():
+            state = unpack_run(packed)
+            if state is not None and state.state is not None:
+                found.add((scope, by_name[name]))
+    return found
+
+
+async def _emptied(log: EventLog, scope: str, name: str) -> bytes:
+    """Return a run's saved state without its content: it is then folded again from its first record."""
+    state = unpack_run((await log.saved(scope, [name])).get(name, b""))
+    return b"" if state is None else pack_run(state.first, state.position, state.digest, None)
 
 
 def _parts(scope: str) -> tuple[str, str, int]:

@@ -9,7 +9,7 @@ which knows what is archived, deletes from it. A record is deleted if all of thi
 
 SQLite uses the space again; the file itself does not shrink.
 
-On any log it forgets the saved states of runs that ended long ago
+On any log it forgets the saved states of runs that ended long ago, or were killed and never resumed
 (:mod:`unstable_stream.streams.finished_states`).
 """
 
@@ -29,6 +29,8 @@ __all__ = ["Expired", "Retention", "expired_records"]
 
 _STATES_KEPT_MS: Final = 7 * 24 * 3600 * 1000
 """Milliseconds after the end of a run: one that is resumed soon goes on at once."""
+_IDLE_MS: Final = 30 * 24 * 3600 * 1000
+"""Milliseconds without a record after which a run that never ended counts as killed."""
 
 _log = get_logger(__name__)
 
@@ -122,9 +124,11 @@ class Retention:
             self._next_s = time.monotonic() + self._interval_s
 
     async def _forget_states(self) -> None:
-        before_ms = int(time.time() * 1000) - _STATES_KEPT_MS
+        now_ms = int(time.time() * 1000)
         try:
-            finished = await finished_states(self._log, ended_before_ms=before_ms)
+            finished = await finished_states(
+                self._log, ended_before_ms=now_ms - _STATES_KEPT_MS, now_ms=now_ms, idle_ms=_IDLE_MS
+            )
             forgotten = await forget_states(self._log, finished)
         except EventLogError as error:  # e.g. another archiver does the same now
             _log.warning("saved states of finished runs are forgotten later", reason=str(error))
