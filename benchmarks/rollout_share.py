@@ -4,13 +4,19 @@ Ours is the path of a run: a rollout worker plays games in an actor of Ray, its 
 of the engine, and finished games are appended to the log. The baseline gives the prompts of those very games
 to the same engine object in its own process, with nothing around it: no games, templates, tokenizer, Ray or
 log. A game's next prompt is asked when the one before is answered, with as many games under way as on our
-side.
+side, and sampled with the same settings. vLLM forgets its prefix cache before each side, or the second one
+would find the first one's prompts there.
+
+Both are compared by the clock, and by the CPU time of all processes, Ray's own included: that is the share on
+a machine without a free core, and other work on the machine changes it little.
 
 ``python -m benchmarks.rollout_share`` takes the tiny player, ``--model DIR --template chat`` another model.
 """
 
 import asyncio
 import itertools
+import os
+import secrets
 import tempfile
 import time
 from collections.abc import Sequence
@@ -20,7 +26,8 @@ from typing import Any
 import msgspec
 import ray
 
-from benchmarks.harness import compare, parser, report
+from benchmarks.harness import Comparison, compare, parser, report
+from benchmarks.step_cost import MARK, by_process
 from unstable_stream.events import (
     GameStarted,
     Seat,
@@ -33,6 +40,7 @@ from unstable_stream.events import (
 )
 from unstable_stream.inference.base_model import resolve_model
 from unstable_stream.inference.engine import GenerationRequest, SamplingSettings
+from unstable_stream.inference.vllm.engine import VllmEngine
 from unstable_stream.launch.machine import this_machine
 from unstable_stream.launch.ray.cluster import start_local, stop_local
 from unstable_stream.launch.ray.engine import EngineActor, RayEngine, RemoteEngine
@@ -45,8 +53,8 @@ from unstable_stream.runs.config import RunConfig, parse_config
 from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.runs.placement import place
 
-Chain = list[tuple[list[int], int]]
-"""The prompts of one game in the order of its moves, each with the number of tokens that were sampled."""
+Chain = list[list[int]]
+"""The prompts of one game in the order of its moves."""
 
 _RUN = "rollout-share"
 _POLICY = checkpoint_uid(0)
@@ -55,18 +63,27 @@ _POLICY = checkpoint_uid(0)
 class MeasuredEngine(EngineActor):
     """The engine's actor, which can also ask its engine itself."""
 
-    async def replay(self, chains: Sequence[Chain], in_flight: int) -> float:
-        """Return the seconds that the games' prompts take, with as many games under way."""
+    async def replay(self, chains: Sequence[Chain], in_flight: int, max_tokens: int) -> tuple[int, float]:
+        """Return the completion tokens for the games' prompts, as many games under way, and the seconds."""
         slots = asyncio.Semaphore(in_flight)
+        sampling = SamplingSettings(max_tokens)
 
-        async def play(chain: Chain) -> None:
+        async def play(chain: Chain) -> int:
             async with slots:
-                for prompt, tokens in chain:
-                    await self._engine.generate(GenerationRequest(prompt, SamplingSettings(tokens)))
+                answers = [
+                    await self._engine.generate(GenerationRequest(prompt, sampling)) for prompt in chain
+                ]
+                return sum(len(answer.token_ids) for answer in answers)
 
         began = time.perf_counter()
-        await asyncio.gather(*(play(chain) for chain in chains))
-        return time.perf_counter() - began
+        tokens = await asyncio.gather(*(play(chain) for chain in chains))
+        return sum(tokens), time.perf_counter() - began
+
+    async def forget_prompts(self) -> None:
+        """Empty vLLM's prefix cache; the transformers engine has none."""
+        engine = getattr(self._engine, "engine", None)
+        if isinstance(engine, VllmEngine):
+            await engine._llm.reset_prefix_cache()
 
 
 class Bench:
@@ -79,6 +96,12 @@ class Bench:
         self._next = itertools.count()
         self._read: dict[Any, int] = {}
         self._chains: list[Chain] = []
+        self.core_rates: dict[str, list[float]] = {"play": [], "replay": []}
+        """Completion tokens per second of CPU time, by side."""
+        self.turns = 0
+        self.prompt_tokens = 0
+        self.completion_tokens = 0
+        """Of the games of the last round."""
         model = resolve_model(config.model)
         outputs = [data.root / f"{part}.log" for part in ("engine-0", "rollout-0")]
         placement = place(config, [this_machine()])
@@ -88,7 +111,9 @@ class Bench:
         )
         self._engine = engines.remote(config, _RUN, outputs[0], model, share)
         workers = ray.remote(RolloutActor).options(num_cpus=0, max_concurrency=1024)
-        worker = workers.remote(config, _RUN, outputs[1], str(data.root), model, RemoteEngine([self._engine]))
+        worker = workers.remote(
+            config, _RUN, outputs[1], str(data.root), model, RemoteEngine([self._engine]), {}
+        )
         self._worker = RayRolloutWorker(worker, 0)
 
     async def ready(self) -> None:
@@ -101,24 +126,26 @@ class Bench:
 
         async def one(game: GameStarted) -> None:
             async with slots:
-                await self._worker.play([game], {_POLICY: None})
+                await self._worker.play([game], {})
 
         games = [self._game(next(self._next)) for _ in range(self._games)]
-        began = time.perf_counter()
+        await self._engine.forget_prompts.remote()
+        spent, began = _core_seconds(), time.perf_counter()
         await asyncio.gather(*(one(game) for game in games))
-        seconds = time.perf_counter() - began
+        seconds, spent = time.perf_counter() - began, _core_seconds() - spent
         self._chains = await self._played({game.game_id for game in games})
-        return self._tokens / seconds
+        self.core_rates["play"].append(self.completion_tokens / spent)
+        return self.completion_tokens / seconds
 
     async def replay(self) -> float:
         """Ask the engine for the same in its own process; return completion tokens per second."""
-        return self._tokens / await self._engine.replay.remote(
-            self._chains, self._config.collector.num_workers
+        await self._engine.forget_prompts.remote()
+        spent = _core_seconds()
+        tokens, seconds = await self._engine.replay.remote(
+            self._chains, self._config.collector.num_workers, self._config.sampling.max_tokens
         )
-
-    @property
-    def _tokens(self) -> int:
-        return sum(tokens for chain in self._chains for _, tokens in chain)
+        self.core_rates["replay"].append(tokens / (_core_seconds() - spent))
+        return float(tokens / seconds)
 
     async def _played(self, games: set[str]) -> list[Chain]:
         moves: dict[str, list[tuple[int, list[int], int]]] = {game: [] for game in games}
@@ -133,7 +160,11 @@ class Bench:
                     )
                     for turn in event.turns
                 ]
-        return [[(prompt, tokens) for _, prompt, tokens in sorted(game)] for game in moves.values()]
+        played = [turn for game in moves.values() for turn in game]
+        self.turns = len(played)
+        self.prompt_tokens = sum(len(prompt) for _, prompt, _ in played)
+        self.completion_tokens = sum(tokens for _, _, tokens in played)
+        return [[prompt for _, prompt, _ in sorted(game)] for game in moves.values()]
 
     def _game(self, index: int) -> GameStarted:
         """Mirror self-play of the base model; every round plays the same seeds."""
@@ -181,6 +212,7 @@ def main() -> None:
             "collector": {"num_workers": options.in_flight, "invalid_moves_allowed": 3},
         }
     )
+    os.environ[MARK] = secrets.token_hex(8)
     start_local()
     try:
         with tempfile.TemporaryDirectory() as directory, asyncio.Runner() as runner:
@@ -188,8 +220,9 @@ def main() -> None:
             log = runner.run(_log(config, data))
             bench = Bench(config, options.games, log, data)
             runner.run(bench.ready())
+            name = f"{Path(options.model).name}, {options.engine}"
             share = compare(
-                f"{Path(options.model).name}, {options.engine}",
+                name,
                 lambda: runner.run(bench.play()),
                 lambda: runner.run(bench.replay()),
                 unit="tokens/s",
@@ -199,7 +232,20 @@ def main() -> None:
             runner.run(log.close())
     finally:
         stop_local()
-    report(f"Rollout's share of the bare engine, {options.in_flight} games at once", [share], options.json)
+    play, replay = (tuple(rates[-options.rounds :]) for rates in bench.core_rates.values())
+    cores = Comparison(f"{name}, CPU time", "tokens/core-s", play, replay, 0.95)
+    prompt, completion = bench.prompt_tokens / bench.turns, bench.completion_tokens / bench.turns
+    report(
+        f"Rollout's share of the bare engine: {options.games} games, {options.in_flight} at once, "
+        f"{bench.turns} turns of {prompt:.0f} prompt and {completion:.1f} completion tokens",
+        [share, cores],
+        options.json,
+    )
+
+
+def _core_seconds() -> float:
+    """Return the CPU time of all processes of this benchmark so far."""
+    return sum(by_process(os.environ[MARK]).values())
 
 
 async def _log(config: RunConfig, data: DataDir) -> EventLog:

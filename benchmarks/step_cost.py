@@ -40,7 +40,9 @@ from unstable_stream.log.port import EventLog
 from unstable_stream.log.reading import readable_events
 from unstable_stream.runs.data_dir import DataDir
 
-_MARK: Final = "UNSTABLE_STREAM_STEP_COST"
+__all__ = ["MARK", "Layers", "Spent", "by_process", "play"]
+
+MARK: Final = "UNSTABLE_STREAM_STEP_COST"
 """Environment variable by which the processes of the run are known: Ray's are nobody's children."""
 _PACKAGE: Final = f"{Path(unstable_stream.__file__).parent}{os.sep}"
 _SERVICE: Final = "-m unstable_stream.launch.service "
@@ -96,7 +98,7 @@ def by_process(mark: str) -> dict[str, float]:
         if not place.name.isdecimal():
             continue
         try:
-            if f"{_MARK}={mark}".encode() not in (place / "environ").read_bytes().split(b"\0"):
+            if f"{MARK}={mark}".encode() not in (place / "environ").read_bytes().split(b"\0"):
                 continue
             command = (place / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
             # After the name in brackets, which may hold blanks: user and system time are the 12th and 13th.
@@ -108,7 +110,7 @@ def by_process(mark: str) -> dict[str, float]:
 
 
 def _process_name(command: str, pid: int) -> str:
-    if pid == os.getpid():
+    if pid == os.getpid() or " quickstart " in command:
         return "launcher"
     if command.startswith("ray::"):
         return command.removeprefix("ray::").split(".")[0].split(" ")[0]
@@ -206,7 +208,7 @@ def main() -> None:
         with Layers() as layers:
             found["layers"] = asyncio.run(played("inline", layers.look))
     if options.only != "layers":
-        mark = os.environ[_MARK] = secrets.token_hex(8)
+        mark = os.environ[MARK] = secrets.token_hex(8)
         # What a process is started with stands in /proc for good: this one is counted by its number.
         found["processes"] = asyncio.run(
             played("ray", lambda: by_process(mark) | {"launcher": time.process_time()})

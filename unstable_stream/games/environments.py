@@ -30,6 +30,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
+from unstable_stream.deferred_imports import deferring
 from unstable_stream.errors import ConfigError, EnvironmentUnavailableError, GameError
 from unstable_stream.extensions import KINDS, Reference, build, entry_points_of, load
 from unstable_stream.extensions.build import refuse
@@ -281,8 +282,9 @@ def _textarena() -> ModuleType:
         raise EnvironmentUnavailableError(
             "TextArena is not installed; it plays the games. Run: pip install 'unstable_stream[train]'"
         )
-    # It installs a global filter for urllib3's warnings: leaving the context undoes that.
-    with warnings.catch_warnings():
+    # It sets a global filter for urllib3's warnings: leaving the context undoes that. And it imports nltk,
+    # which takes longer than all the rest of it; the games of words, which alone use it, do so again.
+    with warnings.catch_warnings(), deferring({"nltk": (), "nltk.corpus": ("words",)}):
         warnings.simplefilter("ignore", DeprecationWarning)
         warnings.simplefilter("ignore", SyntaxWarning)
         return importlib.import_module("textarena")

@@ -9,7 +9,11 @@ import transformers
 from torch import Tensor, nn
 from transformers.utils import logging as transformers_logging
 
+from unstable_stream.deferred_imports import deferring
 from unstable_stream.errors import LearnerError
+
+with deferring({"scipy.optimize": ("linear_sum_assignment",)}):  # for losses of object detection
+    import transformers.modeling_utils
 
 __all__ = ["copy_weights", "load_base_model", "no_progress_bar"]
 

@@ -6,7 +6,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-import peft
 import safetensors
 import safetensors.torch
 import torch
@@ -78,6 +77,8 @@ def build_policy(
     the adapter's own acts in training: with the base model's the learner would score tokens under another
     policy than the engine sampled them from.
     """
+    import peft  # not for full fine-tuning
+
     model = load_base_model(model_name, base_dtype).requires_grad_(False)
     lora = peft.LoraConfig(
         r=settings.lora_rank,

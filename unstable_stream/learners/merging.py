@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import peft
 import transformers
 
 from unstable_stream.errors import LearnerError
@@ -25,6 +24,8 @@ def merge_adapter(model_path: Path | str, adapter: Path, target: Path) -> None:
         LearnerError: one of the two cannot be loaded, or they do not fit.
         OSError: the model cannot be written.
     """
+    import peft  # takes a moment, and training does not need it
+
     with no_progress_bar():
         try:
             # The configuration is that of the base model as it is, its dropout included: others may train on.

@@ -19,9 +19,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers.utils import logging as transformers_logging
 
+from unstable_stream.deferred_imports import deferring
 from unstable_stream.errors import ConfigError
 from unstable_stream.inference.transformers.lora import AdapterTable
 from unstable_stream.inference.transformers.whole_models import Span
+
+with deferring({"scipy.optimize": ("linear_sum_assignment",)}):  # for losses of object detection
+    import transformers.modeling_utils
 
 __all__ = ["RowDecoder", "sample"]
 

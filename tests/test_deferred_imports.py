@@ -1,0 +1,75 @@
+"""A deferred library is imported when it is first used, and works then."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from unstable_stream.deferred_imports import deferring
+
+
+@pytest.fixture
+def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "heavy_library.py").write_text("def double(x): return 2 * x\nname = 'heavy'\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "heavy_library", raising=False)
+    return tmp_path
+
+
+def test_a_deferred_name_imports_its_module_when_it_is_called(library: Path) -> None:
+    with deferring({"heavy_library": ("double",)}):
+        from heavy_library import double  # type: ignore[import-not-found]
+
+        assert "heavy_library" in sys.modules
+    assert "heavy_library" not in sys.modules
+    assert double(4) == 8
+    assert sys.modules["heavy_library"].name == "heavy"
+    del sys.modules["heavy_library"]
+
+
+def test_a_deferred_module_is_imported_when_it_is_looked_into(library: Path) -> None:
+    with deferring({"heavy_library": ()}):
+        import heavy_library
+    assert "heavy_library" not in sys.modules
+    assert heavy_library.name == "heavy"
+    del sys.modules["heavy_library"]
+
+
+def test_other_names_are_the_librarys_own_at_once(library: Path) -> None:
+    with deferring({"heavy_library": ("double",)}):
+        from heavy_library import name
+
+        assert name == "heavy"
+    assert sys.modules["heavy_library"].double(3) == 6
+    del sys.modules["heavy_library"]
+
+
+def test_a_library_that_is_missing_is_missing_at_once() -> None:
+    with deferring({"no_such_library": ("anything",)}), pytest.raises(ModuleNotFoundError):
+        import no_such_library  # type: ignore[import-not-found]  # noqa: F401
+
+
+def test_a_library_that_is_loaded_is_left_alone() -> None:
+    import json
+
+    with deferring({"json": ("loads",)}):
+        from json import loads
+    assert loads is json.loads
+
+
+def test_games_are_made_without_nltk_and_engines_without_scipy() -> None:
+    code = """
+import sys
+from unstable_stream.games.environments import check_environment
+check_environment("TicTacToe-v0-train", 2)
+import unstable_stream.inference.transformers.engine
+import unstable_stream.learners
+loaded = {"nltk", "scipy", "peft"} & sys.modules.keys()
+assert not loaded, loaded
+from textarena.envs.utils import word_lists
+assert callable(word_lists.nltk.download) and "nltk" in sys.modules
+from transformers.loss import loss_for_object_detection
+assert loss_for_object_detection.linear_sum_assignment([[1.0, 0.0], [0.0, 1.0]])[1].tolist() == [1, 0]
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
