@@ -221,7 +221,12 @@ def test_a_restart_goes_on_with_the_same_games() -> None:
         ({"trained_models": [{"name": "a"}, {"name": "b"}]}, "b plays no seat"),
         ({"trained_models": [{"name": "1a"}]}, "trained_models.0.name"),
         ({"trained_models": SEATS, "learner": {"num_learners": 2}}, "num_learners=2"),
-        ({"trained_models": [{"name": "a", "roles": ["Mafia"]}]}, "unknown key 'trained_models.0.roles'"),
+        (
+            {"trained_models": [{"name": "a", "roles": ["Mafia"]}]},
+            "none of a plays seat 0 of TicTacToe-v0-train in any role",
+        ),
+        ({"train_envs": [{"env_id": "Taboo-v0-train", "teams": [[0], [0, 1]]}]}, "0 is there twice"),
+        ({"train_envs": [{"env_id": "Taboo-v0-train", "teams": [[0, 2]]}]}, "there is no seat 2 of 2"),
     ],
 )
 def test_what_cannot_work_is_refused(changes: dict[str, Any], says: str) -> None:

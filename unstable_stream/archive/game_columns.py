@@ -40,6 +40,8 @@ class SeatColumns:
     """For each value of ``models``, the update that made it; ``None`` for a fixed opponent."""
     ranks: NDArray[np.int32]
     """``int32[seats]``"""
+    teams: NDArray[np.int32]
+    """``int32[seats]``: -1 for one who plays for itself."""
 
 
 def archived_parents(path: Path | str, run_id: str, *, timeout_s: float = 30.0) -> Mapping[str, str | None]:
@@ -64,8 +66,10 @@ def archived_seats(path: Path | str, run_id: str, *, timeout_s: float = 30.0) ->
     """
     with open_archive(path, timeout_s=timeout_s) as connection:
         # No ORDER BY: without one, DuckDB returns a table's rows in insertion order.
+        team = "coalesce(team, -1)" if "team" in connection.table("seats").columns else "-1"
         reader = connection.sql(
-            'SELECT game_id, env_id, model_uid, policy_version, "rank" FROM seats WHERE run_id = $run',
+            f'SELECT game_id, env_id, model_uid, policy_version, "rank", {team}::INTEGER AS team '
+            "FROM seats WHERE run_id = $run",
             params={"run": run_id},
         ).to_arrow_reader(_BATCH_ROWS)
         left_over: pa.Table | None = None
@@ -104,6 +108,7 @@ def _columns(rows: pa.Table, starts: NDArray[np.int64]) -> SeatColumns:
         models=models,
         versions=rows["policy_version"].combine_chunks().take(pa.array(first_rows)).to_pylist(),
         ranks=rows["rank"].combine_chunks().to_numpy(),
+        teams=rows["team"].combine_chunks().to_numpy(),
     )
 
 

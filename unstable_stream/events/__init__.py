@@ -30,6 +30,7 @@ from unstable_stream.events.games import (
     GameStarted,
     Seat,
     SeatResult,
+    are_partners,
 )
 from unstable_stream.events.ids import event_id, game_id, named_id, step_id, step_ids, trajectory_id
 from unstable_stream.events.metrics import Metrics
@@ -72,6 +73,7 @@ __all__ = [
     "StepsDropped",
     "Trajectory",
     "Turn",
+    "are_partners",
     "checkpoint_uid",
     "decode_event",
     "encode_event",

@@ -11,7 +11,16 @@ import msgspec
 
 from unstable_stream.events.envelope import Event, Int64
 
-__all__ = ["ON_ENGINE", "Action", "GameAbandoned", "GameOutcome", "GameStarted", "Seat", "SeatResult"]
+__all__ = [
+    "ON_ENGINE",
+    "Action",
+    "GameAbandoned",
+    "GameOutcome",
+    "GameStarted",
+    "Seat",
+    "SeatResult",
+    "are_partners",
+]
 
 ON_ENGINE: Final = frozenset({"checkpoint", "adapter"})
 """Kinds of seats whose moves the run's engine samples; the sampled tokens are recorded."""
@@ -35,6 +44,11 @@ class Seat(msgspec.Struct, frozen=True, kw_only=True):
     """Prompt template; ``None`` for scripted opponents."""
     trained: bool = False
     """Whether this seat's turns become training steps."""
+    team: int | None = None
+    """The team that the seat wins and loses with, from 0; ``None``: it plays for itself."""
+    role: str | None = None
+    """The role that the environment deals to the seat with this seed, where it decides on the player or the
+    team; ``None``: nobody looked."""
 
 
 class GameStarted(Event, frozen=True, kw_only=True, tag="game-started"):
@@ -110,6 +124,8 @@ class SeatResult(msgspec.Struct, frozen=True, kw_only=True):
     """Moves of this seat that the environment refused."""
     turns: int = 0
     """Moves of this seat."""
+    team: int | None = None
+    """The team that the seat won or lost with, from 0; ``None``: it played for itself."""
 
 
 class GameOutcome(Event, frozen=True, kw_only=True, tag="game-outcome"):
@@ -146,3 +162,8 @@ class GameOutcome(Event, frozen=True, kw_only=True, tag="game-outcome"):
     unparsed: dict[int, int] = msgspec.field(default_factory=dict)
     """By seat, its moves whose completion had no answer in the form that the template asks for. Seats whose
     completions were not judged are not in it."""
+
+
+def are_partners(one: Seat | SeatResult, other: Seat | SeatResult) -> bool:
+    """Tell whether two seats win and lose together; a seat is a partner of itself."""
+    return one.seat == other.seat or (one.team is not None and one.team == other.team)

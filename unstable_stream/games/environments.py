@@ -45,6 +45,7 @@ __all__ = [
     "StepResult",
     "check_environment",
     "environment_status",
+    "is_own_environment",
     "list_environments",
 ]
 
@@ -175,6 +176,11 @@ class Environment:
             reason = str(info.get("reason") or "invalid move")
         return StepResult(self.done, reason is None, reason, _json_values(info))
 
+    @property
+    def teams(self) -> tuple[tuple[int | str, ...], ...]:
+        """The teams that the environment declares in its attribute ``teams``: seats, or names of roles."""
+        return tuple(tuple(group) for group in getattr(self._env, "teams", None) or ())
+
     def accepts(self, action: str) -> bool:
         """Return whether :meth:`step` would call ``action`` valid now; tried on a copy of the game.
 
@@ -252,6 +258,11 @@ def check_environment(env_id: str, num_players: int) -> None:
     except GameError as error:
         raise _unavailable(num_players, diagnose(env_id, error), env_id) from error
     _known_good.add((env_id, num_players))
+
+
+def is_own_environment(env_id: str) -> bool:
+    """Tell whether the id names an environment of the user's own, rather than one of TextArena's."""
+    return _own_reference(env_id) is not None
 
 
 def environment_status(env_id: str, num_players: int) -> Diagnosis | None:

@@ -23,6 +23,7 @@ from unstable_stream.events import (
     SeatResult,
     Trajectory,
     Turn,
+    are_partners,
     event_id,
     pack_floats,
     pack_tokens,
@@ -214,13 +215,15 @@ def _trajectory(
         template=seat.template,
         trained=seat.trained,
         trained_seats=trained,
-        opponents=tuple(other.model_uid for other in started.seats if other.seat != seat.seat),
+        opponents=tuple(other.model_uid for other in started.seats if not are_partners(other, seat)),
         turns=tuple(log.sampled[seat.seat]),
         rewards=verdict.rewards,
         reward=verdict.rewards[seat.seat],
         reason=verdict.reason,
         invalid_move=verdict.invalid_seat == seat.seat,
-        opponent_invalid=verdict.invalid_seat not in {None, seat.seat},
+        opponent_invalid=any(
+            other.seat == verdict.invalid_seat for other in started.seats if not are_partners(other, seat)
+        ),
         temperature=settings.temperature,
         top_p=settings.top_p,
     )
@@ -240,6 +243,7 @@ def _seat_result(seat: Seat, verdict: _Verdict, log: _GameLog) -> SeatResult:
         trained=seat.trained,
         invalid_moves=sum(1 for action in log.actions if action.seat == seat.seat and not action.valid),
         turns=log.turns[seat.seat],
+        team=seat.team,
     )
 
 

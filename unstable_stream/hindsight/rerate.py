@@ -65,6 +65,7 @@ def _columns(chunk: SeatColumns, names: Names, parents: Mapping[str, str | None]
         starts=chunk.starts.tolist(),
         models=np.array(models)[chunk.models.codes].tolist(),
         ranks=chunk.ranks.tolist(),
+        teams=chunk.teams.tolist() if chunk.teams.max(initial=-1) >= 0 else None,
     )
 
 
@@ -106,6 +107,7 @@ class _Chunk:
         self._starts = [0]
         self._models: list[int] = []
         self._ranks: list[int] = []
+        self._teams: list[int] = []
 
     def add(self, outcome: GameOutcome) -> None:
         names = self._rater.names
@@ -114,12 +116,14 @@ class _Chunk:
         for seat in outcome.seats:
             self._models.append(names.model(seat.model_uid, seat.policy_version, seat.parent_uid))
             self._ranks.append(seat.rank)
+            self._teams.append(-1 if seat.team is None else seat.team)
         self._starts.append(len(self._models))
         if len(self._ids) >= _CHUNK_GAMES:
             self.flush()
 
     def flush(self) -> None:
-        self._rater.rate(GameColumns(self._envs, self._starts, self._models, self._ranks), self._ids)
+        teams = self._teams if max(self._teams, default=-1) >= 0 else None
+        self._rater.rate(GameColumns(self._envs, self._starts, self._models, self._ranks, teams), self._ids)
         self._clear()
 
 

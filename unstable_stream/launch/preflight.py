@@ -18,6 +18,7 @@ from unstable_stream.extensions import (
 from unstable_stream.games.environments import check_environment
 from unstable_stream.games.openspiel.solution import information_states
 from unstable_stream.games.opponents.scripted import check_scripted
+from unstable_stream.games.seating import dealt_roles
 from unstable_stream.games.templates import get_template
 from unstable_stream.inference.base_model import resolve_model
 from unstable_stream.inference.exploitability import game_of
@@ -27,12 +28,15 @@ from unstable_stream.reward_transformations import build_final, build_sampling, 
 from unstable_stream.runs.code import find_code
 from unstable_stream.runs.config import EngineExtensionConfig, OpponentConfig, RunConfig, VllmEngineConfig
 from unstable_stream.runs.data_dir import DataDir
+from unstable_stream.seeds import train_game_seed
 from unstable_stream.stores import HostCache, Store, has_file, is_address
 from unstable_stream.streams.run_consumers import plugins_beside
 from unstable_stream.workers.game_schedule import build_pool
 
 __all__ = ["check_config"]
 
+_DEALS: Final = 32
+"""So many games of an environment are dealt to learn which roles there are."""
 _PATIENCE_S: Final = 60.0
 """For a store, at the start of a run: somebody looks on."""
 
@@ -70,6 +74,7 @@ def check_config(config: RunConfig) -> None:
     for model in config.model_names:
         where = "learner" if model is None else f"trained_models, {model}"
         _check_weights(f"{where}.initial_lora_path", config.for_model(model).learner.initial_lora_path)
+    _check_roles(config)
     _check_measured(config)
     _check_store(config.learner.ckpt_root)
     if config.metrics_port is not None:
@@ -78,6 +83,29 @@ def check_config(config: RunConfig) -> None:
     build_final(list(config.rewards.final))
     build_step(list(config.rewards.step))
     build_sampling(list(config.rewards.sampling))
+
+
+def _check_roles(config: RunConfig) -> None:
+    """Refuse a role that is never dealt: its model would wait for ever for steps."""
+    for env in dict.fromkeys((*config.train_envs, *config.evaluated_envs)):
+        declared = env.teams or ()
+        by_team = {member for group in declared for member in group if isinstance(member, str)}
+        if not by_team and not config.deals_roles(env.env_id):
+            continue
+        dealt: set[str] = set()
+        for number in range(_DEALS):
+            seed = train_game_seed(config.seed, number)
+            dealt |= set(dealt_roles(env.env_id, env.num_players, seed).values())
+        there = f"deals {', '.join(sorted(dealt))}" if dealt else "deals no roles"
+        for model in config.trained_models:
+            plays = not model.env_ids or env.env_id in model.env_ids
+            if model.roles and plays and not dealt & set(model.roles):
+                raise ConfigError(
+                    f"trained_models, {model.name}.roles: {env.env_id} {there}; name some of these, or other "
+                    "environments in env_ids"
+                )
+        if unknown := by_team - dealt:
+            raise ConfigError(f"teams of {env.env_id}: no {', '.join(sorted(unknown))}; it {there}")
 
 
 def _check_installed(config: RunConfig) -> None:

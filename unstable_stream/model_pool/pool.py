@@ -262,6 +262,19 @@ class ModelPool:
             return self.current_uid(model) or uid_me  # nobody is wanted: mirror, as with nobody there
         return rng.choices(candidates, weights=[math.exp(logit - highest) for logit in logits])[0]
 
+    def partner_of(self, uid: str, model: str | None) -> str:
+        """Return who of a trained model plays in a team with ``uid``.
+
+        Of another model than that of the checkpoint ``uid`` it is the checkpoint of the same update, else the
+        newest before it, else the newest. A fixed opponent plays every seat itself.
+        """
+        member = self._members[uid]
+        if member.kind != _CHECKPOINT or member.model == model:
+            return uid
+        own = self._of(model)
+        earlier = [each for each in own if each.iteration <= member.iteration]
+        return (earlier or own)[-1].uid
+
     def _candidates(self, uid_me: str, model: str | None) -> list[str]:
         mode = self.sample_mode
         if mode == "mirror":

@@ -54,6 +54,8 @@ class GameColumns:
     """Of each seat, the seats of a game together."""
     ranks: Sequence[int]
     """Of each seat; lower is better, and equal ranks draw."""
+    teams: Sequence[int] | None = None
+    """Of each seat, its team, -1: it plays for itself; ``None``: all do."""
 
 
 class RatingHistory:

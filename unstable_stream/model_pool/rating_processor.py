@@ -59,6 +59,7 @@ class RatingProcessor:
                 names.model(seat.model_uid, seat.policy_version, seat.parent_uid) for seat in event.seats
             ],
             ranks=[seat.rank for seat in event.seats],
+            teams=_teams(event),
         )
         history = RatingHistory()
         self._ratings.apply(game, history)
@@ -104,3 +105,9 @@ class RatingProcessor:
         self._seen = {s: IndexSet((start, stop) for start, stop in r) for s, r in state["seen"].items()}
         self._start()
         self._ratings.load_state(state)
+
+
+def _teams(event: GameOutcome) -> list[int] | None:
+    if all(seat.team is None for seat in event.seats):
+        return None
+    return [-1 if seat.team is None else seat.team for seat in event.seats]

@@ -8,6 +8,8 @@ fold knows who is rated against whom and where a model starts. A rating system
 - Every model takes part once, as a team of its own. One that played several seats takes part with the mean
   of its seats' ranks. In mirror self-play it is alone and nothing is rated: a model is never rated against
   itself.
+- Seats that win and lose together are a team, and teams are rated against each other
+  (:func:`~unstable_stream.model_pool.teams.rate_sides`). A team's rank is the best of its seats.
 - Equal ranks are a draw. A truncated game is rated by its ranks like any other.
 - A checkpoint's first rated game (in an environment, and overall) starts from what it inherits of its
   parent's rating at that moment. A parent never rated there passes the question to its own parent, and, where
@@ -17,11 +19,13 @@ fold knows who is rated against whom and where a model starts. A rating system
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Any, Generic, TypeVar
 
 from unstable_stream.events import OVERALL, trained_model
 from unstable_stream.model_pool.rating_columns import GameColumns, Names, RatingHistory
 from unstable_stream.model_pool.systems import PairUpdate, RatingSystem
+from unstable_stream.model_pool.teams import Side, rate_sides, shares_of, sides_of
 
 __all__ = ["RatedModel", "Ratings"]
 
@@ -87,6 +91,11 @@ class Ratings(Generic[SystemT]):
         numbers = None if history is None else history.numbers
         for place, env in enumerate(games.envs):
             first, stop = games.starts[place], games.starts[place + 1]
+            if games.teams is not None and max(games.teams[first:stop]) >= 0:
+                self._known = known = max(known, *models[first:stop])
+                sides = sides_of(models[first:stop], ranks[first:stop], games.teams[first:stop])
+                self._rate_sides(place, env, sides, history)
+                continue
             if stop - first != 2:
                 self._known = known = max(known, *models[first:stop])
                 self._rate_many(place, env, models[first:stop], ranks[first:stop], history)
@@ -184,6 +193,21 @@ class Ratings(Generic[SystemT]):
                 before = beliefs
                 after = self._after(env, rank_of, mean_ranks, beliefs)
             for model, (mu, sigma) in after.items():
+                scope.mu[model], scope.sigma[model] = mu, sigma
+                scope.games[model] += 1
+                if history is not None:
+                    history.numbers.extend((place, scope.number, model, mu, sigma, scope.games[model]))
+
+    def _rate_sides(self, place: int, env: int, sides: Sequence[Side], history: RatingHistory | None) -> None:
+        """Rate a game of teams."""
+        models = sorted({model for side in sides for model in side.seats})
+        if not any(shares_of(one, other) for one, other in combinations(sides, 2)):
+            return  # nobody played against anybody else
+        self.rated += 1
+        name = self._names.envs[env]
+        for scope in self._by_env[env]:
+            beliefs = {model: self._belief(scope, model) for model in models}
+            for model, (mu, sigma) in rate_sides(self._system, name, beliefs, sides).items():
                 scope.mu[model], scope.sigma[model] = mu, sigma
                 scope.games[model] += 1
                 if history is not None:

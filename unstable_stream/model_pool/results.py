@@ -1,11 +1,12 @@
 """Recent results of the trained model: against each opponent, and in each environment. A fold of outcomes."""
 
 from collections import Counter, deque
+from collections.abc import Iterable
 from typing import Final, TypeVar
 
-from unstable_stream.events import GameOutcome, SeatResult, trained_model
+from unstable_stream.events import GameOutcome, SeatResult, are_partners, trained_model
 
-__all__ = ["RecentResults", "score_against"]
+__all__ = ["RecentResults", "one_of_each_side", "score_against"]
 
 _WINDOW: Final = 200
 
@@ -31,7 +32,11 @@ class RecentResults:
     def add(self, game: GameOutcome) -> None:
         """Take in a training game, once."""
         mine = [seat for seat in game.seats if seat.trained]
-        others = [seat for seat in game.seats if not seat.trained]
+        others = one_of_each_side(
+            seat
+            for seat in game.seats
+            if not seat.trained and not any(are_partners(seat, one) for one in mine)
+        )
         for uid in {seat.model_uid for seat in others or mine}:
             self.matches.setdefault(uid, Counter())[game.env_id] += 1
         if not mine:
@@ -78,6 +83,15 @@ class RecentResults:
 
     def _take(self, scores: dict[_Key, deque[float]], key: _Key, score: float) -> None:
         scores.setdefault(key, deque(maxlen=self.window)).append(score)
+
+
+def one_of_each_side(seats: Iterable[SeatResult]) -> list[SeatResult]:
+    """Leave out the seats of a model that plays for a team already: a team wins one game, not several."""
+    sides: dict[tuple[int, int | None, str], SeatResult] = {}
+    for seat in seats:
+        alone = seat.seat if seat.team is None else -1
+        sides.setdefault((alone, seat.team, seat.model_uid), seat)
+    return list(sides.values())
 
 
 def score_against(mine: list[SeatResult], opponent: SeatResult) -> float:

@@ -22,7 +22,9 @@ __all__ = [
     "OrderedRater",
     "Skill",
     "TrueSkillSettings",
+    "correction",
     "draw_margin",
+    "margin_of",
     "match_quality",
     "rate_game",
     "rate_pair",
@@ -201,6 +203,16 @@ def match_quality(settings: TrueSkillSettings, a: Skill, b: Skill) -> float:
     noise = 2.0 * settings.beta * settings.beta
     c_squared = noise + a.sigma * a.sigma + b.sigma * b.sigma
     return math.sqrt(noise / c_squared) * math.exp(-((a.mu - b.mu) ** 2) / (2.0 * c_squared))
+
+
+def margin_of(settings: TrueSkillSettings, draw_probability: float, seats: int) -> float:
+    """Return the draw margin between two sides with so many seats together, in points."""
+    return draw_margin(settings, draw_probability) * math.sqrt(seats / 2)
+
+
+def correction(difference: float, margin: float, *, drawn: bool) -> tuple[float, float]:
+    """Return ``v`` and ``w`` of the paper for a difference and a draw margin in units of its deviation."""
+    return _draw_correction(difference, margin) if drawn else _win_correction(difference - margin)
 
 
 @lru_cache(maxsize=256)

@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass, field
 
-from unstable_stream.events import OVERALL, Event, GameOutcome, Rating
+from unstable_stream.events import OVERALL, Event, GameOutcome, Rating, SeatResult, are_partners
 from unstable_stream.events.id_sets import IndexSet
 from unstable_stream.model_pool.bradley_terry import bradley_terry
+from unstable_stream.model_pool.results import one_of_each_side
 
 __all__ = ["PairResult", "Standing", "Standings"]
 
@@ -64,7 +65,8 @@ class Standing:
 class Standings:
     """The fold. Pass it the events of one run, in any topic order; only evaluation games count.
 
-    In games of more than two seats each pair of seats counts; a model against itself does not.
+    In games of more than two seats each pair of seats counts, and a team's seats of one model count as one; a
+    model against itself does not.
     """
 
     def __init__(self) -> None:
@@ -80,17 +82,18 @@ class Standings:
             if known is None or event.games > known.games:
                 self._ratings[event.model_uid] = event
         elif isinstance(event, GameOutcome) and event.split == "eval" and self._seen.add(event.game_index):
-            for mine in event.seats:
-                for other in event.seats:
-                    if mine.model_uid == other.model_uid:
+            seats = one_of_each_side(event.seats)
+            for mine in seats:
+                for other in seats:
+                    if mine.model_uid == other.model_uid or are_partners(mine, other):
                         continue
                     result = self.pairs.setdefault((mine.model_uid, other.model_uid), PairResult())
                     if mine.rank < other.rank:
                         result.wins += 1
-                        result.wins_by_invalid += event.invalid_seat == other.seat
+                        result.wins_by_invalid += _lost_by_invalid(event, other)
                     elif mine.rank > other.rank:
                         result.losses += 1
-                        result.losses_by_invalid += event.invalid_seat == mine.seat
+                        result.losses_by_invalid += _lost_by_invalid(event, mine)
                     else:
                         result.draws += 1
 
@@ -138,3 +141,8 @@ def _total(results: list[PairResult]) -> PairResult:
             for name in ("wins", "draws", "losses", "wins_by_invalid", "losses_by_invalid")
         )
     )
+
+
+def _lost_by_invalid(event: GameOutcome, seat: SeatResult) -> bool:
+    """Return whether an invalid move of the seat, or of a partner, ended the game."""
+    return any(each.seat == event.invalid_seat for each in event.seats if are_partners(each, seat))

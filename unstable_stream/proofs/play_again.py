@@ -54,7 +54,7 @@ _TRAJECTORY_FIELDS: Final = (
 )
 _TURN_FIELDS: Final = ("turn_index", "game_turn", "observation", "action", "valid", "step_info")
 _GAME_FIELDS: Final = ("game_id", "game_index", "split", "env_id", "seed", "evaluated_uid")
-_SEAT_FIELDS: Final = ("seat", "model_uid", "kind", "policy_version", "parent_uid", "trained")
+_SEAT_FIELDS: Final = ("seat", "model_uid", "kind", "policy_version", "parent_uid", "trained", "team")
 
 
 class ReplayRules(NamedTuple):

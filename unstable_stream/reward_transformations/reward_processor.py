@@ -24,6 +24,7 @@ from unstable_stream.events import (
     StepTexts,
     Trajectory,
     Turn,
+    are_partners,
     packed_length,
     step_ids,
     trained_model,
@@ -276,11 +277,12 @@ def expected_step_ids(
 def _shaped_seats(outcome: GameOutcome, filter_opponent_invalid: bool) -> list[SeatResult]:
     if outcome.split != _TRAINED_SPLIT:
         return []
-    filtering = filter_opponent_invalid and outcome.invalid_seat is not None
+    lost_by = [result for result in outcome.seats if result.seat == outcome.invalid_seat]
+    filtering = filter_opponent_invalid and bool(lost_by)
     return [
         result
         for result in outcome.seats
-        if result.trained and (not filtering or result.seat == outcome.invalid_seat)
+        if result.trained and (not filtering or are_partners(result, lost_by[0]))
     ]
 
 

@@ -146,17 +146,37 @@ class RunConfig(Section):
     def seats_by_model(self) -> dict[str, dict[str, Any]]:
         """What each trained model plays, and its place in the order in which seats are given away."""
         return {
-            each.name: {"place": place, "seats": each.seats, "env_ids": each.env_ids}
+            each.name: {
+                "place": place,
+                "seats": each.seats,
+                "env_ids": each.env_ids,
+                "roles": each.roles,
+            }
             for place, each in enumerate(self.trained_models)
         }
 
-    def model_of(self, env_id: str, seat: int) -> str | None:
+    def model_of(self, env_id: str, seat: int, role: str | None = None) -> str | None:
         """Return the name of the trained model that plays a seat; see :attr:`model_names`."""
-        return next((model.name for model in self.trained_models if model.plays(env_id, seat)), None)
+        return next((model.name for model in self.trained_models if model.plays(env_id, seat, role)), None)
 
-    def seats_of(self, model: str | None, env: EnvConfig) -> list[int]:
-        """Return the seats of an environment that a trained model plays."""
-        return [seat for seat in range(env.num_players) if self.model_of(env.env_id, seat) == model]
+    def models_of(self, env: EnvConfig) -> set[str | None]:
+        """Return the names of the trained models that play in an environment, in some role."""
+        found: set[str | None] = set()
+        for seat in range(env.num_players):
+            found.add(self.model_of(env.env_id, seat))
+            for model in self.trained_models:
+                if not model.may_play(env.env_id, seat):
+                    continue
+                found.add(model.name)
+                if not model.roles:
+                    break  # no seat is left for those that follow
+        return found
+
+    def deals_roles(self, env_id: str) -> bool:
+        """Return whether dealt roles decide which trained model plays in an environment."""
+        return any(
+            model.roles and (not model.env_ids or env_id in model.env_ids) for model in self.trained_models
+        )
 
     def for_model(self, name: str | None) -> Self:
         """Return the configuration as it holds for one of the trained models."""
@@ -425,16 +445,17 @@ class RunConfig(Section):
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ValueError(f"trained_models: {', '.join(twice)} is there twice: each needs its own name")
-        played = set()
+        played: set[str | None] = set()
         for env in (*self.train_envs, *self.evaluated_envs):
             for seat in range(env.num_players):
                 name = self.model_of(env.env_id, seat)
                 if name is None:
                     raise ValueError(
-                        f"trained_models: none of {', '.join(names)} plays seat {seat} of {env.env_id}: name "
-                        "the seat or the environment in one, or add a model without seats and env_ids"
+                        f"trained_models: none of {', '.join(names)} plays seat {seat} of {env.env_id}"
+                        f"{' in any role' if self.deals_roles(env.env_id) else ''}: name the seat or the "
+                        "environment in one, or add a model without seats, env_ids and roles"
                     )
-                played |= {name} if env in self.train_envs else set()
+            played |= self.models_of(env) if env in self.train_envs else set()
         idle = [name for name in names if name not in played]
         if idle:
             raise ValueError(

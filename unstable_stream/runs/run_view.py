@@ -17,10 +17,12 @@ from unstable_stream.events import (
     Rating,
     RunStarted,
     Trajectory,
+    are_partners,
     trained_model,
 )
 from unstable_stream.events.id_sets import IndexSet
 from unstable_stream.intervals import wilson_interval
+from unstable_stream.model_pool.results import one_of_each_side
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.history import RunStatus
 
@@ -211,11 +213,12 @@ class RunView:
         )
         self._forget_ends(event.occurred_at_ms)
         rewards = {result.seat: result.reward for result in event.seats}
-        for result in event.seats:
-            others = [reward for seat, reward in rewards.items() if seat != result.seat] or [0.0]
-            lost_by_invalid = event.invalid_seat == result.seat
+        for result in one_of_each_side(event.seats):
+            partners = [each.seat for each in event.seats if are_partners(each, result)]
+            others = [reward for seat, reward in rewards.items() if seat not in partners] or [0.0]
+            lost_by_invalid = event.invalid_seat in partners
             if event.split == "eval" and result.model_uid == event.evaluated_uid:
-                opponent = next((r.model_uid for r in event.seats if r.seat != result.seat), "alone")
+                opponent = next((r.model_uid for r in event.seats if r.seat not in partners), "alone")
                 matchup = Matchup(event.env_id, opponent, trained_model(result.model_uid))
                 score = self.evaluations.setdefault((result.policy_version or 0, matchup), Score())
                 score.add(result.reward, max(others), by_invalid=event.invalid_seat is not None)

@@ -113,6 +113,22 @@ class EnvConfig(Section):
     """Prompt template and its action extraction, by name or an extension."""
     weight: float = Field(1.0, gt=0)
     """Weight of the draw, relative to the other environments."""
+    teams: tuple[tuple[Annotated[int, Field(ge=0)] | str, ...], ...] | None = None
+    """Groups of seats, or of roles, that win together: ``[[0, 1], [2, 3]]``, ``[["Mafia"], ["Villager",
+    "Doctor"]]``. Seats in none play for themselves; ``None``: as the environment declares."""
+
+    @pydantic.model_validator(mode="after")
+    def _check_teams(self) -> "EnvConfig":
+        members = [member for group in self.teams or () for member in group]
+        twice = sorted({str(member) for member in members if members.count(member) > 1})
+        if twice:
+            raise ValueError(f"teams of {self.env_id}: {', '.join(twice)} is there twice")
+        beyond = [member for member in members if isinstance(member, int) and member >= self.num_players]
+        if beyond:
+            raise ValueError(
+                f"teams of {self.env_id}: there is no seat {beyond[0]} of {self.num_players}, counted from 0"
+            )
+        return self
 
 
 class OpponentConfig(Section):
@@ -383,13 +399,19 @@ class TrainedModelConfig(Section):
     """The seats that it plays, counted from 0; empty: all."""
     env_ids: tuple[Named, ...] = ()
     """The environments that it plays in; empty: all."""
+    roles: tuple[str, ...] = ()
+    """The roles that it plays, as the environment names them when it deals them; empty: all."""
     learning_rate: float | None = Field(None, gt=0)
     """In place of ``learner.learning_rate``; ``None``: that one."""
     initial_lora_path: str | None = None
     """In place of ``learner.initial_lora_path``; ``None``: that one."""
 
-    def plays(self, env_id: str, seat: int) -> bool:
+    def plays(self, env_id: str, seat: int, role: str | None = None) -> bool:
         """Return whether the model plays a seat, if none before it in the list does."""
+        return self.may_play(env_id, seat) and (not self.roles or role in self.roles)
+
+    def may_play(self, env_id: str, seat: int) -> bool:
+        """Return whether the model plays a seat if the right role is dealt to it."""
         return (not self.env_ids or env_id in self.env_ids) and (not self.seats or seat in self.seats)
 
 

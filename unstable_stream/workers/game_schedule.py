@@ -2,9 +2,10 @@
 
 In training games the newest checkpoint plays seat ``index mod players`` against an opponent from the model
 pool. Where several models are trained, each seat is played by checkpoints of the model whose seat it is, or
-by fixed opponents. In evaluation games each scheduled checkpoint plays every fixed opponent on the same odd
-seeds, in each of its seats in turn. So checkpoints are compared on the same games. In a round robin the fixed
-opponents play each other instead, each pair every seed in both seat orders.
+by fixed opponents. Seats that win together are played together: one draw gives a team its opponent. In
+evaluation games each scheduled checkpoint plays every fixed opponent on the same odd seeds, in each of its
+seats in turn. So checkpoints are compared on the same games. In a round robin the fixed opponents play each
+other instead, each pair every seed in both seat orders.
 """
 
 import random
@@ -33,6 +34,7 @@ from unstable_stream.events import (
     trained_model,
 )
 from unstable_stream.events.id_sets import IndexSet
+from unstable_stream.games.seating import Seating, seat_players
 from unstable_stream.model_pool import ModelPool
 from unstable_stream.model_pool.curriculum import environment_shares
 from unstable_stream.model_pool.systems import live_rating_system
@@ -97,6 +99,8 @@ class GameSchedule:
             for model in config.model_names
         }
         self._open_evals: list[Checkpoint] = []
+        self._matches_of: dict[str, int] = {}
+        """By checkpoint, the number of its evaluation games: fewer where it is dealt no role of its own."""
         # By checkpoint, the evaluation games started; while it is not known, or not all its games are
         # started. Those of a round robin are the initial policy's, which plays none of them.
         self._evals_started: dict[str, set[_EvalKey]] = {}
@@ -212,6 +216,7 @@ class GameSchedule:
             if len(started) >= self._number_of_matches(checkpoint):
                 self._open_evals.remove(checkpoint)
                 self._evals_started.pop(checkpoint.model_uid, None)
+                self._matches_of.pop(checkpoint.model_uid, None)
 
     # -- what is known ------------------------------------------------------------------------
 
@@ -316,31 +321,46 @@ class GameSchedule:
         seed = train_game_seed(self._config.seed, index)
         rng = random.Random(derive_seed(seed, "schedule"))
         env = rng.choices(self._config.train_envs, weights=self.environment_shares())[0]
-        open_seats = self._open_seats(env)
-        mine = open_seats[index % len(open_seats)]
-        me = self._current(env, mine)
+        seating = self._seating(env, seed)
+        # Where roles are dealt, perhaps only to models that learn no more: then nobody learns from this game.
+        open_seats = self._open_seats(env, seating) or list(range(env.num_players))
+        sides = list(dict.fromkeys(map(seating.side, open_seats)))
+        mine = sides[index % len(sides)]
+        me = self._current(env, next(seat for seat in open_seats if seating.side(seat) == mine), seating)
+        drawn: dict[int, str | None] = {}
+        """By side, its opponent; ``None``: the newest checkpoints."""
         seats = []
         for seat in range(env.num_players):
-            model = self._config.model_of(env.env_id, seat)
-            current = self._current(env, seat)
-            if seat == mine or rng.random() < self._config.model_pool.mirror_fraction:
-                uid = current
-            else:
-                uid = self.pool.sample(me, rng, env.env_id, model)
-            trained = uid == current and not self._is_trained(model)
-            seats.append(self._seat(seat, uid, env, trained=trained))
+            model, side = self._model_of(env, seat, seating), seating.side(seat)
+            current = self._current(env, seat, seating)
+            if side not in drawn:
+                mirrored = side == mine or rng.random() < self._config.model_pool.mirror_fraction
+                drawn[side] = None if mirrored else self.pool.sample(me, rng, env.env_id, model)
+                if drawn[side] == current:
+                    drawn[side] = None  # the partners' newest, whatever their updates
+            opponent = drawn[side]
+            uid = current if opponent is None else self.pool.partner_of(opponent, model)
+            trained = opponent is None and not self._is_trained(model)
+            seats.append(self._seat(seat, uid, env, seating, trained=trained))
         return self._started("train", index, env, seed, tuple(seats), now_ms)
 
-    def _open_seats(self, env: EnvConfig) -> list[int]:
+    def _seating(self, env: EnvConfig, seed: int) -> Seating:
+        with_roles = self._config.deals_roles(env.env_id)
+        return seat_players(env.env_id, env.num_players, env.teams, seed, with_roles=with_roles)
+
+    def _model_of(self, env: EnvConfig, seat: int, seating: Seating) -> str | None:
+        return self._config.model_of(env.env_id, seat, seating.roles.get(seat))
+
+    def _open_seats(self, env: EnvConfig, seating: Seating) -> list[int]:
         """Return the seats of the models that still learn."""
         return [
             seat
             for seat in range(env.num_players)
-            if not self._is_trained(self._config.model_of(env.env_id, seat))
+            if not self._is_trained(self._model_of(env, seat, seating))
         ]
 
-    def _current(self, env: EnvConfig, seat: int) -> str:
-        current = self.pool.current_uid(self._config.model_of(env.env_id, seat))
+    def _current(self, env: EnvConfig, seat: int, seating: Seating) -> str:
+        current = self.pool.current_uid(self._model_of(env, seat, seating))
         assert current is not None, "a checkpoint of every model has been applied"
         return current
 
@@ -357,7 +377,7 @@ class GameSchedule:
         )
         if self.training_finished:
             return shares
-        is_open = [bool(self._open_seats(env)) for env in envs]
+        is_open = [not all(map(self._is_trained, self._config.models_of(env))) for env in envs]
         if not any(share for share, there in zip(shares, is_open, strict=True) if there):
             shares = [env.weight for env in envs]  # the curriculum wants none of those where somebody learns
         return [share if there else 0.0 for share, there in zip(shares, is_open, strict=True)]
@@ -368,9 +388,10 @@ class GameSchedule:
             started = self._evals_started.get(checkpoint.model_uid, ())
             evaluated = None if self._config.evaluation.round_robin else checkpoint.model_uid
             for env, seed, players in self._matches(checkpoint):
-                if (env.env_id, seed, players) in started:
-                    continue
-                seats = tuple(self._seat(seat, uid, env) for seat, uid in enumerate(players))
+                if not all(players) or (env.env_id, seed, players) in started:
+                    continue  # a partner's checkpoint is still to come, or the game was started
+                seating = self._seating(env, seed)
+                seats = tuple(self._seat(seat, uid, env, seating) for seat, uid in enumerate(players))
                 yield self._started("eval", index, env, seed, seats, now_ms, evaluated)
                 index += 1
 
@@ -388,24 +409,43 @@ class GameSchedule:
                     yield env, seed, (second, first) if number % 2 else (first, second)
                 continue
             seed = eval_game_seed(run_seed, env.env_id, number)
-            own = self._config.seats_of(checkpoint.model, env)
+            seating = self._seating(env, seed)
+            own = [
+                seating.side(seat)
+                for seat in range(env.num_players)
+                if self._model_of(env, seat, seating) == checkpoint.model
+            ]
             if not own:
                 continue
-            mine = own[number % len(own)]
-            for opponent in names if env.num_players > 1 else [""]:
-                yield env, seed, tuple(uid if seat == mine else opponent for seat in range(env.num_players))
+            sides = list(dict.fromkeys(own))
+            mine = sides[number % len(sides)]
+            partners = {
+                seat: self._partner(checkpoint, self._model_of(env, seat, seating))
+                for seat in range(env.num_players)
+                if seating.side(seat) == mine
+            }
+            for opponent in names if len(partners) < env.num_players else [uid]:
+                yield env, seed, tuple(partners.get(seat, opponent) for seat in range(env.num_players))
+
+    def _partner(self, checkpoint: Checkpoint, model: str | None) -> str:
+        """Return who plays beside a checkpoint under evaluation: that of the same update of another model.
+
+        Empty: it is not there yet. Where no other model has any, as in an evaluation of one checkpoint alone,
+        the checkpoint plays for its whole team.
+        """
+        if model == checkpoint.model or self.pool.current_uid(model) is None:
+            return checkpoint.model_uid
+        uid = checkpoint_uid(checkpoint.iteration, model)
+        return uid if uid in self._checkpoints else ""
 
     def _number_of_matches(self, checkpoint: Checkpoint) -> int:
         settings = self._config.evaluation
         if settings.round_robin:
             return self._config.round_robin_games
-        opponents = len(settings.opponents)
-        in_each = sum(
-            opponents if env.num_players > 1 else 1
-            for env in self._config.evaluated_envs
-            if self._config.seats_of(checkpoint.model, env)
-        )
-        return self._games_per_checkpoint(checkpoint) * in_each
+        known = self._matches_of.get(checkpoint.model_uid)
+        if known is None:
+            known = self._matches_of[checkpoint.model_uid] = sum(1 for _ in self._matches(checkpoint))
+        return known
 
     def _games_per_checkpoint(self, checkpoint: Checkpoint) -> int:
         evaluation = self._config.evaluation
@@ -414,13 +454,14 @@ class GameSchedule:
             return evaluation.first_last_games
         return evaluation.max_eval_games_per_ckpt
 
-    def _seat(self, seat: int, uid: str, env: EnvConfig, *, trained: bool = False) -> Seat:
+    def _seat(self, seat: int, uid: str, env: EnvConfig, seating: Seating, *, trained: bool = False) -> Seat:
+        team, role = seating.teams[seat], seating.roles.get(seat)
         checkpoint = self._checkpoints.get(uid)
         if checkpoint is None:
             opponent = self.opponent(uid)
             own = opponent.template if opponent.kind in ("openai", "model") else None
             template = env.template if opponent.kind == "adapter" else own
-            return Seat(seat=seat, model_uid=uid, kind=opponent.kind, template=template)
+            return Seat(seat=seat, model_uid=uid, kind=opponent.kind, template=template, team=team, role=role)
         return Seat(
             seat=seat,
             model_uid=uid,
@@ -429,6 +470,8 @@ class GameSchedule:
             parent_uid=checkpoint.parent_uid,
             template=env.template,
             trained=trained,
+            team=team,
+            role=role,
         )
 
     def opponent(self, uid: str) -> OpponentConfig:

@@ -1,7 +1,15 @@
 """Declare the tables of games: those started, abandoned and finished, their seats and every move."""
 
 from unstable_stream.archive.tables.declare import Column, Item, Table, columns_of, items_of
-from unstable_stream.events import Action, GameAbandoned, GameOutcome, GameStarted, Seat, SeatResult
+from unstable_stream.events import (
+    Action,
+    GameAbandoned,
+    GameOutcome,
+    GameStarted,
+    Seat,
+    SeatResult,
+    are_partners,
+)
 
 __all__ = ["TABLES", "seat_result"]
 
@@ -33,7 +41,14 @@ def _result(row: Item) -> str:
 
 
 def _opponent(row: Item) -> str | None:
-    return ", ".join(sorted(seat.model_uid for seat in row.event.seats if seat.seat != row.item.seat)) or None
+    others = [seat.model_uid for seat in row.event.seats if not are_partners(seat, row.item)]
+    return ", ".join(sorted(others)) or None
+
+
+def _counts(row: Item) -> bool:
+    """Return whether a seat is its model's first in its team: the team plays one game, not several."""
+    same = [each for each in row.event.seats if each.model_uid == row.item.model_uid]
+    return bool(min(each.seat for each in same if are_partners(each, row.item)) == row.item.seat)
 
 
 _MODELS = Column("models", "VARCHAR[]", "Model uids in seat order.", _models)
@@ -89,7 +104,19 @@ TABLES = (
         (
             *columns_of(GameOutcome, of="event", only=("run_id", "game_id", "split", "env_id")),
             *columns_of(SeatResult, of="item"),
-            Column("opponent", "VARCHAR", "The other seats' models, sorted, `, ` between.", _opponent),
+            Column(
+                "opponent",
+                "VARCHAR",
+                "The models of the other seats, those of its team left out; sorted, `, ` between.",
+                _opponent,
+            ),
+            Column(
+                "counts",
+                "BOOLEAN",
+                "False for a second seat of a model in its team: their game counts once. NULL: recorded "
+                "before there were teams, and every seat counts.",
+                _counts,
+            ),
             Column(
                 "result",
                 "VARCHAR",

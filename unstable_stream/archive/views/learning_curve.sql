@@ -6,23 +6,23 @@
 -- env_id: TextArena environment.
 -- model: Name of the trained model; NULL: the run trains one.
 -- policy_version: Learner update that made the policy; 0 the initial policy.
--- games: Seats played.
+-- games: Seats played; those of one model in one team count once.
 -- win_rate: Share won, 0 to 1.
 -- win_rate_low: Lower bound of the 95 % Wilson interval.
 -- win_rate_high: Upper bound of the 95 % Wilson interval.
 -- draw_rate: Share drawn, 0 to 1.
 -- mean_reward: Mean final reward.
 -- mean_turns: Mean moves of the seat in a game.
--- invalid_rate: Share of games this seat ended by an invalid move, 0 to 1.
+-- invalid_rate: Share of games that a seat of the policy ended by an invalid move, 0 to 1.
 -- Example: SELECT policy_version, games, win_rate, win_rate_low, win_rate_high, mean_reward FROM learning_curve
 -- WHERE split = 'eval' ORDER BY policy_version
 SELECT
     s.run_id, s.split, s.env_id, trained_model(s.model_uid) AS model, s.policy_version,
-    count(*) AS games,
-    count(*) FILTER (s.result = 'win') / games AS win_rate,
-    wilson_low(count(*) FILTER (s.result = 'win'), games) AS win_rate_low,
-    wilson_high(count(*) FILTER (s.result = 'win'), games) AS win_rate_high,
-    count(*) FILTER (s.result = 'draw') / games AS draw_rate,
+    count(*) FILTER (s.counts IS NOT FALSE) AS games,
+    count(*) FILTER (s.result = 'win' AND s.counts IS NOT FALSE) / games AS win_rate,
+    wilson_low(count(*) FILTER (s.result = 'win' AND s.counts IS NOT FALSE), games) AS win_rate_low,
+    wilson_high(count(*) FILTER (s.result = 'win' AND s.counts IS NOT FALSE), games) AS win_rate_high,
+    count(*) FILTER (s.result = 'draw' AND s.counts IS NOT FALSE) / games AS draw_rate,
     avg(s.reward) AS mean_reward,
     avg(s.turns) AS mean_turns,
     count(*) FILTER (s.ended_invalid) / games AS invalid_rate
@@ -30,5 +30,5 @@ FROM seats AS s
 JOIN game_outcomes AS o USING (game_id)
 WHERE s.kind = 'checkpoint'
     AND CASE WHEN s.split = 'eval' THEN s.model_uid = o.evaluated_uid ELSE s.trained END
-    AND s.opponent IS DISTINCT FROM s.model_uid
+    AND list_distinct(string_split(s.opponent, ', ')) IS DISTINCT FROM [s.model_uid]
 GROUP BY s.run_id, s.split, s.env_id, model, s.policy_version

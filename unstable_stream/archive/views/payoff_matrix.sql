@@ -1,5 +1,5 @@
 -- Who beats whom: one row per model and opponent that met. Ranks decide, so in games of three and more each
--- pair of seats counts. A model against itself is left out: it wins as often as it loses. Mirrored rows are
+-- pair of seats counts, and in games of teams each pair of a model's team and another. A model against itself is left out: it wins as often as it loses. Mirrored rows are
 -- both there: (A, B) and (B, A).
 -- run_id: The run.
 -- split: `train` or `eval`.
@@ -29,4 +29,6 @@ SELECT
     wilson_high(wins, games) AS win_rate_high
 FROM seats AS a
 JOIN seats AS b ON a.game_id = b.game_id AND a.model_uid <> b.model_uid
+WHERE a.counts IS NOT FALSE AND b.counts IS NOT FALSE
+    AND (a.team IS NULL OR b.team IS NULL OR a.team <> b.team)
 GROUP BY a.run_id, a.split, a.env_id, a.model_uid, b.model_uid

@@ -5,7 +5,7 @@
 -- model_uid: The checkpoint.
 -- policy_version: Learner update that made it; 0 the initial policy.
 -- seat: 0-based player number.
--- opponent: The other seats' models, sorted.
+-- opponent: The models of the other seats, those of its team left out; sorted.
 -- games: Finished games.
 -- wins: Games won.
 -- draws: Games drawn.

@@ -1,0 +1,84 @@
+"""Ratings of teams, against the ``trueskill`` package."""
+
+import itertools
+import math
+
+import pytest
+import trueskill
+
+from unstable_stream.model_pool.normal import cdf, inverse_cdf, pdf
+from unstable_stream.model_pool.skill import TrueSkillSettings
+from unstable_stream.model_pool.systems import Elo, TrueSkill
+from unstable_stream.model_pool.teams import Belief, Side, rate_sides, sides_of
+
+BELIEFS: dict[int, Belief] = {0: (25.0, 8.0), 1: (28.0, 3.0), 2: (22.0, 5.0), 3: (31.0, 1.5)}
+ENV = "Taboo-v0"
+
+
+def by_package(sides: list[list[int]], ranks: list[int]) -> dict[int, Belief]:
+    package = trueskill.TrueSkill(tau=0.0, draw_probability=0.1, backend=(cdf, pdf, inverse_cdf))
+    rated = package.rate([[trueskill.Rating(*BELIEFS[m]) for m in side] for side in sides], ranks=ranks)
+    return {
+        model: (rating.mu, rating.sigma)
+        for side, ratings in zip(sides, rated, strict=True)
+        for model, rating in zip(side, ratings, strict=True)
+    }
+
+
+def ours(sides: list[list[int]], ranks: list[int]) -> dict[int, Belief]:
+    columns = [
+        (model, rank, team)
+        for team, (side, rank) in enumerate(zip(sides, ranks, strict=True))
+        for model in side
+    ]
+    models, seat_ranks, teams = (list(column) for column in zip(*columns, strict=True))
+    return rate_sides(TrueSkill(), ENV, BELIEFS, sides_of(models, seat_ranks, teams))
+
+
+@pytest.mark.parametrize("ranks", [[0, 1], [1, 0], [0, 0]])
+@pytest.mark.parametrize("sides", [[[0, 1], [2, 3]], [[0], [1, 2, 3]], [[3], [0]], [[0, 1, 2], [3]]])
+def test_two_teams_are_rated_as_the_package_does(sides: list[list[int]], ranks: list[int]) -> None:
+    theirs = by_package(sides, ranks)
+    for model, belief in ours(sides, ranks).items():
+        assert belief == pytest.approx(theirs[model], abs=1e-9)
+
+
+def test_a_model_that_plays_a_whole_team_learns_from_one_game() -> None:
+    """The posterior by summing over a grid: two seats perform twice the skill, with the noise of two."""
+    settings = TrueSkillSettings()
+    (mu_a, sigma_a), (mu_b, sigma_b) = BELIEFS[1], BELIEFS[2]
+    noise = math.sqrt(4) * settings.beta
+    margin = inverse_cdf(0.55) * noise
+    steps = [(place - 300) / 50 for place in range(601)]
+    total = first = 0.0
+    for a, b in itertools.product(steps, steps[::10]):
+        skill_a, skill_b = mu_a + a * sigma_a, mu_b + b * sigma_b
+        weight = pdf(a) * pdf(b) * cdf((2 * skill_a - 2 * skill_b - margin) / noise)
+        total, first = total + weight, first + weight * skill_a
+    assert ours([[1, 1], [2, 2]], [0, 1])[1][0] == pytest.approx(first / total, abs=1e-3)
+
+
+def test_who_plays_on_both_sides_alike_learns_nothing() -> None:
+    assert ours([[0, 1], [0, 1]], [0, 1]) == {}
+    after = ours([[0, 1], [0, 2]], [0, 1])
+    assert after.keys() == {1, 2}
+    assert after[1][0] > BELIEFS[1][0]
+    assert after[2][0] < BELIEFS[2][0]
+
+
+def test_three_teams_and_lone_players_are_rated_pair_by_pair() -> None:
+    sides = sides_of([0, 0, 1, 2], [0, 0, 1, 2], [0, 0, -1, -1])
+    assert sides == [Side({0: 2}, 0), Side({1: 1}, 1), Side({2: 1}, 2)]
+    after = rate_sides(TrueSkill(), ENV, BELIEFS, sides)
+    assert after[0][0] > BELIEFS[0][0]
+    assert after[2][0] < BELIEFS[2][0]
+    assert all(after[model][1] < BELIEFS[model][1] for model in after)
+
+
+def test_another_system_takes_a_team_of_one_model_for_one_player() -> None:
+    elo = Elo()
+    beliefs = {0: (1500.0, 0.0), 1: (1500.0, 0.0), 2: (1500.0, 0.0)}
+    whole = rate_sides(elo, ENV, beliefs, sides_of([0, 0, 1, 1], [0, 0, 1, 1], [0, 0, 1, 1]))
+    assert whole == {0: (1516.0, 0.0), 1: (1484.0, 0.0)}
+    mixed = rate_sides(elo, ENV, beliefs, sides_of([0, 2, 1, 1], [0, 0, 1, 1], [0, 0, 1, 1]))
+    assert mixed == {0: (1516.0, 0.0), 2: (1516.0, 0.0), 1: (1484.0, 0.0)}
