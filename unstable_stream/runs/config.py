@@ -144,7 +144,7 @@ class RunConfig(Section):
 
     @property
     def seats_by_model(self) -> dict[str, dict[str, Any]]:
-        """What each trained model plays, and its place in the order in which seats are given away."""
+        """Seats, environments and roles of each trained model, and its place in the order of the list."""
         return {
             each.name: {
                 "place": place,
