@@ -47,6 +47,16 @@ def golden(name: str) -> bytes:
     return (TOPICS_DIR / "golden" / f"{name}.v1.json").read_bytes().rstrip(b"\n")
 
 
+def as_recorded(written: Any, recorded: Any) -> Any:
+    """Leave out what was added since: fields, also of records within, that come after those recorded."""
+    if isinstance(written, dict) and isinstance(recorded, dict):
+        assert list(written)[: len(recorded)] == list(recorded)
+        return {key: as_recorded(written[key], recorded[key]) for key in recorded}
+    if isinstance(written, list) and isinstance(recorded, list) and len(written) == len(recorded):
+        return [as_recorded(one, other) for one, other in zip(written, recorded, strict=True)]
+    return written
+
+
 @pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
 def test_golden_events_decode_and_encode_to_the_same_fields(path: Path) -> None:
     data = path.read_bytes().rstrip(b"\n")
@@ -54,8 +64,7 @@ def test_golden_events_decode_and_encode_to_the_same_fields(path: Path) -> None:
     assert event_type(event) == path.name.split(".")[0]
     if event.schema_version == type(event).SCHEMA_VERSION:
         recorded, written = json.loads(data), json.loads(encode_event(event))
-        # Fields that were added since have their defaults and come after those recorded.
-        assert list(written.items())[: len(recorded)] == list(recorded.items())
+        assert as_recorded(written, recorded) == recorded
         assert decode_event(encode_event(event)) == event
 
 
