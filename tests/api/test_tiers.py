@@ -9,6 +9,7 @@ import pytest
 
 import unstable_stream as us
 from tests.archive.history import made_up_run
+from tests.log.harness import topics_of_one_partition
 from tests.proofs.recorded_run import record_run
 from unstable_stream.api.place import Place
 from unstable_stream.api.replaying import Replay
@@ -19,7 +20,6 @@ from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.port import EventLog, StoredRecord, TopicPartition
 from unstable_stream.log.reading import TopicReader, read_on, read_to_end
 from unstable_stream.log.records import record_from_event
-from unstable_stream.log.topics import load_topics
 from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.runs.fork import find_fork
 from unstable_stream.streams.tiered_log import with_archive
@@ -81,7 +81,7 @@ def test_verify_audit_replay_and_fork_find_what_they_found_before(tmp_path: Path
 @pytest.fixture
 async def log(tmp_path: Path) -> EventLog:
     log = LocalLog.open(DataDir(tmp_path).log, synchronous="NORMAL")
-    await log.create_topics(list(load_topics().values()))
+    await log.create_topics(topics_of_one_partition())
     await log.append([record_from_event(event) for event in made_up_run()])
     await asyncio.to_thread(archive, Place.at(tmp_path))
     return log
@@ -152,7 +152,7 @@ async def test_without_the_archive_a_partition_begins_where_the_log_does(
         assert history is log
     # Another log's archive knows nothing of this one.
     async with LocalLog.open(tmp_path / "other" / "log.sqlite", synchronous="NORMAL") as other:
-        await other.create_topics(list(load_topics().values()))
+        await other.create_topics(topics_of_one_partition())
         await other.append([record_from_event(event) for event in made_up_run()])
         await _expire(other, 0.5)
         async with with_archive(other, DataDir(tmp_path).archive) as history:

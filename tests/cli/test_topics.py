@@ -17,6 +17,7 @@ import yaml
 from typer.testing import CliRunner, Result
 
 from tests.archive.history import made_up_run
+from tests.log.harness import topics_of_one_partition
 from unstable_stream.cli import app
 from unstable_stream.errors import EventLogError
 from unstable_stream.events import RunStarted, Step
@@ -297,7 +298,7 @@ def test_saved_states_of_ended_runs_are_pruned_by_hand(tmp_path: Path) -> None:
 
     async def fill() -> None:
         async with opened_log("local", data.log) as log:
-            await log.create_topics(list(topics.load_topics().values()))
+            await log.create_topics(topics_of_one_partition())
             await log.append([record_from_event(event) for event in (*made_up_run(), started)])
             producer = await log.producer("a processor")
             async with producer.transaction() as transaction:

@@ -5,16 +5,28 @@ import contextlib
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from unstable_stream.log.port import Consumer, EventLog, Record, StoredRecord, TopicPartition, TopicSpec
+from unstable_stream.log.topics import load_topics
 
-__all__ = ["DEADLINE_S", "LogHarness", "read", "records", "share_out"]
+__all__ = ["DEADLINE_S", "LogHarness", "read", "records", "share_out", "topics_of_one_partition"]
 
 DEADLINE_S = 30.0
 FOREVER_S = 600.0
 """A poll that is to be woken waits this long: if nobody wakes it, the deadline passes first."""
 """After this long a condition that did not come true fails the test."""
+
+
+def topics_of_one_partition() -> list[TopicSpec]:
+    """Return the topics as earlier versions made them: games and outcomes of all runs are in one order.
+
+    For tests that count offsets.
+    """
+    return [
+        replace(spec, partitions=min((spec.partitions, *spec.earlier_partitions)))
+        for spec in load_topics().values()
+    ]
 
 
 @dataclass

@@ -93,3 +93,13 @@ async def test_fewer_partitions_are_refused_before_anything_is_created(tmp_path:
             await prepare_topics(log, "local", " --data d")
         assert "set partitions = 2 in" in str(refused.value)
         assert set(await log.topics()) == {"steps"}
+
+
+async def test_a_topic_of_an_earlier_version_keeps_its_number_of_partitions(tmp_path: Path) -> None:
+    """Its keys stay where they are; a new log gets as many as are declared now."""
+    async with LocalLog.open(tmp_path / "old.sqlite", synchronous="NORMAL") as log:
+        await log.create_topics([replace(load_topics()["games"], partitions=1)])
+        await prepare_topics(log, "local")
+        assert find_drift(load_topics(), await log.topic_settings()) == []
+        assert (await log.topics())["games"] == 1
+        assert (await log.topics())["game-outcomes"] == load_topics()["game-outcomes"].partitions > 1

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from tests.games.builders import ticking_clock
+from tests.log.harness import topics_of_one_partition
 from tests.streams.hosted_games import AnyProcessor
 from tests.workers.test_game_schedule import config
 from unstable_stream.buffer import StepBuffer
@@ -36,13 +37,13 @@ from unstable_stream.log.partitioner import partition_for_key
 from unstable_stream.log.port import Consumer, EventLog, Record, StoredRecord
 from unstable_stream.log.reading import read_to_end
 from unstable_stream.log.records import event_from_record, record_from_event
-from unstable_stream.log.topics import load_topics
 from unstable_stream.runs.config import ReinforceConfig, RunConfig
 from unstable_stream.runs.recording import start_run
 from unstable_stream.streams.processors import rating_processor, reward_processor, run_processors
 
 ENVS = ("TicTacToe-v0-train", "ThreePlayerTicTacToe-v0-train")
 UPDATES = 3
+_PARTITIONS = {spec.name: spec.partitions for spec in topics_of_one_partition()}
 
 Change = Callable[[Event], Event]
 
@@ -124,7 +125,7 @@ async def record_run(
         change: may alter steps, ratings and updates on their way to the log; not those of a host.
     """
     settings = settings if settings is not None else small_config()
-    await log.create_topics(list(load_topics().values()))
+    await log.create_topics(topics_of_one_partition())
     await _start(log, settings, run_id, parent_update)
     await _publish(log, [_checkpoint(run_id, number) for number in range(parent_update + 1)])
     learner = await _Learner.start(log, run_id, settings)
@@ -210,7 +211,7 @@ class _Processors:
     def handle(self, events: Sequence[Event]) -> list[Event]:
         outputs: list[Event] = []
         for event in events:
-            at = (event.TOPIC, partition_for_key(event.key, load_topics()[event.TOPIC].partitions))
+            at = (event.TOPIC, partition_for_key(event.key, _PARTITIONS[event.TOPIC]))
             if at not in self._folds:
                 (self._folds[at],) = (made for make in self._makers if event.TOPIC in (made := make()).inputs)
             outputs += self._folds[at].handle(event)
@@ -226,7 +227,7 @@ async def process_run(log: EventLog, run_id: str) -> None:
 
 async def copy_log(source: EventLog, target: EventLog, change: Callable[[StoredRecord], bytes]) -> None:
     """Copy every record to the same place of an empty log, but with the value that ``change`` returns."""
-    await target.create_topics(list(load_topics().values()))
+    await target.create_topics(topics_of_one_partition())
     for topic in await source.topics():
         async for record in read_to_end(source, (topic,)):
             copied = Record(topic, record.key, change(record), record.headers, record.timestamp_ms)

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from tests.log.harness import topics_of_one_partition
 from tests.model_pool.outcomes import RUN
 from tests.streams.hosted_games import OTHER_RUN, games
 from unstable_stream.errors import ServiceError
@@ -29,7 +30,7 @@ CONFIG = parse_config({"model": "tiny-player", "train_envs": [{"env_id": "Env-0"
 async def log(tmp_path: Path) -> AsyncIterator[LocalLog]:
     """An older run with a history, and one that began after it."""
     async with LocalLog.open(tmp_path / "log.sqlite", synchronous="NORMAL") as opened:
-        await opened.create_topics(list(load_topics().values()))
+        await opened.create_topics(topics_of_one_partition())
         await start_run(opened, CONFIG, OTHER_RUN)
         await opened.append(games(0, 50, OTHER_RUN, OTHER_RUN))
         await start_run(opened, CONFIG, RUN)
@@ -111,7 +112,7 @@ async def test_a_run_without_recorded_offsets_is_whole_if_what_is_left_is_older(
     """Runs of older versions recorded no offsets. Their records were not deleted if older ones are left."""
     day_ms = 24 * 3600 * 1000
     async with LocalLog.open(tmp_path / "log.sqlite", synchronous="NORMAL") as log:
-        await log.create_topics(list(load_topics().values()))
+        await log.create_topics(topics_of_one_partition())
         began = RunStarted(
             event_id="began",
             run_id=RUN,

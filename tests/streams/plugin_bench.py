@@ -16,6 +16,7 @@ from pathlib import Path
 
 import msgspec
 
+from tests.log.harness import topics_of_one_partition
 from tests.streams.tapped_log import Told, tapped
 from unstable_stream import Context, consumer
 from unstable_stream.events import Event, Metrics, RecordRejected, Step
@@ -24,7 +25,6 @@ from unstable_stream.log.open import open_log_at, opened_log
 from unstable_stream.log.port import EventLog, Record, StoredRecord, TopicPartition
 from unstable_stream.log.reading import read_to_end
 from unstable_stream.log.records import event_from_record, record_from_event
-from unstable_stream.log.topics import load_topics
 from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.streams.plugins import Plugin
 from unstable_stream.streams.plugins.host import PluginCounters, run_plugin
@@ -62,7 +62,7 @@ class PluginBench:
         data = DataDir(directory)
         suffix = "" if location == "local" else f"-{uuid.uuid4().hex[:8]}"
         bench = cls(open_log_at(location, data.log), location, data, suffix)
-        specs = load_topics()
+        specs = {spec.name: spec for spec in topics_of_one_partition()}
         await bench.log.create_topics(
             # Kept for ever: the made-up history happened long ago.
             [

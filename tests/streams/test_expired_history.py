@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
+from tests.log.harness import topics_of_one_partition
 from tests.model_pool.outcomes import RUN
 from tests.streams.hosted_games import OTHER_RUN, events, forget_snapshots, games
 from tests.streams.test_shared_host import OFTEN, _expected, _of, _start, _steps
@@ -16,7 +17,6 @@ from unstable_stream.errors import ServiceError
 from unstable_stream.events import Event, GameOutcome, RecordRejected, Trajectory, encode_event
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.port import EventLog, TopicPartition
-from unstable_stream.log.topics import load_topics
 from unstable_stream.streams.fold_sink import FoldSink, ProcessorSpec
 from unstable_stream.streams.processors import (
     RATINGS,
@@ -35,7 +35,7 @@ OUTCOMES = TopicPartition(GameOutcome.TOPIC, 0)
 @pytest.fixture
 async def log(tmp_path: Path) -> AsyncIterator[LocalLog]:
     async with LocalLog.open(tmp_path / "log.sqlite", synchronous="NORMAL") as opened:
-        await opened.create_topics(list(load_topics().values()))
+        await opened.create_topics(topics_of_one_partition())
         yield opened
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.log.harness import share_out
+from tests.log.harness import share_out, topics_of_one_partition
 from tests.reward_transformations.trajectories import RUN, make_trajectory
 from tests.streams.doomed_host import RATINGS, REWARDS, host_both, make_ratings, make_rewards
 from tests.streams.hosted_games import (
@@ -37,7 +37,6 @@ from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.port import EventLog, Record, TopicPartition
 from unstable_stream.log.records import record_from_event
 from unstable_stream.log.simulated import SimulatedLog, SimulatedStore
-from unstable_stream.log.topics import load_topics
 from unstable_stream.runs.config import RunConfig, parse_config
 from unstable_stream.runs.recording import start_run
 from unstable_stream.streams.fold_sink import FoldSink, Processor, ProcessorSpec
@@ -57,7 +56,7 @@ def path(tmp_path: Path) -> Path:
 @pytest.fixture
 async def log(path: Path) -> AsyncIterator[LocalLog]:
     async with LocalLog.open(path) as opened:
-        await opened.create_topics(list(load_topics().values()))
+        await opened.create_topics(topics_of_one_partition())
         for run_id in (RUN, OTHER_RUN):
             config = {"model": "tiny-player", "train_envs": [{"env_id": "Env-0"}]}
             await start_run(opened, parse_config(config), run_id)
@@ -113,7 +112,7 @@ async def test_it_publishes_what_the_fold_gives_and_commits_what_it_read(log: Lo
 async def test_a_drain_waits_for_the_partitions_of_a_dead_host() -> None:
     """The log takes them from it only after a while; until then, they are assigned to nobody who works."""
     log = SimulatedLog(SimulatedStore(session_timeout_s=1.0))
-    await log.create_topics(list(load_topics().values()))
+    await log.create_topics(topics_of_one_partition())
     for run_id in (RUN, OTHER_RUN):
         await start_run(
             log, parse_config({"model": "tiny-player", "train_envs": [{"env_id": "Env-0"}]}), run_id

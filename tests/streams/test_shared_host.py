@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.log.harness import topics_of_one_partition
 from tests.model_pool.outcomes import RUN
 from tests.streams.hosted_games import OTHER_RUN, events, forget_snapshots, games
 from unstable_stream.errors import ServiceError
@@ -23,7 +24,6 @@ from unstable_stream.extensions import confined
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.port import EventLog, Record
 from unstable_stream.log.records import record_from_event
-from unstable_stream.log.topics import load_topics
 from unstable_stream.runs.config import parse_config
 from unstable_stream.runs.recording import start_run
 from unstable_stream.streams.fold_sink import FoldSink, ProcessorSpec
@@ -48,7 +48,7 @@ class NotMade:
 @pytest.fixture
 async def log(tmp_path: Path) -> AsyncIterator[LocalLog]:
     async with LocalLog.open(tmp_path / "log.sqlite", synchronous="NORMAL") as opened:
-        await opened.create_topics(list(load_topics().values()))
+        await opened.create_topics(topics_of_one_partition())
         yield opened
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from tests.log.harness import topics_of_one_partition
 from tests.reward_transformations.trajectories import RUN
 from tests.streams.doomed_host import RATINGS, REWARDS, make_ratings, make_rewards
 from tests.streams.hosted_games import (
@@ -25,7 +26,6 @@ from tests.streams.tapped_log import tapped
 from unstable_stream.events import Event, GameOutcome, Step, Trajectory, encode_event
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.port import EventLog, TopicPartition
-from unstable_stream.log.topics import load_topics
 from unstable_stream.reward_transformations import (
     ComposeFinalRewardTransforms,
     FinalRewardTransform,
@@ -49,7 +49,7 @@ OF_ALL = replace(RATINGS, make=lambda run_id, config: rating_processor(run_id))
 @pytest.fixture
 async def log(tmp_path: Path) -> AsyncIterator[LocalLog]:
     async with LocalLog.open(tmp_path / "log.sqlite") as opened:
-        await opened.create_topics(list(load_topics().values()))
+        await opened.create_topics(topics_of_one_partition())
         for run_id in (RUN, OTHER_RUN):
             config = {"model": "tiny-player", "train_envs": [{"env_id": "Env-0"}]}
             await start_run(opened, parse_config(config), run_id)

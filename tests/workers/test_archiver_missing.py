@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 import unstable_stream as us
 from tests.archive.history import made_up_run
+from tests.log.harness import topics_of_one_partition
 from tests.proofs.recorded_run import record_run
 from unstable_stream.api.place import Place
 from unstable_stream.api.serving import archive
@@ -22,7 +23,6 @@ from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.port import EventLog, Record, TopicPartition
 from unstable_stream.log.records import record_from_event
 from unstable_stream.log.simulated import SimulatedLog, SimulatedStore
-from unstable_stream.log.topics import load_topics
 from unstable_stream.runs.config import parse_config
 from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.runs.recording import finish_run, start_run
@@ -39,7 +39,7 @@ _SETTINGS = {"model": "tiny-player", "train_envs": [{"env_id": "Env-0"}]}
 @pytest.fixture
 async def log(tmp_path: Path) -> AsyncIterator[LocalLog]:
     async with LocalLog.open(DataDir(tmp_path).log, synchronous="NORMAL") as log:
-        await log.create_topics(list(load_topics().values()))
+        await log.create_topics(topics_of_one_partition())
         yield log
 
 
@@ -105,7 +105,7 @@ async def test_the_range_is_noted_with_the_runs_that_it_may_be_of(log: LocalLog,
 async def test_what_is_deleted_while_the_archiver_runs_is_noted(tmp_path: Path) -> None:
     path, store = tmp_path / "a.duckdb", SimulatedStore()
     log = SimulatedLog(store)
-    await log.create_topics(list(load_topics().values()))
+    await log.create_topics(topics_of_one_partition())
     await log.append(_outcomes("run-0"))
     stop = asyncio.Event()
     service = asyncio.create_task(run_archiver(log, path, stop=stop, flush_interval_s=0.02))
@@ -130,7 +130,7 @@ async def test_what_is_deleted_while_the_archiver_runs_is_noted(tmp_path: Path) 
 async def test_markers_of_transactions_are_no_missing_records(tmp_path: Path) -> None:
     path, store = tmp_path / "a.duckdb", SimulatedStore(transaction_markers=True)
     log = SimulatedLog(store)
-    await log.create_topics(list(load_topics().values()))
+    await log.create_topics(topics_of_one_partition())
     producer = await log.producer("one")
     async with producer.transaction() as transaction:
         await transaction.append(_outcomes("run-0"))
@@ -146,7 +146,7 @@ async def test_a_marker_that_was_read_and_has_gone_since_is_no_missing_record(tm
     """The archiver is killed right after it has stored a batch, and retention is faster than its restart."""
     path, store = tmp_path / "a.duckdb", SimulatedStore(transaction_markers=True)
     log = SimulatedLog(store)
-    await log.create_topics(list(load_topics().values()))
+    await log.create_topics(topics_of_one_partition())
     producer = await log.producer("one")
     async with producer.transaction() as transaction:
         await transaction.append(_outcomes("run-0"))

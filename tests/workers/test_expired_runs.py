@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.log.harness import topics_of_one_partition
 from tests.workers.pretend_engine import PretendEngine
 from tests.workers.test_learner_service import config as learner_config
 from tests.workers.test_learner_service import curve, new_log, published, service, steps
@@ -21,7 +22,6 @@ from unstable_stream.errors import ServiceError
 from unstable_stream.events import GameOutcome
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.records import record_from_event
-from unstable_stream.log.topics import load_topics
 from unstable_stream.runs.config import parse_config
 from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.workers.archiver import run_archiver
@@ -39,7 +39,7 @@ async def _archive(log: LocalLog, directory: Path) -> None:
 async def test_a_learner_whose_checkpoints_expired(tmp_path: Path, archived: bool) -> None:
     """It must not take the directories of published checkpoints for leftovers, nor begin anew."""
     async with new_log(tmp_path) as log:
-        await log.create_topics(list(load_topics().values()))
+        await log.create_topics(topics_of_one_partition())
         await log.append([record_from_event(step) for step in steps()])
         assert await service(tmp_path, learner_config(iterations=2)).train(log, asyncio.Event()) == 2
         before = await curve(log)
@@ -68,7 +68,7 @@ async def test_a_learner_whose_checkpoints_expired(tmp_path: Path, archived: boo
 async def test_a_collector_whose_outcomes_expired(tmp_path: Path, archived: bool) -> None:
     """It must not take finished games for unfinished ones."""
     async with LocalLog.open(DataDir(tmp_path).log, synchronous="NORMAL") as log:
-        await log.create_topics(list(load_topics().values()))
+        await log.create_topics(topics_of_one_partition())
         settings = parse_config(config().model_dump(mode="json"), ["evaluation.opponents=[]"])
         games = [started(index) for index in range(3)]
         await publish(log, checkpoint(0), *games)

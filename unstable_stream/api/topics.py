@@ -119,7 +119,7 @@ def create_topics(place: Place, *, alter: bool = False) -> Created:
     async def work() -> Created:
         async with place.made_log() as log:
             drift = topic_drift.find_drift(declared, await log.topic_settings())
-            await log.create_topics(list(declared.values()))
+            await topic_drift.create_declared_topics(log, declared)
             different = {
                 each.topic: each.declared for each in drift if each.setting not in ("topic", "partitions")
             }

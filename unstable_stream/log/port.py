@@ -91,6 +91,8 @@ class TopicSpec:
     events: tuple[str, ...] = ()
     """Wire names of the event types on the topic."""
     description: str = ""
+    earlier_partitions: tuple[int, ...] = ()
+    """Other numbers of partitions, with which earlier versions made the topic: a log keeps the one it has."""
 
 
 class Transaction(Protocol):

@@ -1,7 +1,7 @@
 """Compare a log's topics with ``topics/*.toml`` and tell how to correct each difference."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias
 
 from unstable_stream.errors import EventLogError
@@ -9,7 +9,15 @@ from unstable_stream.log.port import EventLog, TopicSpec
 from unstable_stream.log.topics import TOPICS_DIR, load_topics
 from unstable_stream.log_lines import get_logger
 
-__all__ = ["Drift", "Setting", "find_drift", "prepare_topics", "remedy", "show_setting"]
+__all__ = [
+    "Drift",
+    "Setting",
+    "create_declared_topics",
+    "find_drift",
+    "prepare_topics",
+    "remedy",
+    "show_setting",
+]
 
 _DAY_MS: Final = 86_400_000
 
@@ -65,7 +73,9 @@ def find_drift(declared: Mapping[str, TopicSpec], actual: Mapping[str, TopicSpec
         if there is None:
             found.append(Drift(spec, None, "topic"))
             continue
-        settings: list[Setting] = ["partitions", "cleanup_policy", "max_message_bytes"]
+        settings: list[Setting] = ["cleanup_policy", "max_message_bytes"]
+        if there.partitions not in spec.earlier_partitions:
+            settings.insert(0, "partitions")
         if spec.cleanup_policy == "delete":
             settings.append("retention_ms")  # has no meaning if only the latest record of each key is kept
         found += [
@@ -117,7 +127,24 @@ async def prepare_topics(log: EventLog, location: str, place: str = "") -> None:
     for each in drift:
         if each.actual is not None:
             _log.warning("topic not as declared", difference=str(each), mend=remedy(each, location, place))
-    await log.create_topics(list(declared.values()))
+    await create_declared_topics(log, declared)
+
+
+async def create_declared_topics(log: EventLog, declared: Mapping[str, TopicSpec]) -> None:
+    """Create missing topics. One that an earlier version made keeps its number of partitions: another one
+    would put the later records of a key elsewhere than its earlier ones.
+
+    Raises:
+        EventLogError: a topic exists with a number of partitions that no version declared.
+    """
+    there = await log.topics()
+    wanted = [
+        replace(spec, partitions=there[name])
+        if there.get(name, spec.partitions) in spec.earlier_partitions
+        else spec
+        for name, spec in declared.items()
+    ]
+    await log.create_topics(wanted)
 
 
 def show_setting(spec: TopicSpec, setting: Setting) -> str:

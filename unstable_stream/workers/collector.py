@@ -35,8 +35,8 @@ from unstable_stream.events import (
     event_id,
 )
 from unstable_stream.inference.engine import Adapter
-from unstable_stream.log.port import Consumer, EventLog, Producer, Record
-from unstable_stream.log.reading import read_on, readable_events, settled_ends
+from unstable_stream.log.port import Consumer, EventLog, Producer, Record, StoredRecord
+from unstable_stream.log.reading import of_run, read_on, readable_events, settled_ends
 from unstable_stream.log.records import record_from_event
 from unstable_stream.log_lines import get_logger
 from unstable_stream.runs.config import RunConfig
@@ -175,7 +175,7 @@ class Collector:
             try:
                 await reader.seek(await run_starts(history, self._run_id, self._topics))
                 async for records in read_on(reader, await settled_ends(log, self._topics)):
-                    self._apply(list(readable_events(records)))
+                    self._apply(self._own_events(records))
                 if reader is not consumer:
                     await consumer.seek(reader.positions())
             finally:
@@ -191,7 +191,13 @@ class Collector:
 
     async def _next_events(self, consumer: Consumer, timeout_s: float) -> list[Event]:
         records = await consumer.poll(max_records=2000, timeout_s=timeout_s)
-        return list(readable_events(records))
+        return self._own_events(records)
+
+    def _own_events(self, records: Sequence[StoredRecord]) -> list[Event]:
+        """Return the run's events, and all dead letters: those of a host of all runs name none."""
+        letters = [record for record in records if record.topic == RecordRejected.TOPIC]
+        others = [record for record in records if record.topic != RecordRejected.TOPIC]
+        return [*readable_events(letters), *readable_events(of_run(others, self._run_id))]
 
     def _apply(self, events: Sequence[Event]) -> None:
         for event in events:

@@ -57,7 +57,7 @@ from unstable_stream.events import (
 from unstable_stream.events.used_ids import UsedIds
 from unstable_stream.learners import StandardLearner, UpdateResult, saved_model
 from unstable_stream.log.port import Consumer, EventLog, Positions, Producer, StoredRecord, TopicPartition
-from unstable_stream.log.reading import read_to_end, readable_event, readable_events, settled_ends
+from unstable_stream.log.reading import of_run, read_to_end, readable_event, readable_events, settled_ends
 from unstable_stream.log.records import record_from_event
 from unstable_stream.log_lines import get_logger
 from unstable_stream.reward_transformations import build_sampling, expected_step_ids
@@ -568,7 +568,7 @@ class LearnerService:
                 return True
             if self._buffer.size() >= self._config.max_pending_steps:
                 await self._drop_stale(reading.producer, number)
-            records = await reading.consumer.poll(max_records=5000, timeout_s=_POLL_S)
+            records = of_run(await reading.consumer.poll(max_records=5000, timeout_s=_POLL_S), self._run_id)
             self._add_steps([record for record in records if record.topic == Step.TOPIC])
             for record in records:
                 event = readable_event(record) if record.topic == GameOutcome.TOPIC else None
