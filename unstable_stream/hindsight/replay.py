@@ -16,6 +16,7 @@ import msgspec
 from unstable_stream.errors import ConfigError
 from unstable_stream.events import Metrics
 from unstable_stream.log.port import EventLog, Record, StoredRecord, TopicPartition, TopicSpec
+from unstable_stream.log.topic_drift import with_partitions
 from unstable_stream.log.topics import load_topics
 from unstable_stream.streams.ordered_history import Merged
 from unstable_stream.streams.plugins import Plugin
@@ -139,7 +140,9 @@ async def copy_into(
     settings = {} if source is None else await source.topic_settings()
     there = await target.topics()
     missing = [
-        declared.get(name) or settings.get(name) or TopicSpec(name, partitions)
+        with_partitions(declared[name], partitions)
+        if name in declared
+        else settings.get(name) or TopicSpec(name, partitions)
         for name, partitions in topics.items()
         if name not in there
     ]

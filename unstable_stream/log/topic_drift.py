@@ -17,6 +17,7 @@ __all__ = [
     "prepare_topics",
     "remedy",
     "show_setting",
+    "with_partitions",
 ]
 
 _DAY_MS: Final = 86_400_000
@@ -138,13 +139,14 @@ async def create_declared_topics(log: EventLog, declared: Mapping[str, TopicSpec
         EventLogError: a topic exists with a number of partitions that no version declared.
     """
     there = await log.topics()
-    wanted = [
-        replace(spec, partitions=there[name])
-        if there.get(name, spec.partitions) in spec.earlier_partitions
-        else spec
-        for name, spec in declared.items()
-    ]
-    await log.create_topics(wanted)
+    await log.create_topics(
+        [with_partitions(spec, there.get(name, spec.partitions)) for name, spec in declared.items()]
+    )
+
+
+def with_partitions(spec: TopicSpec, partitions: int) -> TopicSpec:
+    """Return the topic with so many partitions, if it was ever declared so; otherwise as it is declared."""
+    return replace(spec, partitions=partitions) if partitions in spec.earlier_partitions else spec
 
 
 def show_setting(spec: TopicSpec, setting: Setting) -> str:
