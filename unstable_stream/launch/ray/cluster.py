@@ -4,6 +4,9 @@ import logging
 import os
 import socket
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
 
 import ray
 
@@ -20,6 +23,11 @@ _OBJECT_STORE_BYTES = 256 * 1024 * 1024
 
 _NAMESPACE = "unstable-stream"
 # Of launcher and services alike: names, such as those of placement groups, are known within one.
+
+_NOT_NEEDED: Final = ("start_monitor", "start_log_monitor", "start_api_server")
+"""What starts Ray's autoscaler, the process that passes workers' output on to drivers, and that of the
+dashboard, which without one only reports usage. Nothing here asks for any of them; together they take two
+core-seconds of every start, and Ray is not ready before the last of them is."""
 
 _starting = threading.Lock()
 
@@ -46,14 +54,15 @@ def _start() -> str:
                     address=address, namespace=_NAMESPACE, log_to_driver=False, logging_level=logging.ERROR
                 )
                 return address
-            context = ray.init(
-                address="local",  # never an instance of another user of this machine
-                namespace=_NAMESPACE,
-                include_dashboard=False,
-                log_to_driver=False,
-                logging_level=logging.ERROR,
-                object_store_memory=_OBJECT_STORE_BYTES,
-            )
+            with _without_what_is_not_needed():
+                context = ray.init(
+                    address="local",  # never an instance of another user of this machine
+                    namespace=_NAMESPACE,
+                    include_dashboard=False,
+                    log_to_driver=False,
+                    logging_level=logging.ERROR,
+                    object_store_memory=_OBJECT_STORE_BYTES,
+                )
             return str(context.address_info["gcs_address"])
         except ServiceError:
             raise
@@ -62,6 +71,21 @@ def _start() -> str:
             if attempt == _ATTEMPTS or isinstance(error, ConnectionError | ValueError):
                 raise ServiceError(f"Ray did not start: {error}") from error
     raise AssertionError("unreachable")
+
+
+@contextmanager
+def _without_what_is_not_needed() -> Iterator[None]:
+    # Ray has options for two of them, but only on the command line. A version that has none of these methods
+    # starts all it wants.
+    node = getattr(getattr(ray._private, "node", None), "Node", None)
+    starters = {name: getattr(node, name) for name in _NOT_NEEDED if hasattr(node, name)}
+    for name in starters:
+        setattr(node, name, lambda *_, **__: None)
+    try:
+        yield
+    finally:
+        for name, starter in starters.items():
+            setattr(node, name, starter)
 
 
 def check_reachable() -> None:
