@@ -111,7 +111,7 @@ def test_an_infinite_loss_is_a_gap(facts: RunFacts) -> None:
 
 def test_a_run_without_anything_has_no_charts(facts: RunFacts) -> None:
     names = (
-        *("opponents", "curve", "exploitability", "updates", "rewards", "lengths", "staleness", "ratios"),
+        *("opponents", "curve", "exploitability", "updates", "steps", "ratios"),
         *("ladder", "payoff"),
     )
     nothing: dict[str, list[dict[str, object]]] = {name: [] for name in names}

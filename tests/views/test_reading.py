@@ -77,8 +77,8 @@ def test_newcombes_own_example() -> None:
 
 
 def test_rewards_lengths_and_curve(facts: RunFacts) -> None:
-    assert [row["update"] for row in facts.rewards] == [1, 2, 3, 4, 5, 6]
-    for row in facts.rewards:
+    assert [row["update"] for row in facts.steps] == [1, 2, 3, 4, 5, 6]
+    for row in facts.steps:
         assert row["final"] == pytest.approx(row["raw"] - 0.25)
         assert row["step"] == pytest.approx(row["raw"] - 0.125)
     train = [row for row in facts.curve if row["split"] == "train"]

@@ -30,13 +30,34 @@ State: TypeAlias = Literal["finished", "abandoned", "in-flight"]
 Result: TypeAlias = Literal["win", "draw", "loss"]
 Sort: TypeAlias = Literal["latest", "earliest", "longest", "shortest", "tokens"]
 
-_TOKENS: Final = "(SELECT sum(completion_tokens) FROM trajectories AS t WHERE t.game_id = g.game_id)"
+# The view `games` without what only a game's start knows: to find the start of each of a million games takes
+# most of the time. Games in flight are told by their numbers, which are found faster than ids.
+_FINISHED: Final = """
+SELECT game_id, run_id, 'finished' AS state, split, game_index, env_id, models, winner, reason, invalid_seat,
+    num_turns, finished_at AS ended
+FROM game_outcomes
+"""
+_UNFINISHED: Final = """
+SELECT a.game_id, a.run_id, 'abandoned' AS state, a.split, a.game_index, s.env_id, s.models, NULL AS winner,
+    a.reason, NULL AS invalid_seat, NULL AS num_turns, a.abandoned_at AS ended
+FROM ((FROM game_abandonments WHERE abandoned_at >= $since) ANTI JOIN game_outcomes USING (game_id)) AS a
+LEFT JOIN game_starts AS s USING (game_id)
+UNION ALL
+SELECT game_id, run_id, 'in-flight', split, game_index, env_id, models, NULL, NULL, NULL, NULL, started_at
+FROM game_starts SEMI JOIN (
+    (SELECT run_id, split, game_index FROM game_starts WHERE started_at >= $since)
+    ANTI JOIN game_outcomes USING (run_id, split, game_index)
+    ANTI JOIN game_abandonments USING (run_id, split, game_index)
+) USING (run_id, split, game_index)
+WHERE started_at >= $since
+"""
+_EVER: Final = datetime(1970, 1, 1)
 _ORDER: Final[Mapping[str, str]] = {
-    "latest": "ended DESC, run, split, number DESC",
-    "earliest": "ended, run, split, number",
-    "longest": "moves DESC NULLS LAST, run, split, number",
-    "shortest": "moves NULLS LAST, run, split, number",
-    "tokens": "tokens DESC NULLS LAST, run, split, number",
+    "latest": "ended DESC, run_id, split, game_index DESC",
+    "earliest": "ended, run_id, split, game_index",
+    "longest": "num_turns DESC NULLS LAST, run_id, split, game_index",
+    "shortest": "num_turns NULLS LAST, run_id, split, game_index",
+    "tokens": "tokens DESC NULLS LAST, run_id, split, game_index",
 }
 # Games that are not over have no results, but they have seats.
 _PLAYERS: Final = """
@@ -45,7 +66,7 @@ UNION ALL
 SELECT p.game_id, p.seat, p.model_uid, p.kind, array_to_string(list_sort(list(o.model_uid)), ', '), NULL
 FROM planned_seats AS p
 LEFT JOIN planned_seats AS o ON o.game_id = p.game_id AND o.seat <> p.seat
-WHERE p.game_id NOT IN (SELECT game_id FROM game_outcomes)
+WHERE p.game_id IN (SELECT game_id FROM unfinished)
 GROUP BY p.game_id, p.seat, p.model_uid, p.kind
 """
 
@@ -65,8 +86,8 @@ class _Filter:
     def require_seat(self, conditions: Sequence[str], **values: object) -> None:
         """Require one seat of the game for which all ``conditions`` hold, if there are any."""
         if conditions:
-            seat = " AND ".join(["s.game_id = g.game_id", *conditions])
-            self.require(True, f"EXISTS (FROM players AS s WHERE {seat})", **values)
+            of_seat = " AND ".join(conditions)
+            self.require(True, f"g.game_id IN (SELECT game_id FROM players AS s WHERE {of_seat})", **values)
 
     def where(self) -> str:
         return f"WHERE {' AND '.join(self.conditions)}" if self.conditions else ""
@@ -169,24 +190,43 @@ def find_games(
         who = "s.kind = 'checkpoint'" if model is None else "s.model_uid = $model"
         names = {condition: condition.rpartition("$")[2].rstrip(")") for condition in asked}
         wanted.require_seat([*asked, who], **{names[condition]: value for condition, value in asked.items()})
-    found = (
-        f"WITH players AS ({_PLAYERS}) "
-        "SELECT g.game_id AS game, g.run_id AS run, g.split, g.game_index AS number, g.env_id AS env, "
-        "array_to_string(g.models, ' – ') AS seats, "
-        "CASE WHEN g.state <> 'finished' THEN g.state ELSE coalesce(g.winner, 'nobody') END AS winner, "
-        "g.reason, g.num_turns AS moves, {tokens} AS tokens, "
-        f"coalesce(g.ended_at, g.started_at) AS ended FROM games AS g {wanted.where()} "
-        f"ORDER BY {_ORDER[sort]} LIMIT $limit OFFSET $offset"
+    since = _EVER
+    if sort == "latest" and limit is not None and not asked:
+        # So many are shown: what began before the last of so many finished games need not be looked at.
+        newest = query(
+            archive,
+            f"SELECT ended FROM ({_FINISHED}) AS g {wanted.where()} ORDER BY ended DESC "
+            "LIMIT 1 OFFSET $limit + $offset - 1",
+            wanted.values,
+        ).rows
+        since = newest[0][0] if newest else _EVER
+        wanted.require(True, "g.ended >= $since")
+    wanted.values["since"] = since
+    # Which games they are comes first; only then are they put into words, and their tokens counted.
+    sampled = (
+        "(SELECT sum(completion_tokens) FROM trajectories AS t WHERE t.game_id = g.game_id)"
+        if sort == "tokens"
+        else "NULL"
     )
-    if sort != "tokens":  # then the tokens of the games found are enough
-        found = (
-            f"WITH found AS MATERIALIZED ({found.format(tokens='NULL')}), sampled AS ("
-            "SELECT game_id, sum(completion_tokens) AS tokens FROM trajectories "
-            "WHERE game_id IN (SELECT game FROM found) GROUP BY game_id) "
-            "SELECT f.* REPLACE (t.tokens AS tokens) FROM found AS f "
-            f"LEFT JOIN sampled AS t ON t.game_id = f.game ORDER BY {_ORDER[sort]}"
+    order = _ORDER[sort]
+    return query(
+        archive,
+        f"""
+        WITH unfinished AS ({_UNFINISHED}), players AS ({_PLAYERS}), found AS MATERIALIZED (
+            SELECT *, {sampled} AS tokens FROM ({_FINISHED} UNION ALL FROM unfinished) AS g {wanted.where()}
+            ORDER BY {order} LIMIT $limit OFFSET $offset
+        ), sampled AS (
+            SELECT game_id, sum(completion_tokens) AS tokens FROM trajectories
+            WHERE game_id IN (SELECT game_id FROM found) GROUP BY game_id
         )
-    return query(archive, found.format(tokens=_TOKENS), wanted.values)
+        SELECT game_id AS game, run_id AS run, split, game_index AS number, env_id AS env,
+            array_to_string(models, ' – ') AS seats,
+            CASE WHEN state <> 'finished' THEN state ELSE coalesce(winner, 'nobody') END AS winner,
+            reason, num_turns AS moves, s.tokens AS tokens, ended
+        FROM found AS f LEFT JOIN sampled AS s USING (game_id) ORDER BY {order.replace("tokens", "s.tokens")}
+        """,
+        wanted.values,
+    )
 
 
 @dataclass(frozen=True)

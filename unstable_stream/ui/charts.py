@@ -13,10 +13,10 @@ from unstable_stream.ui.site import Shelf
 from unstable_stream.views.report.axes import AXES, Clock, along, read_clock
 from unstable_stream.views.report.charts import Section
 from unstable_stream.views.report.metrics import metric_sections, read_metrics
-from unstable_stream.views.report.reading import Row, RunFacts, labels_of, read_run
+from unstable_stream.views.report.reading import Row, RunFacts, labels_of, read_summary, with_charts
 from unstable_stream.views.report.sections import build_sections
 
-__all__ = ["RunRead", "answer", "read"]
+__all__ = ["RunRead", "answer", "read", "summaries"]
 
 _ENCODER: Final = msgspec.json.Encoder(enc_hook=str)
 
@@ -29,22 +29,30 @@ class RunRead(NamedTuple):
     clock: Clock
 
 
-def read(shelf: Shelf, run_ids: Sequence[str]) -> list[RunRead]:
-    """Return what the archive has of these runs, remembered until it changes."""
+def summaries(shelf: Shelf, run_ids: Sequence[str]) -> list[RunFacts]:
+    """Return what is told of these runs before their charts, remembered until the archive changes."""
     for run_id in run_ids:
         shelf.run(run_id)
     with shelf.reading() as archive:
         labels = labels_of(archive, run_ids)
 
     return [
-        shelf.remember(("run", run_id, label), partial(_find, run_id=run_id, label=label))
+        shelf.remember(("summary", run_id, label), partial(read_summary, run_id=run_id, label=label))
         for run_id, label in zip(run_ids, labels, strict=True)
     ]
 
 
-def _find(archive: Path, *, run_id: str, label: str) -> RunRead:
-    facts = read_run(archive, run_id, label)
-    return RunRead(facts, read_metrics(archive, facts), read_clock(archive, run_id))
+def read(shelf: Shelf, run_ids: Sequence[str]) -> list[RunRead]:
+    """Return what the archive has of these runs, remembered until it changes."""
+    return [
+        shelf.remember(("run", summary.run_id, summary.label), partial(_find, summary=summary))
+        for summary in summaries(shelf, run_ids)
+    ]
+
+
+def _find(archive: Path, *, summary: RunFacts) -> RunRead:
+    facts = with_charts(archive, summary)
+    return RunRead(facts, read_metrics(archive, facts), read_clock(archive, facts.run_id))
 
 
 def answer(runs: Sequence[RunRead], axis: str) -> Response:

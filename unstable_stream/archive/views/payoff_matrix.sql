@@ -16,19 +16,29 @@
 -- win_rate_high: Upper bound of the 95 % Wilson interval.
 -- Example: PIVOT (SELECT model_uid, opponent_uid, win_rate FROM payoff_matrix WHERE split = 'train')
 -- ON opponent_uid USING any_value(win_rate) ORDER BY model_uid
+WITH pairs AS (
+    -- A seat of a game of two knows whom it met and how it ended; to join it with the other takes ten times as long.
+    SELECT run_id, split, env_id, model_uid, opponent AS opponent_uid, reward, result
+    FROM seats
+    WHERE opponent <> model_uid AND NOT contains(opponent, ', ') AND team IS NULL
+    UNION ALL
+    SELECT
+        a.run_id, a.split, a.env_id, a.model_uid, b.model_uid, a.reward,
+        CASE WHEN a."rank" < b."rank" THEN 'win' WHEN a."rank" = b."rank" THEN 'draw' ELSE 'loss' END
+    FROM seats AS a
+    JOIN seats AS b ON a.game_id = b.game_id AND a.model_uid <> b.model_uid
+    WHERE (contains(a.opponent, ', ') OR a.team IS NOT NULL) AND a.counts IS NOT FALSE AND b.counts IS NOT FALSE
+        AND (a.team IS NULL OR b.team IS NULL OR a.team <> b.team)
+)
 SELECT
-    a.run_id, a.split, a.env_id, a.model_uid,
-    b.model_uid AS opponent_uid,
+    run_id, split, env_id, model_uid, opponent_uid,
     count(*) AS games,
-    count(*) FILTER (a."rank" < b."rank") AS wins,
-    count(*) FILTER (a."rank" = b."rank") AS draws,
-    count(*) FILTER (a."rank" > b."rank") AS losses,
-    avg(a.reward) AS mean_reward,
+    count(*) FILTER (result = 'win') AS wins,
+    count(*) FILTER (result = 'draw') AS draws,
+    count(*) FILTER (result = 'loss') AS losses,
+    avg(reward) AS mean_reward,
     wins / games AS win_rate,
     wilson_low(wins, games) AS win_rate_low,
     wilson_high(wins, games) AS win_rate_high
-FROM seats AS a
-JOIN seats AS b ON a.game_id = b.game_id AND a.model_uid <> b.model_uid
-WHERE a.counts IS NOT FALSE AND b.counts IS NOT FALSE
-    AND (a.team IS NULL OR b.team IS NULL OR a.team <> b.team)
-GROUP BY a.run_id, a.split, a.env_id, a.model_uid, b.model_uid
+FROM pairs
+GROUP BY run_id, split, env_id, model_uid, opponent_uid

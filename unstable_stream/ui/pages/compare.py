@@ -20,8 +20,7 @@ __all__ = ["show"]
 def show(site: Site, shelf: Shelf, request: Request) -> Response:
     """Return the page; without runs in its address, one to choose them on."""
     wanted = list(dict.fromkeys(request.query_params.getlist("run")))
-    reads = charts.read(shelf, wanted)
-    facts = [read.facts for read in reads]
+    facts = charts.summaries(shelf, wanted)
     return page(
         "compare.html.jinja",
         site,

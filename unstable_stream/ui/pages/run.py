@@ -45,7 +45,7 @@ class _Lag:
 def show(site: Site, shelf: Shelf, request: Request) -> Response:
     """Return the page."""
     run = shelf.run(request.path_params["run"])
-    (read,) = charts.read(shelf, [run.run_id])
+    (facts,) = charts.summaries(shelf, [run.run_id])
     with shelf.reading() as archive:
         services = query(archive, _SERVICES, {"run": run.run_id}).dicts()
     return page(
@@ -53,10 +53,10 @@ def show(site: Site, shelf: Shelf, request: Request) -> Response:
         site,
         shelf,
         run=run,
-        facts=read.facts,
-        changes=before_and_after(read.facts),
+        facts=facts,
+        changes=before_and_after(facts),
         services=services,
-        config=config_text(read.facts.config),
+        config=config_text(facts.config),
         axis=request.query_params.get("by", "update"),
         axes=AXES,
     )

@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -12,7 +12,17 @@ from unstable_stream.archive import query
 from unstable_stream.errors import RunError
 from unstable_stream.events.run_ids import pick_run
 
-__all__ = ["Change", "Row", "RunFacts", "before_and_after", "find_runs", "labels_of", "read_run"]
+__all__ = [
+    "Change",
+    "Row",
+    "RunFacts",
+    "before_and_after",
+    "find_runs",
+    "labels_of",
+    "read_run",
+    "read_summary",
+    "with_charts",
+]
 
 Row: TypeAlias = dict[str, Any]
 """One row, by column. ``Any``: whatever Python value DuckDB makes of the column's type."""
@@ -20,48 +30,58 @@ Row: TypeAlias = dict[str, Any]
 _TIME_BINS = 40
 
 # Seats whose results say something about a policy: the checkpoint under evaluation, or a seat trained on; not
-# games of a model against itself, which are won as often as they are lost.
+# games of a model against itself, which are won as often as they are lost. Each is joined with few outcomes,
+# those of evaluation games and those cut short, because a join of all takes most of the time.
 _JUDGED = """
-    FROM seats AS s JOIN game_outcomes AS o USING (game_id)
-    WHERE s.run_id = $run AND s.kind = 'checkpoint'
-        AND CASE WHEN s.split = 'eval' THEN s.model_uid = o.evaluated_uid ELSE s.trained END
-        AND s.opponent IS DISTINCT FROM s.model_uid
+    WITH judged AS (
+        SELECT s.*, o.reason IS NOT DISTINCT FROM 'truncated' AS cut
+        FROM seats AS s JOIN (
+            SELECT game_id, evaluated_uid, reason FROM game_outcomes WHERE run_id = $run AND split = 'eval'
+        ) AS o ON o.game_id = s.game_id AND o.evaluated_uid = s.model_uid
+        WHERE s.run_id = $run AND s.split = 'eval' AND s.kind = 'checkpoint'
+            AND s.opponent IS DISTINCT FROM s.model_uid
+        UNION ALL
+        SELECT s.*, o.game_id IS NOT NULL
+        FROM seats AS s LEFT JOIN (
+            SELECT game_id FROM game_outcomes
+            WHERE run_id = $run AND split <> 'eval' AND reason = 'truncated'
+        ) AS o ON o.game_id = s.game_id
+        WHERE s.run_id = $run AND s.split <> 'eval' AND s.kind = 'checkpoint' AND s.trained
+            AND s.opponent IS DISTINCT FROM s.model_uid
+    )
 """
-_SCORES = """
-    count(*) AS games,
-    count(*) FILTER (s.result = 'win') AS wins,
-    count(*) FILTER (s.result = 'draw') AS draws,
-    wins / games AS win_rate, wilson_low(wins, games) AS low, wilson_high(wins, games) AS high
+# Each policy's results by opponent, and those of all opponents together: one reading for both.
+_RESULTS = f"""
+    {_JUDGED}
+    SELECT split, env_id, model, version, opponent, grouping(opponent) = 1 AS together,
+        count(*) AS games,
+        count(*) FILTER (result = 'win') AS wins,
+        count(*) FILTER (result = 'draw') AS draws,
+        wins / games AS win_rate, wilson_low(wins, games) AS low, wilson_high(wins, games) AS high,
+        avg(reward) AS reward, avg(turns) AS turns,
+        count(*) FILTER (ended_invalid) AS invalid, invalid / games AS invalid_rate,
+        wilson_low(invalid, games) AS invalid_low, wilson_high(invalid, games) AS invalid_high,
+        count(*) FILTER (cut) / games AS truncated_rate
+    FROM (SELECT *, trained_model(model_uid) AS model, policy_version AS version FROM judged)
+    GROUP BY GROUPING SETS ((split, env_id, model, version), (split, env_id, model, version, opponent))
+    HAVING together OR split = 'eval'
+    ORDER BY split, env_id, model, opponent, version
 """
-_QUERIES: Mapping[str, str] = {
-    "opponents": f"""
-        SELECT s.env_id, trained_model(s.model_uid) AS model, s.opponent, s.policy_version AS version,
-        {_SCORES} {_JUDGED} AND s.split = 'eval' GROUP BY ALL ORDER BY s.env_id, model, s.opponent, version
-    """,
-    "curve": f"""
-        SELECT s.split, s.env_id, trained_model(s.model_uid) AS model, s.policy_version AS version, {_SCORES},
-            avg(s.reward) AS reward, avg(s.turns) AS turns,
-            count(*) FILTER (s.ended_invalid) AS invalid, invalid / games AS invalid_rate,
-            wilson_low(invalid, games) AS invalid_low, wilson_high(invalid, games) AS invalid_high,
-            count(*) FILTER (o.reason = 'truncated') / games AS truncated_rate
-        {_JUDGED} GROUP BY ALL ORDER BY s.split, s.env_id, model, version
-    """,
-    "updates": """
-        SELECT model, update, loss, metrics, trained_steps, dropped_steps, duration_ms
-        FROM updates WHERE run_id = $run ORDER BY model, update
-    """,
-    "rewards": """
-        SELECT u.model, u.update, avg(s.raw_reward) AS raw, avg(s.final_reward) AS final,
-            avg(s.reward) AS step
-        FROM update_steps AS u JOIN steps AS s USING (step_id)
-        WHERE u.run_id = $run AND u.fate = 'trained' GROUP BY u.model, u.update ORDER BY u.model, u.update
-    """,
-    "exploitability": """
-        SELECT env_id, update AS version, nash_conv, uniform_nash_conv, illegal_mass FROM exploitability
-        WHERE run_id = $run AND nash_conv IS NOT NULL ORDER BY env_id, version
-    """,
-    "lengths": "FROM completion_lengths WHERE run_id = $run ORDER BY model, update",
-    "staleness": "FROM staleness WHERE run_id = $run ORDER BY model, update",
+# What the steps of each update were: one reading, since finding each step takes most of the time. The columns
+# are as in the views ``completion_lengths`` and ``staleness``.
+_STEPS = """
+    SELECT u.model, u.update,
+        avg(s.raw_reward) AS raw, avg(s.final_reward) AS final, avg(s.reward) AS step,
+        avg(s.completion_tokens) AS mean_completion_tokens,
+        min(s.completion_tokens) AS min_completion_tokens,
+        max(s.completion_tokens) AS max_completion_tokens,
+        count(*) FILTER (s.truncated) / count(*) AS truncated_rate,
+        avg(u.update - 1 - s.policy_version) AS mean_staleness,
+        max(u.update - 1 - s.policy_version) AS max_staleness
+    FROM update_steps AS u JOIN steps AS s USING (step_id)
+    WHERE u.run_id = $run AND u.fate = 'trained' GROUP BY u.model, u.update ORDER BY u.model, u.update
+"""
+_TOLD: Mapping[str, str] = {
     "drops": """
         SELECT reason, count(*) AS steps FROM update_steps WHERE run_id = $run AND fate = 'dropped'
         GROUP BY reason ORDER BY steps DESC
@@ -69,6 +89,25 @@ _QUERIES: Mapping[str, str] = {
     "collapses": """
         SELECT update, began, fork_at, text FROM collapse_warnings WHERE run_id = $run
         ORDER BY update, rule LIMIT 20
+    """,
+    "missing": """
+        SELECT topic, "partition", first_offset, next_offset - 1 AS last_offset FROM missing_of_runs
+        WHERE run_id = $run ORDER BY ALL LIMIT 20
+    """,
+    "dead_letters": """
+        SELECT consumer, topic, "partition", "offset", reason, occurred_at
+        FROM dead_letters WHERE run_id IN ($run, '')
+        ORDER BY occurred_at, topic, "partition", "offset" LIMIT 20
+    """,
+}
+_DRAWN: Mapping[str, str] = {
+    "updates": """
+        SELECT model, update, loss, metrics, trained_steps, dropped_steps, duration_ms
+        FROM updates WHERE run_id = $run ORDER BY model, update
+    """,
+    "exploitability": """
+        SELECT env_id, update AS version, nash_conv, uniform_nash_conv, illegal_mass FROM exploitability
+        WHERE run_id = $run AND nash_conv IS NOT NULL ORDER BY env_id, version
     """,
     "ladder": "FROM rating_ladder WHERE run_id = $run ORDER BY env_id, conservative DESC",
     "ratios": "FROM importance_ratios WHERE run_id = $run ORDER BY model, update",
@@ -81,15 +120,7 @@ _QUERIES: Mapping[str, str] = {
         SELECT model_uid, any_value(kind) AS kind, max(policy_version) AS version
         FROM seats WHERE run_id = $run GROUP BY model_uid ORDER BY version NULLS LAST, model_uid
     """,
-    "missing": """
-        SELECT topic, "partition", first_offset, next_offset - 1 AS last_offset FROM missing_of_runs
-        WHERE run_id = $run ORDER BY ALL LIMIT 20
-    """,
-    "dead_letters": """
-        SELECT consumer, topic, "partition", "offset", reason, occurred_at
-        FROM dead_letters WHERE run_id IN ($run, '')
-        ORDER BY occurred_at, topic, "partition", "offset" LIMIT 20
-    """,
+    "steps": _STEPS,
 }
 _THROUGHPUT = """
     WITH done AS (
@@ -151,27 +182,26 @@ class RunFacts:
     """To its end, or to the last that was heard of it."""
     bin_s: float
     """Width of a bar in charts over time, seconds."""
-    rated_env: str
-    """The environment whose ratings are shown; ``*`` (all together) if the run has such ratings."""
     opponents: Sequence[Row]
     curve: Sequence[Row]
-    updates: Sequence[Row]
-    rewards: Sequence[Row]
-    exploitability: Sequence[Row]
-    lengths: Sequence[Row]
-    staleness: Sequence[Row]
-    ratios: Sequence[Row]
     drops: Sequence[Row]
     collapses: Sequence[Row]
     """Warnings of a collapse."""
-    ladder: Sequence[Row]
-    ladder_over_time: Sequence[Row]
-    payoff: Sequence[Row]
-    models: Sequence[Row]
-    throughput: Sequence[Row]
     dead_letters: Sequence[Row]
     missing: Sequence[Row]
     """Ranges of offsets that may be of the run and that the archive lacks."""
+    rated_env: str = "*"
+    """The environment whose ratings are shown; ``*`` (all together) if the run has such ratings."""
+    updates: Sequence[Row] = ()
+    steps: Sequence[Row] = ()
+    """Rewards, completions and staleness of the steps that each update trained on."""
+    exploitability: Sequence[Row] = ()
+    ratios: Sequence[Row] = ()
+    ladder: Sequence[Row] = ()
+    ladder_over_time: Sequence[Row] = ()
+    payoff: Sequence[Row] = ()
+    models: Sequence[Row] = ()
+    throughput: Sequence[Row] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,16 +245,17 @@ def labels_of(archive: Path, run_ids: Sequence[str]) -> list[str]:
 
 def read_run(archive: Path, run_id: str, label: str) -> RunFacts:
     """Return everything that a report shows of one run, except its games."""
+    return with_charts(archive, read_summary(archive, run_id, label))
+
+
+def read_summary(archive: Path, run_id: str, label: str) -> RunFacts:
+    """Return what is told of a run before its charts, whose rows are missing: a fourth of the work."""
     run = {"run": run_id}
     (about,) = query(archive, "FROM runs WHERE run_id = $run", run).dicts()
     (totals,) = query(archive, _TOTALS, run).dicts()
     last = about["finished_at"] or totals["last_at"] or about["started_at"]
     duration_s = max(0.0, (last - about["started_at"]).total_seconds())
-    bin_s = _bin_width(duration_s)
-    rows = {name: query(archive, sql, run).dicts() for name, sql in _QUERIES.items()}
-    environments = {row["env_id"] for row in rows["ladder"]}
-    rated_env = "*" if "*" in environments else min(environments, default="*")
-    over_time = {"start": about["started_at"], "bin": bin_s} | run
+    results = query(archive, _RESULTS, run).dicts()
     return RunFacts(
         run_id=run_id,
         label=label,
@@ -233,7 +264,22 @@ def read_run(archive: Path, run_id: str, label: str) -> RunFacts:
         config=json.loads(about["config"] or "{}"),
         started_at=about["started_at"],
         duration_s=duration_s,
-        bin_s=bin_s,
+        bin_s=_bin_width(duration_s),
+        opponents=[row for row in results if not row["together"]],
+        curve=[row for row in results if row["together"]],
+        **{name: query(archive, sql, run).dicts() for name, sql in _TOLD.items()},
+    )
+
+
+def with_charts(archive: Path, summary: RunFacts) -> RunFacts:
+    """Return the summary of a run with the rows of all charts."""
+    run = {"run": summary.run_id}
+    rows = {name: query(archive, sql, run).dicts() for name, sql in _DRAWN.items()}
+    environments = {row["env_id"] for row in rows["ladder"]}
+    rated_env = "*" if "*" in environments else min(environments, default="*")
+    over_time = {"start": summary.started_at, "bin": summary.bin_s} | run
+    return replace(
+        summary,
         rated_env=rated_env,
         ladder_over_time=query(archive, _LADDER_OVER_TIME, over_time | {"env": rated_env}).dicts(),
         throughput=query(archive, _THROUGHPUT, over_time).dicts(),

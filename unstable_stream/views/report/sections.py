@@ -201,7 +201,7 @@ def _learning(runs: Sequence[RunFacts]) -> list[Chart]:
             "Mean reward of the moves trained on, as the environment gave it (raw) and after each stage of "
             "reward shaping (final, then step).",
             "reward",
-            lambda facts: facts.rewards,
+            lambda facts: facts.steps,
             [("raw", "raw"), ("final", "final"), ("step", "step")],
         ),
         *by_update(
@@ -228,7 +228,7 @@ def _learning(runs: Sequence[RunFacts]) -> list[Chart]:
             "By how many updates the policy that played a move was behind the policy trained on it; 0 is "
             "fresh.",
             "updates",
-            lambda facts: facts.staleness,
+            lambda facts: facts.steps,
             [("mean_staleness", "mean"), ("max_staleness", "oldest")],
         ),
         *by_update(
@@ -264,7 +264,7 @@ def _learning(runs: Sequence[RunFacts]) -> list[Chart]:
             "Tokens the model wrote for a move it was trained on: the mean, and a band from the shortest to "
             "the longest.",
             "tokens",
-            lambda facts: facts.lengths,
+            lambda facts: facts.steps,
             [("mean_completion_tokens", "")],
             band=("min_completion_tokens", "max_completion_tokens"),
         ),
@@ -283,7 +283,7 @@ def _metric(facts: RunFacts, name: str) -> Sequence[Row]:
 
 
 def _mistakes(runs: Sequence[RunFacts]) -> list[Chart]:
-    models = max((len(grouped(facts.lengths, "model")) for facts in runs), default=0) or 1
+    models = max((len(grouped(facts.steps, "model")) for facts in runs), default=0) or 1
     invalid = Chart(
         "invalid",
         "Games lost by an invalid move",
@@ -312,7 +312,7 @@ def _mistakes(runs: Sequence[RunFacts]) -> list[Chart]:
                     line_style(runs, run, place),
                 )
                 for run, facts in enumerate(runs)
-                for place, ((model,), rows) in enumerate(grouped(facts.lengths, "model").items())
+                for place, ((model,), rows) in enumerate(grouped(facts.steps, "model").items())
             ),
             *_of_split(runs, "train", "truncated_rate", None, "games", first=models),
         ],
