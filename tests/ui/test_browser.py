@@ -1,5 +1,7 @@
 """The pages in a real browser: they follow a run, and nothing that a model wrote does anything."""
 
+import socket
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -137,3 +139,59 @@ def test_forms_arrive(tab: Tab, data: Path) -> None:
         # The made-up run's configuration is none, and the page says so.
         tab.wait("document.querySelector('.trouble') !== null && location.pathname.includes('/what-if/')")
         tab.wait("document.querySelector('.trouble').innerText.includes('run-a')")
+
+
+def test_what_another_site_asks_is_asked_by_hand(tab: Tab, data: Path) -> None:
+    with visited(tab, Place.at(data)) as link:
+        tab.go(link)
+        port = tab.ask("location.port")
+        # Another origin of the same site, which a browser tells apart by the port alone.
+        with socket.create_server(("127.0.0.1", 0)) as bound:
+            page = f'<link rel="icon" href="data:,"><a href="http://127.0.0.1:{port}/{data.name}/sql?q=SELECT+41">look</a>'.encode()
+            other = threading.Thread(target=_answer_once, args=(bound, page))
+            other.start()
+            tab.go(f"http://127.0.0.1:{bound.getsockname()[1]}/")
+            other.join()
+        tab.ask("document.querySelector('a').click()")
+        tab.wait("document.getElementById('foreign') !== null")
+        assert tab.ask("document.getElementById('answer').hidden")
+        tab.ask("document.getElementById('ask').click()")
+        tab.wait("document.querySelector('#rows td')?.innerText === '41'")
+
+
+def _answer_once(bound: socket.socket, page: bytes) -> None:
+    connection, _ = bound.accept()
+    with connection:
+        connection.recv(65536)
+        connection.sendall(
+            b"HTTP/1.1 200 OK\r\ncontent-type: text/html\r\nconnection: close\r\n"
+            + f"content-length: {len(page)}\r\n\r\n".encode()
+            + page
+        )
+
+
+def test_zoom_and_hidden_lines_outlive_a_refresh(tab: Tab, tmp_path: Path) -> None:
+    place = Place.at(tmp_path / "data")
+    events = stored(made_up_run("run-c", updates=12))
+    figure = "document.querySelector('figure[data-key=reward]')"
+    with visited(tab, place) as link, ArchiveWriter(place.archive, timeout_s=60) as writer:
+        writer.write(events[: len(events) // 2])
+        tab.go(link.replace("/?", "/data/runs/run-c?"))
+        tab.wait(f"{figure} !== null")
+        tab.ask(f"{figure}.scrollIntoView()")
+        tab.wait(f"{figure}.dataset.drawn !== undefined")
+        tab.ask(f"{figure}.querySelector('.legend-line').click()")
+        tab.ask(
+            f"(() => {{ const over = {figure}.querySelector('.u-over'), box = over.getBoundingClientRect();"
+            "for (const [kind, share] of [['move', .3], ['down', .3], ['move', .7], ['up', .7]])"
+            "{ over.dispatchEvent(new MouseEvent('mouse' + kind, { bubbles: true, button: 0, view: window,"
+            "  clientX: box.left + share * box.width, clientY: box.top + box.height / 2,"
+            "  movementX: 1, movementY: 1 })); } })()"
+        )
+        tab.wait(f"Number({figure}.dataset.from) > 1")
+        zoomed = tab.ask(f"[{figure}.dataset.from, {figure}.dataset.to]")
+        writer.write(events[len(events) // 2 :])
+        tab.wait("document.getElementById('facts').innerText.includes('12 of 12 updates')")
+        tab.wait(f"{figure}.dataset.last === '12'")
+        assert tab.ask(f"[{figure}.dataset.from, {figure}.dataset.to]") == zoomed
+        assert tab.ask(f"{figure}.querySelector('.legend-line').getAttribute('aria-pressed')") == "false"

@@ -8,6 +8,7 @@ from starlette.testclient import TestClient
 from tests.ui.conftest import HOST, TOKEN
 from unstable_stream.api.place import Place
 from unstable_stream.ui import Site, build_app
+from unstable_stream.ui.serve import hosts_of
 
 
 @pytest.fixture
@@ -115,3 +116,10 @@ def test_the_scripts_of_others_have_their_licence_and_stay_small() -> None:
     assert "MIT License" in (static / "uplot-LICENSE.txt").read_text(encoding="utf-8")
     own = [file for file in static.glob("*.js") if not file.name.startswith("uplot")]
     assert [file.name for file in own if "innerHTML =" in file.read_text() and file.name != "ui.js"] == []
+
+
+def test_port_80_has_no_number_in_a_browser() -> None:
+    assert hosts_of("127.0.0.1", 80, ["gpu-box.lan"])[0] == "gpu-box.lan:80"
+    assert {"gpu-box.lan", "127.0.0.1", "localhost"} < set(hosts_of("127.0.0.1", 80, ["gpu-box.lan"]))
+    assert "localhost" not in hosts_of("127.0.0.1", 8787, [])
+    assert hosts_of("::1", 8787, [])[0] == "[::1]:8787"

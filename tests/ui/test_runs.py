@@ -10,6 +10,8 @@ from tests.archive.history import GAMES_PER_UPDATE, made_up_run, stored
 from tests.ui.conftest import client_of
 from unstable_stream.api.place import Place
 from unstable_stream.archive import ArchiveWriter, held, query
+from unstable_stream.errors import RunError
+from unstable_stream.ui import Site
 from unstable_stream.views.run_list import list_runs
 
 
@@ -80,3 +82,17 @@ def test_held_queries_see_one_state_and_let_go(archive: Path) -> None:
         assert query(archive, "SELECT count(*) FROM game_outcomes").rows == first
     with ArchiveWriter(archive, timeout_s=5):
         pass
+
+
+def test_what_fails_is_not_remembered(archive: Path) -> None:
+    (shelf,) = Site([Place.at(archive.parent)]).shelves.values()
+
+    def fail(path: Path) -> None:
+        raise RunError(str(path))
+
+    for key in range(9):
+        with pytest.raises(RunError):
+            shelf.remember(key, fail)
+    assert shelf._locks == {}
+    assert shelf.remember("one", lambda path: 1) == 1
+    assert list(shelf._locks) == ["one"]

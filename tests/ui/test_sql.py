@@ -1,6 +1,7 @@
 """SQL: rows, files, cancelling, and the guard."""
 
 import json
+import tempfile
 import threading
 from pathlib import Path
 from urllib.parse import quote
@@ -57,8 +58,30 @@ def test_rows_come_as_files(client: TestClient, base: str, tmp_path: Path) -> No
 def test_the_guard_is_that_of_the_command(client: TestClient, base: str, sql: str, says: str) -> None:
     for kind in ("rows", "rows.csv", "rows.parquet"):
         answer = client.get(f"{base}/sql/{kind}?q={quote(sql)}")
-        assert answer.status_code in (400, 404)
+        assert answer.status_code == 400
         assert says in answer.text
+
+
+@pytest.mark.parametrize("site", ["cross-site", "same-site", "none"])
+def test_a_link_of_another_site_asks_nothing(client: TestClient, base: str, site: str) -> None:
+    headers = {"sec-fetch-site": site, "sec-fetch-mode": "navigate"}
+    for kind in ("rows", "rows.csv", "rows.parquet"):
+        assert client.get(f"{base}/sql/{kind}?q=FROM runs", headers=headers).status_code == 403
+    page = client.get(f"{base}/sql?q=FROM runs", headers=headers).text
+    assert "FROM runs" in page
+    # Whoever types or opens a link asks; whom another page sent here looks first.
+    assert ("data-own" in page) == (site == "none")
+    assert ("Another site led here" in page) == (site != "none")
+
+
+def test_files_leave_nothing_behind(
+    client: TestClient, base: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    for kind in ("csv", "parquet"):
+        assert client.get(f"{base}/sql/rows.{kind}?q=FROM range(100000)").status_code == 200
+        assert client.get(f"{base}/sql/rows.{kind}?q=SELECT nothing").status_code == 400
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_query_in_the_address_stays_text(client: TestClient, base: str) -> None:

@@ -1,7 +1,9 @@
 """What-ifs: asked in a form, compared, kept only if asked."""
 
 import asyncio
+import math
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from unstable_stream.hindsight.advantages import advantages
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.reading import read_to_end
 from unstable_stream.ui import Site, build_app
+from unstable_stream.ui.pages.what_if import _inline
 
 RUN = "run-asked"
 _ORIGIN = {"origin": f"http://{HOST}"}
@@ -101,6 +104,23 @@ def test_a_wrong_form_is_answered_in_words(
     answer = asking.post(f"/{place.root.name}/what-if/{kind}", data={"run": RUN, **form}, headers=_ORIGIN)
     assert answer.status_code in (400, 413)
     assert says in answer.text
+
+
+def test_what_a_run_used_is_written_as_toml() -> None:
+    used = {
+        "text": 'a "b" \\ \n \x7f 😀',
+        "odd key": 1,
+        "none": None,
+        "numbers": [math.inf, -math.inf, 1e300, None, 7],
+        "deep": {"yes": True, "none": None},
+    }
+    assert tomllib.loads(f"used = {_inline(used)}")["used"] == {
+        "text": used["text"],
+        "odd key": 1,
+        "numbers": [math.inf, -math.inf, 1e300, 7],
+        "deep": {"yes": True},
+    }
+    assert math.isnan(tomllib.loads(f"used = {_inline(math.nan)}")["used"])
 
 
 def test_a_label_is_no_path(asking: TestClient, place: Place) -> None:

@@ -49,6 +49,7 @@ _log = get_logger(__name__)
 class _Played:
     seat: int
     action: str
+    seen: str
 
 
 class HumanGame:
@@ -160,7 +161,14 @@ class HumanGame:
         ]
         moves = [
             ShownMove(
-                turn, each.seat, each.action, True, self.observation if not turn else None, None, None, None
+                turn,
+                each.seat,
+                each.action,
+                True,
+                each.seen if each.seat == self.seat else None,  # not what the other has in its hand
+                None,
+                None,
+                None,
             )
             for turn, each in enumerate(self._moves)
         ]
@@ -299,7 +307,7 @@ class HumanGame:
         return Move(action)
 
     def _note(self, turn: "TurnContext", move: "Move") -> None:
-        self._moves.append(_Played(turn.seat, move.action))
+        self._moves.append(_Played(turn.seat, move.action, turn.observation))
 
 
 class _GivenUpError(Exception):

@@ -1,5 +1,6 @@
 """The routes."""
 
+import asyncio
 from collections.abc import Collection, Sequence
 from functools import partial
 from importlib import resources
@@ -15,7 +16,15 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from unstable_stream.errors import ArchiveBusyError, ConfigError, UnstableStreamError
+from unstable_stream.archive import Cancel
+from unstable_stream.errors import (
+    ArchiveError,
+    CheckpointError,
+    ConfigError,
+    EventLogError,
+    RunError,
+    UnstableStreamError,
+)
 from unstable_stream.ui.guard import Guard
 from unstable_stream.ui.live import changes
 from unstable_stream.ui.pages import compare, games, play, run, runs, sql, what_if, why
@@ -25,6 +34,7 @@ from unstable_stream.ui.site import Shelf, Site
 __all__ = ["ROUTES", "Page", "build_app"]
 
 _LONGEST_FORM: Final = 64 * 1024
+_LOOK_S: Final = 0.5
 
 
 class Page(Protocol):
@@ -74,7 +84,12 @@ def build_app(site: Site, *, token: str, hosts: Collection[str]) -> Starlette:
         shelf = shelf_of(request)
         if request.method == "POST":
             request.state.form = await _form(request)
-        return await run_in_threadpool(make, site, shelf, request)
+        request.state.gone = Cancel()
+        watching = asyncio.create_task(_watch(request, request.state.gone))
+        try:
+            return await run_in_threadpool(make, site, shelf, request)
+        finally:
+            watching.cancel()
 
     def home(request: Request) -> Response:
         if len(site.shelves) == 1:
@@ -90,9 +105,8 @@ def build_app(site: Site, *, token: str, hosts: Collection[str]) -> Starlette:
         return Response(style.read_text(encoding="utf-8"), media_type="text/css")
 
     async def mistaken(request: Request, error: Exception) -> Response:
-        status = (
-            503 if isinstance(error, ArchiveBusyError) else 400 if isinstance(error, ConfigError) else 404
-        )
+        assert isinstance(error, UnstableStreamError)
+        status = _status(error)
         return page("error.html.jinja", site, status=status, title=_title(status), says=str(error))
 
     async def refused(request: Request, error: Exception) -> Response:
@@ -119,6 +133,22 @@ def build_app(site: Site, *, token: str, hosts: Collection[str]) -> Starlette:
     )
 
 
+async def _watch(request: Request, gone: Cancel) -> None:
+    """End the query of a browser that waits for it no longer."""
+    while not await request.is_disconnected():
+        await asyncio.sleep(_LOOK_S)
+    gone()
+
+
+def _status(error: UnstableStreamError) -> int:
+    if error.retriable:
+        return 503
+    if isinstance(error, ConfigError):
+        return 400
+    missing = (ArchiveError, CheckpointError, EventLogError, RunError)
+    return 404 if isinstance(error, missing) else 500
+
+
 async def _form(request: Request) -> dict[str, str]:
     """Return the fields of a form as browsers send it by default."""
     body = bytearray()
@@ -130,4 +160,4 @@ async def _form(request: Request) -> dict[str, str]:
 
 
 def _title(status: int) -> str:
-    return {400: "This cannot be done", 404: "Not found", 503: "The archive is busy"}.get(status, "Error")
+    return {400: "This cannot be done", 403: "Refused", 404: "Not found", 503: "Busy"}.get(status, "Error")

@@ -2,6 +2,7 @@
 
 import secrets
 import socket
+import threading
 import webbrowser
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -13,9 +14,10 @@ from unstable_stream.errors import ServiceError
 from unstable_stream.ui.app import build_app
 from unstable_stream.ui.site import Site
 
-__all__ = ["DEFAULT_PORT", "serve", "served"]
+__all__ = ["DEFAULT_PORT", "hosts_of", "serve", "served"]
 
 DEFAULT_PORT: Final = 8787
+_USUAL_PORT: Final = 80
 _LAST_WORDS_S: Final = 1
 """A page that listens for changes would keep the server from ending."""
 
@@ -25,9 +27,7 @@ def served(
 ) -> tuple[uvicorn.Server, str]:
     """Return a server for an open port, and the link to it; ``names``: it has them besides its address."""
     address, port = bound.getsockname()[:2]
-    shown = f"[{address}]" if ":" in address else address
-    loopback = ("127.0.0.1", "localhost", "[::1]") if address in ("127.0.0.1", "::1") else ()
-    hosts = [f"{name}:{port}" for name in (*names, shown, *loopback)]
+    hosts = hosts_of(address, port, names)
     token = secrets.token_urlsafe(24)
     app = build_app(Site(places), token=token, hosts=hosts)
     config = uvicorn.Config(
@@ -39,6 +39,15 @@ def served(
         timeout_graceful_shutdown=_LAST_WORDS_S,
     )
     return uvicorn.Server(config), f"http://{hosts[0]}/?token={token}"
+
+
+def hosts_of(address: str, port: int, names: Sequence[str]) -> list[str]:
+    """Return what browsers may call this machine, the best name first."""
+    shown = f"[{address}]" if ":" in address else address
+    loopback = ("127.0.0.1", "localhost", "[::1]") if address in ("127.0.0.1", "::1") else ()
+    named = [*names, shown, *loopback]
+    # Browsers leave out the usual port.
+    return [f"{name}:{port}" for name in named] + (named if port == _USUAL_PORT else [])
 
 
 def serve(
@@ -67,8 +76,18 @@ def serve(
         server, link = served(places, bound, names=names)
         on_ready(link)
         if browser:
-            webbrowser.open(link)
+            threading.Thread(target=_open, args=(link,), daemon=True).start()
         server.run([bound])
+
+
+def _open(link: str) -> None:
+    """Open a browser with a window; one of the terminal would take the terminal."""
+    try:
+        browser = webbrowser.get()
+    except webbrowser.Error:
+        return  # there is none; the link is printed
+    if type(browser) is not webbrowser.GenericBrowser:
+        browser.open(link)
 
 
 def _bound(host: str, port: int | None) -> socket.socket:

@@ -13,7 +13,7 @@ from urllib.parse import quote
 from unstable_stream.api.human_play import HumanGame
 from unstable_stream.api.place import Place
 from unstable_stream.archive import held
-from unstable_stream.errors import RunError
+from unstable_stream.errors import ConfigError, RunError
 from unstable_stream.ui.jobs import Jobs
 from unstable_stream.views.run_list import RunLine, list_runs
 
@@ -26,6 +26,7 @@ _TOGETHER_S: Final = 1.0
 _LET_GO_S: Final = 0.03
 """An archiver that waits tries again every 0.01 s."""
 _REMEMBERED: Final = 64
+_ENDED_GAMES: Final = 20
 
 
 @dataclass
@@ -112,8 +113,14 @@ class Shelf:
             known = self._answers.get(key)
             if known is not None and known.state == state:
                 return known.value  # type: ignore[no-any-return]  # what find returned for this key
-            with self.reading() as archive:
-                value = find(archive)
+            try:
+                with self.reading() as archive:
+                    value = find(archive)
+            except BaseException:
+                with self._free:
+                    if key not in self._answers:
+                        self._locks.pop(key, None)
+                raise
             with self._free:
                 self._answers[key] = _Answer(state, value)
                 self._answers.move_to_end(key)
@@ -151,7 +158,8 @@ class Site:
         """``places``: at least one; each needs a data directory of its own."""
         self.jobs = Jobs()
         self.games: dict[str, HumanGame] = {}
-        """Those that persons play, by id."""
+        """Those that persons play, by id, and the last that they played."""
+        self._adding = threading.Lock()
         shelves: dict[str, Shelf] = {}
         for place in places:
             name = "".join(
@@ -164,3 +172,19 @@ class Site:
                 slug = f"{name}-{count}"
             shelves[slug] = Shelf(slug, place)
         self.shelves: Mapping[str, Shelf] = shelves
+
+    def add_game(self, make: Callable[[], HumanGame], *, most: int) -> HumanGame:
+        """Begin a game and return it; games that have ended are forgotten beyond the last few.
+
+        Raises:
+            ConfigError: ``most`` are being played already.
+        """
+        with self._adding:
+            ended = [id_ for id_, game in self.games.items() if game.state in ("over", "failed")]
+            if len(self.games) - len(ended) >= most:
+                raise ConfigError(f"{most} games are being played already: end one of them")
+            for id_ in ended[:-_ENDED_GAMES]:
+                del self.games[id_]
+            game = make()
+            self.games[game.game_id] = game
+            return game.start()

@@ -9,7 +9,6 @@ from starlette.responses import RedirectResponse, Response
 
 from unstable_stream.api.human_play import HumanGame
 from unstable_stream.archive import query
-from unstable_stream.errors import ConfigError
 from unstable_stream.ui.rendering import page
 from unstable_stream.ui.site import Shelf, Site
 from unstable_stream.views.boards import boards_of
@@ -38,17 +37,16 @@ def show(site: Site, shelf: Shelf, request: Request) -> Response:
 def begin(site: Site, shelf: Shelf, request: Request) -> Response:
     """Begin a game."""
     form: Mapping[str, str] = request.state.form
-    if sum(game.state not in ("over", "failed") for game in site.games.values()) >= _MOST:
-        raise ConfigError(f"{_MOST} games are being played already: end one of them")
-    game = HumanGame(
-        shelf.place,
-        form.get("policy", ""),
-        env=form.get("env", "").strip() or None,
-        seat=1 if form.get("seat") == "1" else 0,
-        name=form.get("name", ""),
+    game = site.add_game(
+        lambda: HumanGame(
+            shelf.place,
+            form.get("policy", ""),
+            env=form.get("env", "").strip() or None,
+            seat=1 if form.get("seat") == "1" else 0,
+            name=form.get("name", ""),
+        ),
+        most=_MOST,
     )
-    site.games[game.game_id] = game
-    game.start()
     return RedirectResponse(shelf.href("play", game.game_id), 303)
 
 

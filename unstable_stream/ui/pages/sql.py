@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
-from starlette.background import BackgroundTask
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import FileResponse, Response
+from starlette.responses import Response, StreamingResponse
 
 from unstable_stream.archive import Cancel, stream, write_parquet
 from unstable_stream.archive.examples import EXAMPLES
@@ -26,6 +26,7 @@ __all__ = ["cancel", "download_csv", "download_parquet", "rows", "show"]
 _LONGEST_S: Final = 120.0
 """A query reads the archive, and a run wants to write it."""
 _SHOWN: Final = 1000
+_PART_BYTES: Final = 256 * 1024
 _EXACT: Final = 2**53
 """Whole numbers from here on are text: a browser rounds them."""
 
@@ -40,6 +41,7 @@ def show(site: Site, shelf: Shelf, request: Request) -> Response:
         site,
         shelf,
         sql=request.query_params.get("q", ""),
+        foreign=request.headers.get("sec-fetch-site", "") in ("cross-site", "same-site"),
         relations=relations(),
         examples=EXAMPLES,
         longest_s=int(_LONGEST_S),
@@ -49,11 +51,14 @@ def show(site: Site, shelf: Shelf, request: Request) -> Response:
 @contextmanager
 def _cancellable(shelf: Shelf, request: Request) -> Iterator[tuple[str, Cancel]]:
     """Yield the query and what ends it: a wish of the page that asked, or its time."""
+    if request.headers.get("sec-fetch-site", "same-origin") != "same-origin":
+        # A link or a form of another site must not keep this machine busy.
+        raise HTTPException(403, "Only the SQL page asks for rows: open it, look at the query, and ask.")
     sql = request.query_params.get("q", "").strip()
     if not sql:
         raise ConfigError("there is no query")
     key = (shelf.slug, request.query_params.get("id", ""))
-    end = Cancel()
+    end: Cancel = request.state.gone
     timer = threading.Timer(_LONGEST_S, end)
     timer.start()
     with _lock:
@@ -112,10 +117,11 @@ def download_csv(site: Site, shelf: Shelf, request: Request) -> Response:
             path.open("w", encoding="utf-8", newline="") as file,
         ):
             write_csv(file, result.columns, result.rows)
-    except BaseException:
+        return _sent(path, "text/csv; charset=utf-8")
+    except ArchiveError as error:
+        raise ConfigError(str(error)) from error
+    finally:
         path.unlink()
-        raise
-    return _sent(path, "text/csv; charset=utf-8")
 
 
 def download_parquet(site: Site, shelf: Shelf, request: Request) -> Response:
@@ -124,10 +130,11 @@ def download_parquet(site: Site, shelf: Shelf, request: Request) -> Response:
     try:
         with _cancellable(shelf, request) as (sql, end):
             write_parquet(shelf.archive, sql, path, cancel=end)
-    except BaseException:
+        return _sent(path, "application/vnd.apache.parquet")
+    except ArchiveError as error:
+        raise ConfigError(str(error)) from error
+    finally:
         path.unlink()
-        raise
-    return _sent(path, "application/vnd.apache.parquet")
 
 
 def _temporary(suffix: str) -> Path:
@@ -137,6 +144,20 @@ def _temporary(suffix: str) -> Path:
 
 
 def _sent(path: Path, kind: str) -> Response:
-    return FileResponse(
-        path, media_type=kind, filename=f"rows{path.suffix}", background=BackgroundTask(path.unlink)
+    """Send a file that is about to lose its name: it is gone when it is closed, read to its end or not."""
+    file = path.open("rb")
+    size = path.stat().st_size
+
+    def parts() -> Iterator[bytes]:
+        with file:
+            while part := file.read(_PART_BYTES):
+                yield part
+
+    return StreamingResponse(
+        parts(),
+        media_type=kind,
+        headers={
+            "content-length": str(size),
+            "content-disposition": f'attachment; filename="rows{path.suffix}"',
+        },
     )

@@ -1,6 +1,7 @@
 """Ratings and rewards as they would be otherwise: a form, the differences, and a set to keep."""
 
 import json
+import math
 import tomllib
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -152,12 +153,21 @@ def _rewards_as_toml(shelf: Shelf, run_id: str) -> str:
 
 
 def _inline(value: Any) -> str:
-    """Return a value as TOML; JSON writes texts, numbers and truth in the same way. ``Any``: JSON."""
+    """Return a value as TOML, which has no null: such keys are left to their defaults. ``Any``: JSON."""
     if isinstance(value, dict):
-        return "{ " + ", ".join(f"{key} = {_inline(each)}" for key, each in value.items()) + " }"
+        pairs = [f"{_key(key)} = {_inline(each)}" for key, each in value.items() if each is not None]
+        return "{ " + ", ".join(pairs) + " }"
     if isinstance(value, list):
-        return "[" + ", ".join(map(_inline, value)) + "]"
-    return json.dumps(value)
+        return "[" + ", ".join(_inline(each) for each in value if each is not None) + "]"
+    if isinstance(value, float) and not math.isfinite(value):
+        return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
+    # JSON writes texts as TOML does, but for pairs of surrogates and the control character 127.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _key(name: str) -> str:
+    bare = name and all(each in "-_" or (each.isascii() and each.isalnum()) for each in name)
+    return name if bare else _inline(name)
 
 
 def _kept(shelf: Shelf, run_id: str) -> list[str]:

@@ -7,7 +7,7 @@
   var palette = ["#1b7fc4", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#7f7f7f", "#8c564b"];
   var dashes = [[], [8, 5], [2, 4], [8, 4, 2, 4], [14, 6]];
   var svgNS = "http://www.w3.org/2000/svg";
-  var drawn = {}; // key to {figure, chart, plot}
+  var drawn = {}; // key to {figure, chart, plot, hidden: names of lines}
   var seen = new IntersectionObserver(function (entries) {
     entries.forEach(function (entry) { if (entry.isIntersecting) { draw(entry.target.dataset.key); } });
   }, { rootMargin: "300px" });
@@ -99,7 +99,11 @@
         Object.assign({ label: chart.x_title, labelSize: 20, size: 34 }, axis),
         Object.assign({ label: chart.y_title || undefined, labelSize: 20, size: 58, values: function (plot, ticks) { return ticks.map(function (tick) { return chart.percent ? Math.round(100 * tick) + " %" : written(tick); }); } }, axis)
       ],
-      hooks: { setCursor: [function (plot) {
+      hooks: { setScale: [function (plot, name) {
+        if (name !== "x") { return; } // the figure tells what part of how much it shows
+        var xs = plot.data[0], told = legend.closest("figure").dataset;
+        told.from = plot.scales.x.min; told.to = plot.scales.x.max; told.last = xs[xs.length - 1];
+      }], setData: [function (plot) { legend.closest("figure").dataset.last = plot.data[0][plot.data[0].length - 1]; }], setCursor: [function (plot) {
         chart.series.forEach(function (one, place) {
           var shown = legend.children[place].querySelector("b");
           var at = plot.cursor.idx, values = plot.data[3 * place + 1];
@@ -116,10 +120,11 @@
       Object.entries({ x1: 0, x2: 22, y1: 4, y2: 4, stroke: palette[series.colour % palette.length], "stroke-width": 2.5, "stroke-dasharray": dashes[series.dash % dashes.length].join(" ") }).forEach(function (pair) { stroke.setAttribute(pair[0], pair[1]); });
       mark.setAttribute("aria-hidden", "true");
       mark.append(stroke);
-      var button = element("button", { type: "button", "class": "legend-line", "aria-pressed": "true", title: "Show or hide this line" }, [mark, element("span", {}, [series.name]), element("b", {}, [written(series.y[series.y.length - 1], chart.percent)])]);
+      var button = element("button", { type: "button", "class": "legend-line", "aria-pressed": String(!one.hidden[series.name]), title: "Show or hide this line" }, [mark, element("span", {}, [series.name]), element("b", {}, [written(series.y[series.y.length - 1], chart.percent)])]);
       button.addEventListener("click", function () {
         var on = button.getAttribute("aria-pressed") !== "true";
         button.setAttribute("aria-pressed", String(on));
+        one.hidden[series.name] = !on;
         [1, 2, 3].forEach(function (part) { one.plot.setSeries(3 * place + part, { show: on }); });
       });
       return button;
@@ -132,6 +137,9 @@
     var body = one.figure.querySelector(".u-plot");
     if (!body.clientWidth) { return; }
     one.plot = new uPlot(options(one.chart, body.clientWidth, legend(one)), joined(one.chart), body);
+    one.chart.series.forEach(function (series, place) {
+      if (one.hidden[series.name]) { [1, 2, 3].forEach(function (part) { one.plot.setSeries(3 * place + part, { show: false }); }); }
+    });
     one.plot.root.setAttribute("role", "img");
     one.plot.root.setAttribute("aria-label", one.chart.title + ". " + one.chart.says + " The numbers are in the table below.");
     one.figure.dataset.drawn = "";
@@ -173,16 +181,24 @@
   // -- the whole -----------------------------------------------------------------------------------------
 
   function show(chart) {
-    var one = drawn[chart.key];
+    var one = drawn[chart.key], before = one.chart;
     one.chart = chart;
     if (chart.kind === "line") {
       if (!one.plot) { return; }
-      var same = one.plot.series.length === 3 * chart.series.length + 1;
-      if (same) { one.plot.setData(joined(chart)); legend(one); return; }
-      one.plot.destroy(); one.plot = null; draw(chart.key);
+      var part = before.x_title === chart.x_title ? zoomed(one.plot) : null;
+      var same = JSON.stringify(before.series.map(looks)) === JSON.stringify(chart.series.map(looks));
+      if (same) { one.plot.setData(joined(chart), !part); legend(one); }
+      else { one.plot.destroy(); one.plot = null; draw(chart.key); }
+      if (part && one.plot) { one.plot.setScale("x", part); }
     } else {
       one.figure.querySelector(".scroll").replaceChildren(chart.kind === "matrix" ? matrix(chart) : ladder(chart));
     }
+  }
+  function looks(series) { return [series.name, series.colour, series.dash]; }
+  // The part that a person has zoomed to, if any: it stays when there is more to draw.
+  function zoomed(plot) {
+    var xs = plot.data[0], scale = plot.scales.x;
+    return xs.length > 1 && (scale.min > xs[0] || scale.max < xs[xs.length - 1]) ? { min: scale.min, max: scale.max } : null;
   }
   function lay(found) {
     var keys = [];
@@ -192,7 +208,7 @@
         keys.push(chart.key);
         var known = drawn[chart.key];
         if (!known) {
-          known = drawn[chart.key] = { figure: figure(chart), chart: chart, plot: null };
+          known = drawn[chart.key] = { figure: figure(chart), chart: chart, plot: null, hidden: {} };
           seen.observe(known.figure);
         }
         charts.append(known.figure);
@@ -226,7 +242,10 @@
   function redraw() {
     Object.keys(drawn).forEach(function (key) {
       var one = drawn[key];
-      if (one.plot) { one.plot.destroy(); one.plot = null; draw(key); }
+      if (!one.plot) { return; }
+      var part = zoomed(one.plot);
+      one.plot.destroy(); one.plot = null; draw(key);
+      if (part && one.plot) { one.plot.setScale("x", part); }
     });
   }
   document.addEventListener("refreshed", load);

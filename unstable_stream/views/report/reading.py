@@ -256,6 +256,8 @@ def read_summary(archive: Path, run_id: str, label: str) -> RunFacts:
     last = about["finished_at"] or totals["last_at"] or about["started_at"]
     duration_s = max(0.0, (last - about["started_at"]).total_seconds())
     results = query(archive, _RESULTS, run).dicts()
+    # ``Any``: each value is the rows of the field of its name.
+    told: dict[str, Any] = {name: query(archive, sql, run).dicts() for name, sql in _TOLD.items()}
     return RunFacts(
         run_id=run_id,
         label=label,
@@ -267,14 +269,15 @@ def read_summary(archive: Path, run_id: str, label: str) -> RunFacts:
         bin_s=_bin_width(duration_s),
         opponents=[row for row in results if not row["together"]],
         curve=[row for row in results if row["together"]],
-        **{name: query(archive, sql, run).dicts() for name, sql in _TOLD.items()},
+        **told,
     )
 
 
 def with_charts(archive: Path, summary: RunFacts) -> RunFacts:
     """Return the summary of a run with the rows of all charts."""
     run = {"run": summary.run_id}
-    rows = {name: query(archive, sql, run).dicts() for name, sql in _DRAWN.items()}
+    # ``Any``: each value is the rows of the field of its name.
+    rows: dict[str, Any] = {name: query(archive, sql, run).dicts() for name, sql in _DRAWN.items()}
     environments = {row["env_id"] for row in rows["ladder"]}
     rated_env = "*" if "*" in environments else min(environments, default="*")
     over_time = {"start": summary.started_at, "bin": summary.bin_s} | run
