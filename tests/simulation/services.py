@@ -152,9 +152,9 @@ class _RemoteWorker:
         """Cancel in the worker's process."""
         await self._call(lambda worker: worker.cancel(game_ids, reason))
 
-    async def measure(self, wanted: Measurement, adapter: Adapter | None) -> None:
+    async def measure(self, wanted: Measurement, adapters: Sequence[Adapter | None]) -> None:
         """Measure in the worker's process."""
-        await self._call(lambda worker: worker.measure(wanted, adapter))
+        await self._call(lambda worker: worker.measure(wanted, adapters))
 
     async def _call(self, what: Callable[[RolloutWorker], Coroutine[Any, Any, T]]) -> T:
         answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()

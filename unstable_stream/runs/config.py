@@ -467,11 +467,12 @@ class RunConfig(Section):
                 f"learner.num_learners={self.learner.num_learners}: several trained models take turns on one "
                 "learner; set it to 1"
             )
-        if self.measured_games:
-            raise ValueError(
-                "evaluation.exploitability measures one policy in all seats: leave it out, and measure "
-                "a checkpoint with unstable-stream exploitability RUN@MODEL/UPDATE"
-            )
+        for game in self.measured_games:
+            if self.deals_roles(game) or None in (self.model_of(game, 0), self.model_of(game, 1)):
+                raise ValueError(
+                    f"evaluation.exploitability: no trained model plays each seat of {game}, whatever is "
+                    "dealt: name another game, or models without roles"
+                )
         if self.evaluation.round_robin:
             raise ValueError(
                 "evaluation.round_robin is for a run that trains nothing; leave out trained_models"

@@ -72,7 +72,7 @@ class RolloutWorkerHandle(Protocol):
     async def cancel(self, game_ids: Sequence[str], reason: str) -> None:
         """Abandon games that are still being played, and record this in the log."""
 
-    async def measure(self, wanted: Measurement, adapter: Adapter | None) -> None:
+    async def measure(self, wanted: Measurement, adapters: Sequence[Adapter | None]) -> None:
         """Measure a checkpoint's exploitability and publish it.
 
         Raises:
@@ -270,8 +270,8 @@ class Collector:
             return
         wanted = self._measuring.next()
         if wanted is not None:
-            adapter = self._adapter(wanted.model_uid, "checkpoint")
-            self._measurement = asyncio.ensure_future(self._any_worker().measure(wanted, adapter))
+            adapters = [self._adapter(uid, "checkpoint") for uid in wanted.seats]
+            self._measurement = asyncio.ensure_future(self._any_worker().measure(wanted, adapters))
 
     def _adapter(self, uid: str, kind: str) -> Adapter | None:
         """Return the weights of a seat that plays on an engine; ``None``: those of the base model."""

@@ -81,13 +81,13 @@ class RolloutWorker:
             if playing is not None and playing.cancel():
                 self._reasons.setdefault(game_id, reason)
 
-    async def measure(self, wanted: Measurement, adapter: Adapter | None) -> None:
+    async def measure(self, wanted: Measurement, adapters: Sequence[Adapter | None]) -> None:
         """Measure a checkpoint's exploitability, beside the games, and publish it.
 
         Raises:
             EngineDiedError: the engine died; it must be measured again.
         """
-        await self._publisher.publish([await self._meter.measure(wanted, adapter)])
+        await self._publisher.publish([await self._meter.measure(wanted, adapters)])
 
     async def close(self) -> None:
         """Stop playing: games in flight get no end in the log, so they are played again.

@@ -47,10 +47,10 @@ class RolloutActor:
         """See :meth:`RolloutWorker.cancel`."""
         await self._worker.cancel(game_ids, reason)
 
-    async def measure(self, wanted: Measurement, adapter: Adapter | None) -> None:
+    async def measure(self, wanted: Measurement, adapters: Sequence[Adapter | None]) -> None:
         """See :meth:`RolloutWorker.measure`."""
         with printing_errors():
-            await self._worker.measure(wanted, adapter)
+            await self._worker.measure(wanted, adapters)
 
 
 class RayRolloutWorker:
@@ -75,9 +75,9 @@ class RayRolloutWorker:
         """Abandon games that are still being played, and record this in the log."""
         await self._actor.cancel.remote(game_ids, reason)
 
-    async def measure(self, wanted: Measurement, adapter: Adapter | None) -> None:
+    async def measure(self, wanted: Measurement, adapters: Sequence[Adapter | None]) -> None:
         """Measure a checkpoint's exploitability in the actor; raises as :meth:`play` does."""
-        await self._answer(self._actor.measure.remote(wanted, adapter))
+        await self._answer(self._actor.measure.remote(wanted, adapters))
 
     async def _answer(self, reference: Any) -> Any:  # Ray's references have no type here
         try:
