@@ -12,7 +12,7 @@ import unstable_stream as us
 
 DATA = Path(__file__).parents[1] / "data"
 PICTURES = Path(__file__).parent
-COLOURS = ("#2471a3", "#c0392b", "#1e8449", "#9a7d0a", "#6c3483")
+COLOURS = ("#2471a3", "#c0392b", "#1e8449", "#9a7d0a", "#6c3483", "#17202a", "#d35400")
 WIDTH, HEIGHT, LEFT, TOP, GAP = 330, 220, 46, 26, 24
 MEAN_OF = 5
 """Updates whose games are counted together: each has some 30 training games against ``random-legal``."""
