@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import unstable_stream as us
 from tests.whole_run.processes import LaunchedRun
 from unstable_stream.events import Checkpoint, GameStarted, LearnerUpdate, RunStarted, Step, trained_model
 
@@ -62,6 +63,42 @@ async def test_two_models_of_unlike_roles_are_killed_and_go_on(tmp_path: Path) -
         answer = await first.command("sql", query, "--json")
         rows = [(row["model"], row["policy_version"]) for row in json.loads(answer.stdout)]
         assert rows == [(model, number) for model in sorted(BOTH) for number in (0, 2, UPDATES)]
+
+
+def test_a_model_for_each_side_of_a_game_of_hidden_roles(tmp_path: Path) -> None:
+    run = us.build(
+        model="tiny-player",
+        train_envs=[{"env_id": "SecretMafia-v0-train", "num_players": 6, "template": "default"}],
+        trained_models=[{"name": "mafia", "roles": ["Mafia"]}, {"name": "village"}],
+        evaluation_opponents=["random-legal"],
+        iterations=1,
+        batch_size=16,
+        mini_batch_size=16,
+        max_tokens=4,
+        num_workers=8,
+        num_eval_workers=4,
+        first_last_games=4,
+        max_eval_games_per_ckpt=4,
+        backend="inline",
+        data=tmp_path,
+    ).start()
+    assert run.state == "completed"
+    seats = run.sql(
+        "SELECT DISTINCT role = 'Mafia', team, trained_model(model_uid) FROM seats WHERE split = 'train' "
+        "ORDER BY team"
+    )
+    assert seats.rows() == [(True, 0, "mafia"), (False, 1, "village")]
+    planned = run.sql(
+        "SELECT count(*) FROM planned_seats AS p JOIN seats AS s USING (game_id, seat) WHERE p.role <> s.role"
+    )
+    assert planned.rows() == [(0,)], "the game deals the roles that were looked at before"
+    games = run.sql(
+        "SELECT model, policy_version, games FROM learning_curve WHERE split = 'eval' ORDER BY ALL"
+    )
+    assert [row[:2] for row in games.rows()] == [("mafia", 0), ("mafia", 1), ("village", 0), ("village", 1)]
+    assert all(row[2] <= 4 for row in games.rows()), "a team's game counts once"
+    assert run.audit().ok
+    assert run.verify().ok
 
 
 def models_of(updates: list[LearnerUpdate]) -> set[str | None]:
