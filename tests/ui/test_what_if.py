@@ -3,6 +3,7 @@
 import asyncio
 import math
 import re
+import threading
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,12 +14,15 @@ from starlette.testclient import TestClient
 from tests.proofs.recorded_run import record_run
 from tests.ui.conftest import HOST, client_of
 from unstable_stream.api.place import Place
+from unstable_stream.api.what_if import rerate_run
 from unstable_stream.archive import ArchiveWriter, query
 from unstable_stream.hindsight.advantages import advantages
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.reading import read_to_end
 from unstable_stream.ui import Site, build_app
+from unstable_stream.ui.jobs import Job
 from unstable_stream.ui.pages.what_if import _inline
+from unstable_stream.ui.rendering import _templates
 
 RUN = "run-asked"
 _ORIGIN = {"origin": f"http://{HOST}"}
@@ -154,3 +158,28 @@ def test_the_weights_of_a_batch_are_its_normalised_rewards(place: Place) -> None
 def test_an_update_that_is_not_there_has_no_weights(place: Place, archive: Path) -> None:
     assert advantages(place.archive, RUN, 999) == {}
     assert advantages(archive, "run-a", 1) == {}  # its configuration is made up
+
+
+def test_how_far_a_computation_is(asking: TestClient, place: Place) -> None:
+    site = Site([place])
+    (shelf,) = site.shelves.values()
+    on = threading.Event()
+
+    def work(job: Job) -> tuple[None, None]:
+        job.done_of = (20_000, 50_000)
+        assert on.wait(60)
+        return None, None
+
+    job = site.jobs.start("ratings", "Ratings", work)
+    while job.done_of is None:
+        pass
+    page = _templates().get_template("what_if_result.html.jinja")
+    text = page.render(site=site, shelf=shelf, version="", job=job, done=False, result=None, kept=None)
+    assert 'value="20000" max="50000"' in text
+    assert "20,000 of 50,000 games, under way" in text
+    on.set()
+    assert job.done.wait(60)
+    told: list[tuple[int, int]] = []
+    rerate_run(place, RUN, dry_run=True, on_progress=lambda done, of: told.append((done, of)))
+    assert told
+    assert told[-1][0] == told[-1][1] > 0

@@ -1,6 +1,6 @@
 """Ratings and rewards of a recorded run as they would be otherwise."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
@@ -41,6 +41,7 @@ def rerate_run(
     replace: bool = False,
     dry_run: bool = False,
     source: str | None = None,
+    on_progress: Callable[[int, int], None] = lambda done, of: None,
 ) -> tuple[Rerated, Path | None]:
     """Rate a run's games anew; return the ratings and where they were stored.
 
@@ -55,6 +56,7 @@ def rerate_run(
         replace: replace the set of that label.
         dry_run: store nothing.
         source: where outcomes are read; ``None``: the archive if it knows the run.
+        on_progress: told how many games are rated, and of how many; from the archive only.
 
     Raises:
         ConfigError: a setting that means nothing to the system.
@@ -69,9 +71,9 @@ def rerate_run(
     directory = None if dry_run else set_directory(place.root, run_id, name)
     rater = _system(system, given, config)
     if directory is None:
-        return _rate(place, run_id, rater, scopes, None, found), None
+        return _rate(place, run_id, rater, scopes, None, found, on_progress), None
     with open_set(directory, replace=replace or label is None) as out:
-        return _rate(place, run_id, rater, scopes, out, found), directory
+        return _rate(place, run_id, rater, scopes, out, found, on_progress), directory
 
 
 def _check_settings(system: str, settings: Mapping[str, float]) -> None:
@@ -122,10 +124,16 @@ def _find(place: Place, run: str, source: str | None) -> tuple[Source, str, RunC
 
 
 def _rate(
-    place: Place, run_id: str, system: RatingSystem, scopes: Scopes, out: LabelledSet | None, source: Source
+    place: Place,
+    run_id: str,
+    system: RatingSystem,
+    scopes: Scopes,
+    out: LabelledSet | None,
+    source: Source,
+    on_progress: Callable[[int, int], None],
 ) -> Rerated:
     if source == "archive":
-        return rerate_from_archive(place.archive, run_id, system, scopes, out)
+        return rerate_from_archive(place.archive, run_id, system, scopes, out, on_progress)
 
     async def read() -> Rerated:
         async with place.opened_history() as log:
@@ -143,6 +151,7 @@ def rederive_run(
     replace: bool = False,
     dry_run: bool = False,
     allow_code: Sequence[str] | None = None,
+    on_progress: Callable[[int], None] = lambda done: None,
 ) -> tuple[Rederived, Path | None]:
     """Shape a run's rewards anew; return how they differ from those used, and where they were stored.
 
@@ -155,6 +164,7 @@ def rederive_run(
         replace: replace the set of that label.
         dry_run: store nothing.
         allow_code: load only the run's own code and what fits these patterns; ``None``: load all.
+        on_progress: told now and then how many trajectories are done.
 
     Raises:
         RunError: no such run.
@@ -171,7 +181,7 @@ def rederive_run(
             directory = None if dry_run else set_directory(place.root, run_id, name)
             stored = open_set(directory, replace=replace or label is None)
             with confined(allowed), stored as out:
-                return await rederive(log, run_id, config, new, out), directory
+                return await rederive(log, run_id, config, new, out, on_progress), directory
 
     return wait_for(shape())
 

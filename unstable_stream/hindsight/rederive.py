@@ -7,7 +7,7 @@ transformations. The recorded steps do not change. The new rewards are a labelle
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,6 +24,7 @@ from unstable_stream.runs.starts import run_events
 from unstable_stream.streams.processors import reward_processor
 from unstable_stream.version import __version__
 
+_TOLD_EVERY: Final = 200
 __all__ = ["Rederived", "RewardChange", "load_rewards", "rederive"]
 
 _CHUNK_ROWS: Final = 10_000
@@ -123,9 +124,16 @@ def load_rewards(path: Path, config: RunConfig) -> RewardConfig:
 
 
 async def rederive(
-    log: EventLog, run_id: str, config: RunConfig, rewards: RewardConfig, out: LabelledSet
+    log: EventLog,
+    run_id: str,
+    config: RunConfig,
+    rewards: RewardConfig,
+    out: LabelledSet,
+    on_progress: Callable[[int], None] = lambda done: None,
 ) -> Rederived:
     """Shape a run's rewards anew, write them to ``out`` and finish its tables; ``run_id`` is the full id.
+
+    ``on_progress`` is told now and then how many trajectories are done.
 
     Raises:
         ConfigError: a transformation is unknown, or returned something that is no reward.
@@ -136,9 +144,13 @@ async def rederive(
         if isinstance(event, LearnerUpdate):
             rederiving.batches.expect(event)
     rederiving.batches.seal()
+    done = 0
     async for record, event in run_events(log, (Trajectory.TOPIC,), run_id):
         if isinstance(event, Trajectory):
             rederiving.apply(record.partition, event)
+            done += 1
+            if not done % _TOLD_EVERY:
+                on_progress(done)
     rederiving.flush()
     out.finish_tables()
     changes = [RewardChange(*row) for row in out.query(_SUMMARY).rows]

@@ -4,7 +4,7 @@ Outcomes come from the archive's columns, or from any log through the port. The 
 change. The new ones are a labelled set beside the archive (:mod:`unstable_stream.archive.what_if`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -31,9 +31,14 @@ _ALL: Final = Scopes()
 
 
 def rerate_from_archive(
-    path: Path, run_id: str, system: RatingSystem, scopes: Scopes = _ALL, out: LabelledSet | None = None
+    path: Path,
+    run_id: str,
+    system: RatingSystem,
+    scopes: Scopes = _ALL,
+    out: LabelledSet | None = None,
+    on_progress: Callable[[int, int], None] = lambda done, of: None,
 ) -> Rerated:
-    """Rate a run's archived games anew; ``run_id`` is the full id.
+    """Rate a run's archived games anew; ``run_id`` is the full id, ``on_progress`` told games done, and all.
 
     Raises:
         ArchiveBusyError: another process held the archive past the deadline.
@@ -42,8 +47,12 @@ def rerate_from_archive(
     rater = Rater(run_id, system, scopes, out)
     parents = archived_parents(path, run_id)
     # Read all columns first, about 60 bytes a game: while they are read, the archive cannot be written.
-    for chunk in list(archived_seats(path, run_id)):
+    chunks = list(archived_seats(path, run_id))
+    games, done = sum(len(chunk.game_ids) for chunk in chunks), 0
+    for chunk in chunks:
         rater.rate(_columns(chunk, rater.names, parents), chunk.game_ids)
+        done += len(chunk.game_ids)
+        on_progress(done, games)
     rows = query(
         path,
         "SELECT env_id, model_uid, arg_max(mu, games), arg_max(sigma, games), max(games) FROM ratings "

@@ -30,6 +30,8 @@ class Job:
     result: Any = None
     """``Any``: whatever the work returns."""
     error: str | None = None
+    done_of: tuple[int, int] | None = None
+    """How many of how many are done, once it is known."""
     done: threading.Event = field(default_factory=threading.Event)
     begun: float = field(default_factory=time.monotonic)
     took_s: float = 0.0
@@ -47,8 +49,8 @@ class Jobs:
         self._jobs: OrderedDict[str, Job] = OrderedDict()
         self._lock = threading.Lock()
 
-    def start(self, kind: str, title: str, work: Callable[[], Any]) -> Job:
-        """Begin work in a thread.
+    def start(self, kind: str, title: str, work: Callable[[Job], Any]) -> Job:
+        """Begin work in a thread; it may tell its job how far it is.
 
         Raises:
             ConfigError: as much as may go on at once does.
@@ -69,9 +71,9 @@ class Jobs:
         return self._jobs.get(id_)
 
 
-def _do(job: Job, work: Callable[[], Any]) -> None:
+def _do(job: Job, work: Callable[[Job], Any]) -> None:
     try:
-        job.result = work()
+        job.result = work(job)
     except UnstableStreamError as error:
         job.error = str(error)
     except Exception as error:

@@ -11,8 +11,10 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from unstable_stream.api.what_if import rederive_run, rerate_run
+from unstable_stream.archive import query
 from unstable_stream.errors import ConfigError
 from unstable_stream.extensions import KINDS, Reference, is_extension
+from unstable_stream.ui.jobs import Job
 from unstable_stream.ui.rendering import page
 from unstable_stream.ui.site import Shelf, Site
 
@@ -56,7 +58,7 @@ def rate(site: Site, shelf: Shelf, request: Request) -> Response:
     job = site.jobs.start(
         "ratings",
         f"Ratings of {run.run_id} by {system}",
-        lambda: rerate_run(
+        lambda job: rerate_run(
             shelf.place,
             run.run_id,
             system=system,
@@ -64,6 +66,7 @@ def rate(site: Site, shelf: Shelf, request: Request) -> Response:
             label=label or None,
             replace="replace" in form,
             dry_run=not label,
+            on_progress=lambda done, of: _tell(job, done, of),
         ),
     )
     return RedirectResponse(shelf.href("what-if", job.id), 303)
@@ -74,11 +77,15 @@ def reward(site: Site, shelf: Shelf, request: Request) -> Response:
     form: Mapping[str, str] = request.state.form
     run = shelf.run(form.get("run", ""))
     rewards = _transformations(form.get("rewards", ""))
+    with shelf.reading() as archive:
+        ((trajectories,),) = query(
+            archive, "SELECT count(*) FROM trajectories WHERE run_id = $1", [run.run_id]
+        ).rows
     label = form.get("label", "").strip()
     job = site.jobs.start(
         "rewards",
         f"Rewards of {run.run_id}",
-        lambda: rederive_run(
+        lambda job: rederive_run(
             shelf.place,
             run.run_id,
             rewards,
@@ -86,9 +93,14 @@ def reward(site: Site, shelf: Shelf, request: Request) -> Response:
             replace="replace" in form,
             dry_run=not label,
             allow_code=[],
+            on_progress=lambda done: _tell(job, done, max(done, trajectories)),
         ),
     )
     return RedirectResponse(shelf.href("what-if", job.id), 303)
+
+
+def _tell(job: Job, done: int, of: int) -> None:
+    job.done_of = (done, of)
 
 
 def watch(site: Site, shelf: Shelf, request: Request) -> Response:
@@ -139,8 +151,6 @@ def _rewards_as_toml(shelf: Shelf, run_id: str) -> str:
     """Return the transformations that a run used, to begin from. ``Any``: JSON."""
 
     def find(archive: object) -> str:
-        from unstable_stream.archive import query
-
         ((config,),) = query(shelf.archive, "SELECT config FROM runs WHERE run_id = $1", [run_id]).rows
         rewards: Mapping[str, Any] = json.loads(config or "{}").get("rewards", {})
         lines = []
