@@ -25,8 +25,8 @@ _NAMESPACE = "unstable-stream"
 # Of launcher and services alike: names, such as those of placement groups, are known within one.
 
 _NOT_NEEDED: Final = ("start_monitor", "start_log_monitor", "start_api_server")
-"""What starts Ray's autoscaler, the process that passes workers' output on to drivers, and that of the
-dashboard, which without one only reports usage. Nothing here asks for any of them; together they take two
+"""Starters of Ray's autoscaler, of the process that passes workers' output on to drivers, and of the
+dashboard's, which without one only reports usage. Nothing here asks for any of them; together they take two
 core-seconds of every start, and Ray is not ready before the last of them is."""
 
 _starting = threading.Lock()
