@@ -73,3 +73,14 @@ from transformers.loss import loss_for_object_detection
 assert loss_for_object_detection.linear_sum_assignment([[1.0, 0.0], [0.0, 1.0]])[1].tolist() == [1, 0]
 """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
+
+
+def test_a_configuration_is_checked_without_torch() -> None:
+    code = """
+import sys
+from unstable_stream.launch.preflight import check_config
+from unstable_stream.runs.config import parse_config
+check_config(parse_config({"model": "tiny-player", "train_envs": [{"env_id": "TicTacToe-v0-train"}]}))
+assert "torch" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=300)

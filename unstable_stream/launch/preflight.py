@@ -119,9 +119,14 @@ def _check_installed(config: RunConfig) -> None:
 
 
 def _check_names(config: RunConfig) -> None:
-    """Refuse an unknown name, for kinds whose names are all known here."""
+    """Refuse an unknown name, for kinds whose names are all known here.
+
+    Built-in ones are known without a look: an algorithm's module takes two seconds, since it imports PyTorch.
+    """
     for kind, key, reference in config.references():
         known = KINDS[kind]
+        if reference.target in known.built_in:
+            continue
         own = needs_this_process(reference.target) or is_extension(known, reference)
         if not own and not known.names_elsewhere:
             load(known, reference, key)
