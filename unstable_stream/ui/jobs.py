@@ -31,7 +31,7 @@ class Job:
     """``Any``: whatever the work returns."""
     error: str | None = None
     done_of: tuple[int, int] | None = None
-    """How many of how many are done, once it is known."""
+    """The number done and the number in all, once they are known."""
     done: threading.Event = field(default_factory=threading.Event)
     begun: float = field(default_factory=time.monotonic)
     took_s: float = 0.0
