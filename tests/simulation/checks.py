@@ -13,6 +13,7 @@ from unstable_stream.proofs.audit import audit_run
 from unstable_stream.proofs.verify import verify_run
 from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.streams.plugins import Context, Position
+from unstable_stream.streams.tiered_log import with_archive
 from unstable_stream.workers.archiver import run_archiver
 
 __all__ = ["check_all"]
@@ -23,17 +24,22 @@ _ONCE = ("steps", "ratings", "learner-updates", "checkpoints")
 
 async def check_all(world: World, log: EventLog, data: DataDir) -> str:
     """Raise :class:`FoundError` for the first thing that is wrong; return the audit."""
-    audit = await audit_run(log, RUN)
+    async with with_archive(log, data.archive) as history:
+        return await _check_all(world, log, history, data)
+
+
+async def _check_all(world: World, log: EventLog, history: EventLog, data: DataDir) -> str:
+    audit = await audit_run(history, RUN)
     _require(audit.ok, f"audit: {audit}")
     _require(audit.state == "completed", f"audit: the run is {audit.state}")
     expired = world.faults["expired steps"] > 0
     if not expired:
         _require(audit.steps.unshaped == 0, f"audit: {audit.steps.unshaped} steps were never shaped")
-    verified = await verify_run(log, RUN, games=world.scenario.replayed)
+    verified = await verify_run(history, RUN, games=world.scenario.replayed)
     _require(verified.ok, f"verify: {verified}")
-    await _check_once(log)
+    await _check_once(history)
     if world.scenario.plugged_in:
-        await _check_plugin(world, log)
+        await _check_plugin(world, history)
     if world.scenario.archived:
         await _check_archive(world, log, data)
     return str(audit)
@@ -83,7 +89,7 @@ async def _check_archive(world: World, log: EventLog, data: DataDir) -> None:
     stop = asyncio.Event()
     stop.set()
     await run_archiver(log, rebuilt, stop=stop)
-    if world.faults["expired steps"] or world.faults["compaction"]:
+    if world.faults["expired steps"] or world.faults["expiration"] or world.faults["compaction"]:
         return
     live, anew = _tables(data.archive), _tables(rebuilt)
     for name in sorted(live.keys() | anew.keys()):

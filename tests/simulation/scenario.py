@@ -43,6 +43,8 @@ class Scenario:
     """How often a transaction of another producer stays open in a topic, for up to 70 s."""
     expired_steps: int
     """How often retention deletes old records of ``steps``."""
+    expirations: int
+    """How often retention deletes records of other topics that are archived and processed."""
     orphans: float
     """Of rollout workers of a dead collector: those that go on for a while."""
     faults_s: float
@@ -71,6 +73,7 @@ def draw_scenario(seed: int) -> Scenario:
 
     like_kafka = rng.random() < 0.5
     power_cuts = rng.randint(1, 2) if not like_kafka and rng.random() < 0.2 else 0
+    expirations = 0 if power_cuts else _expirations(seed)
     return Scenario(
         seed=seed,
         like_kafka=like_kafka,
@@ -89,11 +92,12 @@ def draw_scenario(seed: int) -> Scenario:
         compactions=rng.randint(1, 4) if like_kafka else 0,
         open_transactions=_open_transactions(seed) if like_kafka else 0,
         expired_steps=0,
+        expirations=expirations,
         orphans=rng.choice((0.0, 0.5, 1.0)),
         faults_s=rng.choice((5.0, 20.0, 60.0)),
         processor_hosts=rng.choice((1, 1, 2, 3)),
         shared_hosts=rng.random() < 0.3,
-        archived=rng.random() < 0.12,
+        archived=rng.random() < 0.12 or expirations > 0,
         # After a power cut a plug-in with state refuses to go on until a person resets it.
         plugged_in=rng.random() < 0.25 and not power_cuts,
         replayed=rng.random() < 0.1,
@@ -104,6 +108,11 @@ def draw_scenario(seed: int) -> Scenario:
 def _open_transactions(seed: int) -> int:
     rng = random.Random(f"{seed}/open transactions")
     return rng.randint(5, 30) if rng.random() < 0.3 else 0
+
+
+def _expirations(seed: int) -> int:
+    rng = random.Random(f"{seed}/expirations")
+    return rng.randint(1, 6) if rng.random() < 0.1 else 0
 
 
 def _trained_models(seed: int) -> list[dict[str, Any]]:

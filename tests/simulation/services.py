@@ -98,7 +98,7 @@ class Services:
         me = PROCESS.get()
         world.on_death.setdefault(me, []).extend(one.orphaned for one in workers)
         try:
-            collector = Collector(config, RUN, [engine], workers, started)
+            collector = Collector(config, RUN, [engine], workers, started, self.data)
             await collector.collect(log, stop)
         finally:
             for one in workers:
@@ -109,12 +109,13 @@ class Services:
         """Host the stream processors."""
         run_id = None if self.world.scenario.shared_hosts else RUN
         async with self.world.log() as log:
-            await run_processors(log, run_id, stop)
+            await run_processors(log, run_id, stop, archive=self.data.archive)
 
     async def archiver(self, stop: asyncio.Event) -> None:
         """Write everything into the archive."""
+        flush_s = 0.5 if self.world.scenario.expirations else 5.0
         async with self.world.log() as log:
-            await run_archiver(log, self.data.archive, stop=stop, flush_interval_s=5.0)
+            await run_archiver(log, self.data.archive, stop=stop, flush_interval_s=flush_s)
 
     async def plugin(self, stop: asyncio.Event) -> None:
         """Host a plug-in with state."""
