@@ -17,6 +17,7 @@ from tests.simulation.scenario import Scenario
 from unstable_stream.errors import (
     FencedError,
     LogUnavailableError,
+    OffsetOutOfRangeError,
 )
 from unstable_stream.log.port import TopicPartition
 from unstable_stream.log.simulated import SimulatedLog, SimulatedStore
@@ -168,6 +169,8 @@ class World:
             each = each.__cause__ or each.__context__
         if isinstance(error, FencedError) or any(MARK in str(one) for one in chain):
             return
+        if isinstance(error, OffsetOutOfRangeError) and self.faults["expiration"]:
+            return  # what it was about to read has just expired: its next start reads the archive
         raise FoundError(f"{process!r} ended with {type(error).__name__}: {error}") from error
 
     # -- what goes wrong to processes -----------------------------------------------------------
