@@ -4,7 +4,9 @@ Source: Herbrich, Minka, Graepel, "TrueSkill: A Bayesian Skill Rating System", N
 performs as the sum of its players. For two teams the factor graph is a chain without branches before the
 comparison, so the update has a closed form. With ``n`` the seats of a model on the first side less those on
 the second, all that such a game says is about the sum of ``n`` times skill over the models: one that sits on
-both sides equally often learns nothing.
+both sides equally often learns nothing, and one that sits on both unequally often learns by the seats it has
+more on one. Sides that one model plays alone say nothing, however unequal: the sum would take a lost game of
+four seats against two for a proof that its skill is below zero.
 """
 
 import math
@@ -44,7 +46,12 @@ def sides_of(models: Sequence[int], ranks: Sequence[int], teams: Sequence[int]) 
 
 
 def shares_of(one: Side, other: Side) -> dict[int, int]:
-    """Return by model its seats on one side less those on the other, without those that are even."""
+    """Return by model its seats on one side less those on the other, without those that are even.
+
+    Empty where one model plays both sides.
+    """
+    if len({*one.seats, *other.seats}) < 2:
+        return {}
     shares = {
         model: one.seats.get(model, 0) - other.seats.get(model, 0)
         for model in sorted({*one.seats, *other.seats})
@@ -63,6 +70,8 @@ def rate_sides(
     rated: dict[int, list[Belief]] = {}
     for one, other in combinations(sides, 2):
         shares = shares_of(one, other)
+        if not shares:
+            continue  # the same on both sides: nobody played against anybody else
         if isinstance(system, TrueSkill):
             after = _rate_two(system, env_id, beliefs, shares, one, other)
         else:
