@@ -3,9 +3,13 @@
 import math
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from tests.archive.history import made_up_run, stored
+from unstable_stream.archive import ArchiveWriter, query
 from unstable_stream.errors import RunError
+from unstable_stream.events import Event, GameOutcome
 from unstable_stream.views.report.reading import RunFacts, before_and_after, find_runs, read_run
 
 
@@ -100,3 +104,47 @@ def test_payoff_is_a_zero_sum(facts: RunFacts) -> None:
     # Policy 0: evaluation lost twice; train games won, lost, drawn, won.
     assert scores["ckpt-000000", "random"]["games"] == 6
     assert scores["ckpt-000000", "random"]["score"] == pytest.approx(2.5 / 6)
+
+
+def _of_teams(event: Event) -> Event:
+    """Let the two players of a game each play a team of two, or of the games whose number is 1 modulo 4 let
+    one policy play both; each second of those games is cut short, and the last ends by a partner's move.
+    """
+    if not isinstance(event, GameOutcome):
+        return event
+    change = msgspec.structs.replace
+    mirror = event.game_index % 4 == 1
+    if mirror and event.split == "train":
+        me = next(seat for seat in event.seats if seat.trained)
+        pairs = tuple(change(me, rank=each.rank, reward=each.reward) for each in event.seats)
+    else:
+        pairs = event.seats
+    seats = tuple(change(pairs[seat // 2], seat=seat, team=seat // 2) for seat in range(4))
+    if event.game_index % 4 == 2:
+        return change(event, seats=seats, reason="truncated")
+    if event.game_index % 4 == 3:
+        partner = next(seat.seat for seat in seats if seat.kind == "checkpoint") + 1
+        return change(event, seats=seats, reason="invalid", invalid_seat=partner)
+    return change(event, seats=seats)
+
+
+def test_games_of_teams_and_mirror_games_count_as_in_the_learning_curve(tmp_path: Path) -> None:
+    path = tmp_path / "archive.duckdb"
+    with ArchiveWriter(path) as writer:
+        writer.write(stored([_of_teams(event) for event in made_up_run()]))
+    facts = read_run(path, "run-a", "A")
+    columns = "split, policy_version, games, win_rate, draw_rate, invalid_rate, win_rate_low, win_rate_high"
+    view = query(path, f"SELECT {columns}, mean_reward, mean_turns FROM learning_curve ORDER BY ALL").rows
+    report = [
+        (
+            *(row["split"], row["version"], row["games"], row["win_rate"], row["draws"] / row["games"]),
+            *(row["invalid_rate"], row["low"], row["high"], row["reward"], row["turns"]),
+        )
+        for row in facts.curve
+    ]
+    assert report == view
+    # Of four training games of a policy one is against itself, one cut short and one ended by a partner.
+    train = [row for row in facts.curve if row["split"] == "train"]
+    assert [row["games"] for row in train] == [3] * 6
+    assert {(row["invalid"], row["truncated_rate"]) for row in train} == {(1, 1 / 3)}
+    assert {(row["opponent"], row["games"]) for row in facts.opponents} == {("random", 2)}

@@ -30,39 +30,49 @@ Row: TypeAlias = dict[str, Any]
 _TIME_BINS = 40
 
 # Seats whose results say something about a policy: the checkpoint under evaluation, or a seat trained on; not
-# games of a model against itself, which are won as often as they are lost. Each is joined with few outcomes,
-# those of evaluation games and those cut short, because a join of all takes most of the time.
-_JUDGED = """
+# games of a model against itself, which are won as often as they are lost: as in the view ``learning_curve``.
+# Each is joined with few outcomes, those of evaluation games and those cut short, because a join of all takes
+# most of the time; and names are taken apart only where there are several.
+_MET = """
+    CASE WHEN contains(s.opponent, ', ')
+        THEN array_to_string(list_sort(list_distinct(string_split(s.opponent, ', '))), ', ')
+        ELSE s.opponent
+    END
+"""
+_JUDGED = f"""
     WITH judged AS (
-        SELECT s.*, o.reason IS NOT DISTINCT FROM 'truncated' AS cut
+        SELECT s.*, {_MET} AS met, o.reason IS NOT DISTINCT FROM 'truncated' AS cut
         FROM seats AS s JOIN (
             SELECT game_id, evaluated_uid, reason FROM game_outcomes WHERE run_id = $run AND split = 'eval'
         ) AS o ON o.game_id = s.game_id AND o.evaluated_uid = s.model_uid
         WHERE s.run_id = $run AND s.split = 'eval' AND s.kind = 'checkpoint'
-            AND s.opponent IS DISTINCT FROM s.model_uid
+            AND met IS DISTINCT FROM s.model_uid
         UNION ALL
-        SELECT s.*, o.game_id IS NOT NULL
+        SELECT s.*, {_MET} AS met, o.game_id IS NOT NULL
         FROM seats AS s LEFT JOIN (
             SELECT game_id FROM game_outcomes
             WHERE run_id = $run AND split <> 'eval' AND reason = 'truncated'
         ) AS o ON o.game_id = s.game_id
         WHERE s.run_id = $run AND s.split <> 'eval' AND s.kind = 'checkpoint' AND s.trained
-            AND s.opponent IS DISTINCT FROM s.model_uid
+            AND met IS DISTINCT FROM s.model_uid
     )
 """
 # Each policy's results by opponent, and those of all opponents together: one reading for both.
 _RESULTS = f"""
     {_JUDGED}
     SELECT split, env_id, model, version, opponent, grouping(opponent) = 1 AS together,
-        count(*) AS games,
-        count(*) FILTER (result = 'win') AS wins,
-        count(*) FILTER (result = 'draw') AS draws,
+        count(*) FILTER (counts IS NOT FALSE) AS games,
+        count(*) FILTER (result = 'win' AND counts IS NOT FALSE) AS wins,
+        count(*) FILTER (result = 'draw' AND counts IS NOT FALSE) AS draws,
         wins / games AS win_rate, wilson_low(wins, games) AS low, wilson_high(wins, games) AS high,
         avg(reward) AS reward, avg(turns) AS turns,
         count(*) FILTER (ended_invalid) AS invalid, invalid / games AS invalid_rate,
         wilson_low(invalid, games) AS invalid_low, wilson_high(invalid, games) AS invalid_high,
-        count(*) FILTER (cut) / games AS truncated_rate
-    FROM (SELECT *, trained_model(model_uid) AS model, policy_version AS version FROM judged)
+        count(*) FILTER (cut AND counts IS NOT FALSE) / games AS truncated_rate
+    FROM (
+        SELECT * REPLACE (met AS opponent), trained_model(model_uid) AS model, policy_version AS version
+        FROM judged
+    )
     GROUP BY GROUPING SETS ((split, env_id, model, version), (split, env_id, model, version, opponent))
     HAVING together OR split = 'eval'
     ORDER BY split, env_id, model, opponent, version
