@@ -141,6 +141,42 @@ def test_evaluation_waits_for_the_partners_of_the_same_update() -> None:
     assert {checkpoint_uid(1, "clues"), checkpoint_uid(1, "guesses")} <= evaluated()
 
 
+def test_evaluation_takes_the_partner_before_where_that_of_the_update_is_never_made() -> None:
+    """With ``save_every = 3`` a run was stopped when clues had 4 updates and guesses 2, and goes on to 5."""
+    by_role = [{"name": "clues", "roles": ["Clue Giver"]}, {"name": "guesses"}]
+    settings = config(train_envs=[TABOO], trained_models=by_role, evaluation={"every": 1})
+    saved = [("clues", 3), ("clues", 4), ("guesses", 2), ("guesses", 3)]
+    games = schedule(settings, *(checkpoint_of(*each) for each in saved))
+
+    def played(until_none_is_left: GameSchedule) -> dict[str | None, set[str]]:
+        found: dict[str | None, set[str]] = {}
+        while (game := next(until_none_is_left._eval_games(0), None)) is not None:
+            until_none_is_left.apply(game)
+            beside = found.setdefault(game.evaluated_uid, set())
+            beside |= {uid for uid in uids(game) if uid != game.evaluated_uid and trained_model(uid)}
+        return found
+
+    before = played(games)
+    assert checkpoint_uid(4, "clues") not in before, "update 4 of guesses may still be saved"
+    assert before[checkpoint_uid(2, "guesses")] == {checkpoint_uid(0, "clues")}
+    assert before[checkpoint_uid(3, "clues")] == {checkpoint_uid(3, "guesses")}
+    games.apply(checkpoint_of("guesses", 5))
+    assert played(games) == {checkpoint_uid(4, "clues"): {checkpoint_uid(3, "guesses")}}
+    games.apply(checkpoint_of("clues", 5))
+    assert len(played(games)) == 2
+    assert not games._open_evals
+
+
+def test_evaluation_does_not_wait_for_a_model_that_has_had_its_last_update() -> None:
+    """The run goes on with fewer updates than one model has had."""
+    by_role = [{"name": "clues", "roles": ["Clue Giver"]}, {"name": "guesses"}]
+    settings = config(train_envs=[TABOO], trained_models=by_role, learner={"iterations": 5})
+    games = schedule(settings, checkpoint_of("clues", 7), checkpoint_of("guesses", 5))
+    met = {tuple(uids(game)) for game in games._eval_games(0) if game.evaluated_uid == "ckpt-clues-000007"}
+    assert met
+    assert all("ckpt-guesses-000005" in players for players in met)
+
+
 def test_the_dealt_role_decides_which_model_plays() -> None:
     settings = config(train_envs=[MAFIA], trained_models=BY_ROLE)
     check_config(settings)

@@ -127,6 +127,7 @@ class GameSchedule:
             return
         if isinstance(event, GameStarted | GameAbandoned | GameOutcome) and event.split not in self._ended:
             return  # nothing that this version plays
+        self.pool.apply(event)  # first: evaluations ask it for partners
         if isinstance(event, GameStarted):
             self._apply_started(event)
         elif isinstance(event, GameOutcome | GameAbandoned):
@@ -142,7 +143,6 @@ class GameSchedule:
             self._drops.add(event.event_id)
             self._consumed[event.model] += len(event.dropped)
             self.steps_set_aside += sum(drop.reason == UNREADABLE for drop in event.dropped)
-        self.pool.apply(event)
 
     def _apply_started(self, event: GameStarted) -> None:
         index = event.game_index
@@ -430,13 +430,18 @@ class GameSchedule:
     def _partner(self, checkpoint: Checkpoint, model: str | None) -> str:
         """Return who plays beside a checkpoint under evaluation: that of the same update of another model.
 
-        Empty: it is not there yet. Where no other model has any, as in an evaluation of one checkpoint alone,
-        the checkpoint plays for its whole team.
+        A run that was stopped has its last updates saved, each model's own, and makes those that others lack
+        no more. So once a later one is there, it is the newest before. Empty: none is known yet. Where no
+        other model has any, as in an evaluation of one checkpoint alone, the checkpoint plays for its whole
+        team.
         """
-        if model == checkpoint.model or self.pool.current_uid(model) is None:
+        newest = self.pool.current_uid(model)
+        if model == checkpoint.model or newest is None:
             return checkpoint.model_uid
-        uid = checkpoint_uid(checkpoint.iteration, model)
-        return uid if uid in self._checkpoints else ""
+        last = min(checkpoint.iteration, self._config.learner.iterations)
+        if self._checkpoints[newest].iteration < last:
+            return ""
+        return self.pool.partner_of(checkpoint.model_uid, model)
 
     def _number_of_matches(self, checkpoint: Checkpoint) -> int:
         settings = self._config.evaluation
