@@ -3,8 +3,9 @@
 ``python -m benchmarks.ui --games 100000 1000000``. A first view is a request to the application, without a
 network, of pages that remember nothing yet; it takes turns with the baseline, both in CPU time of all threads
 because the machine may have other work. The baseline of a list is one query: the newest games with all
-columns; games and evaluated wins of each run. That of a run's page joins seats with outcomes, that of its
-curves also steps with updates, each to a count. The made-up history is that of the tests, multiplied.
+columns; games and evaluated wins of each run. That of a run's page and of its results, which come after it,
+joins seats with outcomes, that of its curves also steps with updates, each to a count. The made-up history is
+that of the tests, multiplied.
 """
 
 import tempfile
@@ -39,6 +40,7 @@ _PAGES: Sequence[tuple[str, str, Sequence[str]]] = (
     ("games", "/games", [_NEWEST]),
     ("games of a run's evaluation", f"/games?run={_RUN}&split=eval", [_NEWEST]),
     ("a run", f"/runs/{_RUN}", [_SEATS]),
+    ("its results", f"/runs/{_RUN}/results", [_SEATS]),
     ("its curves", f"/charts.json?run={_RUN}", [_SEATS, _STEPS]),
 )
 

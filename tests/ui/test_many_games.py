@@ -43,7 +43,8 @@ def _first_view(place: Place, path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["/", "/games", "/games?split=eval", "/runs/run-a", "/charts.json?run=run-a"]
+    "path",
+    ["/", "/games", "/games?split=eval", "/runs/run-a", "/runs/run-a/results", "/charts.json?run=run-a"],
 )
 def test_a_first_view_takes_little_more_than_its_bare_query(place: Place, path: str) -> None:
     def bare() -> None:

@@ -31,6 +31,14 @@ def test_the_page_says_what_was_done_and_what_went_wrong(client: TestClient, bas
     assert client.get(f"{base}/runs/run-z").status_code == 404
 
 
+def test_what_it_won_comes_after_the_page(client: TestClient, base: str) -> None:
+    page = client.get(f"{base}/runs/run-a").text
+    assert f'data-fetch="{base}/runs/run-a/results"' in page
+    results = client.get(f"{base}/runs/run-a/results").text
+    assert " won, " in results
+    assert client.get(f"{base}/runs/run-z/results").status_code == 404
+
+
 def test_the_curves_are_the_reports(client: TestClient, base: str) -> None:
     found = charts(client, base, "run=run-a")
     loss = found["loss"]["series"][0]

@@ -48,6 +48,7 @@ ROUTES: Final[Sequence[tuple[str, Page, Sequence[str]]]] = (
     ("/", runs.show, ("GET",)),
     ("/runs/{run}", run.show, ("GET",)),
     ("/runs/{run}/health", run.health, ("GET",)),
+    ("/runs/{run}/results", run.results, ("GET",)),
     ("/charts.json", run.curves, ("GET",)),
     ("/games", games.find, ("GET",)),
     ("/games/{game}", games.watch, ("GET",)),

@@ -13,10 +13,17 @@ from unstable_stream.ui.site import Shelf
 from unstable_stream.views.report.axes import AXES, Clock, along, read_clock
 from unstable_stream.views.report.charts import Section
 from unstable_stream.views.report.metrics import metric_sections, read_metrics
-from unstable_stream.views.report.reading import Row, RunFacts, labels_of, read_summary, with_charts
+from unstable_stream.views.report.reading import (
+    Row,
+    RunFacts,
+    labels_of,
+    read_summary,
+    with_charts,
+    with_results,
+)
 from unstable_stream.views.report.sections import build_sections
 
-__all__ = ["RunRead", "answer", "read", "summaries"]
+__all__ = ["RunRead", "answer", "read", "results", "summaries"]
 
 _ENCODER: Final = msgspec.json.Encoder(enc_hook=str)
 
@@ -30,7 +37,7 @@ class RunRead(NamedTuple):
 
 
 def summaries(shelf: Shelf, run_ids: Sequence[str]) -> list[RunFacts]:
-    """Return what is told of these runs before their charts, remembered until the archive changes."""
+    """Return what is told of these runs before results and charts, remembered until the archive changes."""
     for run_id in run_ids:
         shelf.run(run_id)
     with shelf.reading() as archive:
@@ -42,16 +49,24 @@ def summaries(shelf: Shelf, run_ids: Sequence[str]) -> list[RunFacts]:
     ]
 
 
-def read(shelf: Shelf, run_ids: Sequence[str]) -> list[RunRead]:
-    """Return what the archive has of these runs, remembered until it changes."""
+def results(shelf: Shelf, run_ids: Sequence[str]) -> list[RunFacts]:
+    """Return the same with what their policies won and lost."""
     return [
-        shelf.remember(("run", summary.run_id, summary.label), partial(_find, summary=summary))
+        shelf.remember(("results", summary.run_id, summary.label), partial(with_results, summary=summary))
         for summary in summaries(shelf, run_ids)
     ]
 
 
-def _find(archive: Path, *, summary: RunFacts) -> RunRead:
-    facts = with_charts(archive, summary)
+def read(shelf: Shelf, run_ids: Sequence[str]) -> list[RunRead]:
+    """Return what the archive has of these runs, remembered until it changes."""
+    return [
+        shelf.remember(("run", found.run_id, found.label), partial(_find, found=found))
+        for found in results(shelf, run_ids)
+    ]
+
+
+def _find(archive: Path, *, found: RunFacts) -> RunRead:
+    facts = with_charts(archive, found)
     return RunRead(facts, read_metrics(archive, facts), read_clock(archive, facts.run_id))
 
 

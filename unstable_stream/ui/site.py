@@ -6,6 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 from urllib.parse import quote
@@ -15,7 +16,7 @@ from unstable_stream.api.place import Place
 from unstable_stream.archive import held
 from unstable_stream.errors import ConfigError, RunError
 from unstable_stream.ui.jobs import Jobs
-from unstable_stream.views.run_list import RunLine, list_runs
+from unstable_stream.views.run_list import RunLine, RunStanding, list_runs, read_standing
 
 __all__ = ["Shelf", "Site"]
 
@@ -133,13 +134,17 @@ class Shelf:
         """Return its runs, the newest first; none if there is no archive yet."""
         return self.remember("runs", list_runs) if self.archive.is_file() else []
 
-    def run(self, run_id: str) -> RunLine:
-        """Return one run.
+    def run(self, run_id: str) -> RunStanding:
+        """Return how far one run is.
 
         Raises:
             RunError: there is none of this id.
         """
-        found = next((run for run in self.runs() if run.run_id == run_id), None)
+        found = (
+            self.remember(("standing", run_id), partial(read_standing, run_id=run_id))
+            if self.archive.is_file()
+            else None
+        )
         if found is None:
             raise RunError(
                 f"{self.place.root} has no run {run_id!r}; its first games may not be archived yet"

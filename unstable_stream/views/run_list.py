@@ -1,4 +1,4 @@
-"""List the runs of an archive: state, progress, win rate, speed, trouble."""
+"""List the runs of an archive: state, progress, win rate, speed, trouble; or how far one is."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,18 +8,11 @@ from typing import Final
 
 from unstable_stream.archive import query
 
-__all__ = ["RunLine", "list_runs"]
+__all__ = ["RunLine", "RunStanding", "list_runs", "read_standing"]
 
 _RECENT_S: Final = 120
-_RUNS: Final = f"""
-WITH curves AS (
-    SELECT run_id, list(win_rate ORDER BY policy_version) AS curve,
-        arg_max(win_rate, policy_version) AS win_rate
-    FROM (
-        SELECT run_id, policy_version, sum(win_rate * games) / sum(games) AS win_rate
-        FROM learning_curve WHERE split = 'eval' GROUP BY run_id, policy_version
-    ) GROUP BY run_id
-), played AS (
+_STANDINGS: Final = f"""
+WITH played AS (
     SELECT run_id, count(*) AS games, max(finished_at) AS last_at FROM game_outcomes GROUP BY run_id
 ), recent AS (
     SELECT o.run_id, count(*) AS games
@@ -48,7 +41,6 @@ SELECT
     coalesce(p.games, 0) AS games, coalesce(u.updates, 0) AS updates,
     coalesce(u.last_update, r.parent_update, 0) AS last_update,
     try_cast(r.config->>'$.learner.iterations' AS BIGINT) AS iterations,
-    coalesce(c.curve, []) AS curve, c.win_rate,
     n.games / greatest(1, least({_RECENT_S}, epoch(p.last_at) - epoch(r.started_at))) AS games_per_s,
     s.tokens / greatest(1, least({_RECENT_S}, epoch(p.last_at) - epoch(r.started_at))) AS tokens_per_s,
     coalesce(
@@ -62,16 +54,28 @@ LEFT JOIN played AS p USING (run_id)
 LEFT JOIN recent AS n USING (run_id)
 LEFT JOIN spoken AS s USING (run_id)
 LEFT JOIN learned AS u USING (run_id)
-LEFT JOIN curves AS c USING (run_id)
 LEFT JOIN letters AS d USING (run_id)
 LEFT JOIN signs USING (run_id)
-ORDER BY r.started_at DESC, r.run_id
+"""
+# Most of the work is in the curves, so who asks for one run's standing is spared them.
+_RUNS: Final = f"""
+WITH standings AS ({_STANDINGS}), curves AS (
+    SELECT run_id, list(win_rate ORDER BY policy_version) AS curve,
+        arg_max(win_rate, policy_version) AS win_rate
+    FROM (
+        SELECT run_id, policy_version, sum(win_rate * games) / sum(games) AS win_rate
+        FROM learning_curve WHERE split = 'eval' GROUP BY run_id, policy_version
+    ) GROUP BY run_id
+)
+SELECT s.*, coalesce(c.curve, []) AS curve, c.win_rate
+FROM standings AS s LEFT JOIN curves AS c USING (run_id)
+ORDER BY s.started_at DESC, s.run_id
 """
 
 
 @dataclass(frozen=True, slots=True)
-class RunLine:
-    """One run."""
+class RunStanding:
+    """How far one run is."""
 
     run_id: str
     name: str
@@ -88,10 +92,6 @@ class RunLine:
     """The number of its newest update; of a fork without any, the update it was forked at."""
     iterations: int | None
     """The update it is to end at."""
-    curve: Sequence[float]
-    """Evaluated win rate of its checkpoints, in order, 0 to 1."""
-    win_rate: float | None
-    """That of the latest."""
     games_per_s: float | None
     """Mean over the last two minutes in which it played."""
     tokens_per_s: float | None
@@ -104,6 +104,26 @@ class RunLine:
     def progress(self) -> float | None:
         """The share of its updates that is done, 0 to 1."""
         return min(1.0, self.last_update / self.iterations) if self.iterations else None
+
+
+@dataclass(frozen=True, slots=True)
+class RunLine(RunStanding):
+    """One run of a list."""
+
+    curve: Sequence[float]
+    """Evaluated win rate of its checkpoints, in order, 0 to 1."""
+    win_rate: float | None
+    """That of the latest."""
+
+
+def read_standing(archive: Path, run_id: str) -> RunStanding | None:
+    """Return how far one run is, or ``None`` if the archive has no run of this id.
+
+    Raises:
+        ArchiveError: there is no archive.
+    """
+    rows = query(archive, f"FROM ({_STANDINGS}) WHERE run_id = $run", {"run": run_id}).rows
+    return RunStanding(*rows[0]) if rows else None
 
 
 def list_runs(archive: Path) -> list[RunLine]:

@@ -20,7 +20,7 @@ __all__ = ["show"]
 def show(site: Site, shelf: Shelf, request: Request) -> Response:
     """Return the page; without runs in its address, one to choose them on."""
     wanted = list(dict.fromkeys(request.query_params.getlist("run")))
-    facts = charts.summaries(shelf, wanted)
+    facts = charts.results(shelf, wanted)
     return page(
         "compare.html.jinja",
         site,

@@ -19,7 +19,7 @@ from unstable_stream.views.report.axes import AXES
 from unstable_stream.views.report.reading import before_and_after
 from unstable_stream.views.written import config_text
 
-__all__ = ["curves", "health", "show"]
+__all__ = ["curves", "health", "results", "show"]
 
 _READ_BYTES: Final = 256 * 1024
 _SERVICES: Final = """
@@ -54,12 +54,17 @@ def show(site: Site, shelf: Shelf, request: Request) -> Response:
         shelf,
         run=run,
         facts=facts,
-        changes=before_and_after(facts),
         services=services,
         config=config_text(facts.config),
         axis=request.query_params.get("by", "update"),
         axes=AXES,
     )
+
+
+def results(site: Site, shelf: Shelf, request: Request) -> Response:
+    """Return the part of the page about what its policies won before and after."""
+    (facts,) = charts.results(shelf, [request.path_params["run"]])
+    return page("results.html.jinja", site, shelf, changes=before_and_after(facts))
 
 
 def curves(site: Site, shelf: Shelf, request: Request) -> Response:

@@ -13,14 +13,14 @@
   });
   dark.addEventListener("change", function () { document.dispatchEvent(new Event("restyled")); });
 
-  // Parts that the archive does not know of are asked for by themselves, now and then.
+  // Parts that take long to find, or that the archive does not know of, are asked for by themselves, now and then.
   document.querySelectorAll("[data-fetch]").forEach(function (part) {
     function ask() {
       if (document.hidden) { setTimeout(ask, 5000); return; }
       fetch(part.dataset.fetch, { credentials: "same-origin" })
         .then(function (answer) { if (!answer.ok) { throw new Error(answer.status); } return answer.text(); })
         .then(function (text) { part.replaceChildren.apply(part, new DOMParser().parseFromString(text, "text/html").body.childNodes); })
-        .catch(function () { /* the log could not be asked: once more later */ })
+        .catch(function () { /* the log could not be asked, or the archive was busy: once more later */ })
         .then(function () { setTimeout(ask, 10000); });
     }
     ask();

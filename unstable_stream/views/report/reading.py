@@ -22,6 +22,7 @@ __all__ = [
     "read_run",
     "read_summary",
     "with_charts",
+    "with_results",
 ]
 
 Row: TypeAlias = dict[str, Any]
@@ -192,8 +193,6 @@ class RunFacts:
     """To its end, or to the last that was heard of it."""
     bin_s: float
     """Width of a bar in charts over time, seconds."""
-    opponents: Sequence[Row]
-    curve: Sequence[Row]
     drops: Sequence[Row]
     collapses: Sequence[Row]
     """Warnings of a collapse."""
@@ -202,6 +201,8 @@ class RunFacts:
     """Ranges of offsets that may be of the run and that the archive lacks."""
     rated_env: str = "*"
     """The environment whose ratings are shown; ``*`` (all together) if the run has such ratings."""
+    opponents: Sequence[Row] = ()
+    curve: Sequence[Row] = ()
     updates: Sequence[Row] = ()
     steps: Sequence[Row] = ()
     """Rewards, completions and staleness of the steps that each update trained on."""
@@ -255,17 +256,16 @@ def labels_of(archive: Path, run_ids: Sequence[str]) -> list[str]:
 
 def read_run(archive: Path, run_id: str, label: str) -> RunFacts:
     """Return everything that a report shows of one run, except its games."""
-    return with_charts(archive, read_summary(archive, run_id, label))
+    return with_charts(archive, with_results(archive, read_summary(archive, run_id, label)))
 
 
 def read_summary(archive: Path, run_id: str, label: str) -> RunFacts:
-    """Return what is told of a run before its charts, whose rows are missing: a fourth of the work."""
+    """Return what is told of a run before its results and charts, whose rows are missing."""
     run = {"run": run_id}
     (about,) = query(archive, "FROM runs WHERE run_id = $run", run).dicts()
     (totals,) = query(archive, _TOTALS, run).dicts()
     last = about["finished_at"] or totals["last_at"] or about["started_at"]
     duration_s = max(0.0, (last - about["started_at"]).total_seconds())
-    results = query(archive, _RESULTS, run).dicts()
     # ``Any``: each value is the rows of the field of its name.
     told: dict[str, Any] = {name: query(archive, sql, run).dicts() for name, sql in _TOLD.items()}
     return RunFacts(
@@ -277,22 +277,30 @@ def read_summary(archive: Path, run_id: str, label: str) -> RunFacts:
         started_at=about["started_at"],
         duration_s=duration_s,
         bin_s=_bin_width(duration_s),
-        opponents=[row for row in results if not row["together"]],
-        curve=[row for row in results if row["together"]],
         **told,
     )
 
 
-def with_charts(archive: Path, summary: RunFacts) -> RunFacts:
-    """Return the summary of a run with the rows of all charts."""
-    run = {"run": summary.run_id}
+def with_results(archive: Path, summary: RunFacts) -> RunFacts:
+    """Return the summary of a run with what its policies won and lost."""
+    results = query(archive, _RESULTS, {"run": summary.run_id}).dicts()
+    return replace(
+        summary,
+        opponents=[row for row in results if not row["together"]],
+        curve=[row for row in results if row["together"]],
+    )
+
+
+def with_charts(archive: Path, results: RunFacts) -> RunFacts:
+    """Return the results of a run with the rows of all charts."""
+    run = {"run": results.run_id}
     # ``Any``: each value is the rows of the field of its name.
     rows: dict[str, Any] = {name: query(archive, sql, run).dicts() for name, sql in _DRAWN.items()}
     environments = {row["env_id"] for row in rows["ladder"]}
     rated_env = "*" if "*" in environments else min(environments, default="*")
-    over_time = {"start": summary.started_at, "bin": summary.bin_s} | run
+    over_time = {"start": results.started_at, "bin": results.bin_s} | run
     return replace(
-        summary,
+        results,
         rated_env=rated_env,
         ladder_over_time=query(archive, _LADDER_OVER_TIME, over_time | {"env": rated_env}).dicts(),
         throughput=query(archive, _THROUGHPUT, over_time).dicts(),
