@@ -9,9 +9,10 @@ import typer
 from typer.testing import CliRunner
 
 from tests.archive.history import made_up_run, stored
+from unstable_stream.api.games import find_games
 from unstable_stream.archive import ArchiveWriter
 from unstable_stream.cli import games
-from unstable_stream.events import Event, GameOutcome, Trajectory, game_id
+from unstable_stream.events import Event, GameOutcome, GameStarted, Trajectory, game_id
 
 _APP = typer.Typer()
 games.register(_APP)
@@ -126,3 +127,43 @@ def test_browsing_goes_forth_and_back(data: Path, monkeypatch: pytest.MonkeyPatc
         line.split(" · ")[0] for line in output.splitlines() if line.startswith("game ") and " of " in line
     ]
     assert places == ["game 1 of 3", "game 2 of 3", "game 3 of 3", "game 3 of 3", "game 2 of 3"]
+
+
+def _of_teams(event: Event) -> Event:
+    """Let seats 0 and 1 play against two like the second of a game of two; seat 1 is another model's."""
+    if not isinstance(event, GameOutcome | GameStarted):
+        return event
+    first, second = event.seats
+    change = msgspec.structs.replace
+    seats = (
+        change(first, team=0),
+        change(first, seat=1, team=0, model_uid="ckpt-partner-000001", kind="checkpoint"),
+        change(second, seat=2, team=1),
+        change(second, seat=3, team=1),
+    )
+    return change(event, seats=seats)
+
+
+def test_a_partner_is_no_opponent_whether_the_game_is_over_or_not(tmp_path: Path) -> None:
+    path = tmp_path / "archive.duckdb"
+    with ArchiveWriter(path) as writer:
+        writer.write(stored([_of_teams(event) for event in made_up_run(updates=3)]))
+    states = {}
+    for opponent in ("ckpt-partner-000001", "random", "ckpt-000003"):
+        for state in ("finished", "in-flight", "abandoned"):
+            found = find_games(path, split="train", state=state, model="ckpt-000003", opponent=opponent)
+            states[opponent, state] = len(found.rows)
+    over = find_games(path, split="train", state="finished", model="ckpt-000002", opponent="random")
+    assert len(over.rows) == 4
+    # In the game in flight policy 3 plays seat 0; in the abandoned one seats 2 and 3, against the other team.
+    assert {key: count for key, count in states.items() if count} == {
+        ("random", "in-flight"): 1,
+        ("random", "abandoned"): 1,
+        ("ckpt-partner-000001", "abandoned"): 1,
+    }
+
+
+@pytest.mark.parametrize("sort", ["latest", "earliest", "tokens"])
+@pytest.mark.parametrize("offset", [0, 3])
+def test_no_games_may_be_asked_for(data: Path, sort: str, offset: int) -> None:
+    assert find_games(data / "archive.duckdb", sort=sort, limit=0, offset=offset).rows == []

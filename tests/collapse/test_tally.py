@@ -1,5 +1,7 @@
 """Games counted into the metrics of an update."""
 
+import msgspec
+
 from unstable_stream.collapse import GameTally
 from unstable_stream.events import GameOutcome, SeatResult, event_id, game_id
 
@@ -65,6 +67,25 @@ def test_mirror_fixed_and_evaluation_games() -> None:
         "fixed_wins/Tak/random-legal": 1.0,
     }
     assert tally.take() == {}
+
+
+def test_a_partner_of_another_model_is_no_opponent() -> None:
+    def of_team(team: int, played: SeatResult) -> SeatResult:
+        return msgspec.structs.replace(played, team=team)
+
+    tally = GameTally("clues")
+    clues, guesses = "ckpt-clues-000002", "ckpt-guesses-000002"
+    ours = (of_team(0, seat(0, clues, 1.0, trained=True)), of_team(0, seat(1, guesses, 1.0, trained=True)))
+    fixed = (of_team(1, seat(2, "random-legal", -1.0)), of_team(1, seat(3, "random-legal", -1.0)))
+    tally.add(outcome(*ours, *fixed))
+    met = tally.take()
+    assert (met["fixed_games"], met["fixed_wins/Tak/random-legal"]) == (1.0, 1.0)
+    theirs = (
+        of_team(1, seat(2, clues, -1.0, trained=True)),
+        of_team(1, seat(3, guesses, -1.0, trained=True)),
+    )
+    tally.add(outcome(*ours, *theirs))
+    assert tally.take() == {"game_turns": 6.0, "legal_fraction": 1.0}, "two models are no mirror"
 
 
 def test_games_between_fixed_opponents_are_not_ours() -> None:

@@ -66,6 +66,7 @@ UNION ALL
 SELECT p.game_id, p.seat, p.model_uid, p.kind, array_to_string(list_sort(list(o.model_uid)), ', '), NULL
 FROM planned_seats AS p
 LEFT JOIN planned_seats AS o ON o.game_id = p.game_id AND o.seat <> p.seat
+    AND (o.team IS NULL OR p.team IS NULL OR o.team <> p.team)
 WHERE p.game_id IN (SELECT game_id FROM unfinished)
 GROUP BY p.game_id, p.seat, p.model_uid, p.kind
 """
@@ -191,7 +192,7 @@ def find_games(
         names = {condition: condition.rpartition("$")[2].rstrip(")") for condition in asked}
         wanted.require_seat([*asked, who], **{names[condition]: value for condition, value in asked.items()})
     since = _EVER
-    if sort == "latest" and limit is not None and not asked:
+    if sort == "latest" and limit and not asked:
         # So many are shown: what began before the last of so many finished games need not be looked at.
         newest = query(
             archive,

@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from unstable_stream.events import GameOutcome, SeatResult, trained_model
+from unstable_stream.events import GameOutcome, SeatResult, are_partners, trained_model
 
 __all__ = ["GameTally"]
 
@@ -12,7 +12,8 @@ class GameTally:
 
     Counted are the seats of the policy: those that are trained, and the one under evaluation. Older
     checkpoints as opponents are not counted, and games against them say nothing of a fixed opponent.
-    ``model`` is the name of one of several trained models: the others are opponents like older checkpoints.
+    ``model`` is the name of one of several trained models: the others are opponents like older checkpoints,
+    unless they win and lose with it.
     """
 
     def __init__(self, model: str | None = None) -> None:
@@ -36,14 +37,14 @@ class GameTally:
             if (seat.trained or seat.model_uid == game.evaluated_uid)
             and trained_model(seat.model_uid) == self._model
         ]
-        others = [seat for seat in game.seats if seat not in own]
+        others = [seat for seat in game.seats if not any(are_partners(seat, mine) for mine in own)]
         for seat in own:
             self._turns += seat.turns
             self._legal += seat.turns - seat.invalid_moves
             if seat.seat in game.unparsed:
                 self._judged += seat.turns
                 self._parsed += seat.turns - game.unparsed[seat.seat]
-        if len(own) > 1 and not others:
+        if len(own) == len(game.seats) > 1:
             self._mirror_games += 1
             self._mirror_reward += sum(seat.reward for seat in own) / len(own)
         elif own and others and all(seat.kind != "checkpoint" for seat in others):
