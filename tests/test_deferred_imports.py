@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -84,3 +85,22 @@ check_config(parse_config({"model": "tiny-player", "train_envs": [{"env_id": "Ti
 assert "torch" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
+
+
+def test_several_threads_may_use_a_package_and_its_module_first_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "heavy_package"
+    package.mkdir()
+    wait = "import time; time.sleep(0.05)\n"  # of the library: so long that the other thread is at it too
+    (package / "__init__.py").write_text(f"{wait}from heavy_package.part import half\ndata = 'whole'\n")
+    (package / "part.py").write_text(f"import heavy_package\n{wait}def half(): return heavy_package.data\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with deferring({"heavy_package": (), "heavy_package.part": ("half",)}):
+        import heavy_package  # type: ignore[import-not-found]
+        from heavy_package.part import half  # type: ignore[import-not-found]
+    with ThreadPoolExecutor(8) as threads:
+        asked = [threads.submit(half if n % 2 else lambda: heavy_package.data) for n in range(8)]
+        assert {each.result(timeout=60) for each in asked} == {"whole"}
+    for name in ("heavy_package", "heavy_package.part"):
+        del sys.modules[name]

@@ -9,12 +9,17 @@ import importlib
 import importlib.machinery
 import importlib.util
 import sys
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
 __all__ = ["deferring"]
+
+# A package and a module in it that two threads import at the same time each wait for the other: Python then
+# hands out one of them half made.
+_loading = threading.RLock()
 
 
 @contextmanager
@@ -53,8 +58,10 @@ class _Module(ModuleType):
 
     def load(self) -> ModuleType:
         """Return the module itself."""
-        self.step_aside()
-        return importlib.import_module(self.__name__)
+        with _loading:
+            self.step_aside()
+            importlib.import_module(self.__name__.partition(".")[0])
+            return importlib.import_module(self.__name__)
 
     def __getattr__(self, name: str) -> Any:
         if name in self._deferred:

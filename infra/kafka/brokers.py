@@ -10,6 +10,7 @@ Only the standard library is needed here; Java 17 and Maven are needed on the ma
 import argparse
 import base64
 import contextlib
+import fcntl
 import os
 import secrets
 import shutil
@@ -243,8 +244,14 @@ class KafkaCluster:
 
 
 def _resolve_jars() -> None:
+    """Have the jars in place; one process resolves them while others wait for it."""
+    with (_HERE / "pom.xml").open() as pom:
+        fcntl.flock(pom, fcntl.LOCK_EX)
+        _resolve(pom.read())
+
+
+def _resolve(pom: str) -> None:
     resolved = _LIBRARY / ".pom.xml"
-    pom = (_HERE / "pom.xml").read_text()
     if resolved.is_file() and resolved.read_text() == pom:
         return
     print("resolving the jars of Apache Kafka with Maven (about 45 MB the first time)", file=sys.stderr)

@@ -149,6 +149,8 @@ def test_replay_from_the_archive_into_another_log(directory: Path) -> None:
     copied = run(directory, "replay", "run-a", "--source", "archive", "--into-log", "copy")
     assert copied.returncode == 0, copied.stderr
     assert copied.stderr == f"{len(made_up_run())} records copied to copy\n"
+    described = run(directory, "topics", "describe", "games", "--data", "copy")
+    assert described.stdout.split("partitions")[1].split()[:2] == ["8", "8"], described.stdout
     assert lines(run(directory, "replay", "--data", "copy")) == lines(run(directory, "replay"))
 
 

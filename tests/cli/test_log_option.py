@@ -21,6 +21,7 @@ from unstable_stream.events import RunFinished, RunStarted
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.open import check_log, open_log_at, opened_log
 from unstable_stream.log.records import record_from_event
+from unstable_stream.log.topic_drift import create_declared_topics
 from unstable_stream.log.topics import load_topics
 from unstable_stream.runs.data_dir import DataDir
 
@@ -168,7 +169,7 @@ def test_runs_of_a_log_are_listed_without_an_archive(tmp_path: Path) -> None:
 async def test_runs_of_a_kafka_log_are_listed(kafka_bootstrap: str, tmp_path: Path) -> None:
     run, location = f"run-{secrets.token_hex(4)}", f"kafka://{kafka_bootstrap}"
     async with opened_log(location, DataDir(tmp_path).log) as log:
-        await log.create_topics(list(load_topics().values()))
+        await create_declared_topics(log, load_topics())
         begun = next(event for event in history() if isinstance(event, RunStarted))
         await log.append([record_from_event(msgspec.structs.replace(begun, run_id=run))])
     for arguments in (

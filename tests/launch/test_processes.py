@@ -21,6 +21,7 @@ from unstable_stream.events import Event, RunFinished, Step, event_id
 from unstable_stream.log.port import EventLog
 from unstable_stream.log.reading import read_to_end, readable_events
 from unstable_stream.log.records import record_from_event
+from unstable_stream.log.topic_drift import create_declared_topics
 from unstable_stream.log.topics import load_topics
 
 DEADLINE_S = 100.0
@@ -72,7 +73,7 @@ class Service:
 async def run(any_log: EventLog) -> str:
     """A run that goes on: all its events but its end, and none that a processor derives."""
     name = f"process-{secrets.token_hex(4)}"
-    await any_log.create_topics(list(load_topics().values()))
+    await create_declared_topics(any_log, load_topics())
     events = [own(event, name) for event in history() if not isinstance(event, Step | RunFinished)]
     await append(any_log, events)
     return name

@@ -8,6 +8,7 @@ from tests.proofs.test_audit import history
 from unstable_stream.events import Event, Metrics
 from unstable_stream.launch.recorded_progress import RecordedProgress
 from unstable_stream.log.port import EventLog
+from unstable_stream.log.topic_drift import create_declared_topics
 from unstable_stream.log.topics import load_topics
 from unstable_stream.tracking.service_reports import ARCHIVER, LAUNCHER
 
@@ -27,7 +28,7 @@ def of_kind(kind: str) -> Event:
 
 @pytest.mark.parametrize("service", [*ACHIEVED, "archiver"])
 async def test_only_the_own_work_since_the_start_counts(any_log: EventLog, service: str) -> None:
-    await any_log.create_topics(list(load_topics().values()))
+    await create_declared_topics(any_log, load_topics())
     progress = RecordedProgress(any_log, RUN)
     work = report(ARCHIVER) if service == "archiver" else of_kind(ACHIEVED[service])
     await append(any_log, [work])

@@ -26,6 +26,7 @@ from unstable_stream.log.kafka.location import parse_location
 from unstable_stream.log.kafka.log import KafkaLog
 from unstable_stream.log.port import Positions, StoredRecord, TopicPartition
 from unstable_stream.log.records import record_from_event
+from unstable_stream.log.topic_drift import create_declared_topics
 from unstable_stream.log.topics import load_topics
 from unstable_stream.reward_transformations import StepRewardTransform
 from unstable_stream.runs.config import RunConfig, parse_config
@@ -154,7 +155,7 @@ class Worker:
 async def run(kafka_bootstrap: str, tmp_path: Path) -> AsyncIterator[Run]:
     location = f"kafka://{kafka_bootstrap}"
     async with KafkaLog.open(location) as log:
-        await log.create_topics(list(load_topics().values()))
+        await create_declared_topics(log, load_topics())
         yield await Run.start(log, location, tmp_path, _config(STEP))
 
 

@@ -21,6 +21,7 @@ from unstable_stream.errors import LogUnavailableError, ServiceError
 from unstable_stream.events import Event, Metrics, RecordRejected, RunFinished, RunStarted, event_id
 from unstable_stream.log.port import EventLog, Record, StoredRecord, TopicPartition
 from unstable_stream.log.records import record_from_event
+from unstable_stream.log.topic_drift import create_declared_topics
 from unstable_stream.log.topics import load_topics
 from unstable_stream.tracking.log_state import MonitorState
 from unstable_stream.tracking.prometheus import exposition, run_monitor
@@ -222,7 +223,7 @@ async def until(scraped: Callable[[], Awaitable[Samples]], holds: Callable[[Samp
 
 async def test_it_serves_what_is_there_and_what_comes(any_log: EventLog) -> None:
     run = f"monitored-{secrets.token_hex(4)}"
-    await any_log.create_topics(list(load_topics().values()))
+    await create_declared_topics(any_log, load_topics())
     begun_ms = time.time_ns() // 1_000_000
     events = [
         msgspec.structs.replace(event, run_id=run, occurred_at_ms=begun_ms)
@@ -269,7 +270,7 @@ async def test_it_serves_what_is_there_and_what_comes(any_log: EventLog) -> None
 
 async def test_from_the_end_it_counts_only_what_comes_but_knows_the_runs(any_log: EventLog) -> None:
     run = f"monitored-{secrets.token_hex(4)}"
-    await any_log.create_topics(list(load_topics().values()))
+    await create_declared_topics(any_log, load_topics())
     events = [msgspec.structs.replace(event, run_id=run) for event in history()[:-1]]
     await any_log.append([record_from_event(event) for event in events])
 
@@ -295,7 +296,7 @@ async def test_it_waits_for_the_first_run_to_make_the_topics(tmp_path: Path) -> 
             await log.create_topics([load_topics()["runs"]])
             await log.append([record_from_event(history()[0])])
             await until(scraped, lambda now: ("run_active", labels(run="run-test")) in now)
-            await log.create_topics(list(load_topics().values()))
+            await create_declared_topics(log, load_topics())
             await log.append([record_from_event(event) for event in history()[1:]])
             samples = await until(scraped, lambda now: now["run_active", labels(run="run-test")] == 0)
             assert samples["events_total", labels(run="run-test", topic="runs", type="run-started")] == 1
@@ -309,7 +310,7 @@ async def test_a_log_that_goes_away_is_told_and_tried_again(
     from unstable_stream.log.local.log import LocalLog
 
     async with LocalLog.open(tmp_path / "log.sqlite", synchronous="NORMAL") as log:
-        await log.create_topics(list(load_topics().values()))
+        await create_declared_topics(log, load_topics())
         groups = log.groups
 
         async def unreachable() -> list[str]:
@@ -328,7 +329,7 @@ async def test_records_deleted_before_they_were_read_are_passed_over(tmp_path: P
     from unstable_stream.log.local.log import LocalLog
 
     async with LocalLog.open(tmp_path / "log.sqlite", synchronous="NORMAL") as log:
-        await log.create_topics(list(load_topics().values()))
+        await create_declared_topics(log, load_topics())
 
         async def look(scraped: Callable[[], Awaitable[Samples]]) -> None:
             await log.append([Record("metrics", "k", b"x", partition=0)])

@@ -17,6 +17,7 @@ from unstable_stream.events import Event
 from unstable_stream.log.open import open_log_at
 from unstable_stream.log.port import Consumer, EventLog, TopicPartition
 from unstable_stream.log.records import event_from_record
+from unstable_stream.log.topic_drift import create_declared_topics
 from unstable_stream.log.topics import load_topics
 from unstable_stream.runs.data_dir import DataDir
 
@@ -80,7 +81,7 @@ class History:
         """Take in what has been written."""
         if self._consumer is None:
             self._log = open_log_at(self.location, self._data.log)
-            await self._log.create_topics(list(load_topics().values()))
+            await create_declared_topics(self._log, load_topics())
             self._consumer = await self._log.consumer(list(load_topics()))
         while records := await self._consumer.poll(max_records=5000, timeout_s=timeout_s):
             self.events += [event_from_record(record) for record in records]

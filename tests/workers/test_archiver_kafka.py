@@ -23,6 +23,7 @@ from unstable_stream.log.kafka.log import KafkaLog
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.port import EventLog, Record, StoredRecord
 from unstable_stream.log.records import record_from_event
+from unstable_stream.log.topic_drift import create_declared_topics
 from unstable_stream.log.topics import load_topics
 from unstable_stream.workers.archiver import GROUP, run_archiver
 
@@ -107,7 +108,7 @@ def _content(path: Path, names: Sequence[str]) -> Mapping[str, list[str]]:
 
 async def _archived_locally(events: Sequence[Event], directory: Path) -> Path:
     log = LocalLog.open(directory / "log.sqlite", synchronous="NORMAL")
-    await log.create_topics(list(load_topics().values()))
+    await create_declared_topics(log, load_topics())
     await log.append([record_from_event(event) for event in events])
     await _archive_all(log, None, directory / "local.duckdb")
     await log.close()

@@ -32,6 +32,7 @@ from unstable_stream.events import Metrics
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.reading import read_to_end
 from unstable_stream.log.records import event_from_record, record_from_event
+from unstable_stream.log.topic_drift import create_declared_topics
 from unstable_stream.log.topics import load_topics
 from unstable_stream.runs.config import RunConfig, parse_config
 from unstable_stream.stores import Store, has_file, hold_optimizer_state, joined, owner_of
@@ -43,7 +44,7 @@ from unstable_stream.workers.learner import LearnerService
 @pytest.fixture
 async def log(tmp_path: Path) -> AsyncIterator[LocalLog]:
     async with new_log(tmp_path) as opened:
-        await opened.create_topics(list(load_topics().values()))
+        await create_declared_topics(opened, load_topics())
         await opened.append([record_from_event(step) for step in steps(STEPS)])
         yield opened
 
@@ -62,7 +63,7 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Result:
     async def learn() -> Result:
         directory = tmp_path_factory.mktemp("uninterrupted")
         async with new_log(directory) as log:
-            await log.create_topics(list(load_topics().values()))
+            await create_declared_topics(log, load_topics())
             await log.append([record_from_event(step) for step in steps(STEPS)])
             await service(directory, config()).train(log, asyncio.Event())
             return await curve(log)

@@ -32,7 +32,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "push": "Write a checkpoint as files that transformers, PEFT and vLLM load, with a model card.",
     "archive": "Archive what the log holds and the archive does not.",
     "backup": "Copy a data directory while runs write to it.",
-    "prune": "Forget what the stream processors have saved of runs that have ended.",
+    "prune": "Forget what the stream processors have saved of runs that are over.",
     "audit": "Prove from the log that a run's games and steps add up.",
     "collapse": "Look at a run's updates for signs of a collapse.",
     "verify": "Recompute a run's steps, ratings and batches from their causes.",

@@ -19,7 +19,10 @@ def _prune(
     ),
     dry_run: bool = typer.Option(False, "--dry-run", help="Only say what would be forgotten."),
     idle_days: float = typer.Option(
-        30.0, "--idle-days", help="A run that never ended is over after so many days without a record."
+        30.0,
+        "--idle-days",
+        min=0.05,
+        help="A run that never ended is over after so many days without a record; end its processes first.",
     ),
     data: DataOption = DEFAULT_DATA_DIR,
     log: LogOption = "local",

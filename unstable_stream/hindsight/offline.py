@@ -22,6 +22,7 @@ from unstable_stream.events import LearnerUpdate, RunStarted, Step, trained_mode
 from unstable_stream.log.port import Consumer, EventLog
 from unstable_stream.log.reading import readable_events
 from unstable_stream.log.records import record_from_event
+from unstable_stream.log.topic_drift import create_declared_topics
 from unstable_stream.log.topics import load_topics
 from unstable_stream.proofs.replayed_steps import replayed_step
 from unstable_stream.runs.config import RunConfig, parse_config, read_toml
@@ -149,7 +150,7 @@ async def train_offline(
     stop = stop or asyncio.Event()
     progress = progress or OfflineProgress()
     run_id = new_run_id(config.name)
-    await log.create_topics(list(load_topics().values()))
+    await create_declared_topics(log, load_topics())
     await start_run(log, config, run_id, replayed_run_id=source)
     on_start(run_id)
     service = await asyncio.to_thread(

@@ -129,7 +129,8 @@ async def copy_into(
         history: the records to copy.
         source: the log of the records, for the settings of undeclared topics; ``None``: an archive.
         target: the log to append to; missing topics are created.
-        topics: the number of partitions in the source, by topic.
+        topics: the number of partitions in the source, by topic. An archive knows only those that have
+            records, so from one the declared topics get those that they are declared with.
 
     Raises:
         ConfigError: source and target are the same log.
@@ -140,7 +141,7 @@ async def copy_into(
     settings = {} if source is None else await source.topic_settings()
     there = await target.topics()
     missing = [
-        with_partitions(declared[name], partitions)
+        (declared[name] if source is None else with_partitions(declared[name], partitions))
         if name in declared
         else settings.get(name) or TopicSpec(name, partitions)
         for name, partitions in topics.items()
