@@ -1,4 +1,4 @@
-"""Record the curves of a page and draw them: language-model, or tiny-player.
+"""Record the curves of a page and draw them: language-model, or quickstart.
 
 python docs/images/curves.py PAGE NAME=DATA/RUN ...    # reads the runs into data/PAGE.csv; others in it stay
 python docs/images/curves.py PAGE                      # draws PAGE.svg from that file
