@@ -4,7 +4,8 @@
 
 Over a checkpoint's last 50 games in an environment (each seat it plays counts) it takes the share that ended
 by an invalid move of its own. From the 50th on it emits ``invalid-moves/ENV/CHECKPOINT`` after every tenth
-and logs one warning when the share rises above 25 %; another only after it has fallen to half of that.
+and logs one warning when the share rises above 25 %; another only after it has fallen to half of that. Until
+then ``alerts/invalid-moves/ENV/CHECKPOINT`` stands on the run's live page.
 """
 
 from dataclasses import dataclass, field
@@ -58,11 +59,14 @@ class InvalidMoveAlert:
     def report(self, event: GameOutcome, model: str, recent: Recent, context: Context) -> None:
         """Emit the rate, and warn if it has just become too high."""
         rate = sum(recent.invalid) / len(recent.invalid)
-        context.emit(f"invalid-moves/{event.env_id}/{model}", rate)
+        name = f"invalid-moves/{event.env_id}/{model}"
+        context.emit(name, rate)
         if rate > THRESHOLD and not recent.alarmed:
             recent.alarmed = True
+            context.emit(f"alerts/{name}", rate)
             context.logger.warning(
                 "invalid moves", env=event.env_id, model=model, rate=round(rate, 3), games=len(recent.invalid)
             )
-        elif rate <= THRESHOLD / 2:
+        elif rate <= THRESHOLD / 2 and recent.alarmed:
             recent.alarmed = False
+            context.emit(f"alerts/{name}", 0.0)

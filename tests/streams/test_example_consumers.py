@@ -195,8 +195,10 @@ def test_an_alarm_is_given_once_until_the_rate_has_halved() -> None:
     ]
     with structlog.testing.capture_logs() as logs:
         metrics = values(metrics_of(plugin, games))
-    assert {name for name, *_ in metrics} == {"invalid-moves/E/ckpt-000001"}
-    rates = [value for _, value, _ in metrics]
+    name = "invalid-moves/E/ckpt-000001"
+    assert {each for each, *_ in metrics} == {name, f"alerts/{name}"}
+    rates = [value for each, value, _ in metrics if each == name]
+    assert [value for each, value, _ in metrics if each != name] == [0.26, 0.0, 0.4]
     in_window = [sum(invalid[end - 50 : end]) / 50 for end in range(50, 121, 10)]
     assert rates == in_window
     assert rates[0] == 13 / 50
@@ -208,7 +210,10 @@ def test_invalid_moves_of_the_opponent_do_not_count_and_a_mirror_game_counts_twi
     plugin = example("invalid_moves.py:InvalidMoveAlert")
     games: list[Event] = [outcome(index, "a", FIXED, OLD, invalid_seat=0) for index in range(30)]
     games += [outcome(30 + index, "a", NEW, NEW, invalid_seat=1) for index in range(25)]
-    assert values(metrics_of(plugin, games)) == [("invalid-moves/E/ckpt-000002", 0.5, None)]
+    assert values(metrics_of(plugin, games)) == [
+        ("invalid-moves/E/ckpt-000002", 0.5, None),
+        ("alerts/invalid-moves/E/ckpt-000002", 0.5, None),
+    ]
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)

@@ -93,6 +93,17 @@ def test_a_metric_of_a_plug_in_appears_by_itself(tmp_path: Path) -> None:
     assert {one["name"] for one in found["metric-pool-seen"]["series"]} == {"random", "ckpt-000000"}
 
 
+def test_an_alert_of_a_plug_in_stands_until_it_is_taken_back(tmp_path: Path) -> None:
+    place = Place.at(tmp_path)
+    reported = [("<b>slow</b>", 0.5, 1), ("gone", 0.5, 1), ("gone", 0.0, 2)]
+    raised = [_reported("plugin/watch", f"alerts/{name}", value, second) for name, value, second in reported]
+    with client_of(place) as client, ArchiveWriter(place.archive, timeout_s=60) as writer:
+        writer.write(stored([*made_up_run("run-c", updates=1), *raised]))
+        page = client.get(f"/{tmp_path.name}/runs/run-c").text
+    assert '&lt;b&gt;slow&lt;/b&gt;: 0.5 <span class="quiet">(plugin/watch' in page
+    assert "gone: " not in page
+
+
 def test_the_services_and_the_log_of_a_run(tmp_path: Path) -> None:
     place = Place.at(tmp_path)
     reports = [_reported("launcher", f"services/learner/{name}", 2.0, 1) for name in ("up", "restarts")]

@@ -75,7 +75,7 @@ ORDER BY s.started_at DESC, s.run_id
 
 @dataclass(frozen=True, slots=True)
 class RunStanding:
-    """How far one run is."""
+    """One run: its state, progress, speed and trouble."""
 
     run_id: str
     name: str

@@ -30,6 +30,13 @@ _SERVICES: Final = """
     FROM metrics WHERE run_id = $run AND source = 'launcher' AND starts_with(name, 'services/')
     GROUP BY service ORDER BY service
 """
+# A plug-in's alert is a metric: it stands until the plug-in takes it back with a zero.
+_RAISED: Final = """
+    SELECT source, name[8:] AS alert, arg_max(value, (occurred_at, record_number)) AS value,
+        max(occurred_at) AS heard
+    FROM metrics WHERE run_id = $run AND starts_with(name, 'alerts/')
+    GROUP BY source, name HAVING value <> 0 ORDER BY heard DESC, source, alert LIMIT 20
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +55,7 @@ def show(site: Site, shelf: Shelf, request: Request) -> Response:
     (facts,) = charts.summaries(shelf, [run.run_id])
     with shelf.reading() as archive:
         services = query(archive, _SERVICES, {"run": run.run_id}).dicts()
+        raised = query(archive, _RAISED, {"run": run.run_id}).dicts()
     return page(
         "run.html.jinja",
         site,
@@ -55,6 +63,7 @@ def show(site: Site, shelf: Shelf, request: Request) -> Response:
         run=run,
         facts=facts,
         services=services,
+        raised=raised,
         config=config_text(facts.config),
         axis=request.query_params.get("by", "update"),
         axes=AXES,
