@@ -44,7 +44,7 @@ class Scenario:
     expired_steps: int
     """How often retention deletes old records of ``steps``."""
     expirations: int
-    """How often retention deletes records of other topics that are archived and processed."""
+    """How often retention deletes records of other topics that are archived."""
     orphans: float
     """Of rollout workers of a dead collector: those that go on for a while."""
     faults_s: float

@@ -21,13 +21,11 @@ from unstable_stream.errors import (
 )
 from unstable_stream.log.port import TopicPartition
 from unstable_stream.log.simulated import SimulatedLog, SimulatedStore
-from unstable_stream.streams.processors import PROCESSORS
 
 __all__ = ["MARK", "FoundError", "Service", "World"]
 
 MARK: Final = "(simulated)"
 """Is in the message of every error that the simulation itself raises."""
-_RUN: Final = "simulated-run"
 _EXPIRING: Final = ("games", "game-outcomes", "trajectories", "checkpoints", "learner-updates")
 _CHANGING: Final = frozenset({"append", "commit", "transaction", "producer", "topics"})
 
@@ -318,13 +316,12 @@ class World:
             self.note("expired:", f"{at}@{begin} to {upto}", fault="expired steps")
 
     def _expiration(self, services: list[Service]) -> None:
-        """Delete what is archived and processed: all of it, or a part, in some partitions."""
+        """Delete what is archived, processed or not: all of it, or a part, in some partitions."""
         archived = self._positions_of("archiver-")
         for at in sorted(archived):
             begin, upto = self.store.begin(at), archived[at]
             if at.topic not in _EXPIRING or upto <= begin or self.rng.random() < 0.3:
                 continue
-            upto = min([upto, *self._needed(at)])
             upto = begin + round((upto - begin) * self.rng.choice((1.0, self.rng.random())))
             if upto > begin:
                 self.store.delete_before({at: upto})
@@ -336,11 +333,6 @@ class World:
             if group.startswith(prefix):
                 found |= self.store.positions(group)
         return found
-
-    def _needed(self, at: TopicPartition) -> list[int]:
-        processors = [spec for spec in PROCESSORS if at.topic in spec.inputs]
-        hosted = "" if self.scenario.shared_hosts else f"/{_RUN}"
-        return [self.store.positions(f"{spec.name}{hosted}").get(at, 0) for spec in processors]
 
 
 class _Distance:

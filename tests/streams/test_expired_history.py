@@ -2,7 +2,7 @@
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from tests.streams.test_shared_host import OFTEN, _expected, _of, _start, _steps
 from unstable_stream.errors import ServiceError
 from unstable_stream.events import Event, GameOutcome, RecordRejected, Trajectory, encode_event
 from unstable_stream.log.local.log import LocalLog
-from unstable_stream.log.port import EventLog, TopicPartition
+from unstable_stream.log.port import EventLog, Positions, StoredRecord, TopicPartition
 from unstable_stream.streams.fold_sink import FoldSink, ProcessorSpec
 from unstable_stream.streams.processors import (
     RATINGS,
@@ -26,10 +26,12 @@ from unstable_stream.streams.processors import (
     reward_processor,
 )
 from unstable_stream.streams.run_configs import RunDirectory
+from unstable_stream.streams.tiered_log import with_archive
 from unstable_stream.workers.archiver import run_archiver
 
 FINAL = [{"type": "RoleAdvantageFormatter"}]
 OUTCOMES = TopicPartition(GameOutcome.TOPIC, 0)
+RATINGS_GROUP = {False: f"rating-processor/{RUN}", True: "rating-processor"}
 
 
 @pytest.fixture
@@ -154,3 +156,74 @@ async def test_a_first_host_of_all_runs_folds_no_half_history(
     else:
         assert steps == {}
         assert {letter.record_key for letter in letters} == {f"{OTHER_RUN}/Env-3"}
+
+
+@pytest.mark.parametrize("archived", ["all", "a part", "nothing"])
+@pytest.mark.parametrize("snapshot", ["kept", "gone"])
+@pytest.mark.parametrize("shared", [False, True])
+async def test_a_host_that_retention_has_passed_goes_on_from_the_archive(
+    log: LocalLog, tmp_path: Path, archived: str, snapshot: str, shared: bool
+) -> None:
+    """The committed position is before the log's first record, and records from there are unprocessed."""
+    await _start(log, RUN)
+    await log.append(games(0, 10))
+    served = None if shared else RUN
+    await _drain(log, RATINGS, served, None)
+    if snapshot == "gone":
+        await forget_snapshots(log, RATINGS, served)
+    await log.append(games(10, 10))
+    archive = tmp_path / "a.duckdb"
+    if archived != "nothing":
+        await _archive(log, archive)
+    await log.append(games(20, 20))
+    if archived == "all":
+        await _archive(log, archive)
+    expected = {event.event_id for event in await _ratings_of_all(log)}
+    before = len(await events(log, "ratings", RUN))
+    await _expire(log, OUTCOMES.topic, 5)
+    if archived == "all":
+        await _drain(log, RATINGS, served, archive)
+        ratings = [event.event_id for event in await events(log, "ratings", RUN)]
+        assert len(ratings) == len(set(ratings)) > before
+        assert set(ratings) == expected
+        assert await log.committed_positions(RATINGS_GROUP[shared]) == {OUTCOMES: 40}
+        return
+    gone = "20 to 34" if archived == "a part" else "10 to 34"
+    for _ in range(2):
+        with pytest.raises(ServiceError, match=rf"game-outcomes\[0\]: offsets {gone} are neither in the log"):
+            await _drain(log, RATINGS, served, archive)
+    assert len(await events(log, "ratings", RUN)) == before
+    assert await log.committed_positions(RATINGS_GROUP[shared]) == {OUTCOMES: 10}
+
+
+async def test_a_host_at_work_goes_on_from_the_archive(log: LocalLog, tmp_path: Path) -> None:
+    """Its partition is open when retention passes it."""
+    await _start(log, RUN)
+    await log.append(games(0, 10))
+    archive = tmp_path / "a.duckdb"
+    stop = asyncio.Event()
+    async with RunDirectory(log) as runs:
+        sink = FoldSink(log, RATINGS, runs, RUN, archive=archive, pace=OFTEN)
+        process = sink.process
+        expired = asyncio.Event()
+
+        async def expire_first(records: Sequence[StoredRecord], read_up_to: Positions) -> Positions:
+            done = await process(records, read_up_to)
+            if records and not expired.is_set():
+                expired.set()
+                await log.append(games(10, 20))
+                await _archive(log, archive)
+                await _expire(log, OUTCOMES.topic, 5)
+                stop.set()
+            return done
+
+        sink.process = expire_first  # type: ignore[method-assign]
+        async with asyncio.timeout(30):
+            await host_processors([sink], stop=stop, max_records=4)
+    assert await log.committed_positions(RATINGS_GROUP[False]) == {OUTCOMES: 30}
+    ratings = [event.event_id for event in await events(log, "ratings", RUN)]
+    processor = rating_processor(RUN)
+    async with with_archive(log, archive) as history:
+        outcomes = await events(history, OUTCOMES.topic, RUN)
+    assert len(ratings) == len(set(ratings))
+    assert set(ratings) == {made.event_id for event in outcomes for made in processor.handle(event)}

@@ -176,12 +176,18 @@ class _Loop:
     async def _poll(self, batch: list[StoredRecord], wait_s: float) -> int:
         """Add records to a batch, follow the assignment, and return how many were added."""
         most = min(_POLL_RECORDS, self.pace.max_records - len(batch))
+        deleted = None
         try:
             records = await self.consumer.poll(most, wait_s)
         except OffsetOutOfRangeError as error:
-            self.sink.deleted(error)
-            records = []
+            deleted, records = error, []
         opened = await self.sink.follow(self.consumer.assignment())
+        if deleted is not None and not opened:
+            # A partition that was opened now was behind before the sink could say from where it goes on.
+            self.sink.deleted(deleted)
+            opened = await self.sink.follow(self.consumer.assignment())
+            if not opened:
+                await asyncio.sleep(_DRAIN_S)  # it waits for something: the error comes again at once
         if opened:
             await self._go_to(opened)
             # These records were read from the group's position, not from the sink's. They are read again.

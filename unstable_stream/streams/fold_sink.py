@@ -13,7 +13,8 @@ d. it folds the records from there up to the committed position again, and throw
    a snapshot it begins at the beginning of the partition. What has expired in the log is read from the
    archive. If it is not there either, a host of one run stops, and one of all runs sets those runs aside:
    half a history is never folded as if it were whole;
-e. it processes the records from the committed position on.
+e. it processes the records from the committed position on: first from the archive, if the log has deleted
+   them before they were processed. If the archive lacks some of these, the host stops and names them.
 
 The commit steps, for each batch of a partition:
 
@@ -106,6 +107,8 @@ class FoldSink:
         self._pace = pace
         self._open: dict[TopicPartition, PartitionFold] = {}
         self._fenced_at: dict[TopicPartition, float] = {}
+        self._overtaken = False
+        """The log has deleted records that were to be read next."""
 
     def producer_id(self, at: TopicPartition) -> str:
         """Return the id with which the hosts of a partition fence each other."""
@@ -119,9 +122,14 @@ class FoldSink:
         """Close lost partitions and open new ones; see the port.
 
         Raises:
-            ServiceError: part of the history was deleted, so the state of a partition cannot be restored.
+            ServiceError: part of the history was deleted, so the state of a partition cannot be restored, or
+                records of it cannot be processed.
         """
         lost = self._open.keys() - assigned
+        if self._overtaken:
+            self._overtaken = False
+            begins = await self._beginnings({at.topic for at in assigned})
+            lost |= {at for at, one in self._open.items() if one.next_offset < begins[at]}
         for at in lost:
             await self._open.pop(at).close()
         if lost:
@@ -135,9 +143,14 @@ class FoldSink:
         }
         if not gained:
             return {}
-        opened = await self._take_over(sorted(gained))
+        opened, expired = await self._take_over(sorted(gained))
         self._open |= opened
-        return {at: one.next_offset for at, one in opened.items()}
+        for at, begin in expired.items():
+            try:
+                await self._open[at].process_expired(begin)
+            except FencedError as error:
+                await self._hand_over(at, error)
+        return {at: one.next_offset for at, one in opened.items() if at in self._open}
 
     async def process(self, records: Sequence[StoredRecord], read_up_to: Positions) -> Positions:
         """Process the partitions in parallel, each in a transaction of its own.
@@ -163,8 +176,9 @@ class FoldSink:
         """Do nothing: every batch is committed at once."""
 
     def deleted(self, error: OffsetOutOfRangeError) -> None:
-        """Raise the error: a fold must not miss an event."""
-        raise error
+        """Open the partitions behind the log's beginning again: the archive has their next records."""
+        self._overtaken = True
+        _log.info("next records have expired in the log", group=self.group, reason=str(error))
 
     async def may_leave(self, elsewhere: Positions) -> bool:
         """Return true when other hosts have processed the rest."""
@@ -180,8 +194,14 @@ class FoldSink:
 
     # -- opening and handing over ---------------------------------------------------------------
 
-    async def _take_over(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, PartitionFold]:
-        """Open partitions: fence their earlier hosts and restore the committed state (a to c)."""
+    async def _take_over(
+        self, partitions: Sequence[TopicPartition]
+    ) -> tuple[dict[TopicPartition, PartitionFold], Positions]:
+        """Open partitions: fence their earlier hosts and restore the committed state (a to d).
+
+        Also returns the partitions of which records have expired that are still to be processed, with the
+        log's first offset of each.
+        """
         log = self.log
         opened = await asyncio.gather(
             *(log.producer(self.producer_id(at)) for at in partitions), return_exceptions=True
@@ -191,26 +211,31 @@ class FoldSink:
             for one in opened:
                 if isinstance(one, BaseException):
                     raise one
-            committed = await log.committed_positions(self.group)
-            beginnings: dict[TopicPartition, int] = {}
-            for topic in {at.topic for at in partitions}:
-                beginnings |= await log.beginning_offsets(topic)
-            committed = {at: position for at in partitions if (position := committed.get(at))}
+            topics = {at.topic for at in partitions}
+            stored = await log.committed_positions(self.group)
+            committed = {at: position for at in partitions if (position := stored.get(at))}
+            beginnings = await self._beginnings(topics)
             begun: Positions = {}
             if self.run_id is not None:
-                begun = await self._folds.starts(self.run_id, {at.topic for at in partitions})
-            behind = {
+                begun = await self._folds.starts(self.run_id, topics)
+            forgotten = {
                 at: beginnings[at]
                 for at in partitions
                 if at not in committed and beginnings[at] > begun.get(at, 0)
             }
-            if behind:
-                committed |= await self._saved_positions(behind)
-                behind = {at: begin for at, begin in behind.items() if at not in committed}
-                await self._check_archived(behind, begun)
-            snapshots = await self._snapshots(committed, beginnings)
+            if forgotten:
+                committed |= await self._saved_positions(forgotten)
+            behind = {
+                at: beginnings[at]
+                for at in partitions
+                if beginnings[at] > committed.get(at, begun.get(at, 0))
+            }
+            kept = {**beginnings, **await self._check_archived(behind, {**begun, **committed})}
+            snapshots = await self._snapshots(committed, kept)
             # A host of one run stops if records of its run are lost. One of all runs goes on with the others.
-            lost_below = beginnings if self.run_id is None else {}
+            lost_below: Positions = {}
+            if self.run_id is None:
+                lost_below = {at: min(begin, committed.get(at, begin)) for at, begin in beginnings.items()}
             firsts = beginnings if self.run_id is None else dict.fromkeys(behind, 0)
             folds = {
                 at: PartitionFold(
@@ -228,14 +253,19 @@ class FoldSink:
                 {at: one for at, one in folds.items() if at in committed},
                 {**lost_below, **begun, **snapshots},
             )
-            if self.run_id is not None:
-                for at, begin in behind.items():
-                    await folds[at].process_expired(begin)
         except BaseException:
             await asyncio.gather(*(producer.close() for producer in producers))
             raise
         _log.info("partitions opened", group=self.group, partitions=[*map(str, partitions)], restored=folded)
-        return folds
+        return folds, {
+            at: begin for at, begin in behind.items() if at in committed or self.run_id is not None
+        }
+
+    async def _beginnings(self, topics: Collection[str]) -> dict[TopicPartition, int]:
+        found: dict[TopicPartition, int] = {}
+        for topic in topics:
+            found |= await self.log.beginning_offsets(topic)
+        return found
 
     async def _saved_positions(self, beginnings: Positions) -> dict[TopicPartition, int]:
         """Return the positions of the snapshots of partitions without a committed position, if they can be
@@ -257,35 +287,43 @@ class FoldSink:
             )
         return found
 
-    async def _check_archived(self, behind: Positions, begun: Positions) -> None:
-        """Look at partitions in which nothing was processed, and whose first records the log has deleted.
+    async def _check_archived(self, behind: Positions, wanted: Positions) -> Positions:
+        """Look at partitions whose next records the log has deleted before they were processed.
+
+        Args:
+            behind: the partitions, with the log's first offsets.
+            wanted: the committed positions; where nothing was processed, the start of this host's run.
+
+        Returns:
+            The first offsets that the archive or the log has of these partitions.
 
         Raises:
-            ServiceError: this host serves one run, and the archive lacks some of these too.
+            ServiceError: the archive lacks some of these records too. A host of all runs goes on in
+                partitions of which it has processed nothing.
         """
         if not behind:
-            return
+            return {}
         topics = {at.topic for at in behind}
-        of_interest = {**await ends_of(self.log, topics), **{at: begun.get(at, 0) for at in behind}}
+        of_interest = {**await ends_of(self.log, topics), **{at: wanted.get(at, 0) for at in behind}}
         async with self._folds.history() as history:
             missing = await missing_records(history, of_interest, topics)
             begins = {at: o for topic in topics for at, o in (await history.beginning_offsets(topic)).items()}
-        if self.run_id is None:
+        if any(begins[at] > wanted.get(at, 0) and (self.run_id or at in wanted) for at in behind):
+            whose = "" if self.run_id is None else f" of run {self.run_id}"
+            raise ServiceError(
+                f"{self.group}: records{whose} were deleted before they were processed: "
+                f"{'; '.join(missing)}. Half a history is not folded: restore the log or the archive, or "
+                "start a new run"
+            )
+        if new := {at: begin for at, begin in behind.items() if at not in wanted and self.run_id is None}:
             _log.warning(
                 "the first records are gone from the log: nothing is published of them, and runs that began "
                 "before are set aside unless the archive has their records",
                 group=self.group,
-                partitions={str(at): f"begins at {begin}" for at, begin in behind.items()},
+                partitions={str(at): f"begins at {begin}" for at, begin in new.items()},
                 missing=missing,
             )
-            return
-        lost = [at for at in behind if begins[at] > begun.get(at, 0)]
-        if lost:
-            raise ServiceError(
-                f"{self.group}: records of run {self.run_id} were deleted before they were processed: "
-                f"{'; '.join(missing)}. Half a history is not folded: restore the log or the archive, or "
-                "start a new run"
-            )
+        return {at: begins[at] for at in behind}
 
     async def _snapshots(self, committed: Positions, beginnings: Positions) -> dict[TopicPartition, int]:
         """Return the positions of the snapshots of partitions that can be used."""
