@@ -9,7 +9,10 @@ from tests.ui.conftest import serving
 from unstable_stream.api.place import Place
 
 _HERE = Path(__file__).parent
-_DRAWN = "document.querySelectorAll('figure[data-drawn]').length > 0"
+_DRAWN = (
+    "document.querySelectorAll('figure[data-drawn]').length > 0 && "
+    "document.querySelector('#results table') !== null"
+)
 _SQL = "SELECT opponent, policy_version, win_rate FROM win_rates WHERE split = 'eval' AND seat = 1"
 _BY_OPPONENT = """
     const by = document.getElementById('by');
@@ -19,7 +22,7 @@ _BY_OPPONENT = """
 _PAINTED = "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(true))))"
 
 
-def take(data: Path, run: str, game: str) -> None:
+def take(data: Path, run: str, game: str, into: Path = _HERE) -> None:
     """Write one PNG for each of the main pages."""
     pages = {
         "ui-run": (f"runs/{run}", 1180, _DRAWN),
@@ -41,9 +44,9 @@ def take(data: Path, run: str, game: str) -> None:
             if name == "ui-sql":
                 tab.ask("document.getElementById('chart').open = true")
                 tab.ask(_BY_OPPONENT)
-                tab.wait("document.querySelectorAll('#lines .legend-line').length > 1")
+                tab.wait("document.querySelector('#plot canvas') !== null")
             tab.wait(_PAINTED)
-            tab.picture(_HERE / f"{name}.png")
+            tab.picture(into / f"{name}.png")
 
 
 if __name__ == "__main__":
