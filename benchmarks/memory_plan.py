@@ -26,6 +26,8 @@ _CASES = (
     {},
     {"learner": {"activation_checkpointing": True}},
     {"learner": {"dtype": "bfloat16"}, "engine": {"dtype": "bfloat16"}},
+    {"learner": {"parameters": "all"}},
+    {"lora": {"last_layers": 2}},
 )
 
 
@@ -35,6 +37,7 @@ def _config(model: str, changes: dict[str, dict[str, object]]) -> RunConfig:
         "engine": {"type": "transformers", "max_model_len": _LENGTH, "dtype": "float32"},
         "collector": {"num_workers": _ROWS, "num_eval_workers": 0},
         "sampling": {"max_tokens": _COMPLETION},
+        "lora": {},
     }
     merged = {name: section | changes.get(name, {}) for name, section in sections.items()}
     envs = [{"env_id": "TicTacToe-v0-train"}]
@@ -78,6 +81,7 @@ def _peak_bytes(process: str, config: RunConfig) -> int:
                 mini_batch_size=_ROWS,
                 learning_rate=1e-4,
                 max_generation_len=_COMPLETION,
+                parameters=config.learner.parameters,
                 lora_cfg=config.lora.model_dump(),
                 activation_checkpointing=config.learner.activation_checkpointing,
                 dtype=config.learner.dtype,
@@ -119,7 +123,8 @@ def _compare(model: str, name: str, case: int) -> list[dict[str, object]]:
         command += ["--process", need.process, "--model", model]
         done = subprocess.run(command, check=True, capture_output=True, text=True)
         peak = int(done.stdout.splitlines()[-1])
-        what = "; ".join(f"{key} = {value}" for key, value in _CASES[case].get("learner", {}).items())
+        changed = [_CASES[case].get(section, {}).items() for section in ("learner", "lora")]
+        what = "; ".join(f"{key} = {value}" for keys in changed for key, value in keys)
         rows.append(
             {
                 "model": name,

@@ -3,6 +3,7 @@
 Usage: python docs/build_memory_tables.py
 """
 
+import itertools
 from pathlib import Path
 
 from unstable_stream.inference.model_shape import ModelShape
@@ -11,6 +12,7 @@ from unstable_stream.runs.config import parse_config
 
 PAGE = Path(__file__).with_name("memory.md")
 BEGIN, END = "<!-- longest rows: begin -->\n", "<!-- longest rows: end -->\n"
+TRAINED = ("lora", "all")
 CARDS = (12, 16, 24, 48, 80)
 """GiB."""
 USED = 0.95
@@ -46,7 +48,7 @@ MODELS = {
 """From their configurations."""
 
 
-def longest_row(shape: ModelShape, card_gib: int, *, recompute: bool) -> int:
+def longest_row(shape: ModelShape, card_gib: int, *, trained: str, recompute: bool) -> int:
     """Return the most tokens of a row of prompt and answer, a multiple of 256; 0: not even so many."""
 
     def fits(tokens: int) -> bool:
@@ -57,6 +59,7 @@ def longest_row(shape: ModelShape, card_gib: int, *, recompute: bool) -> int:
                 "lora": {"lora_rank": 32, "lora_alpha": 32, "target_modules": MODULES},
                 "sampling": {"max_tokens": 4096},
                 "learner": {
+                    "parameters": trained,
                     "mini_batch_size": 1,
                     "max_train_len": tokens,
                     "activation_checkpointing": recompute,
@@ -75,14 +78,16 @@ def longest_row(shape: ModelShape, card_gib: int, *, recompute: bool) -> int:
 def table() -> str:
     """Return the table."""
     rows = [
-        "| Model | `activation_checkpointing` | " + " | ".join(f"{card} GiB" for card in CARDS) + " |",
-        "|---|---|" + "---|" * len(CARDS),
+        "| Model | `parameters` | `activation_checkpointing` | "
+        + " | ".join(f"{card} GiB" for card in CARDS)
+        + " |",
+        "|---|---|---|" + "---|" * len(CARDS),
     ]
     for name, shape in MODELS.items():
-        for recompute in (False, True):
-            found = [longest_row(shape, card, recompute=recompute) for card in CARDS]
+        for trained, recompute in itertools.product(TRAINED, (False, True)):
+            found = [longest_row(shape, card, trained=trained, recompute=recompute) for card in CARDS]
             cells = " | ".join(f"{row:,}" if row else "–" for row in found)
-            rows.append(f"| {name} | {'yes' if recompute else 'no'} | {cells} |")
+            rows.append(f"| {name} | `{trained}` | {'yes' if recompute else 'no'} | {cells} |")
     return "\n".join(rows) + "\n"
 
 

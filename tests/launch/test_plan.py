@@ -1,5 +1,6 @@
 """The plan of a run: its memory, what it says at the start, and what it refuses."""
 
+import json
 import runpy
 import sys
 from dataclasses import replace
@@ -69,6 +70,8 @@ def test_the_shape_of_a_model_is_read_from_its_files() -> None:
     assert shape.parameters == sum(tensor.size for tensor in stored)
     assert shape.stored_bytes == sum(tensor.nbytes for tensor in stored)
     assert (shape.layers, shape.hidden) == (2, 128)
+    config = json.loads((path / "config.json").read_text())
+    assert shape.tied == config["tie_word_embeddings"]
 
 
 def test_a_directory_without_weights_is_told_of(tmp_path: Path) -> None:
@@ -102,6 +105,44 @@ def test_the_learners_memory_follows_its_settings() -> None:
     assert plain.parts["activations"] == pytest.approx(2 * few), "1024 tokens of a micro-batch on a CPU"
     assert learner(max_train_len=128, mini_batch_size=2).parts["activations"] == pytest.approx(few / 2)
     assert learner(dtype="bfloat16").parts["weights"] == 2 * SMALL.parameters
+
+
+def test_a_learner_of_all_parameters_keeps_gradients_and_moments_of_each() -> None:
+    """Weights, gradients and two moments, all float32; an adapter's are a hundredth."""
+    parts = learner(parameters="all").parts
+    assert parts["weights"] == 4 * SMALL.parameters
+    assert parts["gradients and optimizer"] == 12 * SMALL.parameters
+    lower = learner(parameters="all", dtype="bfloat16")
+    assert lower.parts["weights"] == 4 * SMALL.parameters, "sums of small steps need the digits"
+    assert lower.at_start > 18 * SMALL.parameters, "autocast keeps a copy in bfloat16"
+    large = replace(SMALL, parameters=8_190_735_360, stored_bytes=2 * 8_190_735_360)
+    with pytest.raises(ConfigError, match=r"the learner needs 13\d\.\d GiB .*learner\.parameters = \"lora\""):
+        plan_shape(config(learner={"parameters": "all"}), large, [gpu(80)])
+
+
+def test_an_engine_holds_every_model_whole_if_all_parameters_are_trained() -> None:
+    def engine(shape: ModelShape, **keys: Any) -> Need:
+        engine = {"type": "transformers", "max_model_len": 1024, **keys}
+        given = config(learner={"parameters": "all"}, engine=engine)
+        return need(plan_shape(given, shape, [CPU]), "engine 0")
+
+    assert engine(SMALL, max_loras=3).parts["whole models"] == 3 * 4 * SMALL.parameters
+    assert engine(SMALL, max_loras=3, dtype="bfloat16").parts["whole models"] == 3 * 2 * SMALL.parameters
+    tied = engine(replace(SMALL, tied=True), max_loras=3).parts["whole models"]
+    assert tied == 3 * 4 * (SMALL.parameters + 151_936 * 1024), "embedding and output head apart"
+    assert "adapters" not in engine(SMALL).parts
+
+
+def test_layers_without_an_adapter_keep_nothing_for_the_backward_pass() -> None:
+    every = plan_shape(config(), SMALL, [CPU])
+    last = plan_shape(config(lora={"last_layers": 7}), SMALL, [CPU])
+    for process, part in (
+        ("learner", "adapter and optimizer"),
+        ("learner", "activations"),
+        ("engine 0", "adapters"),
+    ):
+        quarter = need(every, process).parts[part] / 4
+        assert need(last, process).parts[part] == pytest.approx(quarter), (process, part)
 
 
 def test_a_cache_of_bounded_size_holds_the_turns_in_flight() -> None:

@@ -28,6 +28,8 @@ class ModelShape:
     head_size: int
     vocabulary: int
     max_positions: int
+    tied: bool = False
+    """Whether the output head is the embedding."""
 
     @property
     def token_values(self) -> int:
@@ -59,6 +61,7 @@ def read_shape(model_path: Path | str) -> ModelShape:
         config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
         config = config.get("text_config", config)
         weights = [_header(path) for path in sorted(directory.glob("*.safetensors"))]
+        names = {name for header in weights for name in header}
         tensors = [tensor for header in weights for name, tensor in header.items() if name != "__metadata__"]
         heads = int(config["num_attention_heads"])
         hidden = int(config["hidden_size"])
@@ -73,6 +76,7 @@ def read_shape(model_path: Path | str) -> ModelShape:
             head_size=int(config.get("head_dim") or hidden // heads),
             vocabulary=int(config["vocab_size"]),
             max_positions=int(config["max_position_embeddings"]),
+            tied="lm_head.weight" not in names,
         )
     except (OSError, ValueError, KeyError, TypeError, struct.error) as error:
         raise ConfigError(

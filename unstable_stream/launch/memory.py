@@ -1,12 +1,14 @@
 """Foretell the memory of each process of a run from configuration, model and placement.
 
-``at_start`` is what it has taken when the model is loaded. ``peak`` is the most it takes with the longest
+``at_start`` is what it has taken when the model is loaded, and a learner of all parameters when it has made
+its first update. ``peak`` is the most it takes with the longest
 turns that the configuration allows: a run of short turns takes less. What libraries take was measured;
 ``docs/memory.md`` compares all of it with measured peaks.
 
 Of a layer the backward pass keeps, for each token: the residual stream twice and both normalised inputs
 (4 x hidden), queries before and after rotation, repeated keys and values, attention's output (5 x heads x
 head size), and in the feed-forward part four times its width. The adapter adds its rank per projection.
+Layers before the first with an adapter keep nothing.
 """
 
 from dataclasses import dataclass, replace
@@ -50,7 +52,7 @@ class Need:
     where: str
     """``host`` or ``GPU``."""
     at_start: int
-    """Bytes once it is ready."""
+    """Bytes that it takes whatever the turns."""
     peak: int
     """The most bytes it takes."""
     parts: dict[str, int]
@@ -84,44 +86,65 @@ def longest_turn(config: RunConfig, shape: ModelShape) -> int:
 def _learner(config: RunConfig, shape: ModelShape, share: Share) -> Need:
     settings = config.learner
     on_gpu = share.num_gpus > 0
-    value = 2 if on_gpu or settings.dtype == "bfloat16" else 4
+    lower = settings.dtype == "bfloat16" or (on_gpu and settings.dtype == "auto")
+    value = 2 if lower else 4
+    whole = settings.parameters == "all"
     bound = _GPU_MICRO_BATCH_TOKENS if on_gpu else _MICRO_BATCH_TOKENS
     row = min(settings.max_train_len or shape.max_positions, longest_turn(config, shape))
     tokens = max(row, min(bound, settings.mini_batch_size * row))
-    trained = min(tokens, settings.mini_batch_size * min(config.sampling.max_tokens, row))
-    adapter, models = _adapter_parameters(config, shape), len(config.model_names)
+    scored = min(tokens, settings.mini_batch_size * min(config.sampling.max_tokens, row))
+    models = len(config.model_names)
+    trained_layers = shape.layers if whole else _adapted_layers(config, shape)
     # In bfloat16 the normalisations keep float32 copies.
     layer = tokens * (2.4 if value == 2 else value) * _kept_per_token(config, shape)
     if settings.gradient_checkpointing or settings.activation_checkpointing:
-        activations = layer + shape.layers * tokens * shape.hidden * value
+        activations = layer + trained_layers * tokens * shape.hidden * value
         if not on_gpu:
-            activations = max(activations, shape.layers * layer * _RECOMPUTED)
+            activations = max(activations, trained_layers * layer * _RECOMPUTED)
     else:
-        activations = shape.layers * layer
+        activations = trained_layers * layer
     # Logits, their logarithm, its exponential and a gradient, of one chunk.
-    logits = 4 * 4 * min(trained * shape.vocabulary, max(_LOGIT_CHUNK, shape.vocabulary))
+    logits = 4 * 4 * min(scored * shape.vocabulary, max(_LOGIT_CHUNK, shape.vocabulary))
+    if whole:
+        # All float32 for every number format, which says only what activations are; autocast keeps a copy.
+        trained = {
+            "weights": 4 * shape.parameters * models,
+            "gradients and optimizer": 12 * shape.parameters * models,
+            "weights in bfloat16": 2 * shape.parameters if lower else 0,
+        }
+    else:
+        # Several trained models share one base model. Of an adapter: values, gradients and two moments.
+        adapter = _adapter_parameters(config, shape, trained_layers)
+        trained = {"weights": value * shape.parameters, "adapter and optimizer": 16 * adapter * models}
     parts = {
         "libraries": _CUDA_CONTEXT if on_gpu else _LEARNER_LIBRARIES + _actor(config),
-        # Several trained models share one base model, unless all parameters are trained.
-        "weights": value * shape.parameters * (models if settings.parameters == "all" else 1),
-        # Values, gradients and two moments, all float32.
-        "adapter and optimizer": 16 * adapter * models,
+        **trained,
         "activations": int(activations * (1.0 if on_gpu else _FRAGMENTATION)),
         "logits": logits,
     }
-    loading = (0 if on_gpu else shape.stored_bytes) + (value * shape.parameters if models > 1 else 0)
-    return _need("learner", "GPU" if on_gpu else "host", parts, ("libraries", "weights"), loading)
+    loading = 0 if on_gpu else shape.stored_bytes
+    if models > 1 and not whole:
+        loading += value * shape.parameters
+    # The optimizer of an adapter is small.
+    always = ("libraries", "weights", "gradients and optimizer", "weights in bfloat16")
+    return _need("learner", "GPU" if on_gpu else "host", parts, always, loading)
 
 
 def _kept_per_token(config: RunConfig, shape: ModelShape) -> int:
     attention = 5 * shape.heads * shape.head_size
     adapters = len(config.lora.target_modules) * config.lora.lora_rank
+    if config.learner.parameters == "all":
+        adapters = 0
     return 4 * shape.hidden + attention + 4 * shape.intermediate + adapters
 
 
-def _adapter_parameters(config: RunConfig, shape: ModelShape) -> int:
+def _adapted_layers(config: RunConfig, shape: ModelShape) -> int:
+    return min(config.lora.last_layers or shape.layers, shape.layers)
+
+
+def _adapter_parameters(config: RunConfig, shape: ModelShape, layers: int) -> int:
     features = (shape.linear_features(module) for module in config.lora.target_modules)
-    return shape.layers * sum(config.lora.lora_rank * sum(pair) for pair in features if pair is not None)
+    return layers * sum(config.lora.lora_rank * sum(pair) for pair in features if pair is not None)
 
 
 def _engine(config: RunConfig, shape: ModelShape, placement: Placement, share: Share) -> Need:
@@ -136,10 +159,21 @@ def _engine(config: RunConfig, shape: ModelShape, placement: Placement, share: S
     rows = min(engine.max_parallel_seq, -(-in_flight // engine_count(config)))
     wanted = rows * longest_turn(config, shape) * shape.token_values * value
     prefill = _PREFILL_TOKENS * value * (4 * shape.hidden + 3 * shape.intermediate)
+    if config.learner.parameters == "all":
+        # Each stands whole beside the base model, with embedding and output head apart even where they are
+        # tied. Its file is float32, and in memory while it is read.
+        head = shape.vocabulary * shape.hidden if shape.tied else 0
+        loaded = {
+            "whole models": engine.max_loras * value * (shape.parameters + head),
+            "file of a whole model": 0 if on_gpu else 4 * shape.parameters,
+        }
+    else:
+        adapter = _adapter_parameters(config, shape, _adapted_layers(config, shape))
+        loaded = {"adapters": engine.max_loras * value * adapter}
     parts = {
         "libraries": _CUDA_CONTEXT if on_gpu else _ENGINE_LIBRARIES + _actor(config),
         "weights": value * shape.parameters,
-        "adapters": engine.max_loras * value * _adapter_parameters(config, shape),
+        **loaded,
         "key-value cache": min(_STORE, wanted),
         # Logits of each row, in float32 and, while a token is drawn, in float64.
         "activations": int((prefill + rows * shape.vocabulary * 24) * (1.0 if on_gpu else _FRAGMENTATION)),
@@ -151,7 +185,8 @@ def _engine(config: RunConfig, shape: ModelShape, placement: Placement, share: S
 def _vllm(config: RunConfig, shape: ModelShape, placement: Placement, share: Share) -> Need:
     engine = config.engine
     assert isinstance(engine, VllmEngineConfig)
-    adapters = (engine.max_loras + 1) * 2 * _adapter_parameters(config, shape)
+    # It keeps room for adapters of all layers.
+    adapters = (engine.max_loras + 1) * 2 * _adapter_parameters(config, shape, shape.layers)
     weights = 2 * shape.parameters // engine.tensor_parallel_size
     if share.num_gpus == 0:
         cache = int((engine.kv_cache_gb or 1.0) * GIB)

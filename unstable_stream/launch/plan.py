@@ -115,9 +115,12 @@ def _checked(config: RunConfig, placement: Placement, needs: Sequence[Need]) -> 
     if share.num_gpus > 0 and total is not None:
         room = int((share.memory_fraction or 1.0) * total)
         if learner.at_start > room:
+            whole = config.learner.parameters == "all"
+            what = "model, gradients and optimizer" if whole else "the model"
+            fewer = 'learner.parameters = "lora", ' if whole else ""
             raise ConfigError(
-                f"the learner needs {_gib(learner.at_start)} for the model alone and gets {_gib(room)} of "
-                "its GPU: set engine.gpu_memory_utilization lower, or take a smaller model"
+                f"the learner needs {_gib(learner.at_start)} for {what} alone and gets {_gib(room)} of "
+                f"its GPU: set {fewer}engine.gpu_memory_utilization lower, or take a smaller model"
             )
         if learner.peak > room:
             warnings.append(
