@@ -1,6 +1,7 @@
 """The plan of a run: its memory, what it says at the start, and what it refuses."""
 
 import json
+import re
 import runpy
 import sys
 from dataclasses import replace
@@ -52,6 +53,11 @@ def vllm(**keys: Any) -> RunConfig:
 
 def gpu(gib: float) -> Machine:
     return Machine(gpus=1, gpu_bytes=int(gib * GIB), memory_bytes=64 * GIB)
+
+
+def two_gpus(engines: float, learners: float) -> list[Machine]:
+    """Return two machines: the learner is placed on the first, the engine on the other."""
+    return [gpu(learners), gpu(engines)]
 
 
 def need(plan: RunPlan, process: str) -> Need:
@@ -174,6 +180,39 @@ def test_what_does_not_fit_is_refused_with_the_setting_to_change() -> None:
         with pytest.raises(ConfigError, match=key) as refused:
             plan_shape(given, large, [machine])
         assert "\n" not in str(refused.value)
+
+
+LARGE = replace(SMALL, parameters=8_190_735_360, stored_bytes=2 * 8_190_735_360, layers=36)
+"""About Qwen3-8B."""
+
+
+def test_an_engine_that_cannot_hold_its_model_on_its_gpu_is_refused() -> None:
+    with pytest.raises(
+        ConfigError,
+        match=r"engine 0 needs 15\.8 GiB for the model alone and gets 9\.0 GiB .*engine\.num_gpus = 0",
+    ):
+        plan_shape(config(), LARGE, [gpu(36)])
+    on_cpu = {"type": "transformers", "max_model_len": 1024, "num_gpus": 0}
+    assert plan_shape(config(engine=on_cpu), LARGE, [gpu(36)]).needs, "what the message says helps"
+    with pytest.raises(
+        ConfigError,
+        match=r"needs 16\.\d GiB .* 1024 tokens and gets 14\.\d GiB .*gpu_memory_utilization = 0\.9\d",
+    ) as refused:
+        plan_shape(vllm(), LARGE, two_gpus(17, 80))
+    named = re.search(r"gpu_memory_utilization = ([\d.]+)", str(refused.value))
+    assert named is not None
+    assert plan_shape(vllm(gpu_memory_utilization=float(named[1])), LARGE, two_gpus(17, 80)).needs
+    with pytest.raises(ConfigError, match=r"set engine\.tensor_parallel_size higher"):
+        plan_shape(vllm(), LARGE, two_gpus(14, 80))
+    with pytest.raises(ConfigError, match=r"set engine\.max_model_len lower"):
+        plan_shape(vllm(max_model_len=40_000), LARGE, two_gpus(20, 80))
+    quantized = vllm(extra_engine_args={"quantization": "bitsandbytes"})
+    assert plan_shape(quantized, LARGE, two_gpus(14, 80)).needs
+
+
+def test_whole_models_that_may_not_fit_an_engine_are_warned_of() -> None:
+    plan = plan_shape(config(learner={"parameters": "all"}), SMALL, [gpu(24)])
+    assert "set engine.max_loras or engine.max_parallel_seq lower" in plan.warnings[-1]
 
 
 def test_long_turns_that_may_not_fit_are_warned_of() -> None:

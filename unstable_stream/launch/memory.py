@@ -187,7 +187,10 @@ def _vllm(config: RunConfig, shape: ModelShape, placement: Placement, share: Sha
     assert isinstance(engine, VllmEngineConfig)
     # It keeps room for adapters of all layers.
     adapters = (engine.max_loras + 1) * 2 * _adapter_parameters(config, shape, shape.layers)
-    weights = 2 * shape.parameters // engine.tensor_parallel_size
+    # A quantized model stays as it was saved.
+    stored = 4 * shape.parameters if engine.dtype == "float32" else 2 * shape.parameters
+    weights = min(stored, shape.stored_bytes) if shape.stored_bytes < 2 * shape.parameters else stored
+    weights //= engine.tensor_parallel_size
     if share.num_gpus == 0:
         cache = int((engine.kv_cache_gb or 1.0) * GIB)
         # float32 at most: what the model was saved in, unless told.

@@ -1,5 +1,6 @@
 """The whole plan of a run, made before anything starts: who computes where, and with how much memory."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -9,13 +10,18 @@ import msgspec
 from unstable_stream.errors import ConfigError
 from unstable_stream.inference.model_shape import ModelShape, read_shape
 from unstable_stream.launch.memory import GIB, Need, foretell, learner_gpu_bytes, longest_turn
-from unstable_stream.runs.config import RunConfig, VllmEngineConfig
+from unstable_stream.runs.config import EngineExtensionConfig, RunConfig, VllmEngineConfig
 from unstable_stream.runs.placement import Machine, Placement, Share, place
 
 __all__ = ["RunPlan", "plan_run", "plan_shape"]
 
 _RESERVE: Final = 1.5 * GIB
 """Taken by vLLM besides weights and cache: context, CUDA graphs, activations of one step."""
+
+_MOST_OF_A_GPU: Final = 0.97
+"""The driver keeps the rest."""
+_SMALLER_IN_VLLM: Final = {"quantization", "cpu_offload_gb", "kv_cache_dtype"}
+"""Arguments of vLLM with which a model takes less than is foretold."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +87,8 @@ def plan_shape(config: RunConfig, shape: ModelShape, machines: Sequence[Machine]
     engines = tuple(_with_cache(config, shape, placement, share) for share in placement.engines)
     placement = msgspec.structs.replace(placement, engines=engines)
     needs = foretell(config, shape, placement)
-    return RunPlan(placement, tuple(needs), tuple(_checked(config, placement, needs)))
+    warnings = [*_checked(config, placement, needs), *_checked_engines(config, shape, placement, needs)]
+    return RunPlan(placement, tuple(needs), tuple(warnings))
 
 
 def _with_cache(config: RunConfig, shape: ModelShape, placement: Placement, share: Share) -> Share:
@@ -144,6 +151,61 @@ def _checked(config: RunConfig, placement: Placement, needs: Sequence[Need]) -> 
                 f"{_less(config)}"
             )
     return warnings
+
+
+def _checked_engines(
+    config: RunConfig, shape: ModelShape, placement: Placement, needs: Sequence[Need]
+) -> list[str]:
+    """Return warnings of engines on GPUs; raise if one cannot hold its model in its part of them.
+
+    All engines have equal parts, so the first that does not fit speaks for all.
+    """
+    engine = config.engine
+    if isinstance(engine, EngineExtensionConfig):
+        return []
+    by_process = {need.process: need for need in needs}
+    for share in placement.engines:
+        total, need = placement.machines[share.machine].gpu_bytes, by_process[share.service]
+        if share.num_gpus == 0 or total is None:
+            continue
+        room = int((share.memory_fraction or 1.0) * total)
+        if isinstance(engine, VllmEngineConfig):
+            turn = 2 * shape.token_values * longest_turn(config, shape)
+            least = need.at_start + turn // min(engine.tensor_parallel_size, shape.key_heads)
+            what = f"for the model and one turn of {longest_turn(config, shape)} tokens"
+            if _SMALLER_IN_VLLM & engine.extra_engine_args.keys():
+                continue
+        else:
+            least, what = need.at_start, "for the model alone"
+        if least > room:
+            ways = _room_for_engine(config, share, least, need.at_start, room, total)
+            raise ConfigError(
+                f"{share.service} needs {_gib(least)} {what} and gets {_gib(room)} of its GPU: {ways}, or "
+                "take a smaller model"
+            )
+        if need.peak > room:
+            fewer = "engine.max_loras or " if config.learner.parameters == "all" else ""
+            return [
+                f"{share.service} may need {_gib(need.peak)} of the {_gib(room)} it gets on its GPU if turns "
+                f"are long: set {fewer}engine.max_parallel_seq lower"
+            ]
+    return []
+
+
+def _room_for_engine(
+    config: RunConfig, share: Share, least: int, without_turns: int, room: int, total: int
+) -> str:
+    """Return what makes an engine fit its GPU: only what surely helps."""
+    if not isinstance(config.engine, VllmEngineConfig):
+        return "set engine.num_gpus = 0 to compute it on the CPU"
+    ways = []
+    if share.num_gpus >= 1 and least <= _MOST_OF_A_GPU * total:
+        ways.append(f"engine.gpu_memory_utilization = {math.ceil(100 * least / total) / 100:g}")
+    elif share.num_gpus < 1:
+        ways.append("engine.gpu_memory_utilization higher")
+    if without_turns < room:
+        ways.append("engine.max_model_len lower")
+    return "set " + " or ".join(ways or ["engine.tensor_parallel_size higher"])
 
 
 def _less(config: RunConfig) -> str:
