@@ -40,6 +40,34 @@ def test_vllm_computes_on_the_cores_that_the_learner_leaves(
     assert given["num_threads"] == threads
 
 
+@pytest.mark.parametrize("chosen", ["float32", "bfloat16"])
+def test_vllm_computes_in_the_numbers_that_were_measured_faster(
+    chosen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[dict[str, Any]] = []
+    measured: list[tuple[object, ...]] = []
+
+    def fastest(*asked: object, **settings: object) -> str:
+        measured.append((*asked, settings))
+        return chosen
+
+    monkeypatch.setattr("unstable_stream.workers.engine.fastest_on_cpu", fastest)
+    monkeypatch.setattr(
+        "unstable_stream.inference.vllm.engine.VllmEngine", lambda path, **settings: made.append(settings)
+    )
+
+    def dtype(share: Share, **engine: Any) -> object:
+        given = {"model": "a", "train_envs": [{"env_id": "e"}], "engine": {"type": "vllm", **engine}}
+        build_engine(parse_config(given), "a model", share)
+        return made[-1]["dtype"]
+
+    assert dtype(Share("engine 0"), num_threads=3) == chosen
+    assert measured == [("engine 0", "a model", {"rows": 32, "num_threads": 3})]
+    assert dtype(Share("engine 0"), dtype="float16") == "float16", "as told"
+    assert dtype(Share("engine 0", num_gpus=1.0)) == "auto", "vLLM's own choice on a GPU"
+    assert len(measured) == 1
+
+
 async def test_an_engine_of_ones_own_plays_adapters_unproven_but_not_changed_ones(tmp_path: Path) -> None:
     (tmp_path / WEIGHTS_FILE).write_bytes(b"weights")
     settings = {"type": str(_EXAMPLE) + ":Constant"}
