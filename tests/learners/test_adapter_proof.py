@@ -159,6 +159,11 @@ async def test_vllm_plays_proven_adapters_only(
         (-5.0, -2.0, -2.9, "proven"),  # 0.9 of 1.0: the adapter is 3 nats away
         (-5.0, -2.0, -3.1, "failed"),  # 1.1 of 1.0
         (-5.0, -2.0, -5.0, "failed"),  # the base model
+        (-2.0, -1.842, -2.0, "indistinct"),  # the base model, 0.158 of 0.2 away
+        (-2.0, -1.842, -1.93, "indistinct"),  # 0.07 of the way of 0.158: nearer the base model
+        (-2.0, -1.842, -1.85, "proven"),  # nearer the adapter
+        (-2.0, -1.96, -1.96, "indistinct"),  # 0.04 is what bfloat16 rounds by
+        (-2.0, -2.0, -2.0, "indistinct"),  # an adapter that changes nothing yet
     ],
 )
 def test_an_adapter_far_from_its_base_model_may_round_by_more(

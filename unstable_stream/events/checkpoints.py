@@ -114,8 +114,9 @@ class AdapterProof(Event, frozen=True, kw_only=True, tag="adapter-proof"):
     model_uid: str
     """The checkpoint."""
     result: str
-    """``proven``: the engine plays with it; ``failed``: the engine plays no game with it and is replaced;
-    ``unproven``: it plays, but the checkpoint has no probe or the engine cannot score."""
+    """``proven``: the engine plays with it; ``indistinct``: it plays, but its scores do not tell it from the
+    base model; ``failed``: the engine plays no game with it and is replaced; ``unproven``: it plays, but the
+    checkpoint has no probe or the engine cannot score."""
     sha256: str | None = None
     """Digest of the weight file that the engine read; ``None``: none was recorded, so none was compared."""
     difference: float | None = None
@@ -125,7 +126,7 @@ class AdapterProof(Event, frozen=True, kw_only=True, tag="adapter-proof"):
     tolerance: float | None = None
     """The largest ``difference`` that proves the adapter, nats; ``None``: nothing was scored."""
     base_difference: float | None = None
-    """``difference`` between base model and adapter as the learner recorded them: below the tolerance a proof
-    cannot tell them apart; ``None``: nothing was scored."""
+    """``difference`` between base model and adapter as the learner recorded them; ``None``: nothing was
+    scored."""
     duration_ms: float = 0.0
     """Milliseconds that the engine took to score and compare."""

@@ -33,6 +33,10 @@ differed by up to 0.16, and the learner in bfloat16 from itself in float32 by up
 """
 _FAR: Final = 0.6
 """Nats, root mean square: the distance to the base model from which on an adapter changes much."""
+_ROUNDING: Final = 0.25
+"""The part of a tolerance that rounding was measured to take: base models that are nearer differ by noise."""
+_NEARER: Final = 0.5
+"""The least part of the way from base model to adapter at which an engine is nearer the adapter."""
 
 
 def proof_tolerance(learner_dtype: str, engine_dtype: str) -> float:
@@ -112,17 +116,18 @@ class AdapterProver:
         largest = float(np.abs(engine - learner).max())
         apart = _rms(learner - base)
         tolerance = proof_tolerance(probe.dtype, self._dtype) * max(1.0, apart / _FAR)
-        proven = difference <= tolerance  # false for what is not a number
+        plays = difference <= tolerance  # false for what is not a number
+        distinct = apart > _ROUNDING * tolerance and _way(base, learner, engine) >= _NEARER
         self._note(
             adapter,
-            "proven" if proven else "failed",
+            "failed" if not plays else "proven" if distinct else "indistinct",
             difference=_finite(difference),
             largest_difference=_finite(largest),
             tolerance=tolerance,
             base_difference=_finite(apart),
             duration_ms=took_s * 1000,
         )
-        if proven:
+        if plays:
             return
         like_base = apart > tolerance and _rms(engine - base) <= tolerance
         reason = (
@@ -165,6 +170,12 @@ class AdapterProver:
 
 def _joined(sequences: Sequence[ProbeSequence], field: str) -> NDArray[np.float64]:
     return np.concatenate([unpack_floats(getattr(s, field)) for s in sequences]).astype(np.float64)
+
+
+def _way(start: NDArray[np.float64], end: NDArray[np.float64], found: NDArray[np.float64]) -> float:
+    """Return how far ``found`` lies on the straight way: 0 at ``start``, 1 at ``end``."""
+    way = end - start
+    return float((found - start) @ way / (way @ way)) if way.any() else 0.0
 
 
 def _rms(values: NDArray[np.float64]) -> float:
