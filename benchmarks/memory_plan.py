@@ -94,7 +94,8 @@ def _peak_bytes(process: str, config: RunConfig) -> int:
                 TrainingSample(str(row), prompt, prompt[:_COMPLETION], behaviour, float(row % 2) - 0.5)
                 for row, prompt in enumerate(prompts)
             ]
-            learner.update(samples, 1)
+            for update in (1, 2):  # the moments are there from the second on
+                learner.update(samples, update)
             learner.save()
     else:
         asyncio.run(_decode(config, prompts.tolist()))
