@@ -40,6 +40,15 @@ _RAY_PORT: Final = 6379
 _START_S: Final = 180.0
 _BROKERS: Final = ("kafka-1", "kafka-2", "kafka-3")
 _RAY_WORKERS: Final = ("ray-1", "ray-2")
+_JOINED: Final = """
+import sys, time, ray
+ray.init(address=sys.argv[1], log_to_driver=False)
+deadline = time.monotonic() + float(sys.argv[3])
+while (found := sum(node["Alive"] for node in ray.nodes())) < int(sys.argv[2]):
+    if time.monotonic() > deadline:
+        sys.exit(f"only {found} machines have joined")
+    time.sleep(0.2)
+"""
 
 
 class LabError(RuntimeError):
@@ -185,6 +194,14 @@ class Lab:
                 *ray, f"--address={self.ray_address}", f"--node-ip-address={worker.address}",
                 log=self.logs / f"{name}.log",
             )  # fmt: skip
+        # A run is planned for the machines that are there when it starts.
+        count = str(1 + len(_RAY_WORKERS))
+        joined = head.run(
+            sys.executable, "-c", _JOINED, self.ray_address, count, str(_START_S), timeout_s=2 * _START_S
+        )
+        if joined.returncode:
+            words = "\n".join(self.last_words(name) for name in _RAY_WORKERS)
+            raise LabError(f"Ray's workers did not join:\n{joined.stdout}\n{words}")
 
     def _start_services(self) -> None:
         services = {
