@@ -168,7 +168,8 @@ class World:
             each = each.__cause__ or each.__context__
         if isinstance(error, FencedError) or any(MARK in str(one) for one in chain):
             return
-        if isinstance(error, OffsetOutOfRangeError) and self.faults["expiration"]:
+        hosts_processors = repr(process).startswith("processors-")
+        if isinstance(error, OffsetOutOfRangeError) and self.faults["expiration"] and not hosts_processors:
             return  # what it was about to read has just expired: its next start reads the archive
         raise FoundError(f"{process!r} ended with {type(error).__name__}: {error}") from error
 

@@ -130,7 +130,8 @@ async def finished_states(
 async def forget_states(log: EventLog, states: Collection[FinishedState]) -> int:
     """Forget states that are not to be kept; return their number.
 
-    A host that saves one of them at the same moment does no harm: whatever is there last can be used.
+    A host that saves one of them at the same moment does no harm: whatever is there last can be used. But no
+    host of one run that never ended may be alive: it would take the run for one that begins.
     """
     going = [
         (each.scope, name, await _emptied(log, each.scope, name) if each.emptied else b"")

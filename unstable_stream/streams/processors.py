@@ -146,8 +146,8 @@ async def host_processors(
 
     Raises:
         FencedError: a process outside the group takes its partitions over.
-        OffsetOutOfRangeError: records were deleted before they were processed.
-        ServiceError: a fold failed, or its state cannot be restored; nothing of the batch is committed.
+        ServiceError: a fold failed, its state cannot be restored, or records that were deleted before they
+            were processed are not in the archive; nothing of the batch is committed.
     """
     pace = Pace(max_records, linger_s=0.02)
     waiting = len(sinks)
