@@ -66,9 +66,9 @@ class Tab:
             raise RuntimeError(f"{expression}: {found['exceptionDetails']}")
         return found["result"].get("value")
 
-    def wait(self, expression: str) -> None:
+    def wait(self, expression: str, *, within_s: float = _DEADLINE_S) -> None:
         """Wait until JavaScript is true."""
-        deadline = time.monotonic() + _DEADLINE_S
+        deadline = time.monotonic() + within_s
         while True:
             # A page that is on its way has no value to give yet.
             with contextlib.suppress(RuntimeError):

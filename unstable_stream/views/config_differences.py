@@ -12,7 +12,7 @@ _NOT_SET: Final = "not set"
 def config_differences(configs: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[str]]]:
     """Return the keys that the configurations do not share, each with its value in every one.
 
-    A list of tables, such as opponents, is one value. Of its tables only the keys are told that tell them apart.
+    A list of tables, such as opponents, is one value: only the keys that tell its tables apart are told.
     ``Any``: JSON.
     """
     flat = [_flatten(config) for config in configs]

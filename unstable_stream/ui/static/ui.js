@@ -31,7 +31,7 @@
   if (!document.body.dataset.events || !regions.length) { return; }
 
   var known = null, wanted = null, busy = false;
-  var leastMs = 1500; // between two refreshes, and ten times what one takes
+  var leastMs = 1500, mostMs = 15000; // between two refreshes; within that, ten times what one takes
 
   function refresh() {
     if (busy || wanted === known || document.hidden) { return; }
@@ -52,7 +52,7 @@
       .catch(function () { /* the archive was busy or the server ended: the next event tries again */ })
       .then(function () {
         var took = performance.now() - begun;
-        setTimeout(function () { busy = false; refresh(); }, Math.max(leastMs, 10 * took));
+        setTimeout(function () { busy = false; refresh(); }, Math.min(mostMs, Math.max(leastMs, 10 * took)));
       });
   }
 
