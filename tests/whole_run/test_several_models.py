@@ -101,5 +101,34 @@ def test_a_model_for_each_side_of_a_game_of_hidden_roles(tmp_path: Path) -> None
     assert run.verify().ok
 
 
+def test_with_two_learners_and_then_against_each_other(tmp_path: Path) -> None:
+    run = us.build(
+        model="tiny-player",
+        train_envs=["TicTacToe-v0-train"],
+        trained_models=[{"name": "opener", "seats": [0]}, {"name": "replier", "seats": [1]}],
+        num_learners=2,
+        iterations=2,
+        batch_size=16,
+        mini_batch_size=16,
+        max_tokens=4,
+        num_workers=8,
+        num_eval_workers=2,
+        first_last_games=2,
+        data=tmp_path,
+    ).start(live=False)
+    assert run.state == "completed"
+    made = run.sql('SELECT model, max("update") FROM updates GROUP BY ALL ORDER BY ALL').rows()
+    assert made == [("opener", 2), ("replier", 2)]
+    assert run.audit().ok
+    assert run.verify().ok
+    players = [f"{run.id}@{name}/2" for name in ("opener", "replier")]
+    meeting = us.tournament(players, games=2, data=tmp_path).start(live=False)
+    met = meeting.sql("SELECT DISTINCT model_uid, seat FROM seats ORDER BY ALL").rows()
+    assert met == [(player, seat) for player in players for seat in (0, 1)]
+    evaluated = us.evaluation(players[1], "random-legal", games=2, data=tmp_path).start(live=False)
+    won = evaluated.sql("SELECT model_uid, seat, games FROM win_rates WHERE split = 'eval'").rows()
+    assert won == [("ckpt-replier-000002", 1, 2)]
+
+
 def models_of(updates: list[LearnerUpdate]) -> set[str | None]:
     return {update.model for update in updates}

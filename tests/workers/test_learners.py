@@ -1,24 +1,28 @@
-"""Several learners in one process: each model is trained as if it were alone, also after a kill."""
+"""Several trained models in one process: each is trained as if it were alone, also after a kill."""
 
 import asyncio
+import os
+import signal
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+import torch
 
 from tests.workers.test_learner_service import RUN, Killed, Result, config, new_log, service, steps
-from unstable_stream.errors import FencedError
+from unstable_stream.errors import FencedError, LearnerError
 from unstable_stream.events import Checkpoint, Event, LearnerUpdate, Step, checkpoint_uid, trained_model
 from unstable_stream.inference.base_model import resolve_model
-from unstable_stream.learners import CheckpointInfo, StandardLearner
+from unstable_stream.learners import CheckpointInfo, StandardLearner, load_checkpoint
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.reading import read_to_end
 from unstable_stream.log.records import event_from_record, record_from_event
 from unstable_stream.log.topics import load_topics
 from unstable_stream.runs.config import RunConfig, parse_config
 from unstable_stream.runs.data_dir import DataDir
+from unstable_stream.workers.learner_ranks import LearnerGroup
 from unstable_stream.workers.learners import Learners
 
 MODELS = ("first", "second")
@@ -127,6 +131,53 @@ async def test_they_hold_one_base_model(tmp_path: Path) -> None:
         for name, parameter in second.model.named_parameters()
     }
     assert shared == {True: False, False: True}
+
+
+async def weights(log: LocalLog, model: str) -> list[dict[str, torch.Tensor]]:
+    """Return the weights of a model's checkpoints, in their order."""
+    events = [event_from_record(record) async for record in read_to_end(log, (Checkpoint.TOPIC,))]
+    return [
+        load_checkpoint(Path(event.path)).weights
+        for event in events
+        if isinstance(event, Checkpoint) and event.model == model and event.path is not None
+    ]
+
+
+@pytest.mark.slow
+async def test_with_two_learners_each_has_the_weights_of_one_also_after_a_learner_was_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with await begun(tmp_path / "one", interleaved()) as log:
+        assert await learners(tmp_path / "one", two(dtype="float32")).train(log, asyncio.Event()) == 4
+        expected = {model: await curve(log, model) for model in MODELS}
+        alike = {model: await weights(log, model) for model in MODELS}
+    settings = two(dtype="float32", num_learners=2)
+    update = LearnerGroup.update
+
+    def without_the_other(group: LearnerGroup, samples: Any, number: int, *more: Any, **named: Any) -> Any:
+        if number == 3:
+            (other,) = group.process_ids
+            os.kill(other, signal.SIGKILL)
+        return update(group, samples, number, *more, **named)
+
+    async with await begun(tmp_path / "two", interleaved()) as log:
+        both = learners(tmp_path / "two", settings)
+        with monkeypatch.context() as patched:
+            patched.setattr(LearnerGroup, "update", without_the_other)
+            with pytest.raises(LearnerError, match="learner rank 1 ended during update 3, status -9"):
+                await both.train(log, asyncio.Event())
+        both.close()
+        again = learners(tmp_path / "two", settings)
+        assert await again.train(log, asyncio.Event()) == 4
+        again.close()
+        for model in MODELS:
+            updates, digests = await curve(log, model)
+            assert len(digests) == 5
+            for (number, step_ids, dropped, loss), of_one in zip(updates, expected[model][0], strict=True):
+                assert (number, step_ids, dropped) == of_one[:3]
+                assert loss == pytest.approx(of_one[3], rel=1e-3, abs=1e-5)
+            for found, of_one_learner in zip(await weights(log, model), alike[model], strict=True):
+                torch.testing.assert_close(found, of_one_learner, rtol=1e-3, atol=2e-4)
 
 
 async def test_one_that_is_fenced_ends_all(tmp_path: Path) -> None:

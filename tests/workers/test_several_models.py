@@ -220,7 +220,14 @@ def test_a_restart_goes_on_with_the_same_games() -> None:
         ({"trained_models": [{"name": "a"}, {"name": "a", "seats": [1]}]}, "a is there twice"),
         ({"trained_models": [{"name": "a"}, {"name": "b"}]}, "b plays no seat"),
         ({"trained_models": [{"name": "1a"}]}, "trained_models.0.name"),
-        ({"trained_models": SEATS, "learner": {"num_learners": 2}}, "num_learners=2"),
+        (
+            {
+                "trained_models": SEATS,
+                "learner": {"iterations": 0},
+                "evaluation": {"round_robin": True, "opponents": ["random-legal", "first-legal"]},
+            },
+            "nobody for trained_models to name",
+        ),
         (
             {"trained_models": [{"name": "a", "roles": ["Mafia"]}]},
             "none of a plays seat 0 of TicTacToe-v0-train in any role",

@@ -89,6 +89,7 @@ def evaluation(
         "evaluation.votes": votes,
         "collector.num_eval_workers": _IN_FLIGHT,
         "learner.iterations": found[0].update if found else 0,
+        "learner.num_learners": 1,
         "log": place.log,
     } | ({} if backend is None else {"backend": backend})
     if found is None:

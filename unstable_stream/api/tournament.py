@@ -94,6 +94,7 @@ def tournament(
         "evaluation.votes": votes,
         "collector.num_eval_workers": _IN_FLIGHT,
         "learner.iterations": 0,
+        "learner.num_learners": 1,
         "model_pool.rating_system": "trueskill",
         "log": place.log,
     } | ({} if backend is None else {"backend": backend})
@@ -107,7 +108,7 @@ def tournament(
     first, recorded = next(iter(runs.items()))
     settings |= {"consumers": (), "trackers": (), "external": (), "metrics_port": None}
     settings |= {"model_pool.fixed": (), "model_pool.sample_mode": "mirror"}
-    settings |= {"curriculum.mode": "fixed", "learner.initial_lora_path": None}
+    settings |= {"curriculum.mode": "fixed", "learner.initial_lora_path": None, "trained_models": ()}
     settings["lora.lora_rank"] = max(config.lora.lora_rank for config in runs.values())
     if envs is not None:
         settings["eval_envs"] = envs

@@ -462,11 +462,6 @@ class RunConfig(Section):
                 f"trained_models: {', '.join(idle)} plays no seat of any of train_envs: a seat belongs to "
                 "the first model that plays it"
             )
-        if self.learner.num_learners > 1:
-            raise ValueError(
-                f"learner.num_learners={self.learner.num_learners}: several trained models take turns on one "
-                "learner; set it to 1"
-            )
         for game in self.measured_games:
             if self.deals_roles(game) or None in (self.model_of(game, 0), self.model_of(game, 1)):
                 raise ValueError(
@@ -475,7 +470,8 @@ class RunConfig(Section):
                 )
         if self.evaluation.round_robin:
             raise ValueError(
-                "evaluation.round_robin is for a run that trains nothing; leave out trained_models"
+                "evaluation.round_robin: nothing is trained, so there is nobody for trained_models to name: "
+                "leave it out. Checkpoints are players too: unstable-stream tournament RUN@MODEL/UPDATE ..."
             )
 
 

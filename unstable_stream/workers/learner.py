@@ -34,9 +34,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from unstable_stream.adapter_format import WEIGHTS_FILE
+from unstable_stream.algorithms import TokenBatch
 from unstable_stream.buffer import StepBuffer
 from unstable_stream.collapse import CollapseWatch, GameTally, Sign
 from unstable_stream.errors import CheckpointError, EventLogError, FencedError, LearnerError, StoreError
@@ -70,6 +71,7 @@ from unstable_stream.runs.starts import run_events, run_starts
 from unstable_stream.stores import name_of, opened_checkpoint, owner_of, sha256_of
 from unstable_stream.streams.missing import whole_history
 from unstable_stream.update_decisions import (
+    TrainingSample,
     UpdateDecision,
     decide_batch,
     decide_update,
@@ -87,6 +89,7 @@ __all__ = ["LearnerService"]
 
 _OF_A_MODEL: Final = (LearnerUpdate, StepsDropped, CollapseWarning)
 T = TypeVar("T")
+_Learner: TypeAlias = StandardLearner[TrainingSample, TokenBatch] | LearnerGroup
 
 _POLL_S = 1.0
 _KEPT_FOR_FORKS: Final = 10
@@ -118,7 +121,7 @@ class LearnerService:
         *,
         plays: bool = True,
         model: str | None = None,
-        turn: asyncio.Lock | None = None,
+        beside: "LearnerService | None" = None,
     ) -> None:
         """Load the base model onto the learner's ``share`` of the GPUs; ``None``: a GPU of its own, if any.
 
@@ -130,18 +133,25 @@ class LearnerService:
             share: what it may use.
             plays: false for a run that trains on replayed steps: no outcomes tell when a game is done with.
             model: name of the trained model; ``None``: the only one of the run.
-            turn: held while it computes, because several share a process and its random generators; ``None``:
-                it is alone.
+            beside: the service of another trained model in this process, with which it shares the base model
+                and takes turns at computing; ``None``: it is the first.
         """
         config = config.for_model(model)
         self._config = config
         self._run_id = run_id
         self._model = model
-        self._turn = turn or asyncio.Lock()
+        self._turn: asyncio.Lock = beside._turn if beside else asyncio.Lock()
+        """Held while it computes: all services of a process share its random generators and other ranks."""
         self._algorithm = build_training_algorithm(config)
         self._home = home_of(config, run_id, data)
-        self._learner = build_learners(
-            config, self._algorithm, self._home, data.checkpoints(run_id), model_path, share
+        self._learner: _Learner = build_learners(
+            config,
+            self._algorithm,
+            self._home,
+            data.checkpoints(run_id),
+            model_path,
+            share,
+            beside=beside._learner if beside else None,
         )
         self._buffer = StepBuffer(
             config.max_buffer_size,
@@ -184,11 +194,6 @@ class LearnerService:
         self._watch = CollapseWatch()
         self._warnings: list[CollapseWarning] = []
         """All warnings, in order."""
-
-    def share_base(self, other: "LearnerService") -> None:
-        """Compute with the base model of another model's service, and let go of the own copy."""
-        if isinstance(self._learner, StandardLearner) and isinstance(other._learner, StandardLearner):
-            self._learner.share_base(other._learner)
 
     def close(self) -> None:
         """End the other learners, if there are several; the service cannot be used afterwards."""

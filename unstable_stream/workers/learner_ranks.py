@@ -4,6 +4,10 @@ The learner service is rank 0. It starts the others, sends each of them every ba
 them; :mod:`unstable_stream.learners.rank` says how they divide the work. Checkpoints are written by rank 0
 and read by all.
 
+Where a run trains several models, each rank holds a learner of every model, over one base model, and all
+models use the one process group. That is safe because they take turns at computing: rank 0 says what comes
+next, and all ranks do it in that order.
+
 A rank that dies takes the service with it: the others find their connection closed, and a restarted service
 resumes all of them from the last checkpoint. When rank 0 dies the others read the end of their pipe, and end.
 """
@@ -39,15 +43,22 @@ _ENDS_WITHIN_S: Final = 20.0
 
 
 class _Start(NamedTuple):
-    """The start of a rank: everything it needs to build its learner."""
+    """What a rank begins with."""
+
+    number: int
+    of: int
+    """Ranks in all."""
+    meeting: Path
+
+
+class _Build(NamedTuple):
+    """Everything a rank needs to build its learner of a model."""
 
     config: RunConfig
     checkpoints: Path
     model_path: str
     share: Share | None
     dtype: str | None
-    number: int
-    meeting: Path
 
 
 class _Other(NamedTuple):
@@ -56,12 +67,67 @@ class _Other(NamedTuple):
     connection: Connection
 
 
+class _Ranks:
+    """The processes of the ranks beside rank 0, which this process is, and the group of all."""
+
+    def __init__(self, count: int) -> None:
+        self.rank = TorchRank(0, count)
+        self.models = 0
+        """Models that all ranks have a learner of."""
+        self._joined = False
+        self._directory = tempfile.TemporaryDirectory(prefix="unstable-stream-learners-")
+        self._meeting = Path(self._directory.name, "meeting")
+        self.others = [_start(_Start(number, count, self._meeting)) for number in range(1, count)]
+
+    def tell(self, *message: object) -> None:
+        for other in self.others:
+            other.connection.send(message)
+
+    def await_built(self) -> None:
+        """Wait until the others have built the learner they were told to; the first time, meet them.
+
+        Raises:
+            LearnerError: one could not.
+        """
+        for other in self.others:
+            try:
+                problem = other.connection.recv()
+            except EOFError:
+                problem = f"it ended with status {other.process.wait()}; its output says why"
+            if problem is not None:
+                raise LearnerError(f"learner rank {other.number} could not start: {problem}")
+        self.models += 1
+
+    def join(self, *, on_gpu: bool) -> None:
+        """Meet the others, if that has not been."""
+        if not self._joined:
+            self.tell("join", on_gpu)
+            self.rank.join(self._meeting, on_gpu=on_gpu)
+            self._joined = True
+
+    def close(self) -> None:
+        """End the other ranks."""
+        for other in self.others:
+            other.connection.close()
+        for other in self.others:
+            try:
+                other.process.wait(timeout=_ENDS_WITHIN_S)
+            except subprocess.TimeoutExpired:
+                other.process.kill()
+                other.process.wait()
+        self.others = []
+        self.rank.leave()
+        self._directory.cleanup()
+
+
 class LearnerGroup:
-    """The ranks of a run, with the face of one :class:`~unstable_stream.learners.StandardLearner`.
+    """The learners of one model in all ranks, with the face of one
+    :class:`~unstable_stream.learners.StandardLearner`.
 
     Args:
         algorithm: that of rank 0, for its decisions; the other ranks build their own.
         dtype: what the learners compute in.
+        beside: the group of another model, whose ranks and base model this one uses too.
 
     Raises:
         LearnerError: a rank could not start; its output says why.
@@ -76,24 +142,19 @@ class LearnerGroup:
         share: Share | None,
         *,
         dtype: str | None,
+        beside: "LearnerGroup | None" = None,
     ) -> None:
-        count = config.learner.num_learners
-        self._directory = tempfile.TemporaryDirectory(prefix="unstable-stream-learners-")
-        meeting = Path(self._directory.name, "meeting")
-        starts = [
-            _Start(config, checkpoints, model_path, share, dtype, number, meeting)
-            for number in range(1, count)
-        ]
-        self._others = [_start(start) for start in starts]
-        self._rank = TorchRank(0, count)
+        self._ranks: _Ranks = beside._ranks if beside else _Ranks(config.learner.num_learners)
+        self._model = self._ranks.models
         try:
+            self._ranks.tell("build", _Build(config, checkpoints, model_path, share, dtype))
             self._first: StandardLearner[TrainingSample, TokenBatch] = build_learner(
-                config, algorithm, checkpoints, model_path, share, dtype=dtype, rank=self._rank
+                config, algorithm, checkpoints, model_path, share, dtype=dtype, rank=self._ranks.rank
             )
-            for other in self._others:
-                self._await_ready(other)
-            self._tell("join")
-            self._rank.join(meeting, on_gpu=self._first.device.type == "cuda")
+            if beside:
+                self._first.share_base(beside._first)
+            self._ranks.await_built()
+            self._ranks.join(on_gpu=self._first.device.type == "cuda")
         except BaseException:
             self.close()
             raise
@@ -111,7 +172,7 @@ class LearnerGroup:
     @property
     def process_ids(self) -> list[int]:
         """Of the other ranks, in their order."""
-        return [other.process.pid for other in self._others]
+        return [other.process.pid for other in self._ranks.others]
 
     def update(
         self,
@@ -128,12 +189,12 @@ class LearnerGroup:
         """
         admissions = list(admissions) if admissions is not None else None
         try:
-            self._tell("update", samples, update_number, admissions, learning_rate_factor)
+            self._ranks.tell("update", self._model, samples, update_number, admissions, learning_rate_factor)
             return self._first.update(
                 samples, update_number, admissions, learning_rate_factor=learning_rate_factor
             )
         except (RuntimeError, OSError) as error:
-            for other in self._others:
+            for other in self._ranks.others:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     status = other.process.wait(timeout=_ENDS_WITHIN_S)
                     raise LearnerError(
@@ -144,7 +205,7 @@ class LearnerGroup:
 
     def load(self, path: Path | str, expect_sha256: str | None = None) -> CheckpointState:
         """Continue all ranks from a checkpoint; see :meth:`StandardLearner.load`."""
-        self._tell("load", path, expect_sha256)
+        self._ranks.tell("load", self._model, path, expect_sha256)
         return self._first.load(path, expect_sha256)
 
     def save(self, **settings: Any) -> CheckpointInfo:
@@ -156,29 +217,8 @@ class LearnerGroup:
         return self._first.probe()
 
     def close(self) -> None:
-        """End the other ranks."""
-        for other in self._others:
-            other.connection.close()
-        for other in self._others:
-            try:
-                other.process.wait(timeout=_ENDS_WITHIN_S)
-            except subprocess.TimeoutExpired:
-                other.process.kill()
-                other.process.wait()
-        self._rank.leave()
-        self._directory.cleanup()
-
-    def _tell(self, *message: object) -> None:
-        for other in self._others:
-            other.connection.send(message)
-
-    def _await_ready(self, other: _Other) -> None:
-        try:
-            problem = other.connection.recv()
-        except EOFError:
-            problem = f"it ended with status {other.process.wait()}; its output says why"
-        if problem is not None:
-            raise LearnerError(f"learner rank {other.number} could not start: {problem}")
+        """End the other ranks, for all models."""
+        self._ranks.close()
 
 
 def build_learners(
@@ -188,12 +228,21 @@ def build_learners(
     checkpoints: Path,
     model_path: str,
     share: Share | None,
+    *,
+    beside: StandardLearner[TrainingSample, TokenBatch] | LearnerGroup | None = None,
 ) -> StandardLearner[TrainingSample, TokenBatch] | LearnerGroup:
-    """Load the model for one learner, or for several."""
+    """Load the model for one learner, or for several.
+
+    ``beside``: what this returned for another trained model of the run, whose base model is shared.
+    """
     dtype = learner_dtype(config, home, model_path, share)
-    if config.learner.num_learners == 1:
-        return build_learner(config, algorithm, checkpoints, model_path, share, dtype=dtype)
-    return LearnerGroup(config, algorithm, checkpoints, model_path, share, dtype=dtype)
+    if config.learner.num_learners > 1:
+        group = beside if isinstance(beside, LearnerGroup) else None
+        return LearnerGroup(config, algorithm, checkpoints, model_path, share, dtype=dtype, beside=group)
+    learner = build_learner(config, algorithm, checkpoints, model_path, share, dtype=dtype)
+    if isinstance(beside, StandardLearner):
+        learner.share_base(beside)
+    return learner
 
 
 def _start(start: _Start) -> _Other:
@@ -220,37 +269,44 @@ def serve(descriptor: int) -> None:
     """Be a rank until rank 0 is gone: the process's only call. ``descriptor``: its end of the pipe."""
     connection = Connection(descriptor)
     start: _Start = pickle.loads(connection.recv_bytes())  # from the process that started this one
-    rank = TorchRank(start.number, start.config.learner.num_learners)
+    rank = TorchRank(start.number, start.of)
     threading.Thread(target=_end_with, args=(connection.fileno(),), daemon=True).start()
-    try:
-        find_code(start.config)
-        build_sampling(list(start.config.rewards.sampling))  # loads what samples may be made of
-        learner = build_learner(
-            start.config,
-            build_training_algorithm(start.config),
-            start.checkpoints,
-            start.model_path,
-            start.share,
-            dtype=start.dtype,
-            rank=rank,
-        )
-    except LearnerError as error:
-        connection.send(str(error))
-        return
-    connection.send(None)
+    learners: list[StandardLearner[TrainingSample, TokenBatch]] = []
     while True:
         try:
             name, *arguments = connection.recv()
         except EOFError:
             return
         try:
-            if name == "join":
-                rank.join(start.meeting, on_gpu=learner.device.type == "cuda")
+            if name == "build":
+                learners.append(_build(arguments[0], rank, learners))
+                connection.send(None)
+            elif name == "join":
+                rank.join(start.meeting, on_gpu=arguments[0])
             elif name == "load":
-                learner.load(*arguments)
+                number, *place = arguments
+                learners[number].load(*place)
             else:
-                samples, number, admissions, factor = arguments
-                learner.update(samples, number, admissions, learning_rate_factor=factor)
+                number, samples, update, admissions, factor = arguments
+                learners[number].update(samples, update, admissions, learning_rate_factor=factor)
         except LearnerError as error:
+            if name == "build":
+                connection.send(str(error))
+                return
             # Rank 0 meets the same error, or finds its connection closed; it must not wait for this one.
             sys.exit(f"learner rank {start.number}: {error}")
+
+
+def _build(
+    asked: _Build, rank: TorchRank, others: Sequence[StandardLearner[TrainingSample, TokenBatch]]
+) -> StandardLearner[TrainingSample, TokenBatch]:
+    config = asked.config
+    find_code(config)
+    build_sampling(list(config.rewards.sampling))  # loads what samples may be made of
+    algorithm = build_training_algorithm(config)
+    learner = build_learner(
+        config, algorithm, asked.checkpoints, asked.model_path, asked.share, dtype=asked.dtype, rank=rank
+    )
+    if others:
+        learner.share_base(others[0])
+    return learner

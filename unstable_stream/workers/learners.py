@@ -1,7 +1,8 @@
 """All trained models of a run, in one process: a learner service for each.
 
 They consume, decide and publish on their own, and take turns at computing: they share the learner's place on
-the machines, one copy of the base model and PyTorch's random generators.
+the machines, one copy of the base model, PyTorch's random generators, and the processes of the other ranks,
+if there are any (:mod:`unstable_stream.workers.learner_ranks`).
 """
 
 import asyncio
@@ -22,13 +23,15 @@ class Learners:
         self, config: RunConfig, run_id: str, data: DataDir, model_path: str, share: Share | None = None
     ) -> None:
         """Load the base model; the arguments are those of :class:`LearnerService`."""
-        turn = asyncio.Lock()
         self._services: list[LearnerService] = []
-        for model in config.model_names:
-            service = LearnerService(config, run_id, data, model_path, share, model=model, turn=turn)
-            if self._services:
-                service.share_base(self._services[0])
-            self._services.append(service)
+        try:
+            for model in config.model_names:
+                first = self._services[0] if self._services else None
+                service = LearnerService(config, run_id, data, model_path, share, model=model, beside=first)
+                self._services.append(service)
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
         """End what the services have started."""
