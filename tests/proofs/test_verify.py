@@ -30,13 +30,18 @@ from unstable_stream.events import (
     encode_event,
 )
 from unstable_stream.log.local.log import LocalLog
-from unstable_stream.log.port import EventLog, StoredRecord
+from unstable_stream.log.port import EventLog, Positions, StoredRecord
 from unstable_stream.log.reading import events_to_end
 from unstable_stream.log.records import event_from_record, record_from_event
 from unstable_stream.proofs.audit import audit_run
 from unstable_stream.proofs.reports import Check, VerifyReport
 from unstable_stream.proofs.verify import verify_run
-from unstable_stream.streams.snapshots import pack_run, run_name, unpack_run
+from unstable_stream.runs.history import read_history
+from unstable_stream.streams.snapshots import SnapshotPace, pack_run, run_name, unpack_run
+from unstable_stream.workers.collector import events_for_collector, topics_of_collector
+from unstable_stream.workers.collector_snapshot import CollectorSnapshots
+from unstable_stream.workers.exploitability import ExploitabilitySchedule
+from unstable_stream.workers.game_schedule import GameSchedule
 
 RUN = "run-verified"
 replace = msgspec.structs.replace
@@ -123,6 +128,37 @@ async def test_a_snapshot_is_held_against_a_fold_from_the_beginning(recorded: Pa
             await transaction.save(scope, dict.fromkeys(saved, b""))
         report = await verify_run(log, RUN, games=False)
         assert report.ok, [str(one) for check in report.checks for one in check.first]
+
+
+async def test_the_collectors_snapshot_is_held_against_a_fold_from_the_beginning(
+    recorded: Path, tmp_path: Path
+) -> None:
+    copy = tmp_path / "copy.sqlite"
+    with closing(sqlite3.connect(recorded)) as source, closing(sqlite3.connect(copy)) as target:
+        source.backup(target)
+    async with LocalLog.open(copy) as log:
+        run = (await read_history(log)).run(RUN)
+        settings = run.config()
+        topics = topics_of_collector(settings)
+        schedule = GameSchedule(RUN, settings, run.began)
+        consumer = await log.consumer(topics)
+        for _ in range(5):
+            for event in events_for_collector(await consumer.poll(max_records=20), RUN):
+                schedule.apply(event)
+        snapshots = CollectorSnapshots(log, RUN, topics, settings, SnapshotPace())
+
+        async def verified(positions: Positions) -> Check:
+            async with (await log.producer("test")).transaction() as transaction:
+                measuring = ExploitabilitySchedule(RUN, settings)
+                await snapshots.save(transaction, positions, schedule, measuring)
+            return by_name(await verify_run(log, RUN, games=False))["collector snapshot"]
+
+        truthful = await verified(consumer.positions())
+        assert (truthful.compared, truthful.first) == (1, [])
+        ends = {at: end for topic in topics for at, end in (await log.end_offsets(topic)).items()}
+        wrong = await verified(ends)
+        assert (wrong.compared, wrong.differing) == (1, 1)
+        assert wrong.first[0].where == f"snapshot of collector/{RUN}"
 
 
 async def test_drops_of_every_kind_are_among_what_was_verified(recorded: Path) -> None:

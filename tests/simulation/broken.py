@@ -8,7 +8,7 @@ finds it.
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from types import TracebackType
+from types import SimpleNamespace, TracebackType
 from typing import Any, Final, Self
 
 from unstable_stream.events import Event
@@ -17,6 +17,7 @@ from unstable_stream.log.port import Consumer, Positions, Record
 from unstable_stream.log.simulated.producer import SimulatedProducer, SimulatedTransaction
 from unstable_stream.log.simulated.store import SimulatedStore
 from unstable_stream.workers.collector import Collector
+from unstable_stream.workers.collector_snapshot import CollectorSnapshots
 from unstable_stream.workers.rollout import _Publisher
 
 __all__ = ["MISTAKES", "mistaken"]
@@ -104,6 +105,21 @@ def _game_in_parts() -> dict[tuple[Any, str], Any]:
     return {(_Publisher, "publish"): one_by_one}
 
 
+def _early_snapshots() -> dict[tuple[Any, str], Any]:
+    states = CollectorSnapshots._states
+
+    def with_the_state_before(
+        self: CollectorSnapshots, log_id: str, positions: Positions, schedule: Any, measuring: Any
+    ) -> Any:
+        now = (schedule.state(), dict(schedule.checkpoints), measuring.state())
+        state, checkpoints, measured = vars(self).get("before", now)
+        vars(self)["before"] = now
+        late = SimpleNamespace(state=lambda: state, checkpoints=checkpoints)
+        return states(self, log_id, positions, late, SimpleNamespace(state=lambda: measured))  # type: ignore[arg-type]
+
+    return {(CollectorSnapshots, "_states"): with_the_state_before}
+
+
 MISTAKES: Final[dict[str, Callable[[], dict[tuple[Any, str], Any]]]] = {
     "results-apart-from-position": lambda: _apart("reward-processor"),
     "ids-not-recognised": _forgotten_ids,
@@ -111,6 +127,7 @@ MISTAKES: Final[dict[str, Callable[[], dict[tuple[Any, str], Any]]]] = {
     "unfinished-games-forgotten": _forgotten_games,
     "fence-not-checked": _unchecked_fence,
     "game-published-in-parts": _game_in_parts,
+    "snapshot-ahead-of-its-position": _early_snapshots,
 }
 """By name, what replaces what: module or class, and name."""
 

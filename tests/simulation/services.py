@@ -18,6 +18,7 @@ from unstable_stream.runs.history import run_started
 from unstable_stream.streams.plugins import Context, Plugin, consumer
 from unstable_stream.streams.plugins.host import run_plugin
 from unstable_stream.streams.processors import run_processors
+from unstable_stream.streams.snapshots import SnapshotPace
 from unstable_stream.workers.archiver import run_archiver
 from unstable_stream.workers.collector import Collector
 from unstable_stream.workers.engine import LocalEngine
@@ -98,7 +99,9 @@ class Services:
         me = PROCESS.get()
         world.on_death.setdefault(me, []).extend(one.orphaned for one in workers)
         try:
-            collector = Collector(config, RUN, [engine], workers, started, self.data)
+            # Snapshots so often that restarts meet them in a short run.
+            pace = SnapshotPace(events=6, times_its_size=0, passed=30)
+            collector = Collector(config, RUN, [engine], workers, started, self.data, pace=pace)
             await collector.collect(log, stop)
         finally:
             for one in workers:

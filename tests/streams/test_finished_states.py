@@ -19,7 +19,7 @@ from unstable_stream.runs.recording import finish_run
 from unstable_stream.runs.resume import resume_run
 from unstable_stream.streams.finished_states import FinishedState, finished_states, forget_states
 from unstable_stream.streams.processors import RATINGS, REWARDS, reward_processor
-from unstable_stream.streams.snapshots import unpack_run
+from unstable_stream.streams.snapshots import scope_of_topics, unpack_run
 
 LATER_MS = 2**62
 
@@ -53,6 +53,23 @@ async def test_what_is_forgotten(log: LocalLog) -> None:
     assert await _names(log) == {"position", f"run/{OTHER_RUN}"}
     assert not any(scope.split("/")[1] == RUN for scope in await log.saved_names())
     assert await finished_states(log, ended_before_ms=LATER_MS) == []
+
+
+async def test_what_a_collector_saved_is_forgotten_while_the_log_has_all_that_it_read(log: LocalLog) -> None:
+    await _start(log, RUN)
+    scope = scope_of_topics(f"collector/{RUN}", ("games", "game-outcomes"))
+    async with (await log.producer("test")).transaction() as transaction:
+        await transaction.save(scope, {"state": b"1", "checkpoint/ckpt-000000": b"2"})
+    await finish_run(log, RUN, "completed", "")
+    (found,) = await finished_states(log, ended_before_ms=LATER_MS)
+    assert (found.run_id, found.scope, found.kept, found.emptied) == (RUN, scope, False, False)
+    await log.append(games(0, 3))
+    (partition,) = [at for at, end in (await log.end_offsets("game-outcomes")).items() if end]
+    await log.delete_before({partition: 1})
+    (found,) = await finished_states(log, ended_before_ms=LATER_MS)
+    assert found.kept
+    assert await forget_states(log, await finished_states(log, ended_before_ms=LATER_MS, named=[RUN])) == 2
+    assert await log.saved_names() == {}
 
 
 @pytest.mark.parametrize("own_host", [False, True])

@@ -164,7 +164,7 @@ def test_evaluation_takes_the_partner_before_where_that_of_the_update_is_never_m
     assert played(games) == {checkpoint_uid(4, "clues"): {checkpoint_uid(3, "guesses")}}
     games.apply(checkpoint_of("clues", 5))
     assert len(played(games)) == 2
-    assert not games._open_evals
+    assert not games.evaluations.open
 
 
 def test_evaluation_does_not_wait_for_a_model_that_has_had_its_last_update() -> None:

@@ -3,8 +3,22 @@
 import hashlib
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
+from typing import Final
 
-__all__ = ["ExplorationTracker"]
+import msgspec
+
+__all__ = ["ExplorationState", "ExplorationTracker"]
+
+_MOVE_BYTES: Final = 8
+
+
+class ExplorationState(msgspec.Struct, frozen=True):
+    """The result of :meth:`ExplorationTracker.state`."""
+
+    games: dict[str, list[bytes]]
+    """By environment, the digests of the moves of each game in the window."""
+    novelty: list[tuple[str, str, list[float]]]
+    """Environment, opponent, and its latest games' novelty."""
 
 
 class ExplorationTracker:
@@ -26,7 +40,8 @@ class ExplorationTracker:
         self.n = n
         self.window = window
         self.recent = recent
-        self._games: dict[str, deque[frozenset[bytes]]] = {}
+        self._games: dict[str, deque[bytes]] = {}
+        """The digests of each game's moves, joined."""
         self._counts: dict[str, Counter[bytes]] = {}
         self._novelty: dict[tuple[str, str], deque[float]] = {}
 
@@ -34,14 +49,19 @@ class ExplorationTracker:
         """Take a game in; return its novelty, ``None`` for a game without moves."""
         if not actions:
             return None
-        grams = self._grams(actions)
+        # Digests, because one free-text action may be kilobytes; of one length, so joins stay apart.
+        moves = b"".join(
+            hashlib.blake2b(action.encode("utf-8", "surrogatepass"), digest_size=_MOVE_BYTES).digest()
+            for action in actions
+        )
+        grams = self._grams(moves)
         counts = self._counts.setdefault(env_id, Counter())
         games = self._games.setdefault(env_id, deque())
         novelty = sum(1 for gram in grams if gram not in counts) / len(grams)
-        games.append(grams)
+        games.append(moves)
         counts.update(grams)
         if len(games) > self.window:
-            for gram in games.popleft():
+            for gram in self._grams(games.popleft()):
                 counts[gram] -= 1
                 if not counts[gram]:
                     del counts[gram]
@@ -63,11 +83,25 @@ class ExplorationTracker:
         """Return the number of distinct n-grams in each environment's window."""
         return {env_id: len(counts) for env_id, counts in sorted(self._counts.items())}
 
-    def _grams(self, actions: Sequence[str]) -> frozenset[bytes]:
-        n = min(self.n, len(actions))
-        # Digests, because one free-text action may be kilobytes; length prefixes keep joins apart.
-        moves = [
-            hashlib.blake2b(action.encode("utf-8", "surrogatepass"), digest_size=8).digest()
-            for action in actions
-        ]
-        return frozenset(b"".join(moves[i : i + n]) for i in range(len(moves) - n + 1))
+    def state(self) -> ExplorationState:
+        """Return the state of the fold."""
+        return ExplorationState(
+            {env_id: list(games) for env_id, games in self._games.items()},
+            [(env_id, uid, list(recent)) for (env_id, uid), recent in self._novelty.items()],
+        )
+
+    def load_state(self, state: ExplorationState) -> None:
+        """Go on from a state of a tracker with the same settings."""
+        self._games = {env_id: deque(games) for env_id, games in state.games.items()}
+        self._counts = {
+            env_id: Counter(gram for moves in games for gram in self._grams(moves))
+            for env_id, games in state.games.items()
+        }
+        self._novelty = {
+            (env_id, uid): deque(recent, maxlen=self.recent) for env_id, uid, recent in state.novelty
+        }
+
+    def _grams(self, moves: bytes) -> frozenset[bytes]:
+        number = len(moves) // _MOVE_BYTES
+        n = min(self.n, number)
+        return frozenset(moves[i * _MOVE_BYTES : (i + n) * _MOVE_BYTES] for i in range(number - n + 1))

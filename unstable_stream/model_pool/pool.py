@@ -3,9 +3,11 @@
 import inspect
 import math
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
+
+import msgspec
 
 from unstable_stream.errors import ConfigError
 from unstable_stream.events import (
@@ -20,12 +22,12 @@ from unstable_stream.events import (
 from unstable_stream.events.id_sets import IndexSet
 from unstable_stream.extensions import KINDS, Reference, Spec, build
 from unstable_stream.extensions.build import refuse
-from unstable_stream.model_pool.exploration import ExplorationTracker
-from unstable_stream.model_pool.results import RecentResults
+from unstable_stream.model_pool.exploration import ExplorationState, ExplorationTracker
+from unstable_stream.model_pool.results import RecentResults, ResultsState
 from unstable_stream.model_pool.skill import Skill, TrueSkillSettings, match_quality
 from unstable_stream.model_pool.systems import RatingSystem, TrueSkill
 
-__all__ = ["ModelPool", "Opponent", "OpponentWeight", "build_weight"]
+__all__ = ["ModelPool", "Opponent", "OpponentWeight", "PoolState", "build_weight"]
 
 OpponentWeight: TypeAlias = Callable[["ModelPool", str, str, str | None], float]
 """``(pool, me, opponent, env_id)`` to a weight of 0 or more: a sampling mode of the user's own. An opponent
@@ -52,6 +54,27 @@ class Opponent:
     """Whether it may be drawn. Fixed opponents always are."""
     model: str | None = None
     """The trained model that a checkpoint is of; ``None``: the run trains one."""
+
+
+class _Rated(NamedTuple):
+    """The part that is kept of a :class:`~unstable_stream.events.Rating`."""
+
+    mu: float
+    sigma: float
+    games: int
+
+
+class PoolState(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of :meth:`ModelPool.state`: all but the checkpoints."""
+
+    active: tuple[str, ...]
+    """Checkpoints that may be drawn; weighted modes chose them by the ratings of that moment."""
+    ratings: list[tuple[str, str, float, float, int]]
+    """Environment, member, mu, sigma, games."""
+    seen: dict[str, list[tuple[int, int]]]
+    """By split, the ranges of games that were folded."""
+    exploration: ExplorationState
+    results: ResultsState
 
 
 class ModelPool:
@@ -124,7 +147,7 @@ class ModelPool:
         self.results = RecentResults()
         self._members: dict[str, Opponent] = {}
         self._checkpoints: list[Opponent] = []  # by iteration
-        self._ratings: dict[tuple[str, str], Rating] = {}
+        self._ratings: dict[tuple[str, str], _Rated] = {}
         self._seen: dict[str, IndexSet] = {}
         self._fixed_weights = dict(fixed) if isinstance(fixed, Mapping) else {}
         for name in fixed:
@@ -142,12 +165,16 @@ class ModelPool:
         iteration = max(iteration, 0)
         uid = uid if uid is not None else checkpoint_uid(iteration)
         if uid not in self._members:
-            member = Opponent(uid, _CHECKPOINT, path, iteration, parent_uid, model=trained_model(uid))
-            self._members[uid] = member
-            self._checkpoints.append(member)
-            self._checkpoints.sort(key=lambda checkpoint: (checkpoint.iteration, checkpoint.uid))
+            member = self._join(uid, path, iteration, parent_uid)
+            self._checkpoints.sort(key=_age)
             self._choose_active(member.model)
         return uid
+
+    def _join(self, uid: str, path: str | None, iteration: int, parent_uid: str | None) -> Opponent:
+        member = Opponent(uid, _CHECKPOINT, path, iteration, parent_uid, model=trained_model(uid))
+        self._members[uid] = member
+        self._checkpoints.append(member)
+        return member
 
     def add_fixed(self, name: str, kind: str = "fixed") -> str:
         """Register a fixed opponent and return its uid, which is its name."""
@@ -170,7 +197,7 @@ class ModelPool:
         elif isinstance(event, Rating):
             known = self._ratings.get((event.env_id, event.model_uid))
             if known is None or event.games > known.games:
-                self._ratings[event.env_id, event.model_uid] = event
+                self._ratings[event.env_id, event.model_uid] = _Rated(event.mu, event.sigma, event.games)
         elif isinstance(event, GameOutcome):
             self._apply_outcome(event)
 
@@ -184,6 +211,32 @@ class ModelPool:
             actions = [action.action for action in event.actions]
             self.exploration.add(event.env_id, sorted(opponents), actions)
             self.results.add(event)
+
+    def state(self) -> PoolState:
+        """Return the state of the fold, without the checkpoints."""
+        return PoolState(
+            active=tuple(member.uid for member in self._checkpoints if member.active),
+            ratings=[(*key, *rated) for key, rated in sorted(self._ratings.items())],
+            seen={split: seen.ranges() for split, seen in sorted(self._seen.items())},
+            exploration=self.exploration.state(),
+            results=self.results.state(),
+        )
+
+    def load_state(self, state: PoolState, checkpoints: Iterable[Checkpoint]) -> None:
+        """Let a pool with the same settings and no checkpoint go on from a state.
+
+        ``checkpoints``: all of them, in the order in which they came.
+        """
+        for each in checkpoints:
+            member = self._join(each.model_uid, each.path, max(each.iteration, 0), each.parent_uid)
+            member.active = member.uid in state.active
+        self._checkpoints.sort(key=_age)
+        self._ratings = {
+            (env_id, uid): _Rated(mu, sigma, games) for env_id, uid, mu, sigma, games in state.ratings
+        }
+        self._seen = {split: IndexSet(ranges) for split, ranges in state.seen.items()}
+        self.exploration.load_state(state.exploration)
+        self.results.load_state(state.results)
 
     # -- what is known ------------------------------------------------------------------------
 
@@ -340,6 +393,10 @@ class ModelPool:
         keep = {newest.uid, *(member.uid for member in past[: self.max_active_lora - 1])}
         for member in checkpoints:
             member.active = member.uid in keep
+
+
+def _age(checkpoint: Opponent) -> tuple[int, str]:
+    return checkpoint.iteration, checkpoint.uid
 
 
 def build_weight(mode: Spec, where: str = "model_pool.sample_mode") -> OpponentWeight | None:

@@ -4,13 +4,24 @@ from collections import Counter, deque
 from collections.abc import Iterable
 from typing import Final, TypeVar
 
+import msgspec
+
 from unstable_stream.events import GameOutcome, SeatResult, are_partners, trained_model
 
-__all__ = ["RecentResults", "one_of_each_side", "score_against"]
+__all__ = ["RecentResults", "ResultsState", "one_of_each_side", "score_against"]
 
 _WINDOW: Final = 200
 
 _Key = TypeVar("_Key")
+
+
+class ResultsState(msgspec.Struct, frozen=True):
+    """The result of :meth:`RecentResults.state`."""
+
+    against: dict[str, list[tuple[str, str | None, list[float]]]]
+    """By opponent: environment, trained model and scores."""
+    in_env: dict[str, list[float]]
+    matches: dict[str, dict[str, int]]
 
 
 class RecentResults:
@@ -80,6 +91,26 @@ class RecentResults:
     def in_env(self, env_id: str) -> tuple[float, ...]:
         """Return the latest scores in an environment, against all opponents, oldest first."""
         return tuple(self._in_env.get(env_id, ()))
+
+    def state(self) -> ResultsState:
+        """Return the state of the fold."""
+        return ResultsState(
+            {
+                uid: [(env_id, model, list(scores)) for (env_id, model), scores in found.items()]
+                for uid, found in self._against.items()
+            },
+            {env_id: list(scores) for env_id, scores in self._in_env.items()},
+            {uid: dict(games) for uid, games in self.matches.items()},
+        )
+
+    def load_state(self, state: ResultsState) -> None:
+        """Go on from a state of a fold with the same window."""
+        self._against = {
+            uid: {(env_id, model): deque(scores, maxlen=self.window) for env_id, model, scores in found}
+            for uid, found in state.against.items()
+        }
+        self._in_env = {env_id: deque(scores, maxlen=self.window) for env_id, scores in state.in_env.items()}
+        self.matches = {uid: Counter(games) for uid, games in state.matches.items()}
 
     def _take(self, scores: dict[_Key, deque[float]], key: _Key, score: float) -> None:
         scores.setdefault(key, deque(maxlen=self.window)).append(score)

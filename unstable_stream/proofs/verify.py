@@ -2,6 +2,7 @@
 
 - ``steps``, ``ratings`` and the processors' snapshots: folded again (:mod:`~.recompute_steps_and_ratings`).
 - batches, drops and the use of every step: the draws made again (:mod:`~.recompute_batches`).
+- the collector's snapshot: its run folded again (:mod:`~.check_collector`).
 - games and trajectories: played again from seed and actions (:mod:`~.recompute_games`).
 - checkpoint files against their recorded digests.
 
@@ -17,6 +18,7 @@ from collections.abc import Callable, Iterable
 from unstable_stream.events import Checkpoint, Rating, Step
 from unstable_stream.log.port import EventLog
 from unstable_stream.proofs.balance import balance
+from unstable_stream.proofs.check_collector import check_collector
 from unstable_stream.proofs.differences import Difference
 from unstable_stream.proofs.evidence import Evidence, Progress, weights_of
 from unstable_stream.proofs.recompute_batches import recompute_batches
@@ -60,6 +62,7 @@ async def verify_run(
     del ledger
     checks = await recompute_steps_and_ratings(evidence, steps, ratings, games=games, jobs=jobs)
     checks += await recompute_batches(evidence, steps, audit.steps.pending)
+    checks.append(await check_collector(evidence))
     checks.append(await asyncio.to_thread(_check_files, checkpoints, located))
     notes = [*evidence.missing, *changed_code(evidence.run.extensions, evidence.run.config())]
     return VerifyReport.of(audit, checks, notes)

@@ -18,9 +18,9 @@ from unstable_stream.events import GameStarted, LearnerUpdate, RunStarted
 from unstable_stream.log.port import EventLog, TopicPartition
 from unstable_stream.log.reading import read_to_end
 from unstable_stream.log.records import source_header
-from unstable_stream.runs.history import RunHistory, RunStatus, read_history
+from unstable_stream.runs.history import RunHistory, read_history
 from unstable_stream.runs.starts import recorded_starts
-from unstable_stream.streams.snapshots import POSITION, pack_run, run_name, unpack_run
+from unstable_stream.streams.snapshots import POSITION, inputs_of, pack_run, run_name, unpack_run
 
 __all__ = ["FinishedState", "finished_states", "forget_states", "idle_runs"]
 
@@ -32,7 +32,7 @@ _HOUR_MS: Final = 3_600_000
 
 @dataclass(frozen=True, slots=True)
 class FinishedState:
-    """Saved states of one run that is over, in one partition of one processor."""
+    """Saved states of one run that is over: in one partition of one processor, or its collector's."""
 
     run_id: str
     scope: str
@@ -108,18 +108,18 @@ async def finished_states(
     if not ended:
         return []
     by_name = {run_name(run_id): run for run_id, run in ended.items()}
-    begins: dict[str, dict[int, int]] = {}
+    topics = await log.topics()
+    begins: dict[TopicPartition, int] = {}
     found = []
     for scope, names in saved_names.items():
-        group, topic, partition = _parts(scope)
-        if topic not in begins:
-            there = await log.beginning_offsets(topic) if topic in await log.topics() else {}
-            begins[topic] = {at.partition: begin for at, begin in there.items()}
+        group, inputs = inputs_of(scope, topics)
+        for topic in {at.topic for at in inputs if at not in begins}.intersection(topics):
+            begins |= await log.beginning_offsets(topic)
         owner = ended.get(group.partition("/")[2])
         of_runs = [(owner, tuple(names))] if owner else [(by_name[n], (n,)) for n in names if n in by_name]
         for run, theirs in of_runs:
-            start = _start(run, log_id, TopicPartition(topic, partition))
-            kept = not named and begins[topic].get(partition, 0) > start
+            starts = recorded_starts(run.began, log_id, {at.topic for at in inputs})
+            kept = not named and any(begins.get(at, 0) > starts.get(at, 0) for at in inputs)
             emptied = owner is None and not run.ever_ended
             if emptied and (scope, run.run_id) not in full:
                 continue
@@ -159,7 +159,7 @@ async def _with_content(
     found: set[tuple[str, str]] = set()
     by_name = {run_name(run_id): run_id for run_id in run_ids}
     for scope, names in saved_names.items():
-        owner = _parts(scope)[0].partition("/")[2]
+        owner = inputs_of(scope, {})[0].partition("/")[2]
         if owner in run_ids:
             found.add((scope, owner))
             continue
@@ -175,13 +175,3 @@ async def _emptied(log: EventLog, scope: str, name: str) -> bytes:
     """Return a run's saved state without its content: it is then folded again from its first record."""
     state = unpack_run((await log.saved(scope, [name])).get(name, b""))
     return b"" if state is None else pack_run(state.first, state.position, state.digest, None)
-
-
-def _parts(scope: str) -> tuple[str, str, int]:
-    """Return group, topic and partition of a scope; see :func:`~.snapshots.scope_of`."""
-    group, topic, partition = scope.rsplit("/", 2)
-    return group, topic, int(partition)
-
-
-def _start(run: RunStatus, log_id: str, at: TopicPartition) -> int:
-    return recorded_starts(run.began, log_id, [at.topic]).get(at, 0)

@@ -11,9 +11,13 @@ is saved in one transaction, together with results and position. So whatever is 
 
 It may be deleted at any time: then the partition is folded again from its beginning. So is a state that is
 damaged, of another format, or of a fold with other settings or other code.
+
+The collector folds several topics of one run into one state, so it holds its positions itself; its scope is
+:func:`scope_of_topics`. See :mod:`unstable_stream.workers.collector_snapshot`.
 """
 
 import zlib
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -23,22 +27,28 @@ from unstable_stream.log.port import EventLog, TopicPartition
 from unstable_stream.log_lines import get_logger
 
 __all__ = [
+    "MOST_BYTES",
     "POSITION",
     "SavedRun",
     "SnapshotPace",
+    "inputs_of",
     "load_position",
     "pack_position",
     "pack_run",
     "pack_set_aside",
     "run_name",
     "scope_of",
+    "scope_of_topics",
     "unpack_run",
 ]
 
 POSITION: Final = "position"
 """The name of the state that holds the snapshot's position."""
+_AND: Final = "+"
+_ALL: Final = "all"
 _FORMAT: Final = 1
-_MOST_BYTES: Final = 8 * 1024 * 1024
+MOST_BYTES: Final = 8 * 1024 * 1024
+"""The most bytes of one state."""
 
 _log = get_logger(__name__)
 
@@ -90,6 +100,27 @@ def scope_of(group: str, at: TopicPartition) -> str:
     return f"{group}/{at.topic}/{at.partition}"
 
 
+def scope_of_topics(group: str, topics: Iterable[str]) -> str:
+    """Return the scope of the saved states of a fold of all partitions of several topics."""
+    return f"{group}/{_AND.join(topics)}/{_ALL}"
+
+
+def inputs_of(scope: str, partitions: Mapping[str, int]) -> tuple[str, list[TopicPartition]]:
+    """Return the group of a scope, and the partitions whose records its states were folded from.
+
+    Args:
+        scope: the scope.
+        partitions: the number of partitions by topic, as far as the log has them.
+    """
+    group, topics, partition = scope.rsplit("/", 2)
+    if partition != _ALL:
+        return group, [TopicPartition(topics, int(partition))]
+    names = topics.split(_AND)
+    return group, [
+        TopicPartition(name, number) for name in names for number in range(partitions.get(name, 0))
+    ]
+
+
 def run_name(run_id: str) -> str:
     """Return the name of the saved state of a run."""
     return f"run/{run_id}"
@@ -108,8 +139,8 @@ def pack_run(first: int, position: int, digest: str, state: Any) -> bytes:
         ValueError: the state is too large to be saved.
     """
     packed = _packed(SavedRun(_FORMAT, first, position, digest, state))
-    if len(packed) > _MOST_BYTES:
-        raise ValueError(f"the state takes {len(packed)} bytes, and at most {_MOST_BYTES} are saved")
+    if len(packed) > MOST_BYTES:
+        raise ValueError(f"the state takes {len(packed)} bytes, and at most {MOST_BYTES} are saved")
     return packed
 
 

@@ -13,12 +13,13 @@ class CheckpointChoice:
         """``last``: the iteration from which on a checkpoint is the last."""
         self._every = every
         self._last = last
-        self._taken: int | None = None
+        self.taken: int | None = None
+        """The iteration of the last checkpoint that was chosen."""
 
     def takes(self, iteration: int) -> bool:
         """Tell whether this checkpoint is chosen; call it once for each, in order."""
-        before = self._taken
+        before = self.taken
         chosen = before is None or iteration >= self._last or iteration // self._every > before // self._every
         if chosen:
-            self._taken = iteration
+            self.taken = iteration
         return chosen

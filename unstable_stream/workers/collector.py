@@ -5,7 +5,8 @@ they are played, and their results are read from the log. The loop, in this orde
 
 1. publish ``game-started`` for the games decided on;
 2. pass them to the rollout workers;
-3. wait for news: outcomes, checkpoints, updates.
+3. wait for news: outcomes, checkpoints, updates;
+4. now and then, save what is known (:mod:`~unstable_stream.workers.collector_snapshot`).
 
 After a kill between 1 and 2, or with games in flight, the restart plays again all games that have no end in
 the log, with the same seed and seats. So long games are not lost more often than short ones.
@@ -17,10 +18,10 @@ on, and the other one's can start no game any more.
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
-from unstable_stream.errors import FencedError, ServiceError
+from unstable_stream.errors import EventLogError, FencedError, ServiceError
 from unstable_stream.events import (
     ON_ENGINE,
     AdapterProof,
@@ -35,19 +36,21 @@ from unstable_stream.events import (
     event_id,
 )
 from unstable_stream.inference.engine import Adapter
-from unstable_stream.log.port import Consumer, EventLog, Producer, Record, StoredRecord
+from unstable_stream.log.port import Consumer, EventLog, Positions, Producer, Record, StoredRecord
 from unstable_stream.log.reading import of_run, read_on, readable_events, settled_ends
 from unstable_stream.log.records import record_from_event
 from unstable_stream.log_lines import get_logger
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.data_dir import DataDir
-from unstable_stream.runs.starts import run_starts
+from unstable_stream.runs.starts import run_starts, within
 from unstable_stream.streams.missing import whole_history
+from unstable_stream.streams.snapshots import SnapshotPace
+from unstable_stream.workers.collector_snapshot import CollectorSnapshots
 from unstable_stream.workers.engine import EngineHandle
 from unstable_stream.workers.exploitability import ExploitabilitySchedule, Measurement
 from unstable_stream.workers.game_schedule import GameSchedule
 
-__all__ = ["Collector", "RolloutWorkerHandle"]
+__all__ = ["Collector", "RolloutWorkerHandle", "events_for_collector", "topics_of_collector"]
 
 _TOPICS = ("games", "game-outcomes", "checkpoints", "learner-updates", "ratings", "dead-letters")
 _WHOLE = ("games", "game-outcomes", "checkpoints", "learner-updates")
@@ -57,6 +60,19 @@ _MAX_ABANDONED_IN_A_ROW = 50
 # Many failed games in a row mean a broken environment or engine: stop instead of trying for ever.
 
 _logger = get_logger(__name__)
+
+
+def topics_of_collector(config: RunConfig) -> tuple[str, ...]:
+    """Return the topics that a run's collector reads."""
+    # Results of measurements are the only metrics that it reads.
+    return (*_TOPICS, Metrics.TOPIC) if config.measured_games else _TOPICS
+
+
+def events_for_collector(records: Sequence[StoredRecord], run_id: str) -> list[Event]:
+    """Return the run's events, and all dead letters: those of a host of all runs name none."""
+    letters = [record for record in records if record.topic == RecordRejected.TOPIC]
+    others = [record for record in records if record.topic != RecordRejected.TOPIC]
+    return [*readable_events(letters), *readable_events(of_run(others, run_id))]
 
 
 class RolloutWorkerHandle(Protocol):
@@ -92,12 +108,16 @@ class Collector:
         started: RunStarted | None = None,
         data: DataDir | None = None,
         gpus: Callable[[], Awaitable[Mapping[str, float]]] | None = None,
+        *,
+        pace: SnapshotPace = SnapshotPace(),  # noqa: B008  # frozen
     ) -> None:
         """Take what plays.
 
         ``data`` has the archive of what expired in the log, and the checkpoints if they were moved. ``gpus``
-        is asked with the engines how busy and full this machine's GPUs are.
+        is asked with the engines how busy and full this machine's GPUs are. ``pace``: how often a snapshot of
+        what is known is saved.
         """
+        self._pace = pace
         self._gpus = gpus
         self._config = config
         self._data = data
@@ -107,8 +127,7 @@ class Collector:
         self._schedule = GameSchedule(run_id, config, started)
         first_update = started.parent_update or 0 if started else 0
         self._measuring = ExploitabilitySchedule(run_id, config, first_update)
-        # Its results are the only metrics that are read here.
-        self._topics = (*_TOPICS, Metrics.TOPIC) if config.measured_games else _TOPICS
+        self._topics = topics_of_collector(config)
         self._measurement: asyncio.Task[None] | None = None
         self._calls: set[asyncio.Task[int]] = set()
         self._abandoned_in_a_row = 0
@@ -130,16 +149,21 @@ class Collector:
         # Before the log is read: from here on no other collector starts a game that this one does not know.
         producer = await log.producer(f"collector/{self._run_id}")
         consumer = await log.consumer(self._topics)
+        snapshots = CollectorSnapshots(log, self._run_id, self._topics, self._config, self._pace)
         stats = asyncio.ensure_future(self._report_stats(log))
         try:
-            await self._restore(log, consumer)
+            await self._restore(log, consumer, snapshots)
             while not stop.is_set() and not self._finished:
                 await self._start_games(producer)
                 self._start_measurement()
-                self._apply(await self._next_events(consumer, timeout_s=1.0))
+                self._fold(await consumer.poll(max_records=2000), snapshots)
                 self._check_calls()
                 if self._schedule.training_finished:
                     await self._cancel_training("training finished")
+                if snapshots.is_due:
+                    await self._save(producer, consumer.positions(), snapshots)
+            if snapshots.is_behind:
+                await self._save_last(producer, consumer.positions(), snapshots)
         finally:
             beside = [stats, *self._calls, *([self._measurement] if self._measurement else [])]
             for task in beside:
@@ -168,14 +192,20 @@ class Collector:
             ready.cancel()
             stopping.cancel()
 
-    async def _restore(self, log: EventLog, consumer: Consumer) -> None:
+    async def _restore(self, log: EventLog, consumer: Consumer, snapshots: CollectorSnapshots) -> None:
         archive = None if self._data is None else self._data.archive
-        async with whole_history(log, archive, self._run_id, _WHOLE) as history:
+        ends = await settled_ends(log, self._topics)
+        saved = await snapshots.load()
+        known: Positions = {} if saved is None else saved.positions
+        if saved is not None:
+            saved.load_into(self._schedule, self._measuring)
+        async with whole_history(log, archive, self._run_id, _WHOLE, known) as history:
             reader = consumer if history is log else await history.consumer(self._topics)
             try:
-                await reader.seek(await run_starts(history, self._run_id, self._topics))
-                async for records in read_on(reader, await settled_ends(log, self._topics)):
-                    self._apply(self._own_events(records))
+                starts = await run_starts(history, self._run_id, self._topics)
+                await reader.seek({**starts, **await within(history, known)})
+                async for records in read_on(reader, ends):
+                    self._fold(records, snapshots)
                 if reader is not consumer:
                     await consumer.seek(reader.positions())
             finally:
@@ -189,15 +219,33 @@ class Collector:
             _logger.info("playing unfinished games again", games=len(unfinished))
             self._dispatch(unfinished)
 
-    async def _next_events(self, consumer: Consumer, timeout_s: float) -> list[Event]:
-        records = await consumer.poll(max_records=2000, timeout_s=timeout_s)
-        return self._own_events(records)
+    def _fold(self, records: Sequence[StoredRecord], snapshots: CollectorSnapshots) -> None:
+        events = events_for_collector(records, self._run_id)
+        self._apply(events)
+        snapshots.count(records, len(events))
 
-    def _own_events(self, records: Sequence[StoredRecord]) -> list[Event]:
-        """Return the run's events, and all dead letters: those of a host of all runs name none."""
-        letters = [record for record in records if record.topic == RecordRejected.TOPIC]
-        others = [record for record in records if record.topic != RecordRejected.TOPIC]
-        return [*readable_events(letters), *readable_events(of_run(others, self._run_id))]
+    async def _save(self, producer: Producer, positions: Positions, snapshots: CollectorSnapshots) -> None:
+        async with self._fencing(), producer.transaction() as transaction:
+            await snapshots.save(transaction, positions, self._schedule, self._measuring)
+
+    async def _save_last(
+        self, producer: Producer, positions: Positions, snapshots: CollectorSnapshots
+    ) -> None:
+        try:
+            await self._save(producer, positions, snapshots)
+        except EventLogError as error:  # also a collector that has taken over: it saves its own
+            _logger.warning("snapshot not saved", run=self._run_id, reason=str(error))
+
+    @contextlib.asynccontextmanager
+    async def _fencing(self) -> AsyncIterator[None]:
+        """Tell what it means that another collector has fenced this one."""
+        try:
+            yield
+        except FencedError as error:
+            raise FencedError(
+                f"another launcher has taken over run {self._run_id}: its collector starts the games from "
+                f"now on. This one stops ({error})"
+            ) from error
 
     def _apply(self, events: Sequence[Event]) -> None:
         for event in events:
@@ -235,14 +283,8 @@ class Collector:
         games = self._schedule.next_games(_now_ms())
         if not games:
             return
-        try:
-            async with producer.transaction() as transaction:
-                await transaction.append([record_from_event(game) for game in games])
-        except FencedError as error:
-            raise FencedError(
-                f"another launcher has taken over run {self._run_id}: its collector starts the games from "
-                f"game {games[0].game_index} on. This one stops ({error})"
-            ) from error
+        async with self._fencing(), producer.transaction() as transaction:
+            await transaction.append([record_from_event(game) for game in games])
         for game in games:
             self._schedule.apply(game)
         self._dispatch(games)

@@ -2,17 +2,15 @@
 
 In training games the newest checkpoint plays seat ``index mod players`` against an opponent from the model
 pool. Where several models are trained, each seat is played by checkpoints of the model whose seat it is, or
-by fixed opponents. Seats that win together are played together: one draw gives a team its opponent. In
-evaluation games each scheduled checkpoint plays every fixed opponent on the same odd seeds, in each of its
-seats in turn. So checkpoints are compared on the same games. In a round robin the fixed opponents play each
-other instead, each pair every seed in both seat orders.
+by fixed opponents. Seats that win together are played together: one draw gives a team its opponent.
+Evaluation games: :mod:`unstable_stream.workers.evaluations`.
 """
 
 import random
 from collections import Counter
-from collections.abc import Iterator
-from itertools import combinations, product
-from typing import TypeAlias
+from collections.abc import Iterable, Iterator, Mapping
+
+import msgspec
 
 from unstable_stream.errors import EventError
 from unstable_stream.events import (
@@ -27,25 +25,24 @@ from unstable_stream.events import (
     Seat,
     StepsDropped,
     Trajectory,
-    checkpoint_uid,
     decode_event,
     event_id,
     game_id,
     trained_model,
 )
 from unstable_stream.events.id_sets import IndexSet
-from unstable_stream.games.seating import Seating, seat_players
-from unstable_stream.model_pool import ModelPool
+from unstable_stream.games.seating import Seating
+from unstable_stream.model_pool import ModelPool, PoolState
 from unstable_stream.model_pool.curriculum import environment_shares
 from unstable_stream.model_pool.systems import live_rating_system
 from unstable_stream.reward_transformations import RewardProcessor, expected_steps_of
 from unstable_stream.runs.config import EnvConfig, OpponentConfig, RunConfig
-from unstable_stream.seeds import derive_seed, eval_game_seed, train_game_seed
+from unstable_stream.seeds import derive_seed, train_game_seed
 from unstable_stream.streams.processor import group_of
-from unstable_stream.workers.checkpoint_choice import CheckpointChoice
+from unstable_stream.workers.evaluations import Evaluations, EvaluationsState, model_in, seating_of
 from unstable_stream.workers.unreadable import UNREADABLE
 
-__all__ = ["GameSchedule", "build_pool"]
+__all__ = ["GameSchedule", "ScheduleState", "build_pool"]
 
 _GUESSED_STEPS_PER_GAME = 5
 # The assumed number of steps of a game before any has finished; the measured mean soon replaces it.
@@ -53,9 +50,6 @@ _GUESSED_STEPS_PER_GAME = 5
 _MOST_ABANDONED = 1_000
 # Of so many abandoned games it is remembered that another worker may still finish them. An outcome that comes
 # later than that is not counted: a few steps of back-pressure.
-
-_EvalKey: TypeAlias = tuple[str, int, tuple[str, ...]]
-"""Environment, seed, and the players by seat."""
 
 
 def build_pool(config: RunConfig) -> ModelPool:
@@ -69,6 +63,27 @@ def build_pool(config: RunConfig) -> ModelPool:
         fixed={opponent.name: opponent.weight for opponent in settings.fixed},
         system=live_rating_system(settings.rating_system, settings.draw_probability),
     )
+
+
+class ScheduleState(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of :meth:`GameSchedule.state`: all but the checkpoints. By trained model, ``""`` is the only
+    one of a run.
+    """
+
+    in_flight: tuple[GameStarted, ...]
+    ended: dict[str, list[tuple[int, int]]]
+    """By split, the ranges of games."""
+    abandoned: tuple[str, ...]
+    next_index: dict[str, int]
+    evaluations: EvaluationsState
+    pool: PoolState
+    train_games: int
+    produced: dict[str, int]
+    consumed: dict[str, int]
+    drops: list[str]
+    set_aside: list[str]
+    steps_set_aside: int
+    updates: dict[str, int]
 
 
 class GameSchedule:
@@ -94,16 +109,7 @@ class GameSchedule:
         """The latest abandoned games, in order: these may still be finished."""
         self._next_index = {"train": started.parent_games if started else 0, "eval": 0}
         self._checkpoints: dict[str, Checkpoint] = {}
-        self._evaluated = {
-            model: CheckpointChoice(config.evaluation.every, config.learner.iterations)
-            for model in config.model_names
-        }
-        self._open_evals: list[Checkpoint] = []
-        self._matches_of: dict[str, int] = {}
-        """By checkpoint, the number of its evaluation games: fewer where it is dealt no role of its own."""
-        # By checkpoint, the evaluation games started; while it is not known, or not all its games are
-        # started. Those of a round robin are the initial policy's, which plays none of them.
-        self._evals_started: dict[str, set[_EvalKey]] = {}
+        self.evaluations = Evaluations(config, self._first_update, self.pool, self._checkpoints)
         self._train_games = 0
         self._produced: Counter[str | None] = Counter()
         """Steps by trained model; the only one of a run has no name."""
@@ -149,12 +155,7 @@ class GameSchedule:
         if index < self._next_index[event.split]:
             return
         self._next_index[event.split] = index + 1
-        uid = event.evaluated_uid
-        if self._config.evaluation.round_robin and event.split == "eval":
-            uid = checkpoint_uid(0)
-        if uid is not None and (uid not in self._checkpoints or self._is_open(uid)):
-            self._evals_started.setdefault(uid, set()).add(_eval_key(event))
-            self._close_full_evals()
+        self.evaluations.begin(event)
         if index not in self._ended[event.split]:
             self.in_flight[event.game_id] = event
 
@@ -199,24 +200,45 @@ class GameSchedule:
         if event.model_uid in self._checkpoints:
             return
         self._checkpoints[event.model_uid] = event
-        if event.iteration < self._first_update:
-            return  # the parent has evaluated it
-        if event.model in self._evaluated and self._evaluated[event.model].takes(event.iteration):
-            self._open_evals.append(event)
-            self._close_full_evals()
-        else:
-            self._evals_started.pop(event.model_uid, None)
+        self.evaluations.add(event)
 
-    def _is_open(self, uid: str) -> bool:
-        return any(checkpoint.model_uid == uid for checkpoint in self._open_evals)
+    def state(self) -> ScheduleState:
+        """Return the state of the fold, without the checkpoints."""
+        return ScheduleState(
+            in_flight=tuple(self.in_flight.values()),
+            ended={split: ended.ranges() for split, ended in self._ended.items()},
+            abandoned=tuple(self._abandoned),
+            next_index=dict(self._next_index),
+            evaluations=self.evaluations.state(),
+            pool=self.pool.state(),
+            train_games=self._train_games,
+            produced=_named(self._produced),
+            consumed=_named(self._consumed),
+            drops=sorted(self._drops),
+            set_aside=sorted(self._set_aside),
+            steps_set_aside=self.steps_set_aside,
+            updates=_named(self._updates),
+        )
 
-    def _close_full_evals(self) -> None:
-        for checkpoint in tuple(self._open_evals):
-            started = self._evals_started.get(checkpoint.model_uid, ())
-            if len(started) >= self._number_of_matches(checkpoint):
-                self._open_evals.remove(checkpoint)
-                self._evals_started.pop(checkpoint.model_uid, None)
-                self._matches_of.pop(checkpoint.model_uid, None)
+    def load_state(self, state: ScheduleState, checkpoints: Iterable[Checkpoint]) -> None:
+        """Let a fresh schedule of the same run and settings go on from a state.
+
+        ``checkpoints``: all of them, in the order in which they came.
+        """
+        self._checkpoints.update((each.model_uid, each) for each in checkpoints)
+        self.pool.load_state(state.pool, self._checkpoints.values())
+        self.evaluations.load_state(state.evaluations)
+        self.in_flight = {game.game_id: game for game in state.in_flight}
+        self._ended = {split: IndexSet(ranges) for split, ranges in state.ended.items()}
+        self._abandoned = dict.fromkeys(state.abandoned)
+        self._next_index = dict(state.next_index)
+        self._train_games = state.train_games
+        self._produced.update(_unnamed(state.produced))
+        self._consumed.update(_unnamed(state.consumed))
+        self._drops.update(state.drops)
+        self._set_aside.update(state.set_aside)
+        self.steps_set_aside = state.steps_set_aside
+        self._updates.update(_unnamed(state.updates))
 
     # -- what is known ------------------------------------------------------------------------
 
@@ -259,6 +281,11 @@ class GameSchedule:
     def pending_steps(self) -> int:
         """The number of steps produced and neither trained, dropped nor set aside yet."""
         return self._produced.total() - self._consumed.total()
+
+    @property
+    def checkpoints(self) -> Mapping[str, Checkpoint]:
+        """All checkpoints by uid, in the order in which they came."""
+        return self._checkpoints
 
     def checkpoint(self, uid: str) -> Checkpoint:
         """Return the checkpoint with this uid."""
@@ -321,7 +348,7 @@ class GameSchedule:
         seed = train_game_seed(self._config.seed, index)
         rng = random.Random(derive_seed(seed, "schedule"))
         env = rng.choices(self._config.train_envs, weights=self.environment_shares())[0]
-        seating = self._seating(env, seed)
+        seating = seating_of(self._config, env, seed)
         # Where roles are dealt, perhaps only to models that learn no more: then nobody learns from this game.
         open_seats = self._open_seats(env, seating) or list(range(env.num_players))
         sides = list(dict.fromkeys(map(seating.side, open_seats)))
@@ -331,7 +358,7 @@ class GameSchedule:
         """By side, its opponent; ``None``: the newest checkpoints."""
         seats = []
         for seat in range(env.num_players):
-            model, side = self._model_of(env, seat, seating), seating.side(seat)
+            model, side = model_in(self._config, env, seat, seating), seating.side(seat)
             current = self._current(env, seat, seating)
             if side not in drawn:
                 mirrored = side == mine or rng.random() < self._config.model_pool.mirror_fraction
@@ -344,23 +371,16 @@ class GameSchedule:
             seats.append(self._seat(seat, uid, env, seating, trained=trained))
         return self._started("train", index, env, seed, tuple(seats), now_ms)
 
-    def _seating(self, env: EnvConfig, seed: int) -> Seating:
-        with_roles = self._config.deals_roles(env.env_id)
-        return seat_players(env.env_id, env.num_players, env.teams, seed, with_roles=with_roles)
-
-    def _model_of(self, env: EnvConfig, seat: int, seating: Seating) -> str | None:
-        return self._config.model_of(env.env_id, seat, seating.roles.get(seat))
-
     def _open_seats(self, env: EnvConfig, seating: Seating) -> list[int]:
         """Return the seats of the models that still learn."""
         return [
             seat
             for seat in range(env.num_players)
-            if not self._is_trained(self._model_of(env, seat, seating))
+            if not self._is_trained(model_in(self._config, env, seat, seating))
         ]
 
     def _current(self, env: EnvConfig, seat: int, seating: Seating) -> str:
-        current = self.pool.current_uid(self._model_of(env, seat, seating))
+        current = self.pool.current_uid(model_in(self._config, env, seat, seating))
         assert current is not None, "a checkpoint of every model has been applied"
         return current
 
@@ -383,81 +403,11 @@ class GameSchedule:
         return [share if there else 0.0 for share, there in zip(shares, is_open, strict=True)]
 
     def _eval_games(self, now_ms: int) -> Iterator[GameStarted]:
-        index = self._next_index["eval"]
-        for checkpoint in self._open_evals:
-            started = self._evals_started.get(checkpoint.model_uid, ())
-            evaluated = None if self._config.evaluation.round_robin else checkpoint.model_uid
-            for env, seed, players in self._matches(checkpoint):
-                if not all(players) or (env.env_id, seed, players) in started:
-                    continue  # a partner's checkpoint is still to come, or the game was started
-                seating = self._seating(env, seed)
-                seats = tuple(self._seat(seat, uid, env, seating) for seat, uid in enumerate(players))
-                yield self._started("eval", index, env, seed, seats, now_ms, evaluated)
-                index += 1
-
-    def _matches(self, checkpoint: Checkpoint) -> Iterator[tuple[EnvConfig, int, tuple[str, ...]]]:
-        """Yield a checkpoint's evaluation games: environment, seed, and the players by seat."""
-        settings, uid = self._config.evaluation, checkpoint.model_uid
-        run_seed = self._config.seed if settings.seed is None else settings.seed
-        names = [opponent.name for opponent in settings.opponents]
-        for number, env in product(
-            range(self._games_per_checkpoint(checkpoint)), self._config.evaluated_envs
-        ):
-            if settings.round_robin:
-                seed = eval_game_seed(run_seed, env.env_id, number // 2)
-                for first, second in combinations(names, 2):
-                    yield env, seed, (second, first) if number % 2 else (first, second)
-                continue
-            seed = eval_game_seed(run_seed, env.env_id, number)
-            seating = self._seating(env, seed)
-            own = [
-                seating.side(seat)
-                for seat in range(env.num_players)
-                if self._model_of(env, seat, seating) == checkpoint.model
-            ]
-            if not own:
-                continue
-            sides = list(dict.fromkeys(own))
-            mine = sides[number % len(sides)]
-            partners = {
-                seat: self._partner(checkpoint, self._model_of(env, seat, seating))
-                for seat in range(env.num_players)
-                if seating.side(seat) == mine
-            }
-            for opponent in names if len(partners) < env.num_players else [uid]:
-                yield env, seed, tuple(partners.get(seat, opponent) for seat in range(env.num_players))
-
-    def _partner(self, checkpoint: Checkpoint, model: str | None) -> str:
-        """Return who plays beside a checkpoint under evaluation: that of the same update of another model.
-
-        A run that was stopped has its last updates saved, each model's own, and makes those that others lack
-        no more. So once a later one is there, it is the newest before. Empty: none is known yet. Where no
-        other model has any, as in an evaluation of one checkpoint alone, the checkpoint plays for its whole
-        team.
-        """
-        newest = self.pool.current_uid(model)
-        if model == checkpoint.model or newest is None:
-            return checkpoint.model_uid
-        last = min(checkpoint.iteration, self._config.learner.iterations)
-        if self._checkpoints[newest].iteration < last:
-            return ""
-        return self.pool.partner_of(checkpoint.model_uid, model)
-
-    def _number_of_matches(self, checkpoint: Checkpoint) -> int:
-        settings = self._config.evaluation
-        if settings.round_robin:
-            return self._config.round_robin_games
-        known = self._matches_of.get(checkpoint.model_uid)
-        if known is None:
-            known = self._matches_of[checkpoint.model_uid] = sum(1 for _ in self._matches(checkpoint))
-        return known
-
-    def _games_per_checkpoint(self, checkpoint: Checkpoint) -> int:
-        evaluation = self._config.evaluation
-        ends = (self._first_update, self._config.learner.iterations)
-        if evaluation.first_last_games and checkpoint.iteration in ends:
-            return evaluation.first_last_games
-        return evaluation.max_eval_games_per_ckpt
+        for index, match in enumerate(self.evaluations.wanted(), self._next_index["eval"]):
+            env, seed, players, evaluated = match
+            seating = seating_of(self._config, env, seed)
+            seats = tuple(self._seat(seat, uid, env, seating) for seat, uid in enumerate(players))
+            yield self._started("eval", index, env, seed, seats, now_ms, evaluated)
 
     def _seat(self, seat: int, uid: str, env: EnvConfig, seating: Seating, *, trained: bool = False) -> Seat:
         team, role = seating.teams[seat], seating.roles.get(seat)
@@ -507,5 +457,9 @@ class GameSchedule:
         )
 
 
-def _eval_key(event: GameStarted) -> _EvalKey:
-    return (event.env_id, event.seed, tuple(seat.model_uid for seat in event.seats))
+def _named(counts: Mapping[str | None, int]) -> dict[str, int]:
+    return {model or "": count for model, count in sorted(counts.items(), key=lambda each: each[0] or "")}
+
+
+def _unnamed(counts: Mapping[str, int]) -> dict[str | None, int]:
+    return {model or None: count for model, count in counts.items()}

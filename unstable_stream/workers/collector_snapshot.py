@@ -1,0 +1,232 @@
+"""The snapshots of a collector: what it knows of its run, saved with the positions up to which it has read.
+
+Without one it reads all games and outcomes of its run again when it starts. Its saved states
+(:meth:`~unstable_stream.log.port.Transaction.save`) are in one scope:
+
+- ``state``: the schedules' state and the positions of all topics. Own games are in it as soon as they were
+  published, so it may know of some behind these positions: they are recognised by their numbers.
+- ``checkpoint/UID``: one for each checkpoint, saved once. So a snapshot costs the same after many updates.
+
+They may be deleted at any time, and are not used if they are damaged, of another format, log, or settings, or
+beyond the end of the log: then the collector reads its run from the beginning.
+"""
+
+import hashlib
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from unstable_stream.errors import EventError
+from unstable_stream.events import Checkpoint, GameStarted, decode_event, encode_event
+from unstable_stream.extensions import KINDS, use_of
+from unstable_stream.log.port import EventLog, Positions, StoredRecord, TopicPartition, Transaction
+from unstable_stream.log.reading import ends_of
+from unstable_stream.log_lines import get_logger
+from unstable_stream.runs.code import named_code
+from unstable_stream.runs.config import RunConfig
+from unstable_stream.streams.snapshots import MOST_BYTES, SnapshotPace, scope_of_topics
+from unstable_stream.workers.exploitability import ExploitabilitySchedule
+from unstable_stream.workers.game_schedule import GameSchedule, ScheduleState
+
+__all__ = ["CollectorSnapshots", "SavedCollector", "read_snapshot", "schedule_digest"]
+
+_FORMAT: Final = 1
+"""To be raised when the fold or its state changes."""
+_STATE: Final = "state"
+_CHECKPOINT: Final = "checkpoint/"
+_CODE: Final = ("opponent_sampling", "rating_system")
+"""The kinds of extension that the fold calls."""
+
+_log = get_logger(__name__)
+
+
+class _State(msgspec.Struct, frozen=True, kw_only=True):
+    format: int
+    digest: str
+    log_id: str
+    positions: list[tuple[str, int, int]]
+    """Topic, partition, and the next offset to read."""
+    checkpoints: list[str]
+    """The uids, in the order in which they came."""
+    schedule: ScheduleState
+    measured: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class SavedCollector:
+    """A snapshot that can be used."""
+
+    positions: Positions
+    """The state has all records before."""
+    checkpoints: tuple[Checkpoint, ...]
+    """In the order in which they came."""
+    schedule: ScheduleState
+    measured: Sequence[str]
+
+    def load_into(self, schedule: GameSchedule, measuring: ExploitabilitySchedule) -> None:
+        """Let fresh schedules go on from here."""
+        schedule.load_state(self.schedule, self.checkpoints)
+        measuring.load_state(self.measured, self.checkpoints)
+
+
+def schedule_digest(config: RunConfig) -> str:
+    """Return the digest of a run's schedules; if it is equal, the same events give the same state.
+
+    A resumed run may have other settings. Of these it names all that the folds read.
+    """
+    values = config.model_dump(mode="json")
+    uses = [
+        use_of(KINDS[kind], reference, key) for kind, key, reference in named_code(config) if kind in _CODE
+    ]
+    about = [
+        {name: values[name] for name in ("seed", "train_envs", "evaluation", "model_pool", "trained_models")},
+        config.learner.iterations,
+        config.collector.filter_opponent_invalid,
+        GameStarted.SCHEMA_VERSION,
+        uses,
+    ]
+    return hashlib.sha256(msgspec.json.encode(about)).hexdigest()
+
+
+def _scope(run_id: str, topics: Iterable[str]) -> str:
+    return scope_of_topics(f"collector/{run_id}", topics)
+
+
+async def read_snapshot(
+    log: EventLog, run_id: str, topics: Sequence[str], digest: str
+) -> SavedCollector | None:
+    """Return what was saved of a run's collector; ``None`` if there is nothing that can be used.
+
+    Args:
+        log: the event log.
+        run_id: the run.
+        topics: the topics that the collector reads.
+        digest: of the schedules as they are now.
+    """
+    saved = await log.saved(_scope(run_id, topics))
+    if not saved:
+        return None
+    try:
+        state = msgspec.json.decode(zlib.decompress(saved[_STATE]), type=_State)
+        if state.format != _FORMAT:
+            raise ValueError(f"its format is {state.format}, expected {_FORMAT}")
+        if state.digest != digest:
+            raise ValueError("it was made with other settings or other code")
+        if state.log_id != await log.log_id():
+            raise ValueError(f"it belongs to log {state.log_id}")
+        checkpoints = tuple(_checkpoint(saved[_CHECKPOINT + uid]) for uid in state.checkpoints)
+        positions = {TopicPartition(topic, number): offset for topic, number, offset in state.positions}
+        ends = await ends_of(log, topics)
+        beyond = [f"{at}@{offset}" for at, offset in positions.items() if offset > ends.get(at, 0)]
+        if beyond:
+            raise ValueError(f"it knows records that the log does not have: up to {', '.join(beyond)}")
+    except KeyError as error:
+        reason = f"{error} is missing"
+    except (ValueError, zlib.error, msgspec.DecodeError, EventError) as error:
+        reason = str(error)
+    else:
+        return SavedCollector(positions, checkpoints, state.schedule, state.measured)
+    _log.warning("snapshot not used: the whole run is read instead", run=run_id, reason=reason)
+    return None
+
+
+def _checkpoint(packed: bytes) -> Checkpoint:
+    event = decode_event(zlib.decompress(packed))
+    if not isinstance(event, Checkpoint):
+        raise ValueError(f"it holds a {type(event).__name__}, expected a Checkpoint")
+    return event
+
+
+class CollectorSnapshots:
+    """Tells when a snapshot is due, and saves it."""
+
+    def __init__(
+        self, log: EventLog, run_id: str, topics: Sequence[str], config: RunConfig, pace: SnapshotPace
+    ) -> None:
+        """``topics``: those that the collector reads; ``pace``: how often snapshots are saved."""
+        self._event_log = log
+        self._run_id = run_id
+        self._topics = topics
+        self._digest = schedule_digest(config)
+        self._pace = pace
+        self._saved_checkpoints: set[str] = set()
+        self._events = self._bytes = self._passed = self._last_size = 0
+        self._fits = True
+
+    async def load(self) -> SavedCollector | None:
+        """Return the last snapshot, if it can be used."""
+        found = await read_snapshot(self._event_log, self._run_id, self._topics, self._digest)
+        if found is not None:
+            self._saved_checkpoints.update(each.model_uid for each in found.checkpoints)
+        return found
+
+    def count(self, records: Sequence[StoredRecord], own: int) -> None:
+        """Count records that were folded; ``own``: how many of them are of the run."""
+        self._passed += len(records)
+        self._events += own
+        self._bytes += sum(len(record.value) for record in records)
+
+    @property
+    def is_behind(self) -> bool:
+        """True if records came since the last snapshot."""
+        return self._fits and self._passed > 0
+
+    @property
+    def is_due(self) -> bool:
+        """True if a restart would have to read much again."""
+        pace = self._pace
+        if not self.is_behind or self._passed >= pace.passed:
+            return self.is_behind
+        return self._events >= pace.events and self._bytes >= pace.times_its_size * self._last_size
+
+    async def save(
+        self,
+        transaction: Transaction,
+        positions: Positions,
+        schedule: GameSchedule,
+        measuring: ExploitabilitySchedule,
+    ) -> None:
+        """Save the state of schedules that know all records before ``positions``.
+
+        The transaction must be one of the collector's fenced producer.
+        """
+        states = self._states(await self._event_log.log_id(), positions, schedule, measuring)
+        if len(states[_STATE]) > MOST_BYTES:
+            self._fits = False
+            _log.warning(
+                "snapshot not saved: a restart reads the whole run",
+                run=self._run_id,
+                reason=f"it takes {len(states[_STATE])} bytes, and at most {MOST_BYTES} are saved",
+            )
+            return
+        await transaction.save(_scope(self._run_id, self._topics), states)
+        self._saved_checkpoints.update(schedule.checkpoints)
+        self._last_size = sum(map(len, states.values()))
+        self._events = self._bytes = self._passed = 0
+
+    def _states(
+        self,
+        log_id: str,
+        positions: Positions,
+        schedule: GameSchedule,
+        measuring: ExploitabilitySchedule,
+    ) -> Mapping[str, bytes]:
+        state = _State(
+            format=_FORMAT,
+            digest=self._digest,
+            log_id=log_id,
+            positions=[(*at, offset) for at, offset in sorted(positions.items())],
+            checkpoints=list(schedule.checkpoints),
+            schedule=schedule.state(),
+            measured=measuring.state(),
+        )
+        new = {
+            _CHECKPOINT + uid: zlib.compress(encode_event(checkpoint), 1)
+            for uid, checkpoint in schedule.checkpoints.items()
+            if uid not in self._saved_checkpoints
+        }
+        # The checksum of the compression tells damaged bytes.
+        return {**new, _STATE: zlib.compress(msgspec.json.encode(state), 1)}
