@@ -111,9 +111,17 @@ class LaunchedRun:
     """
 
     def __init__(
-        self, data: Path, arguments: Sequence[str], log: str = "local", history: History | None = None
+        self,
+        data: Path,
+        arguments: Sequence[str],
+        log: str = "local",
+        history: History | None = None,
+        *,
+        deadline_s: float = DEADLINE_S,
     ) -> None:
+        """``deadline_s``: seconds that each wait for something of the run may take."""
         data.mkdir(parents=True, exist_ok=True)
+        self.deadline_s = deadline_s
         self.data = data
         self.log = log
         self.history = history or History(data, log)
@@ -194,7 +202,7 @@ class LaunchedRun:
 
     async def until(self, what: str, condition: Callable[[History], bool]) -> None:
         """Read the log until ``condition`` holds. Fails at the deadline, or if the launcher ends before."""
-        deadline = time.monotonic() + DEADLINE_S
+        deadline = time.monotonic() + self.deadline_s
         while True:
             ended = self.popen.poll() is not None
             await self.history.read(timeout_s=0.2)
@@ -202,13 +210,13 @@ class LaunchedRun:
             if condition(self.history):
                 return
             assert not ended, f"the run ended with {self.popen.returncode} before {what}:\n{self.told()}"
-            assert time.monotonic() < deadline, f"{what}: not within {DEADLINE_S:g} s\n{self.told()}"
+            assert time.monotonic() < deadline, f"{what}: not within {self.deadline_s:g} s\n{self.told()}"
 
     async def end(self) -> int:
         """Wait for the launcher; return its exit status, once all it wrote has been read."""
-        deadline = time.monotonic() + DEADLINE_S
+        deadline = time.monotonic() + self.deadline_s
         while self.popen.poll() is None:
-            assert time.monotonic() < deadline, f"still running after {DEADLINE_S:g} s\n{self.told()}"
+            assert time.monotonic() < deadline, f"still running after {self.deadline_s:g} s\n{self.told()}"
             self.look()
             await self.history.read(timeout_s=0.2)
         await self.history.read_all()
