@@ -16,6 +16,9 @@ from unstable_stream.events import GameOutcome, LearnerUpdate, RunFinished, Traj
 from unstable_stream.games.players import TurnContext
 
 CONFIG = Path(__file__).resolve().parents[2] / "examples" / "smollm2" / "tictactoe.toml"
+SAME = 5e-3
+"""Absolute, of a token's probability in the learner over that in the engine. Two implementations of a
+model in float32 differ by about 2e-5; bfloat16, or the adapter of the update before, by 0.05 to 0.2."""
 
 
 def observations(*moves: int) -> list[str]:
@@ -111,8 +114,11 @@ async def test_two_updates_of_a_real_language_model(engine: str, smollm2: Path, 
         pytest.skip("vLLM is not installed: make vllm-env")
     few = (
         f"model={smollm2}",
+        "engine.dtype=float32",
+        "learner.dtype=float32",
         "learner.iterations=2",
-        "learner.optimizer_steps=1",
+        "learner.optimizer_steps=1",  # a second step would see a policy that the first has changed
+        "buffer.max_staleness=0",
         "learner.batch_size=16",
         "learner.mini_batch_size=16",
         "collector.num_workers=8",
@@ -122,11 +128,12 @@ async def test_two_updates_of_a_real_language_model(engine: str, smollm2: Path, 
     async with LaunchedRun(tmp_path, arguments + [f"--set={setting}" for setting in few]) as run:
         assert await asyncio.wait_for(run.end(), 800) == 0, run.told()
         assert [end.outcome for end in run.history.of(RunFinished)] == ["completed"]
-        first, second = run.history.of(LearnerUpdate)
-        assert first.metrics["staleness_max"] == 0
-        # Learner and engine may compute in different precision, which a one-token answer shows.
-        assert first.metrics["is_ratio_mean"] == pytest.approx(1.0, abs=0.05)
-        assert second.update == 2
+        updates = run.history.of(LearnerUpdate)
+        assert [update.update for update in updates] == [1, 2]
+        for update in updates:
+            assert update.metrics["staleness_max"] == 0
+            assert update.metrics["is_ratio_max"] == pytest.approx(1.0, abs=SAME)
+            assert update.metrics["is_ratio_mean"] == pytest.approx(1.0, abs=SAME)
         games = run.history.of(GameOutcome)
         assert {"random-legal", "first-legal", "win-or-block"} <= {
             seat.model_uid for game in games for seat in game.seats
