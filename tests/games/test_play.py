@@ -203,6 +203,7 @@ async def test_roles_reach_outcome_and_trajectory() -> None:
     played = await play(started, {0: ListPlayer(["[9, 9]"], sampled=True), 1: ListPlayer([])})
     assert [seat.role for seat in played.outcome.seats] == ["Black", "White"]
     assert played.trajectories[0].role == "Black"
+    assert played.trajectories[0].roles == {0: "Black", 1: "White"}
 
 
 async def test_replay_sees_what_the_players_saw() -> None:

@@ -78,6 +78,43 @@ def test_baselines_learn_only_from_trained_seats() -> None:
     assert transform.role_advantage == {0: 0.5, 1: -0.5}
 
 
+def test_a_baseline_by_dealt_role_follows_the_role_to_its_seat() -> None:
+    transform = RoleAdvantageFormatter(tau=0.5, by="role")
+    everyone = frozenset(range(3))
+    first = RewardVector({0: 1.0, 1: -1.0, 2: 0.0}, everyone, {0: "Mafia", 1: "Villager", 2: "Villager"})
+    assert transform(first) == {0: 1.0, 1: -1.0, 2: 0.0}
+    # Both villagers move their one baseline once, by their mean: 0.5 * 0 + 0.5 * -0.5.
+    assert transform.role_advantage == {"Mafia": 0.5, "Villager": -0.25}
+    second = RewardVector({0: 1.0, 1: 1.0, 2: -1.0}, everyone, {2: "Mafia", 0: "Villager", 1: "Villager"})
+    assert transform(second) == {0: 1.25, 1: 1.25, 2: -1.5}
+    assert transform.role_advantage == {"Mafia": -0.25, "Villager": 0.375}
+
+
+def test_by_role_a_seat_without_one_has_its_own_baseline_and_the_untrained_teach_nothing() -> None:
+    transform = RoleAdvantageByEnvFormatter(tau=0.5, by="role")
+    x = RewardVector({0: 1.0, 1: -1.0, 2: 0.5}, frozenset({0, 2}), {0: "1", 1: "Villager"})
+    transform(x, "A")
+    assert transform.role_advantage_by_env == {"A": {"1": 0.5, 2: 0.25}}
+    resumed = RoleAdvantageByEnvFormatter(tau=0.5, by="role")
+    resumed.load_state(json.loads(json.dumps(transform.state())))
+    assert resumed.role_advantage_by_env == transform.role_advantage_by_env
+    by_seat = RoleAdvantageByEnvFormatter(tau=0.5)
+    by_seat(x, "A")
+    assert by_seat.role_advantage_by_env == {"A": {0: 0.5, 2: 0.25}}
+
+
+def test_roles_survive_a_transformation_that_returns_a_plain_dict() -> None:
+    role = RoleAdvantageFormatter(tau=1.0, by="role")
+    stack = ComposeFinalRewardTransforms([_Plain({0: 0.5, 1: -0.5}), role])
+    stack(RewardVector({0: 1.0, 1: -1.0}, frozenset({0}), {0: "Mafia"}))
+    assert role.role_advantage == {"Mafia": 0.5}
+
+
+def test_by_is_checked() -> None:
+    with pytest.raises(ConfigError, match="by is 'player', expected 'seat' or 'role'"):
+        RoleAdvantageFormatter(by="player")  # type: ignore[arg-type]
+
+
 def test_baselines_by_environment_are_apart() -> None:
     transform = RoleAdvantageByEnvFormatter(default_role_adv=0.25, tau=1.0)
     assert transform({0: 1.0}, "A") == {0: 0.75}

@@ -104,6 +104,17 @@ def test_an_untrained_seat_moves_no_baseline() -> None:
     assert steps[0].final_reward == -1.0
 
 
+def test_the_dealt_roles_reach_the_final_transformations() -> None:
+    final = ComposeFinalRewardTransforms([RoleAdvantageByEnvFormatter(tau=1.0, by="role")])
+    processor = RewardProcessor(RUN, final)
+    games = [
+        make_trajectory(0, 0, trained_seats=(0,), roles={0: "Guesser", 1: "Giver"}),
+        make_trajectory(1, 1, trained_seats=(1,), rewards={0: 0.0, 1: 1.0}, roles={1: "Guesser", 0: "Giver"}),
+    ]
+    # The guesser of the second game sits elsewhere, and has the baseline of the first one's.
+    assert [step.final_reward for step in _steps(processor, *games)] == [1.0, 1.0, 0.0, 0.0]
+
+
 def test_what_is_not_for_it_yields_nothing_and_leaves_no_trace() -> None:
     processor = _processor()
     before = json.dumps(processor.state())

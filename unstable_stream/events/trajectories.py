@@ -96,6 +96,8 @@ class Trajectory(Event, frozen=True, kw_only=True, tag="trajectory"):
     """Sampling temperature."""
     top_p: float = 1.0
     """Nucleus sampling threshold."""
+    roles: dict[int, str] = msgspec.field(default_factory=dict)
+    """The environment's name for each seat that has one."""
 
     @property
     def key(self) -> str:

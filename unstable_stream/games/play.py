@@ -212,6 +212,7 @@ def _trajectory(
         model_uid=seat.model_uid,
         policy_version=seat.policy_version,
         role=verdict.roles.get(seat.seat),
+        roles=verdict.roles,
         template=seat.template,
         trained=seat.trained,
         trained_seats=trained,

@@ -6,6 +6,7 @@ A custom one subclasses :class:`FinalRewardTransform` and implements ``__call__(
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Final, Literal, TypeAlias
 
 from unstable_stream.errors import ConfigError
 from unstable_stream.reward_transformations.transform import (
@@ -25,18 +26,30 @@ __all__ = [
     "WinDrawLossFormatter",
 ]
 
+_Baselines: TypeAlias = dict[int | str, float]
+"""Baselines by seat, and by role."""
+_ROLE: Final = "role "
+
 
 class RewardVector(dict[int, float]):
-    """Every seat's reward, and which of the seats are trained on.
+    """Every seat's reward, which of the seats are trained on, and the roles that they were dealt.
 
     A baseline must not learn from a fixed opponent's seat: its rewards are not the policy's.
     """
 
     trained_seats: frozenset[int]
+    roles: Mapping[int, str]
+    """The environment's names for the seats that have one."""
 
-    def __init__(self, rewards: Mapping[int, float], trained_seats: frozenset[int]) -> None:
+    def __init__(
+        self,
+        rewards: Mapping[int, float],
+        trained_seats: frozenset[int],
+        roles: Mapping[int, str] | None = None,
+    ) -> None:
         super().__init__(rewards)
         self.trained_seats = trained_seats
+        self.roles = roles or {}
 
 
 class FinalRewardTransform(RewardTransform):
@@ -69,7 +82,7 @@ class ComposeFinalRewardTransforms(FinalRewardTransform):
                     f"{type(transform).__name__} turned rewards {dict(x)} of {env_id or 'a game'} into "
                     f"{dict(y)}; expected a finite number for each of the seats {sorted(seats)}"
                 )
-            x = RewardVector(y, x.trained_seats) if isinstance(x, RewardVector) else y
+            x = RewardVector(y, x.trained_seats, x.roles) if isinstance(x, RewardVector) else y
         return x
 
     def state(self) -> JsonState:
@@ -107,37 +120,62 @@ class RoleAdvantageFormatter(FinalRewardTransform):
     *before* this reward. Only trained seats move their baseline (all, if given a plain dict). This is the
     role-conditioned advantage estimation of SPIRAL (Liu et al. 2025, arXiv:2506.24119, section 3.3).
 
+    There the seat is the role. Where an environment deals roles to the seats, ``by="role"`` has a baseline
+    for each role instead, and ``r`` is the mean of the trained seats that were dealt it: one game moves a
+    baseline once. A seat without a role has its own baseline.
+
     One object has one mean for each seat, whatever the environment. In a run each environment has an object
     of its own (:class:`~unstable_stream.reward_transformations.RewardProcessor`), so environments share no
     baseline there: games of two environments have no order.
     """
 
-    def __init__(self, default_role_adv: float = 0.0, tau: float = 0.05) -> None:
+    def __init__(
+        self, default_role_adv: float = 0.0, tau: float = 0.05, by: Literal["seat", "role"] = "seat"
+    ) -> None:
         """Set up.
 
         Args:
-            default_role_adv: baseline of a seat that has not played yet.
+            default_role_adv: baseline of a seat or role that has not played yet.
             tau: weight of the newest reward, in (0, 1]; the mean remembers about ``1 / tau`` games.
+            by: what has a baseline: the ``seat``, or the ``role`` that the environment dealt to it.
 
         Raises:
-            ConfigError: ``tau`` outside (0, 1] or a baseline that is not finite.
+            ConfigError: ``tau`` outside (0, 1], a baseline that is not finite, or another ``by``.
         """
         if not 0.0 < tau <= 1.0:
             raise ConfigError(f"{type(self).__name__}: tau is {tau}, expected a number in (0, 1]")
         if not math.isfinite(default_role_adv):
             raise ConfigError(f"{type(self).__name__}: default_role_adv is {default_role_adv}, not finite")
+        if by not in ("seat", "role"):
+            raise ConfigError(f"{type(self).__name__}: by is {by!r}, expected 'seat' or 'role'")
         self.default_role_adv = default_role_adv
         self.tau = tau
-        self.role_advantage: dict[int, float] = {}
+        self.by = by
+        self.role_advantage: _Baselines = {}
 
     def __call__(self, x: dict[int, float], env_id: str | None = None) -> dict[int, float]:
-        return _subtract_then_learn(x, self.role_advantage, self.default_role_adv, self.tau)
+        return self._subtract_then_learn(x, self.role_advantage)
+
+    def _subtract_then_learn(self, x: dict[int, float], baselines: _Baselines) -> dict[int, float]:
+        learning = x.trained_seats if isinstance(x, RewardVector) else x.keys()
+        dealt = x.roles if isinstance(x, RewardVector) and self.by == "role" else {}
+        advantages = {}
+        rewards: dict[int | str, list[float]] = {}
+        for seat, reward in x.items():
+            role = dealt.get(seat, seat)
+            advantages[seat] = reward - baselines.get(role, self.default_role_adv)
+            if seat in learning:
+                rewards.setdefault(role, []).append(reward)
+        for role, earned in rewards.items():
+            baseline = baselines.get(role, self.default_role_adv)
+            baselines[role] = (1.0 - self.tau) * baseline + self.tau * (sum(earned) / len(earned))
+        return advantages
 
     def state(self) -> JsonState:
-        return {"baselines": _baselines_to_json(self.role_advantage)}
+        return {"baselines": _to_json(self.role_advantage)}
 
     def load_state(self, state: JsonState) -> None:
-        self.role_advantage = {int(seat): float(value) for seat, value in state["baselines"].items()}
+        self.role_advantage = _from_json(state["baselines"])
 
 
 class RoleAdvantageByEnvFormatter(RoleAdvantageFormatter):
@@ -146,39 +184,30 @@ class RoleAdvantageByEnvFormatter(RoleAdvantageFormatter):
     ``None`` counts as one more environment. In a run it gives the same as :class:`RoleAdvantageFormatter`.
     """
 
-    def __init__(self, default_role_adv: float = 0.0, tau: float = 0.05) -> None:
+    def __init__(
+        self, default_role_adv: float = 0.0, tau: float = 0.05, by: Literal["seat", "role"] = "seat"
+    ) -> None:
         """As :class:`RoleAdvantageFormatter`."""
-        super().__init__(default_role_adv, tau)
-        self.role_advantage_by_env: dict[str, dict[int, float]] = {}
+        super().__init__(default_role_adv, tau, by)
+        self.role_advantage_by_env: dict[str, _Baselines] = {}
 
     def __call__(self, x: dict[int, float], env_id: str | None = None) -> dict[int, float]:
-        baselines = self.role_advantage_by_env.setdefault(env_id or "", {})
-        return _subtract_then_learn(x, baselines, self.default_role_adv, self.tau)
+        return self._subtract_then_learn(x, self.role_advantage_by_env.setdefault(env_id or "", {}))
 
     def state(self) -> JsonState:
-        return {
-            "baselines": {env: _baselines_to_json(b) for env, b in sorted(self.role_advantage_by_env.items())}
-        }
+        return {"baselines": {env: _to_json(b) for env, b in sorted(self.role_advantage_by_env.items())}}
 
     def load_state(self, state: JsonState) -> None:
-        self.role_advantage_by_env = {
-            env: {int(seat): float(value) for seat, value in baselines.items()}
-            for env, baselines in state["baselines"].items()
-        }
+        self.role_advantage_by_env = {env: _from_json(b) for env, b in state["baselines"].items()}
 
 
-def _subtract_then_learn(
-    x: dict[int, float], baselines: dict[int, float], default: float, tau: float
-) -> dict[int, float]:
-    learning = x.trained_seats if isinstance(x, RewardVector) else x.keys()
-    advantages = {}
-    for seat, reward in x.items():
-        baseline = baselines.get(seat, default)
-        advantages[seat] = reward - baseline
-        if seat in learning:
-            baselines[seat] = (1.0 - tau) * baseline + tau * reward
-    return advantages
+def _to_json(baselines: _Baselines) -> dict[str, float]:
+    # The prefix tells a role from a seat, also one that is named "1".
+    named = {f"{_ROLE}{key}" if isinstance(key, str) else str(key): b for key, b in baselines.items()}
+    return dict(sorted(named.items()))
 
 
-def _baselines_to_json(baselines: dict[int, float]) -> dict[str, float]:
-    return {str(seat): value for seat, value in sorted(baselines.items())}
+def _from_json(saved: Mapping[str, float]) -> _Baselines:
+    return {
+        key.removeprefix(_ROLE) if key.startswith(_ROLE) else int(key): float(b) for key, b in saved.items()
+    }

@@ -129,7 +129,7 @@ class RewardProcessor:
                 if self.filter_opponent_invalid and event.invalid_move:
                     learning = frozenset((event.seat,))
                 final = self._stacks(event.env_id).final
-                game.final = final(RewardVector(event.rewards, learning), event.env_id)
+                game.final = final(RewardVector(event.rewards, learning, event.roles), event.env_id)
             steps = self._shape(event, game.final[event.seat], versions)
         game.seats_seen.add(event.seat)
         if game.seats_seen >= trained:

@@ -43,7 +43,7 @@ _ENDS_WITHIN_S: Final = 20.0
 
 
 class _Start(NamedTuple):
-    """What a rank begins with."""
+    """The first message to a rank."""
 
     number: int
     of: int

@@ -56,6 +56,7 @@ NOT_COLUMNS: Final[Mapping[type[msgspec.Struct], Mapping[str, str]]] = {
     Trajectory: {
         "turns": "Each is a row of `turns`.",
         "rewards": "`game_outcomes.rewards` has them.",
+        "roles": "`seats.role` says it of each seat.",
         "trained_seats": "`seats.trained` says it of each seat.",
     },
     Step: {
