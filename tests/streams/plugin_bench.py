@@ -128,13 +128,14 @@ class PluginBench:
         if isinstance(self.log, LocalLog):
             await self.log.delete_before(positions)
         else:
-            await asyncio.to_thread(_delete_on_kafka, self.location, positions)
+            await asyncio.to_thread(delete_on_kafka, self.location, positions)
 
     async def close(self) -> None:
         await self.log.close()
 
 
-def _delete_on_kafka(location: str, positions: Mapping[TopicPartition, int]) -> None:
+def delete_on_kafka(location: str, positions: Mapping[TopicPartition, int]) -> None:
+    """Delete the beginning of partitions, as retention does."""
     from confluent_kafka import TopicPartition as KafkaPartition
     from confluent_kafka.admin import AdminClient
 

@@ -173,7 +173,16 @@ class FoldSink:
         return {}
 
     async def settle(self, read_up_to: Positions) -> None:
-        """Do nothing: every batch is committed at once."""
+        """Commit positions past offsets without a record, such as the markers of transactions.
+
+        Once all records have expired, a position before the last marker would look like a gap.
+        """
+        for at, one in list(self._open.items()):
+            if one.next_offset < read_up_to.get(at, 0):
+                try:
+                    await one.pass_over(read_up_to[at])
+                except FencedError as error:
+                    await self._hand_over(at, error)
 
     def deleted(self, error: OffsetOutOfRangeError) -> None:
         """Open the partitions behind the log's beginning again: the archive has their next records."""

@@ -164,6 +164,24 @@ class PartitionFold:
             await self.process(records)
         self.next_offset = max(self.next_offset, up_to)
 
+    async def pass_over(self, up_to: int) -> None:
+        """Commit the position ``up_to``; no record lies before it that was not processed.
+
+        Raises:
+            FencedError: another host has opened the partition.
+        """
+        # If no record came since the snapshot, it is one of this position too. Without one there was none.
+        still = not self._passed and (self._saved_at is not None or not self._kept_from)
+        self._whole = False
+        async with self._producer.transaction() as transaction:
+            await transaction.commit_positions(self._host.group, {self._at: up_to})
+            if still:
+                await transaction.save(self._scope, {POSITION: pack_position(up_to)})
+        self._whole = True
+        self.next_offset = up_to
+        if still:
+            self._saved_at = up_to
+
     async def close(self) -> None:
         """If records came since the last snapshot, publish what waits for later events and save another."""
         try:

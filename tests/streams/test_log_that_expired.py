@@ -1,0 +1,97 @@
+"""Processors go on, without an archive, where all that they have processed has expired: on logs whose
+transactions end with an offset without a record.
+"""
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from infra.kafka.brokers import KafkaCluster
+from tests.conftest import KEEPING, free_port_pair, skip_without_kafka
+from tests.log.harness import topics_of_one_partition
+from tests.streams.hosted_games import events, games
+from tests.streams.plugin_bench import delete_on_kafka
+from unstable_stream.events import Event, GameOutcome
+from unstable_stream.log.kafka.log import KafkaLog
+from unstable_stream.log.port import EventLog, TopicPartition
+from unstable_stream.log.simulated import SimulatedLog, SimulatedStore
+from unstable_stream.runs.config import parse_config
+from unstable_stream.runs.recording import start_run
+from unstable_stream.streams.fold_sink import FoldSink
+from unstable_stream.streams.processors import RATINGS, host_processors, rating_processor
+from unstable_stream.streams.run_configs import RunDirectory
+from unstable_stream.streams.snapshots import SnapshotPace
+
+CONFIG = parse_config({"model": "tiny-player", "train_envs": [{"env_id": "Env-0"}]})
+OUTCOMES = TopicPartition(GameOutcome.TOPIC, 0)
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A Kafka of its own: other tests would miss what expires."""
+    skip_without_kafka()
+    with KafkaCluster(tmp_path_factory.mktemp("expired"), 1, free_port_pair(), KEEPING) as cluster:
+        yield cluster.bootstrap
+
+
+class _Logs:
+    """A log, and how all of a partition expires in it."""
+
+    def __init__(self, log: EventLog, location: str, store: SimulatedStore) -> None:
+        self.log = log
+        self._location = location
+        self._store = store
+
+    async def expire(self, at: TopicPartition) -> None:
+        end = (await self.log.end_offsets(at.topic))[at]
+        if self._location:
+            await asyncio.to_thread(delete_on_kafka, self._location, {at: end})
+        else:
+            self._store.delete_before({at: end})
+        assert (await self.log.beginning_offsets(at.topic))[at] == end
+
+
+@pytest.fixture(params=["simulated", pytest.param("kafka", marks=pytest.mark.broker)])
+async def logs(request: pytest.FixtureRequest) -> AsyncIterator[_Logs]:
+    store = SimulatedStore(transaction_markers=True)
+    if request.param == "simulated":
+        log: EventLog = SimulatedLog(store)
+        location = ""
+    else:
+        location = f"kafka://{request.getfixturevalue('broker')}"
+        log = KafkaLog.open(location)
+    await log.create_topics(topics_of_one_partition())
+    yield _Logs(log, location, store)
+    await log.close()
+
+
+async def _drain(log: EventLog, run_id: str | None, pace: SnapshotPace) -> None:
+    stop = asyncio.Event()
+    stop.set()
+    async with RunDirectory(log) as runs:
+        await host_processors([FoldSink(log, RATINGS, runs, run_id, pace=pace)], stop=stop, max_records=7)
+
+
+@pytest.mark.parametrize("often", [False, True])
+async def test_what_ends_with_a_marker_may_expire_whole(logs: _Logs, often: bool) -> None:
+    """``often``: a snapshot after every batch, so that none is due at the end."""
+    log, pace = logs.log, SnapshotPace(events=1, times_its_size=0) if often else SnapshotPace()
+    run_id = f"run-{secrets.token_hex(4)}"
+    await start_run(log, CONFIG, run_id)
+    processor, expected = rating_processor(run_id), list[Event]()
+    for first in (0, 20):
+        producer = await log.producer(run_id)
+        async with producer.transaction() as transaction:
+            await transaction.append(games(first, 20, run_id, f"{run_id}-other"))
+        await producer.close()
+        for event in await events(log, OUTCOMES.topic, run_id):
+            expected += processor.handle(event)
+        await _drain(log, run_id, pace)
+        ends = await log.end_offsets(OUTCOMES.topic)
+        assert await log.committed_positions(f"{RATINGS.name}/{run_id}") == ends
+        await logs.expire(OUTCOMES)
+    ratings = await events(log, "ratings", run_id)
+    assert {one.event_id: one for one in ratings} == {one.event_id: one for one in expected}
+    assert len(ratings) == len(expected)
