@@ -72,8 +72,8 @@ FROM ?= 0
 simulate: $(VENV)/.dev ## Simulate whole runs under faults (SEEDS=100000 FROM=0 ARGS="--keep-going --jobs 8" …)
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS) --start $(FROM) $(ARGS)
 
-chaos: $(VENV)/.dev ## Kill, stop and starve the processes of real runs, then prove the runs (KILLS=1000 LOG=local|kafka …)
-	$(BIN)/python -m tests.chaos --faults $(or $(KILLS),30) --log $(or $(LOG),local) $(ARGS)
+chaos: $(VENV)/.dev ## Kill, stop and starve the processes of real runs, then prove the runs (KILLS=1000 LOG=local|kafka BACKEND=ray|inline …)
+	$(BIN)/python -m tests.chaos --faults $(or $(KILLS),30) --log $(or $(LOG),local) --backend $(or $(BACKEND),ray) $(ARGS)
 
 cluster-lab: $(VENV)/.dev ## Train over nine hosts in network namespaces without a shared disk, and prove it (ARGS="--updates 50")
 	$(BIN)/python -m infra.lab.cluster $(ARGS)

@@ -1,13 +1,14 @@
-"""Do faults to real runs: python -m tests.chaos --faults 1000 --log local|kafka [--seed 0] [--small-disk].
+"""Do faults to real runs: python -m tests.chaos --faults 1000 --log local|kafka [--backend ray|inline].
 
+Each run is written down in the results when it was proven; the same command goes on where it was interrupted.
 Ends with a table of the faults, and with status 1 if a run did not go on or a proof found something. With
-``--small-disk`` the data is on a file system in memory of a few hundred MB (Linux, as root), which is filled
-now and then.
+``--small-disk`` the data is on a file system in memory (Linux, as root), which is filled now and then.
 """
 
 import argparse
 import asyncio
 import contextlib
+import datetime
 import os
 import signal
 import subprocess
@@ -17,9 +18,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from infra.kafka.brokers import KafkaCluster
-from tests.chaos.runs import KEY_ENV, do_faults
-from tests.conftest import free_port_pair
+from tests.chaos.campaign import do_faults
+from tests.chaos.runs import KEY_ENV
+from tests.chaos.table import lines
 
 _SMALL_DISK_MB = 1500
 
@@ -40,35 +41,38 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("--faults", type=int, default=30)
     parser.add_argument("--log", choices=["local", "kafka"], default="local")
+    parser.add_argument("--backend", choices=["ray", "inline"], default="ray")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--results", type=Path, help="default: chaos-results/LOG-BACKEND")
+    parser.add_argument("--until", type=datetime.datetime.fromisoformat, help="begin no run after this time")
     parser.add_argument("--small-disk", action="store_true", help="fill the disk too; needs root on Linux")
     parser.add_argument("--only", nargs="*", default=(), help="words in the names of the faults to do")
     arguments = parser.parse_args()
     os.environ[KEY_ENV] = "none"
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the run's processes end, too
+    results = arguments.results or Path("chaos-results") / f"{arguments.log}-{arguments.backend}"
     began = time.monotonic()
     with contextlib.ExitStack() as stack:
-        home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="chaos-")))
-        data = home / "data"
-        data.mkdir()
+        work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="chaos-")))
         if arguments.small_disk:
-            stack.enter_context(small_disk(data))
-        kafka = None
-        if arguments.log == "kafka":
-            kafka = stack.enter_context(KafkaCluster(home / "kafka", brokers=3, port=free_port_pair(3)))
-        report = asyncio.run(
+            stack.enter_context(small_disk(work))
+        done = asyncio.run(
             do_faults(
                 arguments.faults,
-                data,
+                results,
+                work,
+                log=arguments.log,
+                backend=arguments.backend,
                 seed=arguments.seed,
-                kafka=kafka,
                 small_disk=arguments.small_disk,
                 only=arguments.only,
+                until=arguments.until.timestamp() if arguments.until else float("inf"),
                 say=lambda line: print(f"[{time.monotonic() - began:6.0f} s] {line}", flush=True),
             )
         )
-    print("\n".join(report.lines()))
-    return 0
+    (results / "table.md").write_text("\n".join(lines(done)) + "\n")
+    print("\n".join(lines(done)))
+    return 1 if any(result.failure for result in done) else 0
 
 
 if __name__ == "__main__":

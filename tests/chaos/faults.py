@@ -1,4 +1,8 @@
-"""What is done to a run: processes killed or stopped, the launcher and a broker killed, the disk filled."""
+"""What is done to a run.
+
+Processes are killed at any moment and at numbered commit steps, or stopped; the launcher and a broker are
+killed; the disk is filled; environments and engines misbehave.
+"""
 
 import asyncio
 import os
@@ -12,9 +16,12 @@ from pathlib import Path
 import psutil
 
 from infra.kafka.brokers import KafkaCluster
+from tests.chaos.orders import Orders
 from tests.whole_run.processes import LaunchedRun
 
 __all__ = ["LAUNCHER_DIED", "Fault", "faults_for"]
+
+Inject = Callable[[LaunchedRun, random.Random], Awaitable[str]]
 
 PROCESSES = (
     "service learner",
@@ -25,10 +32,25 @@ PROCESSES = (
     "ray::RolloutActor",
     "ray::LearnerActor",
 )
+COMMITTING = (
+    "service learner",
+    "service collector",
+    "service processors",
+    "service archiver",
+    "ray::RolloutActor",
+    "ray::LearnerActor",
+)
+"""Those that write something to keep."""
+_MOST_STEPS = 25
 _STOPPED_S = (2.0, 12.0)
 """How long a process is stopped: within and beyond the five seconds of a group member's session."""
 _FULL_S = 4.0
+_MISBEHAVED_S = (2.0, 8.0)
 LAUNCHER_DIED = "kill -9 launcher"
+MISBEHAVIOUR = {
+    "environment": ("raises", "hangs"),
+    "engine": ("hangs", "wrong tokens", "not finite", "cut short", "unknown tokens"),
+}
 
 
 @dataclass(frozen=True)
@@ -37,66 +59,109 @@ class Fault:
 
     name: str
     weight: float
-    inject: Callable[[LaunchedRun, random.Random], Awaitable[None]]
-    """Returns when the fault is over, e.g. the process goes on or the disk has space again."""
+    inject: Inject
+    """Returns when the fault is over, e.g. the process goes on or the disk has space again: the commit step
+    at which it was done, if it was at one."""
+    may_end: bool = False
+    """Whether the run may end with it, saying so, to be resumed."""
 
 
-def faults_for(kafka: KafkaCluster | None, small_disk: Path | None) -> Sequence[Fault]:
+def faults_for(
+    orders: Orders, kafka: KafkaCluster | None, small_disk: Path | None, *, inline: bool
+) -> Sequence[Fault]:
     """Return the kinds of faults that can be made here.
 
     Args:
+        orders: to the processes of the run.
         kafka: the brokers of the run's log, three of them; ``None``: the local log.
         small_disk: a directory on a small file system that holds the run's data, if there is one.
+        inline: the run is a single process.
     """
-    faults = [Fault(f"kill -9 {name.split()[-1]}", 1.0, _killing(name)) for name in PROCESSES]
-    faults += [Fault(f"stop {name.split()[-1]}", 0.4, _stopping(name)) for name in PROCESSES]
-    faults.append(Fault(LAUNCHER_DIED, 1.0, _kill_launcher))
+    faults = [Fault(LAUNCHER_DIED, 1.0, _kill_launcher)]
+    if inline:
+        faults.append(Fault("stop launcher", 0.2, _stopping("")))
+        faults.append(Fault("kill -9 at a commit step of the run", 4.0, _crashing(orders, "")))
+    else:
+        faults += [Fault(f"kill -9 {_short(name)}", 1.0, _killing(name)) for name in PROCESSES]
+        faults += [Fault(f"stop {_short(name)}", 0.4, _stopping(name)) for name in PROCESSES]
+        faults += [
+            Fault(f"kill -9 at a commit step of {_short(name)}", 1.0, _crashing(orders, name))
+            for name in COMMITTING
+        ]
+    for what, kinds in MISBEHAVIOUR.items():
+        faults += [Fault(f"{what}: {kind}", 0.2, _misbehaving(orders, what, kind)) for kind in kinds]
     if kafka is not None:
         faults.append(Fault("kill -9 broker", 1.0, _killing_broker(kafka)))
     if small_disk is not None:
-        faults.append(Fault("full disk", 0.7, _filling(small_disk)))
+        faults.append(Fault("full disk", 0.7, _filling(small_disk), may_end=True))
     return faults
 
 
-def _killing(words: str) -> Callable[[LaunchedRun, random.Random], Awaitable[None]]:
-    async def kill(run: LaunchedRun, _: random.Random) -> None:
+def _short(name: str) -> str:
+    return name.split()[-1]
+
+
+def _killing(words: str) -> Inject:
+    async def kill(run: LaunchedRun, _: random.Random) -> str:
         await run.kill(words)
+        return ""
 
     return kill
 
 
-def _stopping(words: str) -> Callable[[LaunchedRun, random.Random], Awaitable[None]]:
-    async def stop(run: LaunchedRun, rng: random.Random) -> None:
-        process = await run.find(words)
+def _crashing(orders: Orders, words: str) -> Inject:
+    async def crash(run: LaunchedRun, rng: random.Random) -> str:
+        step = await orders.crash(words, rng.randrange(1, _MOST_STEPS + 1))
+        if step and not words:
+            await asyncio.to_thread(run.popen.wait)
+        return step or "none was reached"
+
+    return crash
+
+
+def _misbehaving(orders: Orders, what: str, kind: str) -> Inject:
+    async def misbehave(_: LaunchedRun, rng: random.Random) -> str:
+        await orders.misbehave(what, kind, rng.uniform(*_MISBEHAVED_S))
+        return ""
+
+    return misbehave
+
+
+def _stopping(words: str) -> Inject:
+    async def stop(run: LaunchedRun, rng: random.Random) -> str:
+        process = await run.find(words) if words else run.launcher
         process.suspend()
         try:
             await asyncio.sleep(rng.uniform(*_STOPPED_S))  # the fault itself takes this time
         finally:
             if process.is_running():
                 process.resume()
+        return ""
 
     return stop
 
 
-async def _kill_launcher(run: LaunchedRun, _: random.Random) -> None:
+async def _kill_launcher(run: LaunchedRun, _: random.Random) -> str:
     run.look()
     run.popen.kill()
     run.popen.wait()
     _, alive = await asyncio.to_thread(psutil.wait_procs, list(run.seen.values()), timeout=120)
     assert alive == [], f"left behind by a killed launcher: {alive}"
+    return ""
 
 
-def _killing_broker(cluster: KafkaCluster) -> Callable[[LaunchedRun, random.Random], Awaitable[None]]:
-    async def kill(_: LaunchedRun, rng: random.Random) -> None:
+def _killing_broker(cluster: KafkaCluster) -> Inject:
+    async def kill(_: LaunchedRun, rng: random.Random) -> str:
         node = rng.randrange(cluster.brokers) + 1
         await asyncio.to_thread(cluster.stop, node, signal.SIGKILL)
         await asyncio.to_thread(cluster.start, node)
+        return ""
 
     return kill
 
 
-def _filling(directory: Path) -> Callable[[LaunchedRun, random.Random], Awaitable[None]]:
-    async def fill(run: LaunchedRun, _: random.Random) -> None:
+def _filling(directory: Path) -> Inject:
+    async def fill(run: LaunchedRun, _: random.Random) -> str:
         ballast = directory / "ballast"
         try:
             with ballast.open("wb") as file:
@@ -106,6 +171,7 @@ def _filling(directory: Path) -> Callable[[LaunchedRun, random.Random], Awaitabl
         finally:
             ballast.unlink(missing_ok=True)
         assert shutil.disk_usage(directory).free > 0
+        return ""
 
     return fill
 

@@ -1,203 +1,177 @@
-"""Do faults to runs until there were enough; then prove that nothing was lost and nothing done twice."""
+"""Train one run and do faults to it; then prove that nothing was lost and nothing done twice."""
 
+import asyncio
 import random
-import statistics
+import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from infra.kafka.brokers import KafkaCluster
+from pydantic import BaseModel, Field
+
 from tests.chaos.endpoint import BadEndpoint
-from tests.chaos.faults import LAUNCHER_DIED, Fault, faults_for
+from tests.chaos.faults import Fault
+from tests.chaos.forked import ForkedRun
 from tests.whole_run.processes import History, LaunchedRun
 from unstable_stream.events import LearnerUpdate, RunFinished, RunStarted
 
-__all__ = ["KEY_ENV", "Chaos", "Report", "do_faults"]
+__all__ = ["KEY_ENV", "RunResult", "Setting", "do_faults_to_one_run"]
 
 KEY_ENV = "CHAOS_ENDPOINT_KEY"
 """The environment variable with the key of the failing endpoint; it takes any."""
-_AT_ONCE = 0.2
-"""The share of faults after which the next one comes at once, not after an update."""
+_LIGHT = (
+    "learner.batch_size=32",
+    "learner.mini_batch_size=32",
+    "collector.num_workers=8",
+    "collector.num_eval_workers=2",
+    "evaluation.first_last_games=2",
+)
+_AT_ONCE = 0.25
+"""The share of faults after which the next one comes within seconds, not after an update."""
+_AT_ONCE_S = 4.0
 
 
-@dataclass
-class Report:
-    """What was done, and what came of it."""
+class RunResult(BaseModel):
+    """What was done to one run, and what came of it."""
 
     seed: int
     log: str
-    done: Counter[str] = field(default_factory=Counter)
+    backend: str
+    run_id: str = ""
+    done: Counter[str] = Field(default_factory=Counter)
     """Faults by name."""
-    recovered_s: dict[str, list[float]] = field(default_factory=dict)
+    steps: Counter[str] = Field(default_factory=Counter)
+    """The commit steps at which processes were killed."""
+    ended: Counter[str] = Field(default_factory=Counter)
+    """Faults with which the run ended, saying so, and was resumed."""
+    recovered_s: dict[str, list[float]] = Field(default_factory=dict)
     """By fault, the seconds until the next update was published."""
-    runs: dict[str, int] = field(default_factory=dict)
-    """By run, the number of its updates when it was proven."""
-    endpoint: Mapping[str, int] = field(default_factory=dict)
+    updates: int = 0
+    endpoint: Counter[str] = Field(default_factory=Counter)
     """Requests to the failing endpoint, by what they got."""
-
-    def lines(self) -> list[str]:
-        """Return a table in Markdown."""
-        rows = ["| Fault | Times | Next update after: median, longest |", "|---|---|---|"]
-        for name in sorted(self.done):
-            times = self.recovered_s.get(name, [])
-            told = f"{statistics.median(times):.0f} s, {max(times):.0f} s" if times else "–"
-            rows.append(f"| {name} | {self.done[name]} | {told} |")
-        return [
-            *rows,
-            "",
-            f"{self.done.total()} faults in {len(self.runs)} runs of {sum(self.runs.values())} updates, log "
-            f"{self.log}, seed {self.seed}: audit and verify found nothing.",
-            f"Requests to the failing endpoint: {dict(self.endpoint)}.",
-        ]
+    seconds: float = 0.0
+    failure: str = ""
+    """Why it did not go on, or what a proof found; empty: it was proven."""
 
 
-class Chaos:
-    """Trains small runs on one log, one after the other, and does faults to them."""
+@dataclass(frozen=True)
+class Setting:
+    """Where runs are trained, and what is done to them."""
 
-    def __init__(
-        self,
-        wanted: int,
-        data: Path,
-        faults: Sequence[Fault],
-        *,
-        seed: int,
-        location: str,
-        endpoint: BadEndpoint,
-        updates: int,
-        say: Callable[[str], None],
-    ) -> None:
-        """See :func:`do_faults`."""
-        self._wanted = wanted
-        self._data = data
-        self._faults = faults
+    data: Path
+    location: str
+    backend: str
+    faults: Sequence[Fault]
+    endpoint: BadEndpoint
+    updates: int
+    say: Callable[[str], None]
+
+
+async def do_faults_to_one_run(setting: Setting, history: History, seed: int, most: int) -> RunResult:
+    """Train a run under at most so many faults; ``failure`` tells what went wrong, if anything did."""
+    began = time.monotonic()
+    setting.endpoint.answered.clear()
+    chaos = _Chaos(setting, history, seed, most)
+    try:
+        await chaos.run()
+    except (AssertionError, TimeoutError) as error:
+        chaos.result.failure = f"{type(error).__name__}: {error}"
+    chaos.result.endpoint = Counter(setting.endpoint.answered)
+    chaos.result.seconds = round(time.monotonic() - began, 1)
+    return chaos.result
+
+
+class _Chaos:
+    def __init__(self, setting: Setting, history: History, seed: int, most: int) -> None:
+        self._setting = setting
+        self._history = history
+        self._most = most
         self._random = random.Random(seed)
-        self._location = location
-        self._endpoint = endpoint
-        self._updates = updates
-        self._say = say
-        self._history = History(data, location)
-        self.report = Report(seed, location.partition(":")[0])
+        self._waiting: list[tuple[str, float]] = []
+        """Faults since the last update, and when each was over."""
+        self.result = RunResult(seed=seed, log=setting.location.partition(":")[0], backend=setting.backend)
 
     async def run(self) -> None:
-        """Do all faults, to as many runs as that takes."""
-        try:
-            while not self._enough:
-                await self._train_one()
-        finally:
-            await self._history.close()
-        self.report.endpoint = dict(self._endpoint.answered)
-
-    async def _train_one(self) -> None:
-        seed = self.report.seed + len(self.report.runs)
+        setting, seed = self._setting, self.result.seed
         opponents = (
             '{name="random-legal"}',
-            f'{{name="failing", kind="openai", base_url="{self._endpoint.url}", api_key_env="{KEY_ENV}"}}',
+            f'{{name="failing", kind="openai", base_url="{setting.endpoint.url}", api_key_env="{KEY_ENV}"}}',
         )
-        settings = (
+        kind = ForkedRun if setting.backend == "inline" else LaunchedRun
+        run = kind.train(
+            setting.data,
             f"name=chaos-{seed}",
             f"seed={seed}",
-            f"learner.iterations={self._updates}",
+            f"backend={setting.backend}",
+            f"learner.iterations={setting.updates}",
+            *(_LIGHT if setting.backend == "inline" else ()),
             "learner.save_every=2",
             "max_restarts=100000",
             f"evaluation.opponents=[{', '.join(opponents)}]",
+            log=setting.location,
+            history=self._history,
         )
-        run = LaunchedRun.train(self._data, *settings, log=self._location, history=self._history)
         while True:
             async with run:
                 await run.until("its start", lambda seen: bool(seen.of(RunStarted)))
-                run_id = self._history.of(RunStarted)[0].run_id
+                self.result.run_id = self._history.of(RunStarted)[0].run_id
                 if await self._do_some(run):
-                    run = LaunchedRun.resume(run, run_id)
+                    run = kind.resume(run, self.result.run_id)
                     continue
-                if self._enough:
+                # Runs end in order, too: some at once, the others when they have made their updates.
+                stopped = self._random.random() < 0.5
+                if stopped:
                     run.interrupt()
-                assert await run.end() == (130 if self._enough else 0), run.told()
+                status = await run.end()
+                assert status in ((130, 0) if stopped else (0,)), f"status {status}\n{run.told()}"
                 break
-        assert self._history.of(RunFinished)[-1].outcome == ("stopped" if self._enough else "completed")
+        self.result.updates = self._made()
+        outcome = self._history.of(RunFinished)[-1].outcome
+        assert outcome == ("completed" if status == 0 else "stopped"), outcome
         for proof in ("audit", "verify"):
-            found = await run.command(proof, run_id)
-            assert found.returncode == 0, f"{proof} {run_id}:\n{found.stdout}{found.stderr}"
-        self.report.runs[run_id] = self._made()
-        self._say(f"run {run_id}: {self._made()} updates, audit and verify found nothing")
-        self._history.events.clear()  # from here on it holds the next run alone
+            found = await run.command(proof, self.result.run_id)
+            assert found.returncode == 0, f"{proof} {self.result.run_id}:\n{found.stdout}{found.stderr}"
 
     async def _do_some(self, run: LaunchedRun) -> bool:
         """Do faults until the launcher died (``True``), the run nears its end, or there were enough."""
-        waiting: list[tuple[str, float]] = []
+        at_once = bool(self._waiting) and self._random.random() < _AT_ONCE
         while True:
-            await self._until_update(run, self._made() + self._random.randrange(1, 3))
-            for name, since in waiting:
-                self.report.recovered_s.setdefault(name, []).append(time.monotonic() - since)
-            waiting.clear()
-            at_once = True
-            while at_once:
-                if self._enough or self._made() >= self._updates - 2:
-                    return False
-                (fault,) = self._random.choices(self._faults, [fault.weight for fault in self._faults])
-                await fault.inject(run, self._random)
-                self.report.done[fault.name] += 1
-                self._say(
-                    f"{self.report.done.total()} of {self._wanted}: {fault.name}, update {self._made()}"
-                )
-                if fault.name == LAUNCHER_DIED:
-                    return True
-                waiting.append((fault.name, time.monotonic()))
-                at_once = self._random.random() < _AT_ONCE
+            if at_once:
+                await asyncio.sleep(self._random.uniform(0, _AT_ONCE_S))
+            elif await self._until_update(run, self._made() + self._random.randrange(1, 3)):
+                return True
+            if self.result.done.total() >= self._most or self._made() >= self._setting.updates - 2:
+                return bool(self._waiting) and await self._until_update(run, self._made() + 1)
+            choices = self._setting.faults
+            (fault,) = self._random.choices(choices, [fault.weight for fault in choices])
+            step = await fault.inject(run, self._random)
+            self.result.done[fault.name] += 1
+            if step:
+                self.result.steps[step] += 1
+            self._setting.say(f"update {self._made()}: {fault.name} {step}")
+            self._waiting.append((fault.name, time.monotonic()))
+            if run.popen.poll() == -signal.SIGKILL:
+                return True
+            at_once = self._random.random() < _AT_ONCE
 
-    async def _until_update(self, run: LaunchedRun, number: int) -> None:
-        wanted = min(number, self._updates)
-        await run.until(f"update {wanted}", lambda seen: self._made() >= wanted)
-
-    @property
-    def _enough(self) -> bool:
-        return self.report.done.total() >= self._wanted
+    async def _until_update(self, run: LaunchedRun, number: int) -> bool:
+        """Return once an update is published; ``True`` if the run ended instead, as it may."""
+        wanted = min(number, self._setting.updates)
+        may_end = {fault.name for fault in self._setting.faults if fault.may_end}
+        culprits = [name for name, _ in self._waiting if name in may_end]
+        try:
+            await run.until(f"update {wanted}", lambda seen: self._made() >= wanted)
+        except AssertionError:
+            if not culprits or run.popen.poll() is None:
+                raise
+            self.result.ended[culprits[-1]] += 1
+            return True
+        for name, since in self._waiting:
+            self.result.recovered_s.setdefault(name, []).append(round(time.monotonic() - since, 1))
+        self._waiting.clear()
+        return False
 
     def _made(self) -> int:
         return max((event.update for event in self._history.of(LearnerUpdate)), default=0)
-
-
-async def do_faults(
-    wanted: int,
-    data: Path,
-    *,
-    seed: int = 0,
-    kafka: KafkaCluster | None = None,
-    small_disk: bool = False,
-    only: Sequence[str] = (),
-    updates: int = 60,
-    say: Callable[[str], None] = lambda line: None,
-) -> Report:
-    """Do ``wanted`` faults to real runs, and prove each run with ``audit`` and ``verify``.
-
-    Args:
-        wanted: the number of faults.
-        data: the data directory.
-        seed: of the order and times of the faults, and of the runs.
-        kafka: three brokers for the log; ``None``: the local log.
-        small_disk: ``data`` is on a small file system, which may be filled.
-        only: words in the names of the faults to do; empty: all.
-        updates: updates of one run.
-        say: called with a line after each fault.
-
-    Raises:
-        AssertionError: a run did not go on, or a proof found something.
-    """
-    possible = faults_for(kafka, data if small_disk else None)
-    faults = [fault for fault in possible if not only or any(words in fault.name for words in only)]
-    assert faults, f"no fault is called {only}; there are {[fault.name for fault in possible]}"
-    location = "local" if kafka is None else f"kafka://{kafka.bootstrap}"
-    with BadEndpoint(seed) as endpoint:
-        chaos = Chaos(
-            wanted,
-            data,
-            faults,
-            seed=seed,
-            location=location,
-            endpoint=endpoint,
-            updates=updates,
-            say=say,
-        )
-        await chaos.run()
-    return chaos.report

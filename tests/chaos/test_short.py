@@ -4,17 +4,42 @@ from pathlib import Path
 
 import pytest
 
+from tests.chaos.campaign import do_faults, read_results
 from tests.chaos.faults import LAUNCHER_DIED
-from tests.chaos.runs import KEY_ENV, do_faults
+from tests.chaos.orders import CONTROL_ENV
+from tests.chaos.runs import KEY_ENV
+from tests.chaos.table import lines
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
 
-async def test_a_run_goes_on_after_stopped_processes_and_a_killed_launcher(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture(autouse=True)
+def environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the campaign sets for its processes is this test's only."""
     monkeypatch.setenv(KEY_ENV, "none")
-    report = await do_faults(3, tmp_path, seed=2, only=("stop", "launcher"))
-    assert report.done == {"stop learner": 1, LAUNCHER_DIED: 1, "stop processors": 1}
-    assert list(report.runs.values()) >= [1]
-    assert report.endpoint, "the failing endpoint was never asked"
+    monkeypatch.setenv(CONTROL_ENV, "")
+    monkeypatch.setenv("PYTHONPATH", "")
+
+
+async def test_a_run_goes_on_after_stopped_processes_and_a_killed_launcher(tmp_path: Path) -> None:
+    (run,) = await do_faults(3, tmp_path / "results", tmp_path, seed=2, only=("stop", LAUNCHER_DIED))
+    assert run.failure == ""
+    assert run.done.total() == 3
+    assert run.updates >= 1
+    assert run.endpoint, "the failing endpoint was never asked"
+
+
+async def test_a_run_goes_on_after_kills_at_commit_steps_and_garbage_and_so_does_the_campaign(
+    tmp_path: Path,
+) -> None:
+    faults = ("commit step", "engine: not finite", "engine: unknown", "environment: raises")
+    results = tmp_path / "results"
+    for wanted in (2, 5):
+        work = tmp_path / str(wanted)
+        runs = await do_faults(wanted, results, work, backend="inline", only=faults, seed=4, updates=20)
+    assert [(run.seed, run.failure) for run in runs] == [(4 + number, "") for number in range(len(runs))]
+    assert len(runs) >= 2
+    assert sum(run.steps.total() for run in runs) >= 1
+    table = "\n".join(lines(read_results(results)))
+    assert f"5 faults in {len(runs)} runs" in table
+    assert "kill -9 at a commit step of the run" in table

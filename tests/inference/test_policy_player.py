@@ -115,6 +115,24 @@ async def test_records_exactly_what_was_sampled(tokenizer: FileTokenizer) -> Non
     assert (request.sampling, request.adapter, request.seed) == (sampling, adapter, 77)
 
 
+@pytest.mark.parametrize(
+    ("tokens", "logprobs", "said"),
+    [
+        ([1, 2], [-0.5], "2 tokens but 1 log-probabilities"),
+        ([1, 2], [-0.5, float("nan")], "a log-probability that is not finite"),
+        ([1], [-float("inf")], "a log-probability that is not finite"),
+        ([1, 10**6], [-0.5, -0.5], r"a token id that the model does not have \(1 to 1000000\)"),
+        ([1, -1], [-0.5, -0.5], r"a token id that the model does not have \(-1 to 1\)"),
+    ],
+)
+async def test_a_completion_that_nothing_can_be_trained_on_is_refused(
+    tokenizer: FileTokenizer, tokens: list[int], logprobs: list[float], said: str
+) -> None:
+    player = PolicyPlayer(ScriptedEngine(Completion(tokens, logprobs, "stop")), tokenizer, Plain())
+    with pytest.raises(EngineError, match=said):
+        await player.move(_turn("X"))
+
+
 @dataclass
 class Answers(ScriptedEngine):
     """Gives the answers in turn."""

@@ -21,7 +21,15 @@ from unstable_stream.log.topic_drift import create_declared_topics
 from unstable_stream.log.topics import load_topics
 from unstable_stream.runs.data_dir import DataDir
 
-__all__ = ["CONFIG", "History", "LaunchedRun", "StandingService", "command_line", "run_command"]
+__all__ = [
+    "CONFIG",
+    "History",
+    "LaunchedRun",
+    "StandingService",
+    "command_line",
+    "environment",
+    "run_command",
+]
 
 CONFIG = Path(__file__).resolve().parents[2] / "unstable_stream" / "api" / "quickstart.toml"
 _SMALL = (
@@ -36,7 +44,7 @@ _SMALL = (
     "evaluation.first_last_games=6",
 )
 # Generous: the machine may be busy with other work. A healthy idle one needs a tenth.
-DEADLINE_S = 300.0
+DEADLINE_S = float(os.environ.get("UNSTABLE_STREAM_TEST_DEADLINE_S", "300"))
 
 EventT = TypeVar("EventT", bound=Event)
 
@@ -128,40 +136,41 @@ class LaunchedRun:
         self._owns_history = history is None
         self.stdout = data / "stdout.txt"
         self.stderr = data / "stderr.txt"
-        self._arguments = list(arguments)
+        self.arguments = list(arguments)
         self.seen: dict[int, psutil.Process] = {}
 
     @classmethod
-    def train(
-        cls, data: Path, *overrides: str, log: str = "local", history: History | None = None
-    ) -> "LaunchedRun":
+    def train(cls, data: Path, *overrides: str, log: str = "local", history: History | None = None) -> Self:
         """A small run from its beginning."""
         flags = [f"--set={override}" for override in (*_SMALL, *overrides)]
         return cls(data, ["train", str(CONFIG), *flags, "--data", str(data)], log, history)
 
     @classmethod
-    def resume(cls, earlier: "LaunchedRun", run_id: str) -> "LaunchedRun":
+    def resume(cls, earlier: "LaunchedRun", run_id: str) -> Self:
         """The same run, gone on with."""
         arguments = ["train", "--resume", run_id, "--data", str(earlier.data)]
         return cls(earlier.data, arguments, earlier.log, earlier.history)
 
     def add(self, *arguments: str) -> None:
         """Give the command further arguments, before it is started."""
-        self._arguments += arguments
+        self.arguments += arguments
 
     async def __aenter__(self) -> Self:
+        self.popen = self._start()
+        self.launcher = psutil.Process(self.popen.pid)
+        self.seen = {self.popen.pid: self.launcher}
+        return self
+
+    def _start(self) -> "subprocess.Popen[bytes]":
         with self.stdout.open("ab") as stdout, self.stderr.open("ab") as stderr:
-            self.popen = subprocess.Popen(
-                command_line(*self._arguments),
+            return subprocess.Popen(
+                command_line(*self.arguments),
                 stdin=subprocess.DEVNULL,
                 stdout=stdout,
                 stderr=stderr,
                 env=environment(self.log),
                 start_new_session=True,
             )
-        self.launcher = psutil.Process(self.popen.pid)
-        self.seen = {self.popen.pid: self.launcher}
-        return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -5,30 +5,21 @@ Kafka after an unclean leader election, a log may have lost its last records and
 So a position is stored with the digests of the records right before it.
 """
 
-import hashlib
 from collections.abc import Iterable, Mapping
 from typing import Final, TypeAlias
 
 import msgspec
 
 from unstable_stream.archive.batch import ArchivedRecord
+from unstable_stream.record_digest import content_digest
 
-__all__ = ["KEPT", "Newest", "added", "content_digest", "decode_newest", "encode_newest", "newest_of"]
+__all__ = ["KEPT", "Newest", "added", "decode_newest", "encode_newest", "newest_of"]
 
 Newest: TypeAlias = Mapping[int, str]
 """Offset to content digest, of the last records of a partition, in the order of their offsets."""
 
 KEPT: Final = 8
 """Records. More than one, since a lost record and the one that took its place may be equal."""
-_DIGEST_BYTES: Final = 8
-
-
-def content_digest(key: str, timestamp_ms: int, value: bytes) -> str:
-    """Return hexadecimal digits that differ for records of different content."""
-    digest = hashlib.blake2b(value, digest_size=_DIGEST_BYTES, salt=b"record")
-    # The lengths keep the end of one part from being taken for the beginning of the next.
-    digest.update(f"\0{len(value)} {timestamp_ms} {key}".encode())
-    return digest.hexdigest()
 
 
 def newest_of(records: Iterable[ArchivedRecord]) -> dict[int, str]:

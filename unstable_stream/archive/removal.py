@@ -15,10 +15,11 @@ from typing import Final, NamedTuple
 import duckdb
 
 from unstable_stream.archive.batch import typed_rows
-from unstable_stream.archive.newest import Newest, content_digest, encode_newest
+from unstable_stream.archive.newest import Newest, encode_newest
 from unstable_stream.archive.tables import TABLES
 from unstable_stream.errors import ArchiveError
 from unstable_stream.events import decode_event
+from unstable_stream.record_digest import content_digest
 
 __all__ = ["Removed", "remove_records"]
 

@@ -1,10 +1,12 @@
 """Play a seat with a language model: our own policy, or a fixed one behind a chat endpoint."""
 
 import asyncio
+import math
 from collections import Counter
 from collections.abc import Sequence
 from typing import Protocol
 
+from unstable_stream.errors import EngineError
 from unstable_stream.games.players import Move, SampledTokens, TurnContext
 from unstable_stream.inference.engine import (
     Adapter,
@@ -75,6 +77,7 @@ class PolicyPlayer:
         self._recorded = recorded
         limits = [limit for limit in (max_model_len, tokenizer.context_tokens) if limit is not None]
         self._context = min(limits, default=None)
+        self._vocabulary_size = tokenizer.vocabulary_size
 
     async def move(self, turn: TurnContext) -> Move:
         """Sample a completion, seeded by the turn, and read the action from it.
@@ -124,15 +127,33 @@ class PolicyPlayer:
         requests = [
             GenerationRequest(prompt_ids, self._sampling, adapter=self._adapter, seed=each) for each in seeds
         ]
-        if len(requests) == 1:
-            return [await self._engine.generate(requests[0])]
-        return await asyncio.gather(*map(self._engine.generate, requests))
+        return await asyncio.gather(*map(self._generate, requests))
+
+    async def _generate(self, request: GenerationRequest) -> Completion:
+        completion = await self._engine.generate(request)
+        problem = _problem(completion, self._vocabulary_size)
+        if problem is not None:
+            # Recorded, it would stop the learner, also each time that the run is resumed.
+            raise EngineError(f"the engine returned a completion with {problem}; look at the engine")
+        return completion
 
     def _prompt_room(self) -> int | None:
         """Tokens a prompt may have: what the completion leaves, but never less than half of the context."""
         if self._context is None:
             return None
         return max(self._context - self._sampling.max_tokens, (self._context + 1) // 2)
+
+
+def _problem(completion: Completion, vocabulary_size: int | None) -> str | None:
+    """Return what is wrong with a completion that no learner could train on, if anything is."""
+    tokens, logprobs = completion.token_ids, completion.logprobs
+    if len(tokens) != len(logprobs):
+        return f"{len(tokens)} tokens but {len(logprobs)} log-probabilities"
+    if not all(map(math.isfinite, logprobs)):
+        return "a log-probability that is not finite"
+    if tokens and not (min(tokens) >= 0 and (vocabulary_size is None or max(tokens) < vocabulary_size)):
+        return f"a token id that the model does not have ({min(tokens)} to {max(tokens)})"
+    return None
 
 
 def _elected(answers: Sequence[tuple[str, dict[str, bool]]]) -> int:

@@ -37,6 +37,10 @@ class Tokenizer(Protocol):
     def context_tokens(self) -> int | None:
         """Most tokens the model was built for; ``None`` if its files do not say."""
 
+    @property
+    def vocabulary_size(self) -> int | None:
+        """Token ids are below it; ``None`` if the model's files do not say."""
+
     def without_control_tokens(self, text: str) -> str:
         """Return ``text`` so that none of it is encoded as a control token (``<|im_end|>``, ``<eos>``)."""
 
@@ -79,6 +83,8 @@ class FileTokenizer:
         text_config = model_config.get("text_config") or model_config
         limit = text_config.get("max_position_embeddings")
         self.context_tokens: int | None = None if limit is None else int(limit)
+        size = text_config.get("vocab_size")
+        self.vocabulary_size: int | None = None if size is None else int(size)
         self.eos_token_ids = frozenset(
             token
             for found in (

@@ -20,7 +20,7 @@ from unstable_stream.log.reading import read_to_end
 from unstable_stream.log.records import source_header
 from unstable_stream.runs.history import RunHistory, read_history
 from unstable_stream.runs.starts import recorded_starts
-from unstable_stream.streams.snapshots import POSITION, inputs_of, pack_run, run_name, unpack_run
+from unstable_stream.streams.snapshots import MARK, POSITION, inputs_of, pack_run, run_name, unpack_run
 
 __all__ = ["FinishedState", "finished_states", "forget_states", "idle_runs"]
 
@@ -149,7 +149,7 @@ async def forget_states(log: EventLog, states: Collection[FinishedState]) -> int
                     await transaction.save(scope, {name: content})
     finally:
         await producer.close()
-    return sum(name != POSITION for _, name, _ in going)
+    return sum(name not in (MARK, POSITION) for _, name, _ in going)
 
 
 async def _with_content(

@@ -7,7 +7,8 @@ The hosts of one processor share its partitions, and a partition may move to ano
 host opens a partition in this order:
 
 a. it opens the partition's producer; from here on an earlier host can commit nothing;
-b. it reads the committed position, which nobody else can change now;
+b. it reads the committed position, which nobody else can change now. If the log has lost the last record
+   before it, or has another there, the partition's position and snapshot are deleted: it begins again;
 c. it reads the position of the partition's snapshot (:mod:`unstable_stream.streams.snapshots`);
 d. it folds the records from there up to the committed position again, and throws the results away. Without
    a snapshot it begins at the beginning of the partition. What has expired in the log is read from the
@@ -45,7 +46,8 @@ from pathlib import Path
 from typing import Final
 
 from unstable_stream.errors import FencedError, OffsetOutOfRangeError, ServiceError
-from unstable_stream.log.port import EventLog, Positions, StoredRecord, TopicPartition
+from unstable_stream.log.marks import lost_marks
+from unstable_stream.log.port import EventLog, Positions, Producer, StoredRecord, TopicPartition
 from unstable_stream.log.reading import ends_of, read_on
 from unstable_stream.log_lines import get_logger
 from unstable_stream.streams.consumer import is_processed
@@ -54,7 +56,7 @@ from unstable_stream.streams.missing import missing_records
 from unstable_stream.streams.partition_fold import PartitionFold
 from unstable_stream.streams.processor import Processor, ProcessorSpec, group_of
 from unstable_stream.streams.run_configs import RunDirectory
-from unstable_stream.streams.snapshots import SnapshotPace, load_position, scope_of
+from unstable_stream.streams.snapshots import SnapshotPace, load_mark, load_position, scope_of
 
 __all__ = ["FoldSink", "Processor", "ProcessorSpec", "group_of"]
 
@@ -128,8 +130,9 @@ class FoldSink:
         lost = self._open.keys() - assigned
         if self._overtaken:
             self._overtaken = False
-            begins = await self._beginnings({at.topic for at in assigned})
-            lost |= {at for at, one in self._open.items() if one.next_offset < begins[at]}
+            topics = {at.topic for at in assigned}
+            begins, ends = await self._beginnings(topics), await ends_of(self.log, topics)
+            lost |= {at for at, one in self._open.items() if not begins[at] <= one.next_offset <= ends[at]}
         for at in lost:
             await self._open.pop(at).close()
         if lost:
@@ -221,12 +224,16 @@ class FoldSink:
                 if isinstance(one, BaseException):
                     raise one
             topics = {at.topic for at in partitions}
-            stored = await log.committed_positions(self.group)
-            committed = {at: position for at in partitions if (position := stored.get(at))}
             beginnings = await self._beginnings(topics)
             begun: Positions = {}
             if self.run_id is not None:
                 begun = await self._folds.starts(self.run_id, topics)
+            stored = await log.committed_positions(self.group)
+            committed = {at: position for at in partitions if (position := stored.get(at))}
+            for at in await self._diverged(committed):
+                del committed[at]
+                first = max(beginnings[at], begun.get(at, 0))
+                await self._begin_again(at, producers[partitions.index(at)], first)
             forgotten = {
                 at: beginnings[at]
                 for at in partitions
@@ -269,6 +276,28 @@ class FoldSink:
         return folds, {
             at: begin for at, begin in behind.items() if at in committed or self.run_id is not None
         }
+
+    async def _diverged(self, committed: Positions) -> list[TopicPartition]:
+        """Return the partitions of which the log has lost what was processed."""
+        found = await asyncio.gather(*(load_mark(self.log, scope_of(self.group, at)) for at in committed))
+        marks = {at: mark for at, mark in zip(committed, found, strict=True) if mark is not None}
+        lost = await lost_marks(self.log, marks)
+        for at, offset in sorted(lost.items()):
+            _log.error(
+                "the log lost records that were processed: all of the partition is processed again, and what "
+                "had followed from the lost ones stays; verify names it",
+                group=self.group,
+                lost=f"{at}@{offset}",
+            )
+        return sorted(lost)
+
+    async def _begin_again(self, at: TopicPartition, producer: Producer, first: int) -> None:
+        """Forget the position and the snapshot of a partition: they are of records that the log lost."""
+        scope = scope_of(self.group, at)
+        names = (await self.log.saved_names()).get(scope, ())
+        async with producer.transaction() as transaction:
+            await transaction.save(scope, dict.fromkeys(names, b""))
+            await transaction.commit_positions(self.group, {at: first})
 
     async def _beginnings(self, topics: Collection[str]) -> dict[TopicPartition, int]:
         found: dict[TopicPartition, int] = {}

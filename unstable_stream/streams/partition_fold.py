@@ -18,9 +18,11 @@ from unstable_stream.log_lines import get_logger
 from unstable_stream.streams.hosted_folds import HostedFolds
 from unstable_stream.streams.processor import HasRest, KeepsState, Processor
 from unstable_stream.streams.snapshots import (
+    MARK,
     POSITION,
     SavedRun,
     SnapshotPace,
+    pack_mark,
     pack_position,
     pack_run,
     pack_set_aside,
@@ -133,8 +135,7 @@ class PartitionFold:
                 await transaction.append(dead_letters)
             # Commit for the group without naming a member: the producer's id decides who may commit.
             await transaction.commit_positions(self._host.group, {self._at: self.next_offset})
-            if states:
-                await transaction.save(self._scope, states)
+            await transaction.save(self._scope, {**states, MARK: pack_mark(records[-1])})
         if states:
             self._saved(states)
         self._whole = True

@@ -6,6 +6,9 @@ partition's scope:
 - ``position``: the offset up to which the snapshot goes;
 - ``run/RUN``, for each run that has records below it: the state of the run's fold there.
 
+Beside them is ``mark``, the content of the last processed record, saved with every committed position. A log
+that has lost its end is recognised by it.
+
 A snapshot rewrites the position and the states of those runs that had records since the last one. All of it
 is saved in one transaction, together with results and position. So whatever is read of it is of one moment.
 
@@ -23,16 +26,20 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from unstable_stream.log.port import EventLog, TopicPartition
+from unstable_stream.log.marks import Mark, mark_of
+from unstable_stream.log.port import EventLog, StoredRecord, TopicPartition
 from unstable_stream.log_lines import get_logger
 
 __all__ = [
+    "MARK",
     "MOST_BYTES",
     "POSITION",
     "SavedRun",
     "SnapshotPace",
     "inputs_of",
+    "load_mark",
     "load_position",
+    "pack_mark",
     "pack_position",
     "pack_run",
     "pack_set_aside",
@@ -46,6 +53,8 @@ POSITION: Final = "position"
 """The name of the state that holds the snapshot's position."""
 _AND: Final = "+"
 _ALL: Final = "all"
+MARK: Final = "mark"
+"""The name of the state that holds the mark of the committed position."""
 _FORMAT: Final = 1
 MOST_BYTES: Final = 8 * 1024 * 1024
 """The most bytes of one state."""
@@ -92,7 +101,12 @@ class _SavedPosition(msgspec.Struct, frozen=True):
     position: int
 
 
-_S = TypeVar("_S", SavedRun, _SavedPosition)
+class _SavedMark(msgspec.Struct, frozen=True):
+    format: int
+    mark: Mark
+
+
+_S = TypeVar("_S", SavedRun, _SavedPosition, _SavedMark)
 
 
 def scope_of(group: str, at: TopicPartition) -> str:
@@ -131,6 +145,11 @@ def pack_position(position: int) -> bytes:
     return _packed(_SavedPosition(_FORMAT, position))
 
 
+def pack_mark(record: StoredRecord) -> bytes:
+    """Return the bytes to be saved as :data:`MARK`; ``record`` is the last one before the position."""
+    return _packed(_SavedMark(_FORMAT, mark_of(record)))
+
+
 def pack_run(first: int, position: int, digest: str, state: Any) -> bytes:
     """Return the bytes to be saved for a run.
 
@@ -165,6 +184,13 @@ async def load_position(log: EventLog, scope: str) -> int | None:
         _log.warning("snapshot not used", scope=scope, reason="its position is damaged or of another format")
         return None
     return found.position
+
+
+async def load_mark(log: EventLog, scope: str) -> Mark | None:
+    """Return the mark of a partition's committed position; ``None`` if there is none that can be used."""
+    saved = (await log.saved(scope, [MARK])).get(MARK)
+    found = None if saved is None else _unpacked(saved, _SavedMark)
+    return None if found is None else found.mark
 
 
 def unpack_run(saved: bytes) -> SavedRun | None:

@@ -18,9 +18,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from unstable_stream.archive import ArchiveWriter, RecordReader
-from unstable_stream.archive.newest import Newest, content_digest
+from unstable_stream.archive.newest import Newest
 from unstable_stream.log.port import EventLog, Positions, TopicPartition
 from unstable_stream.log.reading import read_to_end
+from unstable_stream.record_digest import content_digest
 from unstable_stream.streams.ordered_history import LogHistory
 
 __all__ = ["divergences"]

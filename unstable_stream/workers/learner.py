@@ -57,6 +57,7 @@ from unstable_stream.events import (
 )
 from unstable_stream.events.used_ids import UsedIds
 from unstable_stream.learners import StandardLearner, UpdateResult, saved_model
+from unstable_stream.log.marks import Mark, marks_of
 from unstable_stream.log.port import Consumer, EventLog, Positions, Producer, StoredRecord, TopicPartition
 from unstable_stream.log.reading import of_run, read_to_end, readable_event, readable_events, settled_ends
 from unstable_stream.log.records import record_from_event
@@ -186,6 +187,8 @@ class LearnerService:
         """Names of saves of earlier learners that no event names; see :meth:`_tidy`."""
         self._positions: Mapping[str, int] = {}
         """Offsets up to which the last update had read."""
+        self._marks: dict[str, Mark] = {}
+        """By partition, the last record of the run that was read."""
         self._counted: Mapping[str, int] = {}
         """Offsets of the outcomes that an update before the start has counted."""
         self._first_update = 0
@@ -387,6 +390,7 @@ class LearnerService:
             self._watch.restore(progress.watch)
             self._watched, self._first_update = progress.watched, progress.first_update
             self._positions, self._letters_read = progress.positions, progress.letters
+            self._marks = dict(progress.marks)
             warnings = {warning.event_id: warning for warning in progress.warnings}
             needed = progress.first_needed(Step.TOPIC)
             starts_of_needed = {at: max(first, needed.get(at, first)) for at, first in starts.items()}
@@ -437,7 +441,14 @@ class LearnerService:
             self._counted = self._positions
             await self._finish_games(log)
             await self._record_lost_steps(log, producer, None)
-            return {**starts, **_later(outcomes, self._positions)}
+            outcome_ends = await log.end_offsets(GameOutcome.TOPIC)  # perhaps it lost some that were read
+            return {
+                **starts,
+                **{
+                    at: min(first, outcome_ends[at])
+                    for at, first in _later(outcomes, self._positions).items()
+                },
+            }
         self._counted = self._positions
         gone = await self._read_pending(log, progress, starts_of_needed)
         whole = any(first > progress.positions.get(str(at), 0) for at, first in starts.items())
@@ -574,6 +585,7 @@ class LearnerService:
             if self._buffer.size() >= self._config.max_pending_steps:
                 await self._drop_stale(reading.producer, number)
             records = of_run(await reading.consumer.poll(max_records=5000, timeout_s=_POLL_S), self._run_id)
+            self._marks |= {str(at): mark for at, mark in marks_of(records).items()}
             self._add_steps([record for record in records if record.topic == Step.TOPIC])
             for record in records:
                 event = readable_event(record) if record.topic == GameOutcome.TOPIC else None
@@ -772,6 +784,7 @@ class LearnerService:
             watch=self._watch.state(),
             warnings=tuple(self._warnings),
             letters=dict(self._letters_read),
+            marks=dict(self._marks),
         )
 
 

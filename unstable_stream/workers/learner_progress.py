@@ -17,7 +17,9 @@ from typing import Any, Final
 import msgspec
 
 from unstable_stream.events import CollapseWarning
+from unstable_stream.log.marks import Mark, lost_marks
 from unstable_stream.log.port import EventLog, TopicPartition
+from unstable_stream.log.reading import ends_of
 from unstable_stream.log_lines import get_logger
 
 __all__ = ["LearnerProgress", "Place", "read_progress", "write_progress"]
@@ -57,6 +59,8 @@ class LearnerProgress(msgspec.Struct, frozen=True, kw_only=True):
     """The last update that the watch and the warnings know."""
     watch: dict[str, Any]
     warnings: tuple[CollapseWarning, ...]
+    marks: dict[str, Mark] = {}
+    """``topic[partition]`` to the last record that was read of it: the log still has it, or lost its end."""
     letters: dict[str, int] = {}
     """Partitions of ``dead-letters`` to the next offset: ``used`` knows what the earlier ones tell."""
 
@@ -76,13 +80,19 @@ class LearnerProgress(msgspec.Struct, frozen=True, kw_only=True):
         """Return whether the log holds what was read: it is the same one, and has not lost its end since."""
         if self.log_id != await log.log_id():
             return False
-        ends = {
-            str(at): end
-            for topic in {name.partition("[")[0] for offsets in self._read for name in offsets}
-            for at, end in (await log.end_offsets(topic)).items()
-        }
-        read = [each for offsets in self._read for each in offsets.items()]
-        return all(offset <= ends.get(name, 0) for name, offset in read)
+        topics = {name.partition("[")[0] for offsets in self._read for name in offsets}
+        ends = await ends_of(log, topics)
+        past = [
+            f"{at}@{offset}"
+            for at, end in sorted(ends.items())
+            for offset in (offsets.get(str(at), 0) for offsets in self._read)
+            if offset > end
+        ]
+        lost = await lost_marks(log, {at: self.marks[str(at)] for at in ends if str(at) in self.marks})
+        past += [f"{at}@{offset}" for at, offset in sorted(lost.items())]
+        if past:
+            _logger.error("the log lost records that the learner had read", lost=past)
+        return not past
 
     @property
     def _read(self) -> tuple[dict[str, int], ...]:

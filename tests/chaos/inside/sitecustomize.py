@@ -1,0 +1,187 @@
+"""What Python imports first in every process of a run under chaos: dies and misbehaves when it is told to.
+
+The directory named by ``CHAOS_CONTROL`` holds the orders; :mod:`tests.chaos.orders` gives them.
+
+``crash``
+    ``WORDS N``: the process with the words in its command line is killed, as by ``kill -9``, at its N-th step
+    from now on. Steps lie before and after each function below, and before each renaming of a file. The file
+    becomes ``crashed``, with the step's name.
+``environment``, ``engine``
+    ``KIND``: while the file is there, a part of all calls of the environment or the engine raises, hangs, or
+    returns garbage.
+"""
+
+import asyncio
+import contextlib
+import functools
+import importlib.abc
+import inspect
+import os
+import random
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+_TRANSACTION = ("__aenter__", "append", "commit_positions", "save", "__aexit__")
+_STEPS = {
+    "unstable_stream.log.local.log": ("LocalLog.append",),
+    "unstable_stream.log.local.producer": tuple(f"LocalTransaction.{name}" for name in _TRANSACTION),
+    "unstable_stream.log.local.consumer": ("LocalConsumer.commit",),
+    "unstable_stream.log.kafka.log": ("KafkaLog.append",),
+    "unstable_stream.log.kafka.producer": tuple(f"KafkaTransaction.{name}" for name in _TRANSACTION),
+    "unstable_stream.log.kafka.consumer": ("KafkaConsumer.commit",),
+    "unstable_stream.archive.writer": ("ArchiveWriter.store",),
+    "unstable_stream.workers.checkpoint_home": (
+        "DirectoryHome.publish",
+        "DirectoryHome.remove",
+        "DirectoryHome.prune",
+        "DirectoryHome.write_note",
+    ),
+}
+"""By module, the functions that change what outlives the process."""
+_ENVIRONMENT = ("textarena.envs.SimpleTak.env", "SimpleTakEnv.step")
+_ENGINE = ("unstable_stream.inference.transformers.engine", "TransformersEngine.generate")
+_SHARE = 0.1
+"""The part of calls that go wrong while they do."""
+_HANG_S = (0.2, 4.0)
+
+_control = Path(os.environ.get("CHAOS_CONTROL", ""))
+# Not the generators of the module: an environment's games have them replaced by their own.
+_chance = random.SystemRandom()
+_counting = threading.Lock()
+_counted: dict[int, int] = {}
+"""By the order's moment, the steps that were seen since."""
+
+
+def _order(name: str) -> str:
+    try:
+        return (_control / name).read_text()
+    except FileNotFoundError:
+        return ""
+
+
+def _step(name: str) -> None:
+    order = _order("crash")
+    if not order:
+        return
+    words, _, number = order.rpartition(" ")
+    if words not in Path("/proc/self/cmdline").read_bytes().replace(b"\0", b" ").decode():
+        return
+    with _counting, contextlib.suppress(FileNotFoundError):  # another process has obeyed in between
+        moment = (_control / "crash").stat().st_mtime_ns
+        _counted[moment] = _counted.get(moment, 0) + 1
+        if _counted[moment] < int(number):
+            return
+        (_control / "crash").unlink()
+        told = _control / f".crashed-{os.getpid()}"
+        told.write_text(name)
+        os.link(told, _control / "crashed")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _with_steps(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+    if inspect.iscoroutinefunction(function):
+
+        @functools.wraps(function)
+        async def coroutine(*arguments: Any, **named: Any) -> Any:
+            _step(f"before {name}")
+            result = await function(*arguments, **named)
+            _step(f"after {name}")
+            return result
+
+        return coroutine
+
+    @functools.wraps(function)
+    def plain(*arguments: Any, **named: Any) -> Any:
+        _step(f"before {name}")
+        result = function(*arguments, **named)
+        _step(f"after {name}")
+        return result
+
+    return plain
+
+
+def _bad_environment(step: Callable[..., Any], _: str) -> Callable[..., Any]:
+    @functools.wraps(step)
+    def bad(*arguments: Any, **named: Any) -> Any:
+        order = _order("environment")
+        if order and _chance.random() < _SHARE:
+            if order == "raises":
+                raise RuntimeError("chaos: this environment has a bug")
+            time.sleep(_chance.uniform(*_HANG_S) * _SHARE)
+        return step(*arguments, **named)
+
+    return bad
+
+
+def _bad_engine(generate: Callable[..., Any], _: str) -> Callable[..., Any]:
+    @functools.wraps(generate)
+    async def bad(*arguments: Any, **named: Any) -> Any:
+        order = _order("engine")
+        completion = await generate(*arguments, **named)
+        if not order or _chance.random() >= _SHARE:
+            return completion
+        if order == "hangs":
+            await asyncio.sleep(_chance.uniform(*_HANG_S))
+        elif order == "wrong tokens":
+            completion.token_ids[:] = [_chance.randrange(20) for _ in completion.token_ids]
+        elif order == "not finite":
+            completion.logprobs[:] = [float("nan") for _ in completion.logprobs]
+        elif order == "cut short":
+            completion.logprobs.clear()
+        elif order == "unknown tokens":
+            completion.token_ids[:] = [10**6 for _ in completion.token_ids]
+        return completion
+
+    return bad
+
+
+def _wrap(module: ModuleType, path: str, wrapper: Callable[[Callable[..., Any], str], Any]) -> None:
+    owner_name, _, name = path.partition(".")
+    owner = getattr(module, owner_name)
+    setattr(owner, name, wrapper(getattr(owner, name), path))
+
+
+class _Patching(importlib.abc.MetaPathFinder):
+    """Wraps functions of the modules above as soon as they are imported."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        steps = _STEPS.get(fullname, ())
+        bad = [
+            (where[1], wrapper)
+            for where, wrapper in ((_ENVIRONMENT, _bad_environment), (_ENGINE, _bad_engine))
+            if where[0] == fullname
+        ]
+        spec = PathFinder.find_spec(fullname, path, target) if steps or bad else None
+        if spec is None or spec.loader is None:
+            return None
+        execute = spec.loader.exec_module
+
+        def patched(module: ModuleType) -> None:
+            execute(module)
+            for name in steps:
+                _wrap(module, name, _with_steps)
+            for name, wrapper in bad:
+                _wrap(module, name, wrapper)
+
+        spec.loader.exec_module = patched  # type: ignore[method-assign]
+        return spec
+
+
+def _audited(event: str, arguments: tuple[Any, ...]) -> None:
+    if event == "os.rename" and str(_control) not in str(arguments[0]):
+        kept = "".join(letter for letter in Path(str(arguments[1])).name if not letter.isdigit())
+        _step(f"before renaming to {kept.split('-')[0] or kept}")
+
+
+if "CHAOS_CONTROL" in os.environ:
+    sys.meta_path.insert(0, _Patching())
+    sys.addaudithook(_audited)
