@@ -93,6 +93,15 @@ def test_a_policy_that_votes_is_recorded_and_verified_like_any_other(trained: us
     assert run.verify().ok
 
 
+def test_the_best_of_several_answers_is_recorded_and_verified_like_any_other(trained: us.Run) -> None:
+    run = us.evaluation(trained, "random-legal", games=4, best_of=3).start(live=False)
+    assert run.config.evaluation.best_of == 3
+    assert run.audit().ok
+    assert run.verify().ok
+    with pytest.raises(ConfigError, match=r"votes=2 and evaluation\.best_of=3"):
+        us.evaluation(trained, "random-legal", games=4, best_of=3, votes=2)
+
+
 def test_a_checkpoint_of_another_run_is_trained_against(trained: us.Run, tmp_path: Path) -> None:
     checkpoint = trained.checkpoints().dicts()[-1]
     old = {"name": "old", "kind": "adapter", "path": checkpoint["path"]}

@@ -167,6 +167,36 @@ async def test_the_action_of_most_answers_is_played(
     assert len({request.seed for request in engine.requests}) == len(answers)
 
 
+@pytest.mark.parametrize(
+    ("given", "played"),
+    [
+        (
+            [("[4]", [-1.0]), ("take [2]", [-0.5, -0.7])],
+            1,
+        ),  # -1 and -0.6 per token, though -1 and -1.2 in all
+        ([("[4]", [-1.0]), ("[2]", [-1.0])], 0),  # as probable: the first given
+        ([("<eos>", [-0.1]), ("[2]", [-3.0])], 1),  # an answer without a move stands back
+        ([("<eos>", []), ("<eos>", [-3.0])], 1),  # none has a move, and one no token
+    ],
+)
+async def test_the_most_probable_answer_per_token_is_played(
+    tokenizer: FileTokenizer, given: list[tuple[str, list[float]]], played: int
+) -> None:
+    made = [Completion(list(_ids(text))[: len(logprobs)], logprobs, "stop") for text, logprobs in given]
+
+    class Given(ScriptedEngine):
+        async def generate(self, request: GenerationRequest) -> Completion:
+            self.requests.append(request)
+            return made[len(self.requests) - 1]
+
+    engine = Given(made[0])
+    move = await PolicyPlayer(engine, tokenizer, Plain(), best_of=len(made)).move(_turn("X"))
+    assert move.sampled is not None
+    assert move.sampled.logprobs == tuple(given[played][1])
+    assert engine.requests[0].seed == 77
+    assert len({request.seed for request in engine.requests}) == len(made)
+
+
 async def test_chat_templates_wrap_the_message(tokenizer: FileTokenizer) -> None:
     """A template marked ``chat`` is the user's message in the tokenizer's own template."""
     assert "<user>" in CHAT_TEMPLATE

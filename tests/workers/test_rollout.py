@@ -113,19 +113,20 @@ async def test_a_finished_game_is_there_whole(log: LocalLog) -> None:
         assert trajectory.turns[0].policy_version == 0
 
 
+@pytest.mark.parametrize("setting", ["votes", "best_of"])
 @pytest.mark.parametrize(
     ("split", "evaluated", "answers"),
     [
         ("eval", checkpoint_uid(0), 5),
-        ("eval", "another", 1),  # the opponent does not vote
+        ("eval", "another", 1),  # the opponent answers once
         ("eval", None, 5),  # of a round robin
         ("train", None, 1),
     ],
 )
-async def test_only_who_is_evaluated_votes(
-    log: LocalLog, split: str, evaluated: str | None, answers: int
+async def test_only_who_is_evaluated_answers_several_times(
+    log: LocalLog, split: str, evaluated: str | None, answers: int, setting: str
 ) -> None:
-    settings = parse_config(config().model_dump(mode="json"), ["evaluation.votes=5"])
+    settings = parse_config(config().model_dump(mode="json"), [f"evaluation.{setting}=5"])
     game = msgspec.structs.replace(started(0), split=split, evaluated_uid=evaluated)
     engine = PretendEngine()
     assert await worker(log, engine, settings).play([game], ADAPTERS) == 1

@@ -42,6 +42,7 @@ def evaluation(
     envs: object = None,
     seed: int = 0,
     votes: int = 1,
+    best_of: int = 1,
     data: Path | str | None = None,
     log: str | None = None,
     backend: "Backend | None" = "inline",
@@ -60,6 +61,7 @@ def evaluation(
             some.
         seed: the same seed plays the same games, whatever the policy.
         votes: the policy answers each turn so often, and plays the action of most answers.
+        best_of: the same, but it plays the answer that is the most probable per token; not with ``votes``.
         data: the data directory.
         log: the event log; ``None``: ``local``.
         backend: as in :func:`build`.
@@ -87,6 +89,7 @@ def evaluation(
         "evaluation": {"opponents": met, "max_eval_games_per_ckpt": games, "first_last_games": games},
         "evaluation.seed": seed,
         "evaluation.votes": votes,
+        "evaluation.best_of": best_of,
         "collector.num_eval_workers": _IN_FLIGHT,
         "learner.iterations": found[0].update if found else 0,
         "learner.num_learners": 1,

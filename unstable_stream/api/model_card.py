@@ -240,8 +240,11 @@ def _interval(bounds: tuple[float, float]) -> str:
     return f"{bounds[0]:.1%} to {bounds[1]:.1%}"
 
 
-def _setting(run_id: str, temperature: str | None, votes: str | None) -> str:
-    return f"- `{run_id}`: temperature {temperature or 'unknown'}, votes per turn {votes or 'unknown'}."
+def _setting(run_id: str, temperature: str | None, votes: str | None, best_of: str | None) -> str:
+    chosen = f"votes per turn {votes or 'unknown'}"
+    if best_of not in (None, "1"):
+        chosen = f"the most probable of {best_of} answers per turn"
+    return f"- `{run_id}`: temperature {temperature or 'unknown'}, {chosen}."
 
 
 def _fenced(language: str, *lines: str) -> str:

@@ -37,6 +37,7 @@ def tournament(
     model: str | None = None,
     seed: int = 0,
     votes: int = 1,
+    best_of: int = 1,
     data: Path | str | None = None,
     log: str | None = None,
     backend: "Backend | None" = "inline",
@@ -55,6 +56,7 @@ def tournament(
         model: the base model, where no checkpoint plays.
         seed: the same seed plays the same positions, whoever the players are.
         votes: every policy answers each turn so often, and plays the action of most answers.
+        best_of: the same, but it plays the answer that is the most probable per token; not with ``votes``.
         data: the data directory.
         log: the event log; ``None``: ``local``.
         backend: as in :func:`build`.
@@ -92,6 +94,7 @@ def tournament(
         },
         "evaluation.seed": seed,
         "evaluation.votes": votes,
+        "evaluation.best_of": best_of,
         "collector.num_eval_workers": _IN_FLIGHT,
         "learner.iterations": 0,
         "learner.num_learners": 1,

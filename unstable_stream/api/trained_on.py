@@ -51,7 +51,10 @@ _BEFORE = """
 """
 
 _SETTINGS = """
-    SELECT run_id, config ->> '$.sampling.temperature', config ->> '$.evaluation.votes' FROM runs
+    SELECT
+        run_id, config ->> '$.sampling.temperature', config ->> '$.evaluation.votes',
+        config ->> '$.evaluation.best_of'
+    FROM runs
     WHERE list_contains($runs, run_id) ORDER BY run_id
 """
 
@@ -103,8 +106,8 @@ class TrainedOn:
     opponents: tuple[str, ...]
     """All that were met in games that were trained on; checkpoints of the run itself are one, ``""``."""
     results: tuple[Result, ...]
-    settings: Mapping[str, tuple[str | None, str | None]]
-    """Temperature and votes by run of :attr:`results`; ``None``: not archived."""
+    settings: Mapping[str, tuple[str | None, str | None, str | None]]
+    """Temperature, votes and best-of by run of :attr:`results`; ``None``: not archived."""
 
 
 def read_training(archive: Path, run_id: str, checkpoint: Checkpoint) -> TrainedOn:
@@ -137,7 +140,7 @@ def read_training(archive: Path, run_id: str, checkpoint: Checkpoint) -> Trained
         tuple(Played(*row) for row in query(archive, _ENVIRONMENTS, until).rows),
         tuple(sorted(opponents)),
         results,
-        {run: (temperature, votes) for run, temperature, votes in settings},
+        {run: (temperature, votes, best_of) for run, temperature, votes, best_of in settings},
     )
 
 

@@ -34,6 +34,12 @@ def _eval(
     votes: int = typer.Option(
         1, "--votes", min=1, help="Answers of the policy to each turn; it plays the action of most of them."
     ),
+    best_of: int = typer.Option(
+        1,
+        "--best-of",
+        min=1,
+        help="Answers of the policy to each turn; it plays the most probable per token.",
+    ),
     backend: str = typer.Option("inline", "--backend", help="ray, or inline: in this process."),
     overrides: SetOption = None,
     quiet: bool = typer.Option(False, "--quiet", "-q", help="No live view."),
@@ -57,6 +63,7 @@ def _eval(
         envs=[environment(env) for env in envs] if envs else None,
         seed=seed,
         votes=votes,
+        best_of=best_of,
         data=data,
         log=log,
         overrides=[f"backend={backend}", *(overrides or [])],

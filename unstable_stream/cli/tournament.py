@@ -41,6 +41,12 @@ def _tournament(
     votes: int = typer.Option(
         1, "--votes", min=1, help="Answers of every policy to each turn; it plays the action of most of them."
     ),
+    best_of: int = typer.Option(
+        1,
+        "--best-of",
+        min=1,
+        help="Answers of every policy to each turn; it plays the most probable per token.",
+    ),
     backend: str = typer.Option("inline", "--backend", help="ray, or inline: in this process."),
     overrides: SetOption = None,
     quiet: bool = typer.Option(False, "--quiet", "-q", help="No live view."),
@@ -77,6 +83,7 @@ def _tournament(
             model=model,
             seed=seed,
             votes=votes,
+            best_of=best_of,
             data=data,
             log=log,
             overrides=[f"backend={backend}", *(overrides or [])],

@@ -50,6 +50,7 @@ class PolicyPlayer:
         policy_version: int | None = None,
         max_model_len: int | None = None,
         votes: int = 1,
+        best_of: int = 1,
         recorded: bool = True,
     ) -> None:
         """Bind a seat to a policy.
@@ -64,6 +65,10 @@ class PolicyPlayer:
             max_model_len: The engine's context, if it was set below the model's own.
             votes: Answers to each turn. The action of most of them is played, and the first answer with it
                 is recorded: self-consistency of Wang et al., 2023 (arXiv:2203.11171).
+            best_of: Answers to each turn. The one whose tokens are the most probable on average is played and
+                recorded: sample-and-rank of Adiwardana et al., 2020 (arXiv:2001.09977), with the
+                log-probability per token, so that long answers are not at a disadvantage. One of ``votes``
+                and this is 1.
             recorded: ``False``: nothing is recorded but the action, because the tokens are those of another
                 model than the run's.
         """
@@ -74,6 +79,7 @@ class PolicyPlayer:
         self._adapter = adapter
         self._policy_version = policy_version
         self._votes = votes
+        self._best_of = best_of
         self._recorded = recorded
         limits = [limit for limit in (max_model_len, tokenizer.context_tokens) if limit is not None]
         self._context = min(limits, default=None)
@@ -99,8 +105,8 @@ class PolicyPlayer:
         completions = await self._answers(prompt_ids, turn.seed)
         texts = [self._tokenizer.decode(completion.token_ids) for completion in completions]
         found = [self._template.extract(text) for text in texts]
-        elected = _elected(found)
-        completion, text, (action, feedback) = completions[elected], texts[elected], found[elected]
+        chosen = _most_probable(completions, found) if self._best_of > 1 else _elected(found)
+        completion, text, (action, feedback) = completions[chosen], texts[chosen], found[chosen]
         if not self._recorded:
             return Move(action, {**feedback, "prompt_truncated": truncated})
         # Engines give log-probabilities of greedy moves at temperature 1, without top-p.
@@ -122,8 +128,9 @@ class PolicyPlayer:
         )
 
     async def _answers(self, prompt_ids: Sequence[int], seed: int) -> list[Completion]:
-        """Return an answer for each vote; the first has the turn's own seed."""
-        seeds = [seed, *(derive_seed(seed, "vote", number) for number in range(1, self._votes))]
+        """Return the answers to choose from; the first has the turn's own seed."""
+        count = max(self._votes, self._best_of)
+        seeds = [seed, *(derive_seed(seed, "vote", number) for number in range(1, count))]
         requests = [
             GenerationRequest(prompt_ids, self._sampling, adapter=self._adapter, seed=each) for each in seeds
         ]
@@ -161,11 +168,30 @@ def _elected(answers: Sequence[tuple[str, dict[str, bool]]]) -> int:
 
     Answers without the form that the template asks for vote only if all are without it.
     """
-    formed = [at for at, (_, feedback) in enumerate(answers) if feedback.get("correct_answer_format", True)]
-    places = formed or range(len(answers))
+    places = _formed(answers)
     votes = Counter(answers[at][0] for at in places)  # in the order of the first answer with each action
     action = max(votes, key=lambda each: votes[each])
     return next(at for at in places if answers[at][0] == action)
+
+
+def _most_probable(completions: Sequence[Completion], answers: Sequence[tuple[str, dict[str, bool]]]) -> int:
+    """Return the place of the answer with the largest mean log-probability per token; of equals, the first.
+
+    Answers without the form that the template asks for stand back as in :func:`_elected`; one without tokens
+    is the last choice.
+    """
+
+    def per_token(at: int) -> float:
+        logprobs = completions[at].logprobs
+        return sum(logprobs) / len(logprobs) if logprobs else -math.inf
+
+    return max(_formed(answers), key=per_token)
+
+
+def _formed(answers: Sequence[tuple[str, dict[str, bool]]]) -> Sequence[int]:
+    """Return the places of answers of the right form, or of all if none has it."""
+    formed = [at for at, (_, feedback) in enumerate(answers) if feedback.get("correct_answer_format", True)]
+    return formed or range(len(answers))
 
 
 class ChatPlayer:

@@ -387,6 +387,11 @@ class RunConfig(Section):
                 "learner.gradient_checkpointing and learner.activation_checkpointing recompute the same "
                 "activations: set one of them"
             )
+        if self.evaluation.votes > 1 and self.evaluation.best_of > 1:
+            raise ValueError(
+                f"evaluation.votes={self.evaluation.votes} and evaluation.best_of={self.evaluation.best_of}: "
+                "one answer of several is chosen by votes or by probability; set one of them to 1"
+            )
         if self.evaluation.round_robin:
             self._check_round_robin()
         if self.trained_models:

@@ -356,6 +356,9 @@ class EvaluationConfig(Section):
     votes: PositiveInt = 1
     """The policy under evaluation answers each turn so often, and plays the action of most answers. In a
     round robin all policies do."""
+    best_of: PositiveInt = 1
+    """It answers each turn so often, and plays the answer that is most probable per token. One of this and
+    ``votes`` is 1."""
     round_robin: bool = False
     """The opponents play each other instead, each pair so many games: every seed in both seat orders. For a
     run that trains nothing; see ``unstable-stream tournament``."""

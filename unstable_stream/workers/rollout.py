@@ -142,13 +142,14 @@ class RolloutWorker:
             opponent = self._opponents.get(seat.model_uid)
             return scripted_player(opponent.scripted if opponent else seat.model_uid, game.env_id)
         template = get_template(seat.template or "default")
-        votes = self._config.evaluation.votes if _is_evaluated(seat, game) else 1
+        evaluation = self._config.evaluation
+        votes, best_of = (evaluation.votes, evaluation.best_of) if _is_evaluated(seat, game) else (1, 1)
         if seat.kind == "openai":
             opponent = self._opponents[seat.model_uid]
             sampling = SamplingSettings(max_tokens=opponent.max_tokens, temperature=opponent.temperature)
             return ChatPlayer(self._chat_engine(opponent), template, sampling)
         if seat.kind == "model":
-            return self._other_model(self._opponents[seat.model_uid], template, votes)
+            return self._other_model(self._opponents[seat.model_uid], template, votes, best_of)
         return PolicyPlayer(
             self._engine,
             self._tokenizer,
@@ -158,9 +159,12 @@ class RolloutWorker:
             policy_version=seat.policy_version,
             max_model_len=self._config.engine.max_model_len,
             votes=votes,
+            best_of=best_of,
         )
 
-    def _other_model(self, opponent: OpponentConfig, template: PromptTemplate, votes: int) -> Player:
+    def _other_model(
+        self, opponent: OpponentConfig, template: PromptTemplate, votes: int, best_of: int
+    ) -> Player:
         assert opponent.path is not None, "checked with the configuration"
         return PolicyPlayer(
             self._others[opponent.path],
@@ -168,6 +172,7 @@ class RolloutWorker:
             template,
             sampling=SamplingSettings(max_tokens=opponent.max_tokens, temperature=opponent.temperature),
             votes=votes,
+            best_of=best_of,
             recorded=False,
         )
 
