@@ -145,6 +145,31 @@ def test_runs_of_different_base_models_are_both_named(runs: tuple[us.Run, us.Run
         assert part in str(raised.value)
 
 
+def test_games_of_three_seats_are_rated_by_pairs(tmp_path: Path) -> None:
+    played = us.tournament(
+        ["random-legal", "first-legal"],
+        games=6,
+        model="tiny-player",
+        envs=[("LiarsDice-v0-train", 3, "default")],
+        data=tmp_path,
+    ).start(live=False)
+    assert played.state == "completed"
+    alone = played.sql(
+        "SELECT model_uid, seat FROM seats "
+        "QUALIFY count(*) OVER (PARTITION BY game_id, model_uid) = 1 ORDER BY ALL"
+    ).rows()
+    assert alone == [(player, seat) for player in ("first-legal", "random-legal") for seat in range(3)]
+    standings = played.standings()
+    assert {row.player: row.games for row in standings} == {"first-legal": 12, "random-legal": 12}
+    (payoff, *_) = played.sql(
+        "SELECT wins + draws / 2, games FROM payoff_matrix WHERE model_uid = ?",
+        [standings[0].player],
+    ).rows()
+    assert payoff == (standings[0].score * 12, 12)
+    assert all(row.mu is not None for row in standings)
+    assert played.audit().ok
+
+
 def test_the_command_shows_a_ladder_and_the_payoffs(runs: tuple[us.Run, us.Run]) -> None:
     options = ["--data", str(runs[0].place.root)]
     done = CliRunner().invoke(app, ["tournament", "first", "second", "base", "--games", "2", "-q", *options])

@@ -216,6 +216,27 @@ def test_in_a_round_robin_each_pair_plays_each_seed_in_both_seat_orders() -> Non
     assert all(sorted(played) == orders for played in by_seed.values())
 
 
+@pytest.mark.parametrize(
+    ("env", "sides"),
+    [
+        ({"num_players": 3}, ["abb", "baa", "bab", "aba", "bba", "aab"]),
+        ({"num_players": 4, "teams": [[0, 1], [2, 3]]}, ["aabb", "bbaa", "bbaa", "aabb", "aabb", "bbaa"]),
+    ],
+    ids=["each for itself", "teams"],
+)
+def test_in_a_round_robin_of_more_seats_each_player_has_each_side_against_the_other(
+    env: dict[str, Any], sides: list[str]
+) -> None:
+    tree = round_robin("a", "b", games=6).model_dump(mode="json")
+    settings = parse_config({**tree, "train_envs": [{"env_id": "LiarsDice-v0-train", **env}]})
+    schedule = GameSchedule(RUN, settings)
+    schedule.apply(checkpoint(0))
+    games = play_all(schedule, "eval", [])
+    assert ["".join(seat.model_uid for seat in game.seats) for game in games] == sides
+    assert [game.seed for game in games[::2]] == [game.seed for game in games[1::2]]
+    assert len(games) == settings.round_robin_games
+
+
 @pytest.mark.parametrize("ended", [0, 5])
 def test_a_round_robin_goes_on_after_a_restart_with_the_games_that_are_left(ended: int) -> None:
     settings = round_robin("a", "b", "c")
@@ -242,7 +263,7 @@ def test_a_round_robin_goes_on_after_a_restart_with_the_games_that_are_left(ende
         ({"learner": {"iterations": 5}}, "found learner.iterations=5"),
         ({"evaluation": {"opponents": ["random-legal"]}}, "found 1 in evaluation.opponents"),
         ({"evaluation": {"first_last_games": 5}}, "found 5 games of each pair, expected an even number"),
-        ({"train_envs": [{"env_id": "X-v0", "num_players": 3}]}, "X-v0 has 3 seats, expected 2"),
+        ({"train_envs": [{"env_id": "X-v0", "num_players": 1}]}, "X-v0 has one seat, expected two or more"),
     ],
 )
 def test_a_round_robin_that_cannot_be_played_is_refused(changes: dict[str, Any], words: str) -> None:

@@ -50,9 +50,9 @@ def tournament(
         players: two or more of: ``RUN@UPDATE``, a checkpoint of any run of the place; ``RUN`` or a run, the
             newest one; ``base``, the base model; or an opponent as in :func:`build`.
         games: games of each pair in each environment, an even number: every seed is played in both seat
-            orders.
-        envs: environments of two players, as in :func:`build`; ``None``: those of the evaluation of the first
-            checkpoint's run.
+            orders. Of more than two seats, one of the pair has one seat or team and the other all others.
+        envs: environments of two seats or more, as in :func:`build`; ``None``: those of the evaluation of the
+            first checkpoint's run.
         model: the base model, where no checkpoint plays.
         seed: the same seed plays the same positions, whoever the players are.
         votes: every policy answers each turn so often, and plays the action of most answers.

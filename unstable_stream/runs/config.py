@@ -439,10 +439,10 @@ class RunConfig(Section):
                 "seed is played in both seat orders"
             )
         for env in self.evaluated_envs:
-            if env.num_players != 2:
+            if env.num_players < 2:
                 raise ValueError(
-                    f"evaluation.round_robin: {env.env_id} has {env.num_players} seats, expected 2: name "
-                    "other environments, on the command line with --env"
+                    f"evaluation.round_robin: {env.env_id} has one seat, expected two or more: name other "
+                    "environments, on the command line with --env"
                 )
 
     def _check_trained_models(self) -> None:

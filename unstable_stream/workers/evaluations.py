@@ -2,7 +2,7 @@
 
 Each scheduled checkpoint plays every fixed opponent on the same odd seeds, in each of its seats in turn. So
 checkpoints are compared on the same games. In a round robin the fixed opponents play each other instead, each
-pair every seed in both seat orders.
+pair every seed twice: one has a seat (or team) and the other all others, then they change places.
 """
 
 from collections.abc import Iterator, Mapping
@@ -141,8 +141,13 @@ class Evaluations:
         ):
             if settings.round_robin:
                 seed = eval_game_seed(run_seed, env.env_id, number // 2)
-                for first, second in combinations(names, 2):
-                    yield env, seed, (second, first) if number % 2 else (first, second)
+                seating = seating_of(self._config, env, seed)
+                of_seats = [seating.side(seat) for seat in range(env.num_players)]
+                sides = list(dict.fromkeys(of_seats))
+                alone = sides[number // 2 % len(sides)]
+                for pair in combinations(names, 2):
+                    one, others = reversed(pair) if number % 2 else pair
+                    yield env, seed, tuple(one if side == alone else others for side in of_seats)
                 continue
             seed = eval_game_seed(run_seed, env.env_id, number)
             seating = seating_of(self._config, env, seed)
