@@ -49,7 +49,8 @@ NAMES: Final[dict[str, str]] = {
         StandardLearner model_name step_buffer model_pool algorithm batch_size mini_batch_size
         max_generation_len learning_rate grad_clip batch_delay_buffer lora_cfg initial_lora_path num_learners
         ckpt_root save_every activation_checkpointing gradient_checkpointing use_trainer_cache max_train_len
-        tracker train iterations device model tokenizer _step _samples_seen enable_full_activation_ckpt
+        tracker train iterations device model tokenizer torch.set_default_dtype
+        torch.set_float32_matmul_precision _step _samples_seen enable_full_activation_ckpt
     """,
     "Tracker": """
         Tracker run_name wandb_project wandb.init project FLUSH_EVERY _m _buffer _n _interface_stats use_wandb
@@ -86,6 +87,10 @@ PROMISES: Final = (
     "LoRA hot swap",
     "orderly shutdown",
     "a model of OpenRouter",
+    "a Hugging Face model as opponent",
+    "the mode is switched after some hundred games",
+    "ELO scores",
+    "several learners compete for samples",
     "evaluation leakage avoided by separate environments",
     "`add_checkpoint` of another",
     "a checkpoint inherits μ and σ",

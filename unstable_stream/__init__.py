@@ -115,6 +115,17 @@ _HOMES = {
     **dict.fromkeys(("Context", "consumer"), "unstable_stream.streams.plugins"),
 }
 _PACKAGES = ("algorithms", "reward_transformations")
+_INSTEAD = {
+    "VLLMActor": 'an engine is a setting, engine="vllm"',
+    "BaseAlgo": "it is us.algorithms.BaseAlgo",
+    "BaseTracker": "directories are those of run.place",
+    "ExplorationTracker": "ask run.metrics('model-pool/')",
+    "Opponent": "name opponents in ModelPool.add_fixed; ask run.sql('FROM rating_ladder')",
+    "EpisodeResult": "ask run.sql('FROM game_outcomes')",
+    **dict.fromkeys(("Trajectory", "Step"), "it is an event, in unstable_stream.events"),
+    **dict.fromkeys(("PlaySpec", "AgentSpec", "TaskMeta"), "ask run.sql('FROM planned_seats')"),
+}
+"""Names of UnstableBaselines that are something else here."""
 
 
 def __getattr__(name: str) -> object:
@@ -122,7 +133,8 @@ def __getattr__(name: str) -> object:
         return importlib.import_module(f"{__name__}.{name}")
     if name in __all__:
         return getattr(importlib.import_module(_HOMES.get(name, _REWARDS)), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    instead = f": {_INSTEAD[name]} (docs/from-unstable-baselines.md)" if name in _INSTEAD else ""
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{instead}")
 
 
 def __dir__() -> list[str]:

@@ -135,6 +135,7 @@ def test_the_root_of_checkpoints_is_a_setting_of_the_learner(
         (lambda parts: parts.model_pool.add_checkpoint("a/path", 3), "initial_lora_path"),
         (lambda parts: parts.tracker.log_model_pool({}, {}, {}), "run.metrics('model-pool/')"),
         (lambda parts: us.TerminalInterface(tracker=parts.tracker), "TerminalInterface(run)"),
+        (lambda parts: setattr(us.Tracker, "FLUSH_EVERY", 30), "FLUSH_EVERY=30 would change nothing"),
         (
             lambda parts: us.build(collector=parts.collector, learner=Parts().learner),
             "different step buffers or model pools",
@@ -147,6 +148,44 @@ def test_what_means_nothing_here_says_what_to_use(wrong: Callable[[Parts], objec
         wrong(Parts())
     assert says in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("model", "run.checkpoints()"),
+        ("tokenizer", "in the learner's process"),
+        ("device", "in the learner's process"),
+        ("_step", "run.metrics('learner/')"),
+        ("_samples_seen", "run.metrics('learner/')"),
+    ],
+)
+def test_an_attribute_that_a_learner_had_is_named_with_what_to_use(name: str, says: str) -> None:
+    with pytest.raises(AttributeError) as refused:
+        getattr(Parts().learner, name)
+    assert f"StandardLearner has no attribute '{name}'" in str(refused.value)
+    assert says in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "VLLMActor",
+        "Trajectory",
+        "Step",
+        "Opponent",
+        "EpisodeResult",
+        "PlaySpec",
+        "AgentSpec",
+        "TaskMeta",
+        "BaseAlgo",
+        "BaseTracker",
+        "ExplorationTracker",
+    ],
+)
+def test_a_class_that_is_something_else_here_is_named_with_what_to_use(name: str) -> None:
+    with pytest.raises(AttributeError, match=rf"has no attribute '{name}': .*from-unstable-baselines"):
+        getattr(us, name)
 
 
 def test_parts_that_contradict_each_other_are_refused() -> None:

@@ -46,10 +46,25 @@ def _local(method: F) -> F:
     return method
 
 
-class _Part:
-    """Base of the parts: it refuses ``options`` and ``remote``, and names the new place of moved methods."""
+class _PartType(type):
+    """Refuses a class attribute that was a setting there: nothing would read it."""
+
+    def __setattr__(cls, name: str, value: object) -> None:
+        if name in cls._ATTRIBUTES:
+            raise ConfigError(
+                f"{cls.__name__}.{name}={value!r} would change nothing: {cls._ATTRIBUTES[name]}"
+            )
+        super().__setattr__(name, value)
+
+    _ATTRIBUTES: Mapping[str, str] = {}
+
+
+class _Part(metaclass=_PartType):
+    """Base of the parts: it refuses ``options`` and ``remote``, and names the new place of methods and
+    attributes."""
 
     _ELSEWHERE: Mapping[str, str] = {}
+    _ATTRIBUTES: Mapping[str, str] = {}
 
     @classmethod
     def options(cls, *_: object, **__: object) -> NoReturn:
@@ -68,7 +83,9 @@ class _Part:
     def __getattr__(self, name: str) -> Callable[..., NoReturn]:
         instead = self._ELSEWHERE.get(name)
         if instead is None:
-            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+            hint = self._ATTRIBUTES.get(name)
+            told = f": {hint}" if hint else ""
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}{told}")
         refuse = _not_remote(f"{type(self).__name__}.{name}(…): {instead}")
         setattr(refuse, "remote", refuse)  # noqa: B010
         return refuse
@@ -95,6 +112,11 @@ class Tracker(_Part):
         "log_learner": "each update is on the log; ask run.metrics('learner/')",
         "log_model_pool": "ask run.metrics('model-pool/') or run.sql('FROM rating_ladder')",
         "get_interface_info": "the live view reads the log; call run.watch()",
+    }
+    _ATTRIBUTES: Mapping[str, str] = {
+        "FLUSH_EVERY": "metrics are published with each policy version, or after 64 seconds of play",
+        "use_wandb": "give wandb_project, or trackers=['wandb']",
+        **dict.fromkeys(("_m", "_n", "_buffer", "_interface_stats"), "ask run.metrics()"),
     }
 
     def __init__(self, run_name: str = "run", wandb_project: str | None = None) -> None:
@@ -293,6 +315,14 @@ class Collector(_Part):
 
 class StandardLearner(_Part):
     """The model to train, and the settings of training."""
+
+    _ATTRIBUTES: Mapping[str, str] = {
+        **dict.fromkeys(
+            ("device", "model", "tokenizer"),
+            "it is in the learner's process; run.checkpoints() has files that PEFT loads",
+        ),
+        **dict.fromkeys(("_step", "_samples_seen"), "ask run.metrics('learner/')"),
+    }
 
     def __init__(
         self,
