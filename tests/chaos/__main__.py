@@ -44,7 +44,8 @@ def main() -> int:
     parser.add_argument("--backend", choices=["ray", "inline"], default="ray")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--results", type=Path, help="default: chaos-results/LOG-BACKEND")
-    parser.add_argument("--until", type=datetime.datetime.fromisoformat, help="begin no run after this time")
+    parser.add_argument("--until", type=datetime.datetime.fromisoformat, help="do no fault after this time")
+    parser.add_argument("--updates", type=int, default=60, help="of each run")
     parser.add_argument("--small-disk", action="store_true", help="fill the disk too; needs root on Linux")
     parser.add_argument("--only", nargs="*", default=(), help="words in the names of the faults to do")
     arguments = parser.parse_args()
@@ -66,6 +67,7 @@ def main() -> int:
                 seed=arguments.seed,
                 small_disk=arguments.small_disk,
                 only=arguments.only,
+                updates=arguments.updates,
                 until=arguments.until.timestamp() if arguments.until else float("inf"),
                 say=lambda line: print(f"[{time.monotonic() - began:6.0f} s] {line}", flush=True),
             )

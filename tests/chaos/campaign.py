@@ -60,7 +60,7 @@ async def do_faults(
         small_disk: ``work`` is on a small file system, which may be filled.
         only: words in the names of the faults to do; empty: all.
         updates: updates of one run.
-        until: Unix time after which no further run is begun.
+        until: Unix time after which no further fault is done.
         say: called with a line after each fault.
     """
     results.mkdir(parents=True, exist_ok=True)
@@ -80,6 +80,7 @@ async def do_faults(
             faults=faults,
             endpoint=stack.enter_context(BadEndpoint(seed)),
             updates=updates,
+            until=until,
             say=say,
         )
         history = None

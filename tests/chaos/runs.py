@@ -66,6 +66,8 @@ class Setting:
     faults: Sequence[Fault]
     endpoint: BadEndpoint
     updates: int
+    until: float
+    """Unix time after which no further fault is done: the run is stopped in order, and proven."""
     say: Callable[[str], None]
 
 
@@ -142,7 +144,8 @@ class _Chaos:
                 await asyncio.sleep(self._random.uniform(0, _AT_ONCE_S))
             elif await self._until_update(run, self._made() + self._random.randrange(1, 3)):
                 return True
-            if self.result.done.total() >= self._most or self._made() >= self._setting.updates - 2:
+            enough = self.result.done.total() >= self._most or time.time() >= self._setting.until
+            if enough or self._made() >= self._setting.updates - 2:
                 return bool(self._waiting) and await self._until_update(run, self._made() + 1)
             choices = self._setting.faults
             (fault,) = self._random.choices(choices, [fault.weight for fault in choices])

@@ -1,0 +1,129 @@
+"""Real brokers lose acknowledged records in an unclean leader election: all that trusted them says so."""
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from structlog.testing import capture_logs
+
+from infra.kafka.brokers import KafkaCluster
+from tests.conftest import KEEPING, free_port_pair, skip_without_kafka
+from tests.log.harness import topics_of_one_partition
+from tests.reward_transformations.trajectories import RUN
+from tests.streams.doomed_host import RATINGS, make_ratings
+from tests.streams.hosted_games import events, from_scratch, games, read
+from unstable_stream.archive import query
+from unstable_stream.errors import LogUnavailableError
+from unstable_stream.log.kafka.log import KafkaLog
+from unstable_stream.log.port import EventLog, TopicPartition
+from unstable_stream.runs.config import parse_config
+from unstable_stream.runs.recording import start_run
+from unstable_stream.streams.fold_sink import FoldSink
+from unstable_stream.streams.processors import host_processors
+from unstable_stream.streams.run_configs import RunDirectory
+from unstable_stream.workers.archiver import run_archiver
+
+pytestmark = [pytest.mark.slow, pytest.mark.broker, pytest.mark.timeout(900)]
+
+_AT = TopicPartition("game-outcomes", 0)
+_DEADLINE_S = 180.0
+_LOSING = {**KEEPING, "default.replication.factor": "2", "min.insync.replicas": "1"}
+
+
+@asynccontextmanager
+async def _admin(cluster: KafkaCluster) -> AsyncIterator[AIOKafkaAdminClient]:
+    client = AIOKafkaAdminClient(bootstrap_servers=cluster.bootstrap)
+    await client.start()
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+async def _leader_and_follower(cluster: KafkaCluster) -> tuple[int, int]:
+    async with _admin(cluster) as admin:
+        (topic,) = await admin.describe_topics([_AT.topic])
+        (partition,) = topic["partitions"]
+        (follower,) = set(partition["replicas"]) - {partition["leader"]}
+        return partition["leader"], follower
+
+
+async def _let_leaders_be_unclean(cluster: KafkaCluster) -> None:
+    wanted = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}
+    async with _admin(cluster) as admin:
+        await admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, _AT.topic, wanted)])
+
+
+async def _rate(log: EventLog) -> None:
+    stop = asyncio.Event()
+    stop.set()
+    async with RunDirectory(log) as runs:
+        await host_processors([FoldSink(log, RATINGS, runs, RUN)], stop=stop)
+
+
+async def _archive(log: EventLog, path: Path) -> None:
+    stop = asyncio.Event()
+    stop.set()
+    await run_archiver(log, path, stop=stop, flush_interval_s=0.02)
+
+
+async def _until_it_ends_at(log: EventLog, offset: int) -> None:
+    async with asyncio.timeout(_DEADLINE_S):
+        while (await log.end_offsets(_AT.topic))[_AT] != offset:
+            await asyncio.sleep(0.2)
+
+
+async def test_lost_acknowledged_records_are_named_and_the_archive_follows(tmp_path: Path) -> None:
+    skip_without_kafka()
+    archive, rebuilt = tmp_path / "a.duckdb", tmp_path / "rebuilt.duckdb"
+    with KafkaCluster(tmp_path / "kafka", 3, free_port_pair(3), _LOSING) as cluster:
+        url = f"kafka://{cluster.bootstrap}"
+        async with KafkaLog.open(url, environ={}) as log:
+            await log.create_topics(topics_of_one_partition())
+            await _let_leaders_be_unclean(cluster)
+            config = {"model": "tiny-player", "train_envs": [{"env_id": "Env-0"}]}
+            await start_run(log, parse_config(config), RUN)
+            outcomes = [record for record in games(0, 30) if record.topic == _AT.topic]
+            await log.append(outcomes[:20])
+            kept = (await log.end_offsets(_AT.topic))[_AT]
+            leader, follower = await _leader_and_follower(cluster)
+            cluster.stop(follower)
+            await log.append(outcomes[20:])  # acknowledged: the leader alone is in sync
+            await _rate(log)
+            await _archive(log, archive)
+            lost_up_to = (await log.end_offsets(_AT.topic))[_AT]
+            lost = (await read(log, _AT.topic))[-1].offset
+            assert lost > kept
+            cluster.stop(leader, signal.SIGKILL)
+            cluster.start(follower)
+            await _until_it_ends_at(log, kept)
+            # A writer that has lost records is told when it writes on.
+            others = [record for record in games(100, 40) if record.topic == _AT.topic]
+            with pytest.raises(LogUnavailableError, match="OutOfOrderSequenceNumber"):
+                await log.append(others)
+
+        async with KafkaLog.open(url, environ={}) as log:
+            await log.append(others)
+            cluster.start(leader)
+            with capture_logs() as told:
+                await _rate(log)
+                await _archive(log, archive)
+            # The processor began again with what the log has, and named the last record that it had trusted.
+            assert [line["lost"] for line in told if "lost" in line] == [f"{_AT}@{lost}"]
+            published = {event.event_id for event in await events(log, "ratings", RUN)}
+            assert (await from_scratch(log, make_ratings)).keys() <= published
+            # The archive is what a new one becomes.
+            taken_out = [line for line in told if line.get("partition") == str(_AT) and "offsets" in line]
+            assert [line["offsets"] for line in taken_out] == [f"{kept} to {lost_up_to - 1}"]
+            await _archive(log, rebuilt)
+            held = [
+                query(path, "SELECT game_id FROM game_outcomes ORDER BY 1").rows
+                for path in (archive, rebuilt)
+            ]
+            assert held[0] == held[1]
+            assert len(held[0]) == 60
