@@ -1,7 +1,9 @@
-"""Record the curves of a page and draw them: language-model, or quickstart.
+"""Record the curves of a page and draw them: language-model, quickstart, other-games, collapse.
 
-python docs/images/curves.py PAGE NAME=DATA/RUN ...    # reads the runs into data/PAGE.csv; others in it stay
-python docs/images/curves.py PAGE                      # draws PAGE.svg from that file
+python docs/images/curves.py PAGE NAME=DATA/RUN ...    # reads the runs into data/PAGE*.csv; others in them stay
+python docs/images/curves.py PAGE                      # draws PAGE.svg from these files
+
+``data/PAGE.csv`` has a row for each update, ``data/PAGE-evaluations.csv`` one for each evaluation and opponent.
 """
 
 import csv
@@ -28,32 +30,38 @@ _UPDATES = """
         coalesce(p.games, 0) AS games, coalesce(p.wins, 0) AS wins
     FROM updates AS u LEFT JOIN played AS p USING (update) WHERE u.run_id = $run ORDER BY u.update
 """
+_EVALUATIONS = """
+    SELECT policy_version AS update, opponent, count(*) AS games, count(*) FILTER (result = 'win') AS wins,
+        count(*) FILTER (result = 'draw') AS draws
+    FROM seats WHERE run_id = $run AND split = 'eval' AND kind = 'checkpoint' GROUP BY ALL ORDER BY ALL
+"""
+_AGAINST = "random-legal"
 Rows = list[dict[str, str]]
 
 
 def record(page: str, runs: dict[str, str]) -> None:
-    """Write every update of the runs, and the training games of its weights against ``random-legal``."""
-    file_of_page = DATA / f"{page}.csv"
-    kept = read(page) if file_of_page.exists() else {}
-    rows = [row for name, others in kept.items() if name not in runs for row in others]
-    for name, place in runs.items():
-        data, _, run_id = place.rpartition("/")
-        run = us.open_run(run_id, data)
-        found = run.sql(_UPDATES, {"run": run.id})
-        rows += [{"run": name} | row for row in found.dicts()]
+    """Write every update and every evaluation of the runs; the others of the page stay."""
     DATA.mkdir(exist_ok=True)
-    with file_of_page.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, rows[0].keys())
-        writer.writeheader()
-        writer.writerows(rows)
+    for suffix, query in (("", _UPDATES), ("-evaluations", _EVALUATIONS)):
+        rows = [row for name, kept in read(page + suffix).items() if name not in runs for row in kept]
+        for name, place in runs.items():
+            data, _, run_id = place.rpartition("/")
+            run = us.open_run(run_id, data)
+            rows += [{"run": name} | row for row in run.sql(query, {"run": run.id}).dicts()]
+        with (DATA / f"{page}{suffix}.csv").open("w", encoding="utf-8", newline="") as file:
+            writer = csv.DictWriter(file, rows[0].keys())
+            writer.writeheader()
+            writer.writerows(rows)
 
 
 def read(page: str) -> dict[str, Rows]:
     """Return the rows of each run."""
     runs: dict[str, Rows] = {}
-    with (DATA / f"{page}.csv").open(encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(file):
-            runs.setdefault(row["run"], []).append(row)
+    file_of_page = DATA / f"{page}.csv"
+    if file_of_page.exists():
+        with file_of_page.open(encoding="utf-8", newline="") as file:
+            for row in csv.DictReader(file):
+                runs.setdefault(row["run"], []).append(row)
     return runs
 
 
@@ -86,13 +94,27 @@ def panel(title: str, curves: list[list[tuple[int, float]]], last: int, left: in
     return "\n".join(parts)
 
 
-def draw(page: str, runs: dict[str, Rows]) -> None:
-    """Write the figure: wins and legal moves by update, one line per run."""
+def draw(page: str, runs: dict[str, Rows], evaluations: dict[str, Rows]) -> None:
+    """Write the figure: wins and legal moves by update, one line per run.
+
+    Wins are those of training games, or of evaluation games where a page's runs play no such training games.
+    """
     last = max(int(row["update"]) for rows in runs.values() for row in rows)
     wins = []
     for rows in runs.values():
         rates = [(int(row["update"]), win_rate(rows, index)) for index, row in enumerate(rows)]
         wins.append([(update, rate) for update, rate in rates if rate is not None])
+    kind = "training"
+    if not any(wins):
+        kind = "evaluation"
+        wins = [
+            [
+                (int(row["update"]), int(row["wins"]) / int(row["games"]))
+                for row in evaluations.get(name, [])
+                if row["opponent"] == _AGAINST
+            ]
+            for name in runs
+        ]
     legal = [
         [(int(row["update"]), float(row["legal"])) for row in rows if row["legal"]] for rows in runs.values()
     ]
@@ -103,7 +125,7 @@ def draw(page: str, runs: dict[str, Rows]) -> None:
     (PICTURES / f"{page}.svg").write_text(
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {2 * WIDTH + 26} {HEIGHT + 22}" '
         'font-family="sans-serif" font-size="12"><rect width="100%" height="100%" fill="white"/>\n'
-        + panel("training games won against random-legal, by update", wins, last, LEFT)
+        + panel(f"{kind} games won against {_AGAINST}", wins, last, LEFT)
         + "\n"
         + panel("legal moves, by update", legal, last, LEFT + WIDTH + 10)
         + f'\n<text x="{LEFT - 12}" y="{HEIGHT + 14}">{names}</text>\n</svg>\n',
@@ -115,4 +137,4 @@ if __name__ == "__main__":
     wanted, *recorded = sys.argv[1:]
     if recorded:
         record(wanted, dict(argument.split("=", 1) for argument in recorded))
-    draw(wanted, read(wanted))
+    draw(wanted, read(wanted), read(f"{wanted}-evaluations"))
