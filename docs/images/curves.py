@@ -1,9 +1,9 @@
 """Record the curves of a page and draw them: language-model, quickstart, other-games, collapse.
 
-python docs/images/curves.py PAGE NAME=DATA/RUN ...    # reads the runs into data/PAGE*.csv; others in them stay
+python docs/images/curves.py PAGE NAME=DATA/RUN ...    # reads the runs into data/PAGE*.csv; others stay
 python docs/images/curves.py PAGE                      # draws PAGE.svg from these files
 
-``data/PAGE.csv`` has a row for each update, ``data/PAGE-evaluations.csv`` one for each evaluation and opponent.
+``data/PAGE.csv`` has a row for each update, ``data/PAGE-evaluations.csv`` one for each opponent evaluated.
 """
 
 import csv
