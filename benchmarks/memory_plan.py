@@ -2,39 +2,60 @@
 
 Each measurement is a fresh process: it loads the model, then makes one update of a full micro-batch, or
 decodes as many of the longest turns as the configuration has in flight; its peak is that of its resident
-memory (``VmHWM``). Give a directory with --model for a model of your own.
+memory (``VmHWM``), and vLLM's that of both its processes. vLLM is left out where it is not installed. Give a
+directory with --model for a model of your own, and with --only the beginning of the names of the processes
+to measure.
 """
 
 import asyncio
+import importlib.util
 import json
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Final, TypedDict
 
 import numpy as np
+import psutil
 
 from benchmarks.harness import machine, parser
 from unstable_stream.inference.model_shape import read_shape
 from unstable_stream.launch.memory import foretell
 from unstable_stream.runs.config import RunConfig, parse_config
-from unstable_stream.runs.placement import Machine, place
+from unstable_stream.runs.placement import Machine, Share, place
 from unstable_stream.tiny_player import tiny_player_path
 
 _LENGTH, _COMPLETION, _ROWS = 64, 4, 16
-_CASES = (
-    {},
-    {"learner": {"activation_checkpointing": True}},
-    {"learner": {"dtype": "bfloat16"}, "engine": {"dtype": "bfloat16"}},
-    {"learner": {"parameters": "all"}},
-    {"lora": {"last_layers": 2}},
-)
+CASES: Final[dict[str, dict[str, dict[str, object]]]] = {
+    "as it is": {},
+    "recomputed": {"learner": {"activation_checkpointing": True}},
+    "bfloat16": {"learner": {"dtype": "bfloat16"}, "engine": {"dtype": "bfloat16"}},
+    "all parameters": {"learner": {"parameters": "all"}},
+    "last layers": {"lora": {"last_layers": 2}},
+    "vLLM": {"engine": {"type": "vllm", "max_loras": 5}},
+    "vLLM, bfloat16": {"engine": {"type": "vllm", "dtype": "bfloat16", "kv_cache_gb": 0.25}},
+}
+"""By name: what of the settings below is changed."""
+
+
+class Compared(TypedDict):
+    """One process."""
+
+    model: str
+    process: str
+    settings: str
+    foretold_mib: int
+    measured_mib: int
+    error: float
+    """Relative; negative: it takes more than is foretold."""
 
 
 def _config(model: str, changes: dict[str, dict[str, object]]) -> RunConfig:
     sections: dict[str, dict[str, object]] = {
         "learner": {"mini_batch_size": _ROWS, "batch_size": _ROWS, "dtype": "float32"},
-        "engine": {"type": "transformers", "max_model_len": _LENGTH, "dtype": "float32"},
+        # No adapter is loaded; vLLM keeps room for them from the start.
+        "engine": {"type": "transformers", "max_model_len": _LENGTH, "dtype": "float32", "max_loras": 1},
         "collector": {"num_workers": _ROWS, "num_eval_workers": 0},
         "sampling": {"max_tokens": _COMPLETION},
         "lora": {},
@@ -98,43 +119,54 @@ def _peak_bytes(process: str, config: RunConfig) -> int:
                 learner.update(samples, update)
             learner.save()
     else:
-        asyncio.run(_decode(config, prompts.tolist()))
-    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+        return asyncio.run(_decode(config, prompts.tolist()))
+    return _peak_of(psutil.Process().pid)
+
+
+async def _decode(config: RunConfig, prompts: list[list[int]]) -> int:
+    from unstable_stream.inference.engine import GenerationRequest, SamplingSettings
+    from unstable_stream.workers.engine import build_engine
+
+    engine = build_engine(config, config.model, Share("engine 0"))
+    settings = SamplingSettings(max_tokens=_COMPLETION)
+    await asyncio.gather(*(engine.generate(GenerationRequest(prompt, settings)) for prompt in prompts))
+    this = psutil.Process()
+    peak = sum(_peak_of(process.pid) for process in (this, *this.children(recursive=True)))
+    await engine.close()
+    return peak
+
+
+def _peak_of(pid: int) -> int:
+    lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
 
 
-async def _decode(config: RunConfig, prompts: list[list[int]]) -> None:
-    from unstable_stream.inference.engine import GenerationRequest, SamplingSettings
-    from unstable_stream.inference.transformers.engine import TransformersEngine
-
-    engine = TransformersEngine(config.model, device="cpu", num_threads=1, dtype=config.engine.dtype)
-    settings = SamplingSettings(max_tokens=_COMPLETION)
-    await asyncio.gather(*(engine.generate(GenerationRequest(prompt, settings)) for prompt in prompts))
-    await engine.close()
-
-
-def _compare(model: str, name: str, case: int) -> list[dict[str, object]]:
-    config = _config(model, _CASES[case])
+def compare(model: str, name: str, case: str, only: str = "") -> list[Compared]:
+    """Measure the processes of one case whose names begin with ``only``, beside what is foretold of them."""
+    changes = CASES[case]
+    config = _config(model, changes)
     needs = foretell(config, read_shape(model), place(config, [Machine()]))
-    rows = []
+    rows: list[Compared] = []
     for need in needs:
-        if need.process == "engine 0" and "engine" not in _CASES[case] and case:
+        sections = ("engine",) if need.process == "engine 0" else ("learner", "lora")
+        if changes and not any(section in changes for section in sections):
             continue  # the same as before
-        command = [sys.executable, "-m", "benchmarks.memory_plan", "--case", str(case)]
+        if not need.process.startswith(only):
+            continue
+        command = [sys.executable, "-m", "benchmarks.memory_plan", "--case", case]
         command += ["--process", need.process, "--model", model]
-        done = subprocess.run(command, check=True, capture_output=True, text=True)
+        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
         peak = int(done.stdout.splitlines()[-1])
-        changed = [_CASES[case].get(section, {}).items() for section in ("learner", "lora")]
-        what = "; ".join(f"{key} = {value}" for keys in changed for key, value in keys)
+        changed = [changes.get(section, {}).items() for section in sections]
         rows.append(
-            {
-                "model": name,
-                "process": need.process,
-                "settings": what if need.process == "learner" else str(config.engine.dtype),
-                "foretold_mib": round(need.peak / 2**20),
-                "measured_mib": round(peak / 2**20),
-                "error": round(need.peak / peak - 1, 3),
-            }
+            Compared(
+                model=name,
+                process=need.process,
+                settings="; ".join(f"{key} = {value}" for keys in changed for key, value in keys),
+                foretold_mib=round(need.peak / 2**20),
+                measured_mib=round(peak / 2**20),
+                error=round(need.peak / peak - 1, 3),
+            )
         )
         print(json.dumps(rows[-1]), flush=True)
     return rows
@@ -144,12 +176,14 @@ def main() -> None:
     """Compare all cases for the tiny player, a random model, and one of --model."""
     arguments = parser("foretold against measured memory")
     arguments.add_argument("--model", default=None, help="directory of a model, beside the built-in ones")
+    arguments.add_argument("--only", default="", help="processes to measure: learner or engine")
     arguments.add_argument("--process", default=None, help="measure this process here (internal)")
-    arguments.add_argument("--case", type=int, default=0, help="number of the settings (internal)")
+    arguments.add_argument("--case", default="", help="name of the settings (internal)")
     options = arguments.parse_args()
     if options.process is not None:
-        print(_peak_bytes(options.process, _config(options.model, _CASES[options.case])))
+        print(_peak_bytes(options.process, _config(options.model, CASES[options.case])))
         return
+    with_vllm = importlib.util.find_spec("vllm") is not None
     with tempfile.TemporaryDirectory() as directory:
         _build_model(Path(directory))
         models = {"tiny player": str(tiny_player_path()), "random Qwen3, 17M": directory}
@@ -158,8 +192,9 @@ def main() -> None:
         rows = [
             row
             for name, model in models.items()
-            for case in range(len(_CASES))
-            for row in _compare(model, name, case)
+            for case, changes in CASES.items()
+            if with_vllm or changes.get("engine", {}).get("type") != "vllm"
+            for row in compare(model, name, case, options.only)
         ]
     if options.json is not None:
         options.json.write_text(json.dumps({"machine": machine(), "rows": rows}, indent=2), encoding="utf-8")

@@ -162,6 +162,47 @@ def test_a_cache_of_bounded_size_holds_the_turns_in_flight() -> None:
     assert asked == 3 * GIB
 
 
+def test_vllm_without_a_gpu_holds_adapters_twice_and_its_largest_batch() -> None:
+    def engine(**keys: Any) -> dict[str, int]:
+        return need(plan_shape(vllm(**keys), SMALL, [CPU]), "engine 0").parts
+
+    parts = engine(max_loras=3)
+    assert parts["weights"] == 4 * SMALL.parameters, "float32 may be measured faster than the file's bfloat16"
+    lower = engine(max_loras=3, dtype="bfloat16")
+    assert lower["weights"] == 2 * SMALL.parameters
+    assert parts["adapters"] == 2 * lower["adapters"]
+    # Room for three and one more, and each of the three beside it.
+    assert parts["adapters"] * 3 == engine(max_loras=1)["adapters"] * 7
+    rows = engine(max_parallel_seq=64)["activations"]
+    assert parts["activations"] - rows == pytest.approx(1.85 * 64 * SMALL.vocabulary * 24)
+    chunks = engine(max_parallel_seq=64, extra_engine_args={"max_num_batched_tokens": 1024})["activations"]
+    assert rows - chunks == pytest.approx(1.85 * 1024 * 4 * (4 * SMALL.hidden + 3 * SMALL.intermediate))
+
+
+def engine_of_few_games(shape: ModelShape, **keys: Any) -> Need:
+    engine = {"type": "transformers", "max_loras": 1, "dtype": "float32", **keys}
+    few = {"num_workers": 2, "num_eval_workers": 0}
+    return need(plan_shape(config(collector=few, engine=engine), shape, [CPU]), "engine 0")
+
+
+def test_an_engine_computes_with_the_file_itself_where_the_numbers_are_the_same() -> None:
+    converted = engine_of_few_games(SMALL, max_model_len=16)
+    assert converted.peak - converted.at_start == SMALL.stored_bytes
+    saved = replace(SMALL, stored_bytes=4 * SMALL.parameters)
+    alike = engine_of_few_games(saved, max_model_len=16)
+    assert alike.peak == sum(alike.parts.values()) < converted.peak
+
+
+def test_an_engine_computes_the_prompts_of_a_step_together_and_a_long_one_alone() -> None:
+    def activations(length: int) -> int:
+        return engine_of_few_games(SMALL, max_model_len=length).parts["activations"]
+
+    token = 1.85 * 4 * (4 * SMALL.hidden + 3 * SMALL.intermediate)
+    assert activations(1024) - activations(512) == pytest.approx(2 * 512 * token)
+    assert activations(4096) == activations(2048), "no more than 4096 tokens"
+    assert activations(8192) - activations(4096) == pytest.approx(4096 * token)
+
+
 def test_a_vllm_engine_on_a_shared_gpu_is_told_the_size_of_its_cache() -> None:
     shared = plan_shape(vllm(), SMALL, [gpu(24)]).placement.engines[0]
     fraction = shared.memory_fraction or 0.0

@@ -24,8 +24,8 @@ MIB: Final = 2**20
 GIB: Final = 2**30
 
 _LEARNER_LIBRARIES: Final = 725 * MIB
-_ENGINE_LIBRARIES: Final = 540 * MIB
-_VLLM_LIBRARIES: Final = 2200 * MIB
+_ENGINE_LIBRARIES: Final = 725 * MIB
+_VLLM_LIBRARIES: Final = 2050 * MIB
 """vLLM's two processes on a CPU, without model and cache."""
 _RAY_ACTOR: Final = 80 * MIB
 _CUDA_CONTEXT: Final = 600 * MIB
@@ -35,9 +35,10 @@ _OTHERS: Final = 1200 * MIB
 _MICRO_BATCH_TOKENS: Final = 1024
 _GPU_MICRO_BATCH_TOKENS: Final = 4096
 _PREFILL_TOKENS: Final = 4096
+_VLLM_PREFILL_TOKENS: Final = 2048
 _LOGIT_CHUNK: Final = 2**24
 _STORE: Final = 4 * GIB
-"""Bounds of the learner's micro-batches and of the transformers engine; the same numbers as there."""
+"""Bounds of the learner's micro-batches and of the engines; the same numbers as there."""
 _FRAGMENTATION: Final = 1.85
 """On a CPU the allocator of glibc keeps freed activations in pieces that later ones do not fit into."""
 _RECOMPUTED: Final = 0.5
@@ -157,8 +158,10 @@ def _engine(config: RunConfig, shape: ModelShape, placement: Placement, share: S
     value = 2 if on_gpu or engine.dtype == "bfloat16" else 4
     in_flight = config.collector.num_workers + config.collector.num_eval_workers
     rows = min(engine.max_parallel_seq, -(-in_flight // engine_count(config)))
-    wanted = rows * longest_turn(config, shape) * shape.token_values * value
-    prefill = _PREFILL_TOKENS * value * (4 * shape.hidden + 3 * shape.intermediate)
+    longest = longest_turn(config, shape)
+    wanted = rows * longest * shape.token_values * value
+    # A longer prompt is computed alone.
+    prefill = max(longest, min(_PREFILL_TOKENS, rows * longest))
     if config.learner.parameters == "all":
         # Each stands whole beside the base model, with embedding and output head apart even where they are
         # tied. Its file is float32, and in memory while it is read.
@@ -175,30 +178,53 @@ def _engine(config: RunConfig, shape: ModelShape, placement: Placement, share: S
         "weights": value * shape.parameters,
         **loaded,
         "key-value cache": min(_STORE, wanted),
-        # Logits of each row, in float32 and, while a token is drawn, in float64.
-        "activations": int((prefill + rows * shape.vocabulary * 24) * (1.0 if on_gpu else _FRAGMENTATION)),
+        "activations": _step(shape, prefill, rows, value, on_gpu=on_gpu),
     }
-    loading = 0 if on_gpu else shape.stored_bytes
+    loading = 0 if on_gpu else _file_beside(shape, value)
     return _need(share.service, "GPU" if on_gpu else "host", parts, ("libraries", "weights"), loading)
+
+
+def _step(shape: ModelShape, tokens: int, rows: int, value: int, *, on_gpu: bool) -> int:
+    """Return what one step of an engine computes with: these tokens, and the logits of these rows."""
+    layer = tokens * value * (4 * shape.hidden + 3 * shape.intermediate)
+    # In float32 and, while a token is drawn, in float64.
+    logits = rows * shape.vocabulary * 24
+    return int((layer + logits) * (1.0 if on_gpu else _FRAGMENTATION))
+
+
+def _file_beside(shape: ModelShape, value: int) -> int:
+    """Return the pages of the file that are in memory beside the weights while these are made of them.
+
+    Weights that are computed with as they were saved are those pages.
+    """
+    return 0 if shape.stored_bytes == value * shape.parameters else shape.stored_bytes
 
 
 def _vllm(config: RunConfig, shape: ModelShape, placement: Placement, share: Share) -> Need:
     engine = config.engine
     assert isinstance(engine, VllmEngineConfig)
+    on_gpu = share.num_gpus > 0
+    # Without a GPU what is measured faster, float32 at most.
+    lower = engine.dtype in ("bfloat16", "float16") or (on_gpu and engine.dtype == "auto")
+    value = 2 if lower else 4
     # It keeps room for adapters of all layers.
-    adapters = (engine.max_loras + 1) * 2 * _adapter_parameters(config, shape, shape.layers)
+    adapter = value * _adapter_parameters(config, shape, shape.layers)
+    adapters = (engine.max_loras + 1) * adapter
     # A quantized model stays as it was saved.
-    stored = 4 * shape.parameters if engine.dtype == "float32" else 2 * shape.parameters
-    weights = min(stored, shape.stored_bytes) if shape.stored_bytes < 2 * shape.parameters else stored
+    weights = value * shape.parameters
+    if shape.stored_bytes < 2 * shape.parameters:
+        weights = min(weights, shape.stored_bytes)
     weights //= engine.tensor_parallel_size
-    if share.num_gpus == 0:
-        cache = int((engine.kv_cache_gb or 1.0) * GIB)
-        # float32 at most: what the model was saved in, unless told.
+    if not on_gpu:
+        tokens = engine.extra_engine_args.get("max_num_batched_tokens", _VLLM_PREFILL_TOKENS)
         parts = {
             "libraries": _VLLM_LIBRARIES + _actor(config),
-            "weights": max(weights, shape.stored_bytes),
-            "adapters": 2 * adapters,
-            "key-value cache": cache,
+            "weights": weights,
+            # Room for each, and those that are loaded beside it.
+            "adapters": adapters + engine.max_loras * adapter,
+            "key-value cache": int((engine.kv_cache_gb or 1.0) * GIB),
+            # Once when it starts, for the largest batch.
+            "activations": _step(shape, tokens, engine.max_parallel_seq, value, on_gpu=False),
         }
         return _need(share.service, "host", parts, tuple(parts))
     total = placement.machines[share.machine].gpu_bytes
