@@ -5,7 +5,7 @@ from typing import Any
 
 from unstable_stream.cli import main
 from unstable_stream.streams import faust as faust_host
-from unstable_stream.streams.faust import Reading
+from unstable_stream.streams.faust_reading import Reading
 
 _seen: set[str] = set()
 

@@ -31,7 +31,8 @@ from unstable_stream.log.topics import load_topics
 from unstable_stream.reward_transformations import StepRewardTransform
 from unstable_stream.runs.config import RunConfig, parse_config
 from unstable_stream.runs.recording import start_run
-from unstable_stream.streams.faust import Reading, credentials, joined_on, kafka_location
+from unstable_stream.streams.faust import credentials, kafka_location
+from unstable_stream.streams.faust_reading import Reading, joined_on
 from unstable_stream.streams.fold_sink import group_of
 from unstable_stream.streams.processors import (
     PROCESSORS,
@@ -201,7 +202,7 @@ def host(run: Run, runtime: str, name: str = "worker") -> contextlib.AbstractAsy
     return worker(run, [*OURS, "--run", run.run_id, "--runtime", runtime], name)
 
 
-async def _until(condition: Callable[[], Awaitable[bool]], *needed: Worker) -> None:
+async def until(condition: Callable[[], Awaitable[bool]], *needed: Worker) -> None:
     async with asyncio.timeout(DEADLINE_S):
         while not await condition():
             for one in needed:
@@ -212,13 +213,13 @@ async def _until(condition: Callable[[], Awaitable[bool]], *needed: Worker) -> N
 async def test_both_runtimes_publish_the_same_bytes(run: Run) -> None:
     await run.play(0, 30)
     async with host(run, "generic") as generic:
-        await _until(run.processed, generic)
+        await until(run.processed, generic)
         assert await generic.end() == 0, generic.said()
     await assert_exactly_once(run.log, run.makers, run.run_id)
     # Once more from the beginning, for the other runtime.
     await run.rewind()
     async with host(run, "faust") as on_faust:
-        await _until(run.processed, on_faust)
+        await until(run.processed, on_faust)
         assert await on_faust.end() == 0, on_faust.said()
     for topic in ("steps", "ratings"):
         bodies: dict[bytes, list[bytes]] = defaultdict(list)
@@ -238,18 +239,18 @@ async def test_workers_share_partitions_and_survive_kill_and_rebalance(run: Run,
             return len(members) == 2 and set.union(*members) == set(range(8))
 
         await run.play(0, 10)
-        await _until(shared_by_two, first, second)
+        await until(shared_by_two, first, second)
         await run.play(10, 10)
-        await _until(run.processed, first, second)
+        await until(run.processed, first, second)
         playing = asyncio.ensure_future(_play_on(run, 20, 20))
         await first.end(signal.SIGKILL)
         await playing
         async with host(run, runtime, "third") as third:  # the group moves while the killed one is missed
             await run.play(220, 10)
-            await _until(run.processed, second, third)
+            await until(run.processed, second, third)
             assert await second.end() == 0, second.said()
             await run.play(230, 10)
-            await _until(run.processed)
+            await until(run.processed)
             assert await third.end() == 0, third.said()
     await assert_exactly_once(run.log, run.makers, run.run_id)
     assert await events(run.log, "dead-letters", run.run_id) == []
@@ -267,7 +268,7 @@ async def test_at_the_end_of_a_run_what_is_there_is_processed_first(run: Run, ru
     arguments = ["--run", ending.run_id, "--data", str(run.output), "--log", run.location]
     async with worker(ending, [*SERVICE, *arguments]) as service:
         await ending.play(0, 1)
-        await _until(ending.processed, service)
+        await until(ending.processed, service)
         await ending.play(1, 60)
         assert await service.end() == 0, service.said()
     assert await ending.processed()
@@ -277,9 +278,9 @@ async def test_at_the_end_of_a_run_what_is_there_is_processed_first(run: Run, ru
 async def test_fausts_own_command_line_works(run: Run) -> None:
     await run.play(0, 10)
     async with worker(run, [*FAUST, "--loglevel", "warn"]) as plain:
-        await _until(run.processed, plain)
+        await until(run.processed, plain)
         await run.play(10, 10)
-        await _until(run.processed)
+        await until(run.processed)
         assert await plain.end() == 0, plain.said()
     await assert_exactly_once(run.log, run.makers, run.run_id)
 
@@ -320,7 +321,7 @@ async def test_where_faust_would_read_on_does_not_matter(run: Run) -> None:
         await transaction.commit_positions(f"unstable_stream-faust-{run.run_id}", ends)
     _abort_a_trajectory(run)
     async with host(run, "faust") as ahead:
-        await _until(run.processed, ahead)
+        await until(run.processed, ahead)
         assert await ahead.end() == 0, ahead.said()
     await assert_exactly_once(run.log, run.makers, run.run_id)
     assert await run.log.committed_positions(f"unstable_stream-faust-{run.run_id}") == ends
@@ -332,7 +333,7 @@ async def test_what_faust_drops_is_read_again(run: Run) -> None:
     async with worker(run, forgetful) as dropping:
         for first in (0, 10):
             await run.play(first, 10)
-            await _until(run.processed, dropping)
+            await until(run.processed, dropping)
         assert await dropping.end() == 0, dropping.said()
     await assert_exactly_once(run.log, run.makers, run.run_id)
 

@@ -9,7 +9,7 @@ Faust brings membership, delivery and its command line. Our own code
   committed records.
 - We do not trust the positions at which Faust reads. Each record carries the offset from which Faust read up
   to it without a break. If that leaves a gap after the processed records, the record is dropped and Faust is
-  sent back.
+  sent back. If the gap is of records that have expired, they are processed from the archive.
 
 ``unstable-stream processors --runtime faust`` runs :func:`run_on_faust`. Faust's own command line works too:
 ``faust -A unstable_stream.streams.faust worker``, with ``UNSTABLE_STREAM_LOG`` (``kafka://HOST:PORT``)
@@ -21,8 +21,7 @@ import contextlib
 import os
 import tempfile
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
 import faust
@@ -31,18 +30,19 @@ from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
 from yarl import URL
 
-from unstable_stream.errors import ConfigError, ServiceError
+from unstable_stream.errors import ConfigError, OffsetOutOfRangeError, ServiceError
 from unstable_stream.extensions import confine
 from unstable_stream.log.kafka.cluster import Cluster
 from unstable_stream.log.kafka.location import SCHEME, KafkaLocation, parse_location
 from unstable_stream.log.kafka.log import KafkaLog
 from unstable_stream.log.kafka.records import stored_record
 from unstable_stream.log.port import EventLog, Positions, StoredRecord, TopicPartition
+from unstable_stream.streams.faust_reading import Reading, ends_without_record, expired_in, joined_on
 from unstable_stream.streams.fold_sink import FoldSink, ProcessorSpec
 from unstable_stream.streams.processors import PROCESSORS, fold_sinks
 from unstable_stream.streams.run_configs import RunDirectory
 
-__all__ = ["FaustProcessors", "Reading", "credentials", "joined_on", "kafka_location", "run_on_faust"]
+__all__ = ["FaustProcessors", "credentials", "kafka_location", "run_on_faust"]
 
 _BATCH: Final = 500
 """The most records in one batch."""
@@ -59,17 +59,6 @@ _DRAIN_S: Final = 60.0
 
 
 # -- Faust's consumer, told where to read and made to say where it was ------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """A record and the reading that led to it."""
-
-    record: StoredRecord
-    follows: int
-    """The offset at which reading began or went on. No record lies between it and this record."""
-    session: int
-    """Counts the jumps of reading in this partition."""
 
 
 class _ConsumerThread(driver.AIOKafkaConsumerThread):  # type: ignore[misc] # Faust is not typed here
@@ -118,16 +107,6 @@ class _ConsumerThread(driver.AIOKafkaConsumerThread):  # type: ignore[misc] # Fa
                 consumer.seek(at, offset)
                 self._reached[at] = offset
                 self.sessions[at] += 1
-
-    async def read_up_to(self) -> Positions:
-        """Return the next offset to read in each assigned partition, even where there were no records."""
-        found: Positions = await self.call_thread(self._read_up_to)
-        return found
-
-    async def _read_up_to(self) -> Positions:
-        consumer = self._ensure_consumer()
-        assigned = consumer.assignment()
-        return {TopicPartition(at.topic, at.partition): await consumer.position(at) for at in assigned}
 
 
 class _NoMemory(dict[TP, int | None]):
@@ -239,15 +218,13 @@ class _Served:
 
     async def drained(self, log: EventLog) -> bool:
         """Return whether this processor's partitions were read and processed to their ends."""
-        reading: _ConsumerThread = self._app.consumer.reading
-        read_up_to = await reading.read_up_to()
         assigned, processed = self._assigned(), self.positions()
-        if assigned != processed.keys() or not assigned <= read_up_to.keys():
+        if assigned != processed.keys():
             return False
         ends: dict[TopicPartition, int] = {}
         for topic in self._inputs:
             ends |= await log.end_offsets(topic)
-        return all(read_up_to[at] >= ends[at] and processed[at] >= reading.reached(at) for at in assigned)
+        return all(processed[at] >= ends[at] for at in assigned)
 
     async def _serve(self, sink: FoldSink) -> None:
         reading: _ConsumerThread = self._app.consumer.reading
@@ -262,10 +239,25 @@ class _Served:
             if not batch:
                 # Faust read a record and delivers nothing: it has dropped the record.
                 astray = {at for at, offset in before.items() if reading.reached(at) > offset}
-            await sink.process(records, {})
+            expired = await expired_in(sink.log, records, before)
+            await sink.process([one for one in records if _at(one) not in expired], {})
+            if not batch and not astray and not self._app.rebalancing:
+                expired = await self._settle(sink)
+            if expired:
+                told = ", ".join(f"{at}@{offset}" for at, offset in expired.items())
+                sink.deleted(OffsetOutOfRangeError(f"records have expired from {told} on"))
             back = {at: offset for at, offset in sink.positions().items() if at in opened or at in astray}
             if back:
                 await self._unless_stopping(reading.go_to(back))
+
+    async def _settle(self, sink: FoldSink) -> Positions:
+        """Commit positions past offsets without a record; return where the next records have expired."""
+        expired: dict[TopicPartition, int] = {}
+        for topic in self._inputs:
+            passed, gone = await ends_without_record(sink.log, topic, sink.positions())
+            await sink.settle(passed)
+            expired |= gone
+        return expired
 
     async def _unless_stopping(self, asked: Awaitable[None]) -> None:
         """Wait for the thread that reads. After a crash Faust ends it, and it never answers."""
@@ -294,30 +286,6 @@ class _Served:
     def _assigned(self) -> set[TopicPartition]:
         assigned = {TopicPartition(at.topic, at.partition) for at in self._app.consumer.assignment()}
         return {at for at in assigned if at.topic in self._inputs}
-
-
-def joined_on(
-    batch: Iterable[Reading], positions: Positions, sessions: Mapping[TP, int]
-) -> tuple[list[StoredRecord], set[TopicPartition]]:
-    """Return the records that follow ``positions`` without a gap, and the partitions with a gap.
-
-    A record that was read before the last jump of its partition may leave a gap. It is dropped, and reading
-    goes on as it is.
-    """
-    reached = dict(positions)
-    records: list[StoredRecord] = []
-    astray: set[TopicPartition] = set()
-    for reading in batch:
-        at = TopicPartition(reading.record.topic, reading.record.partition)
-        expected = reached.get(at)
-        if expected is None or reading.record.offset < expected:
-            continue
-        if reading.follows <= expected:
-            records.append(reading.record)
-            reached[at] = reading.record.offset + 1
-        elif reading.session == sessions.get(TP(*at), 0):
-            astray.add(at)
-    return records, astray
 
 
 # -- the app ----------------------------------------------------------------------------------------
@@ -521,6 +489,10 @@ def __getattr__(name: str) -> Any:
         globals()[name] = _standalone()
         return globals()[name]
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def _at(record: StoredRecord) -> TopicPartition:
+    return TopicPartition(record.topic, record.partition)
 
 
 def _now() -> float:
