@@ -1,10 +1,12 @@
 """The saved states of runs that have ended are forgotten, and a run that is resumed all the same is whole."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
+from tests.log.harness import topics_of_one_partition
 from tests.model_pool.outcomes import RUN
 from tests.streams.hosted_games import OTHER_RUN, events, games
 from tests.streams.test_shared_host import _drain, _of, _start, _steps
@@ -18,8 +20,10 @@ from unstable_stream.runs.history import read_history
 from unstable_stream.runs.recording import finish_run
 from unstable_stream.runs.resume import resume_run
 from unstable_stream.streams.finished_states import FinishedState, finished_states, forget_states
-from unstable_stream.streams.processors import RATINGS, REWARDS, reward_processor
-from unstable_stream.streams.snapshots import scope_of_topics, unpack_run
+from unstable_stream.streams.fold_sink import FoldSink
+from unstable_stream.streams.processors import RATINGS, REWARDS, host_processors, reward_processor
+from unstable_stream.streams.run_configs import RunDirectory
+from unstable_stream.streams.snapshots import SnapshotPace, scope_of_topics, unpack_run
 
 LATER_MS = 2**62
 
@@ -147,7 +151,7 @@ async def test_a_killed_run_is_over_when_it_is_silent_for_long(log: LocalLog, ow
     states = [await log.saved(scope) for scope in await log.saved_names()]
     kept = [unpack_run(saved[f"run/{RUN}"]) for saved in states if f"run/{RUN}" in saved]
     assert all(one is not None and one.state is None for one in kept)
-    assert bool(kept) != own_host
+    assert kept
 
     await log.append([*_of(OTHER_RUN, 6, 6), *_of(RUN, 24, 24)])
     await _drain(log, REWARDS, RATINGS, run_id=run_id)
@@ -155,6 +159,50 @@ async def test_a_killed_run_is_over_when_it_is_silent_for_long(log: LocalLog, ow
     folded = [step for event in await events(log, "trajectories", RUN) for step in processor.handle(event)]
     assert await _steps(log, RUN) == {step.event_id: encode_event(step) for step in folded} != {}
     assert not await events(log, "dead-letters")
+
+
+@pytest.mark.parametrize("own_host", [False, True])
+async def test_a_live_host_of_a_run_that_was_forgotten_goes_on_as_if_nothing_were(
+    tmp_path: Path, own_host: bool
+) -> None:
+    """It has let the run's fold go, since only other runs had records, and loads it when the run goes on."""
+    async with LocalLog.open(tmp_path / "one.sqlite", synchronous="NORMAL") as log:
+        await log.create_topics(topics_of_one_partition())
+        final = [{"type": "RoleAdvantageFormatter"}]
+        await _start(log, OTHER_RUN)
+        await _start(log, RUN, final)
+        often, stop = SnapshotPace(events=1, times_its_size=0, passed=1), asyncio.Event()
+        async with RunDirectory(log) as runs:
+            sink = FoldSink(log, REWARDS, runs, RUN if own_host else None, pace=often)
+
+            async def processed() -> None:
+                ends = await log.end_offsets(Trajectory.TOPIC)
+                async with asyncio.timeout(60):
+                    while {at: end for at, end in sink.positions().items() if end} != {
+                        at: end for at, end in ends.items() if end
+                    }:
+                        assert not hosting.done()
+                        await asyncio.sleep(0.01)
+
+            hosting = asyncio.ensure_future(host_processors([sink], stop=stop))
+            for run_id, first in ((RUN, 0), (OTHER_RUN, 0), (OTHER_RUN, 12)):
+                await log.append(_of(run_id, first, 12))
+                await processed()
+            began = (await read_history(log)).runs[RUN].started_at_ms
+            found = await finished_states(
+                log, ended_before_ms=0, named=[RUN], now_ms=began + 3_600_000_000, idle_ms=1
+            )
+            assert await forget_states(log, found) > 0
+            await log.append(_of(OTHER_RUN, 24, 12))
+            await processed()
+            await log.append(_of(RUN, 12, 12))
+            await processed()
+            stop.set()
+            await hosting
+        processor = reward_processor(RUN, final)
+        played = await events(log, "trajectories", RUN)
+        folded = [step for event in played for step in processor.handle(event)]
+        assert await _steps(log, RUN) == {step.event_id: encode_event(step) for step in folded} != {}
 
 
 async def test_what_the_log_no_longer_has_the_records_of_stays(log: LocalLog) -> None:

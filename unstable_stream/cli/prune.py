@@ -22,7 +22,7 @@ def _prune(
         30.0,
         "--idle-days",
         min=0.05,
-        help="A run that never ended is over after so many days without a record; end its processes first.",
+        help="A run that never ended is over after so many days without a record.",
     ),
     data: DataOption = DEFAULT_DATA_DIR,
     log: LogOption = "local",

@@ -6,8 +6,8 @@ same, it is folded again from there (:mod:`~unstable_stream.streams.partition_fo
 are gone from the log is the only one there is; it stays until a person names its run.
 
 A run is over when it has ended, or when it was killed: it never ended, and nothing was recorded of it for
-long. A host of all runs takes a run without a state for one that begins. So of a killed run it keeps where
-its records begin, in a state without content.
+long. A host takes a run without a state for one that begins, and one may be alive, also one of this run
+alone. So of a killed run a state without content stays, which says where its records begin.
 """
 
 from collections.abc import Collection, Mapping
@@ -18,9 +18,17 @@ from unstable_stream.events import GameStarted, LearnerUpdate, RunStarted
 from unstable_stream.log.port import EventLog, TopicPartition
 from unstable_stream.log.reading import read_to_end
 from unstable_stream.log.records import source_header
-from unstable_stream.runs.history import RunHistory, read_history
+from unstable_stream.runs.history import RunHistory, RunStatus, read_history
 from unstable_stream.runs.starts import recorded_starts
-from unstable_stream.streams.snapshots import MARK, POSITION, inputs_of, pack_run, run_name, unpack_run
+from unstable_stream.streams.snapshots import (
+    MARK,
+    POSITION,
+    inputs_of,
+    is_of_topics,
+    pack_run,
+    run_name,
+    unpack_run,
+)
 
 __all__ = ["FinishedState", "finished_states", "forget_states", "idle_runs"]
 
@@ -40,7 +48,7 @@ class FinishedState:
     kept: bool
     """The log has no longer the records that the state was folded from, so it stays."""
     emptied: bool = False
-    """The state stays without its content: it tells a host of all runs that the run has begun."""
+    """The state stays without its content: it tells a host that the run has begun."""
 
 
 async def idle_runs(log: EventLog, history: RunHistory, now_ms: int, idle_ms: int) -> set[str]:
@@ -116,11 +124,14 @@ async def finished_states(
         for topic in {at.topic for at in inputs if at not in begins}.intersection(topics):
             begins |= await log.beginning_offsets(topic)
         owner = ended.get(group.partition("/")[2])
-        of_runs = [(owner, tuple(names))] if owner else [(by_name[n], (n,)) for n in names if n in by_name]
+        of_runs: list[tuple[RunStatus, tuple[str, ...]]]
+        of_runs = [(by_name[name], (name,)) for name in names if name in by_name]
+        if owner is not None and (owner.ever_ended or is_of_topics(scope)):
+            of_runs = [(owner, tuple(names))]
         for run, theirs in of_runs:
             starts = recorded_starts(run.began, log_id, {at.topic for at in inputs})
             kept = not named and any(begins.get(at, 0) > starts.get(at, 0) for at in inputs)
-            emptied = owner is None and not run.ever_ended
+            emptied = not run.ever_ended and not is_of_topics(scope)
             if emptied and (scope, run.run_id) not in full:
                 continue
             found.append(FinishedState(run.run_id, scope, tuple(sorted(theirs)), kept, emptied))
@@ -130,8 +141,8 @@ async def finished_states(
 async def forget_states(log: EventLog, states: Collection[FinishedState]) -> int:
     """Forget states that are not to be kept; return their number.
 
-    A host that saves one of them at the same moment does no harm: whatever is there last can be used. But no
-    host of one run that never ended may be alive: it would take the run for one that begins.
+    A host or collector that saves one of them at the same moment does no harm: whatever is there last can be
+    used, and what it lacks is folded again.
     """
     going = [
         (each.scope, name, await _emptied(log, each.scope, name) if each.emptied else b"")
@@ -160,7 +171,7 @@ async def _with_content(
     by_name = {run_name(run_id): run_id for run_id in run_ids}
     for scope, names in saved_names.items():
         owner = inputs_of(scope, {})[0].partition("/")[2]
-        if owner in run_ids:
+        if owner in run_ids and is_of_topics(scope):
             found.add((scope, owner))
             continue
         wanted = [name for name in names if name in by_name]
@@ -173,5 +184,6 @@ async def _with_content(
 
 async def _emptied(log: EventLog, scope: str, name: str) -> bytes:
     """Return a run's saved state without its content: it is then folded again from its first record."""
-    state = unpack_run((await log.saved(scope, [name])).get(name, b""))
-    return b"" if state is None else pack_run(state.first, state.position, state.digest, None)
+    packed = (await log.saved(scope, [name])).get(name, b"")
+    state = unpack_run(packed)
+    return packed if state is None else pack_run(state.first, state.position, state.digest, None)

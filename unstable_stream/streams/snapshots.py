@@ -37,6 +37,7 @@ __all__ = [
     "SavedRun",
     "SnapshotPace",
     "inputs_of",
+    "is_of_topics",
     "load_mark",
     "load_position",
     "pack_mark",
@@ -117,6 +118,11 @@ def scope_of(group: str, at: TopicPartition) -> str:
 def scope_of_topics(group: str, topics: Iterable[str]) -> str:
     """Return the scope of the saved states of a fold of all partitions of several topics."""
     return f"{group}/{_AND.join(topics)}/{_ALL}"
+
+
+def is_of_topics(scope: str) -> bool:
+    """Return whether a scope is of :func:`scope_of_topics`: where a state of it is missing, none is used."""
+    return scope.endswith(f"/{_ALL}")
 
 
 def inputs_of(scope: str, partitions: Mapping[str, int]) -> tuple[str, list[TopicPartition]]:
