@@ -8,8 +8,10 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 from tests.log.harness import topics_of_one_partition
+from tests.log.lost_end import lose_end
 from tests.workers import test_game_schedule as schedules
 from tests.workers.pretend_engine import PretendEngine
 from tests.workers.test_rollout import (
@@ -27,6 +29,7 @@ from tests.workers.test_rollout import (
 from unstable_stream.errors import FencedError
 from unstable_stream.events import Event, GameOutcome, GameStarted, Rating, event_id
 from unstable_stream.log.local.log import LocalLog
+from unstable_stream.log.port import Record
 from unstable_stream.log.reading import ends_of
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.streams.snapshots import SnapshotPace
@@ -227,6 +230,28 @@ async def test_a_snapshot_that_cannot_be_used_changes_nothing(log: LocalLog, dam
     assert (state, events) == await restored(log, settings)
     await play_until(log, 40, settings)  # and it saves another one
     assert await read_snapshot(log, RUN, TOPICS, schedule_digest(settings)) is not None
+
+
+@pytest.mark.parametrize("instead", [False, True])
+async def test_a_snapshot_that_knows_lost_records_is_not_used_and_they_are_named(
+    tmp_path: Path, instead: bool
+) -> None:
+    settings, path = config(), tmp_path / "log.sqlite"
+    async with LocalLog.open(path, synchronous="NORMAL") as log:
+        await log.create_topics(topics_of_one_partition())
+        await publish(log, checkpoint(0))
+        await play_until(log, 20, settings)
+        saved = await read_snapshot(log, RUN, TOPICS, schedule_digest(settings))
+        assert saved is not None
+        at = next(each for each in saved.marks if each.topic == GameOutcome.TOPIC)
+        last = saved.marks[at].offset
+    lose_end(path, at, last)
+    async with LocalLog.open(path, synchronous="NORMAL") as log:
+        if instead:
+            await log.append([Record(at.topic, "k", b"another", partition=at.partition)] * 50)
+        with capture_logs() as told:
+            assert await read_snapshot(log, RUN, TOPICS, schedule_digest(settings)) is None
+    assert f"{at}@{last}" in told[0]["reason"]
 
 
 async def test_killed_again_and_again_it_starts_every_game_once(log: LocalLog) -> None:

@@ -38,11 +38,12 @@ def marks_of(records: Iterable[StoredRecord]) -> dict[TopicPartition, Mark]:
 async def lost_marks(log: EventLog, marks: Mapping[TopicPartition, Mark]) -> dict[TopicPartition, int]:
     """Return the offsets of marks whose record the log has lost, or replaced by another.
 
-    A record that has expired is not lost. Topics that are compacted must not be asked for.
+    A record that has expired is not lost, nor one that a compacted topic may have replaced by a later one.
     """
     if not marks:
         return {}
     topics = sorted({at.topic for at in marks})
+    settings = await log.topic_settings() if log.compacts else {}
     begins: dict[TopicPartition, int] = {}
     ends: dict[TopicPartition, int] = {}
     for topic in topics:
@@ -50,7 +51,11 @@ async def lost_marks(log: EventLog, marks: Mapping[TopicPartition, Mark]) -> dic
         ends |= await log.end_offsets(topic)
     lost = {at: mark.offset for at, mark in marks.items() if mark.offset >= ends.get(at, 0)}
     looked_at = {
-        at: mark for at, mark in marks.items() if at not in lost and mark.offset >= begins.get(at, 0)
+        at: mark
+        for at, mark in marks.items()
+        if at not in lost
+        and mark.offset >= begins.get(at, 0)
+        and not (at.topic in settings and settings[at.topic].cleanup_policy == "compact")
     }
     if looked_at:
         starts = {**ends, **{at: mark.offset for at, mark in looked_at.items()}}

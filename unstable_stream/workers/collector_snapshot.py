@@ -8,7 +8,7 @@ Without one it reads all games and outcomes of its run again when it starts. Its
 - ``checkpoint/UID``: one for each checkpoint, saved once. So a snapshot costs the same after many updates.
 
 They may be deleted at any time, and are not used if they are damaged, of another format, log, or settings, or
-beyond the end of the log: then the collector reads its run from the beginning.
+know records that the log has lost: then the collector reads its run from the beginning.
 """
 
 import hashlib
@@ -22,6 +22,7 @@ import msgspec
 from unstable_stream.errors import EventError
 from unstable_stream.events import Checkpoint, GameStarted, decode_event, encode_event
 from unstable_stream.extensions import KINDS, use_of
+from unstable_stream.log.marks import Mark, lost_marks, marks_of
 from unstable_stream.log.port import EventLog, Positions, StoredRecord, TopicPartition, Transaction
 from unstable_stream.log.reading import ends_of
 from unstable_stream.log_lines import get_logger
@@ -49,6 +50,8 @@ class _State(msgspec.Struct, frozen=True, kw_only=True):
     log_id: str
     positions: list[tuple[str, int, int]]
     """Topic, partition, and the next offset to read."""
+    marks: list[tuple[str, int, Mark]] = []
+    """Topic, partition, and the last record that was read."""
     checkpoints: list[str]
     """The uids, in the order in which they came."""
     schedule: ScheduleState
@@ -61,6 +64,7 @@ class SavedCollector:
 
     positions: Positions
     """The state has all records before."""
+    marks: Mapping[TopicPartition, Mark]
     checkpoints: tuple[Checkpoint, ...]
     """In the order in which they came."""
     schedule: ScheduleState
@@ -121,6 +125,8 @@ async def read_snapshot(
         positions = {TopicPartition(topic, number): offset for topic, number, offset in state.positions}
         ends = await ends_of(log, topics)
         beyond = [f"{at}@{offset}" for at, offset in positions.items() if offset > ends.get(at, 0)]
+        marks = {TopicPartition(topic, number): mark for topic, number, mark in state.marks}
+        beyond += [f"{at}@{offset}" for at, offset in sorted((await lost_marks(log, marks)).items())]
         if beyond:
             raise ValueError(f"it knows records that the log does not have: up to {', '.join(beyond)}")
     except KeyError as error:
@@ -128,7 +134,7 @@ async def read_snapshot(
     except (ValueError, zlib.error, msgspec.DecodeError, EventError) as error:
         reason = str(error)
     else:
-        return SavedCollector(positions, checkpoints, state.schedule, state.measured)
+        return SavedCollector(positions, marks, checkpoints, state.schedule, state.measured)
     _log.warning("snapshot not used: the whole run is read instead", run=run_id, reason=reason)
     return None
 
@@ -153,6 +159,7 @@ class CollectorSnapshots:
         self._digest = schedule_digest(config)
         self._pace = pace
         self._saved_checkpoints: set[str] = set()
+        self._marks: dict[TopicPartition, Mark] = {}
         self._events = self._bytes = self._passed = self._last_size = 0
         self._fits = True
 
@@ -160,11 +167,13 @@ class CollectorSnapshots:
         """Return the last snapshot, if it can be used."""
         found = await read_snapshot(self._event_log, self._run_id, self._topics, self._digest)
         if found is not None:
+            self._marks.update(found.marks)
             self._saved_checkpoints.update(each.model_uid for each in found.checkpoints)
         return found
 
     def count(self, records: Sequence[StoredRecord], own: int) -> None:
         """Count records that were folded; ``own``: how many of them are of the run."""
+        self._marks.update(marks_of(records))
         self._passed += len(records)
         self._events += own
         self._bytes += sum(len(record.value) for record in records)
@@ -219,6 +228,7 @@ class CollectorSnapshots:
             digest=self._digest,
             log_id=log_id,
             positions=[(*at, offset) for at, offset in sorted(positions.items())],
+            marks=[(*at, mark) for at, mark in sorted(self._marks.items())],
             checkpoints=list(schedule.checkpoints),
             schedule=schedule.state(),
             measured=measuring.state(),
