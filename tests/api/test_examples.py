@@ -53,6 +53,14 @@ def test_the_quick_start_script_trains(tmp_path: Path) -> None:
         "SimpleTak-v0-train",
         "TicTacToe-v0-train",
     }
+    # Every documented namespace is there, however short the run, and the pool is told as it ended.
+    names = {name for (name,) in run.sql("SELECT DISTINCT name FROM metrics").rows()}
+    for prefix in ("collection-", "evaluation-", "inference/", "learner/", "model-pool/"):
+        assert any(name.startswith(prefix) for name in names), prefix
+    pool = run.sql(
+        "SELECT value FROM metrics WHERE name = 'model-pool/checkpoints' ORDER BY occurred_at"
+    ).rows()
+    assert pool[-1] == (3.0,)
 
 
 @pytest.mark.slow

@@ -135,6 +135,7 @@ class Collector:
         """The number of steps set aside before the last update, or before the start."""
         self._next_worker = 0
         self._restored = False
+        self._told_of_pool: Mapping[str, float] = {}
 
     async def collect(self, log: EventLog, stop: asyncio.Event) -> None:
         """Play until the schedule has no game left or ``stop`` is set.
@@ -164,6 +165,7 @@ class Collector:
                     await self._save(producer, consumer.positions(), snapshots)
             if snapshots.is_behind:
                 await self._save_last(producer, consumer.positions(), snapshots)
+            await self._report_pool(log)  # what changed since the last time, or all of a short run
         finally:
             beside = [stats, *self._calls, *([self._measurement] if self._measurement else [])]
             for task in beside:
@@ -375,7 +377,6 @@ class Collector:
 
         The first time is at once: that tells that the engines are ready.
         """
-        told: dict[str, float] = {}
         waited: set[int] = set()
         """Engines that have waited for a store."""
         while True:
@@ -397,12 +398,16 @@ class Collector:
                 records.append(self._metrics(f"engine-{number}", values, now))
             if self._gpus is not None and (values := dict(await self._gpus())):
                 records.append(self._metrics("gpus", values, now))
-            snapshot = self._schedule.snapshot()
-            if self._restored and snapshot != told:
-                records.append(self._metrics("model-pool", snapshot, now))
-                told = snapshot
             await log.append(records)
+            await self._report_pool(log)
             await asyncio.sleep(_STATS_EVERY_S)
+
+    async def _report_pool(self, log: EventLog) -> None:
+        """Publish the pool if it has changed since the last time."""
+        snapshot = self._schedule.snapshot()
+        if self._restored and snapshot != self._told_of_pool:
+            self._told_of_pool = snapshot
+            await log.append([self._metrics("model-pool", snapshot, _now_ms())])
 
     def _metrics(self, source: str, values: Mapping[str, float], now_ms: int) -> Record:
         return record_from_event(
