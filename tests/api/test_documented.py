@@ -1,5 +1,6 @@
 """The documentation's quick start, read here: the same names and arguments describe the same run."""
 
+import inspect
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,8 @@ import pytest
 
 import unstable_stream as us
 import unstable_stream.reward_transformations as retra
+from unstable_stream.api.settings import make_config
+from unstable_stream.api.unstable_baselines import settings_of
 from unstable_stream.errors import ConfigError
 from unstable_stream.runs.config import TransformersEngineConfig
 
@@ -93,6 +96,99 @@ def test_the_parts_describe_one_run(tmp_path: Path) -> None:
         {"type": "PenaltyForInvalidMove", "reward": 1.0, "penalty": -1.0},
     )
     assert config.rewards.sampling == ({"type": "NormalizeRewardsByEnv", "z_score": True},)
+
+
+def test_every_argument_of_every_part_reaches_the_run() -> None:
+    lora = {"lora_rank": 8, "lora_alpha": 16, "lora_dropout": 0.0, "target_modules": ["q_proj"]}
+    pool = {
+        "sample_mode": "ts-dist",
+        "max_active_lora": 3,
+        "lag_range": (2, 5),
+        "mirror_fraction": 0.25,
+        "temperature": 0.5,
+        "fixed": ["random-legal"],
+        "draw_probability": {"SimpleTak-v0-train": 0.2},
+    }
+    buffer = {
+        "max_buffer_size": 64,
+        "final_reward_transformation": retra.WinDrawLossFormatter(),
+        "step_reward_transformation": [retra.RewardForFormat(0.1)],
+        "sampling_reward_transformation": "NormalizeRewards",
+        "buffer_strategy": "prioritised",
+        "max_staleness": 3,
+    }
+    learner = {
+        "model_name": "tiny-player",
+        "algorithm": us.A2C(),
+        "batch_size": 16,
+        "mini_batch_size": 4,
+        "learning_rate": 2e-5,
+        "grad_clip": 0.3,
+        "batch_delay_buffer": 2.0,
+        "parameters": "lora",
+        "lora_cfg": lora,
+        "initial_lora_path": "somewhere",
+        "save_every": 2,
+        "activation_checkpointing": False,
+        "gradient_checkpointing": True,
+        "max_train_len": 100,
+        "max_generation_len": 5,
+        "num_learners": 2,
+        "ckpt_root": str(Path.cwd() / "elsewhere"),
+        "use_trainer_cache": False,
+    }
+    engine = {"max_loras": 5, "max_parallel_seq": 4, "max_model_len": 200}
+    sampling = {"max_tokens": 5, "temperature": 0.7, "top_p": 1.0}
+    collector = {
+        "num_actors": 2,
+        "vllm_config": {"model_name": "tiny-player", "lora_config": lora, **engine, **sampling},
+        "training_envs": [("SimpleTak-v0-train", 2, "qwen3-zs")],
+        "evaluation_envs": [("TicTacToe-v0-train", 2, "default")],
+        "evaluation_opponent": ["random-legal", "first-legal"],
+        "max_eval_games_per_ckpt": 6,
+        "filter_opponent_invalid": True,
+        "action_extraction": None,
+        "engine": "transformers",
+    }
+    parts = {"step_buffer", "model_pool", "tracker"}
+    given = {us.ModelPool: pool, us.StepBuffer: buffer, us.StandardLearner: learner, us.Collector: collector}
+    for part, arguments in given.items():
+        assert set(inspect.signature(part).parameters) - parts == set(arguments), part
+
+    made = {"step_buffer": us.StepBuffer(**buffer), "model_pool": us.ModelPool(**pool)}  # type: ignore[arg-type]
+    playing: Any = us.Collector(**made, **collector)  # type: ignore[arg-type]
+    playing.collect(num_workers=5, num_eval_workers=3)
+    trained: Any = us.StandardLearner(**made, **learner)  # type: ignore[arg-type]
+    config = make_config(settings_of(playing, trained)).model_dump()
+    assert config["sampling"] == sampling
+    assert {**config["engine"], **engine} == config["engine"]
+    assert {**config["lora"], **lora, "target_modules": ("q_proj",)} == config["lora"]
+    assert config["model_pool"]["fixed"][0]["name"] == "random-legal"
+    assert config["buffer"] == {"max_buffer_size": 64, "strategy": "prioritised", "max_staleness": 3}
+    assert [stage[0]["type"] for stage in list(config["rewards"].values())[:3]] == [
+        "WinDrawLossFormatter",
+        "RewardForFormat",
+        "NormalizeRewards",
+    ]
+    assert [opponent["name"] for opponent in config["evaluation"]["opponents"]] == [
+        "random-legal",
+        "first-legal",
+    ]
+    assert config["evaluation"]["max_eval_games_per_ckpt"] == 6
+    assert (config["train_envs"][0]["template"], config["eval_envs"][0]["template"]) == (
+        "qwen3-zs",
+        "default",
+    )
+    assert config["collector"]["filter_opponent_invalid"]
+    assert [config["collector"][name] for name in ("num_actors", "num_workers", "num_eval_workers")] == [
+        2,
+        5,
+        3,
+    ]
+    assert config["algorithm"]["type"] == "a2c"
+    for section, arguments in (("model_pool", pool), ("learner", learner)):
+        for name in set(arguments) & set(config[section]) - {"fixed"}:
+            assert config[section][name] == arguments[name], name
 
 
 def test_fixed_opponents_are_added_to_the_pool() -> None:

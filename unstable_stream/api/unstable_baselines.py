@@ -221,9 +221,8 @@ class ModelPool(_Part):
             max_active_lora=max_active_lora,
             lag_range=lag_range,
             mirror_fraction=mirror_fraction,
-            temperature=temperature,
             draw_probability=draw_probability,
-        )
+        ) | ({} if temperature is None else {"model_pool.temperature": temperature})
         self.fixed = list(fixed)
         self.tracker = tracker
 
@@ -508,7 +507,9 @@ def _engine_settings(vllm_config: Mapping[str, Any], engine: object) -> dict[str
         for theirs, ours in (
             ("model_name", "model"),
             ("lora_config", "lora"),
-            *((name, name) for name in ("max_tokens", "temperature", "top_p")),
+            ("max_tokens", "max_tokens"),
+            ("temperature", "sampling.temperature"),  # the pool has one too
+            ("top_p", "top_p"),
         )
         if theirs in given
     }
