@@ -72,7 +72,6 @@ def main() -> int:
                 say=lambda line: print(f"[{time.monotonic() - began:6.0f} s] {line}", flush=True),
             )
         )
-    (results / "table.md").write_text("\n".join(lines(done)) + "\n")
     print("\n".join(lines(done)))
     return 1 if any(result.failure for result in done) else 0
 

@@ -15,23 +15,15 @@ from tests.chaos.endpoint import BadEndpoint
 from tests.chaos.faults import faults_for
 from tests.chaos.orders import Orders
 from tests.chaos.runs import RunResult, Setting, do_faults_to_one_run
+from tests.chaos.table import RESULTS, read_results, write_tables
 from tests.conftest import free_port_pair
 from tests.whole_run.processes import History
 
-__all__ = ["RESULTS", "do_faults", "read_results"]
+__all__ = ["do_faults"]
 
-RESULTS = "runs.jsonl"
-"""The file with a line for each run."""
 _PER_RUN = 40
 _RUNS_PER_DIRECTORY = 4
 """So many runs follow each other in a data directory: each restart meets the history of others, too."""
-
-
-def read_results(directory: Path) -> list[RunResult]:
-    """Return what a campaign has done."""
-    path = directory / RESULTS
-    lines = path.read_text().splitlines() if path.exists() else []
-    return [RunResult.model_validate_json(line) for line in lines]
 
 
 async def do_faults(
@@ -101,6 +93,7 @@ async def do_faults(
                 done.append(result)
                 with (results / RESULTS).open("a") as file:
                     file.write(result.model_dump_json() + "\n")
+                write_tables(results)
                 if result.failure:
                     await history.close()
                     history = None

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.campaign import do_faults, read_results
+from tests.chaos.campaign import do_faults
 from tests.chaos.faults import LAUNCHER_DIED
 from tests.chaos.orders import CONTROL_ENV
 from tests.chaos.runs import KEY_ENV
-from tests.chaos.table import lines
+from tests.chaos.table import lines, read_results
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
