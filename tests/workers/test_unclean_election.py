@@ -2,8 +2,9 @@
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ from tests.streams.hosted_games import events, from_scratch, games, read
 from unstable_stream.archive import query
 from unstable_stream.errors import LogUnavailableError
 from unstable_stream.log.kafka.log import KafkaLog
-from unstable_stream.log.port import EventLog, TopicPartition
+from unstable_stream.log.port import EventLog, Record, TopicPartition
 from unstable_stream.runs.config import parse_config
 from unstable_stream.runs.recording import start_run
 from unstable_stream.streams.fold_sink import FoldSink
@@ -59,9 +60,11 @@ async def _let_leaders_be_unclean(cluster: KafkaCluster) -> None:
         await admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, _AT.topic, wanted)])
 
 
-async def _rate(log: EventLog) -> None:
-    stop = asyncio.Event()
-    stop.set()
+async def _rate(log: EventLog, until: asyncio.Event | None = None) -> None:
+    """Rate all games that there are; with ``until``, those that come, too."""
+    stop = until or asyncio.Event()
+    if until is None:
+        stop.set()
     async with RunDirectory(log) as runs:
         await host_processors([FoldSink(log, RATINGS, runs, RUN)], stop=stop)
 
@@ -72,58 +75,120 @@ async def _archive(log: EventLog, path: Path) -> None:
     await run_archiver(log, path, stop=stop, flush_interval_s=0.02)
 
 
-async def _until_it_ends_at(log: EventLog, offset: int) -> None:
+@dataclass(frozen=True)
+class _Loss:
+    kept: int
+    """The end of the partition after the election."""
+    last: int
+    """The offset of the last lost record."""
+    end: int
+    """The end before."""
+    leader: int
+    """The broker that had the lost records, and is down."""
+
+
+async def _lose(cluster: KafkaCluster, log: EventLog, meanwhile: Callable[[], Awaitable[None]]) -> _Loss:
+    """Have ten games of thirty acknowledged by the leader alone, and another broker become the leader.
+
+    ``meanwhile`` runs while they are there.
+    """
+    await log.create_topics(topics_of_one_partition())
+    await _let_leaders_be_unclean(cluster)
+    config = {"model": "tiny-player", "train_envs": [{"env_id": "Env-0"}]}
+    await start_run(log, parse_config(config), RUN)
+    outcomes = _outcomes(0, 30)
+    await log.append(outcomes[:20])
+    kept = (await log.end_offsets(_AT.topic))[_AT]
+    leader, follower = await _leader_and_follower(cluster)
+    cluster.stop(follower)
+    await log.append(outcomes[20:])
+    await meanwhile()
+    last, end = (await read(log, _AT.topic))[-1].offset, (await log.end_offsets(_AT.topic))[_AT]
+    assert last > kept
+    await asyncio.to_thread(cluster.stop, leader, signal.SIGKILL)
+    await asyncio.to_thread(cluster.start, follower)
     async with asyncio.timeout(_DEADLINE_S):
-        while (await log.end_offsets(_AT.topic))[_AT] != offset:
+        while (await log.end_offsets(_AT.topic))[_AT] != kept:
             await asyncio.sleep(0.2)
+    return _Loss(kept, last, end, leader)
 
 
-async def test_lost_acknowledged_records_are_named_and_the_archive_follows(tmp_path: Path) -> None:
+def _outcomes(first: int, count: int) -> list[Record]:
+    return [record for record in games(first, count) if record.topic == _AT.topic]
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[KafkaCluster]:
+    """Three brokers, each record on two of them."""
     skip_without_kafka()
-    archive, rebuilt = tmp_path / "a.duckdb", tmp_path / "rebuilt.duckdb"
     with KafkaCluster(tmp_path / "kafka", 3, free_port_pair(3), _LOSING) as cluster:
-        url = f"kafka://{cluster.bootstrap}"
-        async with KafkaLog.open(url, environ={}) as log:
-            await log.create_topics(topics_of_one_partition())
-            await _let_leaders_be_unclean(cluster)
-            config = {"model": "tiny-player", "train_envs": [{"env_id": "Env-0"}]}
-            await start_run(log, parse_config(config), RUN)
-            outcomes = [record for record in games(0, 30) if record.topic == _AT.topic]
-            await log.append(outcomes[:20])
-            kept = (await log.end_offsets(_AT.topic))[_AT]
-            leader, follower = await _leader_and_follower(cluster)
-            cluster.stop(follower)
-            await log.append(outcomes[20:])  # acknowledged: the leader alone is in sync
+        yield cluster
+
+
+async def test_lost_acknowledged_records_are_named_and_the_archive_follows(
+    tmp_path: Path, cluster: KafkaCluster
+) -> None:
+    archive, rebuilt = tmp_path / "a.duckdb", tmp_path / "rebuilt.duckdb"
+    others = _outcomes(100, 40)
+    url = f"kafka://{cluster.bootstrap}"
+    async with KafkaLog.open(url, environ={}) as log:
+
+        async def rate_and_archive() -> None:
             await _rate(log)
             await _archive(log, archive)
-            lost_up_to = (await log.end_offsets(_AT.topic))[_AT]
-            lost = (await read(log, _AT.topic))[-1].offset
-            assert lost > kept
-            cluster.stop(leader, signal.SIGKILL)
-            cluster.start(follower)
-            await _until_it_ends_at(log, kept)
-            # A writer that has lost records is told when it writes on.
-            others = [record for record in games(100, 40) if record.topic == _AT.topic]
-            with pytest.raises(LogUnavailableError, match="OutOfOrderSequenceNumber"):
-                await log.append(others)
 
-        async with KafkaLog.open(url, environ={}) as log:
+        loss = await _lose(cluster, log, rate_and_archive)
+        # A writer that has lost records is told when it writes on.
+        with pytest.raises(LogUnavailableError, match="OutOfOrderSequenceNumber"):
             await log.append(others)
-            cluster.start(leader)
-            with capture_logs() as told:
-                await _rate(log)
-                await _archive(log, archive)
-            # The processor began again with what the log has, and named the last record that it had trusted.
-            assert [line["lost"] for line in told if "lost" in line] == [f"{_AT}@{lost}"]
-            published = {event.event_id for event in await events(log, "ratings", RUN)}
-            assert (await from_scratch(log, make_ratings)).keys() <= published
-            # The archive is what a new one becomes.
-            taken_out = [line for line in told if line.get("partition") == str(_AT) and "offsets" in line]
-            assert [line["offsets"] for line in taken_out] == [f"{kept} to {lost_up_to - 1}"]
-            await _archive(log, rebuilt)
-            held = [
-                query(path, "SELECT game_id FROM game_outcomes ORDER BY 1").rows
-                for path in (archive, rebuilt)
-            ]
-            assert held[0] == held[1]
-            assert len(held[0]) == 60
+
+    async with KafkaLog.open(url, environ={}) as log:
+        await log.append(others)
+        cluster.start(loss.leader)
+        with capture_logs() as told:
+            await _rate(log)
+            await _archive(log, archive)
+        # The processor began again with what the log has, and named the last record that it had trusted.
+        assert [line["lost"] for line in told if "lost" in line] == [f"{_AT}@{loss.last}"]
+        assert await _all_is_rated(log)
+        # The archive is what a new one becomes.
+        taken_out = [line for line in told if line.get("partition") == str(_AT) and "offsets" in line]
+        assert [line["offsets"] for line in taken_out] == [f"{loss.kept} to {loss.end - 1}"]
+        await _archive(log, rebuilt)
+        held = [
+            query(path, "SELECT game_id FROM game_outcomes ORDER BY 1").rows for path in (archive, rebuilt)
+        ]
+        assert held[0] == held[1]
+        assert len(held[0]) == 60
+
+
+async def test_a_processor_at_work_notices_that_the_log_ends_before_its_position(
+    cluster: KafkaCluster,
+) -> None:
+    url = f"kafka://{cluster.bootstrap}"
+    stop = asyncio.Event()
+    async with KafkaLog.open(url, environ={}) as log, KafkaLog.open(url, environ={}) as of_host:
+        hosts: list[asyncio.Task[None]] = []
+
+        async def until_all_is_rated() -> None:
+            hosts.extend(() if hosts else (asyncio.create_task(_rate(of_host, stop)),))
+            async with asyncio.timeout(_DEADLINE_S):
+                while not await _all_is_rated(log):
+                    assert not hosts[0].done(), hosts[0].exception()
+                    await asyncio.sleep(0.5)
+
+        with capture_logs() as told:
+            loss = await _lose(cluster, log, until_all_is_rated)
+            async with KafkaLog.open(url, environ={}) as writer:
+                await writer.append(_outcomes(100, 3))
+            await asyncio.to_thread(cluster.start, loss.leader)  # other topics need it
+            await until_all_is_rated()
+            stop.set()
+            await hosts[0]
+        assert [line["lost"] for line in told if "lost" in line] == [f"{_AT}@{loss.last}"]
+
+
+async def _all_is_rated(log: EventLog) -> bool:
+    """Return whether everything that follows from the present games is published."""
+    published = {event.event_id for event in await events(log, "ratings", RUN)}
+    return (await from_scratch(log, make_ratings)).keys() <= published
