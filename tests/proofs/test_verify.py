@@ -25,6 +25,7 @@ from unstable_stream.events import (
     GameStarted,
     LearnerUpdate,
     Rating,
+    RunStarted,
     Step,
     Trajectory,
     encode_event,
@@ -159,6 +160,24 @@ async def test_the_collectors_snapshot_is_held_against_a_fold_from_the_beginning
         wrong = await verified(ends)
         assert (wrong.compared, wrong.differing) == (1, 1)
         assert wrong.first[0].where == f"snapshot of collector/{RUN}"
+
+
+async def test_a_collector_snapshot_that_cannot_be_checked_here_counts_as_gone(
+    recorded: Path, tmp_path: Path
+) -> None:
+    def elsewhere(event: RunStarted) -> Event:
+        pool = event.config["model_pool"] | {"sample_mode": "a_module_of_another_machine:pick"}
+        return replace(event, config=event.config | {"model_pool": pool})
+
+    async with tampered(recorded, tmp_path, nth(0, RunStarted, elsewhere)) as log:
+        nothing = await verify_run(log, RUN, games=False)
+        topics = topics_of_collector((await read_history(log)).run(RUN).config())
+        async with (await log.producer("test")).transaction() as transaction:
+            await transaction.save(f"collector/{RUN}/{'+'.join(topics)}/all", {"state": b"anything"})
+        something = await verify_run(log, RUN, games=False)
+    assert by_name(nothing)["collector snapshot"].gone == 0
+    assert by_name(something)["collector snapshot"].gone == 1
+    assert something.ok
 
 
 async def test_drops_of_every_kind_are_among_what_was_verified(recorded: Path) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import re
 import zlib
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -17,6 +18,7 @@ from tests.workers.pretend_engine import PretendEngine
 from tests.workers.test_rollout import (
     DEADLINE_S,
     RUN,
+    UPDATES,
     checkpoint,
     config,
     games_of,
@@ -31,10 +33,14 @@ from unstable_stream.events import Event, GameOutcome, GameStarted, Rating, even
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.port import Record
 from unstable_stream.log.reading import ends_of
-from unstable_stream.runs.config import RunConfig
+from unstable_stream.runs.config import RunConfig, parse_config
 from unstable_stream.streams.snapshots import SnapshotPace
 from unstable_stream.workers.collector import Collector, topics_of_collector
-from unstable_stream.workers.collector_snapshot import CollectorSnapshots, read_snapshot, schedule_digest
+from unstable_stream.workers.collector_snapshot import (
+    CollectorSnapshots,
+    UnusableSnapshotError,
+    read_snapshot,
+)
 from unstable_stream.workers.engine import LocalEngine
 from unstable_stream.workers.game_schedule import GameSchedule, ScheduleState
 
@@ -212,24 +218,48 @@ async def test_a_stale_snapshot_gives_the_same_state(log: LocalLog) -> None:
     assert few < more < events
 
 
-@pytest.mark.parametrize("damage", [*DAMAGE, "a missing checkpoint", "other settings"])
+@pytest.mark.parametrize("damage", [*DAMAGE, "a missing checkpoint"])
 async def test_a_snapshot_that_cannot_be_used_changes_nothing(log: LocalLog, damage: str) -> None:
     settings = config()
     await publish(log, checkpoint(0))
     await play_until(log, 20, settings)
     saved = await log.saved(SCOPE)
-    if damage == "other settings":
-        settings = config(filter_opponent_invalid=True)
-    elif damage == "a missing checkpoint":
+    if damage == "a missing checkpoint":
         await save(log, {"checkpoint/ckpt-000000": b""})
     else:
         await save(log, {"state": DAMAGE[damage](saved["state"])})
-    assert await read_snapshot(log, RUN, TOPICS, schedule_digest(settings)) is None
+    with pytest.raises(UnusableSnapshotError):
+        await read_snapshot(log, RUN, TOPICS, settings)
     state, events = await restored(log, settings)
     await forget(log)
     assert (state, events) == await restored(log, settings)
     await play_until(log, 40, settings)  # and it saves another one
-    assert await read_snapshot(log, RUN, TOPICS, schedule_digest(settings)) is not None
+    assert await read_snapshot(log, RUN, TOPICS, settings) is not None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"seed": 5},
+        {"train_envs": [{"env_id": "ConnectFour-v0-train"}]},
+        {"eval_envs": [{"env_id": "TicTacToe-v0-train"}]},
+        {"evaluation": {"every": 3}},
+        {"model_pool": {"max_active_lora": 7}},
+        {"learner": {"iterations": UPDATES + 1, "batch_size": 400}},
+        {"collector": {"filter_opponent_invalid": True}},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+async def test_a_snapshot_of_other_settings_is_not_used(log: LocalLog, change: dict[str, object]) -> None:
+    settings = config()
+    await publish(log, checkpoint(0))
+    await play_until(log, 20, settings)
+    assert await read_snapshot(log, RUN, TOPICS, settings) is not None
+    other = parse_config(settings.model_dump(mode="json", exclude_unset=True) | change)
+    with pytest.raises(UnusableSnapshotError, match="other settings"):
+        await read_snapshot(log, RUN, TOPICS, other)
+    learns_otherwise = settings.model_dump(mode="json", exclude_unset=True) | {"buffer": {"max_staleness": 3}}
+    assert await read_snapshot(log, RUN, TOPICS, parse_config(learns_otherwise)) is not None
 
 
 @pytest.mark.parametrize("instead", [False, True])
@@ -241,7 +271,7 @@ async def test_a_snapshot_that_knows_lost_records_is_not_used_and_they_are_named
         await log.create_topics(topics_of_one_partition())
         await publish(log, checkpoint(0))
         await play_until(log, 20, settings)
-        saved = await read_snapshot(log, RUN, TOPICS, schedule_digest(settings))
+        saved = await read_snapshot(log, RUN, TOPICS, settings)
         assert saved is not None
         at = next(each for each in saved.marks if each.topic == GameOutcome.TOPIC)
         last = saved.marks[at].offset
@@ -249,8 +279,10 @@ async def test_a_snapshot_that_knows_lost_records_is_not_used_and_they_are_named
     async with LocalLog.open(path, synchronous="NORMAL") as log:
         if instead:
             await log.append([Record(at.topic, "k", b"another", partition=at.partition)] * 50)
+        with pytest.raises(UnusableSnapshotError, match=re.escape(f"{at}@{last}")):
+            await read_snapshot(log, RUN, TOPICS, settings)
         with capture_logs() as told:
-            assert await read_snapshot(log, RUN, TOPICS, schedule_digest(settings)) is None
+            assert await CollectorSnapshots(log, RUN, TOPICS, settings, OFTEN).load() is None
     assert f"{at}@{last}" in told[0]["reason"]
 
 

@@ -227,9 +227,10 @@ class ModelPool:
 
         ``checkpoints``: all of them, in the order in which they came.
         """
+        active = frozenset(state.active)
         for each in checkpoints:
             member = self._join(each.model_uid, each.path, max(each.iteration, 0), each.parent_uid)
-            member.active = member.uid in state.active
+            member.active = member.uid in active
         self._checkpoints.sort(key=_age)
         self._ratings = {
             (env_id, uid): _Rated(mu, sigma, games) for env_id, uid, mu, sigma, games in state.ratings

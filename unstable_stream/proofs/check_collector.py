@@ -8,15 +8,17 @@ from typing import Any
 
 import msgspec
 
+from unstable_stream.errors import ConfigError, EnvironmentUnavailableError
 from unstable_stream.events import GameStarted
 from unstable_stream.log.reading import events_to_end, read_to_end
 from unstable_stream.proofs.differences import Difference, differing_fields
 from unstable_stream.proofs.evidence import Evidence
 from unstable_stream.proofs.reports import Check
+from unstable_stream.runs.code import find_code
 from unstable_stream.runs.starts import known_starts, run_starts
 from unstable_stream.streams.missing import missing_records
 from unstable_stream.workers.collector import events_for_collector, topics_of_collector
-from unstable_stream.workers.collector_snapshot import read_snapshot, schedule_digest
+from unstable_stream.workers.collector_snapshot import UnusableSnapshotError, read_snapshot
 from unstable_stream.workers.exploitability import ExploitabilitySchedule
 from unstable_stream.workers.game_schedule import GameSchedule, ScheduleState
 
@@ -30,13 +32,19 @@ async def check_collector(evidence: Evidence) -> Check:
     topics = topics_of_collector(config)
     if not set(topics) <= (await log.topics()).keys():
         return check
-    saved = await read_snapshot(log, run.run_id, topics, schedule_digest(config))
-    if saved is None:
+    try:
+        find_code(config)
+        saved = await read_snapshot(log, run.run_id, topics, config)
+        if saved is None:
+            return check
+        schedule = GameSchedule(run.run_id, config, run.began)
+    except (UnusableSnapshotError, ConfigError, EnvironmentUnavailableError):
+        # No collector would use it, or what it was made with is not on this machine.
+        check.gone += 1
         return check
     if await missing_records(log, await known_starts(log, run.began, topics), topics):
         check.gone += 1
         return check
-    schedule = GameSchedule(run.run_id, config, run.began)
     first_update = run.began.parent_update or 0 if run.began else 0
     measuring = ExploitabilitySchedule(run.run_id, config, first_update)
     starts = await run_starts(log, run.run_id, topics)

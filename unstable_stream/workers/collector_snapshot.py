@@ -5,7 +5,7 @@ Without one it reads all games and outcomes of its run again when it starts. Its
 
 - ``state``: the schedules' state and the positions of all topics. Own games are in it as soon as they were
   published, so it may know of some behind these positions: they are recognised by their numbers.
-- ``checkpoint/UID``: one for each checkpoint, saved once. So a snapshot costs the same after many updates.
+- ``checkpoint/UID``: one for each checkpoint, saved once. So a snapshot grows by some bytes an update only.
 
 They may be deleted at any time, and are not used if they are damaged, of another format, log, or settings, or
 know records that the log has lost: then the collector reads its run from the beginning.
@@ -32,7 +32,7 @@ from unstable_stream.streams.snapshots import MOST_BYTES, SnapshotPace, scope_of
 from unstable_stream.workers.exploitability import ExploitabilitySchedule
 from unstable_stream.workers.game_schedule import GameSchedule, ScheduleState
 
-__all__ = ["CollectorSnapshots", "SavedCollector", "read_snapshot", "schedule_digest"]
+__all__ = ["CollectorSnapshots", "SavedCollector", "UnusableSnapshotError", "read_snapshot"]
 
 _FORMAT: Final = 1
 """To be raised when the fold or its state changes."""
@@ -41,7 +41,13 @@ _CHECKPOINT: Final = "checkpoint/"
 _CODE: Final = ("opponent_sampling", "rating_system")
 """The kinds of extension that the fold calls."""
 
+_SECTIONS: Final = ("seed", "train_envs", "eval_envs", "evaluation", "model_pool", "trained_models")
+
 _log = get_logger(__name__)
+
+
+class UnusableSnapshotError(ValueError):
+    """A snapshot that cannot be used; the message is the reason."""
 
 
 class _State(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,17 +82,18 @@ class SavedCollector:
         measuring.load_state(self.measured, self.checkpoints)
 
 
-def schedule_digest(config: RunConfig) -> str:
+def _schedule_digest(config: RunConfig) -> str:
     """Return the digest of a run's schedules; if it is equal, the same events give the same state.
 
-    A resumed run may have other settings. Of these it names all that the folds read.
+    A resumed run may have other settings. Of these it names all that the folds read, but no defaults: a
+    setting that a later version adds leaves the digests of earlier runs as they are.
     """
-    values = config.model_dump(mode="json")
+    values = config.model_dump(mode="json", exclude_defaults=True)
     uses = [
         use_of(KINDS[kind], reference, key) for kind, key, reference in named_code(config) if kind in _CODE
     ]
     about = [
-        {name: values[name] for name in ("seed", "train_envs", "evaluation", "model_pool", "trained_models")},
+        {name: values.get(name) for name in _SECTIONS},
         config.learner.iterations,
         config.collector.filter_opponent_invalid,
         GameStarted.SCHEMA_VERSION,
@@ -100,27 +107,32 @@ def _scope(run_id: str, topics: Iterable[str]) -> str:
 
 
 async def read_snapshot(
-    log: EventLog, run_id: str, topics: Sequence[str], digest: str
+    log: EventLog, run_id: str, topics: Sequence[str], config: RunConfig
 ) -> SavedCollector | None:
-    """Return what was saved of a run's collector; ``None`` if there is nothing that can be used.
+    """Return what was saved of a run's collector; ``None`` if nothing was.
 
     Args:
         log: the event log.
         run_id: the run.
         topics: the topics that the collector reads.
-        digest: of the schedules as they are now.
+        config: the settings of the schedules as they are now.
+
+    Raises:
+        UnusableSnapshotError: the collector has to read its run from the beginning instead.
+        ConfigError: code that the configuration names is not here.
     """
     saved = await log.saved(_scope(run_id, topics))
     if not saved:
         return None
+    digest = _schedule_digest(config)
     try:
         state = msgspec.json.decode(zlib.decompress(saved[_STATE]), type=_State)
         if state.format != _FORMAT:
-            raise ValueError(f"its format is {state.format}, expected {_FORMAT}")
+            raise UnusableSnapshotError(f"its format is {state.format}, expected {_FORMAT}")
         if state.digest != digest:
-            raise ValueError("it was made with other settings or other code")
+            raise UnusableSnapshotError("it was made with other settings or other code")
         if state.log_id != await log.log_id():
-            raise ValueError(f"it belongs to log {state.log_id}")
+            raise UnusableSnapshotError(f"it belongs to log {state.log_id}")
         checkpoints = tuple(_checkpoint(saved[_CHECKPOINT + uid]) for uid in state.checkpoints)
         positions = {TopicPartition(topic, number): offset for topic, number, offset in state.positions}
         ends = await ends_of(log, topics)
@@ -128,21 +140,20 @@ async def read_snapshot(
         marks = {TopicPartition(topic, number): mark for topic, number, mark in state.marks}
         beyond += [f"{at}@{offset}" for at, offset in sorted((await lost_marks(log, marks)).items())]
         if beyond:
-            raise ValueError(f"it knows records that the log does not have: up to {', '.join(beyond)}")
+            raise UnusableSnapshotError(
+                f"it knows records that the log does not have: up to {', '.join(beyond)}"
+            )
     except KeyError as error:
-        reason = f"{error} is missing"
-    except (ValueError, zlib.error, msgspec.DecodeError, EventError) as error:
-        reason = str(error)
-    else:
-        return SavedCollector(positions, marks, checkpoints, state.schedule, state.measured)
-    _log.warning("snapshot not used: the whole run is read instead", run=run_id, reason=reason)
-    return None
+        raise UnusableSnapshotError(f"{error} is missing") from error
+    except (zlib.error, msgspec.DecodeError, EventError) as error:
+        raise UnusableSnapshotError(str(error)) from error
+    return SavedCollector(positions, marks, checkpoints, state.schedule, state.measured)
 
 
 def _checkpoint(packed: bytes) -> Checkpoint:
     event = decode_event(zlib.decompress(packed))
     if not isinstance(event, Checkpoint):
-        raise ValueError(f"it holds a {type(event).__name__}, expected a Checkpoint")
+        raise UnusableSnapshotError(f"it holds a {type(event).__name__}, expected a Checkpoint")
     return event
 
 
@@ -156,7 +167,8 @@ class CollectorSnapshots:
         self._event_log = log
         self._run_id = run_id
         self._topics = topics
-        self._digest = schedule_digest(config)
+        self._config = config
+        self._digest = _schedule_digest(config)
         self._pace = pace
         self._saved_checkpoints: set[str] = set()
         self._marks: dict[TopicPartition, Mark] = {}
@@ -165,7 +177,12 @@ class CollectorSnapshots:
 
     async def load(self) -> SavedCollector | None:
         """Return the last snapshot, if it can be used."""
-        found = await read_snapshot(self._event_log, self._run_id, self._topics, self._digest)
+        try:
+            found = await read_snapshot(self._event_log, self._run_id, self._topics, self._config)
+        except UnusableSnapshotError as error:
+            reason = "snapshot not used: the whole run is read instead"
+            _log.warning(reason, run=self._run_id, reason=str(error))
+            return None
         if found is not None:
             self._marks.update(found.marks)
             self._saved_checkpoints.update(each.model_uid for each in found.checkpoints)
