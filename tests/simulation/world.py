@@ -21,7 +21,6 @@ from unstable_stream.errors import (
 )
 from unstable_stream.log.port import TopicPartition
 from unstable_stream.log.simulated import SimulatedLog, SimulatedStore
-from unstable_stream.streams.processors import PROCESSORS
 
 __all__ = ["MARK", "FoundError", "Service", "World"]
 
@@ -322,7 +321,7 @@ class World:
         archived = self._positions_of("archiver-")
         for at in sorted(archived):
             begin, upto = self.store.begin(at), archived[at]
-            if at.topic not in _EXPIRING or upto <= begin or self.rng.random() < 0.3 or self._is_new(at):
+            if at.topic not in _EXPIRING or upto <= begin or self.rng.random() < 0.3:
                 continue
             upto = begin + round((upto - begin) * self.rng.choice((1.0, self.rng.random())))
             if upto > begin:
@@ -335,13 +334,6 @@ class World:
             if group.startswith(prefix):
                 found |= self.store.positions(group)
         return found
-
-    def _is_new(self, at: TopicPartition) -> bool:
-        """Return whether a host of all runs has yet to commit its first position there: it publishes nothing
-        of what expired before.
-        """
-        groups = [spec.name for spec in PROCESSORS if at.topic in spec.inputs and self.scenario.shared_hosts]
-        return any(at not in self.store.positions(group) for group in groups)
 
 
 class _Distance:

@@ -17,6 +17,7 @@ from unstable_stream.errors import ServiceError
 from unstable_stream.events import Event, GameOutcome, RecordRejected, Trajectory, encode_event
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.port import EventLog, Positions, StoredRecord, TopicPartition
+from unstable_stream.runs.recording import finish_run
 from unstable_stream.streams.fold_sink import FoldSink, ProcessorSpec
 from unstable_stream.streams.processors import (
     RATINGS,
@@ -140,8 +141,8 @@ async def test_a_first_host_of_all_runs_folds_no_half_history(
     if archived:
         await _archive(log, tmp_path / "a.duckdb")
     processor = reward_processor(OTHER_RUN, FINAL)
-    for event in await events(log, Trajectory.TOPIC, OTHER_RUN):
-        processor.handle(event)  # the baseline has learned from these
+    # The baseline has learned from these.
+    before = [step for e in await events(log, Trajectory.TOPIC, OTHER_RUN) for step in processor.handle(e)]
     await _expire(log, Trajectory.TOPIC, 0)
     await _start(log, RUN)
     await log.append([*_of(RUN, 0, 10), *_of(OTHER_RUN, 10, 10)])
@@ -152,10 +153,47 @@ async def test_a_first_host_of_all_runs_folds_no_half_history(
     steps = await _steps(log, OTHER_RUN)
     if archived:
         assert letters == []
-        assert steps == {step.event_id: encode_event(step) for step in after} != {}
+        assert steps == {step.event_id: encode_event(step) for step in [*before, *after]} != {}
     else:
         assert steps == {}
         assert {letter.record_key for letter in letters} == {f"{OTHER_RUN}/Env-3"}
+
+
+@pytest.mark.parametrize("dies", [False, True])
+async def test_a_first_host_of_all_runs_publishes_what_expired_of_runs_that_go_on(
+    log: LocalLog, tmp_path: Path, dies: bool
+) -> None:
+    """Nothing of a run that is over, until it goes on."""
+    for run_id in (OTHER_RUN, RUN):
+        await _start(log, run_id, FINAL)
+    await log.append([*_of(OTHER_RUN, 0, 10), *_of(RUN, 0, 30)])
+    await finish_run(log, OTHER_RUN, "completed", "")
+    archive = await _archive(log, tmp_path / "a.duckdb")
+    expected = await _expected(log, RUN, FINAL)
+    over = await _expected(log, OTHER_RUN, FINAL)
+    await _expire(log, Trajectory.TOPIC, 0)
+    if dies:
+        stop = asyncio.Event()
+        async with RunDirectory(log) as runs:
+            sink = FoldSink(log, REWARDS, runs, None, archive=archive, pace=OFTEN)
+            hosting = asyncio.ensure_future(host_processors([sink], stop=stop))
+            async with asyncio.timeout(30):
+                while not await _steps(log, RUN):
+                    assert not hosting.done()
+            hosting.cancel()
+            await asyncio.gather(hosting, return_exceptions=True)
+    await _drain(log, REWARDS, None, archive)
+    assert await _steps(log, RUN) == expected != {}
+    assert dies or await _steps(log, OTHER_RUN) == {}
+    # It goes on all the same: a worker that was cut off finishes its games.
+    await log.append(_of(OTHER_RUN, 10, 10))
+    await _drain(log, REWARDS, None, archive)
+    async with with_archive(log, archive) as history:
+        whole = await _expected(history, OTHER_RUN, FINAL)
+    found = await _steps(log, OTHER_RUN)
+    assert found.items() <= whole.items()
+    assert found.keys() >= whole.keys() - over.keys() != set()
+    assert not await events(log, "dead-letters")
 
 
 @pytest.mark.parametrize("archived", ["all", "a part", "nothing"])

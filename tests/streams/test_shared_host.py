@@ -1,7 +1,7 @@
 """A host of all runs: what one run may do to the others, and where a new run begins."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -82,8 +82,8 @@ async def _steps(log: EventLog, run_id: str) -> dict[str, bytes]:
     return {event.event_id: encode_event(event) for event in await events(log, "steps", run_id)}
 
 
-async def _expected(log: EventLog, run_id: str) -> dict[str, bytes]:
-    processor = reward_processor(run_id)
+async def _expected(log: EventLog, run_id: str, final: Sequence[Mapping[str, Any]] = ()) -> dict[str, bytes]:
+    processor = reward_processor(run_id, final)
     return {
         step.event_id: encode_event(step)
         for event in await events(log, "trajectories", run_id)

@@ -15,7 +15,8 @@ d. it folds the records from there up to the committed position again, and throw
    archive. If it is not there either, a host of one run stops, and one of all runs sets those runs aside:
    half a history is never folded as if it were whole;
 e. it processes the records from the committed position on: first from the archive, if the log has deleted
-   them before they were processed. If the archive lacks some of these, the host stops and names them.
+   them before they were processed. If the archive lacks some of these, the host stops and names them. The
+   first host of all runs leaves out what has expired of runs that are over.
 
 The commit steps, for each batch of a partition:
 
@@ -146,11 +147,11 @@ class FoldSink:
         }
         if not gained:
             return {}
-        opened, expired = await self._take_over(sorted(gained))
+        opened, expired, new = await self._take_over(sorted(gained))
         self._open |= opened
         for at, begin in expired.items():
             try:
-                await self._open[at].process_expired(begin)
+                await self._open[at].process_expired(begin, of_unended=at in new)
             except FencedError as error:
                 await self._hand_over(at, error)
         return {at: one.next_offset for at, one in opened.items() if at in self._open}
@@ -208,11 +209,12 @@ class FoldSink:
 
     async def _take_over(
         self, partitions: Sequence[TopicPartition]
-    ) -> tuple[dict[TopicPartition, PartitionFold], Positions]:
+    ) -> tuple[dict[TopicPartition, PartitionFold], Positions, Set[TopicPartition]]:
         """Open partitions: fence their earlier hosts and restore the committed state (a to d).
 
         Also returns the partitions of which records have expired that are still to be processed, with the
-        log's first offset of each.
+        log's first offset of each; and those where this is the first host of all runs: of what has expired
+        it processes the records of runs that go on.
         """
         log = self.log
         opened = await asyncio.gather(
@@ -252,7 +254,10 @@ class FoldSink:
             lost_below: Positions = {}
             if self.run_id is None:
                 lost_below = {at: min(begin, committed.get(at, begin)) for at, begin in beginnings.items()}
-            firsts = beginnings if self.run_id is None else dict.fromkeys(behind, 0)
+            new = {at for at in behind if at not in committed} if self.run_id is None else set()
+            firsts: Positions = dict.fromkeys(behind, 0)
+            if self.run_id is None:
+                firsts = {**beginnings, **await self._firsts_of_unended(new, beginnings, kept)}
             folds = {
                 at: PartitionFold(
                     self._folds,
@@ -273,9 +278,16 @@ class FoldSink:
             await asyncio.gather(*(producer.close() for producer in producers))
             raise
         _log.info("partitions opened", group=self.group, partitions=[*map(str, partitions)], restored=folded)
-        return folds, {
-            at: begin for at, begin in behind.items() if at in committed or self.run_id is not None
-        }
+        return folds, behind, new
+
+    async def _firsts_of_unended(
+        self, new: Set[TopicPartition], beginnings: Positions, kept: Positions
+    ) -> Positions:
+        """Return where the first host of all runs begins: not to publish years of runs that are over."""
+        starts = await self._folds.first_unended({at.topic for at in new}) if new else None
+        if starts is None:
+            return {}
+        return {at: min(beginnings[at], max(kept[at], starts.get(at, 0))) for at in new}
 
     async def _diverged(self, committed: Positions) -> list[TopicPartition]:
         """Return the partitions of which the log has lost what was processed."""
@@ -353,10 +365,11 @@ class FoldSink:
                 f"{'; '.join(missing)}. Half a history is not folded: restore the log or the archive, or "
                 "start a new run"
             )
-        if new := {at: begin for at, begin in behind.items() if at not in wanted and self.run_id is None}:
+        new = {at: begin for at, begin in behind.items() if at not in wanted and self.run_id is None}
+        if new and missing:
             _log.warning(
-                "the first records are gone from the log: nothing is published of them, and runs that began "
-                "before are set aside unless the archive has their records",
+                "the first records are neither in the log nor in the archive: nothing is published of them, "
+                "and runs that began before are set aside",
                 group=self.group,
                 partitions={str(at): f"begins at {begin}" for at, begin in new.items()},
                 missing=missing,

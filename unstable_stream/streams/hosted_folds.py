@@ -15,6 +15,7 @@ from unstable_stream.log.records import event_from_record, source_header
 from unstable_stream.log_lines import get_logger
 from unstable_stream.runs.code import named_code
 from unstable_stream.runs.config import RunConfig
+from unstable_stream.runs.starts import recorded_starts
 from unstable_stream.streams.dead_letters import DeadLetters
 from unstable_stream.streams.processor import Processor, ProcessorSpec, group_of
 from unstable_stream.streams.run_configs import RunDirectory
@@ -132,6 +133,19 @@ class HostedFolds:
     async def has_ended(self, run_id: str) -> bool:
         """Return whether a run ever ended, also if it was resumed: its states may have been forgotten."""
         return await self._runs.has_ended(run_id)
+
+    async def first_unended(self, topics: Collection[str]) -> Positions | None:
+        """Return offsets below which there is no record of a run that goes on; ``None``: no run does."""
+        runs, log_id = await self._runs.unended(), await self.log.log_id()
+        starts = [recorded_starts(run.began, log_id, topics) for run in runs]
+        if not starts:
+            return None
+        return {at: min(each.get(at, 0) for each in starts) for at in {at for each in starts for at in each}}
+
+    async def of_unended(self, records: Sequence[StoredRecord]) -> list[StoredRecord]:
+        """Leave out the records of runs that are over."""
+        sources = {source_header(run.run_id) for run in await self._runs.unended()}
+        return [record for record in records if record.headers.get("ce_source") in sources]
 
     def is_set_aside(self, run_id: str) -> bool:
         """Return whether no fold of a run can be made here; :meth:`fresh` has warned of it."""

@@ -159,10 +159,13 @@ class PartitionFold:
             folded += 1
         return folded
 
-    async def process_expired(self, up_to: int) -> None:
-        """Process the records below ``up_to``, the log's first offset, from the archive."""
+    async def process_expired(self, up_to: int, *, of_unended: bool = False) -> None:
+        """Process the records below ``up_to``, the log's first offset, from the archive.
+
+        ``of_unended``: only those of runs that go on.
+        """
         async for records in self._read(self.next_offset, up_to):
-            await self.process(records)
+            await self.process(await self._host.of_unended(records) if of_unended else records)
         self.next_offset = max(self.next_offset, up_to)
 
     async def pass_over(self, up_to: int) -> None:
