@@ -3,13 +3,14 @@
 Each measurement is a fresh process: it loads the model, then makes one update of a full micro-batch, or
 decodes as many of the longest turns as the configuration has in flight; its peak is that of its resident
 memory (``VmHWM``), and vLLM's that of both its processes. vLLM is left out where it is not installed. Give a
-directory with --model for a model of your own, and with --only the beginning of the names of the processes
-to measure.
+directory with --model for a model of your own, with --only the beginning of the names of the processes to
+measure, and with --case the settings. --large takes up to 13 GiB, with --rows 8 and LoRA 6.
 """
 
 import asyncio
 import importlib.util
 import json
+import multiprocessing
 import subprocess
 import sys
 import tempfile
@@ -26,7 +27,8 @@ from unstable_stream.runs.config import RunConfig, parse_config
 from unstable_stream.runs.placement import Machine, Share, place
 from unstable_stream.tiny_player import tiny_player_path
 
-_LENGTH, _COMPLETION, _ROWS = 64, 4, 16
+_LENGTH, _COMPLETION = 64, 4
+_ROWS: Final = 16
 CASES: Final[dict[str, dict[str, dict[str, object]]]] = {
     "as it is": {},
     "recomputed": {"learner": {"activation_checkpointing": True}},
@@ -37,6 +39,27 @@ CASES: Final[dict[str, dict[str, dict[str, object]]]] = {
     "vLLM, bfloat16": {"engine": {"type": "vllm", "dtype": "bfloat16", "kv_cache_gb": 0.25}},
 }
 """By name: what of the settings below is changed."""
+
+
+_SMALL: Final = {
+    "vocab_size": 8192,
+    "hidden_size": 384,
+    "intermediate_size": 1152,
+    "num_hidden_layers": 8,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "head_dim": 64,
+}
+_LARGE: Final = {
+    "vocab_size": 151_936,
+    "hidden_size": 1024,
+    "intermediate_size": 3072,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+}
+"""That of Qwen3-0.6B."""
 
 
 class Compared(TypedDict):
@@ -51,12 +74,12 @@ class Compared(TypedDict):
     """Relative; negative: it takes more than is foretold."""
 
 
-def _config(model: str, changes: dict[str, dict[str, object]]) -> RunConfig:
+def _config(model: str, changes: dict[str, dict[str, object]], rows: int = _ROWS) -> RunConfig:
     sections: dict[str, dict[str, object]] = {
-        "learner": {"mini_batch_size": _ROWS, "batch_size": _ROWS, "dtype": "float32"},
+        "learner": {"mini_batch_size": rows, "batch_size": rows, "dtype": "float32"},
         # No adapter is loaded; vLLM keeps room for them from the start.
         "engine": {"type": "transformers", "max_model_len": _LENGTH, "dtype": "float32", "max_loras": 1},
-        "collector": {"num_workers": _ROWS, "num_eval_workers": 0},
+        "collector": {"num_workers": rows, "num_eval_workers": 0},
         "sampling": {"max_tokens": _COMPLETION},
         "lora": {},
     }
@@ -65,23 +88,15 @@ def _config(model: str, changes: dict[str, dict[str, object]]) -> RunConfig:
     return parse_config({"model": model, "backend": "inline", "train_envs": envs, **merged})
 
 
-def _build_model(path: Path) -> None:
-    """Save a random Qwen3 of 17 million parameters."""
+def _build_model(path: Path, *, large: bool = False) -> None:
+    """Save a random Qwen3: of 17 million parameters in float32, or of 596 million in bfloat16."""
     import torch
     import transformers
 
     torch.manual_seed(0)
-    config = transformers.Qwen3Config(
-        vocab_size=8192,
-        hidden_size=384,
-        intermediate_size=1152,
-        num_hidden_layers=8,
-        num_attention_heads=6,
-        num_key_value_heads=2,
-        head_dim=64,
-        tie_word_embeddings=True,
-        max_position_embeddings=1024,
-    )
+    torch.set_default_dtype(torch.bfloat16 if large else torch.float32)
+    shape = _LARGE if large else _SMALL
+    config = transformers.Qwen3Config(**shape, tie_word_embeddings=True, max_position_embeddings=1024)
     transformers.Qwen3ForCausalLM(config).save_pretrained(path)
 
 
@@ -89,7 +104,8 @@ def _peak_bytes(process: str, config: RunConfig) -> int:
     """In a fresh process: do the work that takes most, and return the peak."""
     rng = np.random.default_rng(0)
     vocabulary = read_shape(config.model).vocabulary
-    prompts = rng.integers(0, vocabulary, (_ROWS, _LENGTH - _COMPLETION)).astype(np.int32)
+    rows = config.learner.batch_size
+    prompts = rng.integers(0, vocabulary, (rows, _LENGTH - _COMPLETION)).astype(np.int32)
     if process == "learner":
         from unstable_stream.algorithms import Reinforce, TokenBatch, TrainingSample
         from unstable_stream.learners import StandardLearner
@@ -98,8 +114,8 @@ def _peak_bytes(process: str, config: RunConfig) -> int:
             learner = StandardLearner[TrainingSample, TokenBatch](
                 config.model,
                 algorithm=Reinforce(),
-                batch_size=_ROWS,
-                mini_batch_size=_ROWS,
+                batch_size=rows,
+                mini_batch_size=rows,
                 learning_rate=1e-4,
                 max_generation_len=_COMPLETION,
                 parameters=config.learner.parameters,
@@ -141,12 +157,12 @@ def _peak_of(pid: int) -> int:
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
 
 
-def compare(model: str, name: str, case: str, only: str = "") -> list[Compared]:
+def compare(model: str, name: str, case: str, only: str = "", rows: int = _ROWS) -> list[Compared]:
     """Measure the processes of one case whose names begin with ``only``, beside what is foretold of them."""
     changes = CASES[case]
-    config = _config(model, changes)
+    config = _config(model, changes, rows)
     needs = foretell(config, read_shape(model), place(config, [Machine()]))
-    rows: list[Compared] = []
+    found: list[Compared] = []
     for need in needs:
         sections = ("engine",) if need.process == "engine 0" else ("learner", "lora")
         if changes and not any(section in changes for section in sections):
@@ -154,11 +170,11 @@ def compare(model: str, name: str, case: str, only: str = "") -> list[Compared]:
         if not need.process.startswith(only):
             continue
         command = [sys.executable, "-m", "benchmarks.memory_plan", "--case", case]
-        command += ["--process", need.process, "--model", model]
+        command += ["--process", need.process, "--model", model, "--rows", str(rows)]
         done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
         peak = int(done.stdout.splitlines()[-1])
         changed = [changes.get(section, {}).items() for section in sections]
-        rows.append(
+        found.append(
             Compared(
                 model=name,
                 process=need.process,
@@ -168,33 +184,43 @@ def compare(model: str, name: str, case: str, only: str = "") -> list[Compared]:
                 error=round(need.peak / peak - 1, 3),
             )
         )
-        print(json.dumps(rows[-1]), flush=True)
-    return rows
+        print(json.dumps(found[-1]), flush=True)
+    return found
 
 
 def main() -> None:
     """Compare all cases for the tiny player, a random model, and one of --model."""
     arguments = parser("foretold against measured memory")
     arguments.add_argument("--model", default=None, help="directory of a model, beside the built-in ones")
+    arguments.add_argument("--large", action="store_true", help="only a random model like Qwen3-0.6B")
+    arguments.add_argument("--rows", type=int, default=_ROWS, help="rows that are trained or played together")
     arguments.add_argument("--only", default="", help="processes to measure: learner or engine")
     arguments.add_argument("--process", default=None, help="measure this process here (internal)")
-    arguments.add_argument("--case", default="", help="name of the settings (internal)")
+    arguments.add_argument("--case", default="", choices=["", *CASES], help="only these settings")
     options = arguments.parse_args()
     if options.process is not None:
-        print(_peak_bytes(options.process, _config(options.model, CASES[options.case])))
+        print(_peak_bytes(options.process, _config(options.model, CASES[options.case], options.rows)))
         return
     with_vllm = importlib.util.find_spec("vllm") is not None
     with tempfile.TemporaryDirectory() as directory:
-        _build_model(Path(directory))
+        # In a process of its own: what is measured may need the memory.
+        built = multiprocessing.get_context("spawn").Process(
+            target=_build_model, args=(Path(directory),), kwargs={"large": options.large}
+        )
+        built.start()
+        built.join()
         models = {"tiny player": str(tiny_player_path()), "random Qwen3, 17M": directory}
+        if options.large:
+            models = {"random Qwen3, 0.6B": directory}
         if options.model is not None:
             models[Path(options.model).name] = options.model
         rows = [
             row
             for name, model in models.items()
             for case, changes in CASES.items()
+            if options.case in ("", case)
             if with_vllm or changes.get("engine", {}).get("type") != "vllm"
-            for row in compare(model, name, case, options.only)
+            for row in compare(model, name, case, options.only, options.rows)
         ]
     if options.json is not None:
         options.json.write_text(json.dumps({"machine": machine(), "rows": rows}, indent=2), encoding="utf-8")
