@@ -107,6 +107,7 @@ PROMISES: Final = (
     "PPO",
     "A2C",
     "custom algorithms",
+    "custom code in the script that starts the run",
     "memory by model and GPU, to be done",
 )
 

@@ -145,6 +145,22 @@ def test_runs_of_different_base_models_are_both_named(runs: tuple[us.Run, us.Run
         assert part in str(raised.value)
 
 
+def test_it_measures_no_exploitability(tmp_path: Path) -> None:
+    """A run that does so records it, and a tournament takes the run's settings over."""
+    run = us.build(
+        model="tiny-player",
+        train_envs=["openspiel:kuhn_poker"],
+        evaluation={"exploitability": {"games": ["openspiel:kuhn_poker"]}},
+        iterations=0,
+        backend="inline",
+        data=tmp_path,
+    ).start(live=False)
+    assert len(run.sql("FROM exploitability").rows()) == 1
+    meeting = us.tournament([f"{run.id}@0", "random-legal"], games=2, data=tmp_path).start(live=False)
+    assert meeting.state == "completed"
+    assert meeting.sql("FROM exploitability").rows() == []
+
+
 def test_games_of_three_seats_are_rated_by_pairs(tmp_path: Path) -> None:
     played = us.tournament(
         ["random-legal", "first-legal"],

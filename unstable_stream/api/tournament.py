@@ -112,6 +112,7 @@ def tournament(
     settings |= {"consumers": (), "trackers": (), "external": (), "metrics_port": None}
     settings |= {"model_pool.fixed": (), "model_pool.sample_mode": "mirror"}
     settings |= {"curriculum.mode": "fixed", "learner.initial_lora_path": None, "trained_models": ()}
+    settings["evaluation.exploitability.games"] = ()  # the run has no policy of its own to measure
     settings["lora.lora_rank"] = max(config.lora.lora_rank for config in runs.values())
     if envs is not None:
         settings["eval_envs"] = envs
