@@ -95,6 +95,8 @@ class _Chaos:
         self._most = most
         self._random = random.Random(seed)
         self._ends_in_a_row = 0
+        self._may_end: list[str] = []
+        """Faults since the run was started with which it may end, also after an update that was under way."""
         self._waiting: list[tuple[str, float]] = []
         """Faults since the last update, and when each was over."""
         self.result = RunResult(seed=seed, log=setting.location.partition(":")[0], backend=setting.backend)
@@ -142,6 +144,7 @@ class _Chaos:
 
     async def _do_some(self, run: LaunchedRun) -> bool:
         """Do faults until the launcher died (``True``), the run nears its end, or there were enough."""
+        self._may_end.clear()
         at_once = bool(self._waiting) and self._random.random() < _AT_ONCE
         while True:
             if at_once:
@@ -159,6 +162,8 @@ class _Chaos:
                 self.result.steps[step] += 1
             self._setting.say(f"update {self._made()}: {fault.name} {step}")
             self._waiting.append((fault.name, time.monotonic()))
+            if fault.may_end:
+                self._may_end.append(fault.name)
             if run.popen.poll() == -signal.SIGKILL:
                 return True
             at_once = self._random.random() < _AT_ONCE
@@ -166,15 +171,17 @@ class _Chaos:
     async def _until_update(self, run: LaunchedRun, number: int) -> bool:
         """Return once an update is published; ``True`` if the run ended instead, as it may."""
         wanted = min(number, self._setting.updates)
-        may_end = {fault.name for fault in self._setting.faults if fault.may_end}
-        culprits = [name for name, _ in self._waiting if name in may_end]
+        culprits: list[str] = []
         try:
             await run.until(f"update {wanted}", lambda seen: self._made() >= wanted)
         except AssertionError:
             if run.popen.poll() is None or self._ends_in_a_row == _MOST_ENDS_IN_A_ROW:
                 raise
+            said = run.stderr.read_text()[-4000:]
+            if "space left" in said:
+                culprits += self._may_end
             # A run that is one process restarts no service: it ends with a log that does not answer in time.
-            if self._setting.backend == "inline" and "error: kafka://" in run.stderr.read_text()[-2000:]:
+            if self._setting.backend == "inline" and "error: kafka://" in said:
                 culprits.append(LOG_AWAY)
             if not culprits:
                 raise
