@@ -157,6 +157,48 @@ async def test_a_partition_is_read_from_where_the_sink_goes_on(
     assert sink.seen == sorted(places(0, 3, 10) + places(1, 0, 4))
 
 
+class _Positions(Notes):
+    """A sink that believes the positions that it is told, as the archive does."""
+
+    async def follow(self, assigned: Set[TopicPartition]) -> Positions:
+        self.open = {at: offset for at, offset in self.open.items() if at in assigned}
+        return await super().follow(assigned)
+
+    async def process(self, records: Sequence[StoredRecord], read_up_to: Positions) -> Positions:
+        await super().process(records, read_up_to)
+        self._check(read_up_to)
+        return {}
+
+    async def settle(self, read_up_to: Positions) -> None:
+        self._check(read_up_to)
+
+    def _check(self, read_up_to: Positions) -> None:
+        for at, offset in read_up_to.items():
+            assert set(places(at.partition, 0, offset)) <= set(self.seen), "told of what it was not given"
+
+
+async def test_a_position_that_could_not_be_set_passes_over_nothing(
+    log: LocalLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The request is lost after records were read that are to be read again from the sink's position."""
+    await fill(log, 5)
+    await fill(log, 5, partition=1)
+    consumer, sink, lost = await log.consumer([TOPIC], "group"), _Positions(), list[Positions]()
+    seek = consumer.seek
+
+    async def lose_one(positions: Positions) -> None:
+        if ONE in positions and not lost:
+            lost.append(positions)
+            raise LogUnavailableError("the request was lost")
+        await seek(positions)
+
+    monkeypatch.setattr(consumer, "seek", lose_one)
+    async with asyncio.timeout(30):
+        await run_consumer(log, [TOPIC], consumer, sink, stop=asyncio.Event(), drain=False, until_end=True)
+    assert lost
+    assert sink.seen == [*places(0, 0, 5), *places(1, 0, 5)]
+
+
 async def test_it_does_not_end_while_a_partition_is_not_open(log: LocalLog) -> None:
     await fill(log, 3)
     sink = Notes(closed={ONE})

@@ -134,7 +134,7 @@ class _Loop:
             if self.stop.is_set() and ends is None:
                 ends, moved_at = await high_watermarks_of(self.log, self.topics), _now()
             records = await self._gather(_DRAIN_S if ends is not None else self.pace.wait_s)
-            await self._go_to(await self.sink.process(records, self.consumer.positions()))
+            await self._go_to(await self.sink.process(records, self._read_up_to()))
             if self.stop.is_set() and not self.drain:
                 return  # the sink may not have processed the whole batch, so it must not settle
             if self.consumer.assignment():
@@ -145,11 +145,11 @@ class _Loop:
             if records or self.sink.busy:
                 moved_at = _now()
             else:
-                await self.sink.settle(self.consumer.positions())
+                await self.sink.settle(self._read_up_to())
             if ends is None:
                 continue
             if await self._reached(ends):
-                await self.sink.settle(self.consumer.positions())
+                await self.sink.settle(self._read_up_to())
                 return
             if not records:
                 await self._look_for_deleted()
@@ -195,6 +195,14 @@ class _Loop:
             records = [record for record in records if _at(record) not in opened]
         batch += records
         return len(records)
+
+    def _read_up_to(self) -> Positions:
+        """Return the positions of the partitions that the sink has open.
+
+        Where going to the sink's position failed, the consumer's may be behind records that were left out.
+        """
+        held = self.sink.positions()
+        return {at: offset for at, offset in self.consumer.positions().items() if at in held}
 
     async def _go_to(self, positions: Positions) -> None:
         """Continue these partitions from the given offsets."""
