@@ -115,6 +115,18 @@ def test_the_dealt_roles_reach_the_final_transformations() -> None:
     assert [step.final_reward for step in _steps(processor, *games)] == [1.0, 1.0, 0.0, 0.0]
 
 
+def test_the_first_play_of_a_game_counts_also_if_no_trained_seat_was_asked() -> None:
+    processor = _processor(tau=1.0)
+    first = make_trajectory(0, 1, trained=False, trained_seats=())
+    second = [make_trajectory(0, 1, trained=False), make_trajectory(0, 0)]
+    assert _steps(processor, first, *second) == []
+    assert len(_steps(processor, make_trajectory(1, 0))) == 2
+    # A second play without a trained seat closes no game that is under way.
+    one, two = (make_trajectory(2, seat, trained_seats=(0, 1)) for seat in (0, 1))
+    again = make_trajectory(2, 1, trained=False, trained_seats=())
+    assert len(_steps(processor, one, again, two)) == 4
+
+
 def test_what_is_not_for_it_yields_nothing_and_leaves_no_trace() -> None:
     processor = _processor()
     before = json.dumps(processor.state())

@@ -19,13 +19,13 @@ from tests.streams.hosted_games import (
     games,
 )
 from unstable_stream.log.local.log import LocalLog
-from unstable_stream.log.port import EventLog
+from unstable_stream.log.port import EventLog, TopicPartition
 from unstable_stream.runs.config import parse_config
 from unstable_stream.runs.recording import start_run
 from unstable_stream.streams.fold_sink import FoldSink, ProcessorSpec, group_of
 from unstable_stream.streams.processors import host_processors
 from unstable_stream.streams.run_configs import RunDirectory
-from unstable_stream.streams.snapshots import SnapshotPace
+from unstable_stream.streams.snapshots import MARK, SnapshotPace, scope_of
 
 _MAKERS = {"reward-processor": make_rewards, "rating-processor": make_ratings}
 
@@ -76,3 +76,32 @@ async def test_what_took_the_place_of_lost_records_is_processed_and_the_place_is
             await _drain(log, spec, pace)
         assert not [line for line in told if "lost" in line]
         assert published == {event.event_id for event in await events(log, output, RUN)}
+
+
+async def test_a_position_beyond_the_end_is_recognised_without_a_mark(tmp_path: Path) -> None:
+    """States of an earlier version have no mark, nor has a scope whose states were forgotten."""
+    path, pace = tmp_path / "log.sqlite", SnapshotPace(events=5, times_its_size=0)
+    async with _opened(path) as log:
+        config = {"model": "tiny-player", "train_envs": [{"env_id": "Env-0"}]}
+        await start_run(log, parse_config(config), RUN)
+        await log.append(games(0, 10))
+        at = TopicPartition("game-outcomes", 0)
+        kept = (await log.end_offsets(at.topic))[at]
+        await log.append(games(10, 10))
+        await _drain(log, RATINGS, pace)
+        group = group_of(RATINGS.name, RUN)
+        reached = (await log.committed_positions(group))[at]
+        async with (await log.producer("test")).transaction() as transaction:
+            await transaction.save(scope_of(group, at), {MARK: b""})
+    lose_end(path, at, kept)
+    async with _opened(path) as log:
+        with capture_logs() as told:
+            await _drain(log, RATINGS, pace)
+        assert [line["lost"] for line in told if "lost" in line] == [f"{at}@{reached - 1}"]
+        assert (await log.committed_positions(group))[at] == kept
+        await log.append(games(20, 30))
+        with capture_logs() as told:
+            await _drain(log, RATINGS, pace)
+        assert not [line for line in told if "lost" in line]
+        published = {event.event_id for event in await events(log, "ratings", RUN)}
+        assert (await from_scratch(log, make_ratings)).keys() <= published

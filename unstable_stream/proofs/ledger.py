@@ -62,6 +62,8 @@ class Game:
     """Expected without the filter of games that the opponent's invalid move ended."""
     filtered_steps: int = 0
     """Expected with it."""
+    learning: frozenset[int] | None = None
+    """Seats with steps, as the first trajectory says: others that a second play asks yield none."""
 
 
 @dataclass(slots=True)
@@ -188,7 +190,11 @@ class Ledger:
         if view.slot == ABSENT:
             view.slot, view.game, view.seat = slot, self._game(event), event.seat
             view.reward, view.turns = event.reward, len(event.turns)
-            view.trained = event.trained and event.split == "train"
+            if view.game.learning is None:
+                view.game.learning = frozenset(
+                    event.trained_seats or ((event.seat,) if event.trained else ())
+                )
+            view.trained = event.trained and event.split == "train" and event.seat in view.game.learning
             view.filtered = event.opponent_invalid
 
     def _apply_step(self, event: Step, slot: int) -> None:

@@ -63,7 +63,8 @@ class RewardProcessor:
     """Turns each trained trajectory into steps with shaped rewards.
 
     The final transformations see each game once, as the full vector of all seats; the result is kept until
-    every trained seat of the game has arrived. A trajectory seen before yields nothing.
+    every trained seat of the game has arrived. A trajectory seen before yields nothing. If a game was played
+    twice, because its worker was thought dead, the first play counts, also if it asked no trained seat.
 
     With ``filter_opponent_invalid``, a seat whose game was ended by someone else's invalid move yields no
     steps: they are never produced, so there is nothing to account for as dropped; the trajectory stays in
@@ -113,7 +114,12 @@ class RewardProcessor:
         """
         if not isinstance(event, Trajectory) or event.run_id != self.run_id:
             return ()
-        if not event.trained or event.split != _TRAINED_SPLIT or event.game_index in self._done:
+        if event.split != _TRAINED_SPLIT or event.game_index in self._done:
+            return ()
+        if not event.trained:
+            if not event.trained_seats and event.game_index not in self._open:
+                # It ended before a trained seat was asked. Played a second time it may end otherwise.
+                self._done.add(event.game_index)
             return ()
         trained = _trained_seats(event)
         versions = _policy_versions(event)

@@ -133,7 +133,8 @@ class FoldSink:
             self._overtaken = False
             topics = {at.topic for at in assigned}
             begins, ends = await self._beginnings(topics), await ends_of(self.log, topics)
-            lost |= {at for at, one in self._open.items() if not begins[at] <= one.next_offset <= ends[at]}
+            still = self._open.keys() & assigned
+            lost |= {at for at in still if not begins[at] <= self._open[at].next_offset <= ends[at]}
         for at in lost:
             await self._open.pop(at).close()
         if lost:
@@ -220,7 +221,9 @@ class FoldSink:
         opened = await asyncio.gather(
             *(log.producer(self.producer_id(at)) for at in partitions), return_exceptions=True
         )
-        producers = [one for one in opened if not isinstance(one, BaseException)]
+        producers = {
+            at: one for at, one in zip(partitions, opened, strict=True) if not isinstance(one, BaseException)
+        }
         try:
             for one in opened:
                 if isinstance(one, BaseException):
@@ -234,8 +237,12 @@ class FoldSink:
             committed = {at: position for at in partitions if (position := stored.get(at))}
             for at in await self._diverged(committed):
                 del committed[at]
-                first = max(beginnings[at], begun.get(at, 0))
-                await self._begin_again(at, producers[partitions.index(at)], first)
+                try:
+                    await self._begin_again(at, producers[at], max(beginnings[at], begun.get(at, 0)))
+                except FencedError:  # another host found it too, and begins again
+                    await producers.pop(at).close()
+                    self._fenced_at[at] = _now()
+            partitions = list(producers)
             forgotten = {
                 at: beginnings[at]
                 for at in partitions
@@ -268,14 +275,14 @@ class FoldSink:
                     self._pace,
                     lost_below.get(at, 0) if at not in snapshots else 0,
                 )
-                for at, producer in zip(partitions, producers, strict=True)
+                for at, producer in producers.items()
             }
             folded = await self._restore(
                 {at: one for at, one in folds.items() if at in committed},
                 {**lost_below, **begun, **snapshots},
             )
         except BaseException:
-            await asyncio.gather(*(producer.close() for producer in producers))
+            await asyncio.gather(*(producer.close() for producer in producers.values()))
             raise
         _log.info("partitions opened", group=self.group, partitions=[*map(str, partitions)], restored=folded)
         return folds, behind, new
@@ -294,6 +301,9 @@ class FoldSink:
         found = await asyncio.gather(*(load_mark(self.log, scope_of(self.group, at)) for at in committed))
         marks = {at: mark for at, mark in zip(committed, found, strict=True) if mark is not None}
         lost = await lost_marks(self.log, marks)
+        ends = await ends_of(self.log, {at.topic for at in committed})
+        # Without a mark, a position beyond the end tells it.
+        lost = {at: position - 1 for at, position in committed.items() if position > ends[at]} | lost
         for at, offset in sorted(lost.items()):
             _log.error(
                 "the log lost records that were processed: all of the partition is processed again, and what "

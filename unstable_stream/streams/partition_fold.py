@@ -7,7 +7,7 @@ not all runs ever.
 
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from unstable_stream.errors import EventError, EventLogError, FencedError, ServiceError
 from unstable_stream.events import Event
@@ -32,6 +32,9 @@ from unstable_stream.streams.snapshots import (
 )
 
 __all__ = ["PartitionFold"]
+
+_MARK_EVERY: Final = 200
+"""Records between two marks. One for each batch would make a log of its own out of a stream that drips."""
 
 _log = get_logger(__name__)
 
@@ -91,6 +94,8 @@ class PartitionFold:
         self._saved_at = snapshot
         self._kept_from = kept_from
         self._events = self._bytes = self._passed = self._last_size = 0
+        self._last: StoredRecord | None = None
+        self._unmarked = _MARK_EVERY  # the first batch is marked
         self._whole = True
         """False while a batch is under way: the folds may then be ahead of what is committed."""
 
@@ -126,6 +131,8 @@ class PartitionFold:
             self._count(record, event)
             self.next_offset = record.offset + 1
         states = await self._snapshot() if self._is_due() else {}
+        self._unmarked += len(records)
+        marked = self._unmarked > _MARK_EVERY
         if states:
             outputs += self._rest([fold for fold in self._folds.values() if not fold.changed])
         async with self._producer.transaction() as transaction:
@@ -135,7 +142,11 @@ class PartitionFold:
                 await transaction.append(dead_letters)
             # Commit for the group without naming a member: the producer's id decides who may commit.
             await transaction.commit_positions(self._host.group, {self._at: self.next_offset})
-            await transaction.save(self._scope, {**states, MARK: pack_mark(records[-1])})
+            if states or marked:
+                await transaction.save(self._scope, {**states, MARK: pack_mark(records[-1])})
+        self._last = records[-1]
+        if states or marked:
+            self._unmarked = 0
         if states:
             self._saved(states)
         self._whole = True
@@ -195,6 +206,8 @@ class PartitionFold:
                 async with self._producer.transaction() as transaction:
                     if rest:
                         await transaction.append(rest)
+                    if self._last is not None:
+                        states = {**states, MARK: pack_mark(self._last)}
                     await transaction.save(self._scope, states)
         except FencedError:
             pass  # the next holder has opened the partition; it saves the next snapshot

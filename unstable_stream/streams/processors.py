@@ -90,6 +90,7 @@ REWARDS: Final = ProcessorSpec(
     _rewards_of,
     _reward_settings,
     code=("final_transformation", "step_transformation"),
+    version=2,  # the first play of a game counts also if it asked no trained seat
 )
 RATINGS: Final = ProcessorSpec(
     RatingProcessor.name,
