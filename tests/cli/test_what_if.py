@@ -54,6 +54,7 @@ def test_verify_says_what_was_compared(data: Path) -> None:
         "snapshots",
         "updates",
         "steps used",
+        "collector snapshot",
         "checkpoint files",
     ]
 

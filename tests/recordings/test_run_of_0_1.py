@@ -61,6 +61,7 @@ def test_it_is_verified_whole(recorded: Path) -> None:
         "steps used": 72,
         "checkpoint files": 3,
         "snapshots": 0,
+        "collector snapshot": 0,
     }
 
 

@@ -89,7 +89,7 @@ def health(site: Site, shelf: Shelf, request: Request) -> Response:
     lags: list[_Lag] = []
     silent = None
     try:
-        found = next(iter(topics.lags(shelf.place, everyone=True)))
+        (found,) = topics.lags(shelf.place, everyone=True)
     except EventLogError as error:
         found, silent = (), str(error)
     for group in dict.fromkeys(lag.group for lag in found):
