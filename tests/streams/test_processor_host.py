@@ -389,6 +389,24 @@ async def test_each_partition_commits_results_and_position_in_one_transaction(lo
     }
 
 
+async def test_a_stream_that_drips_is_not_marked_at_every_record(log: LocalLog) -> None:
+    await log.append(games(0, 30))
+    calls: dict[TopicPartition, list[str]] = defaultdict(list)
+
+    def note(call: str, about: frozenset[TopicPartition]) -> None:
+        for at in about:
+            calls[at].append(call)
+
+    stop = asyncio.Event()
+    stop.set()
+    async with RunDirectory(log) as runs:
+        sink = FoldSink(tapped(log, note), REWARDS, runs, RUN)
+        await host_processors([sink], stop=stop, max_records=1)
+    for made in calls.values():
+        assert made.count("after commit_positions") > 3
+        assert made.count("after save") == 2
+
+
 KILLS = (
     ("after poll", 3),
     ("before begin", 3),
