@@ -37,7 +37,7 @@ NAMES: Final[dict[str, str]] = {
     "ModelPool": """
         ModelPool sample_mode max_active_lora tracker lag_range fixed mirror lagged random match-quality
         ts-dist exploration add_checkpoint path iteration add_fixed current_uid latest_ckpt ckpt_path sample
-        uid_me push_game_outcome _update_ratings _register_game _maintain_active_pool snapshot
+        uid_me uid_opp push_game_outcome _update_ratings _register_game _maintain_active_pool snapshot
     """,
     "StepBuffer": """
         StepBuffer max_buffer_size tracker final_reward_transformation step_reward_transformation

@@ -67,9 +67,12 @@ def test_each_player_gains_what_its_best_response_gains() -> None:
     assert found.gains[0] >= 0
 
 
-@pytest.mark.parametrize("name", ["kuhn_poker", "liars_dice"])
-def test_random_policies_are_as_in_the_slow_implementation(name: str) -> None:
-    game = load_game(name, {} if name == "kuhn_poker" else {"dice_sides": 2})
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [("kuhn_poker", {}), ("liars_dice", {"dice_sides": 2}), ("nim", {"pile_sizes": "1;2;3"})],
+)
+def test_random_policies_are_as_in_the_slow_implementation(name: str, parameters: dict[str, Any]) -> None:
+    game = load_game(name, parameters)
     rng = random.Random(0)
     for _ in range(3):
         policy = {}
