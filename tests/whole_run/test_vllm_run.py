@@ -66,6 +66,10 @@ iterations = 2
 batch_size = 8
 mini_batch_size = 8
 
+[buffer]
+max_staleness = 0  # the second update needs games that were played with the adapter of the first
+max_buffer_size = 128
+
 [collector]
 max_pending_steps = 128  # with small batches, as many games in flight as with those that are set
 """
