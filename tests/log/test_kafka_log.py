@@ -322,6 +322,39 @@ async def test_a_deleted_topic_is_missed(kafka_bootstrap: str) -> None:
             await log.append(records(topic, ["b"]))
 
 
+async def test_a_broker_that_does_not_know_a_new_topic_yet_is_waited_for(
+    log: KafkaLog, kafka_bootstrap: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = await _topic(log)
+    describe_topics, describe_configs = (
+        AIOKafkaAdminClient.describe_topics,
+        AIOKafkaAdminClient.describe_configs,
+    )
+    asked: list[str] = []
+
+    # Of several brokers one learns of a topic after another, at a moment that no test can choose.
+    async def topics_of_one_that_is_behind(admin: AIOKafkaAdminClient) -> list[object]:
+        asked.append("topics")
+        return [] if asked.count("topics") == 1 else list(await describe_topics(admin))
+
+    async def settings_of_one_that_is_behind(
+        admin: AIOKafkaAdminClient, resources: list[ConfigResource]
+    ) -> list[object]:
+        asked.append("settings")
+        if asked.count("settings") == 1:
+            resources = [ConfigResource(ConfigResourceType.TOPIC, "unknown")]
+        return list(await describe_configs(admin, resources))
+
+    monkeypatch.setattr(AIOKafkaAdminClient, "describe_topics", topics_of_one_that_is_behind)
+    monkeypatch.setattr(AIOKafkaAdminClient, "describe_configs", settings_of_one_that_is_behind)
+    async with KafkaLog.open(f"kafka://{kafka_bootstrap}", environ={}) as other:
+        await other.append(records(topic, ["a"]))
+        assert [record.value for record in await read(await other.consumer([topic]), 1)] == [b"a"]
+        assert asked[:5] == ["topics", "topics", "settings", "topics", "settings"]
+        with pytest.raises(UnknownTopicError, match=r"no-such-topic"):
+            await other.consumer(["no-such-topic"])
+
+
 async def test_a_log_belongs_to_one_event_loop(kafka_bootstrap: str) -> None:
     log = KafkaLog.open(f"kafka://{kafka_bootstrap}", environ={})
     await log.log_id()

@@ -8,10 +8,12 @@ from typing import Any, Final, Literal
 from aiokafka import errors as kafka
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from aiokafka.client import AIOKafkaClient
+from aiokafka.protocol.metadata import MetadataRequest
 
 from unstable_stream.errors import EventLogError, UnknownTopicError
 from unstable_stream.log.kafka.cluster import Cluster, Lazy
-from unstable_stream.log.kafka.errors import translated
+from unstable_stream.log.kafka.errors import is_passing, translated
 from unstable_stream.log.port import Positions, TopicPartition, TopicSpec
 
 __all__ = ["KafkaTopics", "Topic"]
@@ -83,9 +85,22 @@ class KafkaTopics:
         """Return these topics; raises :class:`UnknownTopicError` if one does not exist."""
         names = dict.fromkeys(names)
         if reload or not all(name in self._known for name in names):
-            partitions = await self.partitions()
-            for name in names:
-                if name not in partitions:
+            self._known |= await self._cluster.ask(lambda: self._look_for(names), "read the topics")
+        return {name: self._known[name] for name in names}
+
+    async def _look_for(self, names: Iterable[str]) -> dict[str, Topic]:
+        """Return these topics.
+
+        Raises:
+            UnknownTopicError: no broker knows one of them.
+            kafka.StaleMetadata: the broker that was asked does not know one yet, but another one does.
+        """
+        partitions = await self.partitions()
+        missing = [name for name in names if name not in partitions]
+        if missing:
+            elsewhere = await self._known_to_any_broker()
+            for name in missing:
+                if name not in elsewhere:
                     self._known.pop(name, None)
                     known = ", ".join([*partitions][:_NAMED]) or "none"
                     known += f" and {len(partitions) - _NAMED} more" if len(partitions) > _NAMED else ""
@@ -93,18 +108,41 @@ class KafkaTopics:
                         f"unknown topic {name!r}; topics of {self._cluster.location}: {known}. Create it "
                         "with `unstable-stream topics create`."
                     )
-            for name, settings in (await self._describe(names)).items():
-                limit = int(settings["max.message.bytes"][0])
-                self._known[name] = Topic(name, partitions[name], limit)
-        return {name: self._known[name] for name in names}
+            raise kafka.StaleMetadata(f"a broker does not know topic {missing[0]!r} yet")
+        return {
+            name: Topic(name, partitions[name], int(settings["max.message.bytes"][0]))
+            for name, settings in (await self._describe(names)).items()
+        }
+
+    async def _known_to_any_broker(self) -> set[str]:
+        """Ask every broker that answers: each hears of a new topic at a time of its own."""
+        client = AIOKafkaClient(**self._cluster.settings())
+        try:
+            await self._cluster.start(client.bootstrap, "connect")
+            answers = await asyncio.gather(
+                *(client.send(broker.nodeId, MetadataRequest(None)) for broker in client.cluster.brokers()),
+                return_exceptions=True,
+            )
+        finally:
+            await client.close()
+        known = set()
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                if not is_passing(answer):
+                    raise answer
+                continue
+            known |= {topic["topic"] for topic in answer.to_object()["topics"] if not topic["error_code"]}
+        return known
 
     async def settings(self) -> dict[str, TopicSpec]:
         """Return all topics with their present settings."""
-        partitions = await self.partitions()
-        described = await self._describe(partitions)
-        return {
-            name: _spec(name, partitions[name], described[name]) for name in partitions if name in described
-        }
+
+        async def look() -> dict[str, TopicSpec]:
+            partitions = await self.partitions()
+            described = await self._describe(partitions)
+            return {name: _spec(name, number, described[name]) for name, number in partitions.items()}
+
+        return await self._cluster.ask(look, "read the topics' settings")
 
     async def _describe(self, names: Iterable[str]) -> dict[str, dict[str, tuple[str, int]]]:
         """Return the value and source of each setting, by topic."""
@@ -112,6 +150,7 @@ class KafkaTopics:
         return await self._settings_of(wanted)
 
     async def _settings_of(self, wanted: list[ConfigResource]) -> dict[str, dict[str, tuple[str, int]]]:
+        """Raises kafka.StaleMetadata if a topic is new to the broker that was asked, or was just deleted."""
         if not wanted:
             return {}
         admin = await self._admin.get()
@@ -121,7 +160,7 @@ class KafkaTopics:
         found: dict[str, dict[str, tuple[str, int]]] = {}
         for code, message, _, name, entries in answer.resources:
             if kafka.for_code(code) is kafka.UnknownTopicOrPartitionError:
-                continue  # the topic was deleted meanwhile
+                raise kafka.StaleMetadata(f"a broker does not know the settings of topic {name!r}")
             self._check(code, message, f"read the settings of topic {name!r}")
             found[name] = {setting: (value, source) for setting, value, _, source, *_ in entries}
         return found
@@ -216,7 +255,8 @@ class KafkaTopics:
         first. If two processes change one topic at the same moment, one change may be lost.
         """
         await self.find([spec.name for spec in specs], reload=True)
-        now = await self._settings_of([ConfigResource(ConfigResourceType.TOPIC, s.name) for s in specs])
+        resources = [ConfigResource(ConfigResourceType.TOPIC, spec.name) for spec in specs]
+        now = await self._cluster.ask(lambda: self._settings_of(resources), "read the topics' settings")
         changes = []
         for spec in specs:
             kept = {
