@@ -27,6 +27,7 @@ __all__ = ["KafkaConsumer", "LogParts"]
 
 _PAUSE_S: Final = 0.05  # pause after an error that may pass
 _TAKE_OVER_S: Final = 5.0  # a poll may look up its first positions this long, after its timeout too
+_NOWHERE: Final = KafkaPartition("", 0)  # no topic has this name, so nobody fetches from it
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +120,8 @@ class KafkaConsumer:
                 records = self._reading.take(max_records)
                 if records:
                     return records
+            else:
+                await self._hear_of_the_group()
             if loop.time() >= deadline:
                 return []
             waiting: set[asyncio.Future[Any]] = {bell}
@@ -139,6 +142,17 @@ class KafkaConsumer:
         except TimeoutError:
             return False
         return not members.rebalancing
+
+    async def _hear_of_the_group(self) -> None:
+        """Raise why this member cannot join, as for want of rights.
+
+        A fetch raises it, too, but without a share there is none. aiokafka joins again only after its error
+        was heard, so one that passes must be heard as well.
+        """
+        try:
+            await self._consumer.getmany(_NOWHERE, timeout_ms=0)
+        except kafka.KafkaError as error:
+            await self._judge(error)
 
     async def _take_over(self, version: int, owned: Mapping[TopicPartition, int]) -> None:
         positions = self._reading.positions

@@ -1,0 +1,204 @@
+"""The Kubernetes manifests against published schemas, and what they promise about rights."""
+
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from unstable_stream.log.contracts.strimzi import manifests as topic_manifests
+from unstable_stream.log.topics import load_topics
+
+ROOT = Path(__file__).parents[2]
+STRIMZI = ROOT / "infra" / "strimzi"
+MANIFESTS = sorted(
+    path for folder in ("keda", "ray", "strimzi") for path in (ROOT / "infra" / folder).glob("*.yaml")
+)
+KUBERNETES = ("1.30", "1.33", "1.37")  # the oldest and newest that are checked, and one between
+
+Tree = dict[str, Any]
+
+
+def resources() -> list[Tree]:
+    """Everything in every manifest."""
+    return [found for path in MANIFESTS for found in yaml.safe_load_all(path.read_text(encoding="utf-8"))]
+
+
+def named(resource: Tree) -> str:
+    return f"{resource['kind']}/{resource['metadata']['name']}"
+
+
+def of_kind(kind: str) -> list[Tree]:
+    return [resource for resource in resources() if resource["kind"] == kind]
+
+
+def ray_pods() -> list[Tree]:
+    """The templates inside the RayJob, whose definition is KubeRay's but whose pods are Kubernetes' own."""
+    (job,) = of_kind("RayJob")
+    cluster = job["spec"]["rayClusterSpec"]
+    groups = [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]
+    return [group["template"] for group in groups] + [job["spec"]["submitterPodTemplate"]]
+
+
+def pod_templates() -> list[Tree]:
+    return [deployment["spec"]["template"] for deployment in of_kind("Deployment")] + ray_pods()
+
+
+@pytest.mark.parametrize("version", KUBERNETES)
+def test_kubernetes_takes_its_own_resources(version: str) -> None:
+    own = [
+        found
+        for found in resources()
+        if "." not in found["apiVersion"].split("/")[0] or "k8s.io" in found["apiVersion"]
+    ]
+    assert {found["kind"] for found in own} == {
+        "ConfigMap", "Deployment", "NetworkPolicy", "PersistentVolumeClaim", "Secret", "ServiceAccount",
+    }  # fmt: skip
+    pods = [
+        {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "ray"}, "spec": t["spec"]}
+        for t in ray_pods()
+    ]
+    for resource in [*own, *pods]:
+        kubernetes_validate.validate(resource, version, strict=True)
+
+
+def test_the_schemas_refuse_a_misspelt_field() -> None:
+    (found, *_) = of_kind("Deployment")
+    found["spec"]["replica"] = found["spec"].pop("replicas")
+    with pytest.raises(kubernetes_validate.ValidationError, match="replica"):
+        kubernetes_validate.validate(found, KUBERNETES[-1], strict=True)
+
+
+@pytest.fixture(scope="module")
+def strimzi(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """The command that reads resources as Strimzi's operators do."""
+    for program, package in (("javac", "openjdk-17-jdk-headless"), ("mvn", "maven")):
+        if shutil.which(program) is None:
+            pytest.skip(f"needs {program}: apt-get install {package}")
+    jars = tmp_path_factory.mktemp("strimzi")
+    subprocess.run(
+        ["mvn", "-q", "-B", "-f", str(STRIMZI / "check" / "pom.xml"), "dependency:copy-dependencies",
+         "-DincludeScope=runtime", f"-DoutputDirectory={jars}"],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    return ["java", "-cp", str(jars / "*"), str(STRIMZI / "check" / "Check.java")]
+
+
+def _read_by(command: list[str], text: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(command, input=text, capture_output=True, text=True, check=False)
+
+
+def test_strimzi_knows_every_field_of_its_resources(strimzi: list[str]) -> None:
+    texts = [path.read_text(encoding="utf-8") for path in STRIMZI.glob("*.yaml")]
+    texts.append(topic_manifests(load_topics().values(), "unstable-stream").removeprefix("---\n"))
+    done = _read_by(strimzi, "\n---\n".join(texts))
+    assert done.returncode == 0, done.stdout + done.stderr
+    expected = [named(found) for text in texts for found in yaml.safe_load_all(text)]
+    assert done.stdout.splitlines() == [f"{name} read" for name in expected]
+
+
+def test_strimzi_names_what_it_does_not_know(strimzi: list[str]) -> None:
+    text = (STRIMZI / "users.yaml").read_text(encoding="utf-8")
+    done = _read_by(
+        strimzi, text.replace("operations: [Write]", "operations: [Writ]", 1).replace("simple", "simpel", 1)
+    )
+    assert done.returncode == 1
+    assert "simpel" in done.stdout
+    assert 'operations[0]: unknown value "Writ"' in done.stdout
+
+
+# Of keda.sh/v1alpha1: https://keda.sh/docs/2.22/reference/scaledobject-spec/
+SCALED_OBJECT_FIELDS = {
+    "advanced", "cooldownPeriod", "fallback", "idleReplicaCount", "initialCooldownPeriod", "maxReplicaCount",
+    "minReplicaCount", "pollingInterval", "scaleTargetRef", "triggers",
+}  # fmt: skip
+# https://keda.sh/docs/2.22/scalers/apache-kafka/
+KAFKA_TRIGGER_FIELDS = {
+    "activationLagThreshold", "allowIdleConsumers", "bootstrapServers", "consumerGroup",
+    "ensureEvenDistributionOfPartitions", "excludePersistentLag", "lagThreshold", "limitToPartitionsWithLag",
+    "offsetResetPolicy", "partitionLimitation", "sasl", "scaleToZeroOnInvalidOffset", "tls", "topic",
+    "version",
+}  # fmt: skip
+KAFKA_LOGIN_FIELDS = {"ca", "cert", "key", "password", "sasl", "tls", "username"}
+
+
+def test_the_scaler_follows_the_lag_of_the_processors() -> None:
+    (scaled,) = of_kind("ScaledObject")
+    (login,) = of_kind("TriggerAuthentication")
+    assert set(scaled["spec"]) <= SCALED_OBJECT_FIELDS
+    assert scaled["spec"]["scaleTargetRef"]["name"] in [d["metadata"]["name"] for d in of_kind("Deployment")]
+    assert {found["parameter"] for found in login["spec"]["secretTargetRef"]} <= KAFKA_LOGIN_FIELDS
+    followed = {}
+    for trigger in scaled["spec"]["triggers"]:
+        assert trigger["type"] == "kafka"
+        assert trigger["authenticationRef"]["name"] == login["metadata"]["name"]
+        assert set(trigger["metadata"]) <= KAFKA_TRIGGER_FIELDS
+        assert all(isinstance(value, str) for value in trigger["metadata"].values())
+        followed[trigger["metadata"]["consumerGroup"]] = trigger["metadata"]["topic"]
+    assert followed == {"reward-processor": "trajectories", "rating-processor": "game-outcomes"}
+    assert scaled["spec"]["maxReplicaCount"] == max(
+        load_topics()[topic].partitions for topic in followed.values()
+    )
+
+
+def test_every_login_is_a_user_with_rights_and_every_connection_is_encrypted() -> None:
+    (cluster,) = of_kind("Kafka")
+    for listener in cluster["spec"]["kafka"]["listeners"]:
+        assert listener["tls"] is True
+        assert listener["authentication"]["type"] == "scram-sha-512"
+    assert cluster["spec"]["kafka"]["authorization"] == {"type": "simple"}
+    users = {user["metadata"]["name"] for user in of_kind("KafkaUser")}
+    (environment,) = [
+        found["data"] for found in of_kind("ConfigMap") if "UNSTABLE_STREAM_LOG" in found["data"]
+    ]
+    assert environment["UNSTABLE_STREAM_KAFKA_SECURITY_PROTOCOL"] == "SASL_SSL"
+    (port,) = {listener["port"] for listener in cluster["spec"]["kafka"]["listeners"]}
+    assert environment["UNSTABLE_STREAM_LOG"].endswith(f":{port}")
+    logins = set()
+    for template in pod_templates():
+        for container in template["spec"]["containers"]:
+            settings = {setting["name"]: setting for setting in container.get("env", [])}
+            if "UNSTABLE_STREAM_KAFKA_SASL_USERNAME" in settings:
+                login = settings["UNSTABLE_STREAM_KAFKA_SASL_USERNAME"]["value"]
+                password = settings["UNSTABLE_STREAM_KAFKA_SASL_PASSWORD"]["valueFrom"]["secretKeyRef"]
+                assert password == {"name": login, "key": "password"}, (
+                    "Strimzi makes a Secret of the user's name"
+                )
+                logins.add(login)
+    assert logins == users - {"unstable-stream-admin", "unstable-stream-scaler"}
+
+
+def test_pods_have_no_rights_that_they_do_not_use() -> None:
+    (job,) = of_kind("RayJob")
+    assert job["spec"]["rayClusterSpec"]["authOptions"] == {"mode": "token"}
+    for template in pod_templates():
+        assert template["spec"]["automountServiceAccountToken"] is False
+    for deployment in of_kind("Deployment"):
+        spec = deployment["spec"]["template"]["spec"]
+        assert spec["securityContext"]["runAsNonRoot"] is True
+        for container in spec["containers"]:
+            assert container["securityContext"] == {
+                "allowPrivilegeEscalation": False,
+                "readOnlyRootFilesystem": True,
+                "capabilities": {"drop": ["ALL"]},
+            }
+
+
+def test_every_pod_is_in_a_network_policy() -> None:
+    policies = [
+        policy["spec"] for policy in of_kind("NetworkPolicy") if "Egress" in policy["spec"]["policyTypes"]
+    ]
+    for template in pod_templates():
+        labels = template["metadata"]["labels"]
+        if labels.get("unstable-stream/part") == "submitter":
+            continue  # it lives for a moment, and connects to the head alone
+        assert any(_selects(policy["podSelector"], labels) for policy in policies), labels
+
+
+def _selects(selector: Tree, labels: dict[str, str]) -> bool:
+    return all(labels.get(key) == value for key, value in selector.get("matchLabels", {}).items()) and all(
+        labels.get(rule["key"]) in rule["values"] for rule in selector.get("matchExpressions", [])
+    )
