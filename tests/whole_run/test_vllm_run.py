@@ -49,6 +49,9 @@ async def test_a_run_on_vllm_trains_on_what_vllm_sampled(tmp_path: Path) -> None
         versions = {trajectory.policy_version for trajectory in run.history.of(Trajectory)}
         assert versions >= {0, 3}, "adapters are swapped in while it runs"
         assert run.left_behind() == []
+        # vLLM's own tasks are ended, not left to the end of the process.
+        (engine,) = tmp_path.glob("logs/*/engine-0.log")
+        assert "Task was destroyed" not in engine.read_text()
 
 
 _AS_FIRST_TYPED = """

@@ -1,8 +1,8 @@
 """The process that hosts a collector, and the engine and rollout actors it starts."""
 
 import asyncio
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 import ray
 
@@ -12,6 +12,7 @@ from unstable_stream.launch.ray.part_output import PartDiedError, explain
 from unstable_stream.launch.ray.placement import actor_options, beside, planned
 from unstable_stream.launch.ray.rollout import RayRolloutWorker, RolloutActor
 from unstable_stream.log.open import opened_log
+from unstable_stream.log_lines import get_logger
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.runs.history import run_started
@@ -20,6 +21,13 @@ from unstable_stream.workers.collector import Collector
 from unstable_stream.workers.gpus import read_gpus
 
 __all__ = ["run_collector"]
+
+_CLOSE_S: Final = 25.0
+"""Seconds that workers and engines have to close, together: less than the launcher gives this process to end,
+and more than vLLM gives its own processes. Without a bound an actor that hangs would keep a run that is over
+from ending."""
+
+_logger = get_logger(__name__)
 
 
 async def run_collector(
@@ -62,10 +70,11 @@ async def run_collector(
         for number in range(config.collector.num_rollout_workers)
     ]
     async with opened_log(config.log, data.log, synchronous=config.synchronous) as log:
+        handles = [RayEngine(engine, number) for number, engine in enumerate(engines)]
         collector = Collector(
             config,
             run_id,
-            [RayEngine(engine, number) for number, engine in enumerate(engines)],
+            handles,
             [RayRolloutWorker(worker, number) for number, worker in enumerate(workers)],
             await run_started(log, run_id),
             data,
@@ -75,6 +84,38 @@ async def run_collector(
             await collector.collect(log, stop)
         except PartDiedError as error:
             raise explain(error, outputs) from error
+    if all(handle.has_started for handle in handles):  # else they load a model, and hear nothing meanwhile
+        parts = {f"rollout-{number}": worker for number, worker in enumerate(workers)}
+        parts |= dict(others.values())
+        parts |= {f"engine-{number}": engine for number, engine in enumerate(engines)}
+        await _close(parts)
+
+
+async def _close(parts: Mapping[str, Any]) -> None:
+    """Let the actors end in order, the players before the engines that answer them.
+
+    Ray alone would end them wherever they are.
+    """
+    deadline = asyncio.get_running_loop().time() + _CLOSE_S
+    players = [part for part in parts if part.startswith("rollout-")]
+    for some in (players, [part for part in parts if part not in players]):
+        await _close_within(deadline, some, [parts[part] for part in some])
+
+
+async def _close_within(deadline: float, parts: Sequence[str], actors: Sequence[Any]) -> None:
+    answers = [asyncio.ensure_future(_answer(actor.close.remote())) for actor in actors]
+    left_s = deadline - asyncio.get_running_loop().time()
+    await asyncio.wait(answers, timeout=max(0.0, left_s))
+    for part, answer in zip(parts, answers, strict=True):
+        error = answer.exception() if answer.done() else f"still busy, {_CLOSE_S:g} s after it was asked"
+        if error is not None:
+            # The run is over and all of it is in the log: what is left is ended with this process.
+            _logger.warning("not closed in order", part=part, reason=str(error))
+        answer.cancel()
+
+
+async def _answer(reference: Any) -> None:  # Ray's references have no type here
+    await reference
 
 
 def _start_engines(

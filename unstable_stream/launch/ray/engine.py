@@ -102,6 +102,8 @@ class RayEngine:
     def __init__(self, actor: Any, number: int) -> None:
         self._actor = actor
         self._number = number
+        self.has_started = False
+        """Whether it has answered once, so has loaded its model."""
 
     async def stats(self) -> EngineStats:
         """Return the engine's counters when it has loaded its model.
@@ -113,6 +115,7 @@ class RayEngine:
             stats: EngineStats = await self._actor.stats.remote()
         except ray.exceptions.RayError as error:
             raise PartDiedError(f"engine-{self._number}", reason_of(error)) from error
+        self.has_started = True
         return stats
 
     async def adapter_results(self) -> list[AdapterResult]:

@@ -35,8 +35,8 @@ class RolloutActor:
         write_output_to(output, run_id)
         with printing_errors():
             find_code(config)
-            log = open_log_at(config.log, DataDir(Path(data_root)).log, config.synchronous)
-            self._worker = RolloutWorker(config, log, model_path, engine, others)
+            self._log = open_log_at(config.log, DataDir(Path(data_root)).log, config.synchronous)
+            self._worker = RolloutWorker(config, self._log, model_path, engine, others)
 
     async def play(self, games: Sequence[bytes], adapters: Mapping[str, Adapter]) -> int:
         """Play encoded ``game-started`` events; see :meth:`RolloutWorker.play`."""
@@ -51,6 +51,12 @@ class RolloutActor:
         """See :meth:`RolloutWorker.measure`."""
         with printing_errors():
             await self._worker.measure(wanted, adapters)
+
+    async def close(self) -> None:
+        """Stop playing, publish what was passed on for it, and close the log."""
+        with printing_errors():
+            await self._worker.close()
+            await self._log.close()
 
 
 class RayRolloutWorker:
