@@ -12,7 +12,15 @@ from rich.console import Console
 from tests.proofs.test_audit import history
 from tests.reward_transformations.trajectories import make_trajectory, make_turn
 from tests.workers.test_game_schedule import config, round_robin
-from unstable_stream.events import OVERALL, GameOutcome, GameStarted, LearnerUpdate, Metrics, decode_event
+from unstable_stream.events import (
+    OVERALL,
+    GameOutcome,
+    GameStarted,
+    LearnerUpdate,
+    Metrics,
+    Trajectory,
+    decode_event,
+)
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.topics import TOPICS_DIR, load_topics
 from unstable_stream.runs.config import parse_config
@@ -219,3 +227,38 @@ async def test_without_a_terminal_it_is_told_once_and_at_once(
         watching.cancel()
         await asyncio.wait([watching])
     assert (printed + capsys.readouterr().err).count(Dying().trouble) == 1
+
+
+def played(*, legal: bool, turns: int, number: int) -> Trajectory:
+    seat = make_trajectory(turns=[make_turn(index, valid=legal) for index in range(turns)])
+    return msgspec.structs.replace(seat, event_id=str(number), run_id=RUN, split="train", trained=True)
+
+
+def shown_text(view: RunView) -> str:
+    console = Console(width=120)
+    with console.capture() as shown:
+        console.print(render(view, 12))
+    return " ".join(shown.get().split())
+
+
+def test_until_the_first_update_it_is_told_how_many_of_its_turns_are_played() -> None:
+    needed = int(CONFIG.learner.batch_size * CONFIG.learner.batch_delay_buffer)
+    view = RunView(RUN, CONFIG)
+    view.apply(next(event for event in history() if isinstance(event, GameStarted)))
+    assert "for the first update" not in shown_text(view) + plain_line(view, 12, "")
+    view.apply(played(legal=True, turns=2, number=1))
+    assert f"2 of {needed} turns for the first update" in shown_text(view)
+    assert plain_line(view, 12, "").endswith(f"2 of {needed} turns for the first update")
+    first = next(event for event in history() if isinstance(event, LearnerUpdate))
+    view.apply(msgspec.structs.replace(first, update=1))
+    assert "for the first update" not in shown_text(view) + plain_line(view, 12, "")
+
+
+def test_a_policy_without_one_legal_move_is_told_of() -> None:
+    view = RunView(RUN, CONFIG)
+    for number in range(32):
+        assert "was a legal move" not in shown_text(view)
+        view.apply(played(legal=False, turns=2, number=number))
+    assert "none of 64 turns and more was a legal move" in shown_text(view)
+    view.apply(played(legal=True, turns=1, number=99))
+    assert "was a legal move" not in shown_text(view)

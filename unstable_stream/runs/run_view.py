@@ -114,6 +114,8 @@ class RunView:
     """The newest metrics of each engine and of each GPU."""
     recent_turns: deque[tuple[bool, bool]] = field(default_factory=lambda: deque(maxlen=_RECENT_TURNS))
     """For the latest turns that are trained on: whether the answer had the template's form, and was legal."""
+    turns: int = 0
+    """Turns that can be trained on, of all games that have ended."""
     pool: dict[str, float] = field(default_factory=dict)
     """The newest metrics of the model pool."""
     nash_conv: dict[str, tuple[int, float]] = field(default_factory=dict)
@@ -155,6 +157,7 @@ class RunView:
         elif isinstance(event, Trajectory):
             self.lengths.extend(len(turn.completion_token_ids) // 4 for turn in event.turns)
             if event.split == "train" and event.trained:
+                self.turns += len(event.turns)
                 self.recent_turns.extend(
                     (turn.format_feedback.get("correct_answer_format", False), turn.valid)
                     for turn in event.turns

@@ -48,6 +48,10 @@ _WIDE = 96
 """Columns from which on numbers and ladder stand side by side."""
 _GIB = 2**30
 _WARNINGS = 3
+_FEW_GAMES = 10
+"""Games a second below which a tenth of one is shown."""
+_ENOUGH_TURNS = 64
+"""So many turns without one legal move are no chance: with one in ten they happen once in 800 times."""
 _SPARKS = "▁▂▃▄▅▆▇█"
 
 
@@ -107,7 +111,7 @@ async def watch_run(
         told: list[str] = []
         while view.status.ended is None:
             await read_events(consumer, [view], REFRESH_S)
-            troubles = _troubles(services) + _waits(view) + _warnings(view, options)
+            troubles = _troubles(services) + _waits(view) + _illegal(view) + _warnings(view, options)
             for trouble in troubles:
                 if trouble not in told:
                     console.print(trouble, style="yellow", highlight=False, markup=False, soft_wrap=True)
@@ -167,7 +171,7 @@ def render(
         parts += [Text(), *machines]
     if view.evaluations:
         parts += [Text(), _evaluations(view)]
-    troubles = _troubles(services) + _waits(view) + _warnings(view, options)[-_WARNINGS:]
+    troubles = _troubles(services) + _waits(view) + _illegal(view) + _warnings(view, options)[-_WARNINGS:]
     if troubles:
         parts += [Text(), *(Text(trouble, style="yellow") for trouble in troubles)]
     return Panel(Group(*parts), title=f"[bold]{view.run_id}[/]", title_align="left", border_style="blue")
@@ -295,10 +299,32 @@ def _remaining(view: RunView, elapsed_s: float, stage: str) -> str:
         return (
             f"{elapsed}, {stage or 'starting'}"
             if not view.in_flight
-            else f"{elapsed}, playing the first games"
+            else f"{elapsed}, playing the first games{_until_first_update(view)}"
         )
     left = view.seconds_left()
     return elapsed if left is None else f"{elapsed}, about {int(left // 60)}:{int(left % 60):02d} left"
+
+
+def _until_first_update(view: RunView) -> str:
+    """Return how many of its turns are played, with a comma; nothing if that cannot be known from one count.
+
+    A language model on a CPU may need half an hour for them, in which nothing else moves.
+    """
+    learner = view.config.learner
+    needed = int(learner.batch_size * learner.batch_delay_buffer)
+    if len(view.config.model_names) > 1 or not 0 < view.turns < needed:
+        return ""
+    return f", {view.turns:,} of {needed:,} turns for the first update"
+
+
+def _illegal(view: RunView) -> list[str]:
+    if len(view.recent_turns) < _ENOUGH_TURNS or any(legal for _, legal in view.recent_turns):
+        return []
+    return [
+        f"none of {_ENOUGH_TURNS} turns and more was a legal move: all answers are punished alike, so little "
+        "is learned. Read some (unstable-stream games show GAME), then change the template, "
+        "sampling.max_tokens or the model: docs/language-model.md"
+    ]
 
 
 def _waits(view: RunView) -> list[str]:
@@ -319,10 +345,13 @@ def plain_line(view: RunView, elapsed_s: float, stage: str) -> str:
     games_per_s, _ = view.rates(time.time_ns() // 1_000_000)
     if view.config.round_robin_games:
         return f"[{int(elapsed_s):>4} s] {view.games_of_all} ({games_per_s:.0f}/s)"
+    pace = f"{games_per_s:.{1 if games_per_s < _FEW_GAMES else 0}f}/s"
     parts = [
         f"[{int(elapsed_s):>4} s] update {view.update}/{view.config.learner.iterations}",
-        f"games {view.games['train']} train {view.games['eval']} eval ({games_per_s:.0f}/s)",
+        f"games {view.games['train']} train {view.games['eval']} eval ({pace})",
     ]
+    if view.update == view.status.updates_before and (turns := _until_first_update(view)):
+        parts.append(turns.removeprefix(", "))
     if view.evaluations:
         parts.append(_results(view))
     return "  ".join(parts)
