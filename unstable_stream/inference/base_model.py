@@ -46,7 +46,11 @@ def resolve_model(name: str) -> str:
     try:
         return snapshot_download(name, allow_patterns=list(_FILES))
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
-        raise ConfigError(f"model = {name!r}: could not be downloaded ({_first_line(error)})") from error
+        raise ConfigError(
+            f"model = {name!r}: {Path.cwd()} has no such directory, and Hugging Face no such model "
+            f"that could be fetched ({_first_line(error)}); correct the name, or make the directory: "
+            "the examples with models/smollm2 need `make smollm2` first"
+        ) from error
 
 
 def model_fingerprint(directory: Path) -> str:
