@@ -1,0 +1,106 @@
+"""The tables of docs/language-model.md are the counts in its data."""
+
+import csv
+import re
+from pathlib import Path
+
+import pytest
+
+from unstable_stream.intervals import wilson_interval
+
+DOCS = Path(__file__).parents[2] / "docs"
+RUNS = {
+    "0": "the recipe",
+    "1": "the recipe seed 1",
+    "2": "the recipe seed 2",
+    "0, transformers": "transformers engine",
+}
+OPPONENTS = ["random-legal", "first-legal", "win-or-block"]
+LAST_UPDATE = 120
+_CELL = re.compile(r"(\d?\.\d{3})(?: \[(\d?\.\d{3}), (\d?\.\d{3})\])?")
+
+
+def rows(name: str) -> dict[tuple[str, int, str], tuple[int, int, str]]:
+    """Return games, wins and draws by run, update and opponent."""
+    with (DOCS / "data" / name).open(encoding="utf-8", newline="") as file:
+        return {
+            (row["run"], int(row["update"]), row["opponent"]): (
+                int(row["games"]),
+                int(row["wins"]),
+                row["draws"],
+            )
+            for row in csv.DictReader(file)
+        }
+
+
+def is_rate(cell: str, wins: int, games: int) -> bool:
+    """Whether a cell is this rate, with its 95 % interval if it has one."""
+    found = _CELL.search(cell)
+    assert found, cell
+    rate, low, high = found.groups()
+    expected = [wins / games, *wilson_interval(wins, games)]
+    shown = [float(number) for number in (rate, low, high) if number is not None]
+    return shown == pytest.approx(expected[: len(shown)], abs=5.1e-4)
+
+
+def table_rows(head: str) -> list[list[str]]:
+    """Return the cells of the page's table whose first line begins with ``head``."""
+    lines = (DOCS / "language-model.md").read_text(encoding="utf-8").splitlines()
+    start = next(number for number, line in enumerate(lines) if line.startswith(head))
+    body = lines[start + 2 :]
+    end = next(number for number, line in enumerate(body) if not line.startswith("|"))
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in body[:end]]
+
+
+def test_the_results_before_and_after_are_the_recorded_counts() -> None:
+    data = rows("language-model-evaluations.csv")
+    table = table_rows("| Seed | Against ")
+    assert len(table) == len(RUNS) * len(OPPONENTS)
+    for seed, opponent, _, before, after, drawn, _ in table:
+        name = opponent.strip("`")
+        games, wins, _ = data[RUNS[seed], 0, name]
+        assert is_rate(before, wins, games), (seed, opponent)
+        games, wins, draws = data[RUNS[seed], LAST_UPDATE, name]
+        assert is_rate(after, wins, games), (seed, opponent)
+        assert is_rate(drawn, int(draws), games), (seed, opponent)
+        assert games >= 200
+
+
+def test_the_points_between_are_the_recorded_counts() -> None:
+    data = rows("language-model-evaluations.csv")
+    table = table_rows("| Seed | Update ")
+    assert len(table) == len(RUNS) * 3
+    for seed, update, *cells in table:
+        for opponent, cell in zip(OPPONENTS, cells, strict=True):
+            games, wins, _ = data[RUNS[seed], int(update), opponent]
+            assert is_rate(cell, wins, games), (seed, update, opponent)
+
+
+def test_the_data_of_kuhn_poker_are_those_of_its_table() -> None:
+    data = rows("smollm2-kuhnpoker-evaluations.csv")
+    last = max(update for _, update, _ in data)
+    lines = (DOCS / "language-model.md").read_text(encoding="utf-8").split("## A second game")[1].splitlines()
+    for opponent in ("random-legal", "first-legal"):
+        (line,) = [line for line in lines if line.startswith(f"| `{opponent}`")]
+        before, after = [cell.strip() for cell in line.strip("|").split("|")][2:4]
+        for cell, update in ((before, 0), (after, last)):
+            games, wins, _ = data["seed 0", update, opponent]
+            assert is_rate(cell, wins, games), (opponent, update)
+
+
+def test_every_run_that_the_page_says_has_data_has_it() -> None:
+    with (DOCS / "data" / "language-model.csv").open(encoding="utf-8", newline="") as file:
+        runs = {row["run"] for row in csv.DictReader(file)}
+    assert runs == {*RUNS.values(), "A", "D", "F"}
+
+
+def test_no_run_falls_in_its_last_third() -> None:
+    with (DOCS / "data" / "language-model.csv").open(encoding="utf-8", newline="") as file:
+        updates = list(csv.DictReader(file))
+    for run in RUNS.values():
+        rates = []
+        for first, last in ((41, 80), (81, 120)):
+            some = [row for row in updates if row["run"] == run and first <= int(row["update"]) <= last]
+            assert len(some) == last - first + 1
+            rates.append(sum(int(row["wins"]) for row in some) / sum(int(row["games"]) for row in some))
+        assert rates[1] > rates[0] - 0.03, (run, rates)
