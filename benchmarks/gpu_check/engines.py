@@ -74,8 +74,9 @@ def measure_vllm(job: Job) -> Iterator[Row]:
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "1"
     set_defaults(offline=True)
     import vllm
+    from vllm.platforms import current_platform  # ``import vllm`` alone does not load it
 
-    if bool(vllm.platforms.current_platform.is_cpu()) == job.on_gpu:
+    if bool(current_platform.is_cpu()) == job.on_gpu:
         yield {"skipped": f"the vLLM that is installed does not run on {job.device}"}
         return
     limits: dict[str, Any] = {

@@ -1,5 +1,6 @@
 """The GPU check, tried on a CPU: a tiny Qwen3 of random weights, in this process and as typed."""
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -125,6 +126,32 @@ def test_a_part_that_fails_takes_no_other_with_it(tiny_qwen3: Path, tmp_path: Pa
     # The console breaks the line where it is full, which depends on the length of the path.
     assert "".join(broken["failed"].split()) in "".join(done.stdout.split())
     assert [row["length"] for row in learner["rows"]] == [32, 32, 32]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed: make vllm-env")
+def test_vllm_is_measured_beside_the_bare_library(tiny_qwen3: Path, tmp_path: Path) -> None:
+    done = check(
+        *("--device", "cpu", "--models", str(tiny_qwen3), "--parts", "vllm"),
+        *(
+            "--lengths",
+            "32",
+            "--rounds",
+            "1",
+            "--json",
+            str(tmp_path / "found.json"),
+            "--work",
+            str(tmp_path),
+        ),
+    )
+    assert done.returncode == 0, done.stdout
+    _, vllm = json.loads((tmp_path / "found.json").read_text())["results"]
+    measured, with_adapter, base = vllm["rows"]
+    assert measured["length"] == 32
+    assert measured["share_of_bare"] > 0
+    assert with_adapter["ratio_max"] == pytest.approx(1.0, abs=1e-2)
+    assert base["ratio_max"] > 2
 
 
 @pytest.mark.slow
