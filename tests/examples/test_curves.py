@@ -1,4 +1,4 @@
-"""The tables of docs/language-model.md are the counts in its data."""
+"""The tables of docs/language-model.md and docs/quickstart-recipe.md are the counts in their data."""
 
 import csv
 import re
@@ -43,9 +43,9 @@ def is_rate(cell: str, wins: int, games: int) -> bool:
     return shown == pytest.approx(expected[: len(shown)], abs=5.1e-4)
 
 
-def table_rows(head: str) -> list[list[str]]:
+def table_rows(head: str, page: str = "language-model.md") -> list[list[str]]:
     """Return the cells of the page's table whose first line begins with ``head``."""
-    lines = (DOCS / "language-model.md").read_text(encoding="utf-8").splitlines()
+    lines = (DOCS / page).read_text(encoding="utf-8").splitlines()
     start = next(number for number, line in enumerate(lines) if line.startswith(head))
     body = lines[start + 2 :]
     end = next(number for number, line in enumerate(body) if not line.startswith("|"))
@@ -86,6 +86,19 @@ def test_the_data_of_kuhn_poker_are_those_of_its_table() -> None:
         for cell, update in ((before, 0), (after, last)):
             games, wins, _ = data["seed 0", update, opponent]
             assert is_rate(cell, wins, games), (opponent, update)
+
+
+def test_the_results_of_the_quickstart_are_its_counts() -> None:
+    data = rows("quickstart-evaluations.csv")
+    opponent = ""
+    table = table_rows("| Against | Met | Seed |", "quickstart-recipe.md")
+    for against, _, seed, before, after, drawn in table:
+        opponent = against.split("`")[1] if against else opponent
+        for update, won, drew in zip((0, LAST_UPDATE), (before, after), drawn.split(", "), strict=True):
+            games, wins, draws = data[f"seed {seed}", update, opponent]
+            assert is_rate(won, wins, games), (opponent, seed, update)
+            assert is_rate(drew, int(draws), games), (opponent, seed, update)
+    assert len(table) * 2 == len(data)
 
 
 def test_every_run_that_the_page_says_has_data_has_it() -> None:
