@@ -42,7 +42,7 @@ def make_learner(
         algorithm=Reinforce(),
         batch_size=batch_size,
         mini_batch_size=64,
-        max_micro_batch_tokens=job.micro_batch_tokens,
+        mini_batch_tokens=job.micro_batch_tokens,
         learning_rate=learning_rate,
         max_generation_len=job.max_tokens,
         lora_cfg={"lora_rank": 32, "lora_alpha": 32},

@@ -122,6 +122,7 @@ def test_every_argument_of_every_part_reaches_the_run() -> None:
         "algorithm": us.A2C(),
         "batch_size": 16,
         "mini_batch_size": 4,
+        "mini_batch_tokens": 90,
         "learning_rate": 2e-5,
         "grad_clip": 0.3,
         "batch_delay_buffer": 2.0,

@@ -110,6 +110,9 @@ def test_the_learners_memory_follows_its_settings() -> None:
     few = learner(max_train_len=256, mini_batch_size=2).parts["activations"]
     assert plain.parts["activations"] == pytest.approx(2 * few), "1024 tokens of a micro-batch on a CPU"
     assert learner(max_train_len=128, mini_batch_size=2).parts["activations"] == pytest.approx(few / 2)
+    for tokens, expected in ((512, 512), (2, 128)):
+        bounded = learner(max_train_len=128, mini_batch_tokens=tokens).parts["activations"]
+        assert bounded == pytest.approx(plain.parts["activations"] * expected / 1024), "at least one row"
     assert learner(dtype="bfloat16").parts["weights"] == 2 * SMALL.parameters
 
 

@@ -1,5 +1,6 @@
 """The packed update against a slow obvious loop: one sample at a time, full logits, plain Python."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ from torch import Tensor
 
 from tests.learners.conftest import Learner, MakeLearner
 from tests.learners.samples import make_sample, make_samples
-from unstable_stream.algorithms import Reinforce, TrainingSample
+from unstable_stream.algorithms import A2C, PPO, Reinforce, TokenBatch, TrainingSample
 from unstable_stream.learners.packing import micro_batches, optimizer_chunks
 
 NEVER_CLIP = 1e9
@@ -87,7 +88,7 @@ def test_packed_gradient_equals_the_loop(make_learner: MakeLearner, left_padding
     "overrides",
     [
         {"mini_batch_size": 1},
-        {"mini_batch_size": 64, "max_micro_batch_tokens": 50},
+        {"mini_batch_size": 64, "mini_batch_tokens": 50},
         {"mini_batch_size": 64, "gradient_checkpointing": True},
         {"mini_batch_size": 64, "activation_checkpointing": True},
     ],
@@ -101,6 +102,36 @@ def test_how_the_batch_is_cut_does_not_matter(make_learner: MakeLearner, overrid
     assert_same(gradients(cut), gradients(whole))
     assert found.metrics["grad_norm"] == pytest.approx(expected.metrics["grad_norm"], rel=1e-4)
     assert found.metrics["entropy"] == pytest.approx(expected.metrics["entropy"], rel=1e-4)
+
+
+@pytest.mark.parametrize("algorithm", [Reinforce, PPO, A2C])
+def test_a_budget_of_tokens_bounds_each_forward_pass_but_for_a_longer_row(
+    make_learner: MakeLearner, monkeypatch: pytest.MonkeyPatch, algorithm: type[Reinforce]
+) -> None:
+    """Ten rows of 6 to 15 tokens, and one of 48, with room for 30: the gradient is that of whole rows."""
+    samples = [make_sample(f"s{index}", 5 + index, 1, seed=index, advantage=-1.0) for index in range(10)]
+    samples.append(make_sample("long", 40, 8, seed=99))
+    gradient, passes = {}, {}
+    for name, settings in (("rows", {"mini_batch_size": 64}), ("tokens", {"mini_batch_tokens": 30})):
+        learner = warmed(make_learner, algorithm=algorithm(epochs=1), **({"mini_batch_size": 64} | settings))
+        prepared = learner.algorithm.prepare_batch
+        sizes: list[tuple[int, int]] = []
+
+        def noted(
+            taken: Sequence[TrainingSample], prepared: Any = prepared, sizes: Any = sizes
+        ) -> TokenBatch:
+            longest = max(len(each.prompt_token_ids) + len(each.completion_token_ids) for each in taken)
+            sizes.append((len(taken), longest))
+            batch: TokenBatch = prepared(taken)
+            return batch
+
+        monkeypatch.setattr(learner.algorithm, "prepare_batch", noted)
+        metrics = learner.update(samples, 1).metrics
+        assert metrics["micro_batch_tokens_max"] == max(rows * longest for rows, longest in sizes)
+        gradient[name], passes[name] = gradients(learner), sizes
+    assert passes["rows"] == [(11, 48)]
+    assert passes["tokens"] == [(1, 48), (2, 15), (2, 13), (2, 11), (3, 9), (1, 6)]
+    assert_same(gradient["tokens"], gradient["rows"])
 
 
 def test_only_the_adapter_is_trained(make_learner: MakeLearner) -> None:

@@ -283,8 +283,8 @@ def test_divergence_from_the_base_model_is_measured_now_and_then(make_learner: M
 
 def test_a_cpu_trains_in_small_micro_batches(make_learner: MakeLearner) -> None:
     """4,096 tokens of a 135M-parameter model take 12 GB for activations in float32, and are no faster."""
-    assert make_learner(device="cpu").max_micro_batch_tokens == 1024
-    assert make_learner(device="cpu", max_micro_batch_tokens=50).max_micro_batch_tokens == 50
+    assert make_learner(device="cpu").mini_batch_tokens == 1024
+    assert make_learner(device="cpu", mini_batch_tokens=50).mini_batch_tokens == 50
 
 
 def test_a_learner_in_bfloat16_trains_a_float32_adapter_to_nearly_the_same(

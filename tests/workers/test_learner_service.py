@@ -801,6 +801,13 @@ def test_the_schedule_of_the_learning_rate_is_the_configured_one(tmp_path: Path)
     assert falling == pytest.approx([0.5, 0.5, 0.0])
 
 
+def test_the_budget_of_tokens_is_the_configured_one(tmp_path: Path) -> None:
+    for settings, expected in (({"mini_batch_tokens": 96}, 96), ({}, 1024)):
+        learner = service(tmp_path, config(**settings))._learner
+        assert isinstance(learner, StandardLearner)
+        assert learner.mini_batch_tokens == expected
+
+
 class RunningMean(SamplingRewardTransform):
     """Subtracts the mean of the batches before: what it learned decides on every later advantage."""
 

@@ -332,6 +332,7 @@ class StandardLearner(_Part):
         algorithm: object = None,
         batch_size: int | None = None,
         mini_batch_size: int | None = None,
+        mini_batch_tokens: int | None = None,
         learning_rate: float | None = None,
         grad_clip: float | None = None,
         batch_delay_buffer: float | None = None,
@@ -357,6 +358,7 @@ class StandardLearner(_Part):
             algorithm: an object or a name; REINFORCE by default.
             batch_size: steps per update.
             mini_batch_size: most rows in one forward pass.
+            mini_batch_tokens: most tokens in one forward pass, with padding; a longer row is computed alone.
             learning_rate: of AdamW.
             grad_clip: global L2 norm.
             batch_delay_buffer: wait until so many batches are there.
@@ -383,6 +385,7 @@ class StandardLearner(_Part):
             algorithm=algorithm,
             batch_size=batch_size,
             mini_batch_size=mini_batch_size,
+            mini_batch_tokens=mini_batch_tokens,
             learning_rate=learning_rate,
             grad_clip=grad_clip,
             batch_delay_buffer=batch_delay_buffer,

@@ -90,7 +90,7 @@ def _learner(config: RunConfig, shape: ModelShape, share: Share) -> Need:
     lower = settings.dtype == "bfloat16" or (on_gpu and settings.dtype == "auto")
     value = 2 if lower else 4
     whole = settings.parameters == "all"
-    bound = _GPU_MICRO_BATCH_TOKENS if on_gpu else _MICRO_BATCH_TOKENS
+    bound = settings.mini_batch_tokens or (_GPU_MICRO_BATCH_TOKENS if on_gpu else _MICRO_BATCH_TOKENS)
     row = min(settings.max_train_len or shape.max_positions, longest_turn(config, shape))
     tokens = max(row, min(bound, settings.mini_batch_size * row))
     scored = min(tokens, settings.mini_batch_size * min(config.sampling.max_tokens, row))

@@ -217,7 +217,7 @@ def _less(config: RunConfig) -> str:
     if not (settings.activation_checkpointing or settings.gradient_checkpointing):
         ways.append("learner.activation_checkpointing = true (a third slower)")
     if settings.mini_batch_size > 1:
-        ways.append("learner.mini_batch_size lower")
+        ways.append("learner.mini_batch_tokens or learner.mini_batch_size lower")
     return ", or ".join(ways) or "use a machine with more"
 
 

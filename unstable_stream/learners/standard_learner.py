@@ -138,8 +138,9 @@ class StandardLearner(Generic[SampleT, BatchT]):
         batch_size: the most samples of an update.
         mini_batch_size: the most rows of a micro-batch. Rows of similar length share one; the gradient is
             still that of the whole batch.
-        max_micro_batch_tokens: the most tokens of a micro-batch, including padding. ``None``: 4,096 on a GPU
-            and 1,024 on a CPU, which is as fast there and takes a quarter of the memory for activations.
+        mini_batch_tokens: the most tokens of a micro-batch, including padding; a longer row gets one of its
+            own. ``None``: 4,096 on a GPU and 1,024 on a CPU, which is as fast there and takes a quarter of
+            the memory for activations.
         learning_rate: the peak learning rate of AdamW.
         lr_schedule: ``{"type": "constant" | "linear" | "cosine", "final_fraction": …, "total": updates,
             "warmup": updates}``.
@@ -186,7 +187,7 @@ class StandardLearner(Generic[SampleT, BatchT]):
         lr_schedule: Mapping[str, Any] | LrSchedule | None = None,
         optimizer_steps_per_update: int = 1,
         max_train_len: int | None = None,
-        max_micro_batch_tokens: int | None = None,
+        mini_batch_tokens: int | None = None,
         initial_lora_path: Path | str | None = None,
         gradient_checkpointing: bool = False,
         activation_checkpointing: bool = False,
@@ -204,7 +205,7 @@ class StandardLearner(Generic[SampleT, BatchT]):
             max_generation_len=max_generation_len,
             grad_clip=grad_clip,
             optimizer_steps_per_update=optimizer_steps_per_update,
-            max_micro_batch_tokens=1 if max_micro_batch_tokens is None else max_micro_batch_tokens,
+            mini_batch_tokens=1 if mini_batch_tokens is None else mini_batch_tokens,
             max_train_len=1 if max_train_len is None else max_train_len,
         )
         if gradient_checkpointing and activation_checkpointing:
@@ -239,7 +240,7 @@ class StandardLearner(Generic[SampleT, BatchT]):
         if self._on_gpu and gpu_memory_fraction is not None:
             # What is beyond belongs to an engine, which could not start anew if it were taken.
             torch.cuda.set_per_process_memory_fraction(gpu_memory_fraction, self.device.index)
-        self.max_micro_batch_tokens = max_micro_batch_tokens or (4096 if self._on_gpu else 1024)
+        self.mini_batch_tokens = mini_batch_tokens or (4096 if self._on_gpu else 1024)
         self._rank = rank or Alone()
         self._step = 0
         self._samples_seen = 0
@@ -378,6 +379,7 @@ class StandardLearner(Generic[SampleT, BatchT]):
             "learning_rate": self.learning_rate * factor,
             "grad_norm": sum(norms) / len(norms) if norms else 0.0,
             "padding_fraction": totals.pop("_padding", 0.0) / totals.pop("_padded_tokens", 1.0),
+            "micro_batch_tokens_max": totals.pop("max__tokens", 0.0),
             **measured,
             **self.algorithm.summarize(totals),
         }
@@ -534,7 +536,7 @@ class StandardLearner(Generic[SampleT, BatchT]):
             [self._length(sample) for sample in samples],
             # So that there is at least one for each rank.
             max_rows=min(self.mini_batch_size, math.ceil(len(samples) / self._rank.count)),
-            max_tokens=self.max_micro_batch_tokens,
+            max_tokens=self.mini_batch_tokens,
         )
 
     def _lora_dict(self) -> dict[str, Any]:
@@ -563,6 +565,7 @@ class StandardLearner(Generic[SampleT, BatchT]):
             padded = len(indices) * lengths[indices[0]]  # longest first
             totals["_padded_tokens"] += padded
             totals["_padding"] += padded - sum(lengths[index] for index in indices)
+            totals["max__tokens"] = max(totals["max__tokens"], padded)
         # Before the gradients: gloo, which carries this, sees at once if a rank has died; nccl would wait.
         computed = [pair for part in self._rank.gather(_transferred(own, sums)) for pair in part]
         self._add_up_gradients()

@@ -45,6 +45,7 @@ def build_learner(
             algorithm=algorithm,
             batch_size=settings.batch_size,
             mini_batch_size=settings.mini_batch_size,
+            mini_batch_tokens=settings.mini_batch_tokens,
             learning_rate=settings.learning_rate,
             lr_schedule={
                 "type": settings.lr_schedule if settings.lr_final_fraction < 1 else "constant",
