@@ -86,4 +86,12 @@ def main(arguments: argparse.Namespace) -> us.Run:
 
 if __name__ == "__main__":
     run = main(parser.parse_args())
-    print(run.sql("SELECT * FROM win_rates"))
+    print(
+        run.sql(
+            """
+            SELECT env_id, opponent, policy_version AS "update", sum(games) AS games,
+                sum(wins) / sum(games) AS won
+            FROM win_rates WHERE split = 'eval' GROUP BY ALL ORDER BY ALL
+            """
+        )
+    )

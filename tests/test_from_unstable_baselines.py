@@ -91,6 +91,7 @@ PROMISES: Final = (
     "the mode is switched after some hundred games",
     "ELO scores",
     "several learners compete for samples",
+    "16 evaluation games always run, with the newest checkpoint",
     "evaluation leakage avoided by separate environments",
     "`add_checkpoint` of another",
     "a checkpoint inherits μ and σ",

@@ -44,7 +44,8 @@ def test_the_quick_start_script_trains(tmp_path: Path) -> None:
         [*program, *small, "--data", str(tmp_path)], capture_output=True, text=True, timeout=110, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert "win_rate" in done.stdout
+    assert "TicTacToe-v0-train" in done.stdout
+    assert "won" in done.stdout
     (status,) = us.list_runs(tmp_path)
     assert (status.name, status.state, status.updates) == ("demo", "completed", 2)
     run = us.open_run("demo", tmp_path)

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from tests.cli.test_consume_and_replay import directory as directory  # a fixture
 from tests.cli.test_consume_and_replay import run
 
@@ -16,6 +18,18 @@ def test_a_finished_run_goes_to_json_lines(directory: Path) -> None:
     assert again.stderr == (
         f"run-a: 0 metrics events up to update 6, {len(written)} were there before; curves/run-a\n"
     )
+
+
+def test_wandb_that_only_writes_files_says_how_to_send_them(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("wandb")
+    for name in ("DATA", "CACHE", "CONFIG"):
+        monkeypatch.setenv(f"WANDB_{name}_DIR", str(directory / name))
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    done = run(directory, "track", "run-a", "--to", "wandb", "--directory", "curves")
+    assert done.returncode == 0, done.stderr
+    assert "wandb sync curves/run-a/wandb/offline-run-*" in done.stderr.replace("\n", "")
 
 
 def test_help_has_an_example_and_mistakes_are_one_line(directory: Path) -> None:

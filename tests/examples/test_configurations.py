@@ -23,7 +23,7 @@ def test_every_configuration_is_one(path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("name", ["connectfour", "kuhnpoker", "several_models"])
+@pytest.mark.parametrize("name", ["connectfour", "exploitability", "kuhnpoker", "several_models"])
 def test_a_game_of_the_tiny_player_makes_an_update(name: str, tmp_path: Path) -> None:
     few = (
         'backend="inline"',

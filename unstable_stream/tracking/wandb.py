@@ -82,7 +82,7 @@ class WandbTracker:
         mode = self._mode
         if mode is None and not os.environ.get("WANDB_MODE"):
             mode = "online" if _has_key() else "offline"
-        if mode == "offline":
+        if (mode or os.environ.get("WANDB_MODE")) == "offline":
             files = self._directory / "wandb" / "offline-run-*"
             _log.info("wandb only writes files", to_send_them=f"wandb sync {files}")
         self._directory.mkdir(parents=True, exist_ok=True)

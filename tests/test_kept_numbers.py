@@ -1,0 +1,71 @@
+"""Tables of the docs that are made from numbers kept beside them are those of these numbers."""
+
+import csv
+import runpy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from unstable_stream.runs.config import parse_config, read_toml
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+
+
+@pytest.fixture(autouse=True)
+def _beside_the_scripts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(DOCS)
+
+
+def script(name: str) -> dict[str, Any]:
+    return runpy.run_path(str(DOCS / f"{name}.py"))
+
+
+@pytest.mark.parametrize(
+    ("name", "page"),
+    [("build_algorithm_table", "algorithms.md"), ("build_exploitability_tables", "exploitability.md")],
+)
+def test_the_tables_are_those_of_the_kept_numbers(name: str, page: str) -> None:
+    text = (DOCS / page).read_text(encoding="utf-8")
+    assert script(name)["page"](text) == text, f"run: python docs/{name}.py"
+
+
+def test_every_algorithm_has_settings_that_a_run_takes_and_a_row() -> None:
+    algorithms = script("build_algorithm_table")
+    names = algorithms["SETTINGS"]
+    assert {"reinforce", "SPIRAL", "RLOO", "PPO", "GRPO with KL", "Dr. GRPO", "A2C"} == names.keys()
+    for name, changes in names.items():
+        parse_config(read_toml(algorithms["QUICKSTART"]), changes, origin=name)
+    rows = algorithms["table"]().splitlines()[2:]
+    assert [row.split(" | ")[0] for row in rows] == ["| before any update", *(f"| {name}" for name in names)]
+
+
+def test_a_share_is_that_of_the_games() -> None:
+    """By hand from the file, for one run; whose row is not kept has a dash."""
+    algorithms = script("build_algorithm_table")
+    with (DOCS / "data" / "algorithms-evaluations.csv").open(encoding="utf-8", newline="") as file:
+        (row,) = (
+            row
+            for row in csv.DictReader(file)
+            if (row["run"], row["opponent"], row["update"]) == ("PPO, seed 0", "random-legal", "30")
+        )
+    share = f"{int(row['wins']) / int(row['games']):.3f}".removeprefix("0")
+    assert f"| PPO | {share}, " in algorithms["table"]()
+    assert algorithms["shares"]([0.5, None]) == ".500, –"
+
+
+def test_a_table_of_exploitability_has_a_line_for_each_seed_and_their_mean() -> None:
+    rows = [
+        {"game": "kuhn_poker", "seed": str(seed), "update": str(update), "nash_conv": str(1 + seed - update)}
+        for seed in range(3)
+        for update in (0, 1)
+    ]
+    assert script("build_exploitability_tables")["table"]("kuhn_poker", rows).splitlines() == [
+        "| Kuhn poker, update | 0 | 1 |",
+        "|---|---|---|",
+        "| seed 0 | 1.000 | .000 |",
+        "| seed 1 | 2.000 | 1.000 |",
+        "| seed 2 | 3.000 | 2.000 |",
+        "| mean | 2.000 | 1.000 |",
+    ]
