@@ -18,15 +18,16 @@ from unstable_stream.model_pool.systems import Elo, OpenSkill, RatingSystem, Tru
 from unstable_stream.runs.config import RewardConfig, RunConfig
 from unstable_stream.runs.history import find_run
 
-__all__ = ["Rerated", "RewardChange", "Source", "rederive_run", "rerate_run"]
+__all__ = ["SYSTEMS", "Rerated", "RewardChange", "Source", "rederive_run", "rerate_run", "settings_of"]
 
 Source: TypeAlias = Literal["archive", "log"]
 
-_SETTINGS: Final[Mapping[str, Sequence[str]]] = {
+SYSTEMS: Final[Mapping[str, Sequence[str]]] = {
     "trueskill": ("mu", "sigma", "beta", "tau", "draw_probability", "inherited_sigma"),
     "elo": ("mu", "k"),
     "openskill": ("mu", "sigma", "beta", "tau", "inherited_sigma"),
 }
+"""The rating systems of this package, and what can be set of each."""
 
 
 def rerate_run(
@@ -76,15 +77,33 @@ def rerate_run(
         return _rate(place, run_id, rater, scopes, out, found, on_progress), directory
 
 
+def settings_of(system: str, draw_probability: Mapping[str, float]) -> dict[str, str]:
+    """Return what each parameter of a system of :data:`SYSTEMS` is where it is not given, as text.
+
+    Args:
+        system: its name.
+        draw_probability: the run's own, by environment.
+    """
+    usual: Elo | OpenSkill | TrueSkillSettings
+    usual = {"elo": Elo, "openskill": OpenSkill, "trueskill": TrueSkillSettings}[system]()
+    found = {name: getattr(usual, name) for name in SYSTEMS[system] if name != "draw_probability"}
+    if isinstance(usual, TrueSkillSettings):
+        draws = sorted({*draw_probability.values()} or {usual.default_draw_probability})
+        found["draw_probability"] = draws[0] if len(draws) == 1 else "by environment"
+    return {
+        name: value if isinstance(value := found[name], str) else f"{value:.6g}" for name in SYSTEMS[system]
+    }
+
+
 def _check_settings(system: str, settings: Mapping[str, float]) -> None:
-    if system not in _SETTINGS:
+    if system not in SYSTEMS:
         if settings:
             raise ConfigError(
                 f"--{next(iter(settings)).replace('_', '-')}: an extension takes its arguments in --system, "
                 f"e.g. --system '{system}(start=3)'"
             )
         return
-    known = _SETTINGS[system]
+    known = SYSTEMS[system]
     for name in settings:
         if name not in known:
             options = ", ".join(f"--{each}".replace("_", "-") for each in known)

@@ -51,6 +51,7 @@ ROUTES: Final[Sequence[tuple[str, Page, Sequence[str]]]] = (
     ("/runs/{run}/results", run.results, ("GET",)),
     ("/charts.json", run.curves, ("GET",)),
     ("/games", games.find, ("GET",)),
+    ("/games/beside", games.pair, ("GET",)),
     ("/games/{game}", games.watch, ("GET",)),
     ("/sql", sql.show, ("GET",)),
     ("/sql/rows", sql.rows, ("GET",)),

@@ -26,6 +26,8 @@ class Job:
     title: str
     kind: str
     """Names the part of the page that shows its result."""
+    run_id: str = ""
+    """What it is about."""
     id: str = field(default_factory=lambda: secrets.token_hex(6))
     result: Any = None
     """``Any``: whatever the work returns."""
@@ -49,13 +51,13 @@ class Jobs:
         self._jobs: OrderedDict[str, Job] = OrderedDict()
         self._lock = threading.Lock()
 
-    def start(self, kind: str, title: str, work: Callable[[Job], Any]) -> Job:
+    def start(self, kind: str, title: str, work: Callable[[Job], Any], *, run_id: str = "") -> Job:
         """Begin work in a thread; it may tell its job how far it is.
 
         Raises:
             ConfigError: as much as may go on at once does.
         """
-        job = Job(title, kind)
+        job = Job(title, kind, run_id)
         with self._lock:
             if sum(not each.done.is_set() for each in self._jobs.values()) >= _AT_ONCE:
                 raise ConfigError("two such computations are under way already: wait for one of them")

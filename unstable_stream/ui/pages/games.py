@@ -7,7 +7,7 @@ from typing import Final, get_args
 from urllib.parse import urlencode
 
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 
 from unstable_stream.api.games import Result, Sort, Split, State, find_games
 from unstable_stream.archive import query
@@ -19,7 +19,7 @@ from unstable_stream.views.boards import Board, boards_of
 from unstable_stream.views.tokens import Token, tokens_of
 from unstable_stream.views.transcript import Transcript, load_transcript
 
-__all__ = ["find", "watch"]
+__all__ = ["find", "pair", "watch"]
 
 _PAGE: Final = 50
 _MOST_TOKENS: Final = 2000
@@ -98,6 +98,15 @@ def watch(site: Site, shelf: Shelf, request: Request) -> Response:
     if other:
         games.append(_watched(shelf, other))
     return page("game.html.jinja", site, shelf, games=games, beside=other or "")
+
+
+def pair(site: Site, shelf: Shelf, request: Request) -> Response:
+    """Lead to the page of the one or two games that were chosen in the list."""
+    chosen = list(dict.fromkeys(request.query_params.getlist("game")))
+    if not 1 <= len(chosen) <= 2:
+        raise ConfigError(f"{len(chosen)} games are chosen: choose the two to watch beside each other")
+    rest = "?" + urlencode({"beside": chosen[1]}) if len(chosen) > 1 else ""
+    return RedirectResponse(shelf.href("games", chosen[0]) + rest, 303)
 
 
 def _watched(shelf: Shelf, game: str) -> _Watched:

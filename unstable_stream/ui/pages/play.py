@@ -9,6 +9,8 @@ from starlette.responses import RedirectResponse, Response
 
 from unstable_stream.api.human_play import HumanGame
 from unstable_stream.archive import query
+from unstable_stream.errors import GameError
+from unstable_stream.games.opponents.legal_moves import listed_moves
 from unstable_stream.ui.rendering import page
 from unstable_stream.ui.site import Shelf, Site
 from unstable_stream.views.boards import boards_of
@@ -22,6 +24,7 @@ _CHECKPOINTS: Final = """
     WHERE $run = '' OR run_id = $run ORDER BY occurred_at DESC LIMIT 200
 """
 _PATIENCE_S: Final = 3.0
+_OFFERED: Final = 40
 
 
 def show(site: Site, shelf: Shelf, request: Request) -> Response:
@@ -58,9 +61,9 @@ def _game(site: Site, request: Request) -> HumanGame:
 
 
 def watch(site: Site, shelf: Shelf, request: Request) -> Response:
-    """Return the game as it stands; while the other thinks, wait a moment for it."""
+    """Return the game as it stands; while the other thinks, wait a moment for it, but not ``now``."""
     game = _game(site, request)
-    state = game.wait(_PATIENCE_S)
+    state = game.wait(0.0 if "now" in request.query_params else _PATIENCE_S)
     transcript = game.transcript()
     boards = boards_of(transcript) if transcript.moves else None
     return page(
@@ -70,8 +73,18 @@ def watch(site: Site, shelf: Shelf, request: Request) -> Response:
         game=game,
         state=state,
         moves=transcript.moves,
+        offers=_offers(game) if state == "yours" else [],
         board=boards[-1] if boards else None,
     )
+
+
+def _offers(game: HumanGame) -> list[str]:
+    """Return the moves that the environment lists, if it does and they are few."""
+    try:
+        moves = listed_moves(game.observation)
+    except GameError:
+        return []
+    return moves if len(moves) <= _OFFERED else []
 
 
 def move(site: Site, shelf: Shelf, request: Request) -> Response:

@@ -3,14 +3,14 @@
 import json
 import math
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from unstable_stream.api.what_if import rederive_run, rerate_run
+from unstable_stream.api.what_if import SYSTEMS, rederive_run, rerate_run, settings_of
 from unstable_stream.archive import query
 from unstable_stream.errors import ConfigError
 from unstable_stream.extensions import KINDS, Reference, is_extension
@@ -21,11 +21,6 @@ from unstable_stream.ui.site import Shelf, Site
 __all__ = ["rate", "reward", "show", "watch"]
 
 _STAGES: Final = ("final", "step", "sampling")
-_SYSTEMS: Final[Mapping[str, Sequence[str]]] = {
-    "trueskill": ("mu", "sigma", "beta", "tau", "draw_probability", "inherited_sigma"),
-    "elo": ("mu", "k"),
-    "openskill": ("mu", "sigma", "beta", "tau", "inherited_sigma"),
-}
 
 
 def show(site: Site, shelf: Shelf, request: Request) -> Response:
@@ -39,7 +34,7 @@ def show(site: Site, shelf: Shelf, request: Request) -> Response:
         shelf,
         runs=runs,
         run=run,
-        systems=_SYSTEMS,
+        systems={system: _settings(shelf, run.run_id, system) if run else {} for system in SYSTEMS},
         rewards=_rewards_as_toml(shelf, run.run_id) if run else "",
         built_in={stage: sorted(KINDS[f"{stage}_transformation"].built_in) for stage in _STAGES},
         kept=_kept(shelf, run.run_id) if run else [],
@@ -51,9 +46,9 @@ def rate(site: Site, shelf: Shelf, request: Request) -> Response:
     form: Mapping[str, str] = request.state.form
     run = shelf.run(form.get("run", ""))
     system = form.get("system", "")
-    if system not in _SYSTEMS:
-        raise ConfigError(f"system={system!r}: expected one of {', '.join(_SYSTEMS)}")
-    settings = {name: _number(name, form[name]) for name in _SYSTEMS[system] if form.get(name)}
+    if system not in SYSTEMS:
+        raise ConfigError(f"system={system!r}: expected one of {', '.join(SYSTEMS)}")
+    settings = {name: _number(name, form[name]) for name in SYSTEMS[system] if form.get(name)}
     label = form.get("label", "").strip()
     job = site.jobs.start(
         "ratings",
@@ -68,6 +63,7 @@ def rate(site: Site, shelf: Shelf, request: Request) -> Response:
             dry_run=not label,
             on_progress=lambda done, of: _tell(job, done, of),
         ),
+        run_id=run.run_id,
     )
     return RedirectResponse(shelf.href("what-if", job.id), 303)
 
@@ -95,6 +91,7 @@ def reward(site: Site, shelf: Shelf, request: Request) -> Response:
             allow_code=[],
             on_progress=lambda done: _tell(job, done, max(done, trajectories)),
         ),
+        run_id=run.run_id,
     )
     return RedirectResponse(shelf.href("what-if", job.id), 303)
 
@@ -147,12 +144,26 @@ def _transformations(text: str) -> Mapping[str, object]:
     return stages
 
 
+def _config(shelf: Shelf, run_id: str) -> Mapping[str, Any]:
+    """Return what a run recorded, whatever version wrote it. ``Any``: JSON."""
+    ((config,),) = query(shelf.archive, "SELECT config FROM runs WHERE run_id = $1", [run_id]).rows
+    found: Mapping[str, Any] = json.loads(config or "{}")
+    return found
+
+
+def _settings(shelf: Shelf, run_id: str, system: str) -> dict[str, str]:
+    def find(archive: object) -> dict[str, str]:
+        pool = _config(shelf, run_id).get("model_pool", {})
+        return settings_of(system, pool.get("draw_probability", {}))
+
+    return shelf.remember(("rating settings", run_id, system), find)
+
+
 def _rewards_as_toml(shelf: Shelf, run_id: str) -> str:
     """Return the transformations that a run used, to begin from. ``Any``: JSON."""
 
     def find(archive: object) -> str:
-        ((config,),) = query(shelf.archive, "SELECT config FROM runs WHERE run_id = $1", [run_id]).rows
-        rewards: Mapping[str, Any] = json.loads(config or "{}").get("rewards", {})
+        rewards: Mapping[str, Any] = _config(shelf, run_id).get("rewards", {})
         lines = []
         for stage in _STAGES:
             specs = ",".join(f"\n    {_inline(spec)}" for spec in rewards.get(stage, []))

@@ -68,6 +68,10 @@
 
   // -- lines -----------------------------------------------------------------------------------------
 
+  // Updates are counted: there is nothing between two of them.
+  var wholeSteps = [];
+  for (var ten = 1; ten < 1e12; ten *= 10) { wholeSteps.push(ten, 2 * ten, 5 * ten); }
+  function counted(chart) { return chart.series.every(function (one) { return one.x.every(Number.isInteger); }); }
   function joined(chart) {
     return uPlot.join(chart.series.map(function (one) {
       var none = one.x.map(function () { return null; });
@@ -96,7 +100,7 @@
         return [chart.percent || chart.from_zero ? low : low - room, chart.percent ? Math.min(1.02, high + room) : high + room];
       } } },
       axes: [
-        Object.assign({ label: chart.x_title, labelSize: 20, size: 34 }, axis),
+        Object.assign({ label: chart.x_title, labelSize: 20, size: 34 }, counted(chart) ? { incrs: wholeSteps } : {}, axis),
         Object.assign({ label: chart.y_title || undefined, labelSize: 20, size: 58, values: function (plot, ticks) { return ticks.map(function (tick) { return chart.percent ? Math.round(100 * tick) + " %" : written(tick); }); } }, axis)
       ],
       hooks: { setScale: [function (plot, name) {

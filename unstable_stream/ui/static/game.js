@@ -4,18 +4,19 @@
   var games = Array.prototype.map.call(document.querySelectorAll(".watched"), function (article) {
     return { article: article, moves: Array.prototype.slice.call(article.querySelectorAll(".move")), at: 0 };
   }).filter(function (game) { return game.moves.length; });
+  var player = document.querySelector(".player");
   if (!games.length) { return; }
   var all = false, timer = null, first = true;
 
   function show(game, at, keep) {
     game.at = Math.max(0, Math.min(game.moves.length - 1, at));
     game.moves.forEach(function (move, place) { move.hidden = !all && place !== game.at; });
-    game.article.querySelector("[data-slide]").value = game.at;
-    game.article.querySelector("[data-count]").textContent = "move " + (game.at + 1) + " of " + game.moves.length;
     if (all && !keep) { game.moves[game.at].scrollIntoView({ block: "nearest" }); }
   }
   function showAll(at, keep) {
     games.forEach(function (game) { show(game, at, keep); });
+    player.querySelector("[data-slide]").value = furthest();
+    player.querySelector("[data-count]").textContent = "move " + games.map(function (game) { return (game.at + 1) + " of " + game.moves.length; }).join(", ");
     var shown = games[0].moves[games[0].at];
     if (first) { first = false; return; } // an address without a move stays so, and the page at its top
     history.replaceState(null, "", location.pathname + location.search + "#" + shown.id);
@@ -33,32 +34,27 @@
       if (furthest() >= longest() - 1) { showAll(0); }
       timer = setTimeout(step, speed());
     }
-    document.querySelectorAll("[data-go=play]").forEach(function (button) {
-      button.setAttribute("aria-pressed", String(on));
-      button.textContent = on ? "❚❚ Pause" : "▶ Play";
-    });
+    var button = player.querySelector("[data-go=play]");
+    button.setAttribute("aria-pressed", String(on));
+    button.textContent = on ? "❚❚ Pause" : "▶ Play";
   }
   function step() {
     if (furthest() >= longest() - 1) { play(false); return; }
     showAll(furthest() + 1);
     timer = setTimeout(step, speed());
   }
-  function speed() { return Number(games[0].article.querySelector("[data-speed]").value); }
+  function speed() { return Number(player.querySelector("[data-speed]").value); }
 
-  games.forEach(function (game) {
-    var player = game.article.querySelector(".player");
-    player.hidden = false;
-    player.querySelector("[data-slide]").max = game.moves.length - 1;
-    player.addEventListener("click", function (event) {
-      var button = event.target.closest("[data-go]");
-      if (button) { go(button.dataset.go); }
-    });
-    player.querySelector("[data-slide]").addEventListener("input", function (event) { play(false); showAll(Number(event.target.value)); });
-    player.querySelector("[data-all]").addEventListener("change", function (event) {
-      all = event.target.checked;
-      document.querySelectorAll("[data-all]").forEach(function (box) { box.checked = all; });
-      showAll(furthest(), true);
-    });
+  player.hidden = false;
+  player.querySelector("[data-slide]").max = longest() - 1;
+  player.addEventListener("click", function (event) {
+    var button = event.target.closest("[data-go]");
+    if (button) { go(button.dataset.go); }
+  });
+  player.querySelector("[data-slide]").addEventListener("input", function (event) { play(false); showAll(Number(event.target.value)); });
+  player.querySelector("[data-all]").addEventListener("change", function (event) {
+    all = event.target.checked;
+    showAll(furthest(), true);
   });
   document.addEventListener("keydown", function (event) {
     if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input:not([type=checkbox]),select,textarea,summary,button,a,.scroll")) { return; }

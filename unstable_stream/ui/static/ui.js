@@ -33,6 +33,7 @@
   var known = null, wanted = null, busy = false;
   var leastMs = 1500, mostMs = 15000; // between two refreshes; within that, ten times what one takes
 
+  function choices(region) { return Array.from(region.querySelectorAll("input[type=checkbox]")); }
   function refresh() {
     if (busy || wanted === known || document.hidden) { return; }
     busy = true;
@@ -43,8 +44,16 @@
         var fresh = new DOMParser().parseFromString(text, "text/html");
         document.querySelectorAll("[data-live]").forEach(function (region) {
           var other = fresh.getElementById(region.id);
-          if (!other || region.contains(document.activeElement) && region.querySelector("input:focus,select:focus,textarea:focus")) { return; }
-          if (region.innerHTML !== other.innerHTML) { region.innerHTML = other.innerHTML; }
+          if (!other || region.innerHTML === other.innerHTML) { return; }
+          var chosen = choices(region).filter(function (box) { return box.checked; }).map(function (box) { return box.value; });
+          var at = region.contains(document.activeElement) ? document.activeElement : null, again = at && (at.value || at.href);
+          region.innerHTML = other.innerHTML;
+          // What a person has chosen, and where the keyboard is, stay.
+          choices(region).forEach(function (box) { box.checked = chosen.indexOf(box.value) >= 0; });
+          if (again) {
+            var same = Array.from(region.querySelectorAll(at.tagName)).find(function (one) { return (one.value || one.href) === again; });
+            if (same) { same.focus({ preventScroll: true }); }
+          }
         });
         known = state;
         document.dispatchEvent(new Event("refreshed"));
