@@ -4,16 +4,13 @@ import asyncio
 
 import pytest
 
+from tests.api.untrained_run import record_untrained_run
 from unstable_stream.api.human_play import HumanGame, State
 from unstable_stream.api.place import Place
-from unstable_stream.api.settings import make_config
-from unstable_stream.api.topics import create_topics
 from unstable_stream.archive import query
 from unstable_stream.errors import ConfigError
 from unstable_stream.games.opponents.legal_moves import listed_moves
-from unstable_stream.log.records import record_from_event
 from unstable_stream.proofs.audit import audit_run
-from unstable_stream.runs.recording import initial_checkpoint, start_run
 
 RUN = "run-asked"
 _DEADLINE_S = 240.0
@@ -23,17 +20,7 @@ _DEADLINE_S = 240.0
 def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
     """A run of the tiny player that has its initial policy."""
     place = Place.at(tmp_path_factory.mktemp("played"))
-    config = make_config(
-        {"model": "tiny-player", "train_envs": ["SimpleTak-v0-train"], "learner.iterations": 1}
-    )
-
-    async def record() -> None:
-        async with place.made_log() as log:
-            await start_run(log, config, RUN)
-            await log.append([record_from_event(initial_checkpoint(config, RUN))])
-
-    create_topics(place)
-    asyncio.run(record())
+    record_untrained_run(place, RUN)
     return place
 
 
@@ -47,10 +34,15 @@ def wait(game: HumanGame) -> State:
 def test_a_game_is_recorded_rated_and_archived(place: Place) -> None:
     game = HumanGame(place, f"{RUN}@0", seat=1, name="Ada").start()
     own = 0
+    assert wait(game) == "yours"
+    game.move("[99]")
+    assert wait(game) == "yours"
+    assert game.refused == "[99]"
     while wait(game) == "yours":
         assert "SimpleTak" in game.observation
         game.move(listed_moves(game.observation)[0])
         own += 1
+        assert game.refused is None
     assert own
     rows = query(
         place.archive,

@@ -2,15 +2,13 @@
 
 import socket
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.archive.history import made_up_run, stored
-from tests.ui.browser import BROWSER, Tab, opened_tab
-from tests.ui.conftest import serving
+from tests.ui.browser import BROWSER, Tab
+from tests.ui.conftest import visited
 from unstable_stream.api.place import Place
 from unstable_stream.archive import ArchiveWriter
 from unstable_stream.events import game_id
@@ -18,35 +16,10 @@ from unstable_stream.events import game_id
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="no browser: apt-get install -y chromium")
 
 
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tab]:
-    with opened_tab(tmp_path_factory.mktemp("profile")) as tab:
-        yield tab
-
-
-@pytest.fixture
-def tab(browser: Tab) -> Iterator[Tab]:
-    """A tab that must not have complained at the end."""
-    browser.complaints.clear()
-    yield browser
-    assert browser.complaints == []
-
-
-@contextmanager
-def visited(tab: Tab, place: Place) -> Iterator[str]:
-    """Serve a place as long as the tab looks at it; yield the link."""
-    with serving(place) as link:
-        try:
-            yield link
-        finally:
-            tab.go("about:blank")  # a page whose server ends would complain
-
-
 def test_the_list_follows_a_run(tab: Tab, tmp_path: Path) -> None:
     place = Place.at(tmp_path / "data")
     events = stored(made_up_run("run-c", updates=4))
-    with visited(tab, place) as link:
-        tab.go(link)
+    with visited(tab, place):
         assert "token" not in tab.ask("location.href")
         tab.wait("document.body.innerText.includes('No run has been archived')")
         with ArchiveWriter(place.archive, timeout_s=60) as writer:
@@ -61,9 +34,9 @@ def test_the_list_follows_a_run(tab: Tab, tmp_path: Path) -> None:
 def test_curves_move_while_a_run_trains(tab: Tab, tmp_path: Path) -> None:
     place = Place.at(tmp_path / "data")
     events = stored(made_up_run("run-c", updates=6))
-    with visited(tab, place) as link, ArchiveWriter(place.archive, timeout_s=60) as writer:
+    with visited(tab, place) as base, ArchiveWriter(place.archive, timeout_s=60) as writer:
         writer.write(events[: len(events) // 2])
-        tab.go(link.replace("/?", "/data/runs/run-c?"))
+        tab.go(base + "runs/run-c")
         tab.wait("document.querySelectorAll('figure[data-drawn]').length > 3")
         tab.ask("document.querySelector('figure[data-key=loss]').scrollIntoView()")
         tab.wait("document.querySelector('figure[data-key=loss][data-drawn]') !== null")
@@ -84,9 +57,9 @@ def test_curves_move_while_a_run_trains(tab: Tab, tmp_path: Path) -> None:
 
 def test_a_game_is_watched_with_the_keyboard(tab: Tab, data: Path) -> None:
     shown = "document.querySelector('.move:not([hidden]) h3').innerText"
-    with visited(tab, Place.at(data)) as link:
+    with visited(tab, Place.at(data)) as base:
         game = game_id("run-a", "eval", 12)
-        tab.go(link.replace("/?", f"/{data.name}/games/{game}?"))
+        tab.go(base + f"games/{game}")
         tab.wait(f"{shown}.startsWith('Move 0 ')")
         tab.press("ArrowRight")
         tab.wait(f"{shown}.startsWith('Move 1 ')")
@@ -103,22 +76,35 @@ def test_a_game_is_watched_with_the_keyboard(tab: Tab, data: Path) -> None:
         assert tab.ask("document.title") == "eval game 12"
 
 
-@pytest.mark.parametrize("width", [360, 1400])
+@pytest.mark.parametrize("width", [360, 700, 1400])
 def test_pages_fit_narrow_and_wide_screens(tab: Tab, data: Path, width: int) -> None:
     tab.resize(width, 800)
-    with visited(tab, Place.at(data)) as link:
-        tab.go(link)
-        game = game_id("run-a", "eval", 12)
-        for path in ("", "runs/run-a", "games", f"games/{game}", "compare?run=run-a&run=run-b"):
-            tab.go(f"{tab.ask('location.origin')}/{data.name}/{path}")
+    game = game_id("run-a", "eval", 12)
+    paths = (
+        "",
+        "runs/run-a",
+        "games",
+        f"games/{game}",
+        f"games/{game}?beside={game_id('run-a', 'eval', 4)}",
+        "compare?run=run-a&run=run-b",
+        "sql?q=SELECT * FROM runs",
+        "why?of=run-a:update:3",
+        "what-if?run=run-a",
+        "play",
+    )
+    with visited(tab, Place.at(data)) as base:
+        for path in paths:
+            tab.go(base + path)
+            if path.startswith("sql"):
+                tab.wait("document.querySelectorAll('#rows tbody tr').length > 0")
             assert tab.ask("document.documentElement.scrollWidth <= innerWidth"), path
 
 
 def test_sql_is_asked_charted_and_shared(tab: Tab, data: Path) -> None:
     sql = "SELECT 'a' AS who, range AS x, range * 2 AS y FROM range(9)"
     nine_rows = "document.querySelectorAll('#rows tbody tr').length === 9"
-    with visited(tab, Place.at(data)) as link:
-        tab.go(link.replace("/?", f"/{data.name}/sql?"))
+    with visited(tab, Place.at(data)) as base:
+        tab.go(base + "sql")
         tab.ask(f'document.getElementById("q").value = "{sql}"')
         tab.ask("document.getElementById('ask').click()")
         tab.wait(nine_rows)
@@ -133,8 +119,8 @@ def test_sql_is_asked_charted_and_shared(tab: Tab, data: Path) -> None:
 
 
 def test_forms_arrive(tab: Tab, data: Path) -> None:
-    with visited(tab, Place.at(data)) as link:
-        tab.go(link.replace("/?", f"/{data.name}/what-if?run=run-a&"))
+    with visited(tab, Place.at(data)) as base:
+        tab.go(base + "what-if?run=run-a")
         tab.ask("document.querySelector('form[action$=ratings] button').click()")
         # The made-up run's configuration is none, and the page says so.
         tab.wait("document.querySelector('.trouble') !== null && location.pathname.includes('/what-if/')")
@@ -142,8 +128,7 @@ def test_forms_arrive(tab: Tab, data: Path) -> None:
 
 
 def test_what_another_site_asks_is_asked_by_hand(tab: Tab, data: Path) -> None:
-    with visited(tab, Place.at(data)) as link:
-        tab.go(link)
+    with visited(tab, Place.at(data)):
         port = tab.ask("location.port")
         # Another origin of the same site, which a browser tells apart by the port alone.
         with socket.create_server(("127.0.0.1", 0)) as bound:
@@ -174,9 +159,9 @@ def test_zoom_and_hidden_lines_outlive_a_refresh(tab: Tab, tmp_path: Path) -> No
     place = Place.at(tmp_path / "data")
     events = stored(made_up_run("run-c", updates=12))
     figure = "document.querySelector('figure[data-key=reward]')"
-    with visited(tab, place) as link, ArchiveWriter(place.archive, timeout_s=60) as writer:
+    with visited(tab, place) as base, ArchiveWriter(place.archive, timeout_s=60) as writer:
         writer.write(events[: len(events) // 2])
-        tab.go(link.replace("/?", "/data/runs/run-c?"))
+        tab.go(base + "runs/run-c")
         tab.wait(f"{figure} !== null")
         tab.ask(f"{figure}.scrollIntoView()")
         tab.wait(f"{figure}.dataset.drawn !== undefined")

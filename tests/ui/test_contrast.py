@@ -1,12 +1,11 @@
 """Every page can be read by who sees little, and told to who listens: contrast and names, in both themes."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.ui.browser import BROWSER, Tab, opened_tab
-from tests.ui.conftest import serving
+from tests.ui.browser import BROWSER, Tab
+from tests.ui.conftest import visited
 from unstable_stream.api.place import Place
 from unstable_stream.events import game_id
 
@@ -75,22 +74,13 @@ _NAMELESS = """(() => {
 })()"""
 
 
-@pytest.fixture(scope="module")
-def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tab]:
-    with opened_tab(tmp_path_factory.mktemp("profile")) as tab:
-        yield tab
-
-
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_text_stands_out_and_everything_has_a_name(tab: Tab, data: Path, scheme: str) -> None:
-    tab.prefer(scheme)
-    with serving(Place.at(data)) as link:
-        tab.go(link)
-        origin = tab.ask("location.origin")
-        found = {}
+def test_text_stands_out_and_everything_has_a_name(browser: Tab, data: Path, scheme: str) -> None:
+    browser.prefer(scheme)
+    found = {}
+    with visited(browser, Place.at(data)) as base:
         for path in _PAGES:
-            tab.go(f"{origin}/{data.name}/{path}")
-            if problems := [*tab.ask(_TOO_FAINT), *tab.ask(_NAMELESS)]:
+            browser.go(base + path)
+            if problems := [*browser.ask(_TOO_FAINT), *browser.ask(_NAMELESS)]:
                 found[path] = problems
-        tab.go("about:blank")
     assert found == {}

@@ -1,6 +1,5 @@
 """What-ifs: asked in a form, compared, kept only if asked."""
 
-import asyncio
 import math
 import re
 import threading
@@ -11,36 +10,23 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
-from tests.proofs.recorded_run import record_run
-from tests.ui.conftest import HOST, client_of
+from tests.ui.conftest import HOST, RECORDED, client_of
 from unstable_stream.api.place import Place
 from unstable_stream.api.what_if import rerate_run
-from unstable_stream.archive import ArchiveWriter, query
+from unstable_stream.archive import query
 from unstable_stream.hindsight.advantages import advantages
-from unstable_stream.log.local.log import LocalLog
-from unstable_stream.log.reading import read_to_end
 from unstable_stream.ui import Site, build_app
 from unstable_stream.ui.jobs import Job
 from unstable_stream.ui.pages.what_if import _inline
 from unstable_stream.ui.rendering import _templates
 
-RUN = "run-asked"
+RUN = RECORDED
 _ORIGIN = {"origin": f"http://{HOST}"}
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
-    """A finished run, on the log and in the archive."""
-    place = Place.at(tmp_path_factory.mktemp("asked"))
-
-    async def record() -> None:
-        async with LocalLog.open(place.data.log, synchronous="NORMAL") as log:
-            await record_run(log, RUN, hosted=False)
-            with ArchiveWriter(place.archive, await log.log_id()) as writer:
-                writer.write([record async for record in read_to_end(log, tuple(await log.topics()))])
-
-    asyncio.run(record())
-    return place
+def place(recorded: Place) -> Place:
+    return recorded
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +44,7 @@ def ask(client: TestClient, place: Place, kind: str, **form: str) -> str:
         follow_redirects=False,
     )
     assert answer.status_code == 303, answer.text
-    while 'http-equiv="refresh"' in (page := client.get(answer.headers["location"]).text):
+    while 'data-going="yes"' in (page := client.get(answer.headers["location"]).text):
         pass
     return page
 

@@ -50,6 +50,7 @@ class _Played:
     seat: int
     action: str
     seen: str
+    valid: bool
 
 
 class HumanGame:
@@ -164,7 +165,7 @@ class HumanGame:
                 turn,
                 each.seat,
                 each.action,
-                True,
+                each.valid,
                 each.seen if each.seat == self.seat else None,  # not what the other has in its hand
                 None,
                 None,
@@ -176,6 +177,12 @@ class HumanGame:
         return Transcript(
             self.game_id, self.run_id, "in-flight", HUMAN, 0, self.env_id, None, *ends, seats, moves
         )
+
+    @property
+    def refused(self) -> str | None:
+        """The person's last move, if the environment has just refused it and asks again."""
+        last = self._moves[-1] if self._moves else None
+        return last.action if last and last.seat == self.seat and not last.valid else None
 
     # -- its thread ---------------------------------------------------------------------------------
 
@@ -307,7 +314,9 @@ class HumanGame:
         return Move(action)
 
     def _note(self, turn: "TurnContext", move: "Move") -> None:
-        self._moves.append(_Played(turn.seat, move.action, turn.observation))
+        # A person is told at once: few environments show a refused move to who made it.
+        valid = turn.accepts is None or turn.accepts(move.action)
+        self._moves.append(_Played(turn.seat, move.action, turn.observation, valid))
 
 
 class _GivenUpError(Exception):

@@ -75,11 +75,11 @@
   if (form) {
     form.addEventListener("submit", function (event) {
       event.preventDefault();
-      if (yours()) { send(form.action, event.submitter && event.submitter.name === "action" ? event.submitter.value : field.value); }
+      if (yours()) { send(form.getAttribute("action"), event.submitter && event.submitter.name === "action" ? event.submitter.value : field.value); }
     });
     giveUp.addEventListener("submit", function (event) {
       event.preventDefault();
-      if (yours()) { send(giveUp.action, null); }
+      if (yours()) { send(giveUp.getAttribute("action"), null); }
     });
     permit();
   }
