@@ -82,3 +82,5 @@ def test_what_a_model_wrote_stays_text(client: TestClient, base: str) -> None:
         assert ATTACK not in page
         assert "<img" not in page
         assert len(re.findall(r"<script(?! src=\"/static/)", page)) == 0
+        assert re.findall(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", page) == []
+    assert "\ufffd[31mred\ufffd[2J\ufffd]0;hacked\ufffd" in pages[0]

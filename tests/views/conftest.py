@@ -21,18 +21,22 @@ ATTACK = (
     "</script></pre><img src=x onerror=\"document.title='hacked'\"><script>document.title='hacked'</script>"
 )
 
+CONTROLS = "\x1b[31mred\x1b[2J\x1b]0;hacked\x07\x9b1m back\x08space return\rover nothing\x00\x7f"
+"""A terminal would change colour, clear itself, take another title and write over what it has."""
+
 
 def _with_attack(event: Event) -> Event:
     """Let the player write an attack in an evaluation game that is shown, as the last checkpoint's win."""
     if getattr(event, "game_id", None) != game_id("run-a", "eval", 12):
         return event
     if isinstance(event, Trajectory):
+        text = ATTACK + CONTROLS
         turn = msgspec.structs.replace(
-            event.turns[0], completion=ATTACK, action=ATTACK, observation=ATTACK, prompt=ATTACK, valid=False
+            event.turns[0], completion=text, action=text, observation=text, prompt=text, valid=False
         )
         return msgspec.structs.replace(event, turns=(turn, *event.turns[1:]))
     if isinstance(event, GameOutcome):
-        return msgspec.structs.replace(event, reason_text=ATTACK)
+        return msgspec.structs.replace(event, reason_text=ATTACK + CONTROLS)
     return event
 
 
