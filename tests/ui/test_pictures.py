@@ -30,5 +30,6 @@ def test_each_picture_of_the_docs_is_taken_and_shows_something(data: Path, tmp_p
     taken = {path.name: path.read_bytes() for path in tmp_path.glob("*.png")}
     assert set(taken) == {path.name for path in (_DOCS / "images").glob("ui-*.png")}
     for name, png in taken.items():
-        assert len(_bytes_of(png)) > 100, name
+        assert len(_bytes_of(png)) > 50, name
+        assert len(png) < 300_000, name
         assert f"images/{name}" in (_DOCS / "ui.md").read_text(encoding="utf-8")
