@@ -55,6 +55,8 @@ def take(data: Path, run: str, game: str, into: Path = _HERE) -> None:
                 tab.ask("document.getElementById('chart').open = true")
                 tab.ask(_BY_OPPONENT)
                 tab.wait("document.querySelector('#plot canvas') !== null")
+            if name == "ui-compare":
+                tab.ask("document.getElementById('charts').scrollIntoView()")
             tab.wait(_PAINTED)
             tab.picture(into / f"{name}.png")
 
