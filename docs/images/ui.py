@@ -56,7 +56,7 @@ def take(data: Path, run: str, game: str, into: Path = _HERE) -> None:
                 tab.ask(_BY_OPPONENT)
                 tab.wait("document.querySelector('#plot canvas') !== null")
             if name == "ui-compare":
-                tab.ask("document.getElementById('charts').scrollIntoView()")
+                tab.ask("document.getElementById('charts').scrollIntoView({ behavior: 'instant' })")
             tab.wait(_PAINTED)
             tab.picture(into / f"{name}.png")
 
