@@ -17,9 +17,10 @@ import psutil
 
 from infra.kafka.brokers import KafkaCluster
 from tests.chaos.orders import Orders
-from tests.whole_run.processes import LaunchedRun
+from tests.whole_run.processes import History, LaunchedRun
+from unstable_stream.events import GameAbandoned
 
-__all__ = ["LAUNCHER_DIED", "Fault", "faults_for"]
+__all__ = ["HUNG", "LAUNCHER_DIED", "NEVER_RETURNS", "Fault", "faults_for"]
 
 Inject = Callable[[LaunchedRun, random.Random], Awaitable[str]]
 
@@ -47,6 +48,9 @@ _STOPPED_S = (2.0, 12.0)
 _FULL_S = 4.0
 _MISBEHAVED_S = (2.0, 8.0)
 LAUNCHER_DIED = "kill -9 launcher"
+NEVER_RETURNS = "environment: never returns"
+HUNG = "its environment did not return within"
+"""What is said and recorded of a game whose environment hangs."""
 MISBEHAVIOUR = {
     "environment": ("raises", "hangs"),
     "engine": ("hangs", "wrong tokens", "not finite", "cut short", "unknown tokens"),
@@ -90,6 +94,7 @@ def faults_for(
         ]
     for what, kinds in MISBEHAVIOUR.items():
         faults += [Fault(f"{what}: {kind}", 0.2, _misbehaving(orders, what, kind)) for kind in kinds]
+    faults.append(Fault(NEVER_RETURNS, 0.3, _hanging(orders), may_end=inline))
     if kafka is not None:
         faults.append(Fault("kill -9 broker", 1.0, _killing_broker(kafka)))
     if small_disk is not None:
@@ -125,6 +130,20 @@ def _misbehaving(orders: Orders, what: str, kind: str) -> Inject:
         return ""
 
     return misbehave
+
+
+def _hanging(orders: Orders) -> Inject:
+    async def hang(run: LaunchedRun, _: random.Random) -> str:
+        def hung(seen: History) -> set[str]:
+            return {event.game_id for event in seen.of(GameAbandoned) if HUNG in event.reason}
+
+        await run.history.read()
+        before = hung(run.history)
+        orders.hang()
+        await run.until("the game that hangs is abandoned", lambda seen: hung(seen) > before)
+        return ""
+
+    return hang
 
 
 def _stopping(words: str) -> Inject:

@@ -42,6 +42,10 @@ class Orders:
             path.unlink()
         return step
 
+    def hang(self) -> None:
+        """Have the next step of an environment never return."""
+        self._write("environment", "never returns")
+
     async def misbehave(self, what: str, kind: str, seconds: float) -> None:
         """Have the environments or the engines misbehave in a way for some seconds."""
         self._write(what, kind)

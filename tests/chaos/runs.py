@@ -12,7 +12,7 @@ from pathlib import Path
 from pydantic import BaseModel, Field
 
 from tests.chaos.endpoint import BadEndpoint
-from tests.chaos.faults import Fault
+from tests.chaos.faults import HUNG, Fault
 from tests.chaos.forked import ForkedRun
 from tests.whole_run.processes import History, LaunchedRun
 from unstable_stream.events import LearnerUpdate, RunFinished, RunStarted
@@ -28,6 +28,7 @@ _LIGHT = (
     "collector.num_eval_workers=2",
     "evaluation.first_last_games=2",
 )
+_HUNG_S = 8
 _AT_ONCE = 0.25
 """The share of faults after which the next one comes within seconds, not after an update."""
 _AT_ONCE_S = 4.0
@@ -116,6 +117,7 @@ class _Chaos:
             f"learner.iterations={setting.updates}",
             *(_LIGHT if setting.backend == "inline" else ()),
             "learner.save_every=2",
+            f"collector.env_step_timeout_s={_HUNG_S}",
             "max_restarts=100000",
             f"evaluation.opponents=[{', '.join(opponents)}]",
             log=setting.location,
@@ -134,7 +136,11 @@ class _Chaos:
                     run.interrupt()
                 status = await run.end()
                 assert status in ((130, 0) if stopped else (0,)), f"status {status}\n{run.told()}"
-                break
+                if self._history.of(RunFinished):
+                    break
+                # It was stopped while it still started again, with all updates made: nothing was at work.
+                assert status == 130, f"the run ended with {status} and recorded no end\n{run.told()}"
+                run = kind.resume(run, self.result.run_id)
         self.result.updates = self._made()
         outcome = self._history.of(RunFinished)[-1].outcome
         assert outcome == ("completed" if status == 0 else "stopped"), outcome
@@ -166,7 +172,7 @@ class _Chaos:
                 self._may_end.append(fault.name)
             if run.popen.poll() == -signal.SIGKILL:
                 return True
-            at_once = self._random.random() < _AT_ONCE
+            at_once = run.popen.poll() is None and self._random.random() < _AT_ONCE
 
     async def _until_update(self, run: LaunchedRun, number: int) -> bool:
         """Return once an update is published; ``True`` if the run ended instead, as it may."""
@@ -178,7 +184,7 @@ class _Chaos:
             if run.popen.poll() is None or self._ends_in_a_row == _MOST_ENDS_IN_A_ROW:
                 raise
             said = run.stderr.read_text()[-4000:]
-            if "space left" in said:
+            if "space left" in said or HUNG in said:
                 culprits += self._may_end
             # A run that is one process restarts no service: it ends with a log that does not answer in time.
             if self._setting.backend == "inline" and "error: kafka://" in said:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.campaign import do_faults
-from tests.chaos.faults import LAUNCHER_DIED
+from tests.chaos.faults import LAUNCHER_DIED, NEVER_RETURNS
 from tests.chaos.orders import CONTROL_ENV
 from tests.chaos.runs import KEY_ENV
 from tests.chaos.table import lines, read_results
@@ -43,3 +43,15 @@ async def test_a_run_goes_on_after_kills_at_commit_steps_and_garbage_and_so_does
     table = "\n".join(lines(read_results(results)))
     assert f"5 faults in {len(runs)} runs" in table
     assert "kill -9 at a commit step of the run" in table
+
+
+@pytest.mark.parametrize("backend", ["inline", "ray"])
+async def test_a_run_goes_on_after_an_environment_that_never_returns(tmp_path: Path, backend: str) -> None:
+    """The game is abandoned, which the fault waits for; a run that is one process ends, and is resumed."""
+    (run,) = await do_faults(
+        1, tmp_path / "results", tmp_path, backend=backend, only=(NEVER_RETURNS,), seed=5, updates=20
+    )
+    assert run.failure == ""
+    assert run.done == {NEVER_RETURNS: 1}
+    assert run.ended == ({NEVER_RETURNS: 1} if backend == "inline" else {})
+    assert run.recovered_s[NEVER_RETURNS], "no update came after it"

@@ -12,6 +12,7 @@ Rules for the result:
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from unstable_stream.errors import GameError
@@ -57,11 +58,13 @@ async def play_game(
     max_turns: int,
     now_ms: Callable[[], int],
     invalid_moves_allowed: int = 0,
+    watched: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> PlayedGame:
     """Play the game that was decided on to its end, or for ``max_turns`` moves of all seats together.
 
     ``now_ms`` is the clock (Unix time in milliseconds), read before and after every decision.
-    ``invalid_moves_allowed`` is per seat and in a row; 0: the first one loses.
+    ``invalid_moves_allowed`` is per seat and in a row; 0: the first one loses. ``watched`` is entered around
+    every call that begins the environment's game or makes a move in it.
 
     Raises:
         EnvironmentUnavailableError: the environment cannot run on this machine.
@@ -74,7 +77,8 @@ async def play_game(
         started.env_id, invalid_moves_allowed=invalid_moves_allowed, label=f"game {started.game_id}"
     )
     begin_ms = now_ms()
-    environment.reset(len(started.seats), started.seed)
+    with watched():
+        environment.reset(len(started.seats), started.seed)
     log = _GameLog(len(started.seats))
     while not environment.done and environment.turn < max_turns:
         seen = environment.observe()
@@ -91,7 +95,9 @@ async def play_game(
         asked_ms = now_ms()
         move = await players[seen.seat].move(turn)
         latency_ms = float(now_ms() - asked_ms)
-        log.add(turn, move, environment.step(move.action), latency_ms)
+        with watched():
+            result = environment.step(move.action)
+        log.add(turn, move, result, latency_ms)
     end_ms = now_ms()
     return _events(started, _judge(environment, log.actions), log, end_ms, float(end_ms - begin_ms))
 

@@ -27,6 +27,7 @@ from unstable_stream.runs.placement import Placement
 from unstable_stream.workers.collector import Collector
 from unstable_stream.workers.engine import LocalEngine, build_engine, build_opponent
 from unstable_stream.workers.gpus import read_gpus
+from unstable_stream.workers.hung_games import end_with
 from unstable_stream.workers.rollout import RolloutWorker
 
 if TYPE_CHECKING:
@@ -153,7 +154,9 @@ class InlineServices:
         try:
             for path, share in zip(self._config.opponent_models, self._placement.opponents, strict=True):
                 others[path] = await self._load(partial(build_opponent, self._config, path, share))
-            worker = RolloutWorker(self._config, self._event_log, self._model_path, engine, others)
+            resume = f"unstable-stream train --resume {self._run_id} --data {self._data.root}"
+            hung = end_with(self._config, self._data, f"Go on with: {resume}")
+            worker = RolloutWorker(self._config, self._event_log, self._model_path, engine, others, hung)
             try:
                 collector = Collector(
                     self._config,

@@ -7,7 +7,16 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self, TypeAlias
 
 import pydantic
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, PositiveInt, Tag
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    PositiveFloat,
+    PositiveInt,
+    Tag,
+)
 
 from unstable_stream.errors import ConfigError
 from unstable_stream.events import is_checkpoint_uid
@@ -316,6 +325,9 @@ class CollectorConfig(Section):
     """Back-pressure: no training game starts while this many steps wait; ``None``: twice the batch."""
     max_turns: PositiveInt = 200
     """A game is cut after this many moves."""
+    env_step_timeout_s: PositiveFloat = 300.0
+    """An environment that takes so many seconds for a move has hung: its game is abandoned, and the process
+    that played it ends."""
     invalid_moves_allowed: int = Field(0, ge=0)
     """Number of invalid moves in a row that a player may make without losing."""
     filter_opponent_invalid: bool = False

@@ -6,10 +6,12 @@ game's results or none. Games that finish together share an append.
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from functools import partial
 
 from unstable_stream.errors import EngineDiedError, EngineError, GameError
-from unstable_stream.events import Event, GameAbandoned, GameStarted, Seat, event_id
+from unstable_stream.events import Event, GameStarted, Seat
 from unstable_stream.games.opponents.scripted import scripted_player
 from unstable_stream.games.play import PlayedGame, play_game
 from unstable_stream.games.players import Player
@@ -23,6 +25,7 @@ from unstable_stream.log.port import EventLog, Record
 from unstable_stream.log.records import record_from_event
 from unstable_stream.runs.config import OpponentConfig, RunConfig
 from unstable_stream.workers.exploitability import ExploitabilityMeter, Measurement
+from unstable_stream.workers.hung_games import HungGames, abandoned
 
 __all__ = ["RolloutWorker"]
 
@@ -37,8 +40,14 @@ class RolloutWorker:
         model_path: str,
         engine: Engine,
         others: Mapping[str, Engine] | None = None,
+        hung: Callable[[GameStarted], None] | None = None,
     ) -> None:
-        """``others``: the engines of other models that are opponents, by path."""
+        """Take what plays.
+
+        ``others``: the engines of other models that are opponents, by path. ``hung`` is called from another
+        thread with a game whose environment does not return; ``None``: that is not watched.
+        """
+        self._hung_games = HungGames(config.collector.env_step_timeout_s, hung) if hung else None
         self._others = dict(others or {})
         self._tokenizers = {path: load_tokenizer(resolve_model(path)) for path in self._others}
         self._config = config
@@ -101,6 +110,8 @@ class RolloutWorker:
         await self._publisher.settle()
         for engine in self._chat_engines.values():
             await engine.close()
+        if self._hung_games is not None:
+            self._hung_games.close()
 
     async def _play_one(self, game: GameStarted, adapters: Mapping[str, Adapter]) -> bool:
         """Play one game and publish its results; return whether it was finished."""
@@ -114,12 +125,12 @@ class RolloutWorker:
             reason = self._reasons.pop(game.game_id, None)
             if reason is None:
                 raise  # this worker is being stopped, not only this game
-            await self._publisher.publish([_abandoned(game, reason)])
+            await self._publisher.publish([abandoned(game, reason)])
             return False
         except EngineDiedError:
             raise
         except (EngineError, GameError) as error:
-            await self._publisher.publish([_abandoned(game, str(error))])
+            await self._publisher.publish([abandoned(game, str(error))])
             return False
         finally:
             del self._games[game.game_id]
@@ -135,6 +146,7 @@ class RolloutWorker:
             max_turns=settings.max_turns,
             now_ms=_now_ms,
             invalid_moves_allowed=settings.invalid_moves_allowed,
+            watched=partial(self._hung_games.calling, game) if self._hung_games else nullcontext,
         )
 
     def _player(self, seat: Seat, game: GameStarted, adapters: Mapping[str, Adapter]) -> Player:
@@ -218,18 +230,6 @@ class _Publisher:
     async def settle(self) -> None:
         """Return when all appends in progress have ended; their callers receive success or failure."""
         await asyncio.gather(*self._appends, return_exceptions=True)
-
-
-def _abandoned(game: GameStarted, reason: str) -> GameAbandoned:
-    return GameAbandoned(
-        event_id=event_id(game.run_id, "game-abandoned", game.game_id),
-        run_id=game.run_id,
-        occurred_at_ms=_now_ms(),
-        game_id=game.game_id,
-        game_index=game.game_index,
-        split=game.split,
-        reason=reason,
-    )
 
 
 def _now_ms() -> int:

@@ -8,7 +8,7 @@ The directory named by ``CHAOS_CONTROL`` holds the orders; :mod:`tests.chaos.ord
     becomes ``crashed``, with the step's name.
 ``environment``, ``engine``
     ``KIND``: while the file is there, a part of all calls of the environment or the engine raises, hangs, or
-    returns garbage.
+    returns garbage. ``never returns``: the one next step of an environment hangs, and the file goes.
 """
 
 import asyncio
@@ -111,6 +111,12 @@ def _bad_environment(step: Callable[..., Any], _: str) -> Callable[..., Any]:
     @functools.wraps(step)
     def bad(*arguments: Any, **named: Any) -> Any:
         order = _order("environment")
+        if order == "never returns":
+            with contextlib.suppress(FileNotFoundError):  # another process obeys
+                (_control / "environment").unlink()
+                while True:
+                    time.sleep(3600)
+            order = ""
         if order and _chance.random() < _SHARE:
             if order == "raises":
                 raise RuntimeError("chaos: this environment has a bug")

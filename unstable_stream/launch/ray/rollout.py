@@ -14,6 +14,7 @@ from unstable_stream.runs.code import find_code
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.workers.exploitability import Measurement
+from unstable_stream.workers.hung_games import end_with
 from unstable_stream.workers.rollout import RolloutWorker
 
 __all__ = ["RayRolloutWorker", "RolloutActor"]
@@ -35,8 +36,10 @@ class RolloutActor:
         write_output_to(output, run_id)
         with printing_errors():
             find_code(config)
-            self._log = open_log_at(config.log, DataDir(Path(data_root)).log, config.synchronous)
-            self._worker = RolloutWorker(config, self._log, model_path, engine, others)
+            data = DataDir(Path(data_root))
+            self._log = open_log_at(config.log, data.log, config.synchronous)
+            hung = end_with(config, data, "The collector is started again with a new one.")
+            self._worker = RolloutWorker(config, self._log, model_path, engine, others, hung)
 
     async def play(self, games: Sequence[bytes], adapters: Mapping[str, Adapter]) -> int:
         """Play encoded ``game-started`` events; see :meth:`RolloutWorker.play`."""
