@@ -1,9 +1,15 @@
 """Calls into environments that do not return are noticed, and others are not."""
 
+import subprocess
+import sys
 import threading
+from pathlib import Path
 
-from tests.workers.test_rollout import started
-from unstable_stream.events import GameStarted
+from tests.workers.test_rollout import ENV, games_of, read, started
+from unstable_stream.events import GameAbandoned, GameOutcome, GameStarted
+from unstable_stream.log.local.log import LocalLog
+from unstable_stream.log.topics import load_topics
+from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.workers.hung_games import HungGames
 
 
@@ -35,3 +41,61 @@ def test_many_calls_that_return_are_none_that_hangs() -> None:
             timer.wait(0.02)
     games.close()
     assert not looked.is_set()
+
+
+_WORKER = """
+import asyncio
+import sys
+import time
+from pathlib import Path
+
+from tests.workers.pretend_engine import PretendEngine
+from tests.workers.test_rollout import config, started
+from unstable_stream.games.environments import Environment
+from unstable_stream.inference.base_model import resolve_model
+from unstable_stream.log.open import open_log_at
+from unstable_stream.runs.data_dir import DataDir
+from unstable_stream.workers.hung_games import end_with
+from unstable_stream.workers.rollout import RolloutWorker
+
+
+def hang(self, action):
+    while True:
+        time.sleep(0.1)
+
+
+async def main():
+    data, settings = DataDir(Path(sys.argv[1])), config()
+    collector = settings.collector.model_copy(update={"env_step_timeout_s": 2.0})
+    settings = settings.model_copy(update={"collector": collector})
+    hung = end_with(settings, data, "Go on with: the advice")
+    log = open_log_at("local", data.log)
+    model, engine = resolve_model("tiny-player"), PretendEngine()
+    await RolloutWorker(settings, log, model, engine).play([started(0)], {})  # imports the environment
+    worker = RolloutWorker(settings, log, model, engine, hung=hung)
+    Environment.step = hang
+    await worker.play([started(1), started(2)], {})
+
+
+asyncio.run(main())
+"""
+
+
+async def test_the_process_of_a_game_that_hangs_records_that_says_so_and_ends(
+    tmp_path: Path,
+) -> None:
+    """Of two games in flight the one that hangs is abandoned; the other has no end, and is played again."""
+    data = DataDir(tmp_path)
+    async with LocalLog.open(data.log, synchronous="NORMAL") as log:
+        await log.create_topics(list(load_topics().values()))
+        worker = subprocess.run(
+            [sys.executable, "-c", _WORKER, str(tmp_path)], capture_output=True, text=True, timeout=240
+        )
+        assert worker.returncode == 1, worker.stderr
+        assert "Code that hangs cannot be interrupted" in worker.stderr
+        assert worker.stderr.rstrip().endswith("Go on with: the advice")
+        events = await read(log)
+    assert games_of(events, GameOutcome) == [0]
+    (abandoned,) = (event for event in events if isinstance(event, GameAbandoned))
+    assert abandoned.game_index in (1, 2)
+    assert f"{ENV}: its environment did not return within 2 s" in abandoned.reason
