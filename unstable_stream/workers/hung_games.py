@@ -96,7 +96,7 @@ def end_with(config: RunConfig, data: DataDir, advice: str) -> Callable[[GameSta
             told = f"this could not be recorded, so it will be played again: {type(error).__name__}: {error}"
         finally:
             print(
-                f"error: {reason} (collector.env_step_timeout_s); {told}. Code that hangs cannot be "
+                f"GameError: {reason} (collector.env_step_timeout_s); {told}. Code that hangs cannot be "
                 f"interrupted: this process ends. {advice}",
                 file=sys.stderr,
                 flush=True,
