@@ -27,7 +27,7 @@ class Job:
     kind: str
     """Names the part of the page that shows its result."""
     run_id: str = ""
-    """What it is about."""
+    """The run that it is about; empty for none."""
     id: str = field(default_factory=lambda: secrets.token_hex(6))
     result: Any = None
     """``Any``: whatever the work returns."""
