@@ -1,17 +1,22 @@
 """A cluster in a box: a run over nine hosts without a shared disk, and the proof that nothing was lost.
 
-Usage: python -m infra.lab.cluster [--updates 20] [--directory DIR] [--keep]
+Usage: python -m infra.lab.cluster [--updates 20] [--faults all] [--directory DIR] [--keep]
 
 Three Kafka brokers, a store with the S3 protocol, a Ray head and two Ray workers, a host for the processors
 and one for the archiver: each a network namespace with an address, a name and a disk of its own
 (:mod:`infra.lab.hosts`). The run of ``run.toml`` trains through them; then ``audit`` and ``verify`` look at
 it. It ends by itself and leaves nothing behind. Needs root on Linux, Java 17 and Maven.
+
+With ``--faults`` hosts, links, brokers and the store fail while the run trains (:mod:`infra.lab.faults`).
 """
 
 import argparse
 import contextlib
+import os
 import secrets
+import shlex
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -20,7 +25,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from infra.kafka.brokers import KafkaCluster, KafkaUnavailableError
 from infra.kafka.brokers import why_unavailable as why_no_kafka
@@ -29,24 +34,29 @@ from infra.lab.hosts import why_unavailable as why_no_hosts
 from infra.s3.server import S3Server, S3UnavailableError
 from infra.s3.server import why_unavailable as why_no_store
 
-__all__ = ["Lab", "LabError", "why_unavailable"]
+if TYPE_CHECKING:
+    from infra.lab.faults import Fault
+
+__all__ = ["BROKERS", "RAY_HEAD", "RAY_WORKERS", "Lab", "LabError", "why_unavailable"]
 
 RUN: Final = Path(__file__).with_name("run.toml")
 DATA: Final = Path("/tmp/data")
 """The data directory of each host: on its own disk."""
+RAY_HEAD: Final = "ray-head"
+RAY_WORKERS: Final = ("ray-1", "ray-2")
+BROKERS: Final = ("kafka-1", "kafka-2", "kafka-3")
 _BIN: Final = Path(sys.executable).parent
 _UNSTABLE: Final = _BIN / "unstable-stream"
 _RAY_PORT: Final = 6379
 _START_S: Final = 180.0
-_BROKERS: Final = ("kafka-1", "kafka-2", "kafka-3")
-_RAY_WORKERS: Final = ("ray-1", "ray-2")
-_JOINED: Final = """
+_RAY: Final = (_BIN / "ray", "start", "--block", "--num-cpus=1", "--object-store-memory=134217728")
+_COUNTED: Final = """
 import sys, time, ray
 ray.init(address=sys.argv[1], log_to_driver=False)
 deadline = time.monotonic() + float(sys.argv[3])
-while (found := sum(node["Alive"] for node in ray.nodes())) < int(sys.argv[2]):
+while (found := sum(node["Alive"] for node in ray.nodes())) != int(sys.argv[2]):
     if time.monotonic() > deadline:
-        sys.exit(f"only {found} machines have joined")
+        sys.exit(f"Ray has {found} machines, not {sys.argv[2]}")
     time.sleep(0.2)
 """
 
@@ -85,6 +95,7 @@ class Lab:
             environment={"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token, "RAY_USAGE_STATS_ENABLED": "0"},
         )
         self._resources = contextlib.ExitStack()
+        self._standing: dict[str, subprocess.Popen[bytes]] = {}
         self.kafka: KafkaCluster
         self.store: S3Server
 
@@ -106,10 +117,8 @@ class Lab:
         """
         with contextlib.ExitStack() as stack:
             stack.enter_context(self.hosts)
-            self._start_brokers()
-            stack.callback(self.kafka.down)
-            self._start_store()
-            stack.callback(self.store.down)
+            self._start_brokers(stack)
+            self._start_store(stack)
             self._start_ray()
             self._start_services()
             self._resources = stack.pop_all()
@@ -127,11 +136,21 @@ class Lab:
     def train(self, *arguments: str) -> "subprocess.Popen[bytes]":
         """Start the run on the Ray head, with its locations; its output goes to ``train.log``."""
         locations = [f"--log={self.log}", "--set", 'learner.ckpt_root="s3://lab/runs"']
-        return self.hosts["ray-head"].start(
-            "env", f"RAY_ADDRESS={self.ray_address}", _UNSTABLE, "train", str(RUN.relative_to(REPOSITORY)),
-            "--data", DATA, *locations, *arguments,
-            log=self.logs / "train.log",
-        )  # fmt: skip
+        return self._launch(
+            RAY_HEAD, "train", str(RUN.relative_to(REPOSITORY)), f"--data={DATA}", *locations, *arguments
+        )
+
+    def resume(self, command: str, *, host: str = RAY_HEAD, log: str = "train") -> "subprocess.Popen[bytes]":
+        """Run the command with which a run is resumed, as it was printed, on a Ray host."""
+        program, *arguments = shlex.split(command)
+        if program != _UNSTABLE.name:
+            raise LabError(f"not a command of this package: {command}")
+        return self._launch(host, *arguments, log=log)
+
+    def _launch(self, host: str, *arguments: str, log: str = "train") -> "subprocess.Popen[bytes]":
+        return self.hosts[host].start(
+            "env", f"RAY_ADDRESS={self.ray_address}", _UNSTABLE, *arguments, log=self.logs / f"{log}.log"
+        )
 
     def prove(self, command: str, *, timeout_s: float = 600.0) -> tuple[int, str]:
         """Run ``audit`` or ``verify`` on the archiver's host, which has the log and the store alone."""
@@ -143,7 +162,7 @@ class Lab:
     def actors(self) -> dict[str, list[str]]:
         """Return the Ray actors that are on each Ray host now, e.g. ``["EngineActor", "RolloutActor"]``."""
         found = {}
-        for name in ("ray-head", *_RAY_WORKERS):
+        for name in (RAY_HEAD, *RAY_WORKERS):
             titles = (_title(pid) for pid in self.hosts[name].pids())
             found[name] = sorted(
                 title.removeprefix("ray::").partition(".")[0]
@@ -157,8 +176,65 @@ class Lab:
         path = self.logs / f"{name}.log"
         return "\n".join(path.read_text(errors="replace").splitlines()[-lines:]) if path.is_file() else ""
 
-    def _start_brokers(self) -> None:
-        hosts = [self.hosts.add(name) for name in _BROKERS]
+    def start_ray_head(self) -> None:
+        """Start Ray on its head, and wait until it answers."""
+        head = self.hosts[RAY_HEAD]
+        started = head.start(
+            *_RAY, "--head", "--include-dashboard=false", f"--node-ip-address={head.address}",
+            f"--port={_RAY_PORT}",
+            log=self.logs / f"{RAY_HEAD}.log",
+        )  # fmt: skip
+        self._standing[RAY_HEAD] = started
+        self._await(RAY_HEAD, started, lambda: _answers(head.address, _RAY_PORT))
+
+    def start_ray_worker(self, name: str) -> None:
+        """Start Ray on one of its workers; it joins a little later."""
+        worker = self.hosts[name]
+        self._standing[name] = worker.start(
+            *_RAY, f"--address={self.ray_address}", f"--node-ip-address={worker.address}",
+            log=self.logs / f"{name}.log",
+        )  # fmt: skip
+
+    def await_ray(self, machines: int) -> None:
+        """Wait until so many machines are in Ray's cluster, as its head sees it.
+
+        Raises:
+            LabError: there are others within the deadline.
+        """
+        counted = self.hosts[RAY_HEAD].run(
+            sys.executable, "-c", _COUNTED, self.ray_address, str(machines), str(_START_S),
+            timeout_s=2 * _START_S,
+        )  # fmt: skip
+        if counted.returncode:
+            words = "\n".join(self.last_words(name) for name in RAY_WORKERS)
+            raise LabError(f"{counted.stdout}\n{words}")
+
+    def start_service(self, name: str) -> None:
+        """Start ``processors`` or ``archiver`` on its host."""
+        command = ("archive", "--follow") if name == "archiver" else (name,)
+        self._standing[name] = self.hosts[name].start(
+            _UNSTABLE, *command, "--log", self.log, "--data", DATA, log=self.logs / f"{name}.log"
+        )
+
+    def ended(self, name: str) -> int | None:
+        """Return the status with which Ray or a service on a host ended; ``None``: it runs."""
+        return self._standing[name].poll()
+
+    def kill_ray_control(self) -> None:
+        """kill -9 of Ray's control process (GCS), which knows all machines and actors."""
+        found = [pid for pid in self.hosts[RAY_HEAD].pids() if _title(pid).endswith("/gcs_server")]
+        if len(found) != 1:
+            raise LabError(f"{len(found)} processes are Ray's control process")
+        os.kill(found[0], signal.SIGKILL)
+
+    def start_broker(self, name: str) -> None:
+        """Start a broker again on the disk that it has, and wait until it answers."""
+        node = 1 + BROKERS.index(name)
+        self.kafka.stop(node, signal.SIGKILL)  # forgets the one that was killed with its host
+        self.kafka.start(node)
+
+    def _start_brokers(self, stack: contextlib.ExitStack) -> None:
+        hosts = [self.hosts.add(name) for name in BROKERS]
         self.kafka = KafkaCluster(
             self._disks,
             len(hosts),
@@ -166,55 +242,37 @@ class Lab:
             on_host=lambda node, command: hosts[node - 1].command(*command),
         )
         self._say(f"Kafka on {', '.join(host.address for host in hosts)}")
+        stack.callback(self.kafka.down)  # first: the start may be interrupted
         self.kafka.up()
 
-    def _start_store(self) -> None:
+    def _start_store(self, stack: contextlib.ExitStack) -> None:
         host = self.hosts.add("store")
         self._say(f"the store with the S3 protocol on {host.address}")
         self.store = S3Server(
             self._stored, address=host.address, on_host=lambda command: host.command(*command)
         )
+        stack.callback(self.store.down)
         self.store.up()
         self.hosts.environment |= self.store.environment
 
     def _start_ray(self) -> None:
-        head = self.hosts.add("ray-head")
-        ray = (_BIN / "ray", "start", "--block", "--num-cpus=1", "--object-store-memory=134217728")
+        head = self.hosts.add(RAY_HEAD)
         self._say(f"Ray's head on {head.address}")
-        started = head.start(
-            *ray, "--head", "--include-dashboard=false", f"--node-ip-address={head.address}",
-            f"--port={_RAY_PORT}",
-            log=self.logs / "ray-head.log",
-        )  # fmt: skip
-        self._await("ray-head", started, lambda: _answers(head.address, _RAY_PORT))
-        for name in _RAY_WORKERS:
-            worker = self.hosts.add(name)
-            self._say(f"a worker of Ray on {worker.address}")
-            worker.start(
-                *ray, f"--address={self.ray_address}", f"--node-ip-address={worker.address}",
-                log=self.logs / f"{name}.log",
-            )  # fmt: skip
+        self.start_ray_head()
+        for name in RAY_WORKERS:
+            self._say(f"a worker of Ray on {self.hosts.add(name).address}")
+            self.start_ray_worker(name)
         # A run is planned for the machines that are there when it starts.
-        count = str(1 + len(_RAY_WORKERS))
-        joined = head.run(
-            sys.executable, "-c", _JOINED, self.ray_address, count, str(_START_S), timeout_s=2 * _START_S
-        )
-        if joined.returncode:
-            words = "\n".join(self.last_words(name) for name in _RAY_WORKERS)
-            raise LabError(f"Ray's workers did not join:\n{joined.stdout}\n{words}")
+        self.await_ray(1 + len(RAY_WORKERS))
 
     def _start_services(self) -> None:
-        services = {
-            "processors": ("processors", "--log", self.log, "--data", DATA),
-            "archiver": ("archive", "--follow", "--log", self.log, "--data", DATA),
-        }
-        processors, archiver = (self.hosts.add(name) for name in services)
+        processors, archiver = (self.hosts.add(name) for name in ("processors", "archiver"))
         self._say(f"topics, processors on {processors.address}, archiver on {archiver.address}")
         made = processors.run(_UNSTABLE, "topics", "create", "--log", self.log, timeout_s=_START_S)
         if made.returncode:
             raise LabError(f"the topics could not be made:\n{made.stdout}")
-        for name, command in services.items():
-            self.hosts[name].start(_UNSTABLE, *command, log=self.logs / f"{name}.log")
+        for name in ("processors", "archiver"):
+            self.start_service(name)
 
     def _await(self, name: str, process: "subprocess.Popen[bytes]", condition: Callable[[], bool]) -> None:
         deadline = time.monotonic() + _START_S
@@ -243,6 +301,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--updates", type=int, default=20, help="learner updates of the run")
+    parser.add_argument(
+        "--faults", metavar="NAMES", help="`all`, or names separated by commas: see docs/cluster-faults.md"
+    )
+    parser.add_argument(
+        "--results", type=Path, help="with --faults: the file to which a line of JSON is added for each"
+    )
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of the run, as for train"
+    )
     parser.add_argument("--directory", type=Path, help="for disks and logs; by default a temporary one")
     parser.add_argument("--keep", action="store_true", help="keep disks and logs")
     options = parser.parse_args(arguments)
@@ -250,6 +317,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if reason is not None:
         print(f"error: {reason}", file=sys.stderr)
         return 1
+    try:
+        faults = _named(options.faults)
+    except LabError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    # Ended by whoever supervises it, it must end its hosts, too.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     directory = options.directory or Path(tempfile.mkdtemp(prefix="unstable-stream-lab-"))
     begun = time.monotonic()
 
@@ -258,7 +332,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     try:
         with Lab(directory, say=say) as lab:
-            return _train_and_prove(lab, options.updates, say)
+            if faults:
+                return _do_faults(lab, faults, options, say)
+            return _train_and_prove(lab, options.updates, options.set, say)
     except (LabError, HostsUnavailableError, KafkaUnavailableError, S3UnavailableError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -269,8 +345,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
             shutil.rmtree(directory, ignore_errors=True)
 
 
-def _train_and_prove(lab: Lab, updates: int, say: Callable[[str], None]) -> int:
-    process = lab.train("--set", f"learner.iterations={updates}")
+def _named(names: str | None) -> "list[Fault]":
+    if names is None:
+        return []
+    from infra.lab.faults import FAULTS  # it uses this module
+
+    wanted = list(FAULTS) if names == "all" else names.split(",")
+    if unknown := [name for name in wanted if name not in FAULTS]:
+        raise LabError(f"no fault is called {unknown[0]!r}; there are {', '.join(FAULTS)}, and all")
+    return [FAULTS[name] for name in wanted]
+
+
+def _do_faults(
+    lab: Lab, faults: "Sequence[Fault]", options: argparse.Namespace, say: Callable[[str], None]
+) -> int:
+    from infra.lab.faults import do_faults
+    from infra.lab.results import table
+
+    results = do_faults(lab, faults, options.set, say)
+    if options.results:
+        with options.results.open("a") as file:
+            file.writelines(f"{result.line()}\n" for result in results)
+    print("\n".join(table(results)))
+    return int(any(result.failure for result in results) or len(results) < len(faults))
+
+
+def _train_and_prove(lab: Lab, updates: int, settings: Sequence[str], say: Callable[[str], None]) -> int:
+    given = [argument for setting in settings for argument in ("--set", setting)]
+    process = lab.train("--set", f"learner.iterations={updates}", *given)
     told = ""
     where: dict[str, list[str]] = {}
     while process.poll() is None:

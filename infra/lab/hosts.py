@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -185,6 +185,10 @@ class Hosts:
     def gateway(self) -> str:
         """The address of this machine itself on the bridge."""
         return f"{self._network}.1"
+
+    def __iter__(self) -> Iterator[Host]:
+        """Iterate over the hosts, in the order in which they were added."""
+        return iter(self._hosts.values())
 
     def __getitem__(self, name: str) -> Host:
         """Return a host by its name."""
