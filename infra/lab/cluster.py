@@ -48,12 +48,17 @@ BROKERS: Final = ("kafka-1", "kafka-2", "kafka-3")
 _BIN: Final = Path(sys.executable).parent
 _UNSTABLE: Final = _BIN / "unstable-stream"
 _RAY_PORT: Final = 6379
-_START_S: Final = 180.0
+_START_S: Final = 300.0
 _RAY: Final = (_BIN / "ray", "start", "--block", "--num-cpus=1", "--object-store-memory=134217728")
 _COUNTED: Final = """
 import sys, time, ray
-ray.init(address=sys.argv[1], log_to_driver=False)
 deadline = time.monotonic() + float(sys.argv[3])
+while not ray.is_initialized():
+    try:
+        ray.init(address=sys.argv[1], log_to_driver=False)
+    except ConnectionError:  # the head answers before its own machine is in
+        if time.monotonic() > deadline:
+            raise
 while (found := sum(node["Alive"] for node in ray.nodes())) != int(sys.argv[2]):
     if time.monotonic() > deadline:
         sys.exit(f"Ray has {found} machines, not {sys.argv[2]}")
@@ -308,6 +313,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--results", type=Path, help="with --faults: the file to which a line of JSON is added for each"
     )
     parser.add_argument(
+        "--minutes", type=float, default=float("inf"), help="with --faults: after them none is begun any more"
+    )
+    parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of the run, as for train"
     )
     parser.add_argument("--directory", type=Path, help="for disks and logs; by default a temporary one")
@@ -362,7 +370,7 @@ def _do_faults(
     from infra.lab.faults import do_faults
     from infra.lab.results import table
 
-    results = do_faults(lab, faults, options.set, say)
+    results = do_faults(lab, faults, options.set, say, within_s=60 * options.minutes)
     if options.results:
         with options.results.open("a") as file:
             file.writelines(f"{result.line()}\n" for result in results)

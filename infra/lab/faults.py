@@ -510,7 +510,12 @@ FAULTS: Final[Mapping[str, Fault]] = {
 
 
 def do_faults(
-    lab: Lab, faults: Sequence[Fault], settings: Sequence[str], say: Callable[[str], None]
+    lab: Lab,
+    faults: Sequence[Fault],
+    settings: Sequence[str],
+    say: Callable[[str], None],
+    *,
+    within_s: float = float("inf"),
 ) -> list[FaultResult]:
     """Train a run, do faults to it one after another, stop it, and prove it.
 
@@ -521,11 +526,16 @@ def do_faults(
         faults: what is done.
         settings: added to those of ``run.toml``, e.g. ``learner.batch_size=64``.
         say: is told what is done.
+        within_s: after so many seconds no further fault is begun.
     """
     results: list[FaultResult] = []
+    until = time.monotonic() + within_s
     with Watch(lab.log) as watch:
         trial = Trial(lab, watch, settings, say)
         for fault in faults:
+            if time.monotonic() > until:
+                say(f"{fault.name} is not begun: the time is up")
+                break
             results.append(result := trial.do(fault))
             say(result.line())
             if result.failure:

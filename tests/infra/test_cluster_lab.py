@@ -1,26 +1,29 @@
 """A run over hosts that share no disk: it trains, it is spread, and it adds up."""
 
 import os
+import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
 from infra.lab.cluster import Lab, main, why_unavailable
-from infra.lab.hosts import Hosts
+from infra.lab.faults import FAULTS, do_faults
+from infra.lab.hosts import REPOSITORY, Hosts
 from infra.lab.hosts import why_unavailable as why_no_hosts
 
 pytestmark = pytest.mark.slow
 
 
-def left_behind() -> list[str]:
-    """Links and namespaces of labs that this process has made."""
+def left_behind(pid: int | None = None) -> list[str]:
+    """Links and namespaces of labs that a process has made, by default this one."""
     links, namespaces = (
         subprocess.run(["ip", *what], capture_output=True, text=True, check=True).stdout.split()
         for what in (("-br", "link"), ("netns", "list"))
     )
-    return [name for name in (*links, *namespaces) if name.startswith(f"usl{os.getpid()}")]
+    return [name for name in (*links, *namespaces) if name.startswith(f"usl{pid or os.getpid()}")]
 
 
 def test_hosts_have_names_addresses_and_disks_of_their_own_and_leave_nothing(tmp_path: Path) -> None:
@@ -69,27 +72,51 @@ def test_a_directory_that_was_used_is_refused_in_words(
     assert f"error: {tmp_path} is not an empty directory: remove it, or name" in capsys.readouterr().err
 
 
-@pytest.mark.timeout(1500)
-def test_a_run_trains_over_nine_hosts_without_a_shared_disk(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_lab_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
     if reason := why_unavailable():
         pytest.skip(reason)
-    deadline = time.monotonic() + 900
+    command = [sys.executable, "-m", "infra.lab.cluster", "--directory", str(tmp_path / "lab")]
+    lab = subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    deadline = time.monotonic() + 120
+    brokers = tmp_path / "lab" / "brokers"
+    while not (pids := [int(file.read_text().split()[0]) for file in brokers.glob("*/pid")]):
+        assert lab.poll() is None, lab.communicate()[0].decode()
+        assert time.monotonic() < deadline, "no broker was started"
+        time.sleep(0.1)
+    lab.send_signal(number)
+    said = lab.communicate(timeout=180)[0].decode()
+    assert lab.returncode != 0, said
+    assert left_behind(lab.pid) == []
+    assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()], said
+
+
+def test_a_fault_that_is_not_known_is_refused_in_words(capsys: pytest.CaptureFixture[str]) -> None:
+    if reason := why_unavailable():
+        pytest.skip(reason)
+    assert main(["--faults", "links-moment,flood"]) == 2
+    assert "error: no fault is called 'flood'; there are links-moment," in capsys.readouterr().err
+
+
+@pytest.mark.timeout(1500)
+def test_a_run_trains_over_nine_hosts_without_a_shared_disk_through_faults(tmp_path: Path) -> None:
+    if reason := why_unavailable():
+        pytest.skip(reason)
+    most: dict[str, list[str]] = {}
     with Lab(tmp_path) as lab:
-        process = lab.train("--set", "learner.iterations=2", "--set", "evaluation.opponents=[]")
-        most: dict[str, list[str]] = {}
-        while process.poll() is None:
-            assert time.monotonic() < deadline, lab.last_words("train")
-            now = lab.actors()
-            if sum(map(len, now.values())) > sum(map(len, most.values())):
-                most = now
-            time.sleep(0.5)
-        assert process.returncode == 0, lab.last_words("train", 40)
+
+        def look(_: str) -> None:
+            nonlocal most
+            most = max(most, lab.actors(), key=lambda found: sum(map(len, found.values())))
+
+        faults = [FAULTS[name] for name in ("links-moment", "store-503")]
+        results = do_faults(lab, faults, ["learner.iterations=100000", "evaluation.opponents=[]"], look)
+        assert [result.failure for result in results] == ["", ""]
         places = [line for line in lab.last_words("train", 1000).splitlines() if " on the CPU of " in line]
         assert len({line.partition(" of ")[2].partition(";")[0] for line in places}) == 3, places
         # Ray puts a part elsewhere if the worker of its machine is very slow to start.
         assert sum(bool(names) for names in most.values()) >= 2, most
-        for command, expected in (("audit", " balanced"), ("verify", " verified")):
-            status, said = lab.prove(command)
-            assert status == 0, said
-            assert said.rstrip().endswith(expected), said
+        for result in results:
+            assert (result.audit, result.verify, result.trained_twice) == ("balanced", "verified", 0)
+            assert result.ended == []
     assert left_behind() == []
