@@ -116,8 +116,20 @@ def stop_local() -> None:
 
 
 def connect() -> None:
-    """Connect this process to the Ray instance of its launcher (``RAY_ADDRESS``)."""
+    """Connect this process to the Ray instance of its launcher (``RAY_ADDRESS``).
+
+    Raises:
+        ServiceError: the variable is not set, or no cluster answers there.
+    """
     address = os.environ.get("RAY_ADDRESS")
     if not address:
         raise ServiceError("RAY_ADDRESS is not set: start Ray (`ray start --head`) and set it to its address")
-    ray.init(address=address, namespace=_NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
+    check_reachable()
+    try:
+        ray.init(address=address, namespace=_NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
+    except ConnectionError as error:
+        # What Ray tells differs from one attempt to the next: the same error must read the same.
+        raise ServiceError(
+            f"the Ray cluster at RAY_ADDRESS={address} does not answer: look whether its head runs, and "
+            "whether Ray runs on this machine"
+        ) from error

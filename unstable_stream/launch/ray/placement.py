@@ -3,7 +3,9 @@
 GPUs are reserved in one placement group before any actor starts. So a run that finds no GPU is told so in
 time, instead of an actor that waits for ever, and two parts never wait for what the other holds.
 
-The launcher owns the group, which ends with it. Its services find plan and group by environment variables.
+The launcher owns the group, on a cluster by a process beside it
+(:mod:`unstable_stream.launch.ray.reservation`), and it ends with the launcher. Its services find plan and
+group by environment variables.
 """
 
 import os

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from unstable_stream.launch.plan import RunPlan
+from unstable_stream.launch.ray.reservation import Reservation
 from unstable_stream.launch.supervisor import Progress, Supervisor
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.placement import Machine, Placement
@@ -35,6 +36,7 @@ class RayServices(Supervisor):
         self._config = config
         self._model_path = model_path
         self._plan = plan
+        self._reservation: Reservation | None = None
 
     async def prepare(self, progress: Callable[[str], None]) -> None:
         """Start Ray, or connect to the cluster that ``RAY_ADDRESS`` names, and reserve what the run wants.
@@ -52,13 +54,22 @@ class RayServices(Supervisor):
         if joining:
             progress("asking the cluster's machines what they have")
             await asyncio.to_thread(_check, self._config, self._model_path, planned.placement)
-        self.environment |= await asyncio.to_thread(_reserve, planned.placement)
+        if joining:
+            # Who is connected to a cluster whose head is lost is ended by Ray, without a word.
+            await asyncio.to_thread(_stop)
+        if joining and planned.placement.uses_gpus:
+            self._reservation = await Reservation.make(planned.placement, self.environment)
+            self.environment |= self._reservation.variables
+        else:
+            self.environment |= await asyncio.to_thread(_reserve, planned.placement)
         if joining:  # else the launcher has said it
             for line in planned.lines:
                 progress(line)
 
     async def close(self) -> None:
-        """End Ray, if it was started here."""
+        """End Ray, if it was started here, and give up what is reserved on a cluster."""
+        if self._reservation is not None:
+            await self._reservation.close()
         await asyncio.to_thread(_stop)
 
 

@@ -1,0 +1,41 @@
+"""Ray ends who is connected to a cluster whose head is lost; the launcher must live to tell what to do."""
+
+import re
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from ray.cluster_utils import Cluster
+
+from tests.whole_run.processes import LaunchedRun
+from unstable_stream.events import LearnerUpdate, RunFinished
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+@pytest.fixture(params=[0, 1], ids=["no GPU", "a GPU"])
+def cluster(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    """A cluster of one machine that counts so many GPUs."""
+    monkeypatch.setenv("RAY_gcs_rpc_server_reconnect_timeout_s", "3")
+    made = Cluster(initialize_head=True, head_node_args={"num_gpus": request.param, "num_cpus": 2})
+    yield made
+    made.shutdown()
+
+
+async def test_a_run_whose_ray_head_dies_says_how_it_is_resumed(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", cluster.address)
+    settings = ("learner.iterations=1000", "evaluation.opponents=[]")
+    async with LaunchedRun.train(tmp_path, *settings) as run:
+        await run.until("an update", lambda seen: bool(seen.of(LearnerUpdate)))
+        for name in ("gcs_server", "raylet"):
+            for started in cluster.head_node.all_processes[name]:
+                psutil.Process(started.process.pid).send_signal(signal.SIGKILL)
+        assert await run.end() == 1, run.told()
+        said = run.stderr.read_text()
+        assert "Ray cluster" in said, said
+        assert re.search(r"resume it with: unstable-stream train --resume \S+ --data ", said), said
+        assert run.history.of(RunFinished)[-1].outcome == "failed"
