@@ -17,7 +17,6 @@ import secrets
 import shlex
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -50,6 +49,7 @@ _UNSTABLE: Final = _BIN / "unstable-stream"
 _RAY_PORT: Final = 6379
 _START_S: Final = 300.0
 _RAY: Final = (_BIN / "ray", "start", "--block", "--num-cpus=1", "--object-store-memory=134217728")
+_RAY_STARTED: Final = b"Ray runtime started."
 _COUNTED: Final = """
 import sys, time, ray
 deadline = time.monotonic() + float(sys.argv[3])
@@ -182,15 +182,18 @@ class Lab:
         return "\n".join(path.read_text(errors="replace").splitlines()[-lines:]) if path.is_file() else ""
 
     def start_ray_head(self) -> None:
-        """Start Ray on its head, and wait until it answers."""
+        """Start Ray on its head, and wait until workers may join."""
         head = self.hosts[RAY_HEAD]
+        log = self.logs / f"{RAY_HEAD}.log"
+        told = log.stat().st_size if log.exists() else 0
         started = head.start(
             *_RAY, "--head", "--include-dashboard=false", f"--node-ip-address={head.address}",
             f"--port={_RAY_PORT}",
-            log=self.logs / f"{RAY_HEAD}.log",
+            log=log,
         )  # fmt: skip
         self._standing[RAY_HEAD] = started
-        self._await(RAY_HEAD, started, lambda: _answers(head.address, _RAY_PORT))
+        # Its control process answers before its own machine is in, and refuses others until then.
+        self._await(RAY_HEAD, started, lambda: _RAY_STARTED in log.read_bytes()[told:])
 
     def start_ray_worker(self, name: str) -> None:
         """Start Ray on one of its workers; it joins a little later."""
@@ -292,12 +295,6 @@ def _title(pid: int) -> str:
         return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0].decode(errors="replace")
     except (FileNotFoundError, ProcessLookupError):
         return ""  # it has ended meanwhile
-
-
-def _answers(address: str, port: int) -> bool:
-    with socket.socket() as probe:
-        probe.settimeout(1)
-        return probe.connect_ex((address, port)) == 0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -31,9 +31,9 @@ class FaultResult:
     """What the launcher said each time that the run ended; it was resumed with the command that it gave."""
     note: str = ""
     audit: str = ""
-    """The last word of the audit: ``balanced``."""
+    """The last word of the audit, when the run had ended: ``balanced``."""
     verify: str = ""
-    """The last word of the verification, when the run had ended: ``verified``."""
+    """The last word of the verification: ``verified``."""
     trained_twice: int = 0
     """Steps of the run that more than one recorded update was made of."""
     failure: str = ""
