@@ -540,7 +540,13 @@ def do_faults(
                 say(f"{fault.name} failed: {result.failure}")
                 break
         done = [result for result in results if not result.failure]
-        trial.stop()
+        try:
+            trial.stop()
+        except FaultError as error:
+            say(str(error))
+            for result in done:
+                result.failure = str(error)
+            return results
         for command in ("audit", "verify"):
             status, said = lab.prove(command)
             say(f"{command}: status {status}, {said.rstrip().splitlines()[-1]}")

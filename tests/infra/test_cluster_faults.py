@@ -30,7 +30,7 @@ def test_the_table_says_how_each_run_went_on() -> None:
     resumed = FaultResult("b", "second", 0.0, 0, 1.0, 9.0, ["error: it ended"], audit="balanced")
     failed = FaultResult("c", "third", failure="it did not go on\nin many words")
     assert table([went_on, resumed, failed])[2:] == [
-        "| `a` | first (on it: x) | 2 | 1 s | 3 s | went on | balanced, proven |",
+        "| `a` | first (on it: x) | 2 | 1 s | 3 s | went on | balanced, verified |",
         "| `b` | second | – | 1 s | 9 s | ended 1 ×, resumed | balanced |",
         "| `c` | third | – | none | 0 s | went on | **it did not go on** |",
     ]
