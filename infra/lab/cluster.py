@@ -49,6 +49,7 @@ _UNSTABLE: Final = _BIN / "unstable-stream"
 _RAY_PORT: Final = 6379
 _START_S: Final = 300.0
 _RAY: Final = (_BIN / "ray", "start", "--block", "--num-cpus=1", "--object-store-memory=134217728")
+_RAY_STARTS: Final = 5
 _RAY_STARTED: Final = b"Ray runtime started."
 _COUNTED: Final = """
 import sys, time, ray
@@ -182,26 +183,32 @@ class Lab:
         return "\n".join(path.read_text(errors="replace").splitlines()[-lines:]) if path.is_file() else ""
 
     def start_ray_head(self) -> None:
-        """Start Ray on its head, and wait until workers may join."""
-        head = self.hosts[RAY_HEAD]
-        log = self.logs / f"{RAY_HEAD}.log"
-        told = log.stat().st_size if log.exists() else 0
-        started = head.start(
-            *_RAY, "--head", "--include-dashboard=false", f"--node-ip-address={head.address}",
-            f"--port={_RAY_PORT}",
-            log=log,
-        )  # fmt: skip
-        self._standing[RAY_HEAD] = started
-        # Its control process answers before its own machine is in, and refuses others until then.
-        self._await(RAY_HEAD, started, lambda: _RAY_STARTED in log.read_bytes()[told:])
+        """Start Ray on its head, and wait until workers may join.
+
+        Its control process answers before its own machine is in, and refuses others until then.
+        """
+        self._start_ray_on(RAY_HEAD, "--head", "--include-dashboard=false", f"--port={_RAY_PORT}")
 
     def start_ray_worker(self, name: str) -> None:
-        """Start Ray on one of its workers; it joins a little later."""
-        worker = self.hosts[name]
-        self._standing[name] = worker.start(
-            *_RAY, f"--address={self.ray_address}", f"--node-ip-address={worker.address}",
-            log=self.logs / f"{name}.log",
-        )  # fmt: skip
+        """Start Ray on one of its workers, and wait until that has joined."""
+        self._start_ray_on(name, f"--address={self.ray_address}")
+
+    def _start_ray_on(self, name: str, *arguments: str) -> None:
+        host = self.hosts[name]
+        log = self.logs / f"{name}.log"
+        for _ in range(_RAY_STARTS):
+            told = log.stat().st_size if log.exists() else 0
+            started = host.start(*_RAY, *arguments, f"--node-ip-address={host.address}", log=log)
+            self._standing[name] = started
+            deadline = time.monotonic() + _START_S
+            while started.poll() is None and time.monotonic() < deadline:
+                if _RAY_STARTED in log.read_bytes()[told:]:
+                    return
+                time.sleep(0.2)
+            # It gives itself half a minute, also on a busy machine.
+            host.vanish()
+            host.connect()
+        raise LabError(f"Ray did not start on {name}; its log ends with:\n{self.last_words(name)}")
 
     def await_ray(self, machines: int) -> None:
         """Wait until so many machines are in Ray's cluster, as its head sees it.
@@ -281,13 +288,6 @@ class Lab:
             raise LabError(f"the topics could not be made:\n{made.stdout}")
         for name in ("processors", "archiver"):
             self.start_service(name)
-
-    def _await(self, name: str, process: "subprocess.Popen[bytes]", condition: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + _START_S
-        while not condition():
-            if process.poll() is not None or time.monotonic() > deadline:
-                raise LabError(f"{name} did not start; its log ends with:\n{self.last_words(name)}")
-            time.sleep(0.2)
 
 
 def _title(pid: int) -> str:
