@@ -3,6 +3,7 @@
 import re
 import signal
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -19,9 +20,17 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 def cluster(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
     """A cluster of one machine that counts so many GPUs."""
     monkeypatch.setenv("RAY_gcs_rpc_server_reconnect_timeout_s", "3")
-    made = Cluster(initialize_head=True, head_node_args={"num_gpus": request.param, "num_cpus": 2})
+    made = _started(request.param)
     yield made
     made.shutdown()
+
+
+def _started(gpus: int) -> Cluster:
+    for _ in range(4):
+        # Ray gives itself half a minute, also on a busy machine, and raises bare exceptions.
+        with suppress(Exception):
+            return Cluster(initialize_head=True, head_node_args={"num_gpus": gpus, "num_cpus": 2})
+    return Cluster(initialize_head=True, head_node_args={"num_gpus": gpus, "num_cpus": 2})
 
 
 async def test_a_run_whose_ray_head_dies_says_how_it_is_resumed(
