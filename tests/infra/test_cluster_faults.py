@@ -1,4 +1,4 @@
-"""The table of docs/cluster-faults.md is that of the lines beside it."""
+"""The page docs/cluster-faults.md, and what results of faults look like."""
 
 from pathlib import Path
 
@@ -8,11 +8,10 @@ from infra.lab.results import FaultResult, read_results, table
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
-def test_the_page_shows_the_results_beside_it() -> None:
-    results = read_results(DOCS / "data" / "cluster-faults.jsonl")
-    assert results
-    assert "\n".join(table(results)) in (DOCS / "cluster-faults.md").read_text()
-    assert {result.fault for result in results} <= set(FAULTS)
+def test_the_page_names_every_fault() -> None:
+    page = (DOCS / "cluster-faults.md").read_text()
+    for fault in FAULTS.values():
+        assert f"| `{fault.name}` | {fault.what} |" in page
 
 
 def test_a_line_has_all_of_a_result(tmp_path: Path) -> None:
