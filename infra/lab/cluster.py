@@ -48,12 +48,7 @@ _BIN: Final = Path(sys.executable).parent
 _UNSTABLE: Final = _BIN / "unstable-stream"
 _RAY_PORT: Final = 6379
 _START_S: Final = 300.0
-_RAY: Final = (
-    _BIN / "ray", "start", "--block", "--num-cpus=1", "--object-store-memory=134217728",
-    # Named, so that Ray does not wait for what its slow helpers choose, and give up after 15 seconds.
-    "--dashboard-agent-grpc-port=52365", "--dashboard-agent-listen-port=52366",
-    "--runtime-env-agent-port=52367", "--metrics-export-port=52368",
-)  # fmt: skip
+_RAY: Final = (_BIN / "ray", "start", "--block", "--num-cpus=1", "--object-store-memory=134217728")
 _RAY_STARTS: Final = 5
 _RAY_STARTED: Final = b"Ray runtime started."
 _COUNTED: Final = """
