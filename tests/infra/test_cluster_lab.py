@@ -29,7 +29,7 @@ def left_behind(pid: int | None = None) -> list[str]:
 def lives(pid: int) -> bool:
     """Tell whether there is such a process that has not ended; nobody may have asked yet how it ended."""
     try:
-        return str(psutil.Process(pid).status()) != psutil.STATUS_ZOMBIE
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return False
 
