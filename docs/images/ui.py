@@ -1,10 +1,12 @@
 """Take the pictures of docs/ui.md from a data directory: ``python docs/images/ui.py DATA RUN GAME``."""
 
+import contextlib
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
-from tests.ui.browser import opened_tab
+from tests.ui.browser import Tab, opened_tab
 from tests.ui.conftest import serving
 from unstable_stream.api.place import Place
 from unstable_stream.views.run_list import list_runs
@@ -22,30 +24,37 @@ _BY_OPPONENT = """
     by.value = '0';
     by.dispatchEvent(new Event('change'));
 """
+_TO_THE_CURVES = """
+    const figure = document.querySelectorAll('#charts figure')[1];
+    figure.style.scrollMarginTop = '72px';
+    figure.scrollIntoView({ behavior: 'instant' });
+"""
+_CURVES_ARE_SEEN = """
+    Array.from(document.querySelectorAll('#charts figure')).every(each => {
+        const place = each.getBoundingClientRect();
+        return place.bottom < 0 || place.top > innerHeight || each.hasAttribute('data-drawn');
+    })
+"""
+_STATE = "document.getElementById('told').dataset.state"
+_LOADING_S = 240.0
 _PAINTED = "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(true))))"
 
 
 def take(data: Path, run: str, game: str, into: Path = _HERE) -> None:
-    """Write one PNG for each of the main pages."""
+    """Write one PNG for each of the main pages but the one of a game being played."""
     other = next((line.run_id for line in list_runs(Place.at(data).archive) if line.run_id != run), run)
     pages = {
         "ui-runs": ("", 420, "document.querySelector('table.runs') !== null"),
         "ui-compare": (f"compare?run={run}&run={other}", 1000, _COMPARED),
+        "ui-compare-dark": (f"compare?run={run}&run={other}", 1000, _COMPARED),
         "ui-what-if": (f"what-if?run={run}", 1000, "true"),
-        "ui-play": (f"play?run={run}", 360, "true"),
         "ui-run": (f"runs/{run}", 1180, _DRAWN),
         "ui-game": (f"games/{game}#move-5", 900, _WATCHED),
         "ui-game-dark": (f"games/{game}#move-5", 900, _WATCHED),
         "ui-why": (f"why?of={run}:update:3", 620, "true"),
         "ui-sql": (f"sql?q={_SQL}", 1000, "document.querySelectorAll('#rows tr').length > 3"),
     }
-    with (
-        serving(Place.at(data)) as link,
-        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile,
-        opened_tab(Path(profile)) as tab,
-    ):
-        tab.go(link)
-        base = tab.ask("location.origin + location.pathname")
+    with _opened(data) as (tab, base):
         for name, (path, height, ready) in pages.items():
             tab.prefer("dark" if name.endswith("-dark") else "light")
             tab.resize(1180, height)
@@ -55,11 +64,46 @@ def take(data: Path, run: str, game: str, into: Path = _HERE) -> None:
                 tab.ask("document.getElementById('chart').open = true")
                 tab.ask(_BY_OPPONENT)
                 tab.wait("document.querySelector('#plot canvas') !== null")
-            if name == "ui-compare":
-                tab.ask("document.getElementById('charts').scrollIntoView({ behavior: 'instant' })")
+            if name.startswith("ui-compare"):
+                tab.ask(_TO_THE_CURVES)
+                tab.wait(_CURVES_ARE_SEEN)
             tab.wait(_PAINTED)
             tab.picture(into / f"{name}.png")
 
 
+def take_play(data: Path, run: str, into: Path = _HERE) -> None:
+    """Play three moves against the newest checkpoint of a run, write a PNG, and give up."""
+    with _opened(data) as (tab, base):
+        tab.resize(1180, 900)
+        tab.go(base + f"play?run={run}")
+        tab.ask("document.querySelector('form[action$=play] button').click()")
+        tab.wait(f"location.pathname.includes('/play/') && {_STATE} === 'yours'", within_s=_LOADING_S)
+        for offer in (5, 7, 4):
+            moves = tab.ask("document.querySelectorAll('#moves li').length")
+            tab.ask(f"document.querySelectorAll('#offers button')[{offer}].click()")
+            tab.wait(
+                f"document.querySelectorAll('#moves li').length > {moves} && "
+                f"['yours', 'over', 'failed'].includes({_STATE})",
+                within_s=_LOADING_S,
+            )
+        tab.wait(_PAINTED)
+        tab.picture(into / "ui-play.png")
+        tab.ask("document.querySelector('#give-up button').click()")
+        tab.wait(f"['over', 'failed'].includes({_STATE})", within_s=_LOADING_S)
+
+
+@contextlib.contextmanager
+def _opened(data: Path) -> Iterator[tuple[Tab, str]]:
+    """Serve a data directory to a browser; give its tab, and how addresses begin."""
+    with (
+        serving(Place.at(data)) as link,
+        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile,
+        opened_tab(Path(profile)) as tab,
+    ):
+        tab.go(link)
+        yield tab, tab.ask("location.origin + location.pathname")
+
+
 if __name__ == "__main__":
     take(Path(sys.argv[1]), sys.argv[2], sys.argv[3])
+    take_play(Path(sys.argv[1]), sys.argv[2])

@@ -1,13 +1,18 @@
 """The pictures of docs/ui.md can be taken, of these pages as they are now."""
 
+import asyncio
 import zlib
 from pathlib import Path
 
 import pytest
 
-from docs.images.ui import take
+from docs.images.ui import take, take_play
+from tests.api.untrained_run import record_untrained_run
 from tests.ui.browser import BROWSER
+from unstable_stream.api.place import Place
+from unstable_stream.archive import query
 from unstable_stream.events import game_id
+from unstable_stream.workers.archiver import run_archiver
 
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="no browser: apt-get install -y chromium")
 
@@ -25,11 +30,33 @@ def _bytes_of(png: bytes) -> set[int]:
     return set(zlib.decompress(packed))
 
 
+def _assert_in_the_docs(path: Path) -> None:
+    """Assert that it shows something, is small, and belongs to a page."""
+    png = path.read_bytes()
+    assert len(_bytes_of(png)) > 50, path.name
+    assert len(png) < 300_000, path.name
+    assert f"images/{path.name}" in (_DOCS / "ui.md").read_text(encoding="utf-8")
+
+
 def test_each_picture_of_the_docs_is_taken_and_shows_something(data: Path, tmp_path: Path) -> None:
     take(data, "run-a", game_id("run-a", "eval", 12), tmp_path)
-    taken = {path.name: path.read_bytes() for path in tmp_path.glob("*.png")}
-    assert set(taken) == {path.name for path in (_DOCS / "images").glob("ui-*.png")}
-    for name, png in taken.items():
-        assert len(_bytes_of(png)) > 50, name
-        assert len(png) < 300_000, name
-        assert f"images/{name}" in (_DOCS / "ui.md").read_text(encoding="utf-8")
+    taken = {path.name for path in tmp_path.glob("*.png")}
+    assert taken | {"ui-play.png"} == {path.name for path in (_DOCS / "images").glob("ui-*.png")}
+    for name in taken:
+        _assert_in_the_docs(tmp_path / name)
+
+
+def test_the_picture_of_a_game_that_is_played(tmp_path: Path) -> None:
+    place = Place.at(tmp_path / "data")
+    record_untrained_run(place, "run-played")
+
+    async def archive() -> None:
+        stop = asyncio.Event()
+        stop.set()
+        async with place.opened_log() as log:
+            await run_archiver(log, place.archive, stop=stop)
+
+    asyncio.run(archive())
+    take_play(tmp_path / "data", "run-played", tmp_path)
+    _assert_in_the_docs(tmp_path / "ui-play.png")
+    assert query(place.archive, "SELECT split FROM games").rows == [("human",)]

@@ -181,6 +181,8 @@ class HumanGame:
     @property
     def refused(self) -> str | None:
         """The person's last move, if the environment has just refused it and asks again."""
+        if self.state != "yours":
+            return None  # the next move may be on its way already
         last = self._moves[-1] if self._moves else None
         return last.action if last and last.seat == self.seat and not last.valid else None
 
