@@ -49,8 +49,8 @@ def take(data: Path, run: str, game: str, into: Path = _HERE) -> None:
         "ui-compare-dark": (f"compare?run={run}&run={other}", 1000, _COMPARED),
         "ui-what-if": (f"what-if?run={run}", 1000, "true"),
         "ui-run": (f"runs/{run}", 1180, _DRAWN),
-        "ui-game": (f"games/{game}#move-5", 900, _WATCHED),
-        "ui-game-dark": (f"games/{game}#move-5", 900, _WATCHED),
+        "ui-game": (f"games/{game}#move-5", 860, _WATCHED),
+        "ui-game-dark": (f"games/{game}#move-5", 860, _WATCHED),
         "ui-why": (f"why?of={run}:update:3", 620, "true"),
         "ui-sql": (f"sql?q={_SQL}", 1000, "document.querySelectorAll('#rows tr').length > 3"),
     }
