@@ -48,7 +48,8 @@ _EXAMPLES: Final = {
 
 def _tables() -> Iterator[tuple[str, list[str], list[str]]]:
     """Yield each row of a table: the heading above it, the titles of the columns, and the cells."""
-    heading, titles = "", []
+    heading = ""
+    titles: list[str] = []
     for line in _PAGE.read_text(encoding="utf-8").splitlines():
         if line.startswith("#"):
             heading = line.lstrip("# ")
