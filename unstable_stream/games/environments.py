@@ -13,6 +13,7 @@ Facts about TextArena 0.7.4 that this module hides:
   ``reset`` (mostly 1), so it is set afterwards.
 - Whether a move was invalid is not returned by ``step``; every environment reports it by calling
   ``state.set_invalid_move``, which is watched.
+- Tak names an argument of ``set_winner`` as it is not called and so fails at every winning move; it is taken.
 - Stepping after the end is accepted without a word; here it is an error.
 - Modules are imported when an environment is first made, some have invalid escape sequences (a
   ``DeprecationWarning`` when they are compiled), and importing TextArena changes the global warning filters.
@@ -36,7 +37,7 @@ from unstable_stream.extensions import KINDS, Reference, build, entry_points_of,
 from unstable_stream.extensions.build import refuse
 from unstable_stream.games.diagnosis import Diagnosis, diagnose
 from unstable_stream.games.isolation import PrivateRandomness
-from unstable_stream.games.rehearsal import accepts, watch_invalid_moves
+from unstable_stream.games.rehearsal import Rehearsal, watch_state
 
 __all__ = [
     "Environment",
@@ -109,6 +110,8 @@ class Environment:
         self._observation: Observation | None = None
         self._invalid_reason: str | None = None
         self._with_numpy = False
+        self._rehearsal: Rehearsal | None = None
+        """Of the present position, once a move was tried in it."""
 
     def reset(self, num_players: int, seed: int) -> None:
         """Begin the game. Once only: an environment object is never used for a second game.
@@ -136,7 +139,7 @@ class Environment:
                 self._state = getattr(self._env, "state", None)
                 if self._state is not None:
                     self._state.error_allowance = self._invalid_moves_allowed
-                    watch_invalid_moves(self._state, num_players, self._note_invalid)
+                    watch_state(self._state, num_players, self._note_invalid)
                 self._observation = self._read_observation()
         except ConfigError:
             raise  # an extension that cannot be loaded or has not the interface; it names the key
@@ -159,6 +162,7 @@ class Environment:
         if self._observation is None or self._randomness is None:
             raise GameError(f"{self._label}: no move is possible, the game has not begun or is over")
         self._invalid_reason = None
+        self._rehearsal = None
         try:
             with self._randomness:
                 done, info = self._env.step(action=action)
@@ -190,7 +194,11 @@ class Environment:
         if self._observation is None:
             raise GameError(f"{self._label}: no move is possible, the game has not begun or is over")
         try:
-            return accepts(self._env, action, num_players=self.num_players, with_numpy=self._with_numpy)
+            if self._rehearsal is None:
+                self._rehearsal = Rehearsal(
+                    self._env, num_players=self.num_players, with_numpy=self._with_numpy
+                )
+            return self._rehearsal.accepts(action)
         except Exception as error:
             raise GameError(
                 f"{self._label}: cannot try {action[:200]!r} at turn {self.turn} on a copy: "
