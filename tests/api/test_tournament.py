@@ -119,7 +119,8 @@ def test_without_a_checkpoint_the_model_is_named(tmp_path: Path) -> None:
             ConfigError,
             "different base models: .*, .* other",
         ),
-        (["base", "random-legal"], {}, ConfigError, "no checkpoint of a run plays: name the base model"),
+        (["base", "random-legal"], {}, ConfigError, "no checkpoint of a run plays: name the environments"),
+        (["base", "random-legal"], {"envs": [ENV]}, ConfigError, "name the environments, and the base model"),
         (["first", "no.module:player"], {}, ConfigError, "cannot import no"),
     ],
 )
@@ -183,6 +184,19 @@ def test_games_of_three_seats_are_rated_by_pairs(tmp_path: Path) -> None:
     ).rows()
     assert payoff == (standings[0].score * 12, 12)
     assert all(row.mu is not None for row in standings)
+    assert played.audit().ok
+
+
+def test_opponents_alone_need_no_model_and_play_what_the_tiny_player_cannot_read(tmp_path: Path) -> None:
+    """Half of six seats against the other half: TextArena's roles, teams of unlike size."""
+    options = ["--env", "SecretMafia-v0-train", "--games", "4", "-q", "--data", str(tmp_path)]
+    done = CliRunner().invoke(app, ["tournament", "random-legal", "first-legal", *options])
+    assert done.exit_code == 0, done.output
+    assert "2 players, 4 of 4 games" in done.output
+    assert "a game counts once for each" in done.output
+    (run,) = us.list_runs(tmp_path)
+    played = us.open_run(run.run_id, tmp_path)
+    assert {row.player: row.games for row in played.standings()} == {"first-legal": 4, "random-legal": 4}
     assert played.audit().ok
 
 

@@ -20,6 +20,11 @@ _BEFORE_AND_AFTER: Final = (
     "Before and after",
     "evaluation games, the same for both, seats taken in turn; met: in training",
 )
+_TWO_SEATS: Final = "each pair on the same seeds, in both seat orders"
+_MANY_SEATS: Final = (
+    "each pair on the same seeds, one seat or team against all others, then changed; a game counts once for "
+    "each of the others"
+)
 _EVALUATION: Final = ("Evaluation", "seats taken in turn; the same seed plays the same games")
 
 
@@ -33,6 +38,8 @@ class Summary:
     """The name of ``evaluations``, in short, and what it shows."""
     evaluations: "Table | None"
     """Evaluation games of the first and the last checkpoint, the same for both; ``None`` without any."""
+    standings_title: str
+    """What ``standings`` counts."""
     standings: "Table | None"
     """The ladder of a tournament; ``None`` for other runs."""
     payoffs: "Table | None"
@@ -57,10 +64,12 @@ def summarise(run: Run) -> Summary:
 
     view = wait_for(read())
     standings = run.standings() if view.config.evaluation.round_robin else []
+    many = any(env.num_players > 2 for env in view.config.eval_envs or view.config.train_envs)
     return Summary(
         work=_work(view),
         evaluations_title=_BEFORE_AND_AFTER if _trains(view) else _EVALUATION,
         evaluations=_evaluations(view) if view.evaluations else None,
+        standings_title=_MANY_SEATS if many else _TWO_SEATS,
         standings=ladder_table(standings) if standings else None,
         payoffs=payoff_table(standings) if standings else None,
         ladder=_ladder(view) if view.ratings and not standings else None,

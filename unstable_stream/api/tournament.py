@@ -1,7 +1,7 @@
 """A tournament: every player meets every other one, on the same seeds in both seat orders.
 
-It is one run that trains nothing, of the players' base model. So all its games are on one log, rated
-together, and can be audited, verified and asked for by SQL.
+It is one run that trains nothing, of the players' base model if any has one. So all its games are on one log,
+rated together, and can be audited, verified and asked for by SQL.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from unstable_stream.api.checkpoints import as_opponent, find_checkpoint, split_
 from unstable_stream.api.place import Place
 from unstable_stream.api.run import Run
 from unstable_stream.api.settings import make_config
-from unstable_stream.api.shorthand import opponents
+from unstable_stream.api.shorthand import TINY_PLAYER, environments, opponents
 from unstable_stream.errors import ConfigError, RunError
 from unstable_stream.extensions import KINDS, Reference, confined, entry_points_of
 from unstable_stream.runs.config import RunConfig
@@ -53,7 +53,7 @@ def tournament(
             orders. Of more than two seats, one of the pair has one seat or team and the other all others.
         envs: environments of two seats or more, as in :func:`build`; ``None``: those of the evaluation of the
             first checkpoint's run.
-        model: the base model, where no checkpoint plays.
+        model: the base model, where no checkpoint plays; needed only where it plays itself.
         seed: the same seed plays the same positions, whoever the players are.
         votes: every policy answers each turn so often, and plays the action of most answers.
         best_of: the same, but it plays the answer that is the most probable per token; not with ``votes``.
@@ -102,11 +102,16 @@ def tournament(
         "log": place.log,
     } | ({} if backend is None else {"backend": backend})
     if not runs:
-        if model is None or envs is None:
+        adapters = [name for name, player in met.items() if player.get("kind") == "adapter"]
+        if envs is None or (model is None and adapters):
             raise ConfigError(
-                "no checkpoint of a run plays: name the base model and environments, model=… and envs=…, on "
-                "the command line --model MODEL --env ENV"
+                "no checkpoint of a run plays: name the environments, and the base model if it plays, envs=… "
+                "and model=…, on the command line --env ENV --model MODEL"
             )
+        if (
+            model is None
+        ):  # none of the players is made of it: any model will do, with a template for any game
+            model, envs = TINY_PLAYER, environments(envs, "")
         return build(model=model, train_envs=envs, data=place.root, overrides=overrides, **settings)
     first, recorded = next(iter(runs.items()))
     settings |= {"consumers": (), "trackers": (), "external": (), "metrics_port": None}

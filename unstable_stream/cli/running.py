@@ -62,7 +62,7 @@ def print_summary(run: "Run") -> None:
         console.print(f"\n[bold]{title}[/]: {detail}")
         console.print(summary.evaluations)
     if summary.standings is not None:
-        console.print("\n[bold]Tournament[/]: each pair on the same seeds, in both seat orders")
+        console.print(f"\n[bold]Tournament[/]: {summary.standings_title}")
         console.print(summary.standings)
     if summary.payoffs is not None:
         console.print("\n[bold]Payoff matrix[/]: the row's mean score, 1 for a win and 1/2 for a draw")

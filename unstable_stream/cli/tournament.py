@@ -33,7 +33,9 @@ def _tournament(
         help="Environment of two seats or more; repeat it for several.  [default: those of the evaluation of "
         "the first checkpoint's run]",
     ),
-    model: str | None = typer.Option(None, "--model", help="The base model, where no checkpoint plays."),
+    model: str | None = typer.Option(
+        None, "--model", help="The base model, where no checkpoint plays; needed only where it plays itself."
+    ),
     seed: int = typer.Option(0, "--seed", help="The same seed plays the same positions, whoever plays."),
     show: str | None = typer.Option(
         None, "--show", metavar="RUN", help="Play nothing: show this tournament again, also while it plays."

@@ -2,7 +2,7 @@
 
 One function per grammar, shared by the games that have it, in a file per sort of game. To add a game: write
 its actions as :data:`~unstable_stream.games.opponents.trying.Kinds`, too many rather than too few, and enter
-it in :data:`GRAMMARS`; ``tests/games/test_grammars.py`` plays it.
+it in :data:`GRAMMARS`; ``tests/games/test_chance_games.py`` plays it.
 """
 
 from collections.abc import Mapping

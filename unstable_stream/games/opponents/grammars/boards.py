@@ -44,16 +44,21 @@ def occupied_squares(turn: TurnContext) -> dict[tuple[int, int], str]:
 
 
 def piece_moves(own: str, steps: list[tuple[int, int]], form: str) -> Grammar:
-    """Return the grammar: a piece (``own[seat]``) goes by one of ``steps``, ``(files, ranks)``."""
+    """Return the grammar: a piece (``own[seat]``) goes by one of ``steps``, ``(files, ranks)``.
+
+    It stays on the board and off its own side's squares.
+    """
 
     def grammar(turn: TurnContext, _: random.Random) -> Kinds:
         pieces = occupied_squares(turn)
-        starts = [square for square, piece in pieces.items() if piece == own[turn.seat]]
+        mine = {square for square, piece in pieces.items() if piece == own[turn.seat]}
+        size = max((int(rank) for rank, _ in _RANK.findall(turn.observation)), default=len(_FILES))
         moves = [
             form.format(_FILES[file], rank + 1, _FILES[file + right], rank + up + 1)
-            for file, rank in starts
+            for file, rank in pieces
+            if (file, rank) in mine
             for right, up in steps
-            if 0 <= file + right < len(_FILES) and 0 <= rank + up < len(_FILES)
+            if 0 <= file + right < size and 0 <= rank + up < size and (file + right, rank + up) not in mine
         ]
         return [moves]
 

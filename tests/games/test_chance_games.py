@@ -1,0 +1,138 @@
+"""The page of chance against chance: it says what the code does, and what it says of TextArena is so."""
+
+import re
+import subprocess
+import sys
+from itertools import combinations, product
+from pathlib import Path
+
+import pytest
+
+from unstable_stream.games.chance_games import (
+    GAMES,
+    MAX_TURNS,
+    chance_games,
+    environments_for_several,
+    read_rows,
+)
+from unstable_stream.games.chance_page import NO_LEGAL_MOVE, Row, chance_page, family
+from unstable_stream.games.environments import Environment
+from unstable_stream.games.opponents.grammars import GRAMMARS
+from unstable_stream.games.opponents.scripted import scripted_names
+
+ROOT = Path(__file__).parents[2]
+ROWS = read_rows(ROOT / "docs" / "data" / "chance-games.jsonl")
+
+# Of each family the environment whose games are shortest: a second or two at most.
+SHORTEST = {family(row.env_id): row for row in sorted(ROWS, key=lambda row: row.moves, reverse=True)}
+
+
+@pytest.mark.parametrize("row", SHORTEST.values(), ids=SHORTEST.keys())
+def test_a_game_of_each_family_goes_as_its_row_says(row: Row) -> None:
+    played = chance_games(row.env_id, row.players, 1)
+    assert (played.invalid, played.unlike) == (0, 0)
+    assert played.first == row.first, "play these games anew: python -m unstable_stream.games.chance_games"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_a_game_of_each_environment_goes_as_its_row_says() -> None:
+    for row in ROWS:
+        played = chance_games(row.env_id, row.players, 1)
+        assert (played.invalid, played.unlike, played.first) == (0, 0, row.first), row.env_id
+
+
+@pytest.mark.slow
+def test_there_is_a_row_for_every_environment_that_chance_plays() -> None:
+    found = list(environments_for_several([]))
+    played = [(env_id, num_players) for env_id, num_players in found if scripted_names(env_id)]
+    assert [(row.env_id, row.players) for row in ROWS] == played
+    assert len(played) >= 0.9 * len(found)
+    assert set(GRAMMARS) <= {family(env_id) for env_id, _ in played}
+
+
+def test_the_page_is_that_of_the_rows() -> None:
+    listed = (ROOT / "docs" / "environments.md").read_text(encoding="utf-8")
+    for_several = re.findall(r"^\| `(\S+)` \| [2-9] \|", listed, re.MULTILINE)
+    page = (ROOT / "docs" / "opponents.md").read_text(encoding="utf-8")
+    assert page == chance_page(ROWS, total=len(for_several)) + "\n"
+    assert [row.env_id for row in ROWS] == [env_id for env_id in for_several if scripted_names(env_id)]
+
+
+def test_two_hundred_games_of_each_without_an_invalid_move_or_another_replay() -> None:
+    assert {(row.games, row.max_turns) for row in ROWS} == {(GAMES, MAX_TURNS)} == {(200, 200)}
+    assert {(row.invalid, row.unlike) for row in ROWS} == {(0, 0)}
+    assert {family(row.env_id) for row in ROWS if row.stuck} == set(NO_LEGAL_MOVE) == set(STUCK)
+
+
+# -- positions without a legal move ------------------------------------------------------------------
+
+
+def _squares(size: int) -> list[str]:
+    return [f"{file}{rank}" for file in "abcdefgh"[:size] for rank in range(1, size + 1)]
+
+
+# Family: environment, all that can be written there, moves, and the legal ones before the last of them.
+STUCK: dict[str, tuple[str, list[str], str, list[str]]] = {
+    "Breakthrough": (
+        "Breakthrough-v0-tiny-train",
+        [f"[{start}{end}]" for start, end in product(_squares(5), repeat=2)],
+        "[e2e3][d4d3][a2a3][d3c2][b1c2][d5d4][a3b4][c4c3][e1e2][c5c4][b2c3][a4a3][d2d3][d4e3][d3e4][a5a4]"
+        "[a1a2]",
+        ["[a1a2]", "[d1d2]"],
+    ),
+    "QuantumTicTacToe": (
+        "QuantumTicTacToe-v0-train",
+        [f"[{a},{b}]" for a, b in combinations(range(9), 2)],
+        "[3,6][4,5][0,3][0,3][1,8][2,6][6,7][2,7][5,8][1,4]",
+        ["[1,4]", "[1,5]", "[1,8]", "[4,5]", "[4,8]", "[5,8]"],
+    ),
+    "UltimateTicTacToe": (
+        "UltimateTicTacToe-v0-train",
+        [f"[{board} {square}]" for board, square in product(range(9), repeat=2)],
+        "[3 8][8 8][8 0][0 6][6 3][3 1][1 4][4 0][0 7][7 5][5 2][2 5][5 4][4 1][1 2][2 1][1 3][3 3][3 7]"
+        "[7 6][6 0][0 1][1 6][6 6][6 7][7 0][0 4][4 5][5 8][8 4][4 3][3 5][5 1][7 8][8 1][0 3][3 4][4 8][8 6]"
+        "[6 1][3 0][0 5][5 6][6 5][8 3][7 1][7 2][2 4][4 2][2 7][7 4][4 4][6 2][0 2][7 7][7 3][6 8][6 4][0 0]"
+        "[0 8]",
+        ["[0 8]"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("env_id", "actions", "moves", "before"), STUCK.values(), ids=STUCK.keys())
+def test_a_player_can_come_to_have_no_legal_move(
+    env_id: str, actions: list[str], moves: str, before: list[str]
+) -> None:
+    environment = Environment(env_id)
+    environment.reset(2, seed=0)
+    *played, last = re.findall(r"\[[^]]*\]", moves)
+    for move in played:
+        assert environment.step(move).valid
+    assert [action for action in actions if environment.accepts(action)] == before
+    environment.step(last)
+    assert not environment.done
+    assert not [action for action in actions if environment.accepts(action)]
+
+
+# -- the command -------------------------------------------------------------------------------------
+
+
+def test_the_command_goes_on_where_it_was(tmp_path: Path) -> None:
+    rows = tmp_path / "rows.jsonl"
+    command = [sys.executable, "-m", "unstable_stream.games.chance_games", "--games", "2", "--jobs", "2"]
+    command += ["--rows", str(rows), "--families", "Surround", "KuhnPoker"]
+
+    def run() -> subprocess.CompletedProcess[str]:
+        return subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
+
+    page = run().stdout
+    written = rows.read_text(encoding="utf-8").splitlines()
+    assert len(written) == 8
+    assert re.findall(r"^\| `(\S+)` \| \d \| 2 \|", page, re.MULTILINE) == sorted(
+        row.env_id for row in read_rows(rows)
+    )
+    rows.write_text("\n".join(written[:6]) + "\n", encoding="utf-8")  # as if it had been stopped
+    again = run()
+    assert again.stdout == page
+    assert len(re.findall(r"^\d of 2: ", again.stderr, re.MULTILINE)) == 2
+    assert sorted(rows.read_text(encoding="utf-8").splitlines()) == sorted(written)
