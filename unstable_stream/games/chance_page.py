@@ -71,7 +71,7 @@ _INTRODUCTION: Final = """# Chance as an opponent
 _NO_LEGAL_MOVE: Final = """
 ## No legal move
 
-In {stuck} of the {games} games TextArena asked a player for a move, and by its own rules there was none. It
+In {stuck} of the {games:,} games TextArena asked a player for a move, and by its own rules there was none. It
 has no pass and no end for that, so the player makes a move all the same and loses by an invalid one. Tests
 hold a position of each:
 """
@@ -83,8 +83,8 @@ _LIMITS: Final = """
 - Where moves are tried, `random-legal` draws a kind of move first (to bid, to fold, to say something), then a
   move of that kind, so not all legal moves are equally likely. Nor does it know all of them: what is said is
   one sentence, offers and bids are of a few sizes, and a stack of Tak is not divided.
-- Chance that is legal is no yardstick for skill: it seldom ends Stratego, Battleship on large boards or
-  SettlersOfCatan within {max_turns} moves.
+- Legal moves by chance are no yardstick for skill: where *Over* is 0, they ended no game within
+  {max_turns} moves.
 """
 
 
