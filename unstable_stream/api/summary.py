@@ -39,7 +39,7 @@ class Summary:
     evaluations: "Table | None"
     """Evaluation games of the first and the last checkpoint, the same for both; ``None`` without any."""
     standings_title: str
-    """What ``standings`` counts."""
+    """The name of ``standings``, which says what they count."""
     standings: "Table | None"
     """The ladder of a tournament; ``None`` for other runs."""
     payoffs: "Table | None"
