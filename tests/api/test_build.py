@@ -60,7 +60,7 @@ def test_no_public_name_is_shadowed_by_a_subpackage() -> None:
         "print([name for name, value in before.items() if getattr(us, name) is not value])"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=240
     )
     assert done.stdout == "[]\n"
 
