@@ -108,9 +108,8 @@ def tournament(
                 "no checkpoint of a run plays: name the environments, and the base model if it plays, envs=… "
                 "and model=…, on the command line --env ENV --model MODEL"
             )
-        if (
-            model is None
-        ):  # none of the players is made of it: any model will do, with a template for any game
+        if model is None:
+            # None of the players is made of it: any model will do, with a template for any game.
             model, envs = TINY_PLAYER, environments(envs, "")
         return build(model=model, train_envs=envs, data=place.root, overrides=overrides, **settings)
     first, recorded = next(iter(runs.items()))

@@ -71,11 +71,7 @@ class KafkaTopics:
         admin = await self._admin.get()
         # Ask for all topics: asking for one by name would create it on brokers with automatic creation.
         found = await self._cluster.ask(admin.describe_topics, "list the topics")
-        return {
-            topic["topic"]: len(topic["partitions"])
-            for topic in sorted(found, key=lambda topic: str(topic["topic"]))
-            if not topic["error_code"] and not topic["is_internal"]
-        }
+        return _partitions(found)
 
     def known(self, name: str) -> Topic | None:
         """Return a topic if it is known already."""
@@ -125,13 +121,13 @@ class KafkaTopics:
             )
         finally:
             await client.close()
-        known = set()
+        known: set[str] = set()
         for answer in answers:
             if isinstance(answer, BaseException):
                 if not is_passing(answer):
                     raise answer
                 continue
-            known |= {topic["topic"] for topic in answer.to_object()["topics"] if not topic["error_code"]}
+            known |= _partitions(answer.to_object()["topics"]).keys()
         return known
 
     async def settings(self) -> dict[str, TopicSpec]:
@@ -303,6 +299,15 @@ class KafkaTopics:
             lambda: admin.list_consumer_group_offsets(group), f"read the positions of group {group!r}"
         )
         return {TopicPartition(*at): stored.offset for at, stored in found.items() if stored.offset >= 0}
+
+
+def _partitions(described: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    """Return the number of partitions by topic name, as one broker describes them."""
+    return {
+        topic["topic"]: len(topic["partitions"])
+        for topic in sorted(described, key=lambda topic: str(topic["topic"]))
+        if not topic["error_code"] and not topic["is_internal"]
+    }
 
 
 def _configuration(spec: TopicSpec) -> dict[str, str]:
