@@ -56,7 +56,7 @@ def _section(title: str, model: type[BaseModel]) -> str:
         lines += [model.__doc__.strip(), ""]
     lines += ["| Key | Type | Default | Meaning |", "|---|---|---|---|"]
     for name, field in model.model_fields.items():
-        if _models(field.annotation):
+        if _models(field.annotation) and not isinstance(field.default, int):
             default, kind = "", "section"
         else:
             default = (
@@ -64,7 +64,7 @@ def _section(title: str, model: type[BaseModel]) -> str:
                 if field.is_required()
                 else f"`{_toml(field.get_default(call_default_factory=True))}`"
             )
-            kind = _type_name(field.annotation)
+            kind = _type_name(field.annotation) + " or section" * bool(_models(field.annotation))
         meaning = " ".join((field.description or "").replace("``", "`").split())
         lines.append(f"| `{name}` | {kind} | {default} | {meaning} |")
     return "\n".join(lines) + "\n"

@@ -12,7 +12,11 @@ GIB = 2**30
 
 
 def config(
-    engines: int = 1, *, engine: str = "vllm", learner: dict[str, Any] | None = None, **keys: Any
+    engines: int | dict[str, int] = 1,
+    *,
+    engine: str = "vllm",
+    learner: dict[str, Any] | None = None,
+    **keys: Any,
 ) -> RunConfig:
     backend = keys.pop("backend", "ray")
     return parse_config(
@@ -220,3 +224,34 @@ def test_engines_without_gpus_spread_beside_a_learner_with_one() -> None:
     plan = place(config(2, num_gpus=0), [Machine(gpus=1, cpus=2), Machine(cpus=2)])
     assert plan.learner.gpus == (0,)
     assert [share.machine for share in plan.engines] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "fewest", "most", "engines"),
+    [
+        ((8,), 1, 16, [1.0] * 7),  # and the learner has one
+        ((8,), 1, 4, [1.0] * 4),
+        ((4, 4), 2, 16, [1.0] * 7),
+        ((1,), 1, 16, [0.5]),  # nobody shares a GPU but for the least number
+        ((1,), 2, 16, [0.25] * 2),
+        ((0,), 1, 16, [0.0]),
+        ((0, 0, 0), 1, 16, [0.0] * 3),  # one on each machine
+        ((0, 0, 0), 1, 2, [0.0] * 2),
+        ((0,), 2, 3, [0.0] * 2),
+    ],
+)
+def test_a_range_of_engines_takes_what_there_is(
+    gpus: tuple[int, ...], fewest: int, most: int, engines: list[float]
+) -> None:
+    ranged = config({"min": fewest, "max": most})
+    assert asked(place(ranged, machines(*gpus)))[1] == engines
+
+
+def test_a_range_is_the_right_way_round() -> None:
+    with pytest.raises(ConfigError, match=r"min=4 is above max=2"):
+        config({"min": 4, "max": 2})
+
+
+def test_a_range_whose_least_does_not_fit_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"collector\.num_actors=3"):
+        place(config({"min": 3, "max": 8}, tensor_parallel_size=2), machines(4))

@@ -13,7 +13,7 @@ from unstable_stream.api.settings import changed_config, make_config
 from unstable_stream.api.tables import Table
 from unstable_stream.archive import query_arrow
 from unstable_stream.collapse import advice
-from unstable_stream.errors import RunError
+from unstable_stream.errors import ConfigError, RunError
 from unstable_stream.events import CollapseWarning
 from unstable_stream.extensions import confined, loading
 from unstable_stream.log.open import check_log
@@ -277,6 +277,31 @@ class Run:
             ConfigError: a change of what the checkpoint was made with, or nothing left to train.
         """
         return fork_run(self._place, self._id, at, changes)
+
+    def scale(self, engines: int | None) -> None:
+        """Give a run that is going on so many engines; it is recorded, and holds when the run is resumed.
+
+        Engines that are too many answer what they were asked before they end.
+
+        Args:
+            engines: their number, at least 1; ``None``: as configured.
+
+        Raises:
+            RunError: the run is over, or has one engine in one process (``backend="inline"``).
+            ConfigError: the number is below 1.
+        """
+        from unstable_stream.runs.scaling import want_engines
+
+        if engines is not None and engines < 1:
+            raise ConfigError(f"engines={engines}: a run needs at least 1")
+        if self._config.backend == "inline":
+            raise RunError(f'run {self._id} has one engine in one process: backend = "inline"')
+
+        async def record() -> None:
+            async with self._place.opened_log() as log:
+                await want_engines(log, self._id, engines)
+
+        wait_for(record())
 
     def watch(self) -> None:
         """Show the run live until it ends, or until Ctrl-C, which closes the view and not the run."""

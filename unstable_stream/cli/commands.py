@@ -17,6 +17,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "train": "Train a model by self-play until its updates are done; Ctrl-C stops it, --resume goes on.",
     "plan": "Show where each process of a run would compute, and its memory; start nothing.",
     "watch": "Follow a run live: progress, throughput, win rates, ratings.",
+    "scale": "Give a run that is going on more or fewer engines.",
     "fork": "Start a new run from a checkpoint of another, with other settings.",
     "eval": "Play a checkpoint or a model against opponents on fixed seeds, and show the results.",
     "tournament": "Let every player meet every other one on fixed seeds, and show who is strongest.",

@@ -35,7 +35,14 @@ from unstable_stream.events.games import (
 from unstable_stream.events.ids import event_id, game_id, named_id, step_id, step_ids, trajectory_id
 from unstable_stream.events.metrics import Metrics
 from unstable_stream.events.ratings import OVERALL, Rating
-from unstable_stream.events.runs import ExtensionUse, RunFinished, RunResumed, RunStarted
+from unstable_stream.events.runs import (
+    EnginesChanged,
+    EnginesWanted,
+    ExtensionUse,
+    RunFinished,
+    RunResumed,
+    RunStarted,
+)
 from unstable_stream.events.steps import Step, StepTexts
 from unstable_stream.events.trajectories import Trajectory, Turn
 from unstable_stream.events.updates import CollapseWarning, DroppedStep, LearnerUpdate, StepsDropped
@@ -51,6 +58,8 @@ __all__ = [
     "Checkpoint",
     "CollapseWarning",
     "DroppedStep",
+    "EnginesChanged",
+    "EnginesWanted",
     "Event",
     "ExtensionUse",
     "GameAbandoned",

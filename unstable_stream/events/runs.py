@@ -6,7 +6,7 @@ import msgspec
 
 from unstable_stream.events.envelope import Event, Int64
 
-__all__ = ["ExtensionUse", "RunFinished", "RunResumed", "RunStarted"]
+__all__ = ["EnginesChanged", "EnginesWanted", "ExtensionUse", "RunFinished", "RunResumed", "RunStarted"]
 
 
 class ExtensionUse(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,3 +86,30 @@ class RunFinished(Event, frozen=True, kw_only=True, tag="run-finished"):
     """The reason for the end."""
     updates: int = 0
     """Learner updates done."""
+
+
+class EnginesWanted(Event, frozen=True, kw_only=True, tag="engines-wanted"):
+    """A person decided how many engines a run has from now on. Natural key: the moment."""
+
+    TOPIC = "runs"
+
+    engines: int | None = None
+    """Their number; ``None``: as configured."""
+
+
+class EnginesChanged(Event, frozen=True, kw_only=True, tag="engines-changed"):
+    """An engine of a run came or went. Natural key: engine, change, moment."""
+
+    TOPIC = "runs"
+
+    engine: str
+    """``engine-0``, …; a number that was lost is given again to the one that takes its place."""
+    change: str
+    """``added`` (it has loaded the model), ``removed`` (in order: it answered what it had been asked) or
+    ``lost``."""
+    host: str = ""
+    """The machine; empty: not known."""
+    reason: str = ""
+    """Why it came or went."""
+    serving: int = 0
+    """Number of engines that answer now."""

@@ -339,7 +339,7 @@ class _Loading:
     def __init__(self, run_id: str, config: RunConfig) -> None:
         self._run_id = run_id
         self._learner_has_loaded = False
-        self._engines = {f"engine-{number}" for number in range(config.collector.num_actors)}
+        self._engines = {f"engine-{number}" for number in range(config.collector.fewest_engines)}
         self._engine = "vLLM (a minute or more)" if config.engine.type == "vllm" else "engine"
         self.begun = False
         """True when learner and engines are being started."""

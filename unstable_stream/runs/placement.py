@@ -121,8 +121,8 @@ class Placement(msgspec.Struct, frozen=True):
 
 
 def engine_count(config: RunConfig) -> int:
-    """Return the number of engines; in one process there is one."""
-    return 1 if config.backend == "inline" else config.collector.num_actors
+    """Return the number of engines, or the least of a range; in one process there is one."""
+    return 1 if config.backend == "inline" else config.collector.fewest_engines
 
 
 def place(config: RunConfig, machines: Sequence[Machine], *, learner_bytes: int | None = None) -> Placement:
@@ -133,9 +133,34 @@ def place(config: RunConfig, machines: Sequence[Machine], *, learner_bytes: int 
         machines: what there is; with ``backend="inline"`` the first GPU of the first one is used.
         learner_bytes: the memory that the learner is expected to need on a GPU it shares; ``None``: half.
 
+    Of a range of engines there are as many as have a whole GPU each, or a machine where there are no GPUs.
+
     Raises:
         ConfigError: it cannot be placed; the message names the keys to change.
     """
+    wanted = config.collector.num_actors
+    if isinstance(wanted, int) or config.backend == "inline":
+        return _place(config, machines, learner_bytes)
+    if not any(machine.gpus for machine in machines):
+        computing = sum(machine.cpus > 0 for machine in machines)
+        return _place(
+            _with_engines(config, min(wanted.max, max(wanted.min, computing))), machines, learner_bytes
+        )
+    for count in range(wanted.max, wanted.min, -1):
+        try:
+            plan = _place(_with_engines(config, count), machines, learner_bytes)
+        except ConfigError:
+            continue
+        if plan.engines[0].num_gpus >= 1 or config.engine.num_gpus is not None:
+            return plan
+    return _place(_with_engines(config, wanted.min), machines, learner_bytes)
+
+
+def _with_engines(config: RunConfig, count: int) -> RunConfig:
+    return config.model_copy(update={"collector": config.collector.model_copy(update={"num_actors": count})})
+
+
+def _place(config: RunConfig, machines: Sequence[Machine], learner_bytes: int | None) -> Placement:
     if config.backend == "inline":
         machines = [msgspec.structs.replace(machines[0], gpus=min(1, machines[0].gpus))]
     names = ["learner", *(f"engine {number}" for number in range(engine_count(config)))]

@@ -310,11 +310,25 @@ EngineConfig: TypeAlias = Annotated[
 ]
 
 
+class EngineRange(Section):
+    """A number of engines that follows what the Ray cluster has: GPUs, or machines where there are none."""
+
+    min: PositiveInt = 1
+    max: PositiveInt
+
+    @pydantic.model_validator(mode="after")
+    def _check_order(self) -> Self:
+        if self.min > self.max:
+            raise ValueError(f"min={self.min} is above max={self.max}")
+        return self
+
+
 class CollectorConfig(Section):
     """Settings of the collector."""
 
-    num_actors: PositiveInt = 1
-    """Number of inference engines."""
+    num_actors: PositiveInt | EngineRange = 1
+    """Number of inference engines, or ``{ min = 1, max = 16 }``: as many as the Ray cluster has room for,
+    also if machines join or leave it while the run goes on."""
     num_rollout_workers: PositiveInt = 1
     """Number of Ray workers that play games; each plays many at once."""
     num_workers: PositiveInt = 128
@@ -332,6 +346,11 @@ class CollectorConfig(Section):
     """Number of invalid moves in a row that a player may make without losing."""
     filter_opponent_invalid: bool = False
     """Leave out training games that ended by the opponent's invalid move."""
+
+    @property
+    def fewest_engines(self) -> int:
+        """The number of engines, or the least of a range."""
+        return self.num_actors if isinstance(self.num_actors, int) else self.num_actors.min
 
 
 class ExploitabilityConfig(Section):

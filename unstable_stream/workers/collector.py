@@ -19,7 +19,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from unstable_stream.errors import EventLogError, FencedError, ServiceError
 from unstable_stream.events import (
@@ -96,6 +96,30 @@ class RolloutWorkerHandle(Protocol):
         """
 
 
+@runtime_checkable
+class ReplaceableWorker(Protocol):
+    """A rollout worker whose process can be replaced."""
+
+    def replaced(self, error: ServiceError) -> bool:
+        """Return whether another process plays for the one that an error tells is lost."""
+
+
+@runtime_checkable
+class EnginePool(Protocol):
+    """Engines that come and go while the run goes on."""
+
+    @property
+    def engines(self) -> Mapping[int, EngineHandle]:
+        """Those that answer now, or that the run began with, by number."""
+
+    async def keep(self, log: EventLog) -> None:
+        """Keep as many as are wanted, until cancelled.
+
+        Raises:
+            ServiceError: none is left.
+        """
+
+
 class Collector:
     """Keeps the games of a run in flight, with the given engines and rollout workers, local or remote."""
 
@@ -103,7 +127,7 @@ class Collector:
         self,
         config: RunConfig,
         run_id: str,
-        engines: Sequence[EngineHandle],
+        engines: Sequence[EngineHandle] | EnginePool,
         workers: Sequence[RolloutWorkerHandle],
         started: RunStarted | None = None,
         data: DataDir | None = None,
@@ -122,14 +146,18 @@ class Collector:
         self._config = config
         self._data = data
         self._run_id = run_id
-        self._engines = engines
+        self._pool = engines if isinstance(engines, EnginePool) else None
+        self._fixed = {} if isinstance(engines, EnginePool) else dict(enumerate(engines))
         self._workers = workers
         self._schedule = GameSchedule(run_id, config, started)
         first_update = started.parent_update or 0 if started else 0
         self._measuring = ExploitabilitySchedule(run_id, config, first_update)
         self._topics = topics_of_collector(config)
         self._measurement: asyncio.Task[None] | None = None
-        self._calls: set[asyncio.Task[int]] = set()
+        self._calls: dict[asyncio.Task[int], tuple[RolloutWorkerHandle, Sequence[GameStarted]]] = {}
+        self._again: list[GameStarted] = []
+        """Games of workers that were lost, played again once the log is read to where it ended then."""
+        self._again_from: Positions = {}
         self._abandoned_in_a_row = 0
         self._set_aside_before = 0
         """The number of steps set aside before the last update, or before the start."""
@@ -152,13 +180,17 @@ class Collector:
         consumer = await log.consumer(self._topics)
         snapshots = CollectorSnapshots(log, self._run_id, self._topics, self._config, self._pace)
         stats = asyncio.ensure_future(self._report_stats(log))
+        keeper = asyncio.ensure_future(self._pool.keep(log)) if self._pool else None
         try:
             await self._restore(log, consumer, snapshots)
             while not stop.is_set() and not self._finished:
                 await self._start_games(producer)
                 self._start_measurement()
                 self._fold(await consumer.poll(max_records=2000), snapshots)
-                self._check_calls()
+                await self._check_calls(log)
+                self._play_again(consumer.positions())
+                if keeper is not None and keeper.done():
+                    keeper.result()  # raises its error
                 if self._schedule.training_finished:
                     await self._cancel_training("training finished")
                 if snapshots.is_due:
@@ -167,7 +199,7 @@ class Collector:
                 await self._save_last(producer, consumer.positions(), snapshots)
             await self._report_pool(log)  # what changed since the last time, or all of a short run
         finally:
-            beside = [stats, *self._calls, *([self._measurement] if self._measurement else [])]
+            beside = [stats, *self._calls, *filter(None, (self._measurement, keeper))]
             for task in beside:
                 task.cancel()
             await asyncio.gather(*beside, return_exceptions=True)
@@ -177,12 +209,16 @@ class Collector:
             await producer.close()
 
     @property
+    def _engines(self) -> Mapping[int, EngineHandle]:
+        return self._fixed if self._pool is None else self._pool.engines
+
+    @property
     def _finished(self) -> bool:
         return self._schedule.finished and self._measuring.finished
 
     async def _engines_ready(self, stop: asyncio.Event) -> bool:
         """Wait until the engines have loaded their model; return ``False`` if ``stop`` came first."""
-        ready = asyncio.gather(*(engine.stats() for engine in self._engines))
+        ready = asyncio.gather(*(engine.stats() for engine in self._engines.values()))
         stopping = asyncio.ensure_future(stop.wait())
         try:
             await asyncio.wait((ready, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -301,7 +337,8 @@ class Collector:
                 for uid, kind in played.items()
                 if kind in ON_ENGINE and (adapter := self._adapter(uid, kind)) is not None
             }
-            self._calls.add(asyncio.ensure_future(self._any_worker().play(some, adapters)))
+            worker = self._any_worker()
+            self._calls[asyncio.ensure_future(worker.play(some, adapters))] = (worker, some)
 
     def _any_worker(self) -> RolloutWorkerHandle:
         worker = self._workers[self._next_worker]
@@ -332,13 +369,31 @@ class Collector:
     def _located(self, path: str) -> str:
         return path if self._data is None else self._data.located(path)
 
-    def _check_calls(self) -> None:
+    async def _check_calls(self, log: EventLog) -> None:
         for call in [call for call in self._calls if call.done()]:
-            self._calls.remove(call)
-            call.result()  # raises the error of the task
+            worker, games = self._calls.pop(call)
+            error = call.exception()
+            if error is None:
+                continue
+            if not _is_replaced(worker, error):
+                raise error
+            _logger.warning("worker lost, its games are played again", games=len(games), reason=str(error))
+            self._again += games
+            # What it had published is read first.
+            self._again_from = await settled_ends(log, self._topics)
         if self._measurement is not None and self._measurement.done():
             measured, self._measurement = self._measurement, None
             measured.result()
+
+    def _play_again(self, positions: Positions) -> None:
+        """Play again the games of lost workers that have no end in the log, once that is known."""
+        if not self._again or any(positions.get(at, 0) < end for at, end in self._again_from.items()):
+            return
+        again, self._again = self._again, []
+        in_flight = self._schedule.in_flight
+        games = [game for game in again if game.game_id in in_flight]
+        if games:
+            self._dispatch(games)
 
     async def _cancel_training(self, reason: str) -> None:
         games = [game.game_id for game in self._schedule.in_flight.values() if game.split == "train"]
@@ -366,7 +421,7 @@ class Collector:
                     duration_ms=found.duration_ms,
                 )
             )
-            for number, engine in enumerate(self._engines)
+            for number, engine in self._engines.items()
             for found in await engine.adapter_results()
         ]
         if records:
@@ -383,8 +438,13 @@ class Collector:
             await self._record_adapters(log)
             now = _now_ms()
             records = []
-            for number, engine in enumerate(self._engines):
-                stats = await engine.stats()
+            for number, engine in self._engines.items():
+                try:
+                    stats = await engine.stats()
+                except ServiceError:
+                    if self._pool is None:
+                        raise
+                    continue  # lost: the pool tells
                 prefix = f"inference/engine-{number}"
                 values = {
                     f"{prefix}/queued": float(stats.queued),
@@ -419,6 +479,12 @@ class Collector:
                 values=dict(values),
             )
         )
+
+
+def _is_replaced(worker: RolloutWorkerHandle, error: BaseException) -> bool:
+    return (
+        isinstance(worker, ReplaceableWorker) and isinstance(error, ServiceError) and worker.replaced(error)
+    )
 
 
 def _now_ms() -> int:

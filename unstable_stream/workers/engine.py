@@ -170,4 +170,4 @@ def _dtype(config: RunConfig, model_path: str, share: Share, num_threads: int) -
 def _cores_left(config: RunConfig) -> int:
     """Return each engine's share of this machine's cores without those of the learner, at least 1."""
     cores = available_cores() - (config.learner.num_threads or 1)
-    return max(1, cores // config.collector.num_actors)
+    return max(1, cores // config.collector.fewest_engines)

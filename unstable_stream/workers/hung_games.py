@@ -5,9 +5,9 @@ All games of a process share its event loop, and an environment's step holds it.
 1. it records the game as abandoned, with the reason, over a connection to the log of its own;
 2. it says so on standard error, and ends the process at once, as by ``kill -9``.
 
-On Ray the collector is started again with new workers; a run in one process is resumed by its user. Either
-way all games without an end in the log are played again, and the abandoned one is not. If the log cannot be
-reached, the game is played again, and hangs again.
+On Ray another worker takes its place; a run in one process is resumed by its user. Either way all its games
+without an end in the log are played again, and the abandoned one is not. If the log cannot be reached, the
+game is played again, and hangs again.
 
 An extension in C that never releases the interpreter's lock holds this thread too, and is not noticed.
 """

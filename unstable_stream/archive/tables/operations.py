@@ -2,6 +2,8 @@
 
 from unstable_stream.archive.tables.declare import Column, Item, Table, columns_of
 from unstable_stream.events import (
+    EnginesChanged,
+    EnginesWanted,
     Metrics,
     Rating,
     RecordRejected,
@@ -30,6 +32,16 @@ TABLES = (
             computed=[
                 Column("type", "VARCHAR", "`run-started`, `run-resumed` or `run-finished`.", event_type)
             ],
+        ),
+    ),
+    Table(
+        "engine_changes",
+        "Engines that came and went, and how many a person wanted.",
+        (EnginesWanted, EnginesChanged),
+        columns_of(
+            EnginesWanted,
+            EnginesChanged,
+            computed=[Column("type", "VARCHAR", "`engines-wanted` or `engines-changed`.", event_type)],
         ),
     ),
     Table(

@@ -2,12 +2,14 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import ray
 
 from unstable_stream.launch.last_error import Output
-from unstable_stream.launch.ray.engine import EngineActor, RayEngine, RemoteEngine
+from unstable_stream.launch.ray.engine import EngineActor, RemoteEngine
+from unstable_stream.launch.ray.engine_pool import EnginePool
 from unstable_stream.launch.ray.part_output import PartDiedError, explain
 from unstable_stream.launch.ray.placement import actor_options, beside, planned
 from unstable_stream.launch.ray.rollout import RayRolloutWorker, RolloutActor
@@ -39,43 +41,53 @@ async def run_collector(
         ServiceError: an engine or a worker died, or too many games in a row were abandoned.
         FencedError: another launcher has taken over the run.
     """
+    logs = data.service_logs(run_id).absolute()
     outputs = {
-        part: Output(data.service_logs(run_id).absolute() / f"{part}.log")
+        part: Output(logs / f"{part}.log")
         for part in (
-            *(f"engine-{number}" for number in range(config.collector.num_actors)),
             *(f"rollout-{number}" for number in range(config.collector.num_rollout_workers)),
             *(f"opponent-{number}" for number in range(len(config.opponent_models))),
         )
     }
     placement = planned()
-    engines = await asyncio.to_thread(_start_engines, config, run_id, outputs, model_path, placement)
+    pool = EnginePool(config, run_id, logs, model_path, placement, outputs)
+    await asyncio.to_thread(pool.start)
     others = await asyncio.to_thread(_start_opponents, config, run_id, outputs, placement)
     # Each beside an engine in turn: on a cluster they would otherwise all be on one machine.
     near = [
-        await asyncio.to_thread(beside, placement, placement.engines[number % len(engines)])
+        await asyncio.to_thread(beside, placement, placement.engines[number % len(placement.engines)])
         for number in range(config.collector.num_rollout_workers)
     ]
-    workers = [
-        ray.remote(RolloutActor)
-        .options(**near[number], max_concurrency=1024)
-        .remote(
-            config,
-            run_id,
-            outputs[f"rollout-{number}"].path,
-            str(data.root.absolute()),
-            model_path,
-            RemoteEngine(engines),
-            {path: RemoteEngine([actor], [part]) for path, (part, actor) in others.items()},
+
+    def start_worker(number: int) -> Any:
+        return (
+            ray.remote(RolloutActor)
+            .options(**near[number], max_concurrency=1024)
+            .remote(
+                config,
+                run_id,
+                outputs[f"rollout-{number}"].path,
+                str(data.root.absolute()),
+                model_path,
+                RemoteEngine(pool.actors),
+                {
+                    path: RemoteEngine({number: actor}, part="opponent")
+                    for path, (number, actor) in others.items()
+                },
+            )
         )
+
+    workers = [
+        RayRolloutWorker(partial(start_worker, number), number)
         for number in range(config.collector.num_rollout_workers)
     ]
+    pool.workers = workers
     async with opened_log(config.log, data.log, synchronous=config.synchronous) as log:
-        handles = [RayEngine(engine, number) for number, engine in enumerate(engines)]
         collector = Collector(
             config,
             run_id,
-            handles,
-            [RayRolloutWorker(worker, number) for number, worker in enumerate(workers)],
+            pool,
+            workers,
             await run_started(log, run_id),
             data,
             read_gpus,
@@ -84,11 +96,10 @@ async def run_collector(
             await collector.collect(log, stop)
         except PartDiedError as error:
             raise explain(error, outputs) from error
-    if all(handle.has_started for handle in handles):  # else they load a model, and hear nothing meanwhile
-        parts = {f"rollout-{number}": worker for number, worker in enumerate(workers)}
-        parts |= dict(others.values())
-        parts |= {f"engine-{number}": engine for number, engine in enumerate(engines)}
-        await _close(parts)
+    if pool.all_have_started:  # else they load a model, and hear nothing meanwhile
+        parts = {f"rollout-{number}": worker.actor for number, worker in enumerate(workers)}
+        parts |= {f"opponent-{number}": actor for number, actor in others.values()}
+        await _close(parts | pool.parts)
 
 
 async def _close(parts: Mapping[str, Any]) -> None:
@@ -118,26 +129,15 @@ async def _answer(reference: Any) -> None:  # Ray's references have no type here
     await reference
 
 
-def _start_engines(
-    config: RunConfig, run_id: str, outputs: Mapping[str, Output], model_path: str, placement: Placement
-) -> list[Any]:
-    return [
-        ray.remote(EngineActor)
-        .options(**actor_options(placement, share), max_concurrency=4096)
-        .remote(config, run_id, outputs[f"engine-{number}"].path, model_path, share)
-        for number, share in enumerate(placement.engines)
-    ]
-
-
 def _start_opponents(
     config: RunConfig, run_id: str, outputs: Mapping[str, Output], placement: Placement
-) -> dict[str, tuple[str, Any]]:
-    """Start an engine for each other model that is an opponent; return its name and actor, by path."""
+) -> dict[str, tuple[int, Any]]:
+    """Start an engine for each other model that is an opponent; return its number and actor, by path."""
     actors = {}
     pairs = zip(config.opponent_models, placement.opponents, strict=True)
     for number, (path, share) in enumerate(pairs):
         part = f"opponent-{number}"
         options = actor_options(placement, share)
         actor = ray.remote(EngineActor).options(**options, max_concurrency=4096)
-        actors[path] = (part, actor.remote(config, run_id, outputs[part].path, path, share, opponent=True))
+        actors[path] = (number, actor.remote(config, run_id, outputs[part].path, path, share, opponent=True))
     return actors

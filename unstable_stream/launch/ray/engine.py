@@ -6,9 +6,11 @@ long completion does not delay a short one.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+import socket
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import ray
 
@@ -28,7 +30,23 @@ from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.placement import Share
 from unstable_stream.workers.engine import build_engine, build_opponent, take_adapter_results
 
-__all__ = ["EngineActor", "RayEngine", "RemoteEngine"]
+__all__ = ["EngineActor", "EngineHealth", "RayEngine", "RemoteEngine"]
+
+_TRIES: Final = 3
+"""Engines that a request is passed to, if they are lost one after another: it may be what they die of."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineHealth:
+    """What an engine's actor says of itself; an answer also shows that it has loaded its model."""
+
+    node: str
+    """Ray's id of its machine."""
+    host: str
+    running: int
+    """Requests that it has not answered."""
+    failure: str = ""
+    """Why the engine can answer no more, though its process lives."""
 
 
 class EngineActor:
@@ -50,6 +68,8 @@ class EngineActor:
             find_code(config)
             build = build_opponent if opponent else build_engine
             self._engine = build(config, model_path, share)
+        self._running = 0
+        self._failure = ""
 
     async def generate_many(
         self, requests: Sequence[GenerationRequest]
@@ -59,15 +79,33 @@ class EngineActor:
             asyncio.create_task(self._generate(request)): index for index, request in enumerate(requests)
         }
         waiting = set(tasks)
+        self._running += len(waiting)
         try:
             while waiting:
                 done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
                 with printing_errors():
-                    results = [(tasks[task], _result_of(task)) for task in done]
+                    results = [(tasks[task], self._result_of(task)) for task in done]
+                self._running -= len(done)
                 yield results
         finally:
+            self._running -= len(waiting)
             for task in waiting:
                 task.cancel()
+
+    def _result_of(self, task: "asyncio.Task[Completion]") -> Completion | UnstableStreamError:
+        error = task.exception()
+        if error is None:
+            return task.result()
+        if isinstance(error, EngineDiedError):
+            self._failure = f"{type(error).__name__}: {error}"
+        if isinstance(error, UnstableStreamError):
+            return error
+        raise error
+
+    async def health(self) -> EngineHealth:
+        """Return where it is and how it is."""
+        node = ray.get_runtime_context().get_node_id()
+        return EngineHealth(node, socket.gethostname(), self._running, self._failure)
 
     async def _generate(self, request: GenerationRequest) -> Completion:
         return await self._engine.generate(request)
@@ -104,6 +142,8 @@ class RayEngine:
         self._number = number
         self.has_started = False
         """Whether it has answered once, so has loaded its model."""
+        self.running = 0
+        """Requests that it had not answered when it was last asked."""
 
     async def stats(self) -> EngineStats:
         """Return the engine's counters when it has loaded its model.
@@ -131,94 +171,135 @@ class RayEngine:
         return results
 
 
-def _result_of(task: "asyncio.Task[Completion]") -> Completion | UnstableStreamError:
-    error = task.exception()
-    if error is None:
-        return task.result()
-    if isinstance(error, UnstableStreamError):
-        return error
-    raise error
+@dataclass(slots=True)
+class _Asked:
+    """A request on its way, and how many engines were lost with it."""
+
+    request: GenerationRequest
+    answer: "asyncio.Future[Completion]"
+    lost: int = 0
+
+
+@dataclass(slots=True)
+class _Remote:
+    """One engine, as its callers see it."""
+
+    part: str
+    """Its name in messages."""
+    actor: Any
+    outstanding: int = 0
+    """Requests that it has not answered."""
+
+    def died(self, reason: str) -> PartDiedError:
+        return PartDiedError(self.part, reason)
 
 
 class RemoteEngine:
-    """An :class:`~unstable_stream.inference.engine.Engine` over several engine actors."""
+    """An :class:`~unstable_stream.inference.engine.Engine` over several engine actors, which come and go.
 
-    def __init__(self, actors: Sequence[Any], parts: Sequence[str] = ()) -> None:
-        """``parts``: the names of the actors in messages; by default ``engine-0``, ``engine-1``, …"""
-        self._actors = list(actors)
-        self._parts = list(parts) or [f"engine-{number}" for number in range(len(actors))]
-        self._outstanding = [0] * len(self._actors)
-        self._queue: list[tuple[GenerationRequest, asyncio.Future[Completion]]] = []
+    What an engine was asked when it was lost is asked of another one, so a game goes on.
+    """
+
+    def __init__(self, actors: Mapping[int, Any], *, part: str = "engine") -> None:
+        """``actors``: by their numbers; ``part``: what they are called in messages, before the number."""
+        self._part = part
+        self._engines: dict[int, _Remote] = {}
+        self.use(actors)
+        self._queue: list[_Asked] = []
         self._calls: set[asyncio.Task[None]] = set()
         self._completions = 0
         self._tokens = 0
 
+    def use(self, actors: Mapping[int, Any]) -> None:
+        """Ask these from now on; what others were asked they still answer."""
+        known = self._engines
+        self._engines = {
+            number: known[number]
+            if number in known and known[number].actor is actor
+            else _Remote(f"{self._part}-{number}", actor)
+            for number, actor in actors.items()
+        }
+
     async def generate(self, request: GenerationRequest) -> Completion:
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[Completion] = loop.create_future()
-        if not self._queue:
-            # Runs after the callbacks that are ready now, so requests of this turn of the loop are sent
-            # together.
-            loop.call_soon(self._send)
-        self._queue.append((request, future))
+        future: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
+        self._enqueue([_Asked(request, future)])
         completion = await future
         self._completions += 1
         self._tokens += len(completion.token_ids)
         return completion
 
+    def _enqueue(self, asked: Sequence[_Asked]) -> None:
+        if not self._queue:
+            # Runs after the callbacks that are ready now, so requests of this turn of the loop are sent
+            # together.
+            asyncio.get_running_loop().call_soon(self._send)
+        self._queue.extend(asked)
+
     async def score(self, sequences: Sequence[Tokens], adapter: Adapter | None = None) -> list[list[float]]:
         """Return the log-probability of each token of each completion, by the engine with the least to do."""
-        actor = self._idlest()
+        engine = self._idlest()
         try:
-            found: list[list[float]] | UnstableStreamError = await self._actors[actor].score.remote(
+            found: list[list[float]] | UnstableStreamError = await engine.actor.score.remote(
                 sequences, adapter
             )
         except ray.exceptions.RayError as error:
-            raise PartDiedError(self._parts[actor], reason_of(error)) from error
+            raise engine.died(reason_of(error)) from error
         if isinstance(found, EngineDiedError):
-            raise PartDiedError(self._parts[actor], f"{type(found).__name__}: {found}")
+            raise engine.died(f"{type(found).__name__}: {found}")
         if isinstance(found, UnstableStreamError):
             raise found
         return found
 
-    def _idlest(self) -> int:
-        return min(range(len(self._actors)), key=self._outstanding.__getitem__)
+    def _idlest(self) -> _Remote:
+        return min(self._engines.values(), key=lambda engine: engine.outstanding)
 
     def _send(self) -> None:
         batch, self._queue = self._queue, []
-        actor = self._idlest()
-        task = asyncio.ensure_future(self._call(actor, batch))
+        task = asyncio.ensure_future(self._call(self._idlest(), batch))
         self._calls.add(task)
         task.add_done_callback(self._calls.discard)
 
-    async def _call(
-        self, actor: int, batch: list[tuple[GenerationRequest, "asyncio.Future[Completion]"]]
-    ) -> None:
-        self._outstanding[actor] += len(batch)
+    async def _call(self, engine: _Remote, batch: list[_Asked]) -> None:
+        engine.outstanding += len(batch)
         remaining = len(batch)
         try:
-            stream = (
-                self._actors[actor]
-                .generate_many.options(num_returns="streaming")
-                .remote([request for request, _ in batch])
+            stream = engine.actor.generate_many.options(num_returns="streaming").remote(
+                [asked.request for asked in batch]
             )
             async for reference in stream:
                 for index, result in await reference:
                     remaining -= 1
-                    self._outstanding[actor] -= 1
+                    engine.outstanding -= 1
                     if isinstance(result, EngineDiedError):
-                        result = PartDiedError(self._parts[actor], f"{type(result).__name__}: {result}")
-                    _settle(batch[index][1], result)
+                        failure = engine.died(f"{type(result).__name__}: {result}")
+                        self._ask_another(engine, [batch[index]], failure)
+                    else:
+                        _settle(batch[index].answer, result)
         except ray.exceptions.RayError as error:
-            # Not an EngineError: no game caused this, and none can be played until the engine is restarted.
-            failure = PartDiedError(self._parts[actor], reason_of(error))
-            for _, future in batch:
-                _settle(future, failure)
+            # Not an EngineError: no game caused this.
+            self._ask_another(engine, batch, engine.died(reason_of(error)))
         finally:
-            self._outstanding[actor] -= remaining
+            engine.outstanding -= remaining
+
+    def _ask_another(self, lost: _Remote, batch: Sequence[_Asked], failure: PartDiedError) -> None:
+        """Pass on what a lost engine has not answered; where no other is left, no game can be played."""
+        others = {number: engine for number, engine in self._engines.items() if engine is not lost}
+        if others:
+            self._engines = others
+        again = []
+        for asked in batch:
+            if asked.answer.done():
+                continue
+            asked.lost += 1
+            if others and asked.lost < _TRIES:
+                again.append(asked)
+            else:
+                _settle(asked.answer, failure)
+        if again:
+            self._enqueue(again)
 
     def stats(self) -> EngineStats:
-        outstanding = sum(self._outstanding)
+        outstanding = sum(engine.outstanding for engine in self._engines.values())
         return EngineStats(
             queued=len(self._queue),
             running=outstanding,

@@ -17,7 +17,7 @@ from unstable_stream.errors import ServiceError, UnstableStreamError
 from unstable_stream.launch.last_error import ENDED_SILENTLY, Output, last_error
 from unstable_stream.launch.service_output import configure_output
 
-__all__ = ["PartDiedError", "explain", "printing_errors", "reason_of", "write_output_to"]
+__all__ = ["PartDiedError", "PartLostError", "explain", "printing_errors", "reason_of", "write_output_to"]
 
 
 class PartDiedError(ServiceError):
@@ -51,6 +51,10 @@ def write_output_to(path: Path, run_id: str) -> None:
         os.dup2(target, 2)
         os.close(target)
     configure_output(path.stem, run_id)
+
+
+class PartLostError(PartDiedError):
+    """Its process or its machine is gone."""
 
 
 @contextmanager
