@@ -45,6 +45,7 @@ _SECTIONS = (
             "exploitability",
             "tournament",
             "push",
+            "control_plane",
             "open_run",
             "list_runs",
             "sql",

@@ -110,6 +110,6 @@ class EnginesChanged(Event, frozen=True, kw_only=True, tag="engines-changed"):
     host: str = ""
     """The machine; empty: not known."""
     reason: str = ""
-    """Why it came or went."""
+    """The reason for which it came or went."""
     serving: int = 0
     """Number of engines that answer now."""

@@ -1,4 +1,4 @@
-"""How many engines a run shall have: what is configured, what a person wants, and what there is room for."""
+"""The number of engines that a run shall have: as configured, as a person wants, as there is room."""
 
 from collections.abc import Iterable
 
@@ -14,7 +14,7 @@ class WantedEngines:
     def __init__(self, configured: int | EngineRange) -> None:
         self._configured = configured
         self.by_person: int | None = None
-        """What a person wants; ``None``: as configured."""
+        """The number that a person wants; ``None``: as configured."""
 
     def apply(self, events: Iterable[Event], run_id: str) -> None:
         """Fold events; those of other runs change nothing."""

@@ -38,7 +38,7 @@ _TRIES: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class EngineHealth:
-    """What an engine's actor says of itself; an answer also shows that it has loaded its model."""
+    """The answer of an engine's actor, which also shows that it has loaded its model."""
 
     node: str
     """Ray's id of its machine."""
@@ -46,7 +46,7 @@ class EngineHealth:
     running: int
     """Requests that it has not answered."""
     failure: str = ""
-    """Why the engine can answer no more, though its process lives."""
+    """The reason for which the engine can answer no more, though its process lives; empty: it can."""
 
 
 class EngineActor:

@@ -83,7 +83,7 @@ class _Slot:
     node: str = ""
     host: str = ""
     leaving: str = ""
-    """Why it is asked nothing any more; empty: it is asked."""
+    """The reason for which it is asked nothing any more; empty: it is asked."""
     asked: "asyncio.Future[EngineHealth] | None" = None
     told: bool = False
     """Whether its arrival is recorded."""
@@ -116,7 +116,7 @@ class EnginePool:
         self._not_before = 0.0
         """No engine is started before this moment of the monotonic clock."""
         self.workers: Sequence[RayRolloutWorker] = ()
-        """Who is told whom to ask."""
+        """Those that are told whom to ask."""
         self._pushed: Mapping[int, Any] = {}
 
     def start(self) -> None:
