@@ -22,7 +22,7 @@ PAGE = ROOT / "docs" / "from-unstable-baselines.md"
 # The names in the ancestor's documentation, by section of our page: classes, arguments, attributes, methods,
 # modes, metrics, files.
 NAMES: Final[dict[str, str]] = {
-    "Loops and actors": "ray.init options remote ray.get",
+    "Loops and actors": "ray.init options num_gpus remote ray.get",
     "VLLMActor": """
         VLLMActor cfg tracker name model_name max_loras lora_config.lora_rank max_parallel_seq max_model_len
         temperature top_p max_tokens engine sampling_params submit_prompt prompt lora_path _batch_loop
@@ -47,7 +47,8 @@ NAMES: Final[dict[str, str]] = {
     """,
     "StandardLearner": """
         StandardLearner model_name step_buffer model_pool algorithm batch_size mini_batch_size
-        max_generation_len learning_rate grad_clip batch_delay_buffer lora_cfg initial_lora_path num_learners
+        max_generation_len learning_rate grad_clip batch_delay_buffer lora_cfg lora_rank lora_alpha
+        lora_dropout target_modules initial_lora_path num_learners
         ckpt_root save_every activation_checkpointing gradient_checkpointing use_trainer_cache max_train_len
         tracker train iterations device model tokenizer torch.set_default_dtype
         torch.set_float32_matmul_precision _step _samples_seen enable_full_activation_ckpt
@@ -82,6 +83,8 @@ PROMISES: Final = (
     "the quick start",
     "three loops (collect, train, rate) that do not wait for each other",
     "at least two GPUs",
+    "collection ends with the last update",
+    "the win rate against a fixed opponent rises",
     "installed with `pip install`, beside a checkout of TextArena",
     "the learner looks for data every 0.2 s",
     "LoRA hot swap",

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from unstable_stream.games.openspiel.games import load_game
+from unstable_stream.games.openspiel.solution import information_states
 from unstable_stream.runs.config import parse_config, read_toml
 
 ROOT = Path(__file__).parents[1]
@@ -68,4 +70,31 @@ def test_a_table_of_exploitability_has_a_line_for_each_seed_and_their_mean() -> 
         "| seed 1 | 2.000 | 1.000 |",
         "| seed 2 | 3.000 | 2.000 |",
         "| mean | 2.000 | 1.000 |",
+    ]
+
+
+def test_who_has_drawn_a_policy_plays_it_where_it_leads() -> None:
+    """Of always betting and always passing: who has passed and is bet against has drawn the second."""
+    pytest.importorskip("pyspiel")
+    game = load_game("kuhn_poker")
+    states = information_states(game)
+    passing, betting = ({state.key: {0: 1.0 - bet, 1: bet} for state in states} for bet in (0.0, 1.0))
+    mixed = script("build_exploitability_tables")["mixture"](game, [passing, betting])
+    assert mixed["1"] == mixed["1p"] == mixed["1b"] == {0: 0.5, 1: 0.5}
+    assert mixed["1pb"] == {0: 1.0, 1: 0.0}
+    assert mixed.keys() == {state.key for state in states}
+
+
+def test_the_table_of_mixtures_has_a_column_for_each_number_of_checkpoints() -> None:
+    rows = [
+        {"game": "kuhn_poker", "seed": str(seed), "last": str(last), "nash_conv": str(seed + last / 100)}
+        for seed in range(3)
+        for last in (1, 5, 10, 41)
+    ]
+    assert script("build_exploitability_tables")["mixture_table"](rows).splitlines() == [
+        "| Kuhn poker, NashConv | the last alone | one of the last 5 | of the last 10 | of all 41 |",
+        "|---|---|---|---|---|",
+        "| seed 0 | .010 | .050 | .100 | .410 |",
+        "| seed 1 | 1.010 | 1.050 | 1.100 | 1.410 |",
+        "| seed 2 | 2.010 | 2.050 | 2.100 | 2.410 |",
     ]
