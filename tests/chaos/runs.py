@@ -29,9 +29,9 @@ _LIGHT = (
     "evaluation.first_last_games=2",
 )
 _HUNG_S = 8
-_AT_ONCE = 0.25
+_AT_ONCE = 0.5
 """The share of faults after which the next one comes within seconds, not after an update."""
-_AT_ONCE_S = 4.0
+_AT_ONCE_S = 3.0
 _MOST_ENDS_IN_A_ROW = 3
 LOG_AWAY = "the log did not answer"
 """Why a run ended that no fault had to end."""
@@ -115,7 +115,7 @@ class _Chaos:
             f"seed={seed}",
             f"backend={setting.backend}",
             f"learner.iterations={setting.updates}",
-            *(_LIGHT if setting.backend == "inline" else ()),
+            *_LIGHT,
             "learner.save_every=2",
             f"collector.env_step_timeout_s={_HUNG_S}",
             "max_restarts=100000",
@@ -131,7 +131,7 @@ class _Chaos:
                     run = kind.resume(run, self.result.run_id)
                     continue
                 # Runs end in order, too: some at once, the others when they have made their updates.
-                stopped = self._random.random() < 0.5
+                stopped = run.popen.poll() is None and self._random.random() < 0.5
                 if stopped:
                     run.interrupt()
                 status = await run.end()
@@ -160,9 +160,15 @@ class _Chaos:
             enough = self.result.done.total() >= self._most or time.time() >= self._setting.until
             if enough or self._made() >= self._setting.updates - 2:
                 return bool(self._waiting) and await self._until_update(run, self._made() + 1)
+            if run.popen.poll() is not None:
+                at_once = False  # nothing is left to do a fault to: see why
+                continue
             choices = self._setting.faults
             (fault,) = self._random.choices(choices, [fault.weight for fault in choices])
             step = await fault.inject(run, self._random)
+            if step is None:
+                at_once = False  # the run stands still, or has ended: wait for it
+                continue
             self.result.done[fault.name] += 1
             if step:
                 self.result.steps[step] += 1
