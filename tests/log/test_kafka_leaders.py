@@ -3,11 +3,10 @@
 from types import SimpleNamespace
 from typing import Any, cast
 
-from aiokafka import AIOKafkaConsumer
 from aiokafka.cluster import ClusterMetadata
 from aiokafka.protocol.metadata import MetadataResponse_v1
 
-from unstable_stream.log.kafka.leaders import Leaders
+from unstable_stream.log.kafka.leaders import Leaders, WatchedConsumer
 from unstable_stream.log.port import TopicPartition
 
 _FIRST, _SECOND = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -21,8 +20,17 @@ def _tell(metadata: ClusterMetadata, *leaders: int) -> None:
 
 def _watched() -> tuple[ClusterMetadata, Leaders]:
     metadata: Any = ClusterMetadata()
-    consumer = SimpleNamespace(_client=SimpleNamespace(cluster=metadata))
-    return metadata, Leaders(cast(AIOKafkaConsumer, consumer))
+    consumer = SimpleNamespace(on_metadata=metadata.add_listener)
+    return metadata, Leaders(cast(WatchedConsumer, consumer))
+
+
+async def test_aiokafka_tells_a_consumer_what_the_brokers_say() -> None:
+    consumer = WatchedConsumer(bootstrap_servers="127.0.0.1:1")
+    told: list[object] = []
+    consumer.on_metadata(told.append)
+    _tell(consumer._client.cluster, 1, 2)
+    assert len(told) == 1
+    await consumer.stop()
 
 
 def test_another_leader_is_told_once() -> None:

@@ -129,7 +129,7 @@ async def test_a_host_at_work_that_is_told_of_the_loss_begins_again_and_names_th
         store.lose_tail(store.changes - kept)
         await log.append(games(100, 30))
         # The host had processed 25 games, and its consumer had returned all 30.
-        sink.deleted(RecordsLostError("gone", {at: records[-1].offset}))
+        sink.deleted(RecordsLostError("gone", {(at.topic, at.partition): records[-1].offset}))
         with capture_logs() as told:
             assert await sink.follow({at}) == {at: 0}
         assert [line["lost"] for line in told if "lost" in line] == [f"{at}@{records[-1].offset}"]

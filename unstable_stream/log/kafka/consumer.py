@@ -13,14 +13,13 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-from aiokafka import AIOKafkaConsumer
 from aiokafka import errors as kafka
 from aiokafka.structs import TopicPartition as KafkaPartition
 
 from unstable_stream.errors import EventLogError, FencedError, LogUnavailableError, RecordsLostError
 from unstable_stream.log.kafka.cluster import Cluster
 from unstable_stream.log.kafka.errors import LOST_MEMBERSHIP, is_passing, translating
-from unstable_stream.log.kafka.leaders import Leaders
+from unstable_stream.log.kafka.leaders import Leaders, WatchedConsumer
 from unstable_stream.log.kafka.membership import Membership, ShareAssignor
 from unstable_stream.log.kafka.offsets import KafkaOffsets
 from unstable_stream.log.kafka.reading import Reading
@@ -53,7 +52,7 @@ class KafkaConsumer:
     def __init__(
         self,
         log: LogParts,
-        consumer: AIOKafkaConsumer,
+        consumer: WatchedConsumer,
         assignor: ShareAssignor,
         topics: Sequence[str],
         group: str | None,
@@ -71,7 +70,8 @@ class KafkaConsumer:
         self._reading = Reading(consumer)
         self._leaders = Leaders(consumer)
         self._find_lost = find_lost
-        self._finding: asyncio.Task[Mapping[TopicPartition, int]] | None = None
+        self._finding: asyncio.Future[Mapping[TopicPartition, int]] | None = None
+        self._hearing: asyncio.Future[Any] | None = None
         self._sought: dict[TopicPartition, Mark] = {}
         self._members = Membership(assignor, self._ring)
         self._taken_over = 0  # version of the share that this member reads now
@@ -143,8 +143,7 @@ class KafkaConsumer:
             waiting: set[asyncio.Future[Any]] = {bell}
             if self._reading.fetching is not None:
                 waiting.add(self._reading.fetching)
-            if self._finding is not None:
-                waiting.add(self._finding)
+            waiting.update(task for task in (self._finding, self._hearing) if task is not None)
             await asyncio.wait(waiting, timeout=deadline - loop.time(), return_when=asyncio.FIRST_COMPLETED)
             self._check_open()
 
@@ -179,7 +178,7 @@ class KafkaConsumer:
                 raise RecordsLostError(
                     f"records that were read are gone after a change of leader, the last of them {told}: an "
                     "unclean election loses acknowledged records, and gives their offsets to others.",
-                    lost,
+                    {(at.topic, at.partition): offset for at, offset in lost.items()},
                 )
         if self._finding is None and self._sought:
             self._finding = asyncio.ensure_future(self._find_lost(dict(self._sought)))
@@ -202,12 +201,18 @@ class KafkaConsumer:
         """Raise why this member cannot join, as for want of rights.
 
         A fetch raises it, too, but without a share there is none. aiokafka joins again only after its error
-        was heard, so one that passes must be heard as well.
+        was heard, so one that passes must be heard as well. Until it has joined or failed, aiokafka answers
+        nothing, also where the consumer is closed meanwhile: so this is asked in a task.
         """
-        try:
-            await self._consumer.getmany(_NOWHERE, timeout_ms=0)
-        except kafka.KafkaError as error:
-            await self._judge(error)
+        if self._hearing is None:
+            self._hearing = asyncio.ensure_future(self._consumer.getmany(_NOWHERE, timeout_ms=0))
+        await asyncio.wait([self._hearing], timeout=0)
+        if self._hearing.done():
+            hearing, self._hearing = self._hearing, None
+            try:
+                hearing.result()
+            except kafka.KafkaError as error:
+                await self._judge(error)
 
     async def _take_over(self, version: int, owned: Mapping[TopicPartition, int]) -> None:
         positions = self._reading.positions
@@ -355,9 +360,10 @@ class KafkaConsumer:
         self._on_close(self)
         self._ring()
         self._members.close()
-        if self._finding is not None:
-            self._finding.cancel()
-            await asyncio.gather(self._finding, return_exceptions=True)
+        asked = [task for task in (self._finding, self._hearing) if task is not None]
+        for task in asked:
+            task.cancel()
+        await asyncio.gather(*asked, return_exceptions=True)
         await self._reading.close()
 
     def _check_open(self) -> None:

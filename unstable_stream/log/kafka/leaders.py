@@ -4,7 +4,7 @@ aiokafka learns of a new leader from the cluster's metadata, and only then fetch
 comes back with an empty disk is the same leader again; in between its partitions have none.
 """
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any, Final
 
 from aiokafka import AIOKafkaConsumer
@@ -12,19 +12,31 @@ from aiokafka.structs import TopicPartition as KafkaPartition
 
 from unstable_stream.log.port import TopicPartition
 
-__all__ = ["Leaders"]
+__all__ = ["Leaders", "WatchedConsumer"]
 
 _NONE: Final = -1
+
+
+class WatchedConsumer(AIOKafkaConsumer):  # type: ignore[misc]  # aiokafka publishes no types
+    """aiokafka's consumer, which tells what the brokers say of the cluster.
+
+    aiokafka has no public name for that, and asking the brokers between two polls could miss a change, or
+    come after the first records of a new leader. So this is an attribute of the class that is extended;
+    ``tests/log/test_kafka_leaders.py`` fails if it goes.
+    """
+
+    def on_metadata(self, see: Callable[[Any], None]) -> None:
+        """Call ``see`` with aiokafka's metadata whenever they are updated."""
+        self._client.cluster.add_listener(see)
 
 
 class Leaders:
     """The leaders of the partitions of one consumer."""
 
-    def __init__(self, consumer: AIOKafkaConsumer) -> None:
-        # aiokafka offers no other way to hear of a change; asking between two polls could miss a short one.
-        consumer._client.cluster.add_listener(self.see)
+    def __init__(self, consumer: WatchedConsumer) -> None:
         self._leaders: dict[TopicPartition, int] = {}
         self._moved: set[TopicPartition] = set()
+        consumer.on_metadata(self.see)
 
     def see(self, metadata: Any) -> None:
         """Take in what the brokers say of the cluster; ``metadata`` is aiokafka's."""
