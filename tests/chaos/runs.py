@@ -17,7 +17,7 @@ from tests.chaos.forked import ForkedRun
 from tests.whole_run.processes import History, LaunchedRun
 from unstable_stream.events import LearnerUpdate, RunFinished, RunStarted
 
-__all__ = ["KEY_ENV", "LOG_AWAY", "RunResult", "Setting", "do_faults_to_one_run"]
+__all__ = ["KEY_ENV", "LOG_AWAY", "RAY_AWAY", "RunResult", "Setting", "do_faults_to_one_run"]
 
 KEY_ENV = "CHAOS_ENDPOINT_KEY"
 """The environment variable with the key of the failing endpoint; it takes any."""
@@ -34,7 +34,8 @@ _AT_ONCE = 0.5
 _AT_ONCE_S = 3.0
 _MOST_ENDS_IN_A_ROW = 3
 LOG_AWAY = "the log did not answer"
-"""Why a run ended that no fault had to end."""
+RAY_AWAY = "Ray did not start"
+"""Why a run ended that no fault had to end: a busy machine was too slow for it."""
 
 
 class RunResult(BaseModel):
@@ -131,7 +132,8 @@ class _Chaos:
                     run = kind.resume(run, self.result.run_id)
                     continue
                 # Runs end in order, too: some at once, the others when they have made their updates.
-                stopped = run.popen.poll() is None and self._random.random() < 0.5
+                over = time.time() >= setting.until
+                stopped = run.popen.poll() is None and (over or self._random.random() < 0.5)
                 if stopped:
                     run.interrupt()
                 status = await run.end()
@@ -195,6 +197,8 @@ class _Chaos:
             # A run that is one process restarts no service: it ends with a log that does not answer in time.
             if self._setting.backend == "inline" and "error: kafka://" in said:
                 culprits.append(LOG_AWAY)
+            if f"stopped: {RAY_AWAY}" in said:
+                culprits.append(RAY_AWAY)
             if not culprits:
                 raise
             self._ends_in_a_row += 1
