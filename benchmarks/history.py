@@ -1,10 +1,15 @@
 """What grows with history: restart time, memory and disk of a processor host, against the games before.
 
-Run ``python -m benchmarks.history``. ``--sizes 10000 100000 1000000 10000000`` takes an hour more, and
-``--picture docs/images/history.svg`` draws it. One log grows to each size in turn, by small trajectories of
-one run that count as processed. At each size a host is started in a fresh process, three times, with 499
-trajectories behind its snapshot, the worst moment to die. Measured are the time to the steps of one new game,
-imports left out, and the most memory that the process had. Disk is the log's file and the saved states in it.
+Run ``python -m benchmarks.history``. ``--sizes 10000 100000 1000000 10000000`` needs 14 GB and some ten
+minutes of a free core, and ``--picture docs/images/history.svg`` draws it. One log grows to each size in
+turn, by small trajectories of one run that count as processed. At each size a host is started in a fresh
+process, three times, with 499 trajectories behind its snapshot, the worst moment to die. Measured are the
+time to the steps of one new game, imports left out, and the most memory that the process had. Disk is the
+log's file and the saved states in it.
+
+The host's state is folded up to a million games. Of all games alike it grows by one number only, the end of
+those that are done, which is checked there; beyond, that number is set. ``--log`` goes on with a log that was
+made before, at its size, and keeps it.
 """
 
 import asyncio
@@ -18,17 +23,28 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks.harness import machine, parser
-from benchmarks.restart import _BEHIND, append, prepare, restart
+from benchmarks.restart import _BEHIND, GROUP, RUN, append, prepare, restart
 from unstable_stream.log.local.log import LocalLog
+from unstable_stream.log.port import TopicPartition
+from unstable_stream.streams.snapshots import (
+    POSITION,
+    SavedRun,
+    pack_position,
+    pack_run,
+    run_name,
+    scope_of,
+    unpack_run,
+)
 
 __all__ = ["Point", "picture"]
 
+_FOLDED = 1_000_000
 _ROUNDS = 3
 _WIDTH, _HEIGHT, _MARGIN = 300, 240, 48
 
@@ -60,6 +76,33 @@ async def _grow(path: Path, first: int, count: int) -> None:
         await append(log, first, count, processed=True)
 
 
+async def _state(path: Path) -> tuple[TopicPartition, int, SavedRun]:
+    """Return where the host reads, its committed position and the saved state of its run."""
+    async with LocalLog.open(path, synchronous="NORMAL") as log:
+        positions = await log.committed_positions(GROUP)
+        at, position = max(positions.items(), key=lambda each: each[1])  # one environment, so one partition
+        saved = unpack_run((await log.saved(scope_of(GROUP, at)))[run_name(RUN)])
+    assert saved is not None
+    return at, position, saved
+
+
+def _after(state: Mapping[str, Any], games: int) -> dict[str, Any]:
+    """Return the state after so many games, from one after fewer."""
+    return {**state, "done": [[0, games]]}
+
+
+async def _save_as_if_folded(path: Path) -> None:
+    """Save what folding all games would give."""
+    at, position, saved = await _state(path)
+    run = pack_run(saved.first, position, saved.digest, _after(saved.state, position))
+    async with LocalLog.open(path, synchronous="NORMAL") as log:
+        producer = await log.producer(scope_of(GROUP, at))
+        async with producer.transaction() as transaction:
+            states = {POSITION: pack_position(position), run_name(RUN): run}
+            await transaction.save(scope_of(GROUP, at), states)
+        await producer.close()
+
+
 async def _states_bytes(path: Path) -> int:
     async with LocalLog.open(path, synchronous="NORMAL") as log:
         saved = [await log.saved(scope) for scope in await log.saved_names()]
@@ -69,8 +112,12 @@ async def _states_bytes(path: Path) -> int:
 def _measured(path: Path, games: int) -> Point:
     """Measure at this size; the log gets a few more games on the way."""
     game = games
+    if games > _FOLDED:
+        asyncio.run(_save_as_if_folded(path))
     _child(path, game)  # folds what was appended, and saves the state
     game += 1
+    _, position, saved = asyncio.run(_state(path))
+    assert (position, saved.position, saved.state) == (game, game, _after(saved.state, game))
     found = []
     for _ in range(_ROUNDS):
         asyncio.run(_grow(path, game, _BEHIND))
@@ -144,6 +191,7 @@ def main() -> None:
         return
     arguments = parser(str(__doc__).splitlines()[0])
     arguments.add_argument("--sizes", type=int, nargs="+", default=[10_000, 100_000, 1_000_000])
+    arguments.add_argument("--log", type=Path, help="a log made before; one size only, which is its own")
     arguments.add_argument("--picture", type=Path, help="write the curves here, as SVG")
     options = arguments.parse_args()
     table = Table(title="What grows with history", title_justify="left")
@@ -151,12 +199,14 @@ def main() -> None:
         table.add_column(heading, justify="right")
     points: list[Point] = []
     with tempfile.TemporaryDirectory() as directory:
-        path = Path(directory) / "log.sqlite"
-        asyncio.run(prepare(path, 0))
+        path = options.log or Path(directory) / "log.sqlite"
+        if options.log is None:
+            asyncio.run(prepare(path, 0))
         there = 0
         for size in sorted(options.sizes):
             began = time.perf_counter()
-            asyncio.run(_grow(path, there, size - there))
+            if options.log is None:
+                asyncio.run(_grow(path, there, size - there))
             point = _measured(path, size)
             there = size + 1 + _ROUNDS * (_BEHIND + 1)
             points.append(point)

@@ -5,6 +5,7 @@ was expected and what to do about it. Shells retry on :attr:`UnstableStreamError
 message text. The command line prints these as one line; anything else is a bug and keeps its traceback.
 """
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "OffsetOutOfRangeError",
     "PluginError",
     "RecordTooLargeError",
+    "RecordsLostError",
     "ReportError",
     "RunError",
     "ServiceError",
@@ -94,6 +96,15 @@ class UnknownTopicError(EventLogError):
 
 class OffsetOutOfRangeError(EventLogError):
     """The position asked for lies before the first retained record or beyond the end."""
+
+
+class RecordsLostError(OffsetOutOfRangeError):
+    """The log has lost records that were read from it; others may have their offsets."""
+
+    def __init__(self, message: str, lost: Mapping[tuple[str, int], int]) -> None:
+        """``lost``: by topic and partition, the offset of the last record that was read."""
+        super().__init__(message)
+        self.lost = lost
 
 
 class RecordTooLargeError(EventLogError):

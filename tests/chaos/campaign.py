@@ -21,7 +21,8 @@ from tests.whole_run.processes import History
 
 __all__ = ["do_faults"]
 
-_PER_RUN = 40
+_PER_UPDATE = 2 / 3
+"""Faults of one run, for each of its updates."""
 _RUNS_PER_DIRECTORY = 4
 """So many runs follow each other in a data directory: each restart meets the history of others, too."""
 
@@ -88,7 +89,7 @@ async def do_faults(
                 history.events.clear()  # it holds the next run alone
                 before = sum(result.done.total() for result in done)
                 result = await do_faults_to_one_run(
-                    setting, history, seed + number, min(_PER_RUN, wanted - before)
+                    setting, history, seed + number, min(round(_PER_UPDATE * updates), wanted - before)
                 )
                 done.append(result)
                 with (results / RESULTS).open("a") as file:

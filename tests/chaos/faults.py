@@ -22,7 +22,7 @@ from unstable_stream.events import GameAbandoned
 
 __all__ = ["HUNG", "LAUNCHER_DIED", "NEVER_RETURNS", "Fault", "faults_for"]
 
-Inject = Callable[[LaunchedRun, random.Random], Awaitable[str]]
+Inject = Callable[[LaunchedRun, random.Random], Awaitable[str | None]]
 
 PROCESSES = (
     "service learner",
@@ -64,8 +64,9 @@ class Fault:
     name: str
     weight: float
     inject: Inject
-    """Returns when the fault is over, e.g. the process goes on or the disk has space again: the commit step
-    at which it was done, if it was at one."""
+    """Returns when the fault is done, e.g. the process goes on or the disk has space again: the commit step
+    at which it was done, if it was at one; ``None``: it could not be done. What misbehaves does so for some
+    seconds more, with the next faults."""
     may_end: bool = False
     """Whether the run may end with it, saying so, to be resumed."""
 
@@ -115,18 +116,21 @@ def _killing(words: str) -> Inject:
 
 
 def _crashing(orders: Orders, words: str) -> Inject:
-    async def crash(run: LaunchedRun, rng: random.Random) -> str:
-        step = await orders.crash(words, rng.randrange(1, _MOST_STEPS + 1))
+    async def crash(run: LaunchedRun, rng: random.Random) -> str | None:
+        def is_over() -> bool:
+            return run.popen.poll() is not None
+
+        step = await orders.crash(words, rng.randrange(1, _MOST_STEPS + 1), is_over)
         if step and not words:
             await asyncio.to_thread(run.popen.wait)
-        return step or "none was reached"
+        return step or None
 
     return crash
 
 
 def _misbehaving(orders: Orders, what: str, kind: str) -> Inject:
     async def misbehave(_: LaunchedRun, rng: random.Random) -> str:
-        await orders.misbehave(what, kind, rng.uniform(*_MISBEHAVED_S))
+        orders.misbehave(what, kind, rng.uniform(*_MISBEHAVED_S))
         return ""
 
     return misbehave

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 __all__ = ["CONTROL_ENV", "Orders"]
@@ -24,18 +25,19 @@ class Orders:
             (str(_INSIDE), *filter(None, (os.environ.get("PYTHONPATH"),)))
         )
 
-    async def crash(self, words: str, number: int) -> str:
+    async def crash(self, words: str, number: int, is_over: Callable[[], bool]) -> str:
         """Have the process with the words in its command line die at its n-th step; return the step's name.
 
-        Empty if it did not come to so many steps in a minute.
+        Empty if it did not come to so many steps in a minute, or before all was over.
         """
         crashed = self._directory / "crashed"
         self._write("crash", f"{words} {number}")
         deadline = time.monotonic() + _CRASH_S
         while not crashed.exists():
-            if time.monotonic() > deadline:
+            if time.monotonic() > deadline or is_over():
                 (self._directory / "crash").unlink(missing_ok=True)
-                return ""
+                if not crashed.exists():
+                    return ""
             await asyncio.sleep(0.02)
         step = crashed.read_text()
         for path in (crashed, *self._directory.glob(".crashed-*")):
@@ -44,15 +46,11 @@ class Orders:
 
     def hang(self) -> None:
         """Have the next step of an environment never return."""
-        self._write("environment", "never returns")
+        self._write("hang", "now")
 
-    async def misbehave(self, what: str, kind: str, seconds: float) -> None:
-        """Have the environments or the engines misbehave in a way for some seconds."""
-        self._write(what, kind)
-        try:
-            await asyncio.sleep(seconds)
-        finally:
-            (self._directory / what).unlink()
+    def misbehave(self, what: str, kind: str, seconds: float) -> None:
+        """Have the environments or the engines misbehave in a way for some seconds from now."""
+        self._write(what, f"{kind} {time.time() + seconds}")
 
     def _write(self, name: str, text: str) -> None:
         staging = self._directory / f".{name}"

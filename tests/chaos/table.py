@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.chaos.runs import LOG_AWAY, RunResult
+from tests.chaos.runs import LOG_AWAY, RAY_AWAY, RunResult
 
 __all__ = ["RESULTS", "lines", "read_results", "summary", "write_tables"]
 
@@ -51,7 +51,7 @@ def _of_one_kind(log: str, backend: str, results: Sequence[RunResult]) -> dict[s
             }
             for name, times in sorted(_sum(result.done for result in proven).items())
         },
-        "ended_otherwise": {name: n for name, n in ended.items() if name == LOG_AWAY},
+        "ended_otherwise": {name: n for name, n in ended.items() if name in (LOG_AWAY, RAY_AWAY)},
         "killed_at_commit_step": dict(sorted(_sum(result.steps for result in proven).items())),
         "requests_to_the_failing_endpoint": dict(_sum(r.endpoint for r in proven).most_common()),
         "runs": len(proven),

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from tests.log.harness import topics_of_one_partition
 from tests.model_pool.outcomes import RUN
-from tests.streams.hosted_games import OTHER_RUN, events, forget_snapshots, games
+from tests.streams.hosted_games import OTHER_RUN, events, forget_snapshots, games, read
 from tests.streams.test_shared_host import OFTEN, _expected, _of, _start, _steps
 from unstable_stream.errors import ServiceError
 from unstable_stream.events import Event, GameOutcome, RecordRejected, Trajectory, encode_event
@@ -27,6 +27,7 @@ from unstable_stream.streams.processors import (
     reward_processor,
 )
 from unstable_stream.streams.run_configs import RunDirectory
+from unstable_stream.streams.snapshots import SnapshotPace, load_position
 from unstable_stream.streams.tiered_log import with_archive
 from unstable_stream.workers.archiver import run_archiver
 
@@ -129,6 +130,77 @@ async def test_a_state_that_no_snapshot_holds_is_folded_from_the_archive(
     else:
         with pytest.raises(ServiceError, match="Records were deleted and are not in the archive"):
             await _drain(log, RATINGS, RUN, None)
+
+
+async def _ratings(log: EventLog) -> set[str]:
+    return {event.event_id for event in await events(log, "ratings", RUN)}
+
+
+@pytest.mark.parametrize("shared", [False, True])
+async def test_what_a_living_host_has_processed_for_a_minute_may_expire_when_it_is_killed(
+    log: LocalLog, shared: bool
+) -> None:
+    """Too few events came for a snapshot, and there is no archive."""
+    served = None if shared else RUN
+    await _start(log, RUN)
+    await log.append(games(0, 20))
+    async with RunDirectory(log) as runs:
+        sink = FoldSink(log, RATINGS, runs, served, pace=SnapshotPace(seconds=0))
+        await sink.follow({OUTCOMES})
+        await sink.process(await read(log, OUTCOMES.topic), {})
+        await sink.settle({})
+        # It is killed: nothing closes it.
+        await log.append(games(20, 4))
+        expected = {event.event_id for event in await _ratings_of_all(log)}
+        await _expire(log, OUTCOMES.topic, 4)
+        await _drain(log, RATINGS, served, None)
+    assert await _ratings(log) == expected
+
+
+async def test_a_snapshot_is_not_saved_at_every_pause(log: LocalLog) -> None:
+    await _start(log, RUN)
+    await log.append(games(0, 20))
+    async with RunDirectory(log) as runs:
+        sink = FoldSink(log, RATINGS, runs, RUN)
+        await sink.follow({OUTCOMES})
+        await sink.process(await read(log, OUTCOMES.topic), {})
+        await sink.settle({})
+        assert await load_position(log, sink.producer_id(OUTCOMES)) is None
+        await sink.close()
+        assert await load_position(log, sink.producer_id(OUTCOMES)) == 20
+
+
+@pytest.mark.parametrize("shared", [False, True])
+async def test_a_host_killed_behind_its_snapshot_goes_on_from_it_and_the_archive(
+    log: LocalLog, tmp_path: Path, shared: bool
+) -> None:
+    """The archive has what came since the snapshot, and not the first games."""
+    served = None if shared else RUN
+    await _start(log, RUN)
+    await log.append(games(0, 20))
+    await _drain(log, RATINGS, served, None)
+    await _expire(log, OUTCOMES.topic, 10)
+    await log.append(games(20, 10))
+    expected = await _ratings(log)
+    async with RunDirectory(log) as runs:
+        sink = FoldSink(log, RATINGS, runs, served, pace=SnapshotPace())
+        opened = await sink.follow({OUTCOMES})
+        assert opened == {OUTCOMES: 20}
+        await sink.process([one for one in await read(log, OUTCOMES.topic) if one.offset >= 20], {})
+        # It is killed: nothing closes it.
+        archive = await _archive(log, tmp_path / "a.duckdb")
+        before = await _ratings(log)
+        assert before > expected
+        await log.append(games(30, 4))
+        await _archive(log, archive)
+        await _expire(log, OUTCOMES.topic, 4)
+        with capture_logs() as told:
+            await _drain(log, RATINGS, served, archive)
+    assert "neither in the log nor" not in str(told)
+    assert not await events(log, "dead-letters")
+    ratings = [event.event_id for event in await events(log, "ratings", RUN)]
+    assert len(ratings) == len(set(ratings)) > len(before)
+    assert await log.committed_positions(RATINGS_GROUP[shared]) == {OUTCOMES: 34}
 
 
 @pytest.mark.parametrize("archived", [True, False])

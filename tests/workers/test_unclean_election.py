@@ -2,12 +2,13 @@
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from aiokafka import AIOKafkaConsumer
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from structlog.testing import capture_logs
@@ -21,7 +22,7 @@ from tests.streams.hosted_games import events, from_scratch, games, read
 from unstable_stream.archive import query
 from unstable_stream.errors import LogUnavailableError
 from unstable_stream.log.kafka.log import KafkaLog
-from unstable_stream.log.port import EventLog, Record, TopicPartition
+from unstable_stream.log.port import Consumer, EventLog, Record, Start, TopicPartition
 from unstable_stream.runs.config import parse_config
 from unstable_stream.runs.recording import start_run
 from unstable_stream.streams.fold_sink import FoldSink
@@ -162,13 +163,16 @@ async def test_lost_acknowledged_records_are_named_and_the_archive_follows(
         assert len(held[0]) == 60
 
 
-async def test_a_processor_at_work_notices_that_the_log_ends_before_its_position(
-    cluster: KafkaCluster,
+@pytest.mark.parametrize("others", [3, 40])
+async def test_a_processor_at_work_notices_that_records_before_its_position_are_gone(
+    cluster: KafkaCluster, monkeypatch: pytest.MonkeyPatch, others: int
 ) -> None:
+    """The log is shorter than its position when it looks again, or, with 40 others, already longer."""
     url = f"kafka://{cluster.bootstrap}"
     stop = asyncio.Event()
     async with KafkaLog.open(url, environ={}) as log, KafkaLog.open(url, environ={}) as of_host:
         hosts: list[asyncio.Task[None]] = []
+        readers = _readers_of(of_host, monkeypatch)
 
         async def until_all_is_rated() -> None:
             hosts.extend(() if hosts else (asyncio.create_task(_rate(of_host, stop)),))
@@ -177,15 +181,39 @@ async def test_a_processor_at_work_notices_that_the_log_ends_before_its_position
                     assert not hosts[0].done(), hosts[0].exception()
                     await asyncio.sleep(0.5)
 
+        async def until_all_is_rated_and_nothing_is_fetched() -> None:
+            await until_all_is_rated()
+            if others > 10:
+                for reader in readers:
+                    reader.pause(*reader.assignment())
+
         with capture_logs() as told:
-            loss = await _lose(cluster, log, until_all_is_rated)
+            loss = await _lose(cluster, log, until_all_is_rated_and_nothing_is_fetched)
             async with KafkaLog.open(url, environ={}) as writer:
-                await writer.append(_outcomes(100, 3))
+                await writer.append(_outcomes(100, others))
+            assert ((await log.end_offsets(_AT.topic))[_AT] > loss.end) == (others > 10)
             await asyncio.to_thread(cluster.start, loss.leader)  # other topics need it
+            for reader in readers:
+                reader.resume(*reader.assignment())
             await until_all_is_rated()
             stop.set()
             await hosts[0]
         assert [line["lost"] for line in told if "lost" in line] == [f"{_AT}@{loss.last}"]
+
+
+def _readers_of(log: KafkaLog, monkeypatch: pytest.MonkeyPatch) -> list[AIOKafkaConsumer]:
+    """Return the list to which aiokafka's consumers of the games are added that a log opens from here on."""
+    readers: list[AIOKafkaConsumer] = []
+    opened = log.consumer
+
+    async def noted(topics: Sequence[str], group: str | None = None, start: Start = "beginning") -> Consumer:
+        consumer = await opened(topics, group, start)
+        if group is not None and _AT.topic in topics:
+            readers.append(consumer._consumer)
+        return consumer
+
+    monkeypatch.setattr(log, "consumer", noted)
+    return readers
 
 
 async def _all_is_rated(log: EventLog) -> bool:

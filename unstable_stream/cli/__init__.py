@@ -1,5 +1,6 @@
 """The command line ``unstable-stream``: parses first; a command loads heavy libraries when it runs."""
 
+import contextlib
 import logging
 import sys
 
@@ -61,6 +62,7 @@ _EXTRAS = (
 
 def main() -> None:
     """Run the command line; a user's mistake ends as one line on stderr and status 1."""
+    _write_no_core_files()
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # repeats at length what our errors say
     try:
         app()
@@ -73,6 +75,19 @@ def main() -> None:
             raise
         print(f"error: {hint}", file=sys.stderr)
         sys.exit(1)
+
+
+def _write_no_core_files() -> None:
+    """Have no crash write a file with the memory of this process, or of one that it starts.
+
+    Keys of endpoints and stores are in the environment, so in memory. The hard limit stays: ``prlimit``
+    allows core files to a process that is to be looked into.
+    """
+    with contextlib.suppress(ImportError):  # Windows has neither
+        import resource
+
+        _, hard = resource.getrlimit(resource.RLIMIT_CORE)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, hard))
 
 
 def _missing(module: str) -> str | None:

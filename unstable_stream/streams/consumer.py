@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from unstable_stream.errors import EventLogError, LogUnavailableError, OffsetOutOfRangeError
+from unstable_stream.errors import EventLogError, LogUnavailableError, OffsetOutOfRangeError, RecordsLostError
 from unstable_stream.log.port import Consumer, EventLog, Positions, StoredRecord, TopicPartition
 from unstable_stream.log.reading import any_record, ends_of, high_watermarks_of
 from unstable_stream.log_lines import get_logger
@@ -82,7 +82,8 @@ async def run_consumer(
         on_ready: called when the consumer has joined its group and opened its first partitions.
 
     Raises:
-        OffsetOutOfRangeError: the log deleted records before they were read, and the sink needs them.
+        OffsetOutOfRangeError: the log deleted records before they were read, or lost what was read, and the
+            sink needs them.
         LogUnavailableError: no record came for ``pace.patience_s`` on the way to the end.
     """
     loop = _Loop(log, topics, consumer, sink, stop, drain, pace or Pace())
@@ -182,10 +183,10 @@ class _Loop:
         except OffsetOutOfRangeError as error:
             deleted, records = error, []
         opened = await self.sink.follow(self.consumer.assignment())
-        if deleted is not None and not opened:
+        if deleted is not None and (not opened or isinstance(deleted, RecordsLostError)):
             # A partition that was opened now was behind before the sink could say from where it goes on.
             self.sink.deleted(deleted)
-            opened = await self.sink.follow(self.consumer.assignment())
+            opened = {**opened, **await self.sink.follow(self.consumer.assignment())}
             if not opened:
                 await asyncio.sleep(_DRAIN_S)  # it waits for something: the error comes again at once
         if opened:

@@ -46,7 +46,7 @@ from collections.abc import Collection, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Final
 
-from unstable_stream.errors import FencedError, OffsetOutOfRangeError, ServiceError
+from unstable_stream.errors import FencedError, OffsetOutOfRangeError, RecordsLostError, ServiceError
 from unstable_stream.log.marks import lost_marks
 from unstable_stream.log.port import EventLog, Positions, Producer, StoredRecord, TopicPartition
 from unstable_stream.log.reading import ends_of, read_on
@@ -112,6 +112,8 @@ class FoldSink:
         self._fenced_at: dict[TopicPartition, float] = {}
         self._overtaken = False
         """The log has deleted records that were to be read next."""
+        self._lost: dict[TopicPartition, int] = {}
+        """The last record that was read of partitions whose end the log has lost since."""
 
     def producer_id(self, at: TopicPartition) -> str:
         """Return the id with which the hosts of a partition fence each other."""
@@ -128,7 +130,8 @@ class FoldSink:
             ServiceError: part of the history was deleted, so the state of a partition cannot be restored, or
                 records of it cannot be processed.
         """
-        lost = self._open.keys() - assigned
+        self._lost = {at: offset for at, offset in self._lost.items() if at in assigned}
+        lost = self._open.keys() - assigned | self._lost.keys() & self._open.keys()
         if self._overtaken:
             self._overtaken = False
             topics = {at.topic for at in assigned}
@@ -178,19 +181,25 @@ class FoldSink:
         return {}
 
     async def settle(self, read_up_to: Positions) -> None:
-        """Commit positions past offsets without a record, such as the markers of transactions.
+        """Save snapshots that records have waited for, and commit positions past offsets without a record.
 
-        Once all records have expired, a position before the last marker would look like a gap.
+        Such as the markers of transactions: once all records have expired, a position before the last marker
+        would look like a gap.
         """
         for at, one in list(self._open.items()):
-            if one.next_offset < read_up_to.get(at, 0):
-                try:
-                    await one.pass_over(read_up_to[at])
-                except FencedError as error:
-                    await self._hand_over(at, error)
+            try:
+                await one.settle(read_up_to.get(at, 0))
+            except FencedError as error:
+                await self._hand_over(at, error)
 
     def deleted(self, error: OffsetOutOfRangeError) -> None:
-        """Open the partitions behind the log's beginning again: the archive has their next records."""
+        """Open the partitions behind the log's beginning again: the archive has their next records.
+
+        Those whose end was lost begin again.
+        """
+        if isinstance(error, RecordsLostError):
+            self._lost |= {TopicPartition(*at): offset for at, offset in error.lost.items()}
+            return
         self._overtaken = True
         _log.info("next records have expired in the log", group=self.group, reason=str(error))
 
@@ -235,8 +244,9 @@ class FoldSink:
                 begun = await self._folds.starts(self.run_id, topics)
             stored = await log.committed_positions(self.group)
             committed = {at: position for at in partitions if (position := stored.get(at))}
-            for at in await self._diverged(committed):
-                del committed[at]
+            known = {at: self._lost.pop(at) for at in partitions if at in self._lost}
+            for at in await self._diverged(committed, known):
+                committed.pop(at, None)
                 try:
                     await self._begin_again(at, producers[at], max(beginnings[at], begun.get(at, 0)))
                 except FencedError:  # another host found it too, and begins again
@@ -296,14 +306,20 @@ class FoldSink:
             return {}
         return {at: min(beginnings[at], max(kept[at], starts.get(at, 0))) for at in new}
 
-    async def _diverged(self, committed: Positions) -> list[TopicPartition]:
-        """Return the partitions of which the log has lost what was processed."""
+    async def _diverged(self, committed: Positions, known: Positions) -> list[TopicPartition]:
+        """Return the partitions of which the log has lost what was processed; ``known``: the last records of
+        some of them.
+        """
         found = await asyncio.gather(*(load_mark(self.log, scope_of(self.group, at)) for at in committed))
         marks = {at: mark for at, mark in zip(committed, found, strict=True) if mark is not None}
         lost = await lost_marks(self.log, marks)
         ends = await ends_of(self.log, {at.topic for at in committed})
         # Without a mark, a position beyond the end tells it.
-        lost = {at: position - 1 for at, position in committed.items() if position > ends[at]} | lost
+        lost = (
+            {at: position - 1 for at, position in committed.items() if position > ends[at]}
+            | lost
+            | dict(known)
+        )
         for at, offset in sorted(lost.items()):
             _log.error(
                 "the log lost records that were processed: all of the partition is processed again, and what "
@@ -387,20 +403,28 @@ class FoldSink:
         return {at: begins[at] for at in behind}
 
     async def _snapshots(self, committed: Positions, beginnings: Positions) -> dict[TopicPartition, int]:
-        """Return the positions of the snapshots of partitions that can be used."""
+        """Return the positions of the snapshots of partitions that can be used.
+
+        What came after a snapshot and has expired in the log is folded again from the archive.
+        """
         found = await asyncio.gather(*(load_position(self.log, scope_of(self.group, at)) for at in committed))
+        snapshots = {at: one for at, one in zip(committed, found, strict=True) if one is not None}
+        behind = {at.topic for at, snapshot in snapshots.items() if snapshot < beginnings[at]}
+        if behind:
+            async with self._folds.history() as history:
+                for topic in behind:
+                    beginnings = {**beginnings, **await history.beginning_offsets(topic)}
         usable: dict[TopicPartition, int] = {}
-        for (at, position), snapshot in zip(committed.items(), found, strict=True):
-            if snapshot is None:
-                continue
-            if beginnings[at] <= snapshot <= position:
+        for at, snapshot in snapshots.items():
+            first, last = beginnings[at], committed[at]
+            if first <= snapshot <= last:
                 usable[at] = snapshot
             else:
                 _log.warning(
                     "snapshot not used",
                     group=self.group,
                     partition=str(at),
-                    reason=f"it is of offset {snapshot}; usable is one of {beginnings[at]} to {position}",
+                    reason=f"it is of offset {snapshot}; usable is one of {first} to {last}",
                 )
         return usable
 

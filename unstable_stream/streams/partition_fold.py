@@ -5,6 +5,7 @@ fold without records between two snapshots is let go, since it is saved. So memo
 not all runs ever.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -94,6 +95,8 @@ class PartitionFold:
         self._saved_at = snapshot
         self._kept_from = kept_from
         self._events = self._bytes = self._passed = self._last_size = 0
+        self._behind_since_s = 0.0
+        """When the first of ``_passed`` records came that are behind the snapshot."""
         self._last: StoredRecord | None = None
         self._unmarked = _MARK_EVERY  # the first batch is marked
         self._whole = True
@@ -134,7 +137,7 @@ class PartitionFold:
         self._unmarked += len(records)
         marked = self._unmarked > _MARK_EVERY
         if states:
-            outputs += self._rest([fold for fold in self._folds.values() if not fold.changed])
+            outputs += self._rest_of_unchanged()
         async with self._producer.transaction() as transaction:
             if outputs:
                 await transaction.append(outputs)
@@ -179,12 +182,30 @@ class PartitionFold:
             await self.process(await self._host.of_unended(records) if of_unended else records)
         self.next_offset = max(self.next_offset, up_to)
 
-    async def pass_over(self, up_to: int) -> None:
-        """Commit the position ``up_to``; no record lies before it that was not processed.
+    async def settle(self, up_to: int) -> None:
+        """Save a snapshot if records have waited long for one, then commit the position ``up_to``.
+
+        No record lies before ``up_to`` that was not processed; a lower one changes nothing.
 
         Raises:
             FencedError: another host has opened the partition.
         """
+        if self._is_due():
+            self._whole = False
+            states = await self._snapshot()
+            rest = self._rest_of_unchanged()
+            if self._last is not None:
+                states[MARK] = pack_mark(self._last)
+            async with self._producer.transaction() as transaction:
+                if rest:
+                    await transaction.append(rest)
+                await transaction.save(self._scope, states)
+            self._saved(states)
+            self._whole = True
+        if self.next_offset < up_to:
+            await self._pass_over(up_to)
+
+    async def _pass_over(self, up_to: int) -> None:
         # If no record came since the snapshot, it is one of this position too. Without one there was none.
         still = not self._passed and (self._saved_at is not None or not self._kept_from)
         self._whole = False
@@ -247,6 +268,10 @@ class PartitionFold:
             if isinstance(processor, HasRest)
             for event in processor.rest()
         ]
+
+    def _rest_of_unchanged(self) -> list[Record]:
+        """Return what the folds that a snapshot lets go have not published yet."""
+        return self._rest([fold for fold in self._folds.values() if not fold.changed])
 
     def _is_told(self, event: Event | EventError | None) -> bool:
         """Return whether a warning told that all records of the run are set aside."""
@@ -389,6 +414,8 @@ class PartitionFold:
     # -- saving ---------------------------------------------------------------------------------
 
     def _count(self, record: StoredRecord, event: Event | EventError | None) -> None:
+        if not self._passed:
+            self._behind_since_s = _now_s()
         self._passed += 1
         if event is not None:
             self._events += 1
@@ -397,6 +424,8 @@ class PartitionFold:
     def _is_due(self) -> bool:
         pace = self._pace
         if self._passed >= pace.passed:
+            return True
+        if self._passed and _now_s() - self._behind_since_s >= pace.seconds:
             return True
         return self._events >= pace.events and self._bytes >= pace.times_its_size * self._last_size
 
@@ -435,3 +464,7 @@ class PartitionFold:
             if not fold.changed and fold.savable and isinstance(fold.processor, KeepsState):
                 del self._folds[run_id]
             fold.changed = False
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()

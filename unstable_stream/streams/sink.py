@@ -53,7 +53,10 @@ class Sink(Protocol):
         """Finish the open work: the sink has all records that were read, and there are no more for now."""
 
     def deleted(self, error: OffsetOutOfRangeError) -> None:
-        """Records were deleted before they were read: close all partitions to go on, or raise the error."""
+        """Records were deleted before they were read, or lost after: close partitions to go on, or raise.
+
+        A :class:`~unstable_stream.errors.RecordsLostError` names the partitions that lost what was read.
+        """
 
     async def may_leave(self, elsewhere: Positions) -> bool:
         """Return whether a member that has reached the ends of its own partitions may end.

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import ClassVar, Final
 
 from unstable_stream.archive import ArchiveWriter, Written
-from unstable_stream.errors import ArchiveBusyError, FencedError, OffsetOutOfRangeError
+from unstable_stream.errors import ArchiveBusyError, FencedError, OffsetOutOfRangeError, RecordsLostError
 from unstable_stream.log.port import Consumer, EventLog, Positions, Record, StoredRecord, TopicPartition
 from unstable_stream.log.reading import any_record
 from unstable_stream.log_lines import get_logger
@@ -199,8 +199,11 @@ class ArchiveSink:
             self._pass_over_at = time.monotonic() + _PASS_OVER_S
 
     def deleted(self, error: OffsetOutOfRangeError) -> None:
-        """Go on with the records that are left."""
-        _log.error("records were deleted before they could be archived", reason=str(error))
+        """Go on with the records that are left; the archive is compared with the log again."""
+        if isinstance(error, RecordsLostError):
+            _log.error("the log lost archived records", reason=str(error))
+        else:
+            _log.error("records were deleted before they could be archived", reason=str(error))
         self._open.clear()
 
     async def may_leave(self, elsewhere: Positions) -> bool:

@@ -7,8 +7,10 @@ The directory named by ``CHAOS_CONTROL`` holds the orders; :mod:`tests.chaos.ord
     from now on. Steps lie before and after each function below, and before each renaming of a file. The file
     becomes ``crashed``, with the step's name.
 ``environment``, ``engine``
-    ``KIND``: while the file is there, a part of all calls of the environment or the engine raises, hangs, or
-    returns garbage. ``never returns``: the one next step of an environment hangs, and the file goes.
+    ``KIND UNTIL``: until this time, a part of all calls of the environment or the engine raises, hangs, or
+    returns garbage.
+``hang``
+    the one next step of an environment never returns, and the file goes.
 """
 
 import asyncio
@@ -45,6 +47,8 @@ _STEPS = {
     ),
 }
 """By module, the functions that change what outlives the process."""
+_SESSION_S = 4.0
+"""Seconds after which brokers give up a killed member of a group: each kill would wait for the usual ten."""
 _ENVIRONMENT = ("textarena.envs.SimpleTak.env", "SimpleTakEnv.step")
 _ENGINE = ("unstable_stream.inference.transformers.engine", "TransformersEngine.generate")
 _SHARE = 0.1
@@ -64,6 +68,11 @@ def _order(name: str) -> str:
         return (_control / name).read_text()
     except FileNotFoundError:
         return ""
+
+
+def _misbehaviour(name: str) -> str:
+    kind, _, until = _order(name).rpartition(" ")
+    return kind if until and time.time() < float(until) else ""
 
 
 def _step(name: str) -> None:
@@ -110,13 +119,12 @@ def _with_steps(function: Callable[..., Any], name: str) -> Callable[..., Any]:
 def _bad_environment(step: Callable[..., Any], _: str) -> Callable[..., Any]:
     @functools.wraps(step)
     def bad(*arguments: Any, **named: Any) -> Any:
-        order = _order("environment")
-        if order == "never returns":
+        if _order("hang"):
             with contextlib.suppress(FileNotFoundError):  # another process obeys
-                (_control / "environment").unlink()
+                (_control / "hang").unlink()
                 while True:
                     time.sleep(3600)
-            order = ""
+        order = _misbehaviour("environment")
         if order and _chance.random() < _SHARE:
             if order == "raises":
                 raise RuntimeError("chaos: this environment has a bug")
@@ -129,7 +137,7 @@ def _bad_environment(step: Callable[..., Any], _: str) -> Callable[..., Any]:
 def _bad_engine(generate: Callable[..., Any], _: str) -> Callable[..., Any]:
     @functools.wraps(generate)
     async def bad(*arguments: Any, **named: Any) -> Any:
-        order = _order("engine")
+        order = _misbehaviour("engine")
         completion = await generate(*arguments, **named)
         if not order or _chance.random() >= _SHARE:
             return completion
@@ -173,6 +181,8 @@ class _Patching(importlib.abc.MetaPathFinder):
 
         def patched(module: ModuleType) -> None:
             execute(module)
+            if fullname == "unstable_stream.log.kafka.log":
+                module.KafkaLog.open.__func__.__kwdefaults__["session_timeout_s"] = _SESSION_S
             for name in steps:
                 _wrap(module, name, _with_steps)
             for name, wrapper in bad:

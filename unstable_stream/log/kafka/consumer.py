@@ -3,24 +3,28 @@
 aiokafka fetches and rebalances in the background; :meth:`KafkaConsumer.poll` takes over the results. This
 module, never aiokafka, decides the position to read from: the committed one, ``start``, or this member's last
 one.
+
+When a partition gets another leader, the last record that was returned is looked for before further ones are.
+An unclean election may have lost it, and given its offset to another.
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
-from aiokafka import AIOKafkaConsumer
 from aiokafka import errors as kafka
 from aiokafka.structs import TopicPartition as KafkaPartition
 
-from unstable_stream.errors import EventLogError, FencedError, LogUnavailableError
+from unstable_stream.errors import EventLogError, FencedError, LogUnavailableError, RecordsLostError
 from unstable_stream.log.kafka.cluster import Cluster
 from unstable_stream.log.kafka.errors import LOST_MEMBERSHIP, is_passing, translating
+from unstable_stream.log.kafka.leaders import Leaders, WatchedConsumer
 from unstable_stream.log.kafka.membership import Membership, ShareAssignor
 from unstable_stream.log.kafka.offsets import KafkaOffsets
 from unstable_stream.log.kafka.reading import Reading
 from unstable_stream.log.kafka.topics import KafkaTopics
+from unstable_stream.log.marks import Mark
 from unstable_stream.log.port import Positions, Start, StoredRecord, TopicPartition
 
 __all__ = ["KafkaConsumer", "LogParts"]
@@ -28,6 +32,9 @@ __all__ = ["KafkaConsumer", "LogParts"]
 _PAUSE_S: Final = 0.05  # pause after an error that may pass
 _TAKE_OVER_S: Final = 5.0  # a poll may look up its first positions this long, after its timeout too
 _NOWHERE: Final = KafkaPartition("", 0)  # no topic has this name, so nobody fetches from it
+
+FindLost: TypeAlias = Callable[[Mapping[TopicPartition, Mark]], Awaitable[Mapping[TopicPartition, int]]]
+"""Returns the offsets of those marks whose records the log has lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +52,13 @@ class KafkaConsumer:
     def __init__(
         self,
         log: LogParts,
-        consumer: AIOKafkaConsumer,
+        consumer: WatchedConsumer,
         assignor: ShareAssignor,
         topics: Sequence[str],
         group: str | None,
         start: Start,
         on_close: Callable[["KafkaConsumer"], None],
+        find_lost: FindLost,
     ) -> None:
         """Take a ``consumer`` that was started with ``assignor`` and has no partitions yet."""
         self._log = log
@@ -60,6 +68,11 @@ class KafkaConsumer:
         self._start = start
         self._on_close = on_close
         self._reading = Reading(consumer)
+        self._leaders = Leaders(consumer)
+        self._find_lost = find_lost
+        self._finding: asyncio.Future[Mapping[TopicPartition, int]] | None = None
+        self._hearing: asyncio.Future[Any] | None = None
+        self._sought: dict[TopicPartition, Mark] = {}
         self._members = Membership(assignor, self._ring)
         self._taken_over = 0  # version of the share that this member reads now
         self._owned: Mapping[TopicPartition, int] = {}
@@ -88,6 +101,8 @@ class KafkaConsumer:
 
         Raises:
             OffsetOutOfRangeError: retention deleted the next record; call :meth:`seek` to go on.
+            RecordsLostError: a partition has another leader, and that lacks a record that was returned. The
+                next call goes on from the same positions.
             EventLogError: the brokers do not allow reading.
         """
         self._check_open()
@@ -117,7 +132,8 @@ class KafkaConsumer:
                 except kafka.KafkaError as error:
                     await self._judge(error)
                     continue
-                records = self._reading.take(max_records)
+                # Between this and take() nothing is awaited: no record of a new leader can come unnoticed.
+                records = self._reading.take(max_records) if self._is_whole() else []
                 if records:
                     return records
             else:
@@ -127,8 +143,46 @@ class KafkaConsumer:
             waiting: set[asyncio.Future[Any]] = {bell}
             if self._reading.fetching is not None:
                 waiting.add(self._reading.fetching)
+            waiting.update(task for task in (self._finding, self._hearing) if task is not None)
             await asyncio.wait(waiting, timeout=deadline - loop.time(), return_when=asyncio.FIRST_COMPLETED)
             self._check_open()
+
+    def _is_whole(self) -> bool:
+        """Return whether the partitions still have what was returned; false also while that is looked up.
+
+        Raises:
+            RecordsLostError: they have not.
+        """
+        moved = self._leaders.take_moved(self._owned)
+        if moved:
+            # What was fetched from the old leader may be gone, too.
+            self._reading.seek({at: self._reading.positions[at] for at in moved})
+            self._sought |= {at: mark for at, mark in self._reading.marks.items() if at in moved}
+        if self._finding is not None and self._finding.done():
+            finding, sought, self._finding, self._sought = self._finding, self._sought, None, {}
+            self._leaders.tell_again([at for at in sought if at in moved])
+            try:
+                found = finding.result()
+            except EventLogError as error:
+                if not error.retriable:
+                    raise
+                self._leaders.tell_again(sought)
+                return False
+            # Who was told meanwhile that its position does not exist has gone elsewhere.
+            marks = self._reading.marks
+            lost = {at: offset for at, offset in found.items() if marks.get(at) == sought[at]}
+            if lost:
+                for at in lost:
+                    del marks[at]
+                told = ", ".join(f"{at}@{offset}" for at, offset in sorted(lost.items()))
+                raise RecordsLostError(
+                    f"records that were read are gone after a change of leader, the last of them {told}: an "
+                    "unclean election loses acknowledged records, and gives their offsets to others.",
+                    {(at.topic, at.partition): offset for at, offset in lost.items()},
+                )
+        if self._finding is None and self._sought:
+            self._finding = asyncio.ensure_future(self._find_lost(dict(self._sought)))
+        return self._finding is None
 
     async def _follow_the_group(self, timeout_s: float) -> bool:
         """Take over this member's new share; return whether it has one and reads it."""
@@ -147,12 +201,18 @@ class KafkaConsumer:
         """Raise why this member cannot join, as for want of rights.
 
         A fetch raises it, too, but without a share there is none. aiokafka joins again only after its error
-        was heard, so one that passes must be heard as well.
+        was heard, so one that passes must be heard as well. Until it has joined or failed, aiokafka answers
+        nothing, also where the consumer is closed meanwhile: so this is asked in a task.
         """
-        try:
-            await self._consumer.getmany(_NOWHERE, timeout_ms=0)
-        except kafka.KafkaError as error:
-            await self._judge(error)
+        if self._hearing is None:
+            self._hearing = asyncio.ensure_future(self._consumer.getmany(_NOWHERE, timeout_ms=0))
+        await asyncio.wait([self._hearing], timeout=0)
+        if self._hearing.done():
+            hearing, self._hearing = self._hearing, None
+            try:
+                hearing.result()
+            except kafka.KafkaError as error:
+                await self._judge(error)
 
     async def _take_over(self, version: int, owned: Mapping[TopicPartition, int]) -> None:
         positions = self._reading.positions
@@ -300,6 +360,10 @@ class KafkaConsumer:
         self._on_close(self)
         self._ring()
         self._members.close()
+        asked = [task for task in (self._finding, self._hearing) if task is not None]
+        for task in asked:
+            task.cancel()
+        await asyncio.gather(*asked, return_exceptions=True)
         await self._reading.close()
 
     def _check_open(self) -> None:

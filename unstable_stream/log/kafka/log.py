@@ -11,6 +11,7 @@ process may still be open in one of its partitions. Then readers see the later r
 import asyncio
 import os
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from typing import Self
 
 from unstable_stream.errors import EventLogError
@@ -27,6 +28,7 @@ from unstable_stream.log.kafka.records import prepare
 from unstable_stream.log.kafka.sending import open_sender
 from unstable_stream.log.kafka.states import read_names, read_states
 from unstable_stream.log.kafka.topics import KafkaTopics
+from unstable_stream.log.marks import lost_marks
 from unstable_stream.log.port import Positions, Record, Start, TopicPartition, TopicSpec
 
 __all__ = ["KafkaLog"]
@@ -161,7 +163,9 @@ class KafkaLog:
         begins = await parts.offsets.start(whole, start) if group is None else {}
         assignor = ShareAssignor()
         reader = await open_reader(self._cluster, group, self._session_timeout_s, assignor)
-        consumer = KafkaConsumer(parts, reader, assignor, list(found), group, start, self._open.discard)
+        consumer = KafkaConsumer(
+            parts, reader, assignor, list(found), group, start, self._open.discard, partial(lost_marks, self)
+        )
         self._open.add(consumer)
         if group is None:
             consumer.read_all(begins)

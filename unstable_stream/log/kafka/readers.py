@@ -4,10 +4,10 @@ import asyncio
 import contextlib
 from typing import Final, Literal
 
-from aiokafka import AIOKafkaConsumer
 from aiokafka import errors as kafka
 
 from unstable_stream.log.kafka.cluster import Cluster
+from unstable_stream.log.kafka.leaders import WatchedConsumer
 from unstable_stream.log.kafka.membership import ShareAssignor
 
 __all__ = ["FETCH_WAIT_MS", "open_reader", "stop_reader"]
@@ -29,7 +29,7 @@ async def open_reader(
     session_timeout_s: float = 10.0,
     assignor: ShareAssignor | None = None,
     isolation_level: Literal["read_committed", "read_uncommitted"] = "read_committed",
-) -> AIOKafkaConsumer:
+) -> WatchedConsumer:
     """Start an aiokafka consumer without topics. It commits nothing itself.
 
     The fetch limits bound memory, not the size of a record: a larger record comes alone.
@@ -43,11 +43,11 @@ async def open_reader(
 
     Raises the :class:`~unstable_stream.errors.EventLogError` family.
     """
-    reader: AIOKafkaConsumer | None = None
+    reader: WatchedConsumer | None = None
 
     async def start() -> None:
         nonlocal reader
-        reader = AIOKafkaConsumer(
+        reader = WatchedConsumer(
             **cluster.settings(),
             group_id=group,
             isolation_level=isolation_level,
@@ -71,7 +71,7 @@ async def open_reader(
     return reader
 
 
-async def stop_reader(reader: AIOKafkaConsumer) -> None:
+async def stop_reader(reader: WatchedConsumer) -> None:
     """Stop a started consumer; a member leaves its group at once.
 
     The call waits a limited time for a broker that does not answer; then stopping goes on in the background.
@@ -85,7 +85,7 @@ async def stop_reader(reader: AIOKafkaConsumer) -> None:
     await _stop(reader)
 
 
-async def _stop(reader: AIOKafkaConsumer) -> None:
+async def _stop(reader: WatchedConsumer) -> None:
     stopping = asyncio.create_task(reader.stop())
     _STOPPING.add(stopping)
     stopping.add_done_callback(_STOPPING.discard)

@@ -13,6 +13,7 @@ from aiokafka.structs import TopicPartition as KafkaPartition
 
 from unstable_stream.log.kafka.readers import stop_reader
 from unstable_stream.log.kafka.records import stored_record
+from unstable_stream.log.marks import Mark, mark_of
 from unstable_stream.log.port import Positions, StoredRecord, TopicPartition
 
 __all__ = ["Reading"]
@@ -34,6 +35,8 @@ class Reading:
         """The next offset to return, by partition."""
         self.moved: set[TopicPartition] = set()
         """Partitions whose position changed since they were last taken out of here."""
+        self.marks: dict[TopicPartition, Mark] = {}
+        """The last record that was returned, of partitions that were read on since."""
 
     @property
     def fetching(self) -> asyncio.Task[_Fetched] | None:
@@ -49,7 +52,9 @@ class Reading:
             self._fetching = None
         self._queues.clear()
         self._paused.clear()
-        self.moved &= {at for at, offset in positions.items() if self.positions.get(at) == offset}
+        still = {at for at, offset in positions.items() if self.positions.get(at) == offset}
+        self.moved &= still
+        self.marks = {at: mark for at, mark in self.marks.items() if at in still}
         self.positions = dict(positions)
         self._tell(positions)
 
@@ -59,8 +64,10 @@ class Reading:
             with contextlib.suppress(kafka.KafkaError):  # the error comes again if it still matters
                 self._take_in(self._fetching.result(), sys.maxsize)
             self._fetching = None
-        for at in positions:
+        for at, offset in positions.items():
             self._queues.pop(at, None)
+            if self.positions.get(at) != offset:
+                self.marks.pop(at, None)
         self.positions.update(positions)
         self.moved |= positions.keys()
         self._tell(positions)
@@ -117,6 +124,7 @@ class Reading:
                 records = [stored_record(queue.popleft()) for _ in range(count)]
                 found.setdefault(at, []).extend(records)
                 self.positions[at] = records[-1].offset + 1
+                self.marks[at] = mark_of(records[-1])
                 room -= count
                 if queue:
                     self._queues[at] = queue  # its next turn comes after all others

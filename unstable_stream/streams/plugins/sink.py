@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from unstable_stream.errors import FencedError, OffsetOutOfRangeError
+from unstable_stream.errors import FencedError, OffsetOutOfRangeError, RecordsLostError
 from unstable_stream.log.port import (
     Consumer,
     EventLog,
@@ -147,8 +147,14 @@ class PluginSink:
         return {at: begin.offset if begin.log_from is None else begin.end for at, begin in begins.items()}
 
     def deleted(self, error: OffsetOutOfRangeError) -> None:
-        """Open all partitions again: retention was faster than the plug-in. All handled work is stored."""
-        _log.info("looking for deleted records in the archive", reason=str(error))
+        """Open all partitions again: retention was faster than the plug-in. All handled work is stored.
+
+        Where the log lost what was handled, it stays handled, and the plug-in goes on from its position.
+        """
+        if isinstance(error, RecordsLostError):
+            _log.error("the log lost records that were handled; they stay so", reason=str(error))
+        else:
+            _log.info("looking for deleted records in the archive", reason=str(error))
         self._open.clear()
 
     async def may_leave(self, elsewhere: Positions) -> bool:
