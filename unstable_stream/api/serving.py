@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from unstable_stream.api.place import Place
+from unstable_stream.archive_address import is_shared
 from unstable_stream.errors import ArchiveError, ConfigError
 from unstable_stream.extensions import confined
 from unstable_stream.log.port import Start
@@ -83,7 +84,7 @@ def archive(place: Place, *, rebuild: bool = False, follow: bool = False) -> Arc
         async with place.opened_log() as log:
             await log.topics()  # an unreachable log is found here, before the archive is set aside
             if rebuild:
-                done.old = _set_aside(place.archive)
+                done.old = _set_aside(place)
             await run_archiver(log, place.archive, stop=stop, on_flush=count)
 
     async def once() -> None:
@@ -99,10 +100,15 @@ def archive(place: Place, *, rebuild: bool = False, follow: bool = False) -> Arc
     return done
 
 
-def _set_aside(path: Path) -> Path | None:
+def _set_aside(place: Place) -> Path | None:
     """Rename the archive with its write-ahead log, if there is one, so that a new one takes its place."""
     from unstable_stream.archive import open_archive
 
+    if is_shared(place.archive):
+        raise ArchiveError(
+            f"{place.archive} is a shared archive, which others may write: fill a new one elsewhere"
+        )
+    path = place.data.archive_file
     if not path.exists():
         return None
     old = path.with_name(path.name + ".old")

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -11,6 +10,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from unstable_stream.archive.store import open_archive
+from unstable_stream.archive_address import ArchiveAddress
 
 __all__ = ["Coded", "SeatColumns", "archived_parents", "archived_seats"]
 
@@ -44,7 +44,9 @@ class SeatColumns:
     """``int32[seats]``: -1 for one who plays for itself."""
 
 
-def archived_parents(path: Path | str, run_id: str, *, timeout_s: float = 30.0) -> Mapping[str, str | None]:
+def archived_parents(
+    path: ArchiveAddress, run_id: str, *, timeout_s: float = 30.0
+) -> Mapping[str, str | None]:
     """Return each checkpoint's parent, by uid."""
     with open_archive(path, timeout_s=timeout_s) as connection:
         rows = connection.execute(
@@ -53,7 +55,7 @@ def archived_parents(path: Path | str, run_id: str, *, timeout_s: float = 30.0) 
     return dict(rows)
 
 
-def archived_seats(path: Path | str, run_id: str, *, timeout_s: float = 30.0) -> Iterator[SeatColumns]:
+def archived_seats(path: ArchiveAddress, run_id: str, *, timeout_s: float = 30.0) -> Iterator[SeatColumns]:
     """Yield a run's outcomes, each game once.
 
     The archive keeps rows in the order in which they were inserted, which for outcomes is the log's: all of
