@@ -23,9 +23,11 @@ from unstable_stream.streams.plugins.host import PluginCounters, run_plugin
 __all__ = [
     "PLUGIN_GROUP",
     "Archived",
+    "CompactedArchive",
     "PluginCounters",
     "Start",
     "archive",
+    "compact_archive",
     "consume",
     "installed_plugins",
     "load_plugin",
@@ -98,6 +100,37 @@ def archive(place: Place, *, rebuild: bool = False, follow: bool = False) -> Arc
 
     asyncio.run(on() if follow else once())
     return done
+
+
+@dataclass(frozen=True)
+class CompactedArchive:
+    """The result of :func:`compact_archive`."""
+
+    merged: int
+    """Small files that were merged."""
+    into: int
+    """The files they were merged into."""
+    deleted: int
+    """Files that were of no use for hours."""
+
+
+def compact_archive(place: Place) -> CompactedArchive:
+    """Merge the small files of a shared archive, and delete those that nobody needs any more.
+
+    Raises:
+        ArchiveError: the archive is a DuckDB file, which needs none of this; or it cannot be written.
+    """
+    if not is_shared(place.archive):
+        raise ArchiveError(
+            f"the archive {place.archive} is one file: only a shared archive has files to merge, see "
+            "docs/shared-archive.md"
+        )
+    from unstable_stream.archive.shared.compaction import compact
+    from unstable_stream.archive.shared.table import SharedTable
+
+    table = SharedTable(place.archive)
+    merged, into = compact(table, everything=True)
+    return CompactedArchive(merged, into, table.vacuum())
 
 
 def _set_aside(place: Place) -> Path | None:

@@ -59,6 +59,10 @@ _PATIENCE: Final = {"max_retries": "3", "retry_timeout": "20s", "timeout": "30s"
 """Of one request to an object store. Whoever calls tries again, and must hear of a stop in between."""
 _DESCRIPTION: Final = "unstable_stream archive, schema version {}"
 _RACES: Final = 20
+_COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")
+_REFUSED: Final = re.compile(r"\b40[0134] ")
+"""Of HTTP: the request is wrong, not the moment."""
+_TOLD: Final = 500
 
 
 class TableFile(NamedTuple):
@@ -272,13 +276,15 @@ class SharedTable:
                 f"no archive at {self.archive}: start an archiver with this address first, "
                 "unstable-stream archive"
             ) from error
-        except (FileNotFoundError, PermissionError) as error:
-            raise ArchiveError(f"cannot use the archive {self.archive}: {error}") from error
-        except OSError as error:
-            # What an object store does not answer, or answers with 5xx.
-            raise ArchiveBusyError(f"the archive {self.archive} cannot be reached: {error}") from error
-        except DeltaError as error:
-            raise ArchiveError(f"cannot use the archive {self.archive}: {error}") from error
+        except (OSError, DeltaError) as error:
+            told = " ".join(_COLOURS.sub("", str(error)).split())[:_TOLD]
+            # The kinds of error do not tell what a store has answered.
+            lasting = isinstance(error, FileNotFoundError | PermissionError | DeltaError) or _REFUSED.search(
+                told
+            )
+            if lasting:
+                raise ArchiveError(f"cannot use the archive {self.archive}: {told}") from error
+            raise ArchiveBusyError(f"the archive {self.archive} cannot be reached: {told}") from error
 
 
 def _options(uri: str) -> dict[str, str] | None:
