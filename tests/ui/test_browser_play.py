@@ -104,7 +104,7 @@ def test_what_the_server_refuses_is_said_and_stays_typed(tab: Tab, place: Place)
         tab.press("Enter", 13, "\r")
         tab.wait("document.getElementById('wrong').innerText.includes('at most 4,000 characters')")
         assert tab.ask(f"{_FIELD}.value.length") == 5000
-        # The buttons are free again once the page has asked how the game stands, which is after the refusal is said.
+        # The refusal is said before the page has asked how the game stands; then the buttons are free again.
         tab.wait(f"{_STATE} === 'yours' && !document.querySelector('#move button').disabled")
         assert tab.ask(f"{_FIELD}.value.length") == 5000
         tab.ask("document.querySelector('#give-up button').click()")

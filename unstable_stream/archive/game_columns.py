@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from unstable_stream.archive.store import open_archive
-from unstable_stream.archive_address import ArchiveAddress
+from unstable_stream.archive_address import ArchiveAddress, is_shared
 
 __all__ = ["Coded", "SeatColumns", "archived_parents", "archived_seats"]
 
@@ -58,20 +58,22 @@ def archived_parents(
 def archived_seats(path: ArchiveAddress, run_id: str, *, timeout_s: float = 30.0) -> Iterator[SeatColumns]:
     """Yield a run's outcomes, each game once.
 
-    The archive keeps rows in the order in which they were inserted, which for outcomes is the log's: all of
-    a run's are on one partition. Read on without a pause: while the iterator is open, nobody can write to
-    the archive.
+    They come in the log's order: all of a run's are on one partition. Read on without a pause: while the
+    iterator is open, nobody can write to the archive, unless it is a shared one.
 
     Raises:
         ArchiveBusyError: another process held the archive past the deadline.
         ArchiveError: there is no archive.
     """
     with open_archive(path, timeout_s=timeout_s) as connection:
-        # No ORDER BY: without one, DuckDB returns a table's rows in insertion order.
-        team = "coalesce(team, -1)" if "team" in connection.table("seats").columns else "-1"
+        # Without ORDER BY, DuckDB returns a table's rows in insertion order; the files of a shared archive
+        # come in any order.
+        order = " ORDER BY record_number, seat" if is_shared(path) else ""
+        there = connection.sql("SELECT * FROM seats LIMIT 0").columns
+        team = "coalesce(team, -1)" if "team" in there else "-1"
         reader = connection.sql(
             f'SELECT game_id, env_id, model_uid, policy_version, "rank", {team}::INTEGER AS team '
-            "FROM seats WHERE run_id = $run",
+            f"FROM seats WHERE run_id = $run{order}",
             params={"run": run_id},
         ).to_arrow_reader(_BATCH_ROWS)
         left_over: pa.Table | None = None

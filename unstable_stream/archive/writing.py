@@ -1,4 +1,4 @@
-"""What the archiver asks of an archive, of either kind: :class:`Writer`.
+"""Write to an archive of either kind: the archiver needs a :class:`Writer` and nothing else of it.
 
 The two are :class:`~.writer.ArchiveWriter`, for a DuckDB file, and
 :class:`~.shared.writer.SharedWriter`, for a table that many archivers write.

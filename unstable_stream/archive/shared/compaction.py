@@ -21,7 +21,7 @@ _LARGE: Final = 32 * 1024 * 1024
 """Bytes. A merge has its rows in memory, several times as large as the file."""
 _SMALLEST: Final = 64 * 1024
 _TIER: Final = 4
-"""How many times as large the files of the next tier are."""
+"""The files of the next tier are so many times as large."""
 _SEVERAL: Final = 8
 
 

@@ -1,4 +1,4 @@
-"""How far a partition is archived, as the relation ``positions`` keeps it."""
+"""The position of each partition, as the relation ``positions`` keeps it."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
@@ -16,7 +16,7 @@ class Standing(NamedTuple):
     """The position of a partition; of two the larger is the later one."""
 
     times_set_back: int
-    """How often records were taken out: the same offset is then reached twice."""
+    """The number of times that records were taken out: the same offset is then reached twice."""
     next_offset: int
     """The offset of the next record to archive."""
     slot: int
