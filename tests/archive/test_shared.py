@@ -17,8 +17,9 @@ from typer.testing import CliRunner
 from tests.archive.history import made_up_run, stored
 from unstable_stream.api.place import Place
 from unstable_stream.api.serving import compact_archive
-from unstable_stream.archive import RecordReader, open_archive, open_writer, query
+from unstable_stream.archive import RecordReader, open_archive, open_writer, query, query_arrow
 from unstable_stream.archive.batch import EVENTS
+from unstable_stream.archive.game_columns import archived_seats
 from unstable_stream.archive.shared import table as table_module
 from unstable_stream.archive.shared import writer as writer_module
 from unstable_stream.archive.shared.compaction import compact
@@ -28,6 +29,7 @@ from unstable_stream.archive.tables import TABLES
 from unstable_stream.archive_address import ARCHIVE_VARIABLE, ArchiveAddress, archive_exists
 from unstable_stream.cli import app
 from unstable_stream.errors import ArchiveBusyError, ArchiveError, ConfigError
+from unstable_stream.events import GameOutcome, decode_event
 from unstable_stream.log.port import StoredRecord
 from unstable_stream.stores import Store
 
@@ -315,6 +317,38 @@ def test_a_reader_sees_one_state_and_can_change_nothing(address: str, tmp_path: 
     with pytest.raises(ArchiveError, match="only archivers change it"):
         query(address, "SELECT 1", write=True)
     assert query(address, f"SELECT count(*) FROM read_csv('{elsewhere}')", files=True).rows == [(1,)]
+
+
+def test_questions_of_one_run_see_that_run_alone(address: str, tmp_path: Path) -> None:
+    other = stored(made_up_run("run-b", updates=2))
+    ends = {(r.topic, r.partition): r.offset + 1 for r in _RECORDS}
+    both = [
+        *_RECORDS,
+        *(msgspec.structs.replace(r, offset=r.offset + ends.get((r.topic, r.partition), 0)) for r in other),
+    ]
+    file = tmp_path / "archive.duckdb"
+    for archive in (address, file):
+        _write(archive, [both])
+    for sql in ("SELECT count(*) AS n FROM turns", "SELECT count(*) AS n, sum(games) AS g FROM win_rates"):
+        answers = [
+            query_arrow(archive, sql, run_id=run).to_pylist()
+            for run in ("run-a", "run-b", "none")
+            for archive in (address, file)
+        ]
+        assert answers[::2] == answers[1::2]
+        assert len({str(answer) for answer in answers[::2]}) == 3
+
+
+def test_games_are_read_in_the_order_of_the_log(address: str) -> None:
+    """Though their files lie in another order since some were merged."""
+    _write(address, _batches(25))
+    table = SharedTable(address)
+    files = table.files("seats")
+    odd = [table.read(file) for file in files[::2]]
+    table.commit([table.write("seats", pa.concat_tables(odd).sort_by("record_number"))], files[::2])
+    read = [game for seats in archived_seats(address, "run-a") for game in seats.game_ids.to_pylist()]
+    outcomes = [decode_event(r.value) for r in _RECORDS if r.topic == "game-outcomes"]
+    assert read == [event.game_id for event in outcomes if isinstance(event, GameOutcome)]
 
 
 def test_raw_records_are_read_by_position(address: str) -> None:

@@ -11,9 +11,11 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet
 
+from unstable_stream.archive.batch import EVENTS
 from unstable_stream.archive.sql_errors import JSON_ERRORS, explain
 from unstable_stream.archive.store import Connection, open_archive, with_all_columns
-from unstable_stream.archive_address import ArchiveAddress
+from unstable_stream.archive.tables import TABLES
+from unstable_stream.archive_address import ArchiveAddress, is_shared
 from unstable_stream.errors import ArchiveError
 
 __all__ = [
@@ -136,7 +138,7 @@ def query_arrow(
     with open_archive(path, timeout_s=timeout_s) as connection:
         connection.execute(JSON_ERRORS)
         if run_id is not None:
-            _keep_run(connection, run_id)
+            _keep_run(connection, run_id, shared=is_shared(path))
         if not files:
             connection.execute(_ARCHIVE_ALONE)
         with _explained(sql):
@@ -163,14 +165,24 @@ def write_parquet(path: ArchiveAddress, sql: str, target: Path, *, cancel: Cance
                     writer.write_batch(batch)
 
 
-def _keep_run(connection: duckdb.DuckDBPyConnection, run_id: str) -> None:
+def _keep_run(connection: duckdb.DuckDBPyConnection, run_id: str, *, shared: bool) -> None:
     """Put a view of one run before each table; the archive's own views then read these too."""
+    run = run_id.replace("'", "''")
+    if shared:
+        ((database,),) = connection.execute("SELECT current_database()").fetchall()
+        for table in (EVENTS, *TABLES):
+            if any(column.name == "run_id" for column in table.columns):
+                connection.execute(
+                    f'CREATE TEMP VIEW "{table.name}" AS SELECT * FROM "{database}".main."{table.name}" '
+                    f"WHERE run_id = '{run}'"
+                )
+        return
     tables = connection.execute(
         "SELECT DISTINCT c.table_name FROM duckdb_columns() AS c "
         "JOIN duckdb_tables() AS t USING (database_name, schema_name, table_name) "
         "WHERE c.column_name = 'run_id' AND c.database_name = current_database()"
     ).fetchall()
-    run, rows = run_id.replace("'", "''"), with_all_columns(connection)
+    rows = with_all_columns(connection)
     for (table,) in tables:
         connection.execute(f"CREATE OR REPLACE TEMP VIEW \"{table}\" AS {rows[table]} WHERE run_id = '{run}'")
 
