@@ -7,9 +7,9 @@ import secrets
 import signal
 import socket
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 import pytest
 import structlog
@@ -19,6 +19,7 @@ from examples.smollm2.convert import convert
 from infra.kafka.brokers import KafkaCluster, why_unavailable
 from infra.s3 import server as s3_server
 from infra.s3.server import S3Server
+from unstable_stream.archive_address import ArchiveAddress
 from unstable_stream.log.open import opened_log
 from unstable_stream.log.port import EventLog
 from unstable_stream.runs.data_dir import DataDir
@@ -81,6 +82,21 @@ def s3(s3_server_of_session: S3Server, tmp_path: Path, monkeypatch: pytest.Monke
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("UNSTABLE_STREAM_CACHE", str(tmp_path / "cache"))
     return f"s3://unstable-stream-tests/{secrets.token_hex(6)}"
+
+
+Archives: TypeAlias = Callable[[str], ArchiveAddress]
+"""Names archives."""
+
+
+@pytest.fixture(params=["file", "delta"])
+def archive_at(request: pytest.FixtureRequest, tmp_path: Path) -> Archives:
+    """Return what names archives of this test's own, of each kind in turn."""
+    kind: str = request.param
+
+    def named(name: str) -> ArchiveAddress:
+        return tmp_path / f"{name}.duckdb" if kind == "file" else f"delta:{tmp_path / name}"
+
+    return named
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

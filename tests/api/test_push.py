@@ -281,7 +281,7 @@ def test_the_command_says_what_it_wrote(trained: us.Run, tmp_path: Path) -> None
 
 def test_an_archive_that_is_behind_is_named(trained: us.Run, tmp_path: Path) -> None:
     copy = shutil.copytree(trained.place.root, tmp_path / "copy")
-    us.api.place.Place.at(copy).archive.unlink()
+    us.api.place.Place.at(copy).data.archive_file.unlink()
     with pytest.raises(us.errors.ArchiveError, match="archive"):
         us.push(trained.id, tmp_path / "out", data=copy)
 
@@ -362,7 +362,7 @@ def card(trained: us.Run, base_model: str, base_license: str | None, form: Form)
     """Return the card of a checkpoint, had its base model been another one."""
     fork, config = find_checkpoint(trained.place, trained.id, None)
     chosen = msgspec.structs.replace(fork.checkpoints[-1], base_model=base_model)
-    training = read_training(trained.place.archive, trained.id, chosen)
+    training = read_training(trained.place.data.archive_file, trained.id, chosen)
     return ModelCard(
         name="me/player",
         form=form,

@@ -149,7 +149,7 @@ def test_the_image_is_built_from_files_that_there_are_with_extras_that_there_are
         "optional-dependencies"
     ]
     named = set(re.findall(r"--extra (\w+)", text)) | set(re.findall(r"ARG ENGINE=(\S+)", text))
-    assert named == {"kafka", "train"} <= set(extras)
+    assert named == {"delta", "kafka", "train"} <= set(extras)
     stages = {match[1] for match in re.finditer(r"^FROM \S+ AS (\S+)$", text, re.MULTILINE)}
     targets = {
         service["build"]["target"]

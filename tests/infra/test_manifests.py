@@ -11,6 +11,7 @@ import yaml
 
 from unstable_stream.log.contracts.strimzi import manifests as topic_manifests
 from unstable_stream.log.topics import load_topics
+from unstable_stream.workers.archiver_start import ARCHIVER_GROUP
 
 ROOT = Path(__file__).parents[2]
 STRIMZI = ROOT / "infra" / "strimzi"
@@ -125,8 +126,13 @@ KAFKA_TRIGGER_FIELDS = {
 KAFKA_LOGIN_FIELDS = {"ca", "cert", "key", "password", "sasl", "tls", "username"}
 
 
+def _scaler_of(services: str) -> Tree:
+    (found,) = [each for each in of_kind("ScaledObject") if each["metadata"]["name"].endswith(services)]
+    return found
+
+
 def test_the_scaler_follows_the_lag_of_the_processors() -> None:
-    (scaled,) = of_kind("ScaledObject")
+    scaled = _scaler_of("processors")
     (login,) = of_kind("TriggerAuthentication")
     assert set(scaled["spec"]) <= SCALED_OBJECT_FIELDS
     assert scaled["spec"]["scaleTargetRef"]["name"] in [d["metadata"]["name"] for d in of_kind("Deployment")]
@@ -142,6 +148,16 @@ def test_the_scaler_follows_the_lag_of_the_processors() -> None:
     assert scaled["spec"]["maxReplicaCount"] == max(
         load_topics()[topic].partitions for topic in followed.values()
     )
+
+
+def test_the_scaler_follows_the_lag_of_the_archivers() -> None:
+    scaled = _scaler_of("archivers")
+    assert set(scaled["spec"]) <= SCALED_OBJECT_FIELDS
+    assert scaled["spec"]["scaleTargetRef"]["name"] in [d["metadata"]["name"] for d in of_kind("Deployment")]
+    (trigger,) = scaled["spec"]["triggers"]
+    assert set(trigger["metadata"]) <= KAFKA_TRIGGER_FIELDS
+    assert trigger["metadata"]["consumerGroup"].startswith(f"{ARCHIVER_GROUP}-")
+    assert scaled["spec"]["maxReplicaCount"] == load_topics()[trigger["metadata"]["topic"]].partitions
 
 
 def test_every_login_is_a_user_with_rights_and_every_connection_is_encrypted() -> None:

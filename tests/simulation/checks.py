@@ -91,7 +91,7 @@ async def _check_archive(world: World, log: EventLog, data: DataDir) -> None:
     await run_archiver(log, rebuilt, stop=stop)
     if world.faults["expired steps"] or world.faults["expiration"] or world.faults["compaction"]:
         return
-    live, anew = _tables(data.archive), _tables(rebuilt)
+    live, anew = _tables(data.archive_file), _tables(rebuilt)
     for name in sorted(live.keys() | anew.keys()):
         missing = list((Counter(anew.get(name, [])) - Counter(live.get(name, []))).elements())
         ghosts = list((Counter(live.get(name, [])) - Counter(anew.get(name, []))).elements())

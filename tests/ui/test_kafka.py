@@ -33,10 +33,10 @@ def test_a_run_on_kafka_is_shown_and_asked(bootstrap: str, tmp_path: Path) -> No
     async def record() -> None:
         async with place.opened_log() as log:
             await record_run(log, RUN, hosted=True)
-            with ArchiveWriter(place.archive, await log.log_id()) as writer:
+            with ArchiveWriter(place.data.archive_file, await log.log_id()) as writer:
                 writer.write([record async for record in read_to_end(log, tuple(await log.topics()))])
 
-    place.archive.parent.mkdir()
+    place.data.archive_file.parent.mkdir()
     asyncio.run(record())
     with client_of(place) as client:
         health = client.get(f"/data/runs/{RUN}/health").text

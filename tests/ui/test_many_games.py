@@ -21,9 +21,9 @@ _MOST: float = 12.0
 def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
     """A run of sixty thousand games."""
     place = Place.at(tmp_path_factory.mktemp("many"))
-    with ArchiveWriter(place.archive) as writer:
+    with ArchiveWriter(place.data.archive_file) as writer:
         writer.write(stored(made_up_run(updates=20)))
-    multiply_games(place.archive, 500)
+    multiply_games(place.data.archive_file, 500)
     return place
 
 
@@ -48,7 +48,7 @@ def _first_view(place: Place, path: str) -> None:
 )
 def test_a_first_view_takes_little_more_than_its_bare_query(place: Place, path: str) -> None:
     def bare() -> None:
-        with duckdb.connect(str(place.archive), read_only=True) as connection:
+        with duckdb.connect(str(place.data.archive_file), read_only=True) as connection:
             for sql in (
                 "SELECT count(*) FROM seats JOIN game_outcomes USING (game_id)",
                 "SELECT count(*) FROM update_steps JOIN steps USING (step_id)",
@@ -74,9 +74,9 @@ def test_a_first_view_takes_little_more_than_its_bare_query(place: Place, path: 
 def test_the_games_found_are_those_of_the_view(
     place: Place, filters: dict[str, object], condition: str, offset: int
 ) -> None:
-    found = find_games(place.archive, limit=50, offset=offset, **filters)  # type: ignore[arg-type]
+    found = find_games(place.data.archive_file, limit=50, offset=offset, **filters)  # type: ignore[arg-type]
     expected = query(
-        place.archive,
+        place.data.archive_file,
         f"SELECT game_id FROM games WHERE {condition} "
         "ORDER BY coalesce(ended_at, started_at) DESC, run_id, split, game_index DESC LIMIT 50 OFFSET $1",
         [offset],
@@ -86,10 +86,10 @@ def test_the_games_found_are_those_of_the_view(
 
 def test_the_books_are_those_of_the_games(place: Place) -> None:
     ((started, finished, abandoned, in_flight),) = query(
-        place.archive,
+        place.data.archive_file,
         "SELECT games_started, games_finished, games_abandoned, games_in_flight FROM ledger",
     ).rows
-    counted = dict(query(place.archive, "SELECT state, count(*) FROM games GROUP BY state").rows)
+    counted = dict(query(place.data.archive_file, "SELECT state, count(*) FROM games GROUP BY state").rows)
     assert started == sum(counted.values())
     assert (finished, abandoned, in_flight) == (
         counted["finished"],

@@ -10,6 +10,7 @@ from tests.archive.history import GAMES_PER_UPDATE, made_up_run, stored
 from tests.ui.conftest import client_of
 from unstable_stream.api.place import Place
 from unstable_stream.archive import ArchiveWriter, held, query
+from unstable_stream.archive_address import ArchiveAddress
 from unstable_stream.errors import RunError
 from unstable_stream.ui import Site
 from unstable_stream.views.run_list import list_runs
@@ -49,8 +50,8 @@ def test_an_archive_that_is_not_there_yet(tmp_path: Path) -> None:
     place = Place.at(tmp_path / "new")
     with client_of(place) as client:
         assert "unstable-stream quickstart --data" in client.get("/").text
-        place.archive.parent.mkdir()
-        with ArchiveWriter(place.archive) as writer:
+        place.data.archive_file.parent.mkdir()
+        with ArchiveWriter(place.data.archive_file) as writer:
             writer.write(stored(made_up_run("run-c", updates=1)))
         assert "made up run-c" in client.get("/").text
 
@@ -66,7 +67,7 @@ def test_several_places(data: Path, tmp_path: Path) -> None:
 def test_pages_see_what_is_written_meanwhile(tmp_path: Path) -> None:
     place = Place.at(tmp_path)
     events = stored(made_up_run("run-c", updates=3))
-    with client_of(place) as client, ArchiveWriter(place.archive, timeout_s=60) as writer:
+    with client_of(place) as client, ArchiveWriter(place.data.archive_file, timeout_s=60) as writer:
         seen = set()
         for first in range(0, len(events), 25):
             writer.write(events[first : first + 25])
@@ -87,7 +88,7 @@ def test_held_queries_see_one_state_and_let_go(archive: Path) -> None:
 def test_what_fails_is_not_remembered(archive: Path) -> None:
     (shelf,) = Site([Place.at(archive.parent)]).shelves.values()
 
-    def fail(path: Path) -> None:
+    def fail(path: ArchiveAddress) -> None:
         raise RunError(str(path))
 
     for key in range(9):

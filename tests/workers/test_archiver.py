@@ -1,6 +1,7 @@
 """The archiver on a real log: complete, resumable, and never stopped by a bad record."""
 
 import asyncio
+import shutil
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
@@ -8,8 +9,11 @@ from pathlib import Path
 import pytest
 
 from tests.archive.history import made_up_run
+from tests.conftest import Archives
 from tests.streams.tapped_log import tapped
-from unstable_stream.archive import ArchiveWriter, Written, open_archive, query
+from unstable_stream.archive import ArchiveWriter, Written, held, open_archive, query
+from unstable_stream.archive.shared.writer import SharedWriter
+from unstable_stream.archive_address import ArchiveAddress, table_of
 from unstable_stream.errors import ArchiveBusyError
 from unstable_stream.events import Event
 from unstable_stream.log.local.log import LocalLog
@@ -33,7 +37,7 @@ async def _publish(log: LocalLog, events: Sequence[Event]) -> None:
     await log.append([record_from_event(event) for event in events])
 
 
-async def _archive_all(log: EventLog, path: Path, max_batch: int = 20_000) -> list[Written]:
+async def _archive_all(log: EventLog, path: ArchiveAddress, max_batch: int = 20_000) -> list[Written]:
     """Archive what the log holds now, and return what each transaction stored."""
     stop = asyncio.Event()
     stop.set()
@@ -44,13 +48,13 @@ async def _archive_all(log: EventLog, path: Path, max_batch: int = 20_000) -> li
     return flushes
 
 
-def _counts(path: Path) -> list[tuple[object, ...]]:
+def _counts(path: ArchiveAddress) -> list[tuple[object, ...]]:
     return list(
         query(path, "SELECT type, count(*), count(DISTINCT event_id) FROM events GROUP BY 1 ORDER BY 1").rows
     )
 
 
-def _typed(path: Path) -> list[list[tuple[object, ...]]]:
+def _typed(path: ArchiveAddress) -> list[list[tuple[object, ...]]]:
     names = (
         "runs",
         "games",
@@ -64,27 +68,28 @@ def _typed(path: Path) -> list[list[tuple[object, ...]]]:
     )
     # Two archives of one log may number its records otherwise.
     columns = "COLUMNS(lambda name: name <> 'record_number')"
-    return [sorted(query(path, f"SELECT {columns} FROM {name}").rows, key=str) for name in names]
+    with held(path):
+        return [sorted(query(path, f"SELECT {columns} FROM {name}").rows, key=str) for name in names]
 
 
-async def test_everything_up_to_the_stop_is_archived(log: LocalLog, tmp_path: Path) -> None:
+async def test_everything_up_to_the_stop_is_archived(log: LocalLog, archive_at: Archives) -> None:
     events = made_up_run()
     await _publish(log, events)
-    flushes = await _archive_all(log, tmp_path / "a.duckdb", max_batch=50)
+    flushes = await _archive_all(log, archive_at("a"), max_batch=50)
     assert len(flushes) > len(events) // 50
     assert sum(flush.records for flush in flushes) == len(events)
-    assert sum(count for _, count, _ in _counts(tmp_path / "a.duckdb")) == len(events)  # type: ignore[misc]
+    assert sum(count for _, count, _ in _counts(archive_at("a"))) == len(events)  # type: ignore[misc]
     # For whoever watches the group's lag: nothing is left.
     ends = {
         where: end for topic in await log.topics() for where, end in (await log.end_offsets(topic)).items()
     }
-    ((archive_id,),) = query(tmp_path / "a.duckdb", "SELECT archive_id FROM schema_version").rows
+    ((archive_id,),) = query(archive_at("a"), "SELECT archive_id FROM schema_version").rows
     committed = await log.committed_positions(f"{GROUP}-{archive_id}")
     assert {where: end for where, end in ends.items() if end} == {w: o for w, o in committed.items() if o}
 
 
-async def test_sql_works_while_the_archiver_runs(log: LocalLog, tmp_path: Path) -> None:
-    path = tmp_path / "a.duckdb"
+async def test_sql_works_while_the_archiver_runs(log: LocalLog, archive_at: Archives) -> None:
+    path = archive_at("a")
     events = made_up_run()
     stop = asyncio.Event()
     stored = asyncio.Event()
@@ -110,31 +115,31 @@ async def test_sql_works_while_the_archiver_runs(log: LocalLog, tmp_path: Path) 
     assert query(path, "SELECT count(*) FROM events").rows == [(len(events),)]
 
 
-async def test_a_stopped_archiver_goes_on_where_it_was(log: LocalLog, tmp_path: Path) -> None:
+async def test_a_stopped_archiver_goes_on_where_it_was(log: LocalLog, archive_at: Archives) -> None:
     events = made_up_run()
-    path = tmp_path / "parts.duckdb"
+    path = archive_at("parts")
     for start in (0, 100):
         await _publish(log, events[start : start + 100 if start == 0 else None])
         await _archive_all(log, path)
-    await _archive_all(log, tmp_path / "whole.duckdb")
-    assert _counts(path) == _counts(tmp_path / "whole.duckdb")
-    assert _typed(path) == _typed(tmp_path / "whole.duckdb")
+    await _archive_all(log, archive_at("whole"))
+    assert _counts(path) == _counts(archive_at("whole"))
+    assert _typed(path) == _typed(archive_at("whole"))
 
 
-async def test_a_deleted_archive_is_filled_again(log: LocalLog, tmp_path: Path) -> None:
+async def test_a_deleted_archive_is_filled_again(log: LocalLog, archive_at: Archives) -> None:
     await _publish(log, made_up_run())
-    path = tmp_path / "a.duckdb"
+    path = archive_at("a")
     await _archive_all(log, path)
     before = _typed(path)
-    path.unlink()
+    shutil.rmtree(table_of(path)) if isinstance(path, str) else path.unlink()
     # The group stands at the end; the archive says: from the beginning.
     await _archive_all(log, path)
     assert _typed(path) == before
 
 
-async def test_records_gone_from_the_log_do_not_stop_it(log: LocalLog, tmp_path: Path) -> None:
+async def test_records_gone_from_the_log_do_not_stop_it(log: LocalLog, archive_at: Archives) -> None:
     events = made_up_run()
-    path = tmp_path / "a.duckdb"
+    path = archive_at("a")
     await _publish(log, events[:60])
     await _archive_all(log, path)
     await _publish(log, events[60:])
@@ -151,8 +156,8 @@ async def test_records_gone_from_the_log_do_not_stop_it(log: LocalLog, tmp_path:
 
 
 @pytest.mark.parametrize("value", [b"\xff\x00", b'{"type":"from-the-future"}', b'{"type":"metrics"}'])
-async def test_a_bad_record_becomes_a_dead_letter(log: LocalLog, tmp_path: Path, value: bytes) -> None:
-    path = tmp_path / "a.duckdb"
+async def test_a_bad_record_becomes_a_dead_letter(log: LocalLog, archive_at: Archives, value: bytes) -> None:
+    path = archive_at("a")
     events = made_up_run()
     await _publish(log, events[:20])
     ((where, offset),) = await log.append([Record("metrics", "plug-in", value, {"trace": b"1"}, 1_000)])
@@ -179,9 +184,9 @@ async def test_a_bad_record_becomes_a_dead_letter(log: LocalLog, tmp_path: Path,
 
 @pytest.mark.parametrize("timestamp_ms", [10**18, -5])
 async def test_an_absurd_time_is_no_reason_for_ever_more_letters(
-    log: LocalLog, tmp_path: Path, timestamp_ms: int
+    log: LocalLog, archive_at: Archives, timestamp_ms: int
 ) -> None:
-    path = tmp_path / "a.duckdb"
+    path = archive_at("a")
     body = f'{{"type":"metrics","event_id":"e","run_id":"r","occurred_at_ms":{timestamp_ms},"source":"s"}}'
     await log.append([Record("metrics", "s", body.encode(), {}, timestamp_ms)])
     await log.append([Record("dead-letters", "s", b"not even a letter", {}, timestamp_ms)])
@@ -194,35 +199,37 @@ async def test_an_absurd_time_is_no_reason_for_ever_more_letters(
 @pytest.fixture
 def dying_store(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
     """Make the next store fail before or after it took effect."""
-    whole = ArchiveWriter.store
+    whole = {kind: kind.store for kind in (ArchiveWriter, SharedWriter)}
 
     def arm(after: bool) -> None:
-        def store(self: ArchiveWriter, prepared: object) -> Written:
-            monkeypatch.setattr(ArchiveWriter, "store", whole)
+        def store(self: ArchiveWriter | SharedWriter, prepared: object) -> Written:
+            for kind in whole:
+                monkeypatch.setattr(kind, "store", whole[kind])
             if after:
-                whole(self, prepared)  # type: ignore[arg-type]
+                whole[type(self)](self, prepared)  # type: ignore[arg-type]
             raise RuntimeError("killed")
 
-        monkeypatch.setattr(ArchiveWriter, "store", store)
+        for kind in whole:
+            monkeypatch.setattr(kind, "store", store)
 
     return arm
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before-store", "after-store"])
 async def test_death_around_the_store_loses_nothing_and_repeats_nothing(
-    log: LocalLog, tmp_path: Path, dying_store: Callable[[bool], None], after: bool
+    log: LocalLog, archive_at: Archives, dying_store: Callable[[bool], None], after: bool
 ) -> None:
     events = made_up_run()
     await _publish(log, events)
     await log.append([Record("metrics", "plug-in", b"bad", {}, 1_000)])
-    path = tmp_path / "a.duckdb"
+    path = archive_at("a")
     dying_store(after)
     with pytest.raises(RuntimeError, match="killed"):
         await _archive_all(log, path)
     await _archive_all(log, path)
     await _archive_all(log, path)
-    await _archive_all(log, tmp_path / "whole.duckdb")
-    assert _typed(path) == _typed(tmp_path / "whole.duckdb")
+    await _archive_all(log, archive_at("whole"))
+    assert _typed(path) == _typed(archive_at("whole"))
     # The letter was published again if the first flush did not take effect, and still counts once.
     assert query(path, "SELECT count(*) FROM dead_letters").rows == [(1,)]
     letters = query(path, "SELECT count(*) FROM events WHERE type = 'record-rejected'").rows
@@ -245,7 +252,7 @@ class _Killed(BaseException):
     ],
 )
 async def test_death_at_any_call_to_the_log_loses_nothing_and_repeats_nothing(
-    log: LocalLog, tmp_path: Path, call: str, occurrence: int
+    log: LocalLog, archive_at: Archives, call: str, occurrence: int
 ) -> None:
     await _publish(log, made_up_run())
     await log.append([Record("metrics", "plug-in", b"bad", {}, 1_000)])
@@ -256,12 +263,12 @@ async def test_death_at_any_call_to_the_log_loses_nothing_and_repeats_nothing(
         if name == call and made[name] == occurrence:
             raise _Killed
 
-    path = tmp_path / "a.duckdb"
+    path = archive_at("a")
     with pytest.raises(_Killed):
         await _archive_all(tapped(log, die), path, max_batch=60)
     await _archive_all(log, path, max_batch=60)
-    await _archive_all(log, tmp_path / "whole.duckdb")
-    assert _typed(path) == _typed(tmp_path / "whole.duckdb")
+    await _archive_all(log, archive_at("whole"))
+    assert _typed(path) == _typed(archive_at("whole"))
     assert query(path, "SELECT count(*) FROM dead_letters").rows == [(1,)]
     await _archive_all(log, path)  # a letter may have come after the end
     assert query(path, "SELECT count(*) FROM dead_letters").rows == [(1,)]

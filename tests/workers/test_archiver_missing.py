@@ -11,12 +11,14 @@ from typer.testing import CliRunner
 
 import unstable_stream as us
 from tests.archive.history import made_up_run
+from tests.conftest import Archives
 from tests.log.harness import topics_of_one_partition
 from tests.proofs.recorded_run import record_run
 from unstable_stream.api.place import Place
 from unstable_stream.api.serving import archive
 from unstable_stream.archive import Missing, Written, missing_in_archive, query
 from unstable_stream.archive.export import export_run
+from unstable_stream.archive_address import ArchiveAddress
 from unstable_stream.cli import app
 from unstable_stream.events import GameOutcome, Trajectory
 from unstable_stream.log.local.log import LocalLog
@@ -49,14 +51,16 @@ def _outcomes(run_id: str, at_ms: int = 0) -> list[Record]:
     return [record_from_event(event) for event in (late * 2)[:EACH]]
 
 
-async def _archive_all(log: EventLog, path: Path) -> None:
+async def _archive_all(log: EventLog, path: ArchiveAddress) -> None:
     stop = asyncio.Event()
     stop.set()
     await run_archiver(log, path, stop=stop, flush_interval_s=0.02)
 
 
-async def test_the_range_is_noted_with_the_runs_that_it_may_be_of(log: LocalLog, tmp_path: Path) -> None:
-    path = tmp_path / "a.duckdb"
+async def test_the_range_is_noted_with_the_runs_that_it_may_be_of(
+    log: LocalLog, archive_at: Archives
+) -> None:
+    path = archive_at("a")
     for number in range(4):
         await start_run(log, parse_config(_SETTINGS), f"run-{number}")
         # Written long after run-0 has ended.
@@ -93,7 +97,7 @@ async def test_the_range_is_noted_with_the_runs_that_it_may_be_of(log: LocalLog,
     assert [line["missing"] for line in told] == [f"{2 * EACH} to {2 * EACH + 9}"]
 
     # An archive that is made only now lacks all that is gone.
-    other = tmp_path / "b.duckdb"
+    other = archive_at("b")
     with capture_logs() as told:
         await _archive_all(log, other)
     assert [line["offsets"] for line in told if line.get("partition") == str(AT)] == ["0 to 89"]
@@ -102,8 +106,10 @@ async def test_the_range_is_noted_with_the_runs_that_it_may_be_of(log: LocalLog,
     assert missing_in_archive(other, "run-3") == []
 
 
-async def test_what_is_deleted_while_the_archiver_runs_is_noted(tmp_path: Path) -> None:
-    path, store = tmp_path / "a.duckdb", SimulatedStore()
+async def test_what_is_deleted_while_the_archiver_runs_is_noted(
+    archive_at: Archives,
+) -> None:
+    path, store = archive_at("a"), SimulatedStore()
     log = SimulatedLog(store)
     await log.create_topics(topics_of_one_partition())
     await log.append(_outcomes("run-0"))
@@ -127,8 +133,10 @@ async def test_what_is_deleted_while_the_archiver_runs_is_noted(tmp_path: Path) 
     await log.close()
 
 
-async def test_markers_of_transactions_are_no_missing_records(tmp_path: Path) -> None:
-    path, store = tmp_path / "a.duckdb", SimulatedStore(transaction_markers=True)
+async def test_markers_of_transactions_are_no_missing_records(
+    archive_at: Archives,
+) -> None:
+    path, store = archive_at("a"), SimulatedStore(transaction_markers=True)
     log = SimulatedLog(store)
     await log.create_topics(topics_of_one_partition())
     producer = await log.producer("one")
@@ -142,9 +150,11 @@ async def test_markers_of_transactions_are_no_missing_records(tmp_path: Path) ->
     await log.close()
 
 
-async def test_a_marker_that_was_read_and_has_gone_since_is_no_missing_record(tmp_path: Path) -> None:
+async def test_a_marker_that_was_read_and_has_gone_since_is_no_missing_record(
+    archive_at: Archives,
+) -> None:
     """The archiver is killed right after it has stored a batch, and retention is faster than its restart."""
-    path, store = tmp_path / "a.duckdb", SimulatedStore(transaction_markers=True)
+    path, store = archive_at("a"), SimulatedStore(transaction_markers=True)
     log = SimulatedLog(store)
     await log.create_topics(topics_of_one_partition())
     producer = await log.producer("one")

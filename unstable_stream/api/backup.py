@@ -74,8 +74,8 @@ def back_up(data: Path | str | None, target: Path | str) -> Backup:
         partial = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
         try:
             copied = DataDir(partial)
-            if place.archive.is_file():
-                copy_archive(place.archive, copied.archive)
+            if place.data.archive_file.is_file():
+                copy_archive(place.data.archive_file, copied.archive_file)
             # Like the archive, the states of plug-ins may be behind the log, and never ahead of it.
             for file in [*sorted(place.data.root.glob("plugins/*.sqlite")), place.data.log]:
                 _copy_database(file, partial / file.relative_to(place.data.root))
@@ -93,7 +93,7 @@ def back_up(data: Path | str | None, target: Path | str) -> Backup:
     return Backup(
         target,
         whole.log.stat().st_size,
-        whole.archive.stat().st_size if whole.archive.is_file() else 0,
+        whole.archive_file.stat().st_size if whole.archive_file.is_file() else 0,
         len(paths) - len(missing),
         tuple(missing),
         len(named_paths) - len(paths),

@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
 
 from unstable_stream.archive import QueryResult, query
+from unstable_stream.archive_address import ArchiveAddress
 from unstable_stream.errors import ConfigError
 from unstable_stream.views.transcript import Move, Transcript, load_transcript
 
@@ -95,7 +95,7 @@ class _Filter:
 
 
 def find_games(
-    archive: Path,
+    archive: ArchiveAddress,
     *,
     run: str | None = None,
     split: str | None = None,
@@ -234,7 +234,7 @@ def find_games(
 class Game:
     """One game."""
 
-    archive: Path = field(repr=False)
+    archive: ArchiveAddress = field(repr=False)
     """The DuckDB file it is read from."""
     id: str
     run_id: str
@@ -279,13 +279,13 @@ class Game:
         )
 
 
-def game_list(archive: Path, found: QueryResult) -> list[Game]:
+def game_list(archive: ArchiveAddress, found: QueryResult) -> list[Game]:
     """Return rows of :func:`find_games` as objects."""
     return [Game(archive, *row) for row in found.rows]  # columns in the order of the fields
 
 
 def shown_game(
-    archive: Path, transcript: Transcript, *, tokens: bool = False, prompts: bool = False
+    archive: ArchiveAddress, transcript: Transcript, *, tokens: bool = False, prompts: bool = False
 ) -> "RenderableType":
     """Return a transcript ready to print with Rich; see :meth:`Game.show`."""
     from unstable_stream.views.game_text import render
@@ -293,7 +293,7 @@ def shown_game(
     return render(transcript, texts=_token_texts(archive, transcript) if tokens else None, prompts=prompts)
 
 
-def _token_texts(archive: Path, transcript: Transcript) -> dict[int, Sequence[str]]:
+def _token_texts(archive: ArchiveAddress, transcript: Transcript) -> dict[int, Sequence[str]]:
     """Return the tokens' texts by game turn: of checkpoints' moves, if their tokenizer is on this machine."""
     from unstable_stream.views.tokens import tokens_of
 

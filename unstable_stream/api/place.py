@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from unstable_stream.archive_address import ArchiveAddress, archive_exists
 from unstable_stream.log.open import opened_log
 from unstable_stream.log.port import EventLog
 from unstable_stream.runs.code import own_patterns, patterns_of
@@ -12,7 +13,7 @@ from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.data_dir import DEFAULT_DATA_DIR, DataDir
 from unstable_stream.runs.history import find_run
 
-__all__ = ["DEFAULT_DATA_DIR", "DEFAULT_LOG", "Place"]
+__all__ = ["DEFAULT_DATA_DIR", "DEFAULT_LOG", "ArchiveAddress", "Place"]
 
 DEFAULT_LOG = "local"
 
@@ -35,9 +36,14 @@ class Place:
         return DataDir(self.root)
 
     @property
-    def archive(self) -> Path:
-        """The DuckDB file."""
+    def archive(self) -> ArchiveAddress:
+        """The archive: a DuckDB file, or the address of a shared archive."""
         return self.data.archive
+
+    @property
+    def has_archive(self) -> bool:
+        """Whether there is an archive."""
+        return archive_exists(self.archive)
 
     @property
     def options(self) -> str:
@@ -63,7 +69,7 @@ class Place:
             ArchiveError: records have expired, and the archive cannot be read.
         """
         async with self.opened_log() as log:
-            if not self.archive.is_file():
+            if not self.has_archive:
                 yield log
                 return
             from unstable_stream.streams.tiered_log import with_archive  # loads DuckDB

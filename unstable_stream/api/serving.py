@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from unstable_stream.api.place import Place
+from unstable_stream.archive_address import is_shared
 from unstable_stream.errors import ArchiveError, ConfigError
 from unstable_stream.extensions import confined
 from unstable_stream.log.port import Start
@@ -22,9 +23,11 @@ from unstable_stream.streams.plugins.host import PluginCounters, run_plugin
 __all__ = [
     "PLUGIN_GROUP",
     "Archived",
+    "CompactedArchive",
     "PluginCounters",
     "Start",
     "archive",
+    "compact_archive",
     "consume",
     "installed_plugins",
     "load_plugin",
@@ -83,7 +86,7 @@ def archive(place: Place, *, rebuild: bool = False, follow: bool = False) -> Arc
         async with place.opened_log() as log:
             await log.topics()  # an unreachable log is found here, before the archive is set aside
             if rebuild:
-                done.old = _set_aside(place.archive)
+                done.old = _set_aside(place)
             await run_archiver(log, place.archive, stop=stop, on_flush=count)
 
     async def once() -> None:
@@ -99,10 +102,46 @@ def archive(place: Place, *, rebuild: bool = False, follow: bool = False) -> Arc
     return done
 
 
-def _set_aside(path: Path) -> Path | None:
+@dataclass(frozen=True)
+class CompactedArchive:
+    """The result of :func:`compact_archive`."""
+
+    merged: int
+    """Small files that were merged."""
+    into: int
+    """The files they were merged into."""
+    deleted: int
+    """Files that were of no use for hours."""
+
+
+def compact_archive(place: Place) -> CompactedArchive:
+    """Merge the small files of a shared archive, and delete those that nobody needs any more.
+
+    Raises:
+        ArchiveError: the archive is a DuckDB file, which needs none of this; or it cannot be written.
+    """
+    if not is_shared(place.archive):
+        raise ArchiveError(
+            f"the archive {place.archive} is one file: only a shared archive has files to merge, see "
+            "docs/shared-archive.md"
+        )
+    from unstable_stream.archive.shared.compaction import compact
+    from unstable_stream.archive.shared.table import SharedTable
+
+    table = SharedTable(place.archive)
+    merged, into = compact(table, everything=True)
+    return CompactedArchive(merged, into, table.vacuum())
+
+
+def _set_aside(place: Place) -> Path | None:
     """Rename the archive with its write-ahead log, if there is one, so that a new one takes its place."""
     from unstable_stream.archive import open_archive
 
+    if is_shared(place.archive):
+        raise ArchiveError(
+            f"{place.archive} is a shared archive, which others may write: fill a new one elsewhere"
+        )
+    path = place.data.archive_file
     if not path.exists():
         return None
     old = path.with_name(path.name + ".old")

@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from unstable_stream.archive import query
+from unstable_stream.archive_address import ArchiveAddress
 from unstable_stream.errors import RunError
 from unstable_stream.events import Checkpoint, is_checkpoint_uid
 from unstable_stream.intervals import wilson_interval
@@ -110,7 +110,7 @@ class TrainedOn:
     """Temperature, votes and best-of by run of :attr:`results`; ``None``: not archived."""
 
 
-def read_training(archive: Path, run_id: str, checkpoint: Checkpoint) -> TrainedOn:
+def read_training(archive: ArchiveAddress, run_id: str, checkpoint: Checkpoint) -> TrainedOn:
     """Return what the archive knows of a checkpoint of a run.
 
     Raises:

@@ -128,7 +128,7 @@ def _system(system: str, settings: Mapping[str, float], config: RunConfig) -> Ra
 
 def _find(place: Place, run: str, source: str | None) -> tuple[Source, str, RunConfig]:
     """Return where the run is, its full id and its configuration."""
-    if source == "archive" or (source is None and place.archive.is_file()):
+    if source == "archive" or (source is None and place.has_archive):
         try:
             return "archive", *find_archived_run(place.archive, run)
         except RunError:

@@ -14,7 +14,8 @@ from unstable_stream.archive.read import (
 )
 from unstable_stream.archive.records import ArchivedRow, RecordReader
 from unstable_stream.archive.store import SCHEMA_VERSION, copy_archive, open_archive
-from unstable_stream.archive.writer import ArchiveWriter, Prepared, Written
+from unstable_stream.archive.writer import ArchiveWriter
+from unstable_stream.archive.writing import Prepared, Writer, Written, open_writer
 
 __all__ = [
     "SCHEMA_VERSION",
@@ -27,11 +28,13 @@ __all__ = [
     "QueryResult",
     "RecordReader",
     "StreamedResult",
+    "Writer",
     "Written",
     "copy_archive",
     "held",
     "missing_in_archive",
     "open_archive",
+    "open_writer",
     "query",
     "query_arrow",
     "stream",

@@ -10,7 +10,6 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from unstable_stream.archive.tables import TABLES
 from unstable_stream.archive.tables.declare import RECORD_NUMBER, Column, Table, traced
@@ -194,27 +193,40 @@ class Batch:
 
 
 def build_batch(
-    records: Sequence[ArchivedRecord], unseen: Unseen, log_id: str = "", first_number: int = 0
+    records: Sequence[ArchivedRecord],
+    unseen: Unseen | None,
+    log_id: str = "",
+    first_number: int = 0,
+    *,
+    numbers: Sequence[int] | None = None,
 ) -> Batch:
     """Turn records that are new by position in the log ``log_id`` into the rows to insert.
 
     Args:
         records: the records.
-        unseen: tells which events are new.
+        unseen: tells which events are new; ``None``: make the rows of each record, also of an event that
+            comes again.
         log_id: their log.
         first_number: the record number of the first; the others follow.
+        numbers: the record number of each, instead.
     """
     within: set[str] = set()
 
     def unseen_here_too(event_ids: _EventIds) -> Sequence[bool]:
+        if unseen is None:
+            return [True] * len(event_ids)
         fresh = [event_id for event_id in event_ids if event_id not in within]
         new = {event_id for event_id, is_new in zip(fresh, unseen(fresh), strict=True) if is_new}
         return [event_id in new for event_id in event_ids]
 
+    if numbers is None:
+        numbers = range(first_number, first_number + len(records))
     parts = []
     for start in range(0, len(records), _CHUNK_RECORDS):
-        chunk = records[start : start + _CHUNK_RECORDS]
-        parts.append(_build_chunk(chunk, unseen_here_too, log_id, first_number + start))
+        chunk = slice(start, start + _CHUNK_RECORDS)
+        parts.append(
+            _build_chunk(records[chunk], unseen_here_too, log_id, numbers[chunk], every=unseen is None)
+        )
         within.update(parts[-1].event_ids)
     tables = {
         table.name: [part.tables[table.name] for part in parts if table.name in part.tables]
@@ -228,12 +240,15 @@ def build_batch(
     )
 
 
-def _build_chunk(records: Sequence[ArchivedRecord], unseen: Unseen, log_id: str, first_number: int) -> Batch:
+def _build_chunk(
+    records: Sequence[ArchivedRecord], unseen: Unseen, log_id: str, numbers: Sequence[int], *, every: bool
+) -> Batch:
     raws: list[_Raw] = []
     rejected: list[Rejection] = []
     first: dict[str, _Numbered] = {}
+    again: list[_Numbered] = []
     decoded = 0
-    for number, record in enumerate(records, first_number):
+    for number, record in zip(numbers, records, strict=True):
         event: Event | None = None
         try:
             event = _storable_head(decode_event(record.value))
@@ -241,16 +256,19 @@ def _build_chunk(records: Sequence[ArchivedRecord], unseen: Unseen, log_id: str,
             rejected.append(Rejection(record, error))
         else:
             decoded += 1
-            first.setdefault(event.event_id, _Numbered(number, event))
+            if event.event_id not in first:
+                first[event.event_id] = _Numbered(number, event)
+            elif every:
+                again.append(_Numbered(number, event))
         raws.append(_Raw(record, event, log_id, record.value if _is_text(record.value) else None))
     ids = list(first)
     new = {event_id: first[event_id] for event_id, is_new in zip(ids, unseen(ids), strict=True) if is_new}
     duplicates = decoded - len(new)
     try:
-        tables = typed_rows(list(new.values()))
+        tables = typed_rows([*new.values(), *again])
     except _UNSTORABLE:
         # Somewhere a value does not fit its column: find those events, and set only them aside.
-        unstorable = _unstorable(new)
+        unstorable = _unstorable([*new.values(), *again])
         rejected += [
             Rejection(raw.record, unstorable[raw.event.event_id])
             for raw in raws
@@ -261,8 +279,9 @@ def _build_chunk(records: Sequence[ArchivedRecord], unseen: Unseen, log_id: str,
             for raw in raws
         ]
         new = {event_id: event for event_id, event in new.items() if event_id not in unstorable}
-        tables = typed_rows(list(new.values()))
-    tables[EVENTS.name] = _arrow(EVENTS, raws, np.arange(first_number, first_number + len(raws)))
+        again = [each for each in again if each.event.event_id not in unstorable]
+        tables = typed_rows([*new.values(), *again])
+    tables[EVENTS.name] = _arrow(EVENTS, raws, numbers)
     return Batch(tables, list(new), duplicates, rejected)
 
 
@@ -294,19 +313,19 @@ def typed_rows(events: Sequence[tuple[int, Event]]) -> dict[str, pa.Table]:
     }
 
 
-def _unstorable(events: Mapping[str, _Numbered]) -> dict[str, EventError]:
+def _unstorable(events: Sequence[_Numbered]) -> dict[str, EventError]:
     found: dict[str, EventError] = {}
-    for event_id, numbered in events.items():
+    for numbered in events:
         try:
             typed_rows([numbered])
         except _UNSTORABLE as error:
-            found[event_id] = EventDecodeError(
+            found[numbered.event.event_id] = EventDecodeError(
                 f"event {event_type(numbered.event)!r} fits no column: {error}"
             )
     return found
 
 
-def _arrow(table: Table, rows: Sequence[object], numbers: Sequence[int] | NDArray[np.int64]) -> pa.Table:
+def _arrow(table: Table, rows: Sequence[object], numbers: Sequence[int]) -> pa.Table:
     columns = {column.name: _array(column, rows) for column in table.columns if column != RECORD_NUMBER}
     return pa.table(columns | {RECORD_NUMBER.name: pa.array(numbers, pa.int64())})
 

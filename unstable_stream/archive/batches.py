@@ -5,6 +5,7 @@ from typing import Final, Literal, TypeAlias
 
 from unstable_stream.archive.export import find_exported_run, written_beside
 from unstable_stream.archive.store import open_archive
+from unstable_stream.archive_address import ArchiveAddress
 from unstable_stream.errors import ArchiveError
 
 __all__ = ["BatchFormat", "export_batches"]
@@ -15,7 +16,7 @@ _OPTIONS: Final[dict[str, str]] = {"csv": "FORMAT csv, HEADER", "parquet": "FORM
 
 
 def export_batches(
-    archive: Path | str,
+    archive: ArchiveAddress,
     run: str,
     directory: Path | str,
     file_format: BatchFormat = "csv",

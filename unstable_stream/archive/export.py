@@ -20,6 +20,7 @@ from unstable_stream.archive.missing import Missing
 from unstable_stream.archive.store import open_archive
 from unstable_stream.archive.tables import TABLES
 from unstable_stream.archive.view_files import load_views
+from unstable_stream.archive_address import ArchiveAddress
 from unstable_stream.errors import ArchiveError
 from unstable_stream.events.run_ids import pick_run
 from unstable_stream.stores import Store, checked_address, is_address
@@ -75,7 +76,7 @@ def default_tables() -> list[str]:
 
 
 def export_run(
-    archive: Path | str,
+    archive: ArchiveAddress,
     run: str,
     directory: Path | str,
     *,

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -11,6 +10,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from unstable_stream.archive.store import open_archive
+from unstable_stream.archive_address import ArchiveAddress, is_shared
 
 __all__ = ["Coded", "SeatColumns", "archived_parents", "archived_seats"]
 
@@ -44,7 +44,9 @@ class SeatColumns:
     """``int32[seats]``: -1 for one who plays for itself."""
 
 
-def archived_parents(path: Path | str, run_id: str, *, timeout_s: float = 30.0) -> Mapping[str, str | None]:
+def archived_parents(
+    path: ArchiveAddress, run_id: str, *, timeout_s: float = 30.0
+) -> Mapping[str, str | None]:
     """Return each checkpoint's parent, by uid."""
     with open_archive(path, timeout_s=timeout_s) as connection:
         rows = connection.execute(
@@ -53,23 +55,25 @@ def archived_parents(path: Path | str, run_id: str, *, timeout_s: float = 30.0) 
     return dict(rows)
 
 
-def archived_seats(path: Path | str, run_id: str, *, timeout_s: float = 30.0) -> Iterator[SeatColumns]:
+def archived_seats(path: ArchiveAddress, run_id: str, *, timeout_s: float = 30.0) -> Iterator[SeatColumns]:
     """Yield a run's outcomes, each game once.
 
-    The archive keeps rows in the order in which they were inserted, which for outcomes is the log's: all of
-    a run's are on one partition. Read on without a pause: while the iterator is open, nobody can write to
-    the archive.
+    They come in the log's order: all of a run's are on one partition. Read on without a pause: while the
+    iterator is open, nobody can write to the archive, unless it is a shared one.
 
     Raises:
         ArchiveBusyError: another process held the archive past the deadline.
         ArchiveError: there is no archive.
     """
     with open_archive(path, timeout_s=timeout_s) as connection:
-        # No ORDER BY: without one, DuckDB returns a table's rows in insertion order.
-        team = "coalesce(team, -1)" if "team" in connection.table("seats").columns else "-1"
+        # Without ORDER BY, DuckDB returns a table's rows in insertion order; the files of a shared archive
+        # come in any order.
+        order = " ORDER BY record_number, seat" if is_shared(path) else ""
+        there = connection.sql("SELECT * FROM seats LIMIT 0").columns
+        team = "coalesce(team, -1)" if "team" in there else "-1"
         reader = connection.sql(
             f'SELECT game_id, env_id, model_uid, policy_version, "rank", {team}::INTEGER AS team '
-            "FROM seats WHERE run_id = $run",
+            f"FROM seats WHERE run_id = $run{order}",
             params={"run": run_id},
         ).to_arrow_reader(_BATCH_ROWS)
         left_over: pa.Table | None = None

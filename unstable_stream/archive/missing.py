@@ -1,9 +1,9 @@
 """Tell which records an archive lacks, because the log deleted them before they were archived."""
 
-from pathlib import Path
 from typing import NamedTuple
 
 from unstable_stream.archive.read import query
+from unstable_stream.archive_address import ArchiveAddress
 
 __all__ = ["Missing", "missing_in_archive"]
 
@@ -21,7 +21,7 @@ class Missing(NamedTuple):
         return f"{self.topic}[{self.partition}]@{self.first_offset} to {self.next_offset - 1}"
 
 
-def missing_in_archive(path: Path | str, run_id: str | None = None) -> list[Missing]:
+def missing_in_archive(path: ArchiveAddress, run_id: str | None = None) -> list[Missing]:
     """Return what an archive lacks, or what of it may be of one run; empty if it is whole.
 
     Raises:

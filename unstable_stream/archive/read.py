@@ -11,8 +11,11 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet
 
+from unstable_stream.archive.batch import EVENTS
 from unstable_stream.archive.sql_errors import JSON_ERRORS, explain
 from unstable_stream.archive.store import Connection, open_archive, with_all_columns
+from unstable_stream.archive.tables import TABLES
+from unstable_stream.archive_address import ArchiveAddress, is_shared
 from unstable_stream.errors import ArchiveError
 
 __all__ = [
@@ -32,7 +35,7 @@ _ARCHIVE_ALONE: Final = "SET enable_external_access = false"
 
 _CANCELLED: Final = "the query was cancelled"
 _PARQUET_ROWS: Final = 20_480
-_held: Final[ContextVar[tuple[Path, Connection] | None]] = ContextVar("held_archive", default=None)
+_held: Final[ContextVar[tuple[str, Connection] | None]] = ContextVar("held_archive", default=None)
 """The archive that :func:`held` keeps open, with its connection."""
 
 
@@ -92,7 +95,7 @@ class Cancel:
 
 
 def query(
-    path: Path | str,
+    path: ArchiveAddress,
     sql: str,
     parameters: Sequence[object] | Mapping[str, object] | None = None,
     *,
@@ -120,7 +123,7 @@ def query(
 
 
 def query_arrow(
-    path: Path | str,
+    path: ArchiveAddress,
     sql: str,
     parameters: Sequence[object] | Mapping[str, object] | None = None,
     *,
@@ -135,7 +138,7 @@ def query_arrow(
     with open_archive(path, timeout_s=timeout_s) as connection:
         connection.execute(JSON_ERRORS)
         if run_id is not None:
-            _keep_run(connection, run_id)
+            _keep_run(connection, run_id, shared=is_shared(path))
         if not files:
             connection.execute(_ARCHIVE_ALONE)
         with _explained(sql):
@@ -143,7 +146,7 @@ def query_arrow(
             return pa.table({}) if found is None else found.to_arrow_table()
 
 
-def write_parquet(path: Path | str, sql: str, target: Path, *, cancel: Cancel | None = None) -> None:
+def write_parquet(path: ArchiveAddress, sql: str, target: Path, *, cancel: Cancel | None = None) -> None:
     """Run ``sql`` as :func:`query` does and write its rows to a Parquet file, however many they are.
 
     Raises:
@@ -162,20 +165,30 @@ def write_parquet(path: Path | str, sql: str, target: Path, *, cancel: Cancel | 
                     writer.write_batch(batch)
 
 
-def _keep_run(connection: duckdb.DuckDBPyConnection, run_id: str) -> None:
+def _keep_run(connection: duckdb.DuckDBPyConnection, run_id: str, *, shared: bool) -> None:
     """Put a view of one run before each table; the archive's own views then read these too."""
+    run = run_id.replace("'", "''")
+    if shared:
+        ((database,),) = connection.execute("SELECT current_database()").fetchall()
+        for table in (EVENTS, *TABLES):
+            if any(column.name == "run_id" for column in table.columns):
+                connection.execute(
+                    f'CREATE TEMP VIEW "{table.name}" AS SELECT * FROM "{database}".main."{table.name}" '
+                    f"WHERE run_id = '{run}'"
+                )
+        return
     tables = connection.execute(
         "SELECT DISTINCT c.table_name FROM duckdb_columns() AS c "
         "JOIN duckdb_tables() AS t USING (database_name, schema_name, table_name) "
         "WHERE c.column_name = 'run_id' AND c.database_name = current_database()"
     ).fetchall()
-    run, rows = run_id.replace("'", "''"), with_all_columns(connection)
+    rows = with_all_columns(connection)
     for (table,) in tables:
         connection.execute(f"CREATE OR REPLACE TEMP VIEW \"{table}\" AS {rows[table]} WHERE run_id = '{run}'")
 
 
 @contextlib.contextmanager
-def held(path: Path | str, *, timeout_s: float = 30.0) -> Iterator[None]:
+def held(path: ArchiveAddress, *, timeout_s: float = 30.0) -> Iterator[None]:
     """Keep the archive open, so that the queries of this thread see one state of it and open it once.
 
     Writers wait for that long: leave soon. Queries that may write, or reach other files, open it themselves.
@@ -185,7 +198,7 @@ def held(path: Path | str, *, timeout_s: float = 30.0) -> Iterator[None]:
         ArchiveError: there is no archive.
     """
     with open_archive(path, timeout_s=timeout_s) as connection:
-        token = _held.set((Path(path), connection))
+        token = _held.set((str(path), connection))
         try:
             yield
         finally:
@@ -193,9 +206,9 @@ def held(path: Path | str, *, timeout_s: float = 30.0) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _opened(path: Path | str, *, alone: bool, timeout_s: float) -> Iterator[Connection]:
+def _opened(path: ArchiveAddress, *, alone: bool, timeout_s: float) -> Iterator[Connection]:
     kept = _held.get()
-    if alone and kept is not None and kept[0] == Path(path):
+    if alone and kept is not None and kept[0] == str(path):
         yield kept[1]
         return
     with open_archive(path, read_only=True, timeout_s=timeout_s) as connection:
@@ -204,7 +217,7 @@ def _opened(path: Path | str, *, alone: bool, timeout_s: float) -> Iterator[Conn
 
 @contextlib.contextmanager
 def stream(
-    path: Path | str,
+    path: ArchiveAddress,
     sql: str,
     parameters: Sequence[object] | Mapping[str, object] | None = None,
     *,

@@ -3,12 +3,12 @@
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import duckdb
 
 from unstable_stream.archive.store import open_archive
+from unstable_stream.archive_address import ArchiveAddress, is_shared
 from unstable_stream.errors import ArchiveError
 
 __all__ = ["ArchivedRow", "RecordReader"]
@@ -38,7 +38,7 @@ class ArchivedRow(NamedTuple):
 class RecordReader:
     """Reads the records of one log; blocking."""
 
-    def __init__(self, path: Path | str, log_id: str | None = None, *, timeout_s: float = 60.0) -> None:
+    def __init__(self, path: ArchiveAddress, log_id: str | None = None, *, timeout_s: float = 60.0) -> None:
         """Look into the archive.
 
         Args:
@@ -50,13 +50,14 @@ class RecordReader:
             ArchiveBusyError: another process held it past the deadline.
             ArchiveError: there is no archive, or it holds several logs and none was named.
         """
-        self.path = Path(path)
+        self.path = path
         self._timeout_s = timeout_s
         # Guards what follows against the timer that closes it.
         self._lock = threading.Lock()
         self._connection: duckdb.DuckDBPyConnection | None = None
         self._timer = threading.Timer(0, self.release)
         self._closed_at = 0.0
+        self._numbers: dict[tuple[str, int], tuple[int, int]] = {}
         try:
             with self._lock:
                 connection = self._hold()
@@ -121,7 +122,8 @@ class RecordReader:
         """Return the first offset with a time at or after this one; ``None`` if no archived record has."""
         rows = self._query(
             f"""SELECT min("offset") FROM events
-                WHERE {self._of_log}topic = $topic AND "partition" = $partition AND timestamp_ms >= $time""",
+                WHERE {self._of_log}topic = $topic AND "partition" = $partition AND timestamp_ms >= $time
+                    {self._numbered(topic, partition, 0)}""",
             {"topic": topic, "partition": partition, "time": timestamp_ms},
         )
         found: int | None = rows[0][0]
@@ -141,6 +143,7 @@ class RecordReader:
                     FROM events
                     WHERE {self._of_log}topic = $topic AND "partition" = $partition
                         AND "offset" >= $start AND "offset" < $stop
+                        {self._numbered(topic, partition, start, stop)}
                     ORDER BY "offset" """,
                 where | {"start": start, "stop": stop},
             )
@@ -153,13 +156,33 @@ class RecordReader:
                 ]
             ((found,),) = self._query(
                 f"""SELECT min("offset") FROM events
-                    WHERE {self._of_log}topic = $topic AND "partition" = $partition AND "offset" >= $stop""",
+                    WHERE {self._of_log}topic = $topic AND "partition" = $partition AND "offset" >= $stop
+                        {self._numbered(topic, partition, stop)}""",
                 where | {"stop": stop},
             )
             if found is None:
                 return []
             start = found
         return []
+
+    def _numbered(self, topic: str, partition: int, start: int, stop: int | None = None) -> str:
+        """Return a condition by which a reader of a shared archive passes over files and parts of files: they
+        are sorted by record number.
+        """
+        if not is_shared(self.path):
+            return ""
+        if (topic, partition) not in self._numbers:
+            rows = self._query(
+                'SELECT topic, "partition", first_number, end_number FROM partition_numbers '
+                "WHERE log_id = $log",
+                {},
+            )
+            self._numbers = {(of_topic, number): (first, end) for of_topic, number, first, end in rows}
+        if (topic, partition) not in self._numbers:
+            return ""
+        first, end = self._numbers[topic, partition]
+        end = end if stop is None else first + stop
+        return f"AND record_number >= {first + start} AND record_number < {end}"
 
     def release(self) -> None:
         """Let go of the file; the next call takes it again."""
@@ -173,7 +196,7 @@ class RecordReader:
     def _hold(self) -> duckdb.DuckDBPyConnection:
         if self._connection is None:
             time.sleep(max(0.0, self._closed_at + _WRITERS_TURN_S - time.monotonic()))
-            self._connection = open_archive(self.path, timeout_s=self._timeout_s)
+            self._connection = open_archive(self.path, timeout_s=self._timeout_s, records_only=True)
             self._timer = threading.Timer(_LONGEST_HOLD_S, self.release)
             self._timer.daemon = True
             self._timer.start()

@@ -25,6 +25,9 @@ are kept by `log_id`, so a new cluster, or one that was wiped, is archived from 
 an older version of the package is upgraded when it is next written to, at the latest by
 `unstable-stream archive`.
 
+Where one archiver is not enough, many write one [shared archive](shared-archive.md), in an object store; it
+has the same tables and views.
+
 The archive knows the log by content. When the archiver starts, or gets a partition, it compares the newest
 archived records of each partition with the log. The log may have lost them: by a power cut with
 `synchronous=NORMAL`, by an unclean leader election of Kafka, because a topic was deleted and made again, or

@@ -10,26 +10,19 @@ One transaction, in this order:
 """
 
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 import duckdb
 
 from unstable_stream.archive.batch import typed_rows
 from unstable_stream.archive.newest import Newest, encode_newest
 from unstable_stream.archive.tables import TABLES
+from unstable_stream.archive.writing import Removed
 from unstable_stream.errors import ArchiveError
 from unstable_stream.events import decode_event
 from unstable_stream.record_digest import content_digest
 
-__all__ = ["Removed", "remove_records"]
-
-
-class Removed(NamedTuple):
-    """The records that were taken out of the archive."""
-
-    records: int
-    saved_to: Path | None
-    """The Parquet file with their rows of ``events``; ``None``: there were none."""
+__all__ = ["remove_records"]
 
 
 def remove_records(
@@ -56,16 +49,16 @@ def remove_records(
     ((records, first_number),) = connection.execute(
         "SELECT count(*), min(record_number) FROM ghosts"
     ).fetchall()
-    saved_to: Path | None = None
+    saved_to = ""
     if records:
         _refuse_untraced(connection, path, where, first_offset, first_number)
-        saved_to = _save(connection, path, where, first_offset, first_number)
+        saved_to = str(_save(connection, path, where, first_offset, first_number))
         for name in ("events", *(table.name for table in TABLES)):
             connection.execute(
                 f'DELETE FROM "{name}" WHERE record_number IN (SELECT record_number FROM ghosts)'
             )
         _put_in_place(connection)
-    connection.execute(_NOTE, [*where, first_offset, *where, records, str(saved_to or "")])
+    connection.execute(_NOTE, [*where, first_offset, *where, records, saved_to])
     connection.execute(
         _SET_BACK, [first_offset, encode_newest(_newest(connection, where, newest_kept)), *where]
     )

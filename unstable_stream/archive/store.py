@@ -20,6 +20,7 @@ from unstable_stream.archive.batch import EVENTS
 from unstable_stream.archive.tables import TABLES
 from unstable_stream.archive.tables.declare import Column
 from unstable_stream.archive.view_files import load_views, macros
+from unstable_stream.archive_address import ArchiveAddress, is_shared
 from unstable_stream.errors import ArchiveBusyError, ArchiveError
 from unstable_stream.version import __version__
 
@@ -28,7 +29,9 @@ __all__ = [
     "Connection",
     "WritableArchive",
     "copy_archive",
+    "definitions_digest",
     "open_archive",
+    "silence",
     "with_all_columns",
 ]
 
@@ -84,14 +87,30 @@ def definitions_digest() -> str:
 
 
 def open_archive(
-    path: Path | str, *, read_only: bool = True, timeout_s: float = 10.0
+    path: ArchiveAddress, *, read_only: bool = True, timeout_s: float = 10.0, records_only: bool = False
 ) -> duckdb.DuckDBPyConnection:
     """Open an existing archive; close it soon (``with open_archive(path) as con``), a writer may be waiting.
+
+    A shared archive is opened as it is now, in memory; nobody waits for its readers.
+
+    Args:
+        path: the archive.
+        read_only: by default nothing can be changed; a shared archive never can.
+        timeout_s: how long to wait while another process holds it.
+        records_only: only ``events`` and the archive's own tables are asked for, which opens a shared archive
+            sooner.
 
     Raises:
         ArchiveBusyError: another process held it for ``timeout_s`` seconds.
         ArchiveError: there is none, it is not an archive, or a newer version of the package wrote it.
     """
+    if is_shared(path):
+        if not read_only:
+            raise ArchiveError(f"{path} is a shared archive: only archivers change it")
+        # Imported here: deltalake may not be installed.
+        from unstable_stream.archive.shared.snapshot import open_shared
+
+        return open_shared(path, records_only=records_only)
     path = Path(path)
     if not path.is_file():
         raise ArchiveError(
@@ -99,7 +118,7 @@ def open_archive(
             "unstable-stream archive, or name the data directory with --data"
         )
     connection = _retry_while_held(path, timeout_s, lambda: duckdb.connect(str(path), read_only=read_only))
-    _silence(connection)
+    silence(connection)
     try:
         _, digest = _check_version(connection, path)
         if read_only and digest != definitions_digest():
@@ -210,7 +229,7 @@ class WritableArchive:
             "memory_limit": _WRITER_MEMORY,
         }
         engine = duckdb.connect(config=settings)
-        _silence(engine)
+        silence(engine)
         engine.execute(f"SET checkpoint_threshold = '{_CHECKPOINT_THRESHOLD}'")
         engine.execute("PRAGMA disable_checkpoint_on_shutdown")
         return engine
@@ -235,7 +254,7 @@ def _retry_while_held(
         time.sleep(_RETRY_S)
 
 
-def _silence(connection: Connection) -> None:
+def silence(connection: Connection) -> None:
     """Keep DuckDB from printing the progress of slow queries on stdout, before the rows."""
     try:
         connection.execute("SET enable_progress_bar = false")

@@ -16,7 +16,7 @@ Records that the log has lost since are taken out again: :meth:`ArchiveWriter.re
 """
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
@@ -25,15 +25,16 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from unstable_stream.archive.batch import ArchivedRecord, Batch, Rejection, build_batch
+from unstable_stream.archive.batch import ArchivedRecord, build_batch
 from unstable_stream.archive.known_ids import KnownIds
 from unstable_stream.archive.newest import KEPT, Newest, added, decode_newest, encode_newest
-from unstable_stream.archive.removal import Removed, remove_records
+from unstable_stream.archive.removal import remove_records
 from unstable_stream.archive.store import WritableArchive, open_archive
+from unstable_stream.archive.writing import Prepared, Removed, Written
 from unstable_stream.errors import ArchiveError
 from unstable_stream.log_lines import get_logger
 
-__all__ = ["ArchiveWriter", "Prepared", "Written"]
+__all__ = ["ArchiveWriter"]
 
 _log = get_logger(__name__)
 
@@ -41,41 +42,6 @@ _Where: TypeAlias = tuple[str, str, int]
 """Log id, topic and partition."""
 _Positions: TypeAlias = dict[_Where, int]
 """The next offset of every partition of every log the archive knows."""
-
-
-class Written(NamedTuple):
-    """The number of records and rows that one call of :meth:`ArchiveWriter.write` handled."""
-
-    records: int
-    """Raw rows inserted."""
-    redelivered: int
-    """Records skipped because their positions had been archived."""
-    duplicates: int
-    """Events that had been archived from another position; in ``events``, not again in typed tables."""
-    rows: Mapping[str, int]
-    """Rows inserted by table."""
-    rejected: Sequence[Rejection]
-    """Records in ``events`` that could not be decoded or stored as typed rows."""
-
-
-class Prepared(NamedTuple):
-    """A batch ready to be stored."""
-
-    records: Sequence[ArchivedRecord]
-    """All that was given."""
-    read_up_to: Mapping[tuple[str, int], int]
-    """As given."""
-    new: Sequence[ArchivedRecord]
-    """Those whose positions had not been archived."""
-    batch: Batch
-    based_on: _Positions
-    """The positions the archive must have when it is stored."""
-    positions: _Positions
-    """The positions it will have then."""
-    newest: Mapping[_Where, Newest]
-    """The newest records then, of the partitions that the batch is of."""
-    first_record: int
-    """The record number of the first new record."""
 
 
 class ArchiveWriter:
@@ -160,6 +126,14 @@ class ArchiveWriter:
             state = self._read_state(connection)
         self._begin_at(state)
         return True
+
+    @property
+    def lost(self) -> Collection[tuple[str, int]]:
+        """Nothing: a file has one writer."""
+        return ()
+
+    def refresh(self, opened: Collection[tuple[str, int]] = ()) -> None:
+        """Do nothing: a file has one writer, who knows all."""
 
     def newest(self, topic: str, partition: int) -> Newest:
         """Return the newest archived records of a partition, by content; empty: not known."""
@@ -384,7 +358,7 @@ class ArchiveWriter:
 
 
 def _put_positions(
-    connection: duckdb.DuckDBPyConnection, positions: _Positions, newest: Mapping[_Where, Newest]
+    connection: duckdb.DuckDBPyConnection, positions: Mapping[_Where, int], newest: Mapping[_Where, Newest]
 ) -> None:
     """Store the positions of the partitions that ``newest`` names."""
     connection.executemany(

@@ -21,6 +21,9 @@ def _archive(
     rebuild: bool = typer.Option(
         False, "--rebuild", help="Keep the present archive as archive.duckdb.old and fill a new one."
     ),
+    compact: bool = typer.Option(
+        False, "--compact", help="Merge the small files of a shared archive, and archive nothing."
+    ),
     follow: bool = typer.Option(False, "--follow", "-f", help="Go on archiving until Ctrl-C or SIGTERM."),
 ) -> None:
     """Archive what the log holds and the archive does not. A run does this by itself while it trains.
@@ -28,15 +31,26 @@ def _archive(
     Example: unstable-stream archive --data unstable-data
 
     Example: unstable-stream archive --log kafka://127.0.0.1:9092 --follow
+
+    Several archivers may fill a shared archive, which UNSTABLE_STREAM_ARCHIVE names, e.g.
+    delta:s3://bucket/archive.
+
+    Example: unstable-stream archive --compact
     """
     from rich.console import Console
 
     from unstable_stream.api.output import configure_output
     from unstable_stream.api.place import Place
-    from unstable_stream.api.serving import archive
+    from unstable_stream.api.serving import archive, compact_archive
 
     place = Place.at(data, log)
     console = Console(stderr=True, highlight=False)
+    if compact:
+        tidied = compact_archive(place)
+        console.print(
+            f"{tidied.merged:,} small files merged into {tidied.into:,}, {tidied.deleted:,} old ones deleted"
+        )
+        return
     if follow:
         configure_output("archiver")
         done = archive(place, rebuild=rebuild, follow=True)

@@ -3,12 +3,11 @@
 import sys
 from collections.abc import Sequence
 from enum import StrEnum
-from pathlib import Path
 from typing import Any
 
 import typer
 
-from unstable_stream.api.place import DEFAULT_DATA_DIR
+from unstable_stream.api.place import DEFAULT_DATA_DIR, ArchiveAddress
 from unstable_stream.cli.options import DataOption
 from unstable_stream.cli.query_output import (
     CsvOption,
@@ -206,7 +205,7 @@ def _is_terminal() -> bool:
     return sys.stdin.isatty() and sys.stdout.isatty()
 
 
-def _browse(archive: Path, games: Sequence[str]) -> None:
+def _browse(archive: ArchiveAddress, games: Sequence[str]) -> None:
     """Show one game at a time; keys go on, back, or end."""
     import click
     from rich.console import Console

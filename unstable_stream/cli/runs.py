@@ -37,7 +37,7 @@ def _runs(
     source = context.get_parameter_source("log")
     asked_for = source is not None and source.name == "COMMANDLINE"
     place = Place.at(data, log)
-    if asked_for or (not place.archive.is_file() and (log is not None or place.data.log.is_file())):
+    if asked_for or (not place.has_archive and (log is not None or place.data.log.is_file())):
         rows = [
             (run.run_id, run.name, _utc(run.started_at_ms), run.state, run.updates)
             for run in list_runs(data, log)

@@ -1,10 +1,10 @@
 """Compute the advantages of an update: its steps' rewards after the sampling transformations."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Final
 
 from unstable_stream.archive import query
+from unstable_stream.archive_address import ArchiveAddress
 from unstable_stream.errors import ConfigError, EventError, RunError
 from unstable_stream.events import LearnerUpdate, Step, decode_event
 from unstable_stream.extensions import confined
@@ -24,7 +24,9 @@ _STEPS: Final = """
 """
 
 
-def advantages(archive: Path, run_id: str, update: int, model: str | None = None) -> Mapping[str, float]:
+def advantages(
+    archive: ArchiveAddress, run_id: str, update: int, model: str | None = None
+) -> Mapping[str, float]:
     """Return step id to advantage, of the whole batch; empty where they cannot be told.
 
     ``model`` is the name of one of several trained models, which each count their own updates.

@@ -5,7 +5,6 @@ change. The new ones are a labelled set beside the archive (:mod:`unstable_strea
 """
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -14,6 +13,7 @@ import numpy as np
 from unstable_stream.archive import query
 from unstable_stream.archive.game_columns import SeatColumns, archived_parents, archived_seats
 from unstable_stream.archive.what_if import LabelledSet
+from unstable_stream.archive_address import ArchiveAddress
 from unstable_stream.events import GameOutcome, Rating
 from unstable_stream.events.id_sets import IndexSet
 from unstable_stream.events.run_ids import pick_run
@@ -31,7 +31,7 @@ _ALL: Final = Scopes()
 
 
 def rerate_from_archive(
-    path: Path,
+    path: ArchiveAddress,
     run_id: str,
     system: RatingSystem,
     scopes: Scopes = _ALL,
@@ -136,7 +136,7 @@ class _Chunk:
         self._clear()
 
 
-def find_archived_run(path: Path, run_id: str) -> tuple[str, RunConfig]:
+def find_archived_run(path: ArchiveAddress, run_id: str) -> tuple[str, RunConfig]:
     """Return a run's full id and configuration; ``run`` is its id or an unambiguous prefix.
 
     Raises:

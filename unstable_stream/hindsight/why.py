@@ -9,10 +9,10 @@ number of nodes. There are no indexes: each query reads only the few columns it 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from unstable_stream.archive.store import Connection, open_archive
+from unstable_stream.archive_address import ArchiveAddress
 from unstable_stream.errors import ArchiveError
 from unstable_stream.events.run_ids import no_run
 from unstable_stream.hindsight.relations import DESCRIPTIONS, RELATIONS, SUMMARIES, Relation
@@ -98,7 +98,7 @@ class Provenance:
     """Counts of everything that the root was made of. ``Any``: as in :attr:`Node.facts`."""
 
 
-def find_node(path: Path | str, wanted: str, *, run: str = "") -> NodeKey:
+def find_node(path: ArchiveAddress, wanted: str, *, run: str = "") -> NodeKey:
     """Return the node that ``wanted`` names.
 
     Args:
@@ -219,7 +219,7 @@ def _of_event(connection: Connection, event_id: str, kind: str, run_id: str, val
 
 
 def trace(
-    path: Path | str, root: NodeKey, *, depth: int = 3, ahead: int | None = None, most: int | None = None
+    path: ArchiveAddress, root: NodeKey, *, depth: int = 3, ahead: int | None = None, most: int | None = None
 ) -> Provenance:
     """Walk from ``root`` in both directions.
 

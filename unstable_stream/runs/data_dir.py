@@ -4,6 +4,7 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
+from unstable_stream.archive_address import ArchiveAddress, chosen_archive
 from unstable_stream.stores.address import is_address, name_of, owner_of
 
 __all__ = ["DEFAULT_DATA_DIR", "DataDir"]
@@ -24,9 +25,14 @@ class DataDir:
         return self.root / "log.sqlite"
 
     @property
-    def archive(self) -> Path:
-        """The DuckDB file."""
+    def archive_file(self) -> Path:
+        """The DuckDB file of this directory."""
         return self.root / "archive.duckdb"
+
+    @property
+    def archive(self) -> ArchiveAddress:
+        """The archive: the DuckDB file, or the shared archive that the environment names."""
+        return chosen_archive(self.archive_file)
 
     def checkpoints(self, run_id: str) -> Path:
         """Directory of a run's checkpoints."""

@@ -43,9 +43,9 @@ partition from each other for ever.
 import asyncio
 import contextlib
 from collections.abc import Collection, Mapping, Sequence, Set
-from pathlib import Path
 from typing import Final
 
+from unstable_stream.archive_address import ArchiveAddress
 from unstable_stream.errors import FencedError, OffsetOutOfRangeError, RecordsLostError, ServiceError
 from unstable_stream.log.marks import lost_marks
 from unstable_stream.log.port import EventLog, Positions, Producer, StoredRecord, TopicPartition
@@ -85,7 +85,7 @@ class FoldSink:
         runs: RunDirectory,
         run_id: str | None,
         *,
-        archive: Path | None = None,
+        archive: ArchiveAddress | None = None,
         settle_s: float = _SETTLE_S,
         pace: SnapshotPace = SnapshotPace(),  # noqa: B008  # frozen
     ) -> None:

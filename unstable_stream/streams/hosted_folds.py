@@ -3,10 +3,10 @@
 import contextlib
 import hashlib
 from collections.abc import AsyncIterator, Collection, Sequence
-from pathlib import Path
 
 import msgspec
 
+from unstable_stream.archive_address import ArchiveAddress
 from unstable_stream.errors import ArchiveError, ConfigError, EventError, ServiceError
 from unstable_stream.events import Event
 from unstable_stream.extensions import KINDS, use_of
@@ -49,7 +49,7 @@ class HostedFolds:
         spec: ProcessorSpec,
         runs: RunDirectory,
         run_id: str | None,
-        archive: Path | None = None,
+        archive: ArchiveAddress | None = None,
     ) -> None:
         """Store the arguments; see :class:`~unstable_stream.streams.fold_sink.FoldSink`."""
         self.log = log

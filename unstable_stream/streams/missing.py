@@ -2,9 +2,9 @@
 
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Protocol, runtime_checkable
 
+from unstable_stream.archive_address import ArchiveAddress
 from unstable_stream.errors import ServiceError
 from unstable_stream.log.port import EventLog, Positions, TopicPartition
 from unstable_stream.runs.history import read_history
@@ -43,7 +43,7 @@ async def missing_records(log: EventLog, starts: Positions, topics: Collection[s
 @asynccontextmanager
 async def whole_history(
     log: EventLog,
-    archive: Path | None,
+    archive: ArchiveAddress | None,
     run_id: str,
     topics: Collection[str],
     starts: Positions | None = None,

@@ -10,12 +10,12 @@ import heapq
 from collections import deque
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
 from unstable_stream.archive.records import ArchivedRow, RecordReader
+from unstable_stream.archive_address import ArchiveAddress
 from unstable_stream.errors import UnknownTopicError
 from unstable_stream.log.port import Consumer, EventLog, StoredRecord, TopicPartition
 from unstable_stream.log.reading import read_on
@@ -151,7 +151,7 @@ async def _pieces(
 class ArchiveHistory:
     """The records of a log that an archive holds."""
 
-    def __init__(self, path: Path, log_id: str | None = None) -> None:
+    def __init__(self, path: ArchiveAddress, log_id: str | None = None) -> None:
         """Open the archive; see :class:`RecordReader` for the errors."""
         self._reader = RecordReader(path, log_id)
 

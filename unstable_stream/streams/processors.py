@@ -3,9 +3,9 @@
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any, Final, Literal
 
+from unstable_stream.archive_address import ArchiveAddress
 from unstable_stream.extensions import Spec
 from unstable_stream.log.port import EventLog
 from unstable_stream.model_pool import RatingProcessor
@@ -106,7 +106,7 @@ PROCESSORS: Final = (REWARDS, RATINGS, METRICS)
 
 
 async def fold_sinks(
-    log: EventLog, runs: RunDirectory, run_id: str | None, archive: Path | None = None
+    log: EventLog, runs: RunDirectory, run_id: str | None, archive: ArchiveAddress | None = None
 ) -> list[FoldSink]:
     """Return a sink for each processor, for one run or for all.
 
@@ -182,7 +182,7 @@ async def run_processors(
     *,
     runtime: Literal["generic", "faust"] = "generic",
     location: str = "local",
-    archive: Path | None = None,
+    archive: ArchiveAddress | None = None,
     drain: bool = True,
     on_ready: Callable[[], None] = lambda: None,
 ) -> None:

@@ -12,10 +12,10 @@ Only consumers without a group read from the archive. All else is the log's own.
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Final
 
 from unstable_stream.archive.records import RecordReader
+from unstable_stream.archive_address import ArchiveAddress, archive_exists
 from unstable_stream.errors import OffsetOutOfRangeError
 from unstable_stream.log.port import (
     Consumer,
@@ -36,13 +36,13 @@ _PIECE_RECORDS: Final = 2000
 
 
 @contextlib.asynccontextmanager
-async def with_archive(log: EventLog, archive: Path) -> AsyncIterator[EventLog]:
+async def with_archive(log: EventLog, archive: ArchiveAddress) -> AsyncIterator[EventLog]:
     """Yield a log that has also what expired, as far as the archive holds it; the log itself, if nothing has.
 
     Raises:
         ArchiveError: records have expired, and the archive cannot be read.
     """
-    if not archive.is_file() or not await _anything_expired(log):
+    if not archive_exists(archive) or not await _anything_expired(log):
         yield log
         return
     reader = await asyncio.to_thread(RecordReader, archive, await log.log_id())

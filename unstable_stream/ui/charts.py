@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import msgspec
 from starlette.responses import Response
 
+from unstable_stream.archive_address import ArchiveAddress
 from unstable_stream.errors import ConfigError
 from unstable_stream.ui.site import Shelf
 from unstable_stream.views.report.axes import AXES, Clock, along, read_clock
@@ -65,7 +65,7 @@ def read(shelf: Shelf, run_ids: Sequence[str]) -> list[RunRead]:
     ]
 
 
-def _find(archive: Path, *, found: RunFacts) -> RunRead:
+def _find(archive: ArchiveAddress, *, found: RunFacts) -> RunRead:
     facts = with_charts(archive, found)
     return RunRead(facts, read_metrics(archive, facts), read_clock(archive, facts.run_id))
 

@@ -7,13 +7,13 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
 from unstable_stream.api.human_play import HumanGame
 from unstable_stream.api.place import Place
 from unstable_stream.archive import held
+from unstable_stream.archive_address import ArchiveAddress, archive_state
 from unstable_stream.errors import ConfigError, RunError
 from unstable_stream.ui.jobs import Jobs
 from unstable_stream.views.run_list import RunLine, RunStanding, list_runs, read_standing
@@ -52,23 +52,16 @@ class Shelf:
     _locks: dict[Hashable, threading.Lock] = field(default_factory=dict)
 
     @property
-    def archive(self) -> Path:
-        """The DuckDB file."""
+    def archive(self) -> ArchiveAddress:
+        """The archive."""
         return self.place.archive
 
     def state(self) -> str:
         """Return what changes whenever the archive is written; it opens nothing."""
-        found = []
-        for path in (self.archive, self.archive.with_name(self.archive.name + ".wal")):
-            try:
-                stat = path.stat()
-            except FileNotFoundError:
-                continue
-            found.append(f"{stat.st_size:x}.{stat.st_mtime_ns:x}")
-        return "-".join(found)
+        return archive_state(self.archive)
 
     @contextmanager
-    def reading(self) -> Iterator[Path]:
+    def reading(self) -> Iterator[ArchiveAddress]:
         """Hold the archive: the queries within see one state of it.
 
         Raises:
@@ -102,7 +95,7 @@ class Shelf:
                 self._free_from = time.monotonic() + _LET_GO_S
             self._free.notify_all()
 
-    def remember(self, key: Hashable, find: Callable[[Path], T]) -> T:
+    def remember(self, key: Hashable, find: Callable[[ArchiveAddress], T]) -> T:
         """Return ``find(archive)``, found anew only if the archive has changed since.
 
         Several pages that want the same at once find it once.
@@ -132,7 +125,7 @@ class Shelf:
 
     def runs(self) -> Sequence[RunLine]:
         """Return its runs, the newest first; none if there is no archive yet."""
-        return self.remember("runs", list_runs) if self.archive.is_file() else []
+        return self.remember("runs", list_runs) if self.place.has_archive else []
 
     def run(self, run_id: str) -> RunStanding:
         """Return how far one run is.
@@ -142,7 +135,7 @@ class Shelf:
         """
         found = (
             self.remember(("standing", run_id), partial(read_standing, run_id=run_id))
-            if self.archive.is_file()
+            if self.place.has_archive
             else None
         )
         if found is None:

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 from typing import Final
 
 from unstable_stream.archive import query
+from unstable_stream.archive_address import ArchiveAddress
 
 __all__ = ["RunLine", "RunStanding", "list_runs", "read_standing"]
 
@@ -116,7 +116,7 @@ class RunLine(RunStanding):
     """That of the latest."""
 
 
-def read_standing(archive: Path, run_id: str) -> RunStanding | None:
+def read_standing(archive: ArchiveAddress, run_id: str) -> RunStanding | None:
     """Return how far one run is, or ``None`` if the archive has no run of this id.
 
     Raises:
@@ -126,7 +126,7 @@ def read_standing(archive: Path, run_id: str) -> RunStanding | None:
     return RunStanding(*rows[0]) if rows else None
 
 
-def list_runs(archive: Path) -> list[RunLine]:
+def list_runs(archive: ArchiveAddress) -> list[RunLine]:
     """Return the archived runs, the newest first.
 
     Raises:

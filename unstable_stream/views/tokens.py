@@ -2,10 +2,10 @@
 
 import functools
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from unstable_stream.archive import query
+from unstable_stream.archive_address import ArchiveAddress
 from unstable_stream.inference.token_texts import token_texts, tokenizer_on_disk
 from unstable_stream.views.transcript import Move, Transcript
 
@@ -35,7 +35,7 @@ class TokensOfGame(NamedTuple):
 
 
 def tokens_of(
-    archive: Path,
+    archive: ArchiveAddress,
     transcript: Transcript,
     moves: Sequence[Move] | None = None,
     *,

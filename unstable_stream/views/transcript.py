@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 from unstable_stream.archive.read import query
+from unstable_stream.archive_address import ArchiveAddress
 from unstable_stream.errors import ArchiveError
 
 __all__ = ["Move", "SeatLine", "Transcript", "load_transcript", "new_part"]
@@ -118,7 +118,7 @@ class Transcript:
     moves: Sequence[Move]
 
 
-def load_transcript(path: Path | str, game_id_prefix: str) -> Transcript:
+def load_transcript(path: ArchiveAddress, game_id_prefix: str) -> Transcript:
     """Return the one game whose id starts with ``game_id_prefix``.
 
     Raises:

@@ -21,10 +21,10 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar, Final
 
-from unstable_stream.archive import ArchiveWriter, Written
+from unstable_stream.archive import Writer, Written, open_writer
+from unstable_stream.archive_address import ArchiveAddress, is_shared
 from unstable_stream.errors import ArchiveBusyError, FencedError, OffsetOutOfRangeError, RecordsLostError
 from unstable_stream.log.port import Consumer, EventLog, Positions, Record, StoredRecord, TopicPartition
 from unstable_stream.log.reading import any_record
@@ -46,6 +46,8 @@ GROUP: Final = ARCHIVER_GROUP
 
 _MAX_BATCH_BYTES: Final = 64 * 1024 * 1024
 """Bytes of record values. A batch takes about four times this in memory while it is built."""
+_FLUSH_S: Final = 1.0
+_SHARED_FLUSH_S: Final = 5.0
 _PATIENCE_S: Final = 120.0
 """Seconds without a record that are allowed after a stop: the group may be in a rebalance, brokers may
 move, and an open transaction holds records back until brokers abort it.
@@ -61,11 +63,11 @@ _log = get_logger(__name__)
 
 async def run_archiver(
     log: EventLog,
-    archive_path: Path | str,
+    archive_path: ArchiveAddress,
     *,
     topics: Sequence[str] | None = None,
     stop: asyncio.Event,
-    flush_interval_s: float = 1.0,
+    flush_interval_s: float | None = None,
     max_batch: int = 20_000,
     on_flush: Callable[[Written], None] = lambda written: None,
     retention: Retention | None = None,
@@ -74,11 +76,12 @@ async def run_archiver(
 
     Args:
         log: the event log.
-        archive_path: the DuckDB file; created if it does not exist.
+        archive_path: the DuckDB file, or the address of a shared archive; made if it does not exist.
         topics: the topics to archive; by default our declared topics that the log has, since a cluster may
             have other topics. If there is none yet, it waits for one.
         stop: ends the service.
-        flush_interval_s: the most seconds that records wait before they are stored.
+        flush_interval_s: the most seconds that records wait before they are stored. By default 1 for a file,
+            and 5 for a shared archive, where each time leaves a file for every table.
         max_batch: the most records of one transaction.
         on_flush: called with the result of each transaction.
         retention: deletes what expires from a log that does not do so itself; by default every ten minutes.
@@ -91,7 +94,9 @@ async def run_archiver(
     if not names:
         return
     log_id = await log.log_id()
-    writer = await when_free(lambda: ArchiveWriter(archive_path, log_id), stop)
+    if flush_interval_s is None:
+        flush_interval_s = _SHARED_FLUSH_S if is_shared(archive_path) else _FLUSH_S
+    writer = await when_free(lambda: open_writer(archive_path, log_id), stop)
     try:
         if writer.unattributed:
             await attribute(log, names, writer, stop)
@@ -122,7 +127,7 @@ class ArchiveSink:
     log: EventLog
     consumer: Consumer
     """Commits the positions."""
-    writer: ArchiveWriter
+    writer: Writer
     stop: asyncio.Event
     """When it is set, the sink no longer waits for an archive that another process has locked."""
     on_flush: Callable[[Written], None]
@@ -150,11 +155,14 @@ class ArchiveSink:
         Raises:
             ArchiveError: the log lost records that an older version of the package archived.
         """
+        lost = {TopicPartition(*where) for where in self.writer.lost}
+        self._open = {at: start for at, start in self._open.items() if at in assigned - lost}
         gained = assigned - self._open.keys()
-        self._open = {at: start for at, start in self._open.items() if at in assigned}
         if not gained:
             return {}
         await self._stored()
+        # Of a shared archive others wrote the partitions until now, and perhaps do so for another moment.
+        await when_free(lambda: self.writer.refresh(gained), self.stop)
         starts = await starts_of(self.log, self.writer, gained, self.stop)
         for at in gained:
             self._committed.pop(at, None)
@@ -207,9 +215,11 @@ class ArchiveSink:
         self._open.clear()
 
     async def may_leave(self, elsewhere: Positions) -> bool:
-        """Return true if the rest is archived; if not, wait: no other process may write this archive, so the
-        partitions will be assigned here.
+        """Return true if the rest is archived; if not, wait: others archive it, or its partitions will be
+        assigned here.
         """
+        await self._stored()
+        await when_free(self.writer.refresh, self.stop)
         archived = {TopicPartition(*where): at for where, at in self.writer.positions.items()}
         behind = {at: end for at, end in elsewhere.items() if archived.get(at, 0) < end}
         return not behind or not await any_record(self.log, archived, behind)

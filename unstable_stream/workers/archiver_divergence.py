@@ -17,7 +17,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from unstable_stream.archive import ArchiveWriter, RecordReader
+from unstable_stream.archive import RecordReader, Writer
 from unstable_stream.archive.newest import Newest
 from unstable_stream.log.port import EventLog, Positions, TopicPartition
 from unstable_stream.log.reading import read_to_end
@@ -39,9 +39,7 @@ class _Extent:
     """Whether records may be missing between the two."""
 
 
-async def divergences(
-    log: EventLog, writer: ArchiveWriter, partitions: Collection[TopicPartition]
-) -> Positions:
+async def divergences(log: EventLog, writer: Writer, partitions: Collection[TopicPartition]) -> Positions:
     """Return the first archived offset that the log does not have or has otherwise, where there is one."""
     archived = writer.positions
     held = [at for at in partitions if archived.get(at, 0) > 0]

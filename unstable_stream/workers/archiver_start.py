@@ -5,7 +5,7 @@ import functools
 from collections.abc import Callable, Collection, Sequence
 from typing import Final, TypeVar
 
-from unstable_stream.archive import ArchiveWriter
+from unstable_stream.archive import Writer
 from unstable_stream.errors import ArchiveBusyError
 from unstable_stream.log.port import EventLog, Positions, TopicPartition
 from unstable_stream.log.topics import load_topics
@@ -36,7 +36,7 @@ async def declared_topics(log: EventLog, stop: asyncio.Event) -> list[str]:
     return sorted(found)
 
 
-async def attribute(log: EventLog, names: Sequence[str], writer: ArchiveWriter, stop: asyncio.Event) -> None:
+async def attribute(log: EventLog, names: Sequence[str], writer: Writer, stop: asyncio.Event) -> None:
     """Find out whether an archive that was upgraded from version 1 was made from this log."""
     consumer = await log.consumer(names)
     try:
@@ -48,7 +48,7 @@ async def attribute(log: EventLog, names: Sequence[str], writer: ArchiveWriter, 
 
 
 async def starts_of(
-    log: EventLog, writer: ArchiveWriter, partitions: Collection[TopicPartition], stop: asyncio.Event
+    log: EventLog, writer: Writer, partitions: Collection[TopicPartition], stop: asyncio.Event
 ) -> Positions:
     """Return where to go on with these partitions; first take out of the archive what the log has lost.
 
@@ -63,7 +63,7 @@ async def starts_of(
             partition=str(at),
             offsets=f"{offset} to {position - 1}",
             records=removed.records,
-            saved_to=str(removed.saved_to),
+            saved_to=removed.saved_to,
         )
     archived = writer.positions
     starts: dict[TopicPartition, int] = {}

@@ -14,9 +14,9 @@ after it, and the steps at last.
 
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
-from pathlib import Path
 from typing import Final
 
+from unstable_stream.archive_address import ArchiveAddress
 from unstable_stream.events import (
     DroppedStep,
     GameOutcome,
@@ -48,7 +48,7 @@ async def lost_steps(
     filter_opponent_invalid: bool,
     model: str | None,
     used: Callable[[int, Sequence[str]], set[str]],
-    archive: Path | None = None,
+    archive: ArchiveAddress | None = None,
 ) -> list[str]:
     """Return the ids of a model's steps that have expired unused, sorted; read little if none were deleted.
 

@@ -7,9 +7,9 @@ together with its trajectories, so it is there when the letter is; by its time i
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
-from pathlib import Path
 from typing import Final
 
+from unstable_stream.archive_address import ArchiveAddress
 from unstable_stream.errors import EventError
 from unstable_stream.events import GameOutcome, RecordRejected, Trajectory, decode_event, trajectory_id
 from unstable_stream.log.port import EventLog, Positions
@@ -46,7 +46,7 @@ async def promised_steps(
     *,
     filter_opponent_invalid: bool,
     model: str | None,
-    archive: Path | None = None,
+    archive: ArchiveAddress | None = None,
 ) -> dict[int, list[str]]:
     """Return the ids of the steps that outcomes promise of these trajectories, by game index.
 
@@ -89,7 +89,7 @@ async def promised_steps(
     return promised
 
 
-def _with_archive(log: EventLog, archive: Path | None) -> AbstractAsyncContextManager[EventLog]:
+def _with_archive(log: EventLog, archive: ArchiveAddress | None) -> AbstractAsyncContextManager[EventLog]:
     if archive is None:
         return nullcontext(log)
     from unstable_stream.streams.tiered_log import with_archive  # loads DuckDB

@@ -7,10 +7,10 @@ compacted topic may lack records anywhere in the log, so there the archive is re
 
 import asyncio
 from collections.abc import Mapping
-from pathlib import Path
 from typing import NamedTuple
 
 from unstable_stream.archive.records import RecordReader
+from unstable_stream.archive_address import ArchiveAddress, archive_exists
 from unstable_stream.errors import PluginError
 from unstable_stream.log.port import EventLog, Start, StoredRecord, TopicPartition
 from unstable_stream.log_lines import get_logger
@@ -35,7 +35,7 @@ class Beginning(NamedTuple):
 class Backfill:
     """Reads records from the archive that the log no longer has."""
 
-    def __init__(self, log: EventLog, log_id: str, archive: Path) -> None:
+    def __init__(self, log: EventLog, log_id: str, archive: ArchiveAddress) -> None:
         """Store the arguments; the file ``archive`` need not exist."""
         self._event_log = log
         self._log_id = log_id
@@ -140,6 +140,6 @@ class Backfill:
         return list(noted.get((where.topic, where.partition), ()))
 
     async def _open(self) -> RecordReader | None:
-        if self._reader is None and self._archive.is_file():
+        if self._reader is None and archive_exists(self._archive):
             self._reader = await asyncio.to_thread(RecordReader, self._archive, self._log_id)
         return self._reader

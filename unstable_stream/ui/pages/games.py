@@ -49,7 +49,7 @@ def find(site: Site, shelf: Shelf, request: Request) -> Response:
     filters |= {name: True for name in _FLAGS if name in asked}
     rows: Sequence[Mapping[str, object]] = ()
     runs: Sequence[Mapping[str, object]] = ()
-    if shelf.archive.is_file():
+    if shelf.place.has_archive:
         with shelf.reading() as archive:
             # Their names alone: what the list of runs says of them takes longer than to find the games.
             runs = query(archive, "SELECT run_id, name FROM runs ORDER BY started_at DESC, run_id").dicts()

@@ -31,7 +31,7 @@ def show(site: Site, shelf: Shelf, request: Request) -> Response:
     """Return the form that begins a game."""
     run = request.query_params.get("run", "")
     found = []
-    if shelf.archive.is_file():
+    if shelf.place.has_archive:
         with shelf.reading() as archive:
             found = query(archive, _CHECKPOINTS, {"run": run}).dicts()
     return page("play.html.jinja", site, shelf, checkpoints=found, games=list(site.games.values()))

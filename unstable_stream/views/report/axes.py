@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Final
 
 from unstable_stream.archive import query
+from unstable_stream.archive_address import ArchiveAddress
 from unstable_stream.views.report.charts import BY_UPDATE, BY_VERSION, Chart, Section, Series
 
 __all__ = ["AXES", "Clock", "along", "read_clock"]
@@ -32,7 +32,7 @@ Clock = Mapping[int, tuple[float, float]]
 """Update to training games and hours; ``0`` is the start."""
 
 
-def read_clock(archive: Path, run_id: str) -> Clock:
+def read_clock(archive: ArchiveAddress, run_id: str) -> Clock:
     """Return when the updates of a run were made, in training games and hours since it started."""
     rows = query(archive, _CLOCK, {"run": run_id}).rows
     return {0: (0.0, 0.0)} | {update: (float(games), float(hours)) for update, games, hours in rows}

@@ -1,10 +1,10 @@
 """Draw every metric that a run has, plug-ins' own too: whatever was reported has a chart."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Final
 
 from unstable_stream.archive import query
+from unstable_stream.archive_address import ArchiveAddress
 from unstable_stream.views.report.charts import (
     BY_UPDATE,
     MOST_POINTS,
@@ -48,7 +48,7 @@ _METRICS: Final = f"""
 """
 
 
-def read_metrics(archive: Path, facts: RunFacts) -> list[Row]:
+def read_metrics(archive: ArchiveAddress, facts: RunFacts) -> list[Row]:
     """Return at most 300 points of each metric, each the mean of as many reports, in order of time."""
     return query(archive, _METRICS, {"run": facts.run_id, "start": facts.started_at}).dicts()
 

@@ -7,6 +7,7 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from unstable_stream.archive_address import ArchiveAddress
 from unstable_stream.errors import ReportError
 from unstable_stream.version import __version__
 from unstable_stream.views.config_differences import config_differences
@@ -36,7 +37,12 @@ class _Picture:
 
 
 def write_report(
-    archive: Path, run_ids: Sequence[str], output: Path, *, samples: int = 6, tokenizer: str | None = None
+    archive: ArchiveAddress,
+    run_ids: Sequence[str],
+    output: Path,
+    *,
+    samples: int = 6,
+    tokenizer: str | None = None,
 ) -> int:
     """Write the report of the runs and return its size in bytes.
 

@@ -5,10 +5,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from pathlib import Path
 from typing import Any, TypeAlias
 
 from unstable_stream.archive import query
+from unstable_stream.archive_address import ArchiveAddress
 from unstable_stream.errors import RunError
 from unstable_stream.events.run_ids import pick_run
 
@@ -233,7 +233,7 @@ class Change:
         return float(self.after["win_rate"] - self.before["win_rate"])
 
 
-def find_runs(archive: Path, wanted: Sequence[str]) -> list[str]:
+def find_runs(archive: ArchiveAddress, wanted: Sequence[str]) -> list[str]:
     """Return the run ids that ``wanted`` means: each an id, its beginning, or a name; none: the newest.
 
     Raises:
@@ -247,19 +247,19 @@ def find_runs(archive: Path, wanted: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def labels_of(archive: Path, run_ids: Sequence[str]) -> list[str]:
+def labels_of(archive: ArchiveAddress, run_ids: Sequence[str]) -> list[str]:
     """Return each run's name, or its id where names are empty or the same."""
     names = dict(query(archive, "SELECT run_id, name FROM runs").rows)
     found = [names.get(run) or run for run in run_ids]
     return found if len(set(found)) == len(found) else list(run_ids)
 
 
-def read_run(archive: Path, run_id: str, label: str) -> RunFacts:
+def read_run(archive: ArchiveAddress, run_id: str, label: str) -> RunFacts:
     """Return everything that a report shows of one run, except its games."""
     return with_charts(archive, with_results(archive, read_summary(archive, run_id, label)))
 
 
-def read_summary(archive: Path, run_id: str, label: str) -> RunFacts:
+def read_summary(archive: ArchiveAddress, run_id: str, label: str) -> RunFacts:
     """Return what is told of a run before its results and charts, whose rows are missing."""
     run = {"run": run_id}
     (about,) = query(archive, "FROM runs WHERE run_id = $run", run).dicts()
@@ -281,7 +281,7 @@ def read_summary(archive: Path, run_id: str, label: str) -> RunFacts:
     )
 
 
-def with_results(archive: Path, summary: RunFacts) -> RunFacts:
+def with_results(archive: ArchiveAddress, summary: RunFacts) -> RunFacts:
     """Return the summary of a run with what its policies won and lost."""
     results = query(archive, _RESULTS, {"run": summary.run_id}).dicts()
     return replace(
@@ -291,7 +291,7 @@ def with_results(archive: Path, summary: RunFacts) -> RunFacts:
     )
 
 
-def with_charts(archive: Path, results: RunFacts) -> RunFacts:
+def with_charts(archive: ArchiveAddress, results: RunFacts) -> RunFacts:
     """Return the results of a run with the rows of all charts."""
     run = {"run": results.run_id}
     # ``Any``: each value is the rows of the field of its name.

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from unstable_stream.archive import query
+from unstable_stream.archive_address import ArchiveAddress
 from unstable_stream.views.tokens import Token, tokens_of
 from unstable_stream.views.transcript import Move, Transcript, load_transcript
 
@@ -86,7 +86,9 @@ class SampleGame:
         return {line.seat: line.model_uid for line in self.transcript.seats}
 
 
-def pick_samples(archive: Path, run_id: str, *, limit: int, tokenizer: str | None = None) -> list[SampleGame]:
+def pick_samples(
+    archive: ArchiveAddress, run_id: str, *, limit: int, tokenizer: str | None = None
+) -> list[SampleGame]:
     """Return at most ``limit`` different games, the most telling first.
 
     Args:

@@ -1,0 +1,483 @@
+"""A shared archive: many writers, none of whom can store what another has, and readers of one state of it."""
+
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+
+import deltalake
+import msgspec
+import pyarrow as pa
+import pytest
+from typer.testing import CliRunner
+
+from tests.archive.history import made_up_run, stored
+from unstable_stream.api.place import Place
+from unstable_stream.api.serving import compact_archive
+from unstable_stream.archive import RecordReader, open_archive, open_writer, query, query_arrow
+from unstable_stream.archive.batch import EVENTS
+from unstable_stream.archive.game_columns import archived_seats
+from unstable_stream.archive.shared import table as table_module
+from unstable_stream.archive.shared import writer as writer_module
+from unstable_stream.archive.shared.compaction import compact
+from unstable_stream.archive.shared.relations import table_schema
+from unstable_stream.archive.shared.table import LOST, SharedTable
+from unstable_stream.archive.tables import TABLES
+from unstable_stream.archive_address import ARCHIVE_VARIABLE, ArchiveAddress, archive_exists
+from unstable_stream.cli import app
+from unstable_stream.errors import ArchiveBusyError, ArchiveError, ConfigError
+from unstable_stream.events import GameOutcome, decode_event
+from unstable_stream.log.port import StoredRecord
+from unstable_stream.stores import Store
+
+_RECORDS = stored(made_up_run())
+_NAMES = [EVENTS.name, *(table.name for table in TABLES), "positions"]
+_TURNS = ("turns", "trajectories", "game_outcomes")
+
+
+@pytest.fixture
+def address(tmp_path: Path) -> str:
+    return f"delta:{tmp_path / 'shared'}"
+
+
+def _content(path: ArchiveAddress, names: Sequence[str] = _NAMES) -> dict[str, list[str]]:
+    columns = "COLUMNS(lambda name: name <> 'record_number')"
+    with open_archive(path) as connection:
+        return {
+            name: sorted(map(str, connection.execute(f'SELECT {columns} FROM "{name}"').fetchall()))
+            for name in names
+        }
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+    """What a DuckDB file has of all records: what a shared archive must have."""
+    path = tmp_path_factory.mktemp("whole") / "archive.duckdb"
+    _write(path, [_RECORDS])
+    return _content(path)
+
+
+def _write(path: ArchiveAddress, batches: Sequence[Sequence[StoredRecord]]) -> None:
+    with closing(open_writer(path)) as writer:
+        for batch in batches:
+            writer.write(batch)
+
+
+def _batches(size: int) -> list[list[StoredRecord]]:
+    return [_RECORDS[start : start + size] for start in range(0, len(_RECORDS), size)]
+
+
+# -- many writers -----------------------------------------------------------------------------
+
+
+def test_a_batch_that_another_writer_stored_is_not_stored_again(
+    address: str, whole: dict[str, list[str]]
+) -> None:
+    with closing(open_writer(address)) as first, closing(open_writer(address)) as second:
+        late, later = first.prepare(_RECORDS[:100]), first.prepare(_RECORDS[100:140])
+        assert second.write(_RECORDS[:120]).records == 120
+        assert first.store(late).records == 0
+        assert first.store(later).records == 20
+        assert first.write(_RECORDS).records == len(_RECORDS) - 140
+        assert not first.lost
+    assert _content(address) == whole
+
+
+def test_records_read_before_a_position_was_set_back_are_left_out(address: str) -> None:
+    """Though the position has become the one they were prepared for: other records stand there now."""
+    at = ("turns", 0)
+    old = [StoredRecord(*at, offset, "k", f"old {offset}".encode(), {}, 1) for offset in range(30)]
+    new = [msgspec.structs.replace(each, value=each.value.replace(b"old", b"new")) for each in old]
+    with closing(open_writer(address)) as first, closing(open_writer(address)) as second:
+        first.write(old[:20])
+        stale, staler = first.prepare(old[20:25]), first.prepare(old[25:])
+        second.refresh([at])
+        removed = second.remove_from(*at, 10)
+        assert removed.records == 10
+        assert second.write(new[10:20]).records == 10
+        assert [first.store(each).records for each in (stale, staler)] == [0, 0]
+        assert list(first.lost) == [at]
+        # What it goes on to read is behind what it left out.
+        assert first.write(old[25:]).records == 0
+        first.refresh([at])
+        assert (first.positions[at], list(first.lost)) == (20, [])
+        assert first.write(new[20:]).records == 10
+    rows = query(address, 'SELECT value FROM events ORDER BY "offset"').rows
+    assert [row[0].encode() for row in rows] == [each.value for each in old[:10] + new[10:]]
+    assert query(address, "SELECT records FROM divergences").rows == [(10,)]
+
+
+def test_writers_of_different_partitions_do_not_hinder_each_other(
+    address: str, whole: dict[str, list[str]]
+) -> None:
+    """Each commit of one makes a commit of the other that it did not know of fail, and be made again."""
+    failures: list[BaseException] = []
+
+    def work(share: int) -> None:
+        try:
+            mine = [r for r in _RECORDS if hash((r.topic, r.partition)) % 2 == share]
+            _write(address, [mine[start : start + 10] for start in range(0, len(mine), 10)])
+        except BaseException as error:  # noqa: BLE001  # whatever it is, it fails the test
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(share,)) for share in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    assert _content(address) == whole
+    numbers = query(address, "SELECT count(*), count(DISTINCT record_number) FROM events").rows
+    assert numbers == [(len(_RECORDS), len(_RECORDS))]
+
+
+def test_a_table_that_was_deleted_under_the_writer_is_noticed(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(open_writer(address)) as writer:
+        writer.write(_RECORDS[:50])
+        monkeypatch.setattr(writer_module, "read_standings", lambda table: {})
+        monkeypatch.setattr(SharedTable, "position", lambda self, name: None)
+        with pytest.raises(ArchiveError, match="lacks records that were stored in it"):
+            writer.write(_RECORDS[50:])
+
+
+def test_a_writer_that_always_comes_second_says_so_and_can_be_asked_again(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(open_writer(address, timeout_s=0.01)) as writer:
+        prepared = writer.prepare(_RECORDS[:50])
+        commit = SharedTable.commit
+        monkeypatch.setattr(SharedTable, "commit", lambda *_, **__: False)
+        with pytest.raises(ArchiveBusyError, match="others committed"):
+            writer.store(prepared)
+        monkeypatch.setattr(SharedTable, "commit", commit)
+        assert writer.store(prepared).records == 50
+
+
+# -- killed -----------------------------------------------------------------------------------
+
+_KILLED = """
+import os, signal, sys
+from tests.archive.history import made_up_run, stored
+from unstable_stream.archive import open_writer
+from unstable_stream.archive.shared.table import SharedTable
+
+step, left = sys.argv[2], int(sys.argv[3])
+
+def dying(name, after):
+    whole = getattr(SharedTable, name)
+    def call(self, *args, **options):
+        global left
+        result = whole(self, *args, **options) if after else None
+        left -= 1
+        if left < 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return result if after else whole(self, *args, **options)
+    setattr(SharedTable, name, call)
+
+when, name = step.split()
+dying(name, when == "after")
+records = stored(made_up_run())
+writer = open_writer(sys.argv[1])
+for start in range(0, len(records), 60):
+    writer.write(records[start:start + 60])
+"""
+
+
+# The first file and the first commit are those of the slots; a batch writes about ten files.
+@pytest.mark.parametrize(
+    ("step", "times"),
+    [
+        ("before write", 0),
+        ("before commit", 0),
+        ("after commit", 0),
+        ("before write", 4),
+        ("after write", 15),
+        ("before commit", 3),
+        ("after commit", 3),
+    ],
+)
+def test_killed_between_two_steps_and_restarted_equals_uninterrupted(
+    address: str, step: str, times: int, whole: dict[str, list[str]]
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _KILLED, address, step, str(times)],
+        cwd=Path(__file__).resolve().parents[2],
+        check=False,
+        timeout=240,
+    )
+    assert done.returncode == -signal.SIGKILL
+    with closing(open_writer(address)) as writer:
+        stored_before = sum(writer.positions.values())
+        assert writer.write(_RECORDS).records == len(_RECORDS) - stored_before
+    assert _content(address) == whole
+
+
+# -- small files ------------------------------------------------------------------------------
+
+
+def test_small_files_are_merged_while_somebody_reads_and_others_write(
+    address: str, whole: dict[str, list[str]]
+) -> None:
+    _write(address, _batches(20))
+    with open_archive(address) as before:
+        table = SharedTable(address)
+        files = len(table.files())
+        merged = compact(table, everything=True)
+        assert len(table.files()) == files - merged.before + merged.after < files / 3
+        # The files that it reads are there still.
+        assert before.execute("SELECT count(*) FROM events").fetchall() == [(len(_RECORDS),)]
+    assert _content(address) == whole
+    assert compact(SharedTable(address), everything=True) == (0, 0)
+    # The writer goes on with the positions as they were merged.
+    with closing(open_writer(address)) as writer:
+        assert writer.write(_RECORDS).redelivered == len(_RECORDS)
+    # Sorted by number: a reader of one partition passes over the rest.
+    (events,) = [file for file in table.files() if file.relation == EVENTS.name]
+    numbers = table.read(events)["record_number"].to_pylist()
+    assert numbers == sorted(numbers)
+
+
+def test_a_writer_merges_now_and_then(
+    address: str, whole: dict[str, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer_module, "_COMPACT_EVERY", 10)
+    _write(address, _batches(8))
+    assert len(SharedTable(address).files("positions")) < 12
+    assert _content(address) == whole
+
+
+def test_a_merge_that_another_archiver_made_is_given_up(
+    address: str, whole: dict[str, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _write(address, _batches(40))
+    first, second = SharedTable(address), SharedTable(address)
+    commit = SharedTable.commit
+
+    def late(self: SharedTable, *args: object, **options: object) -> bool:
+        if self is first and second.version == first.version:
+            compact(second, everything=True)
+        return commit(self, *args, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(SharedTable, "commit", late)
+    compact(first, everything=True)
+    assert _content(address) == whole
+
+
+def test_old_and_orphaned_files_are_deleted_and_lost_records_stay(
+    address: str, monkeypatch: pytest.MonkeyPatch, whole: dict[str, list[str]]
+) -> None:
+    with closing(open_writer(address)) as writer:
+        for batch in _batches(60):
+            writer.write(batch)
+        at = max(writer.positions, key=lambda where: writer.positions[where])
+        removed = writer.remove_from(*at, 3)
+        again = [r for r in _RECORDS if (r.topic, r.partition) == at and r.offset >= 3]
+        assert writer.write(again).records == removed.records == len(again)
+    table = SharedTable(address)
+    orphan = table.write("turns", table.read(table.files("turns")[0]))
+    compact(table, everything=True)
+    assert table.vacuum() == 0  # somebody may read them
+    monkeypatch.setattr(table_module, "_KEPT_HOURS", 0)
+    assert table.vacuum() > len(table.files())
+    there = {str(path.relative_to(table.uri)) for path in Path(table.uri).rglob("*.parquet")}
+    assert orphan.name not in there
+    assert {file.name for file in table.files()} <= there
+    assert Path(removed.saved_to).is_file()
+    assert Path(removed.saved_to).parent.name == LOST
+    names = [name for name in _NAMES if name != "divergences"]
+    assert {name: _content(address)[name] for name in names} == {name: whole[name] for name in names}
+
+
+# -- readers ----------------------------------------------------------------------------------
+
+
+def test_a_reader_sees_one_state_and_can_change_nothing(address: str, tmp_path: Path) -> None:
+    _write(address, [_RECORDS[:100]])
+    with open_archive(address) as reader:
+        _write(address, [_RECORDS])
+        assert reader.execute("SELECT count(*) FROM events").fetchall() == [(100,)]
+    assert query(address, "SELECT count(*) FROM events").rows == [(len(_RECORDS),)]
+    name = next(iter(SharedTable(address).files("turns"))).name
+    elsewhere = tmp_path / "elsewhere.csv"
+    elsewhere.write_text("a\n1\n")
+    for sql in (
+        f"SELECT * FROM read_csv('{elsewhere}')",
+        f"COPY (SELECT 1) TO '{tmp_path / 'out.csv'}'",
+        f"COPY (SELECT 1) TO 'snapshot://{name}'",
+        "COPY (SELECT 1) TO 'snapshot://new.parquet'",
+        "DELETE FROM events",
+    ):
+        with pytest.raises(ArchiveError):
+            query(address, sql)
+    with pytest.raises(ArchiveError, match="only archivers change it"):
+        query(address, "SELECT 1", write=True)
+    assert query(address, f"SELECT count(*) FROM read_csv('{elsewhere}')", files=True).rows == [(1,)]
+
+
+def test_questions_of_one_run_see_that_run_alone(address: str, tmp_path: Path) -> None:
+    other = stored(made_up_run("run-b", updates=2))
+    ends = {(r.topic, r.partition): r.offset + 1 for r in _RECORDS}
+    both = [
+        *_RECORDS,
+        *(msgspec.structs.replace(r, offset=r.offset + ends.get((r.topic, r.partition), 0)) for r in other),
+    ]
+    file = tmp_path / "archive.duckdb"
+    for archive in (address, file):
+        _write(archive, [both])
+    for sql in ("SELECT count(*) AS n FROM turns", "SELECT count(*) AS n, sum(games) AS g FROM win_rates"):
+        answers = [
+            query_arrow(archive, sql, run_id=run).to_pylist()
+            for run in ("run-a", "run-b", "none")
+            for archive in (address, file)
+        ]
+        assert answers[::2] == answers[1::2]
+        assert len({str(answer) for answer in answers[::2]}) == 3
+
+
+def test_games_are_read_in_the_order_of_the_log(address: str) -> None:
+    """Though their files lie in another order since some were merged."""
+    _write(address, _batches(25))
+    table = SharedTable(address)
+    files = table.files("seats")
+    odd = [table.read(file) for file in files[::2]]
+    table.commit([table.write("seats", pa.concat_tables(odd).sort_by("record_number"))], files[::2])
+    read = [game for seats in archived_seats(address, "run-a") for game in seats.game_ids.to_pylist()]
+    outcomes = [decode_event(r.value) for r in _RECORDS if r.topic == "game-outcomes"]
+    assert read == [event.game_id for event in outcomes if isinstance(event, GameOutcome)]
+
+
+def test_raw_records_are_read_by_position(address: str) -> None:
+    _write(address, _batches(30))
+    reader = RecordReader(address)
+    for (topic, partition), (first, end) in reader.partitions().items():
+        mine = [r for r in _RECORDS if (r.topic, r.partition) == (topic, partition)]
+        rows = reader.read(topic, partition, first, end)
+        assert [(row.offset, row.value) for row in rows] == [(r.offset, r.value) for r in mine]
+        assert reader.first_at(topic, partition, mine[-1].timestamp_ms) is not None
+    reader.release()
+
+
+def test_files_of_an_older_and_a_newer_package_are_read(address: str) -> None:
+    _write(address, [_RECORDS])
+    table = SharedTable(address)
+    (file,) = table.files("seats")
+    rows = table.read(file)
+    seats = pa.Table.from_struct_array(rows["seats"].combine_chunks())
+    older = seats.drop_columns(["role"])
+    newer = seats.append_column("mood", pa.array(["calm"] * len(seats)))
+    for number, changed in enumerate((older, newer)):
+        inner = pa.chunked_array([changed.to_struct_array().combine_chunks()])
+        table.refresh()
+        new = table.write("seats", pa.table({"record_number": rows["record_number"], "seats": inner}))
+        assert table.commit([new], table.files("seats") if number == 0 else [])
+    rows_now = query(address, "SELECT role FROM seats").rows
+    assert len(rows_now) == 2 * len(seats)
+    assert rows_now.count((None,)) >= len(seats)
+    # What this package does not know, it does not lose.
+    compact(SharedTable(address), everything=True)
+    assert len(SharedTable(address).files("seats")) == 2
+
+
+def test_what_is_no_archive_of_ours_is_named(address: str, tmp_path: Path) -> None:
+    assert not archive_exists(address)
+    with pytest.raises(ArchiveError, match="no archive at"):
+        query(address, "SELECT 1")
+    deltalake.write_deltalake(str(tmp_path / "shared"), pa.table({"x": [1]}))
+    with pytest.raises(ArchiveError, match="not an archive of unstable_stream"):
+        open_writer(address)
+    newer = f"delta:{tmp_path / 'newer'}"
+    deltalake.DeltaTable.create(
+        str(tmp_path / "newer"),
+        pa.schema([("relation", pa.string())]),
+        description="unstable_stream archive, schema version 99",
+    )
+    with pytest.raises(ArchiveError, match="Upgrade unstable_stream"):
+        query(newer, "SELECT 1")
+
+
+def test_an_archive_gets_the_columns_of_a_newer_package(
+    address: str, monkeypatch: pytest.MonkeyPatch, whole: dict[str, list[str]]
+) -> None:
+    schema = table_schema()
+    without = schema.get_field_index("dead_letters")
+    trained = schema.field("seats")
+    fewer = pa.field("seats", pa.struct([each for each in trained.type if each.name != "role"]))
+    older = schema.set(schema.get_field_index("seats"), fewer).remove(without)
+    monkeypatch.setattr(table_module, "table_schema", lambda: older)
+    SharedTable(address, create=True)
+    monkeypatch.undo()
+    _write(address, [_RECORDS])
+    names = pa.schema(deltalake.DeltaTable(address.removeprefix("delta:")).schema())
+    assert set(names.names) == set(schema.names)
+    assert "role" in {field.name for field in names.field("seats").type}
+    assert _content(address) == whole
+
+
+def test_without_the_package_one_line_says_what_to_install() -> None:
+    code = "import sys; sys.modules['deltalake'] = None\nfrom unstable_stream.archive import query\n"
+    code += "query('delta:/nowhere', 'SELECT 1')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stderr.strip().splitlines()[-1].endswith("pip install 'unstable_stream[delta]'")
+
+
+# -- commands ---------------------------------------------------------------------------------
+
+
+def test_commands_use_the_archive_that_the_environment_names(
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _write(address, _batches(60))
+    monkeypatch.setenv(ARCHIVE_VARIABLE, address)
+    data = ["--data", str(tmp_path)]
+    done = CliRunner().invoke(app, ["sql", "SELECT count(*) AS n FROM games", "--csv", *data])
+    assert done.stdout.split() == ["n", "40"]
+    done = CliRunner().invoke(app, ["archive", "--compact", *data])
+    assert "small files merged" in done.stderr
+    assert compact_archive(Place.at(tmp_path)).merged == 0
+    report = tmp_path / "report.html"
+    assert CliRunner().invoke(app, ["report", "-o", str(report), *data]).exit_code == 0
+    assert "run-a" in report.read_text()
+    assert not Place.at(tmp_path).data.archive_file.exists()
+    monkeypatch.setenv(ARCHIVE_VARIABLE, "s3://bucket/archive")
+    with pytest.raises(ConfigError, match="expected delta:ADDRESS"):
+        _ = Place.at(tmp_path).archive
+    monkeypatch.delenv(ARCHIVE_VARIABLE)
+    with pytest.raises(ArchiveError, match="is one file"):
+        compact_archive(Place.at(tmp_path))
+
+
+# -- an object store --------------------------------------------------------------------------
+
+
+def test_in_an_object_store(s3: str, tmp_path: Path, whole: dict[str, list[str]]) -> None:
+    (tmp_path / "first").touch()
+    Store(s3).put(tmp_path / "first", "first")  # makes the bucket
+    address = f"delta:{s3}/archive"
+    with closing(open_writer(address)) as first, closing(open_writer(address)) as second:
+        late = first.prepare(_RECORDS[:100])
+        assert second.write(_RECORDS[:120]).records == 120
+        assert first.store(late).records == 0
+    _write(address, _batches(50))
+    assert _content(address) == whole
+    table = SharedTable(address)
+    compact(table, everything=True)
+    assert _content(address, _TURNS) == {name: whole[name] for name in _TURNS}
+    table.vacuum()
+
+
+def test_a_store_that_is_away_is_told_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {
+        "AWS_ENDPOINT_URL": "http://127.0.0.1:9",
+        "AWS_ACCESS_KEY_ID": "x",
+        "AWS_SECRET_ACCESS_KEY": "x",
+        "AWS_REGION": "us-east-1",
+    }.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setitem(table_module._PATIENCE, "max_retries", "0")
+    with pytest.raises(ArchiveBusyError, match="cannot be reached"):
+        query("delta:s3://bucket/archive", "SELECT 1")

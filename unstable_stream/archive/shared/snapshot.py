@@ -1,0 +1,175 @@
+"""Read a shared archive: one version of its table as the tables and views that a DuckDB file has.
+
+The files are read through :class:`~unstable_stream.stores.snapshot_files.SnapshotFiles`, which opens these
+and nothing else, and needs no extension of DuckDB for the store that they are in. The first of each list is
+empty and has the columns of this package, so files of older and newer ones fit.
+"""
+
+import contextlib
+import io
+import os
+import secrets
+import tempfile
+from collections.abc import Iterator
+from typing import BinaryIO, Final
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from unstable_stream.archive.batch import EVENTS
+from unstable_stream.archive.newest import Newest
+from unstable_stream.archive.shared.relations import (
+    NUMBER,
+    POSITIONS,
+    RELATIONS,
+    TYPED,
+    first_number,
+    of_relation,
+)
+from unstable_stream.archive.shared.table import SharedTable
+from unstable_stream.archive.store import SCHEMA_VERSION, Connection, definitions_digest, silence
+from unstable_stream.archive.view_files import load_views, macros
+from unstable_stream.archive_address import ArchiveAddress
+from unstable_stream.errors import ArchiveError
+from unstable_stream.record_digest import content_digest
+from unstable_stream.stores.snapshot_files import PROTOCOL, SnapshotFiles
+from unstable_stream.version import __version__
+
+__all__ = ["newest_before", "newest_time_ms", "open_shared"]
+
+_SHAPE: Final = "shape-of-"
+
+
+def open_shared(archive: ArchiveAddress, *, records_only: bool = False) -> Connection:
+    """Open the present version of a shared archive, read-only; writers go on meanwhile.
+
+    Args:
+        archive: its address.
+        records_only: only ``events`` and the archive's own tables. Of the others it must be known which
+            events were archived twice, which is found out here.
+
+    Raises:
+        ArchiveError: there is none, or a newer version of the package wrote it.
+        ArchiveBusyError: its store cannot be reached.
+    """
+    table = SharedTable(archive)
+    files = {file.name: file for file in table.files()}
+    shapes = {f"{_SHAPE}{relation}": _shape(relation) for relation in RELATIONS}
+    sizes = {name: len(shape) for name, shape in shapes.items()} | {n: f.size for n, f in files.items()}
+
+    def opened(name: str) -> BinaryIO:
+        return io.BytesIO(shapes[name]) if name in shapes else table.open(name)
+
+    # DuckDB makes the directory when memory is not enough, and removes it.
+    spill = os.path.join(tempfile.gettempdir(), f"unstable-stream-sql-{secrets.token_hex(8)}")
+    connection = duckdb.connect(config={"temp_directory": spill})
+    try:
+        silence(connection)
+        connection.register_filesystem(SnapshotFiles(sizes, opened))
+        connection.execute(f"SET allowed_directories = ['{PROTOCOL}://']")
+        connection.execute(_ABOUT, [SCHEMA_VERSION, __version__, definitions_digest(), table.archive_id])
+        listed: dict[str, list[str]] = {relation: [f"{_SHAPE}{relation}"] for relation in RELATIONS}
+        for file in files.values():
+            if file.relation in listed:  # else of a newer package
+                listed[file.relation].append(file.name)
+        for relation in RELATIONS:
+            if relation not in TYPED:
+                connection.execute(_view(relation, listed[relation]))
+        connection.execute(_NUMBERS.format(size=first_number(1)))
+        if not records_only:
+            connection.execute(_REPEATED)
+            ((repeated,),) = connection.execute("SELECT count(*) FROM repeated").fetchall()
+            for relation in TYPED:
+                connection.execute(_view(relation, listed[relation], repeated=repeated > 0))
+            connection.execute(macros())
+            for view in load_views():
+                connection.execute(view.create_sql())
+    except duckdb.Error as error:
+        connection.close()
+        raise ArchiveError(f"cannot read the archive {archive}: {error}") from error
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def newest_time_ms(archive: ArchiveAddress, first: int, end: int) -> int | None:
+    """Return the newest time of the records with numbers from ``first`` to before ``end``."""
+    with _records(archive) as connection:
+        ((found,),) = connection.execute(
+            f"SELECT max(timestamp_ms) FROM events WHERE {NUMBER} >= ? AND {NUMBER} < ?", [first, end]
+        ).fetchall()
+    return None if found is None else int(found)
+
+
+def newest_before(archive: ArchiveAddress, first: int, end: int, most: int) -> Newest:
+    """Return the content of the last records with numbers from ``first`` to before ``end``."""
+    with _records(archive) as connection:
+        rows = connection.execute(
+            'SELECT "offset", key, timestamp_ms, coalesce(encode(value), value_bytes) FROM events '
+            f"WHERE {NUMBER} >= ? AND {NUMBER} < ? ORDER BY {NUMBER} DESC LIMIT ?",
+            [first, end, most],
+        ).fetchall()
+    return {
+        offset: content_digest(key, timestamp_ms, value)
+        for offset, key, timestamp_ms, value in reversed(rows)
+    }
+
+
+@contextlib.contextmanager
+def _records(archive: ArchiveAddress) -> Iterator[Connection]:
+    with open_shared(archive, records_only=True) as connection:
+        yield connection
+
+
+def _shape(relation: str) -> bytes:
+    made = pa.BufferOutputStream()
+    columns = {NUMBER: pa.array([], pa.int64()), relation: pa.array([], of_relation(relation))}
+    pq.write_table(pa.table(columns), made)
+    content: bytes = made.getvalue().to_pybytes()
+    return content
+
+
+def _view(relation: str, names: list[str], *, repeated: bool = False) -> str:
+    columns = [
+        f'file."{relation}"."{name}"{"::JSON" if kind == "JSON" else ""} AS "{name}"'
+        for name, kind in RELATIONS[relation].items()
+    ]
+    if relation in TYPED or relation == EVENTS.name:
+        columns.append(f"file.{NUMBER}")
+    files = ", ".join(f"'{PROTOCOL}://{name}'" for name in names)
+    rows = f"SELECT {', '.join(columns)} FROM read_parquet([{files}], hive_partitioning = false) AS file"
+    if repeated:
+        rows += f" WHERE file.{NUMBER} NOT IN (SELECT number FROM repeated)"
+    return f'CREATE VIEW "{_MOVES if relation == POSITIONS else relation}" AS {rows}'
+
+
+_MOVES: Final = "position_changes"
+_NUMBERS: Final = f"""
+CREATE VIEW {POSITIONS} AS
+SELECT log_id, topic, "partition", next_offset, newest FROM {_MOVES}
+QUALIFY row_number() OVER (
+    PARTITION BY log_id, topic, "partition" ORDER BY times_set_back DESC, next_offset DESC
+) = 1 AND next_offset > 0;
+CREATE VIEW partition_numbers AS
+SELECT DISTINCT
+    log_id, topic, "partition",
+    slot * {{size}}::BIGINT AS first_number, (slot + 1) * {{size}}::BIGINT AS end_number
+FROM {_MOVES};
+"""
+_ABOUT: Final = """
+CREATE TABLE schema_version AS SELECT
+    ?::INTEGER AS version, ? AS package_version, ? AS views_digest, ? AS archive_id,
+    NULL::BIGINT AS next_record, 0::BIGINT AS traced_from
+"""
+# Of 8 bytes an event first: nearly all come once, and the ids are several times as long.
+_REPEATED: Final = f"""
+CREATE TABLE repeated AS
+WITH suspects AS (
+    SELECT hash(event_id) AS id FROM events WHERE type IS NOT NULL GROUP BY 1 HAVING count(*) > 1
+)
+SELECT {NUMBER} AS number FROM events
+WHERE type IS NOT NULL AND hash(event_id) IN (SELECT id FROM suspects)
+QUALIFY row_number() OVER (PARTITION BY event_id ORDER BY {NUMBER}) > 1
+"""

@@ -1,0 +1,358 @@
+"""Write records into a shared archive, beside other writers: each position of each log once.
+
+One batch, in this order:
+
+1. decode the batch and build its columns;
+2. write a file for each relation, one of them the positions after the batch;
+3. learn what others have committed, and compare the positions of the batch's partitions with those that it
+   was built on;
+4. commit the files together with the positions: this makes the next version of the table, or fails because
+   somebody else made it, and 3 is done again.
+
+A kill before 4 leaves files that are of no version, which are deleted hours later; the same records come
+again. A member of the group that lost a partition finds another position in 3. What others have stored is
+taken out of its batch; if the position was set back, all records of the partition are, and the archiver must
+open the partition again. So nothing is stored twice and nothing is left out, whoever believes to own what.
+"""
+
+import threading
+import time
+from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+import pyarrow as pa
+
+from unstable_stream.archive.batch import ArchivedRecord, build_batch
+from unstable_stream.archive.newest import Newest, added
+from unstable_stream.archive.shared.compaction import compact
+from unstable_stream.archive.shared.relations import MISSING, Place, as_rows, rows_of
+from unstable_stream.archive.shared.removal import remove_records
+from unstable_stream.archive.shared.snapshot import newest_time_ms
+from unstable_stream.archive.shared.standing import (
+    Standing,
+    next_slot,
+    position_name,
+    read_standings,
+    write_standings,
+)
+from unstable_stream.archive.shared.table import SharedTable, TableFile
+from unstable_stream.archive.writing import Prepared, Removed, Written
+from unstable_stream.archive_address import ArchiveAddress
+from unstable_stream.errors import ArchiveBusyError, ArchiveError
+from unstable_stream.log_lines import get_logger
+
+__all__ = ["SharedWriter"]
+
+_FILES_AT_ONCE: Final = 4
+"""Files of a batch that are written at the same time: an object store takes some milliseconds for each."""
+_COMPACT_EVERY: Final = 50
+"""Versions. Whoever makes one of these looks for small files to merge."""
+_VACUUM_EVERY: Final = 1000
+
+_log = get_logger(__name__)
+
+
+class SharedWriter:
+    """Writes one log into a shared archive."""
+
+    unattributed = False
+
+    def __init__(self, path: ArchiveAddress, log_id: str = "", *, timeout_s: float = 60.0) -> None:
+        """Create or open the archive.
+
+        Args:
+            path: its address.
+            log_id: what tells the log from any other.
+            timeout_s: how long to try again while others commit.
+
+        Raises:
+            ArchiveBusyError: its store cannot be reached.
+            ArchiveError: there is something else, or a newer version of the package wrote it.
+        """
+        self.path = path
+        self.log_id = log_id
+        self._timeout_s = timeout_s
+        self._table = SharedTable(path, create=True)
+        self.archive_id = self._table.archive_id
+        self._threads = ThreadPoolExecutor(_FILES_AT_ONCE, thread_name_prefix="archive")
+        # Guards what follows, which is ahead of the table by batches that are prepared and not yet stored.
+        self._lock = threading.RLock()
+        self._standings: dict[Place, Standing] = {}
+        self._lost: set[Place] = set()
+        self.refresh()
+
+    def __enter__(self) -> "SharedWriter":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def positions(self) -> Mapping[tuple[str, int], int]:
+        """(topic, partition) of this log to the next offset to prepare; a partition never seen is absent."""
+        with self._lock:
+            return {
+                (place.topic, place.partition): standing.next_offset
+                for place, standing in self._standings.items()
+                if place.log_id == self.log_id and standing.next_offset
+            }
+
+    @property
+    def lost(self) -> Collection[tuple[str, int]]:
+        """(topic, partition) of which another writer took records out: what comes of it is left out, until
+        :meth:`refresh` is told that it is opened again.
+        """
+        with self._lock:
+            return [(place.topic, place.partition) for place in self._lost]
+
+    def adopt(self, records: Sequence[ArchivedRecord]) -> bool:
+        """Return ``False``: no shared archive is so old that it does not know its logs."""
+        return False
+
+    def refresh(self, opened: Collection[tuple[str, int]] = ()) -> None:
+        """Learn how far other writers are. Everything that was prepared must have been stored.
+
+        Args:
+            opened: the partitions that are read from these positions on.
+        """
+        self._table.refresh()
+        self._go_on_from(read_standings(self._table), opened)
+
+    def newest(self, topic: str, partition: int) -> Newest:
+        """Return the newest archived records of a partition, by content; empty: not known."""
+        with self._lock:
+            standing = self._standings.get(Place(self.log_id, topic, partition))
+            return {} if standing is None else standing.newest
+
+    def remove_from(self, topic: str, partition: int, offset: int) -> Removed:
+        """Take out all records of a partition from ``offset`` on; the next to archive is then this one.
+
+        Everything that was prepared must have been stored.
+        """
+        place = Place(self.log_id, topic, partition)
+        with self._lock:
+            before = self._standings[place]
+        removed = remove_records(self._table, place, before, offset, self._timeout_s)
+        self.refresh([(topic, partition)])
+        return removed
+
+    def note_missing(self, ranges: Mapping[tuple[str, int], tuple[int, int]]) -> None:
+        """Note offsets that the log deleted before they were archived; the archive goes on behind them.
+
+        Everything that was prepared must have been stored.
+
+        Args:
+            ranges: by topic and partition, the first missing offset and the one after the last.
+        """
+        self._advance({where: end for where, (_, end) in ranges.items()}, ranges)
+
+    def pass_over(self, positions: Mapping[tuple[str, int], int]) -> None:
+        """Move positions past offsets without records, such as Kafka's transaction markers."""
+        self._advance(positions, {})
+
+    def write(self, records: Sequence[ArchivedRecord]) -> Written:
+        """Archive a batch: :meth:`store` of :meth:`prepare`."""
+        return self.store(self.prepare(records))
+
+    def prepare(
+        self, records: Sequence[ArchivedRecord], read_up_to: Mapping[tuple[str, int], int] | None = None
+    ) -> Prepared:
+        """Decode a batch and build its rows (step 1).
+
+        Args:
+            records: in offset order within each partition; each may come any number of times.
+            read_up_to: by topic and partition, the next offset to read after them.
+        """
+        self._give_slots({Place(self.log_id, record.topic, record.partition) for record in records})
+        read_up_to = {} if read_up_to is None else read_up_to
+        with self._lock:
+            at = {place: standing.next_offset for place, standing in self._standings.items()}
+            new: list[ArchivedRecord] = []
+            numbers: list[int] = []
+            by_place: dict[Place, list[ArchivedRecord]] = {}
+            for record in records:
+                place = Place(self.log_id, record.topic, record.partition)
+                if record.offset >= at[place] and place not in self._lost:
+                    new.append(record)
+                    numbers.append(self._standings[place].first_number + record.offset)
+                    by_place.setdefault(place, []).append(record)
+                    at[place] = record.offset + 1
+            before = {place: self._standings[place] for place in by_place}
+            after = {
+                place: before[place]._replace(
+                    next_offset=max(at[place], read_up_to.get((place.topic, place.partition), 0)),
+                    newest=added(before[place].newest, last),
+                )
+                for place, last in by_place.items()
+            }
+            self._standings |= after
+        # Other writers may archive the same event: only readers see which comes first.
+        batch = build_batch(new, None, self.log_id, numbers=numbers)
+        return Prepared(
+            records,
+            read_up_to,
+            new,
+            batch,
+            {place: standing.mark for place, standing in before.items()},
+            {place: standing.mark for place, standing in after.items()},
+            {place: standing.newest for place, standing in after.items()},
+            0,
+        )
+
+    def store(self, prepared: Prepared) -> Written:
+        """Store a prepared batch with its positions (steps 2 to 4).
+
+        Raises:
+            ArchiveBusyError: others committed all the time, or the store cannot be reached; the same call may
+                be repeated.
+            ArchiveError: the archive is behind what this writer stored: somebody deleted or replaced it.
+        """
+        while prepared.new:
+            before = {Place(*place): mark for place, mark in prepared.based_on.items()}
+            if self._commit(self._files(prepared), before, _marks(prepared.positions)):
+                self._tidy()
+                break
+            _log.info("another archiver stored records of the same partitions", archive=str(self.path))
+            fresh = read_standings(self._table)
+            for place, mark in before.items():
+                if place not in fresh or fresh[place].mark < mark:
+                    raise ArchiveError(
+                        f"the archive {self.path} lacks records that were stored in it: it was deleted or "
+                        "replaced. Start the archiver again: it fills it from the log."
+                    )
+            with self._lock:
+                # Only these: of others there may be batches that are prepared.
+                self._go_on_from({**self._standings, **{place: fresh[place] for place in before}})
+                prepared = self.prepare(prepared.records, prepared.read_up_to)
+        return Written(
+            records=len(prepared.new),
+            redelivered=len(prepared.records) - len(prepared.new),
+            duplicates=prepared.batch.duplicates,
+            rows={name: table.num_rows for name, table in prepared.batch.tables.items()},
+            rejected=prepared.batch.rejected,
+        )
+
+    def close(self) -> None:
+        """Let go of the threads; everything stored is whole."""
+        self._threads.shutdown()
+
+    def _go_on_from(
+        self, standings: Mapping[Place, Standing], opened: Collection[tuple[str, int]] = ()
+    ) -> None:
+        with self._lock:
+            anew = {Place(self.log_id, *where) for where in opened}
+            for place, known in self._standings.items():
+                # Records that were read behind the position it had: taking them would leave out some.
+                if place in standings and standings[place].times_set_back != known.times_set_back:
+                    self._lost.add(place)
+            self._lost -= anew
+            self._standings = dict(standings)
+
+    def _give_slots(self, places: Collection[Place]) -> None:
+        deadline = time.monotonic() + self._timeout_s
+        while True:
+            with self._lock:
+                if not places - self._standings.keys():
+                    return
+            self._table.refresh()
+            standings = read_standings(self._table)
+            given: dict[Place, Standing] = {}
+            for place in sorted(places - standings.keys()):
+                given[place] = Standing(0, 0, next_slot([*standings.values(), *given.values()]), {})
+            if not given or self._table.commit([write_standings(self._table, given)]):
+                with self._lock:
+                    self._standings = {**standings, **given, **self._standings}
+            elif time.monotonic() >= deadline:
+                raise self._crowded()
+
+    def _files(self, prepared: Prepared) -> list[TableFile]:
+        """Write the files of a batch (step 2)."""
+        with self._lock:
+            standings = {
+                place: self._standings[place]._replace(
+                    times_set_back=mark >> 40, next_offset=mark & (1 << 40) - 1, newest=prepared.newest[place]
+                )
+                for place, mark in _marks(prepared.positions).items()
+            }
+        work = [self._threads.submit(write_standings, self._table, standings)]
+        work += [
+            self._threads.submit(self._write, relation, rows)
+            for relation, rows in prepared.batch.tables.items()
+        ]
+        return [each.result() for each in work]
+
+    def _write(self, relation: str, rows: pa.Table) -> TableFile:
+        return self._table.write(relation, rows_of(relation, rows))
+
+    def _commit(
+        self, files: Sequence[TableFile], before: Mapping[Place, int], after: Mapping[Place, int]
+    ) -> bool:
+        """Commit if the positions are still those before; ``False``: they are not."""
+        deadline = time.monotonic() + self._timeout_s
+        while True:
+            self._table.refresh()
+            if any((self._table.position(position_name(place)) or 0) != at for place, at in before.items()):
+                return False
+            marks = {position_name(place): at for place, at in after.items()}
+            if self._table.commit(files, positions=marks):
+                return True
+            if time.monotonic() >= deadline:
+                raise self._crowded()
+
+    def _advance(
+        self, ends: Mapping[tuple[str, int], int], missing: Mapping[tuple[str, int], tuple[int, int]]
+    ) -> None:
+        places = {Place(self.log_id, *where): end for where, end in ends.items()}
+        self._give_slots(places.keys())
+        while True:
+            with self._lock:
+                before = {
+                    place: self._standings[place]
+                    for place, end in places.items()
+                    if end > self._standings[place].next_offset and place not in self._lost
+                }
+            if not before:
+                return
+            after = {
+                place: standing._replace(next_offset=places[place]) for place, standing in before.items()
+            }
+            files = [write_standings(self._table, after)]
+            rows = [
+                {
+                    **place._asdict(),
+                    "first_offset": missing[place[1:]][0],
+                    "next_offset": missing[place[1:]][1],
+                    "since_ms": newest_time_ms(self.path, standing.first_number, standing.end_number),
+                }
+                for place, standing in before.items()
+                if place[1:] in missing
+            ]
+            if rows:
+                files.append(self._table.write(MISSING, as_rows(MISSING, rows)))
+            marks = {place: standing.mark for place, standing in before.items()}
+            if self._commit(files, marks, {place: standing.mark for place, standing in after.items()}):
+                with self._lock:
+                    self._standings |= after
+                return
+            self._go_on_from(read_standings(self._table))
+
+    def _tidy(self) -> None:
+        """Merge small files, now and then; the batch is stored, and nothing of it fails here."""
+        version = self._table.version + 1  # the one that was made
+        if version % _COMPACT_EVERY == 0:
+            try:
+                compact(self._table)
+                if version % _VACUUM_EVERY == 0:
+                    self._table.vacuum()
+            except ArchiveError as error:
+                _log.warning("small files of the archive are merged later", reason=str(error))
+
+    def _crowded(self) -> ArchiveBusyError:
+        return ArchiveBusyError(
+            f"others committed to the archive {self.path} all the time for {self._timeout_s:g} s; try again"
+        )
+
+
+def _marks(positions: Mapping[tuple[str, str, int], int]) -> dict[Place, int]:
+    return {Place(*where): mark for where, mark in positions.items()}

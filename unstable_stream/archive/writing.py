@@ -1,0 +1,148 @@
+"""Write to an archive of either kind: the archiver needs a :class:`Writer` and nothing else of it.
+
+The two are :class:`~.writer.ArchiveWriter`, for a DuckDB file, and
+:class:`~.shared.writer.SharedWriter`, for a table that many archivers write.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple, Protocol, TypeAlias
+
+from unstable_stream.archive.batch import ArchivedRecord, Batch, Rejection
+from unstable_stream.archive.newest import Newest
+from unstable_stream.archive_address import ArchiveAddress, is_shared
+
+__all__ = ["Prepared", "Removed", "Writer", "Written", "open_writer"]
+
+_Where: TypeAlias = tuple[str, str, int]
+"""Log id, topic and partition."""
+
+
+class Written(NamedTuple):
+    """The number of records and rows that one call of :meth:`Writer.write` handled."""
+
+    records: int
+    """Raw rows inserted."""
+    redelivered: int
+    """Records skipped because their positions had been archived."""
+    duplicates: int
+    """Events that had been archived from another position, as far as the writer knows; in ``events``, and not
+    again in typed tables.
+    """
+    rows: Mapping[str, int]
+    """Rows inserted by table."""
+    rejected: Sequence[Rejection]
+    """Records in ``events`` that could not be decoded or stored as typed rows."""
+
+
+class Prepared(NamedTuple):
+    """A batch ready to be stored."""
+
+    records: Sequence[ArchivedRecord]
+    """All that was given."""
+    read_up_to: Mapping[tuple[str, int], int]
+    """As given."""
+    new: Sequence[ArchivedRecord]
+    """Those whose positions had not been archived."""
+    batch: Batch
+    based_on: Mapping[_Where, int]
+    """The positions the archive must have when it is stored."""
+    positions: Mapping[_Where, int]
+    """The positions it will have then."""
+    newest: Mapping[_Where, Newest]
+    """The newest records then, of the partitions that the batch is of."""
+    first_record: int
+    """The record number of the first new record."""
+
+
+class Removed(NamedTuple):
+    """The records that were taken out of the archive."""
+
+    records: int
+    saved_to: str
+    """The Parquet file with their rows of ``events``; empty: there were none."""
+
+
+class Writer(Protocol):
+    """Writes one log into an archive, each position once. Batches are stored in the order they were prepared.
+
+    One thread may prepare a batch while another stores the one before. Every call may raise
+    :class:`~unstable_stream.errors.ArchiveBusyError`, and may be repeated then, or
+    :class:`~unstable_stream.errors.ArchiveError`.
+    """
+
+    log_id: str
+    archive_id: str
+    """Names the archive's consumer group."""
+
+    @property
+    def path(self) -> ArchiveAddress:
+        """The archive."""
+
+    @property
+    def positions(self) -> Mapping[tuple[str, int], int]:
+        """(topic, partition) of this log to the next offset to prepare; a partition never seen is absent."""
+
+    @property
+    def unattributed(self) -> bool:
+        """``True`` if the archive holds records of an unknown log."""
+
+    def adopt(self, records: Sequence[ArchivedRecord]) -> bool:
+        """Take an unknown log's records for this log's, if the archive holds ``records``."""
+
+    @property
+    def lost(self) -> Collection[tuple[str, int]]:
+        """(topic, partition) of which another writer took records out: what comes of it is left out, until
+        :meth:`refresh` is told that it is opened again.
+        """
+
+    def refresh(self, opened: Collection[tuple[str, int]] = ()) -> None:
+        """Learn how far other writers are. Everything that was prepared must have been stored.
+
+        Args:
+            opened: the partitions that are read from these positions on.
+        """
+
+    def newest(self, topic: str, partition: int) -> Newest:
+        """Return the newest archived records of a partition, by content; empty: not known."""
+
+    def remove_from(self, topic: str, partition: int, offset: int) -> Removed:
+        """Take out all records of a partition from ``offset`` on; the next to archive is then this one."""
+
+    def note_missing(self, ranges: Mapping[tuple[str, int], tuple[int, int]]) -> None:
+        """Note offsets that the log deleted before they were archived; the archive goes on behind them."""
+
+    def pass_over(self, positions: Mapping[tuple[str, int], int]) -> None:
+        """Move positions past offsets without records."""
+
+    def write(self, records: Sequence[ArchivedRecord]) -> Written:
+        """Archive a batch: :meth:`store` of :meth:`prepare`."""
+
+    def prepare(
+        self, records: Sequence[ArchivedRecord], read_up_to: Mapping[tuple[str, int], int] | None = None
+    ) -> Prepared:
+        """Decode a batch and build its rows."""
+
+    def store(self, prepared: Prepared) -> Written:
+        """Store a prepared batch with its positions, at once."""
+
+    def close(self) -> None:
+        """Leave the archive in order."""
+
+
+def open_writer(archive: ArchiveAddress, log_id: str = "", *, timeout_s: float = 60.0) -> Writer:
+    """Create or open an archive of either kind to write to it.
+
+    Args:
+        archive: a path, or the address of a shared archive.
+        log_id: what tells the log from any other.
+        timeout_s: how long to wait for others before :class:`~unstable_stream.errors.ArchiveBusyError`.
+    """
+    # Imported here: the one is not needed for the other, and deltalake may not be installed.
+    if is_shared(archive):
+        from unstable_stream.archive.shared.writer import SharedWriter
+
+        return SharedWriter(archive, log_id, timeout_s=timeout_s)
+    from unstable_stream.archive.writer import ArchiveWriter
+
+    return ArchiveWriter(Path(archive), log_id, timeout_s=timeout_s)
