@@ -82,7 +82,7 @@ SHAPES: Final = {
         moves=(24, 25),
     ),
     # It takes any text, and ends after ten turns.
-    "large": Shape({"env_id": "SimpleNegotiation-v0", "num_players": 2}, batch_size=256, max_tokens=4096),
+    "large": Shape({"env_id": "SimpleNegotiation-v0", "num_players": 2}, batch_size=512, max_tokens=4096),
 }
 
 
@@ -280,7 +280,7 @@ def main() -> None:
     arguments = parser(str(__doc__).splitlines()[0])
     arguments.add_argument("--shapes", nargs="+", choices=SHAPES, default=list(SHAPES))
     arguments.add_argument("--updates", type=int, default=12, help="learner updates of each run")
-    arguments.add_argument("--tokens", type=float, default=250.0, help="mean length of an answer")
+    arguments.add_argument("--tokens", type=float, default=120.0, help="mean length of an answer")
     arguments.add_argument("--like", type=Path, default=None, help="data directory with a recorded run")
     arguments.add_argument("--faster", type=float, default=20.0, help="latencies are divided by it")
     arguments.add_argument("--games-at-once", type=int, default=256)

@@ -1,6 +1,7 @@
 """Contract of every event log: consumer groups, committed positions, transactions, fencing."""
 
 import asyncio
+import time
 
 import pytest
 
@@ -48,6 +49,19 @@ async def test_groups_do_not_disturb_each_other(harness: LogHarness, event_log: 
     await consumer.commit()
     assert len(await read(await event_log.consumer([topic], group=other), 2)) == 2
     assert await event_log.committed_positions(other) == {}
+
+
+async def test_a_member_with_nothing_to_read_waits_and_does_not_spin(
+    harness: LogHarness, event_log: EventLog
+) -> None:
+    topic = await harness.topic()
+    await event_log.append(records(topic, ["a"]))
+    member = await event_log.consumer([topic], group=harness.group())
+    await read(member, 1)  # it has joined, and has its share
+    began, worked = time.monotonic(), time.process_time()
+    assert await member.poll(timeout_s=2.0) == []
+    # One that spins takes all the processor time that it is given; a share, so that any machine will do.
+    assert time.process_time() - worked < 0.4 * (time.monotonic() - began)
 
 
 async def test_without_a_group_there_is_nothing_to_commit(harness: LogHarness, event_log: EventLog) -> None:

@@ -127,6 +127,7 @@ class KafkaConsumer:
             bell = self._bell = loop.create_future()
             if await self._follow_the_group(timeout_s):
                 self._check_open()
+                self._end_hearing()
                 try:
                     await self._reading.fetch(enough=max_records)
                 except kafka.KafkaError as error:
@@ -143,7 +144,9 @@ class KafkaConsumer:
             waiting: set[asyncio.Future[Any]] = {bell}
             if self._reading.fetching is not None:
                 waiting.add(self._reading.fetching)
-            waiting.update(task for task in (self._finding, self._hearing) if task is not None)
+            # One that has ended is taken up in its own branch above: waiting for it would not wait.
+            beside = (self._finding, self._hearing)
+            waiting.update(task for task in beside if task is not None and not task.done())
             await asyncio.wait(waiting, timeout=deadline - loop.time(), return_when=asyncio.FIRST_COMPLETED)
             self._check_open()
 
@@ -213,6 +216,13 @@ class KafkaConsumer:
                 hearing.result()
             except kafka.KafkaError as error:
                 await self._judge(error)
+
+    def _end_hearing(self) -> None:
+        """Forget an answer that came after all: with a share, a fetch raises the same error."""
+        if self._hearing is not None and self._hearing.done():
+            hearing, self._hearing = self._hearing, None
+            if not hearing.cancelled():
+                hearing.exception()
 
     async def _take_over(self, version: int, owned: Mapping[TopicPartition, int]) -> None:
         positions = self._reading.positions
