@@ -208,7 +208,7 @@ def held(path: ArchiveAddress, *, timeout_s: float = 30.0) -> Iterator[None]:
 
 @contextlib.contextmanager
 def held_if_shared(path: ArchiveAddress) -> Iterator[None]:
-    """Keep a shared archive open for many questions: opening lists its files, and nobody waits for its readers.
+    """Keep a shared archive open for many questions: to open it costs, and nobody waits for its readers.
 
     A file is not held.
     """
