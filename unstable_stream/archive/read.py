@@ -23,6 +23,7 @@ __all__ = [
     "QueryResult",
     "StreamedResult",
     "held",
+    "held_if_shared",
     "query",
     "query_arrow",
     "stream",
@@ -203,6 +204,16 @@ def held(path: ArchiveAddress, *, timeout_s: float = 30.0) -> Iterator[None]:
             yield
         finally:
             _held.reset(token)
+
+
+@contextlib.contextmanager
+def held_if_shared(path: ArchiveAddress) -> Iterator[None]:
+    """Keep a shared archive open for many questions: to open it costs, and nobody waits for its readers.
+
+    A file is not held.
+    """
+    with held(path) if is_shared(path) else contextlib.nullcontext():
+        yield
 
 
 @contextlib.contextmanager

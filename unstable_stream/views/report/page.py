@@ -7,6 +7,7 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from unstable_stream.archive import held_if_shared
 from unstable_stream.archive_address import ArchiveAddress
 from unstable_stream.errors import ReportError
 from unstable_stream.version import __version__
@@ -58,10 +59,10 @@ def write_report(
         ArchiveError: the archive cannot be read.
     """
     script = plotly_script()
-    runs = [
-        read_run(archive, run, label) for run, label in zip(run_ids, labels_of(archive, run_ids), strict=True)
-    ]
-    games = {run: pick_samples(archive, run, limit=samples, tokenizer=tokenizer) for run in run_ids}
+    with held_if_shared(archive):
+        labels = labels_of(archive, run_ids)
+        runs = [read_run(archive, run, label) for run, label in zip(run_ids, labels, strict=True)]
+        games = {run: pick_samples(archive, run, limit=samples, tokenizer=tokenizer) for run in run_ids}
     page = render(runs, games, script=script, written_at=datetime.now(UTC)).encode()
     try:
         output.write_bytes(page)
