@@ -76,13 +76,13 @@ SHAPES: Final = {
     # The tiny player's tokens of `[0]` and `[1]`: pass and bet.
     "small": Shape(
         {"env_id": "openspiel:kuhn_poker", "template": "kuhn-board"},
-        batch_size=1024,
+        batch_size=2048,
         max_tokens=1,
         model="tiny-player",
         moves=(24, 25),
     ),
     # It takes any text, and ends after ten turns.
-    "large": Shape({"env_id": "SimpleNegotiation-v0", "num_players": 2}, batch_size=512, max_tokens=4096),
+    "large": Shape({"env_id": "SimpleNegotiation-v0", "num_players": 2}, batch_size=2048, max_tokens=4096),
 }
 
 
@@ -188,6 +188,7 @@ async def play(shape: Shape, options: argparse.Namespace, bootstrap: str, place:
                 "iterations": options.updates,
                 "batch_size": shape.batch_size,
                 "mini_batch_size": shape.batch_size,
+                "mini_batch_tokens": 16_384,
             },
         }
     )
@@ -279,11 +280,11 @@ def main() -> None:
     """Play both shapes, and print what each process costs."""
     arguments = parser(str(__doc__).splitlines()[0])
     arguments.add_argument("--shapes", nargs="+", choices=SHAPES, default=list(SHAPES))
-    arguments.add_argument("--updates", type=int, default=12, help="learner updates of each run")
+    arguments.add_argument("--updates", type=int, default=4, help="learner updates of each run")
     arguments.add_argument("--tokens", type=float, default=120.0, help="mean length of an answer")
     arguments.add_argument("--like", type=Path, default=None, help="data directory with a recorded run")
     arguments.add_argument("--faster", type=float, default=20.0, help="latencies are divided by it")
-    arguments.add_argument("--games-at-once", type=int, default=256)
+    arguments.add_argument("--games-at-once", type=int, default=512)
     arguments.add_argument("--rollout-workers", type=int, default=1)
     options = arguments.parse_args()
     reason = why_unavailable()

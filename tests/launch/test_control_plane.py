@@ -65,11 +65,12 @@ def test_a_cluster_is_planned_from_the_costs() -> None:
     assert plan.cores == pytest.approx(sum(need.cores for need in plan.needs))
     assert plan.log_bytes_per_s == pytest.approx(1280 * (2000 + 2 * traffic.turn_bytes))
     assert plan.archive_bytes_per_s == pytest.approx(1280 * traffic.turn_bytes)
-    # More rollout workers can be had, but there is one collector, and one archiver.
+    # More rollout workers and archivers can be had, but there is one collector.
     told = "\n".join(plan.warnings)
     assert "collector would need 1.3 cores and has one: it carries 1,000 turns/s of 1,280" in told
     assert "the work of 50 GPUs" in told
     assert "rollout" not in told
+    assert "archiver" not in told
     assert [need.cores for need in plan.needs] == sorted((need.cores for need in plan.needs), reverse=True)
 
 

@@ -38,7 +38,8 @@ _REPLICAS: Final = 3
 _SCALES_BY: Final = {
     "RolloutActor": "collector.num_rollout_workers",
     "EngineActor": "an engine for each GPU",
-    "raylet": "one on each machine",
+    "archiver": "a shared archive",
+    "Ray: raylet": "one on each machine",
 }
 _NAMES: Final = {
     "RolloutActor": "rollout workers",
