@@ -204,9 +204,9 @@ class EnginePool:
                     continue
                 slot.node, slot.host, slot.handle.has_started = health.node, health.host, True
                 slot.handle.running = health.running
-                self._failed_starts = 0
                 if not slot.told:
                     slot.told = True
+                    self._failed_starts = 0
                     changes.append(self._changed(slot, "added", self._wanted.why()))
         return changes
 
@@ -268,6 +268,12 @@ class EnginePool:
     def _gpus(self) -> float:
         return self._placement.engines[0].num_gpus
 
+    def _staying(self, cluster: Cluster) -> list[_Slot]:
+        """Return the engines that count towards those that are wanted."""
+        return [
+            slot for slot in self._slots.values() if not slot.leaving and slot.node not in cluster.drained
+        ]
+
     def _leave(self, cluster: Cluster) -> None:
         """Ask nothing more of engines that are too many, or whose machine is being drained."""
         serving = [slot for slot in self._slots.values() if slot.handle.has_started and not slot.leaving]
@@ -275,16 +281,14 @@ class EnginePool:
         if len(serving) > len(drained):  # else they play until another has taken over
             for slot in drained:
                 slot.leaving = "its machine is being drained"
-        staying = [slot for slot in self._slots.values() if not slot.leaving]
+        staying = self._staying(cluster)
         too_many = len(staying) - max(1, self._wanted.count(self._room(cluster)))
         for slot in sorted(staying, key=lambda slot: -slot.number)[: max(0, too_many)]:
             slot.leaving = self._wanted.why()
 
     def _add(self, cluster: Cluster) -> None:
         """Start the engines that are missing, as far as there is room."""
-        staying = [
-            slot for slot in self._slots.values() if not slot.leaving and slot.node not in cluster.drained
-        ]
+        staying = self._staying(cluster)
         missing = self._wanted.count(self._room(cluster)) - len(staying)
         if missing <= 0 or time.monotonic() < self._not_before:
             return
