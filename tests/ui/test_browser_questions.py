@@ -71,7 +71,11 @@ def test_a_what_if_is_asked_compared_and_kept(tab: Tab, recorded: Place) -> None
         assert tab.ask("document.querySelectorAll('#answer tbody tr').length") > 0
         assert (recorded.root / "what-if" / RECORDED / "by-elo-in-a-browser" / "about.json").is_file()
         tab.ask("document.querySelector('main > p > a[href*=what-if]').click()")
-        tab.wait("document.body.innerText.includes('by-elo-in-a-browser')")
+        # The page that is left names it, too.
+        tab.wait(
+            "document.getElementById('rewards') !== null"
+            " && document.body.innerText.includes('by-elo-in-a-browser')"
+        )
         tab.ask("document.getElementById('rewards').value = 'final = []'")
         tab.ask("document.querySelector('form[action$=rewards] button').click()")
         tab.wait(answered)

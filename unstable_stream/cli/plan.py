@@ -40,9 +40,9 @@ def _plan(
     With --gpus it shows instead what so many GPUs need around them, by measurements: cores by process, what
     brokers and archive keep.
 
-    Examples: unstable-stream plan examples/simpletak.toml --engine vllm
+    Example: unstable-stream plan examples/simpletak.toml --engine vllm
 
-    unstable-stream plan --gpus 64 --model Qwen/Qwen3-8B --completion-tokens 400
+    Example: unstable-stream plan --gpus 64 --model Qwen/Qwen3-8B --completion-tokens 400
     """
     if gpus is not None:
         if config is not None or overrides or engine:
