@@ -235,7 +235,7 @@ class Game:
     """One game."""
 
     archive: ArchiveAddress = field(repr=False)
-    """The DuckDB file it is read from."""
+    """The archive it is read from."""
     id: str
     run_id: str
     split: str
