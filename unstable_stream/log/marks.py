@@ -5,8 +5,9 @@ leader election, or when a file is put back from a copy. Others may then take th
 position keeps a *mark* of the last record that was read, and looks whether the log still has it.
 """
 
+import asyncio
 import contextlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 import msgspec
 
@@ -44,11 +45,10 @@ async def lost_marks(log: EventLog, marks: Mapping[TopicPartition, Mark]) -> dic
         return {}
     topics = sorted({at.topic for at in marks})
     settings = await log.topic_settings() if log.compacts else {}
-    begins: dict[TopicPartition, int] = {}
-    ends: dict[TopicPartition, int] = {}
-    for topic in topics:
-        begins |= await log.beginning_offsets(topic)
-        ends |= await log.end_offsets(topic)
+    # All at once: each question may wait for a broker that is gone.
+    begins, ends = await asyncio.gather(
+        _of_topics(log.beginning_offsets, topics), _of_topics(log.end_offsets, topics)
+    )
     lost = {at: mark.offset for at, mark in marks.items() if mark.offset >= ends.get(at, 0)}
     looked_at = {
         at: mark
@@ -68,3 +68,10 @@ async def lost_marks(log: EventLog, marks: Mapping[TopicPartition, Mark]) -> dic
                     found.add(at)
         lost |= {at: mark.offset for at, mark in looked_at.items() if at not in found}
     return lost
+
+
+async def _of_topics(
+    ask: Callable[[str], Awaitable[Mapping[TopicPartition, int]]], topics: Iterable[str]
+) -> dict[TopicPartition, int]:
+    found = await asyncio.gather(*(ask(topic) for topic in topics))
+    return {at: offset for offsets in found for at, offset in offsets.items()}
