@@ -13,11 +13,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
-
 from infra.kafka.brokers import KafkaCluster
 from tests.chaos.orders import Orders
-from tests.whole_run.processes import History, LaunchedRun
+from tests.whole_run.processes import RAY_AGENTS, History, LaunchedRun
 from unstable_stream.events import GameAbandoned
 
 __all__ = ["HUNG", "LAUNCHER_DIED", "NEVER_RETURNS", "Fault", "faults_for"]
@@ -168,7 +166,7 @@ async def _kill_launcher(run: LaunchedRun, _: random.Random) -> str:
     run.look()
     run.popen.kill()
     run.popen.wait()
-    _, alive = await asyncio.to_thread(psutil.wait_procs, list(run.seen.values()), timeout=120)
+    alive = await asyncio.to_thread(run.left_behind, *RAY_AGENTS)
     assert alive == [], f"left behind by a killed launcher: {alive}"
     return ""
 

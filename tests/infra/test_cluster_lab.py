@@ -1,4 +1,4 @@
-"""A run over hosts that share no disk: it trains, it is spread, and it adds up."""
+"""A run over hosts that share no disk: it trains, it is spread, it survives faults, and it adds up."""
 
 import os
 import signal
@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from infra.lab.cluster import Lab, main, why_unavailable
+from infra.lab.faults import FAULTS, do_faults
 from infra.lab.hosts import REPOSITORY, Hosts
 from infra.lab.hosts import why_unavailable as why_no_hosts
 
@@ -107,26 +108,28 @@ def test_a_fault_that_is_not_known_is_refused_in_words(capsys: pytest.CaptureFix
 
 
 @pytest.mark.timeout(1500)
-def test_a_run_trains_over_nine_hosts_without_a_shared_disk(tmp_path: Path) -> None:
+def test_a_run_trains_over_nine_hosts_without_a_shared_disk_and_through_faults(tmp_path: Path) -> None:
+    """``make cluster-lab ARGS="--faults all"`` does the other faults."""
     if reason := why_unavailable():
         pytest.skip(reason)
-    deadline = time.monotonic() + 900
+    faults = [FAULTS[name] for name in ("links-moment", "processors-vanish", "broker-in-commit")]
+    said: list[str] = []
+    actors: list[dict[str, list[str]]] = []
+
     with Lab(tmp_path) as lab:
-        process = lab.train("--set", "learner.iterations=2", "--set", "evaluation.opponents=[]")
-        most: dict[str, list[str]] = {}
-        while process.poll() is None:
-            assert time.monotonic() < deadline, lab.last_words("train")
-            now = lab.actors()
-            if sum(map(len, now.values())) > sum(map(len, most.values())):
-                most = now
-            time.sleep(0.5)
-        assert process.returncode == 0, lab.last_words("train", 40)
+
+        def say(line: str) -> None:
+            said.append(line)
+            actors.append(lab.actors())
+
+        results = do_faults(lab, faults, ["learner.iterations=1000000", "evaluation.opponents=[]"], say)
         places = [line for line in lab.last_words("train", 1000).splitlines() if " on the CPU of " in line]
-        assert len({line.partition(" of ")[2].partition(";")[0] for line in places}) == 3, places
-        # Ray puts a part elsewhere if the worker of its machine is very slow to start.
-        assert sum(bool(names) for names in most.values()) >= 2, most
-        for command, expected in (("audit", " balanced"), ("verify", " verified")):
-            status, said = lab.prove(command)
-            assert status == 0, said
-            assert said.rstrip().endswith(expected), said
+    assert len({line.partition(" of ")[2].partition(";")[0] for line in places}) == 3, places
+    # Ray puts a part elsewhere if the worker of its machine is very slow to start.
+    assert max(sum(bool(names) for names in now.values()) for now in actors) >= 2, actors
+    assert [result.failure for result in results] == [""] * len(faults), "\n".join(said)
+    assert {(result.audit, result.verify, result.trained_twice) for result in results} == {
+        ("balanced", "verified", 0)
+    }
+    assert all(result.next_update_s is not None for result in results)
     assert left_behind() == []

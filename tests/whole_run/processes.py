@@ -23,6 +23,7 @@ from unstable_stream.runs.data_dir import DataDir
 
 __all__ = [
     "CONFIG",
+    "RAY_AGENTS",
     "History",
     "LaunchedRun",
     "StandingService",
@@ -45,6 +46,9 @@ _SMALL = (
 )
 # Generous: the machine may be busy with other work. A healthy idle one needs a tenth.
 DEADLINE_S = float(os.environ.get("UNSTABLE_STREAM_TEST_DEADLINE_S", "300"))
+
+RAY_AGENTS = ("ray::DashboardAgent", "ray::RuntimeEnvAgent")
+"""They note after a minute that a killed launcher's Ray is gone. Nothing waits for them."""
 
 EventT = TypeVar("EventT", bound=Event)
 

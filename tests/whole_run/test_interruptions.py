@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.whole_run.conftest import UPDATES, FinishedRun
-from tests.whole_run.processes import LaunchedRun
+from tests.whole_run.processes import RAY_AGENTS, LaunchedRun
 from unstable_stream.events import (
     Event,
     GameOutcome,
@@ -42,8 +42,7 @@ async def test_ctrl_c_and_a_killed_launcher_then_the_same_evaluation_games(
             await second.until("another update", lambda seen: len(seen.of(LearnerUpdate)) > end.updates)
             second.popen.send_signal(signal.SIGKILL)
             assert await second.end() == -signal.SIGKILL
-            # Ray's own agents report the raylet's death for a minute, to a server that is dead too.
-            assert second.left_behind("ray::DashboardAgent", "ray::RuntimeEnvAgent") == []
+            assert second.left_behind(*RAY_AGENTS) == []
             report = await second.command("audit", run_id)
             assert (report.returncode, report.stderr) == (0, ""), report.stdout
             report = await second.command("verify", run_id)

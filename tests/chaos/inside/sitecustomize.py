@@ -55,7 +55,6 @@ _SHARE = 0.1
 """The part of calls that go wrong while they do."""
 _HANG_S = (0.2, 4.0)
 
-_control = Path(os.environ.get("CHAOS_CONTROL", ""))
 # Not the generators of the module: an environment's games have them replaced by their own.
 _chance = random.SystemRandom()
 _counting = threading.Lock()
@@ -63,9 +62,14 @@ _counted: dict[int, int] = {}
 """By the order's moment, the steps that were seen since."""
 
 
+def _control() -> Path:
+    # Asked anew each time: a server that processes are forked from outlives a campaign and its directory.
+    return Path(os.environ["CHAOS_CONTROL"])
+
+
 def _order(name: str) -> str:
     try:
-        return (_control / name).read_text()
+        return (_control() / name).read_text()
     except FileNotFoundError:
         return ""
 
@@ -83,14 +87,15 @@ def _step(name: str) -> None:
     if words not in Path("/proc/self/cmdline").read_bytes().replace(b"\0", b" ").decode():
         return
     with _counting, contextlib.suppress(FileNotFoundError):  # another process has obeyed in between
-        moment = (_control / "crash").stat().st_mtime_ns
+        control = _control()
+        moment = (control / "crash").stat().st_mtime_ns
         _counted[moment] = _counted.get(moment, 0) + 1
         if _counted[moment] < int(number):
             return
-        (_control / "crash").unlink()
-        told = _control / f".crashed-{os.getpid()}"
+        (control / "crash").unlink()
+        told = control / f".crashed-{os.getpid()}"
         told.write_text(name)
-        os.link(told, _control / "crashed")
+        os.link(told, control / "crashed")
         os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -121,7 +126,7 @@ def _bad_environment(step: Callable[..., Any], _: str) -> Callable[..., Any]:
     def bad(*arguments: Any, **named: Any) -> Any:
         if _order("hang"):
             with contextlib.suppress(FileNotFoundError):  # another process obeys
-                (_control / "hang").unlink()
+                (_control() / "hang").unlink()
                 while True:
                     time.sleep(3600)
         order = _misbehaviour("environment")
@@ -193,7 +198,7 @@ class _Patching(importlib.abc.MetaPathFinder):
 
 
 def _audited(event: str, arguments: tuple[Any, ...]) -> None:
-    if event == "os.rename" and str(_control) not in str(arguments[0]):
+    if event == "os.rename" and os.environ["CHAOS_CONTROL"] not in str(arguments[0]):
         kept = "".join(letter for letter in Path(str(arguments[1])).name if not letter.isdigit())
         _step(f"before renaming to {kept.split('-')[0] or kept}")
 
