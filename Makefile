@@ -9,11 +9,11 @@ INSTALL := $(BIN)/uv pip install --quiet --python $(BIN)/python --override overr
 ARGS ?=
 # Every process of a run loads torch and more. Without Python's compiled files that takes twice as long.
 unexport PYTHONDONTWRITEBYTECODE
-# Several tests at a time where each is small, one at a time where one fills the machine. 5: none was selected.
+# Several tests at a time; two where one is a whole run or starts vLLM. 5: none was selected.
 PYTEST = $(BIN)/python -m pytest
 SMALL_TESTS = $(PYTEST) -m 'not slow' --numprocesses logical --maxprocesses 4 --dist loadscope $(ARGS)
 FAST_TESTS = $(PYTEST) -m 'not slow and not broker' --numprocesses logical --maxprocesses 4 --dist loadscope $(ARGS)
-LARGE_TESTS = $(PYTEST) -m slow $(ARGS)
+LARGE_TESTS = $(PYTEST) -m slow --numprocesses logical --maxprocesses 2 --dist loadgroup $(ARGS)
 
 .PHONY: help chaos cluster-lab simulate quickstart smollm2 kafka-up kafka-down train-env vllm-env dev-env test test-fast lint format types contracts bench bench-compare gpu-check docs constraints clean
 

@@ -20,7 +20,8 @@ _CONTROLS = r"/[\u0000-\u0008\u000b-\u001f\u007f-\u009f]/"
 
 
 def _click_box(tab: Tab, of: str) -> None:
-    """Click a node of the graph as a person does, wherever it is drawn."""
+    """Click a node of the graph as a person does, wherever it is drawn, once nothing moves it any more."""
+    tab.wait("document.readyState === 'complete'")
     tab.ask(f"document.querySelector('svg a[aria-label=\"{of}\"] rect').scrollIntoView({{block: 'center'}})")
     box = f"document.querySelector('svg a[aria-label=\"{of}\"] rect').getBoundingClientRect()"
     x, y = tab.ask(f"(() => {{ const at = {box}; return [at.x + at.width / 2, at.y + at.height / 2]; }})()")

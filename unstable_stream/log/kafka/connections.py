@@ -32,16 +32,13 @@ _OPTIONS: Final = {
 class _Connection(conn.AIOKafkaConnection):  # type: ignore[misc]  # aiokafka has no types
     async def connect(self) -> Any:
         async with asyncio.timeout(GONE_S):
-            return await super().connect()
-
-    def _create_reader_task(self) -> Any:
-        # The first moment at which there is a socket, before anything is sent.
-        connected = self._writer.get_extra_info("socket")
+            reader, writer = await super().connect()
+        connected = writer.get_extra_info("socket")
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for name, value in _OPTIONS.items():
             if hasattr(socket, name):
                 connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-        return super()._create_reader_task()
+        return reader, writer
 
 
 def notice_vanished_brokers() -> None:
