@@ -180,6 +180,6 @@ class ReportError(UnstableStreamError):
 
 
 class ArchiveBusyError(ArchiveError):
-    """Another process held the archive's write lock past the deadline."""
+    """Another process held the archive's write lock past the deadline, or its store is away."""
 
     retriable = True

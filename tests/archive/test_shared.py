@@ -1,5 +1,6 @@
 """A shared archive: many writers, none of whom can store what another has, and readers of one state of it."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -14,7 +15,10 @@ import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
+from infra.s3 import server as s3_server
+from infra.s3.server import S3Server
 from tests.archive.history import made_up_run, stored
+from tests.conftest import free_ports
 from unstable_stream.api.place import Place
 from unstable_stream.api.serving import compact_archive
 from unstable_stream.archive import RecordReader, open_archive, open_writer, query, query_arrow
@@ -24,7 +28,7 @@ from unstable_stream.archive.shared import table as table_module
 from unstable_stream.archive.shared import writer as writer_module
 from unstable_stream.archive.shared.compaction import compact
 from unstable_stream.archive.shared.relations import table_schema
-from unstable_stream.archive.shared.table import LOST, SharedTable
+from unstable_stream.archive.shared.table import LOST, SharedTable, TableFile
 from unstable_stream.archive.tables import TABLES
 from unstable_stream.archive_address import ARCHIVE_VARIABLE, ArchiveAddress, archive_exists
 from unstable_stream.cli import app
@@ -162,7 +166,10 @@ def test_a_writer_that_always_comes_second_says_so_and_can_be_asked_again(
 
 _KILLED = """
 import os, signal, sys
+from infra.s3 import server as s3_server
+from infra.s3.server import S3Server
 from tests.archive.history import made_up_run, stored
+from tests.conftest import free_ports
 from unstable_stream.archive import open_writer
 from unstable_stream.archive.shared.table import SharedTable
 
@@ -468,6 +475,75 @@ def test_in_an_object_store(s3: str, tmp_path: Path, whole: dict[str, list[str]]
     compact(table, everything=True)
     assert _content(address, _TURNS) == {name: whole[name] for name in _TURNS}
     table.vacuum()
+
+
+@pytest.mark.slow
+def test_a_batch_waits_for_a_store_that_went_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: dict[str, list[str]]
+) -> None:
+    """Whatever was under way when it went: after an error nobody may take the archive for broken."""
+    reason = s3_server.why_unavailable()
+    if reason is not None:
+        pytest.skip(reason)
+    with S3Server(tmp_path / "s3", free_ports(s3_server.PORTS)) as server:
+        for name, value in server.environment.items():
+            monkeypatch.setenv(name, value)
+        (tmp_path / "first").touch()
+        Store("s3://bucket/x").put(tmp_path / "first", "first")  # makes the bucket
+        address = "delta:s3://bucket/x/archive"
+        with closing(open_writer(address)) as writer:
+            writer.write(_RECORDS[:50])
+            prepared = writer.prepare(_RECORDS[50:])
+            table = SharedTable(address)
+            written = table.write("turns", table.read(table.files("turns")[0]))
+            server.kill()
+            for step in (
+                lambda: writer.store(prepared),
+                writer.refresh,
+                lambda: table.read(written),
+                lambda: table.commit([written]),
+                table.vacuum,
+                lambda: SharedTable(address, create=True),
+            ):
+                with pytest.raises(ArchiveBusyError, match="cannot be reached"):
+                    step()
+            server.up()
+            assert writer.store(prepared).records == len(_RECORDS) - 50
+        assert _content(address) == whole
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks /proc which file it is")
+def test_files_are_on_the_disk_before_they_are_of_the_table(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept: list[str] = []
+    fsync, commit = os.fsync, SharedTable.commit
+
+    def noting(handle: int) -> None:
+        kept.append(os.readlink(f"/proc/self/fd/{handle}"))
+        fsync(handle)
+
+    def checked(self: SharedTable, added: Sequence[TableFile], *args: object, **options: object) -> bool:
+        for file in added:
+            assert {f"{self.uri}/{file.name}", f"{self.uri}/relation={file.relation}"} <= set(kept)
+        done = commit(self, added, *args, **options)  # type: ignore[arg-type]
+        assert kept[-2:] == [f"{self.uri}/_delta_log/{self.version + 1:020d}.json", f"{self.uri}/_delta_log"]
+        return done
+
+    monkeypatch.setattr(os, "fsync", noting)
+    monkeypatch.setattr(SharedTable, "commit", checked)
+    _write(address, [_RECORDS])
+
+
+def test_a_commit_that_a_power_cut_left_empty_is_made_again(
+    address: str, whole: dict[str, list[str]]
+) -> None:
+    _write(address, [_RECORDS[:100], _RECORDS[100:]])
+    newest = max(Path(SharedTable(address).uri, "_delta_log").glob("*.json"))
+    newest.write_bytes(b"")
+    assert query(address, "SELECT count(*) FROM events").rows == [(100,)]
+    _write(address, [_RECORDS])
+    assert _content(address) == whole
 
 
 def test_a_store_that_is_away_is_told_as_such(monkeypatch: pytest.MonkeyPatch) -> None:

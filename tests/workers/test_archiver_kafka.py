@@ -1,4 +1,4 @@
-"""The archiver on a real broker: markers between the records, a killed archiver, a cluster that is new."""
+"""The archiver on a real broker: markers between the records, killed archivers, a cluster that is new."""
 
 import asyncio
 import contextlib
@@ -18,6 +18,7 @@ from tests.conftest import free_port_pair
 from unstable_stream.archive import Written, open_archive, query
 from unstable_stream.archive.batch import EVENTS
 from unstable_stream.archive.tables import TABLES
+from unstable_stream.archive_address import ArchiveAddress
 from unstable_stream.events import Event, Rating
 from unstable_stream.log.kafka.log import KafkaLog
 from unstable_stream.log.local.log import LocalLog
@@ -25,10 +26,13 @@ from unstable_stream.log.port import EventLog, Record, StoredRecord
 from unstable_stream.log.records import record_from_event
 from unstable_stream.log.topic_drift import create_declared_topics
 from unstable_stream.log.topics import load_topics
+from unstable_stream.stores import Store
 from unstable_stream.workers.archiver import GROUP, run_archiver
 
 _ROOT = Path(__file__).resolve().parents[2]
 _CHUNK = 25
+_TAKEN_OVER_S = 400
+"""On a machine with much other work; the session of who fell ends after 6."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,7 +85,7 @@ async def topics(log: KafkaLog) -> _Topics:
     return topics
 
 
-async def _archive_all(log: EventLog, names: Sequence[str] | None, path: Path) -> int:
+async def _archive_all(log: EventLog, names: Sequence[str] | None, path: ArchiveAddress) -> int:
     stop = asyncio.Event()
     stop.set()
     flushes: list[Written] = []
@@ -96,7 +100,7 @@ def _run_without_ratings(suffix: str) -> list[Event]:
     return [event for event in made_up_run(f"run-{suffix}") if not isinstance(event, Rating)]
 
 
-def _content(path: Path, names: Sequence[str]) -> Mapping[str, list[str]]:
+def _content(path: ArchiveAddress, names: Sequence[str]) -> Mapping[str, list[str]]:
     # The numbers of records tell in which order they arrived, and partitions are read as they come.
     columns = "COLUMNS(lambda name: name != 'record_number')"
     with open_archive(path) as connection:
@@ -211,6 +215,155 @@ async def test_a_killed_archiver_goes_on_and_a_rebuilt_archive_is_the_same(
     names = [table.name for table in TABLES]
     assert _content(live, [EVENTS.name, *names]) == _content(rebuilt, [EVENTS.name, *names])
     assert _content(live, names) == _content(await _archived_locally(events, tmp_path), names)
+
+
+_MEMBER = """
+import asyncio, os, signal, sys
+from pathlib import Path
+from unstable_stream.archive.shared.table import SharedTable
+from unstable_stream.log.kafka.log import KafkaLog
+from unstable_stream.workers.archiver import ArchiveSink, run_archiver
+
+location, archive, trap, step, number, *topics = sys.argv[1:]
+
+commit = SharedTable.commit
+def interrupted(self, files, *args, **options):
+    # Another member may be first: then nothing is committed, and it is not yet time.
+    done = step == "all written" or commit(self, files, *args, **options)
+    if done and any(file.relation == "events" for file in files) and Path(trap).exists():
+        Path(trap).rename(trap + "-sprung")
+        print("sprung", flush=True)
+        os.kill(os.getpid(), int(number))
+    return commit(self, files, *args, **options) if step == "all written" else done
+if step != "none":
+    SharedTable.commit = interrupted
+
+follow, followed = ArchiveSink.follow, None
+async def following(self, assigned):
+    global followed
+    starts = await follow(self, assigned)
+    if assigned != followed:
+        followed = set(assigned)
+        print("follows", len(assigned), flush=True)
+    return starts
+ArchiveSink.follow = following
+
+async def main():
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    log = KafkaLog.open(location, session_timeout_s=6.0)
+    def flushed(written):
+        print("flushed", written.records, flush=True)
+    await run_archiver(log, archive, topics=topics, stop=stop, flush_interval_s=0.02, max_batch=20,
+                       on_flush=flushed)
+    await log.close()
+
+asyncio.run(main())
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Member:
+    """An archiver of a group, in a process of its own."""
+
+    process: asyncio.subprocess.Process
+
+    @classmethod
+    @contextlib.asynccontextmanager
+    async def started(cls, *arguments: str, step: str = "none", number: int = 0) -> "AsyncIterator[_Member]":
+        location, archive, trap, *names = arguments
+        command = (sys.executable, "-c", _MEMBER, location, archive, trap, step, str(number), *names)
+        process = await asyncio.create_subprocess_exec(*command, cwd=_ROOT, stdout=asyncio.subprocess.PIPE)
+        try:
+            yield cls(process)
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+
+    async def says(self, what: str) -> int:
+        """Wait until it does; return the number that it says."""
+        assert self.process.stdout is not None
+        while True:
+            line = (await self.process.stdout.readline()).decode().split()
+            assert line, f"the archiver ended before it {what}"
+            if line[0] == what:
+                return int(line[-1]) if len(line) > 1 else 0
+
+    async def end(self) -> None:
+        self.process.terminate()
+        assert self.process.stdout is not None
+        await self.process.stdout.read()  # a full pipe would hold it up
+        assert await self.process.wait() == 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("step", "number", "place"),
+    [
+        ("all written", signal.SIGKILL, "directory"),
+        ("committed", signal.SIGKILL, "directory"),
+        # Taken for dead, it comes back, with files that it is about to commit.
+        ("all written", signal.SIGSTOP, "directory"),
+        ("committed", signal.SIGKILL, "s3"),
+    ],
+)
+async def test_one_of_two_archivers_falls_between_two_steps_and_the_other_takes_over(
+    step: str,
+    number: signal.Signals,
+    place: str,
+    log: KafkaLog,
+    topics: _Topics,
+    tmp_path: Path,
+    kafka_bootstrap: str,
+    request: pytest.FixtureRequest,
+) -> None:
+    events = _run_without_ratings(topics.suffix)
+    third = len(events) // 3
+    shared = f"delta:{tmp_path / 'shared'}"
+    if place == "s3":
+        (tmp_path / "first").touch()
+        store: str = request.getfixturevalue("s3")
+        Store(store).put(tmp_path / "first", "first")  # makes the bucket
+        shared = f"delta:{store}/shared"
+    trap = tmp_path / "trap"
+    arguments = (f"kafka://{kafka_bootstrap}", shared, str(trap), *topics.names)
+    partitions = sum([len(await log.end_offsets(name)) for name in topics.names])
+    async with asyncio.timeout(_TAKEN_OVER_S), contextlib.AsyncExitStack() as members:
+        await topics.publish(events[:third], aborted=events[:3])
+        falling = await members.enter_async_context(_Member.started(*arguments, step=step, number=number))
+        await falling.says("flushed")
+        other = await members.enter_async_context(_Member.started(*arguments))
+        while not 0 < await other.says("follows") < partitions:
+            pass
+        trap.touch()
+        await topics.publish(events[third : 2 * third], aborted=events[:3])
+        await falling.says("sprung")
+        await topics.publish(events[2 * third :])
+        while await other.says("follows") < partitions:
+            pass
+        if number == signal.SIGKILL:
+            assert await falling.process.wait() == -signal.SIGKILL
+        else:
+            while _archived(shared) < len(events):
+                await other.says("flushed")
+            falling.process.send_signal(signal.SIGCONT)
+            await falling.end()
+        await other.end()
+        # They left nothing out, markers between the records included.
+        assert await _archive_all(log, topics.names, shared) == 0
+        alone = tmp_path / "alone.duckdb"
+        assert await _archive_all(log, topics.names, alone) == len(events)
+    names = [EVENTS.name, *(table.name for table in TABLES), "positions"]
+    assert _content(shared, names) == _content(alone, names)
+    numbers = query(shared, "SELECT count(*), count(DISTINCT record_number) FROM events").rows
+    assert numbers == [(len(events), len(events))]
+
+
+def _archived(archive: str) -> int:
+    ((count,),) = query(archive, "SELECT count(*) FROM events").rows
+    return int(count)
 
 
 @pytest.mark.broker

@@ -87,11 +87,13 @@ async def starts_of(
 
 
 async def when_free(work: Callable[[], T], stop: asyncio.Event) -> T:
-    """Do ``work`` on the archive in a thread; try again while another process has locked the archive."""
+    """Do ``work`` on the archive in a thread; try again while another process has locked the archive, or its
+    store is away.
+    """
     while True:
         try:
             return await asyncio.to_thread(work)
         except ArchiveBusyError as error:
             if stop.is_set():
                 raise  # the records stay in the log; the next start archives them
-            _log.warning("archive held by others, trying again", reason=str(error))
+            _log.warning("the archive cannot be used now, trying again", reason=str(error))

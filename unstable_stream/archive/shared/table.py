@@ -2,6 +2,10 @@
 
 A commit makes the version after the one that this process knows, or none: the package is told not to try
 again by itself. So nothing can be committed on top of something unseen.
+
+In a directory, files are on the disk before the commit that names them, and a commit is before it counts as
+made; the package itself leaves that to the system. If the machine loses power in between, the commit's own
+file may be empty: a version that adds nothing, rows and positions alike, which are then archived again.
 """
 
 import contextlib
@@ -60,6 +64,8 @@ _PATIENCE: Final = {"max_retries": "3", "retry_timeout": "20s", "timeout": "30s"
 _DESCRIPTION: Final = "unstable_stream archive, schema version {}"
 _RACES: Final = 20
 _COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")
+_OF_A_STORE: Final = re.compile(r"\bGeneric (S3|GCS|MicrosoftAzure) error\b")
+"""In a message: a store over the network did not do what it was asked."""
 _REFUSED: Final = re.compile(r"\b40[0134] ")
 """Of HTTP: the request is wrong, not the moment."""
 _TOLD: Final = 500
@@ -150,7 +156,10 @@ class SharedTable:
         """Write a Parquet file of this name; return its size in bytes."""
         with self._explained(), self._files.open_output_stream(name) as out:
             pq.write_table(rows, out, compression="zstd", row_group_size=_ROW_GROUP_ROWS)
-            return int(out.tell())
+            size = int(out.tell())
+        # The directory may be new too.
+        self._keep(name, os.path.dirname(name), "")
+        return size
 
     def open(self, name: str) -> BinaryIO:
         """Open one of the files to read; it belongs to one thread at a time."""
@@ -200,7 +209,20 @@ class SharedTable:
                 )
             except CommitFailedError:
                 return False
+            self._keep(f"_delta_log/{self._delta.version() + 1:020d}.json", "_delta_log")
         return True
+
+    def _keep(self, *names: str) -> None:
+        """Have the disk keep files or directories of the table; an object store does so by itself."""
+        if "://" in self.uri:
+            return
+        with self._explained():
+            for name in names:
+                handle = os.open(os.path.join(self.uri, name), os.O_RDONLY)
+                try:
+                    os.fsync(handle)
+                finally:
+                    os.close(handle)
 
     def vacuum(self) -> int:
         """Delete files that have not been of the table for hours; return how many."""
@@ -279,10 +301,10 @@ class SharedTable:
         except (OSError, DeltaError) as error:
             told = " ".join(_COLOURS.sub("", str(error)).split())[:_TOLD]
             # The kinds of error do not tell what a store has answered.
-            lasting = isinstance(error, FileNotFoundError | PermissionError | DeltaError) or _REFUSED.search(
-                told
+            lasting = isinstance(error, FileNotFoundError | PermissionError) or (
+                isinstance(error, DeltaError) and not _OF_A_STORE.search(told)
             )
-            if lasting:
+            if lasting or _REFUSED.search(told):
                 raise ArchiveError(f"cannot use the archive {self.archive}: {told}") from error
             raise ArchiveBusyError(f"the archive {self.archive} cannot be reached: {told}") from error
 
