@@ -1,6 +1,7 @@
 """Keep every topic in one DuckDB file, raw and as typed tables, which can be read while a run writes it."""
 
 from unstable_stream.archive.batch import ArchivedRecord
+from unstable_stream.archive.dropping import DroppedRun, drop_run, dropped_error, dropped_runs, keep_dropped
 from unstable_stream.archive.missing import Missing, missing_in_archive
 from unstable_stream.archive.read import (
     Cancel,
@@ -24,6 +25,7 @@ __all__ = [
     "ArchivedRecord",
     "ArchivedRow",
     "Cancel",
+    "DroppedRun",
     "Missing",
     "Prepared",
     "QueryResult",
@@ -32,8 +34,12 @@ __all__ = [
     "Writer",
     "Written",
     "copy_archive",
+    "drop_run",
+    "dropped_error",
+    "dropped_runs",
     "held",
     "held_if_shared",
+    "keep_dropped",
     "missing_in_archive",
     "open_archive",
     "open_writer",

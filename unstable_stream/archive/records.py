@@ -86,7 +86,12 @@ class RecordReader:
     def partitions(self) -> dict[tuple[str, int], tuple[int, int]]:
         """(topic, partition) to the first archived offset and the one after the last archived."""
         rows = self._query(
-            f"""SELECT p.topic, p."partition", coalesce(e.first, p.next_offset), p.next_offset
+            # Where runs were dropped, missing_records has all that is missing: what is not there at the
+            # beginning may be of these.
+            f"""SELECT p.topic, p."partition",
+                    CASE WHEN EXISTS (SELECT 1 FROM dropped_runs) THEN 0
+                    ELSE coalesce(e.first, p.next_offset) END,
+                    p.next_offset
                 FROM positions AS p LEFT JOIN (
                     SELECT topic, "partition", min("offset") AS first FROM events
                     WHERE {self._of_log}true GROUP BY ALL

@@ -57,6 +57,24 @@ curve, ladder and health.
 On a Kafka cluster the topic `ratings` is compacted: an archive that reads along has every rating, one that is
 filled later the last one of each model and what the cluster has not yet compacted.
 
+## Dropping a run
+
+`unstable-stream archive --drop RUN` takes all rows of a run out of a DuckDB file and gives their disk space
+back. It asks first, unless `--yes` is given. A run that has not ended is refused, unless nothing of it was
+archived for 30 days (`--idle-days`); so is one of which the log has records that are not archived yet.
+
+DuckDB uses the space of deleted rows for new ones and seldom makes a file smaller. So the archive is written
+anew beside the present one, without the run, and takes its name once it is whole: this needs as much free
+disk as what stays, archiver and readers wait meanwhile, and a kill at any moment leaves the archive with the
+whole run or without it.
+
+What stays is a row of `dropped_runs`. By it the archiver passes over what the log still has of the run, also
+after `archive --rebuild`, which says so; `runs` lists the run as `dropped`; and `why`, `report`, `export`,
+`verify`, `replay`, `fork`, `resume` and the live pages say when it was dropped. A run that was dropped by
+mistake comes back as long as the log has it: move the archive away, and `unstable-stream archive` fills a new
+one that knows nothing of it. Log, checkpoints, exports and backups are not touched, nor what is in
+`archive.duckdb-lost-by-the-log`. In a [shared archive](shared-archive.md) a run cannot be dropped yet.
+
 ## Questions
 """
 _POSITIONS: Final = {
@@ -83,6 +101,13 @@ _MISSING: Final = {
     "first_offset": "The first missing offset.",
     "next_offset": "The offset after the last missing one.",
     "since_ms": "Time of the newest record that was archived before, Unix milliseconds; `NULL`: none.",
+}
+_DROPPED: Final = {
+    "run_id": "The run.",
+    "name": "Its display name.",
+    "started_at": "UTC.",
+    "dropped_at": "UTC.",
+    "records": "The number of records that were taken out.",
 }
 _VERSION: Final = {
     "version": f"Of the tables; {SCHEMA_VERSION} now.",
@@ -132,6 +157,13 @@ def relations() -> tuple[Relation, ...]:
             "Offsets that the log deleted before they were archived: their records are not here. The view "
             "`missing_of_runs` tells which runs they may be of.",
             _MISSING,
+        ),
+        Relation(
+            "dropped_runs",
+            "table",
+            "Runs that were dropped from this archive: nothing else here is of them, and nothing of them is "
+            "archived again.",
+            _DROPPED,
         ),
         Relation("schema_version", "table", "What wrote this file, one row.", _VERSION),
     ]
