@@ -15,6 +15,7 @@ from unstable_stream.archive.read import (
     write_parquet,
 )
 from unstable_stream.archive.records import ArchivedRow, RecordReader
+from unstable_stream.archive.restoring import RestoredRun, restore_run
 from unstable_stream.archive.store import SCHEMA_VERSION, copy_archive, open_archive
 from unstable_stream.archive.writer import ArchiveWriter
 from unstable_stream.archive.writing import Prepared, Writer, Written, open_writer
@@ -30,6 +31,7 @@ __all__ = [
     "Prepared",
     "QueryResult",
     "RecordReader",
+    "RestoredRun",
     "StreamedResult",
     "Writer",
     "Written",
@@ -45,6 +47,7 @@ __all__ = [
     "open_writer",
     "query",
     "query_arrow",
+    "restore_run",
     "stream",
     "write_parquet",
 ]

@@ -19,6 +19,7 @@ from unstable_stream.archive_address import ArchiveAddress, is_shared
 from unstable_stream.errors import ArchiveError, RunError
 
 __all__ = [
+    "NOTE_BEGINNINGS",
     "DroppedRun",
     "drop_run",
     "dropped_error",
@@ -27,7 +28,7 @@ __all__ = [
     "refuse_shared",
 ]
 
-_OWN: Final = ("positions", "divergences", "missing_records", "dropped_runs")
+_OWN: Final = ("positions", "divergences", "missing_records", "dropped_runs", "restored_runs")
 
 
 class DroppedRun(NamedTuple):
@@ -55,8 +56,8 @@ def refuse_shared(archive: ArchiveAddress) -> None:
     """Raise :class:`ArchiveError` for a shared archive: its writers do not heed what is dropped."""
     if is_shared(archive):
         raise ArchiveError(
-            f"{archive} is a shared archive, of which no run can be dropped yet: fill another one from the "
-            "log and delete this one, or keep the run"
+            f"{archive} is a shared archive, of which no run can be dropped yet, and into which none can be "
+            "put back: fill another one from the log, or keep the run"
         )
 
 
@@ -87,13 +88,14 @@ def drop_run(archive: ArchiveAddress, run_id: str, *, timeout_s: float = 60.0) -
         connection.execute("DELETE FROM schema_version")
         for name in ("schema_version", *_OWN):
             connection.execute(f'INSERT INTO "{name}" BY NAME SELECT * FROM archive.main."{name}"')
-        connection.execute(_NOTE_BEGINNINGS)
+        connection.execute(NOTE_BEGINNINGS.format(events="archive.main.events"))
         for table in (EVENTS, *TABLES):
             connection.execute(
                 f'INSERT INTO "{table.name}" BY NAME SELECT * FROM archive.main."{table.name}" '
                 "WHERE run_id IS DISTINCT FROM ?",
                 [run_id],
             )
+        connection.execute("DELETE FROM restored_runs WHERE run_id = ?", [run_id])
         connection.execute(_NOTE, [run_id, records])
         (row,) = connection.execute("SELECT * FROM dropped_runs WHERE run_id = ?", [run_id]).fetchall()
         return DroppedRun(*row)
@@ -149,16 +151,17 @@ SELECT $1, any_value(name), any_value(started_at), (now() AT TIME ZONE 'UTC')::T
 FROM archive.main.runs WHERE run_id = $1
 """
 # An older version of the package did not note what the log had deleted before: it shows by where a partition
-# begins. From now on that says nothing, since what is not there may be of a dropped run. So what shows now is
-# noted.
-_NOTE_BEGINNINGS: Final = """
+# begins. From now on that says nothing, since what is not there may be of a dropped run, or of one that was
+# not put back. So what shows now is noted.
+NOTE_BEGINNINGS: Final = """
 INSERT INTO missing_records
 SELECT p.log_id, p.topic, p."partition", 0, coalesce(e.first, p.next_offset) AS begun, NULL
 FROM positions AS p LEFT JOIN (
-    SELECT log_id, topic, "partition", min("offset") AS first FROM archive.main.events GROUP BY ALL
+    SELECT log_id, topic, "partition", min("offset") AS first FROM {events} GROUP BY ALL
 ) AS e USING (log_id, topic, "partition")
 WHERE coalesce(e.first, p.next_offset) > 0
     AND NOT EXISTS (SELECT 1 FROM dropped_runs)
+    AND NOT EXISTS (SELECT 1 FROM restored_runs)
     AND NOT EXISTS (
         SELECT 1 FROM missing_records AS m
         WHERE (m.log_id, m.topic, m."partition") = (p.log_id, p.topic, p."partition") AND m.first_offset = 0

@@ -80,6 +80,8 @@ MISSING: Final = (
 OF_RUNS: Final = (
     "CREATE TABLE IF NOT EXISTS dropped_runs (run_id VARCHAR, name VARCHAR, started_at TIMESTAMP, "
     "dropped_at TIMESTAMP, records BIGINT)",
+    "CREATE TABLE IF NOT EXISTS restored_runs (run_id VARCHAR, name VARCHAR, restored_at TIMESTAMP, "
+    "exported_at TIMESTAMP, export VARCHAR, records BIGINT, whole BOOLEAN)",
 )
 """Tables of the archive's own that tell what was done with whole runs."""
 

@@ -39,6 +39,17 @@ def _archive(
         "nothing.",
     ),
     yes: bool = typer.Option(False, "--yes", "-y", help="With --drop: do not ask."),
+    restore: str = typer.Option(
+        "",
+        "--restore",
+        metavar="EXPORT",
+        help="Put a run back from the directory or the address, s3://bucket/name, that it was exported to.",
+    ),
+    log_gone: bool = typer.Option(
+        False,
+        "--log-gone",
+        help="With --restore: the log that the run was recorded in is gone for good.",
+    ),
     idle_days: float = typer.Option(
         30.0,
         "--idle-days",
@@ -61,6 +72,8 @@ def _archive(
     later: unstable-stream export.
 
     Example: unstable-stream archive --drop RUN
+
+    Example: unstable-stream archive --restore s3://bucket/run-parquet
     """
     from rich.console import Console
 
@@ -70,12 +83,15 @@ def _archive(
 
     place = Place.at(data, log)
     console = Console(stderr=True, highlight=False)
-    if sum([rebuild or follow, compact, bool(drop)]) > 1:
+    if sum([rebuild or follow, compact, bool(drop), bool(restore)]) > 1:
         raise typer.BadParameter(
-            "--compact and --drop are done one at a time, and without --rebuild and --follow"
+            "--compact, --drop and --restore are done one at a time, and without --rebuild and --follow"
         )
     if drop:
         _drop(place, drop, console, yes=yes, idle_days=idle_days)
+        return
+    if restore:
+        _restore(place, restore, console, log_gone=log_gone)
         return
     if compact:
         tidied = compact_archive(place)
@@ -121,3 +137,18 @@ def _drop(place: "Place", run: str, console: "Console", *, yes: bool, idle_days:
         f"dropped {done.records:,} records; the archive had {done.bytes_before / 1e6:,.1f} MB and has "
         f"{done.bytes_after / 1e6:,.1f} MB now"
     )
+
+
+def _restore(place: "Place", export: str, console: "Console", *, log_gone: bool) -> None:
+    from unstable_stream.api.restoring import restore_run
+
+    with console.status("putting the run back"):
+        done = restore_run(place, export, log_gone=log_gone)
+    console.print(
+        f"run {done.run_id}: {done.records:,} records put back, {done.there:,} were there",
+        soft_wrap=True,
+        markup=False,
+    )
+    if done.missing:
+        lacking = f"note: the export lacks what its archive lacked: {', '.join(done.missing)}"
+        console.print(lacking, soft_wrap=True, markup=False)
