@@ -9,7 +9,7 @@ from unstable_stream.api.place import Place
 from unstable_stream.api.run import Run
 from unstable_stream.api.settings import make_config
 from unstable_stream.api.tables import Table
-from unstable_stream.archive import QueryResult, query_arrow
+from unstable_stream.archive import QueryResult, dropped_runs, query_arrow
 from unstable_stream.errors import ConfigError
 from unstable_stream.runs import history
 from unstable_stream.runs.config import RunConfig
@@ -144,6 +144,8 @@ def sql(
 def runs_overview(place: Place) -> QueryResult:
     """Return the archived runs, newest first, with the evaluated win rate of each one's latest checkpoint.
 
+    Runs that were dropped from the archive come last, with the state ``dropped`` and without numbers.
+
     Raises:
         ArchiveError: there is no archive.
     """
@@ -154,5 +156,9 @@ def runs_overview(place: Place) -> QueryResult:
         [
             (run.run_id, run.name, run.started_at, run.state, run.games, run.updates, run.win_rate)
             for run in runs
+        ]
+        + [
+            (run.run_id, run.name, run.started_at, "dropped", None, None, None)
+            for run in dropped_runs(place.archive)
         ],
     )

@@ -5,7 +5,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from unstable_stream.archive_address import ArchiveAddress, archive_exists
+from unstable_stream.archive_address import ArchiveAddress, archive_exists, is_shared
+from unstable_stream.errors import ArchiveError
 from unstable_stream.log.open import opened_log
 from unstable_stream.log.port import EventLog
 from unstable_stream.runs.code import own_patterns, patterns_of
@@ -98,6 +99,28 @@ class Place:
             return None
         own = own_patterns(self.data.own_code(run_id))
         return [*own, *allow_code, *patterns_of(config, besides=recorded)]
+
+    def refuse_dropped(self, run: str, *, exact: bool = True) -> None:
+        """Refuse a run that was dropped from the archive: what the log still has of it may be a half.
+
+        Args:
+            run: its id.
+            exact: ``False``: the beginning of its id, or its name, will do.
+
+        Raises:
+            RunError: it was dropped.
+        """
+        if is_shared(self.archive) or not self.has_archive:
+            return
+        from unstable_stream.archive import dropped_error, open_archive  # loads DuckDB
+
+        try:
+            with open_archive(self.archive) as connection:
+                dropped = dropped_error(connection, run, exact=exact)
+        except ArchiveError:
+            return  # whoever needs the archive is told what is wrong with it
+        if dropped is not None:
+            raise dropped
 
     async def full_run_id(self, log: EventLog, run: str | None) -> str | None:
         """Return the full id of a run given by id or prefix; ``None`` stays ``None``."""

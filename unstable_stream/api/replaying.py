@@ -9,7 +9,7 @@ from typing import Final, Literal, TypeAlias
 
 from unstable_stream.api.loops import iterate, wait_for
 from unstable_stream.api.place import Place
-from unstable_stream.errors import ConfigError
+from unstable_stream.errors import ConfigError, RunError
 from unstable_stream.events import Event, Metrics, encode_event
 from unstable_stream.hindsight.offline import (
     OfflineProgress,
@@ -112,7 +112,14 @@ class Replay:
             yield LogHistory(log), log
 
     async def _slice(self, history: History) -> Slice:
-        run_id = None if self._run is None else (await find_recorded_run(history, self._run))[0]
+        run_id = None
+        if self._run is not None:
+            try:
+                run_id, _ = await find_recorded_run(history, self._run)
+            except RunError:
+                self._place.refuse_dropped(self._run, exact=False)
+                raise
+            self._place.refuse_dropped(run_id)
         return Slice(
             topics=self._topics,
             ranges=self._ranges,

@@ -670,7 +670,7 @@ def open_run(run: str, data: Path | str | None = None, log: str | None = None) -
         log: ``local`` (the file in the data directory, the default) or ``kafka://HOST:PORT``.
 
     Raises:
-        RunError: no such run, or several; lists what is there.
+        RunError: no such run, or several; lists what is there. Or it was dropped from the archive.
     """
     place = Place.at(data, log)
 
@@ -678,7 +678,12 @@ def open_run(run: str, data: Path | str | None = None, log: str | None = None) -
         async with place.opened_history() as opened:
             return await find_run(opened, run)
 
-    run_id, config = wait_for(find())
+    try:
+        run_id, config = wait_for(find())
+    except RunError:
+        place.refuse_dropped(run, exact=False)
+        raise
+    place.refuse_dropped(run_id)
     config = parse_config(config.model_dump(mode="json") | {"log": place.log}, origin=f"run {run_id}")
     return Run(config, place, run_id=run_id, recorded=True)
 
@@ -697,7 +702,12 @@ def fork_run(
         async with place.opened_history() as log:
             return await find_fork(log, run, at, located=place.data.located)
 
-    fork, config = wait_for(find())
+    try:
+        fork, config = wait_for(find())
+    except RunError:
+        place.refuse_dropped(run, exact=False)
+        raise
+    place.refuse_dropped(fork.parent_run_id)
     changed = make_config(changes, config, [*overrides, f"log={place.log}"])
     check_fork(fork, config, changed)
     allowed = place.allowed_code(fork.parent_run_id, allow_code, changed, config)

@@ -62,12 +62,15 @@ class Archived:
     """Records that could not be decoded; see the table dead_letters."""
     old: Path | None = None
     """The archive that was set aside."""
+    dropped: Sequence[str] = ()
+    """Runs that were dropped from that one, and are not in the new one either."""
 
 
 def archive(place: Place, *, rebuild: bool = False, follow: bool = False) -> Archived:
     """Bring the archive up to date with the log, once, or until a signal with ``follow``.
 
-    ``rebuild`` sets the present archive aside as ``archive.duckdb.old`` and fills a new one.
+    ``rebuild`` sets the present archive aside as ``archive.duckdb.old`` and fills a new one. Runs that were
+    dropped stay dropped.
 
     Raises:
         EventLogError: there is no log.
@@ -86,7 +89,7 @@ def archive(place: Place, *, rebuild: bool = False, follow: bool = False) -> Arc
         async with place.opened_log() as log:
             await log.topics()  # an unreachable log is found here, before the archive is set aside
             if rebuild:
-                done.old = _set_aside(place)
+                done.old, done.dropped = _set_aside(place)
             await run_archiver(log, place.archive, stop=stop, on_flush=count)
 
     async def once() -> None:
@@ -133,9 +136,12 @@ def compact_archive(place: Place) -> CompactedArchive:
     return CompactedArchive(merged, into, table.vacuum())
 
 
-def _set_aside(place: Place) -> Path | None:
-    """Rename the archive with its write-ahead log, if there is one, so that a new one takes its place."""
-    from unstable_stream.archive import open_archive
+def _set_aside(place: Place) -> tuple[Path | None, Sequence[str]]:
+    """Rename the archive with its write-ahead log, if there is one, so that a new one takes its place.
+
+    The new one knows the runs that were dropped from it: whoever wanted them gone is not to have them back.
+    """
+    from unstable_stream.archive import dropped_runs, keep_dropped, open_archive
 
     if is_shared(place.archive):
         raise ArchiveError(
@@ -143,15 +149,18 @@ def _set_aside(place: Place) -> Path | None:
         )
     path = place.data.archive_file
     if not path.exists():
-        return None
+        return None, ()
     old = path.with_name(path.name + ".old")
     if old.exists():
         raise ArchiveError(f"{old} is there from an earlier rebuild: move it away or delete it first")
     # Nobody is writing it, and the write-ahead log is folded in.
     with open_archive(path, read_only=False) as connection:
         connection.execute("CHECKPOINT")
+    dropped = dropped_runs(path)
     path.rename(old)
-    return old
+    if dropped:
+        keep_dropped(path, dropped)
+    return old, [run.run_id for run in dropped]
 
 
 def processors(

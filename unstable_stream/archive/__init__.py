@@ -1,6 +1,7 @@
 """Keep every topic in one DuckDB file, raw and as typed tables, which can be read while a run writes it."""
 
 from unstable_stream.archive.batch import ArchivedRecord
+from unstable_stream.archive.dropping import DroppedRun, drop_run, dropped_error, dropped_runs, keep_dropped
 from unstable_stream.archive.missing import Missing, missing_in_archive
 from unstable_stream.archive.read import (
     Cancel,
@@ -14,6 +15,7 @@ from unstable_stream.archive.read import (
     write_parquet,
 )
 from unstable_stream.archive.records import ArchivedRow, RecordReader
+from unstable_stream.archive.restoring import RestoredRun, restore_run
 from unstable_stream.archive.store import SCHEMA_VERSION, copy_archive, open_archive
 from unstable_stream.archive.writer import ArchiveWriter
 from unstable_stream.archive.writing import Prepared, Writer, Written, open_writer
@@ -24,21 +26,28 @@ __all__ = [
     "ArchivedRecord",
     "ArchivedRow",
     "Cancel",
+    "DroppedRun",
     "Missing",
     "Prepared",
     "QueryResult",
     "RecordReader",
+    "RestoredRun",
     "StreamedResult",
     "Writer",
     "Written",
     "copy_archive",
+    "drop_run",
+    "dropped_error",
+    "dropped_runs",
     "held",
     "held_if_shared",
+    "keep_dropped",
     "missing_in_archive",
     "open_archive",
     "open_writer",
     "query",
     "query_arrow",
+    "restore_run",
     "stream",
     "write_parquet",
 ]

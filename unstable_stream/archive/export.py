@@ -16,12 +16,13 @@ import duckdb
 import msgspec
 
 from unstable_stream.archive.batch import EVENTS
+from unstable_stream.archive.dropping import dropped_error
 from unstable_stream.archive.missing import Missing
 from unstable_stream.archive.store import open_archive
 from unstable_stream.archive.tables import TABLES
 from unstable_stream.archive.view_files import load_views
 from unstable_stream.archive_address import ArchiveAddress
-from unstable_stream.errors import ArchiveError
+from unstable_stream.errors import ArchiveError, RunError
 from unstable_stream.events.run_ids import pick_run
 from unstable_stream.stores import Store, checked_address, is_address
 from unstable_stream.version import __version__
@@ -218,5 +219,8 @@ WHERE run_id = getvariable('run') ORDER BY ALL
 def find_exported_run(connection: duckdb.DuckDBPyConnection, run: str) -> tuple[str, str | None]:
     """Return id and name of the run with this id, or beginning of an id; raises :class:`RunError`."""
     names = dict(connection.execute("SELECT run_id, name FROM runs").fetchall())
-    run_id = pick_run(run, names, "this archive")
+    try:
+        run_id = pick_run(run, names, "this archive")
+    except RunError as error:
+        raise dropped_error(connection, run) or error from None
     return run_id, names[run_id]

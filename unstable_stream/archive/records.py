@@ -18,6 +18,12 @@ __all__ = ["ArchivedRow", "RecordReader"]
 # needs to notice.
 _LONGEST_HOLD_S: Final = 1.0
 _WRITERS_TURN_S: Final = 0.03
+_LACKED: Final = """
+    AND (NOT EXISTS (SELECT 1 FROM restored_runs) OR EXISTS (
+        SELECT 1 FROM missing_of_runs AS r WHERE r.log_id = m.log_id AND r.topic = m.topic
+            AND r."partition" = m."partition" AND r.next_offset = m.next_offset
+    ))
+"""
 
 
 class ArchivedRow(NamedTuple):
@@ -86,7 +92,13 @@ class RecordReader:
     def partitions(self) -> dict[tuple[str, int], tuple[int, int]]:
         """(topic, partition) to the first archived offset and the one after the last archived."""
         rows = self._query(
-            f"""SELECT p.topic, p."partition", coalesce(e.first, p.next_offset), p.next_offset
+            # Where runs were dropped or put back, missing_records has all that is missing: what is not there
+            # at the beginning may be of other runs.
+            f"""SELECT p.topic, p."partition",
+                    CASE WHEN EXISTS (SELECT 1 FROM dropped_runs)
+                        OR EXISTS (SELECT 1 FROM restored_runs) THEN 0
+                    ELSE coalesce(e.first, p.next_offset) END,
+                    p.next_offset
                 FROM positions AS p LEFT JOIN (
                     SELECT topic, "partition", min("offset") AS first FROM events
                     WHERE {self._of_log}true GROUP BY ALL
@@ -107,12 +119,13 @@ class RecordReader:
     def missing(self) -> dict[tuple[str, int], list[tuple[int, int]]]:
         """(topic, partition) to the offsets that the log deleted before they were archived, in order.
 
-        Each range is the first missing offset and the one after the last.
+        Each range is the first missing offset and the one after the last. Where runs were put back, it is
+        left out if no archived run lacks anything in it any more.
         """
         found: dict[tuple[str, int], list[tuple[int, int]]] = {}
         for topic, partition, first, end in self._query(
-            f"""SELECT topic, "partition", first_offset, next_offset FROM missing_records
-                WHERE {self._of_log}true ORDER BY ALL""",
+            f"""SELECT m.topic, m."partition", m.first_offset, m.next_offset FROM missing_records AS m
+                WHERE {self._of_log}true {"" if is_shared(self.path) else _LACKED} ORDER BY ALL""",
             {},
         ):
             found.setdefault((topic, partition), []).append((first, end))

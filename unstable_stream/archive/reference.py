@@ -57,6 +57,39 @@ curve, ladder and health.
 On a Kafka cluster the topic `ratings` is compacted: an archive that reads along has every rating, one that is
 filled later the last one of each model and what the cluster has not yet compacted.
 
+## Dropping a run
+
+`unstable-stream archive --drop RUN` takes all rows of a run out of a DuckDB file and gives their disk space
+back. It asks first, unless `--yes` is given. A run that has not ended is refused, unless nothing of it was
+archived for 30 days (`--idle-days`); so is one of which the log has records that are not archived yet.
+
+DuckDB uses the space of deleted rows for new ones and seldom makes a file smaller. So the archive is written
+anew beside the present one, without the run, and takes its name once it is whole: this needs as much free
+disk as what stays, archiver and readers wait meanwhile, and a kill at any moment leaves the archive with the
+whole run or without it.
+
+What stays is a row of `dropped_runs`. By it the archiver passes over what the log still has of the run, also
+after `archive --rebuild`, which says so; `runs` lists the run as `dropped`; and `why`, `report`, `export`,
+`verify`, `replay`, `fork`, `resume` and the live pages say when it was dropped. A run that was dropped by
+mistake comes back as long as the log has it: move the archive away, and `unstable-stream archive` fills a new
+one that knows nothing of it. An export brings it back at any time, see below. Log, checkpoints, exports and
+backups are not touched, nor what is in `archive.duckdb-lost-by-the-log`. In a
+[shared archive](shared-archive.md) a run cannot be dropped yet.
+
+## Putting a run back
+
+`unstable-stream archive --restore DIR`, or `--restore s3://bucket/name`, puts a run back from an export of
+all tables. So Parquet files are a third home of history beside the log and the archive: when the log has
+expired and the archive is lost, or the run was dropped, `sql`, `why`, `verify`, `replay` and `fork` answer as
+they did when it was exported. Only `record_number` is another. Several runs are put back one after the other.
+
+The archive is first brought up to date with the log. Then every record of the export that is not there is
+inserted with the rows that were made of it, all or nothing. What the export lacks, `missing_records` keeps.
+Export a run when it has ended and is archived: one that was exported earlier is not taken for whole, and
+`missing_of_runs` still names it. A partition in which another run still lacks records is read by `verify` and
+`replay` from behind these: put that run back, too. Where the log that the run was recorded in is gone for
+good, `--log-gone` says so. A rebuild makes the archive from the log alone: put runs back after it.
+
 ## Questions
 """
 _POSITIONS: Final = {
@@ -83,6 +116,22 @@ _MISSING: Final = {
     "first_offset": "The first missing offset.",
     "next_offset": "The offset after the last missing one.",
     "since_ms": "Time of the newest record that was archived before, Unix milliseconds; `NULL`: none.",
+}
+_DROPPED: Final = {
+    "run_id": "The run.",
+    "name": "Its display name.",
+    "started_at": "UTC.",
+    "dropped_at": "UTC.",
+    "records": "The number of records that were taken out.",
+}
+_RESTORED: Final = {
+    "run_id": "The run.",
+    "name": "Its display name.",
+    "restored_at": "UTC.",
+    "exported_at": "UTC.",
+    "export": "The directory or address that it was read from.",
+    "records": "The number of records that the archive did not have.",
+    "whole": "Whether the run had ended when it was exported, and the export lacked nothing.",
 }
 _VERSION: Final = {
     "version": f"Of the tables; {SCHEMA_VERSION} now.",
@@ -132,6 +181,19 @@ def relations() -> tuple[Relation, ...]:
             "Offsets that the log deleted before they were archived: their records are not here. The view "
             "`missing_of_runs` tells which runs they may be of.",
             _MISSING,
+        ),
+        Relation(
+            "dropped_runs",
+            "table",
+            "Runs that were dropped from this archive: nothing else here is of them, and nothing of them is "
+            "archived again.",
+            _DROPPED,
+        ),
+        Relation(
+            "restored_runs",
+            "table",
+            "Runs that were put back from an export.",
+            _RESTORED,
         ),
         Relation("schema_version", "table", "What wrote this file, one row.", _VERSION),
     ]

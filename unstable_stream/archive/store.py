@@ -7,12 +7,13 @@ finds it held tries again until a deadline, so SQL works while a run writes.
 import contextlib
 import functools
 import hashlib
+import os
 import secrets
 import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeVar
 
 import duckdb
 
@@ -25,6 +26,7 @@ from unstable_stream.errors import ArchiveBusyError, ArchiveError
 from unstable_stream.version import __version__
 
 __all__ = [
+    "OF_RUNS",
     "SCHEMA_VERSION",
     "Connection",
     "WritableArchive",
@@ -34,6 +36,8 @@ __all__ = [
     "silence",
     "with_all_columns",
 ]
+
+T = TypeVar("T")
 
 Connection: TypeAlias = duckdb.DuckDBPyConnection
 """An open archive."""
@@ -60,6 +64,7 @@ _CHECKPOINT_THRESHOLD: Final = "2MB"
 _WRITER_THREADS: Final = 2
 _WRITER_MEMORY: Final = "2GB"
 _NAME: Final = "archive"
+_RENEWED: Final = "renewed"
 _POSITIONS: Final = (
     'CREATE TABLE positions (log_id VARCHAR, topic VARCHAR, "partition" INTEGER, next_offset BIGINT, '
     'newest VARCHAR, PRIMARY KEY (log_id, topic, "partition"))'
@@ -72,6 +77,13 @@ MISSING: Final = (
     'CREATE TABLE IF NOT EXISTS missing_records (log_id VARCHAR, topic VARCHAR, "partition" INTEGER, '
     "first_offset BIGINT, next_offset BIGINT, since_ms BIGINT)"
 )
+OF_RUNS: Final = (
+    "CREATE TABLE IF NOT EXISTS dropped_runs (run_id VARCHAR, name VARCHAR, started_at TIMESTAMP, "
+    "dropped_at TIMESTAMP, records BIGINT)",
+    "CREATE TABLE IF NOT EXISTS restored_runs (run_id VARCHAR, name VARCHAR, restored_at TIMESTAMP, "
+    "exported_at TIMESTAMP, export VARCHAR, records BIGINT, whole BOOLEAN)",
+)
+"""Tables of the archive's own that tell what was done with whole runs."""
 
 
 @functools.cache
@@ -79,6 +91,7 @@ def definitions_digest() -> str:
     """Return a digest of all tables, macros and views: an archive made by other definitions has another."""
     statements = [
         MISSING,
+        *OF_RUNS,
         *(table.create_sql() for table in TABLES),
         macros(),
         *(view.query for view in load_views()),
@@ -134,7 +147,7 @@ def open_archive(
 def _supply(connection: Connection) -> None:
     """Put tables and columns that an older package did not have before its own, without values."""
     lacking, whole = _lacking_columns(connection), with_all_columns(connection)
-    for statement in (MISSING, *(table.create_sql() for table in TABLES)):
+    for statement in (MISSING, *OF_RUNS, *(table.create_sql() for table in TABLES)):
         name = statement.split("(")[0].split()[-1].strip('"')
         if name not in lacking:
             connection.execute(statement.replace("CREATE TABLE", "CREATE TEMP TABLE", 1))
@@ -223,6 +236,55 @@ class WritableArchive:
             self._engine = self._start()
             raise
 
+    def rewrite(self, fill: Callable[[Connection], T]) -> T:
+        """Put a new file in the place of this one, which gives back the disk of what is not in the new one.
+
+        1. hold the write lock and fold the write-ahead log into the file;
+        2. make an empty archive beside it, and let ``fill`` copy to it;
+        3. write it to disk and rename it; let go of both.
+
+        A kill before the renaming leaves the archive as it was, and a file that the next call removes.
+
+        Args:
+            fill: is given a connection whose unqualified names are those of the new archive; the present one
+                is the database ``archive``, and must not be changed.
+
+        Raises:
+            ArchiveBusyError: others held it past the deadline.
+            ArchiveError: it could not be written, e.g. the disk is full. Nothing was changed.
+        """
+        renewed = self.path.with_name(f"{self.path.name}.new")
+        log_of_renewed = renewed.with_name(f"{renewed.name}.wal")
+        quoted = str(renewed).replace("'", "''")
+        try:
+            with self.held() as connection:
+                connection.execute("CHECKPOINT")
+                for left in (renewed, log_of_renewed):
+                    left.unlink(missing_ok=True)
+                connection.execute(f"ATTACH '{quoted}' AS {_RENEWED} (ROW_GROUP_SIZE {_ROW_GROUP_ROWS})")
+                connection.execute(f"USE {_RENEWED}")
+                _ensure_schema(connection, renewed)
+                done = fill(connection)
+                connection.execute(f"CHECKPOINT {_RENEWED}")
+                # Both are locked meanwhile: whoever has opened the old file finds it held, and opens it anew
+                # by its name.
+                renewed.replace(self.path)
+                directory = os.open(self.path.parent, os.O_RDONLY)
+                try:
+                    os.fsync(directory)
+                finally:
+                    os.close(directory)
+            self._engine.execute(f"DETACH {_RENEWED}")
+        except (duckdb.Error, OSError) as error:
+            raise ArchiveError(
+                f"could not write the archive {self.path} anew: {error}. It needs as much free disk as what "
+                "stays in it, and nothing was changed"
+            ) from error
+        finally:
+            for left in (renewed, log_of_renewed):
+                left.unlink(missing_ok=True)
+        return done
+
     def _start(self) -> duckdb.DuckDBPyConnection:
         settings: dict[str, str | bool | int | float | list[str]] = {
             "threads": _WRITER_THREADS,
@@ -294,7 +356,8 @@ def _ensure_schema(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
         _upgrade_to_3(connection)
     if digest != definitions_digest():
         connection.execute("BEGIN")
-        connection.execute(MISSING)
+        for statement in (MISSING, *OF_RUNS):
+            connection.execute(statement)
         for table in TABLES:
             connection.execute(table.create_sql())  # an older package has fewer tables
             for statement in table.widen_sql():

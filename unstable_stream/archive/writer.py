@@ -12,7 +12,8 @@ A kill before 5 leaves the archive as it was, and the same records come again; a
 position. An event published twice, at two positions or on two logs, is recognised by its id. One thread may
 prepare a batch while another stores the one before.
 
-Records that the log has lost since are taken out again: :meth:`ArchiveWriter.remove_from`.
+Records that the log has lost since are taken out again: :meth:`ArchiveWriter.remove_from`. Those of a run
+that was dropped (:mod:`.dropping`) are passed over in step 3: no row is made, and the position goes on.
 """
 
 import threading
@@ -259,7 +260,9 @@ class ArchiveWriter:
         while prepared.new:
             with self._archive.held() as connection:
                 stored = _stored_positions(connection)
-                if stored == prepared.based_on:
+                ((next_record,),) = connection.execute("SELECT next_record FROM schema_version").fetchall()
+                # A run that was put back moves no position of a log that is archived, but takes numbers.
+                if stored == prepared.based_on and next_record == prepared.first_record:
                     self._insert(connection, prepared)
                     # Not under the lock: whoever prepares holds it, and may be waiting for the file.
                     self._seen.settle(connection, prepared.first_record + len(prepared.new))
@@ -346,9 +349,13 @@ class ArchiveWriter:
     def _insert(self, connection: duckdb.DuckDBPyConnection, prepared: Prepared) -> None:
         try:
             connection.execute("BEGIN")
+            # Asked here, under the lock: a run may have been dropped since the batch was prepared.
+            ((dropped,),) = connection.execute("SELECT count(*) FROM dropped_runs").fetchall()
             for name, table in prepared.batch.tables.items():
                 connection.register("batch", table)
-                connection.execute(f'INSERT INTO "{name}" BY NAME SELECT * FROM batch')
+                connection.execute(
+                    f'INSERT INTO "{name}" BY NAME SELECT * FROM batch{_NOT_DROPPED if dropped else ""}'
+                )
                 connection.unregister("batch")
             _put_positions(connection, prepared.positions, prepared.newest)
             connection.execute("UPDATE schema_version SET next_record = next_record + ?", [len(prepared.new)])
@@ -373,6 +380,7 @@ SELECT ?, ?, ?, ?, ?, (
     SELECT max(timestamp_ms) FROM events WHERE log_id = ? AND topic = ? AND "partition" = ?
 )
 """
+_NOT_DROPPED = " WHERE run_id IS NULL OR run_id NOT IN (SELECT run_id FROM dropped_runs)"
 _COUNT_HELD = """
 SELECT count(*) FROM sample AS s JOIN events AS e USING (topic, "partition", "offset")
 WHERE e.log_id = '' AND coalesce(encode(e.value), e.value_bytes) = s.body

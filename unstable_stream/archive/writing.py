@@ -22,7 +22,7 @@ class Written(NamedTuple):
     """The number of records and rows that one call of :meth:`Writer.write` handled."""
 
     records: int
-    """Raw rows inserted."""
+    """Records at positions that had not been archived. Those of a dropped run leave no row."""
     redelivered: int
     """Records skipped because their positions had been archived."""
     duplicates: int

@@ -1,11 +1,17 @@
 """``unstable-stream archive``: bring the archive up to date with the log, once or for as long as it runs."""
 
 import sys
+from typing import TYPE_CHECKING
 
 import typer
 
 from unstable_stream.api.place import DEFAULT_DATA_DIR
 from unstable_stream.cli.options import DataOption, LogOption
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from unstable_stream.api.place import Place
 
 __all__ = ["register"]
 
@@ -25,6 +31,31 @@ def _archive(
         False, "--compact", help="Merge the small files of a shared archive, and archive nothing."
     ),
     follow: bool = typer.Option(False, "--follow", "-f", help="Go on archiving until Ctrl-C or SIGTERM."),
+    drop: str = typer.Option(
+        "",
+        "--drop",
+        metavar="RUN",
+        help="Take a run that is over out of the archive for good, give its disk space back, and archive "
+        "nothing.",
+    ),
+    yes: bool = typer.Option(False, "--yes", "-y", help="With --drop: do not ask."),
+    restore: str = typer.Option(
+        "",
+        "--restore",
+        metavar="EXPORT",
+        help="Put a run back from the directory or the address, s3://bucket/name, that it was exported to.",
+    ),
+    log_gone: bool = typer.Option(
+        False,
+        "--log-gone",
+        help="With --restore: the log that the run was recorded in is gone for good.",
+    ),
+    idle_days: float = typer.Option(
+        30.0,
+        "--idle-days",
+        min=0.0,
+        help="With --drop: a run that never ended is over after so many days without a record.",
+    ),
 ) -> None:
     """Archive what the log holds and the archive does not. A run does this by itself while it trains.
 
@@ -36,6 +67,13 @@ def _archive(
     delta:s3://bucket/archive.
 
     Example: unstable-stream archive --compact
+
+    A run that nobody needs any more is dropped from the archive. Export it first to be able to look at it
+    later: unstable-stream export.
+
+    Example: unstable-stream archive --drop RUN
+
+    Example: unstable-stream archive --restore s3://bucket/run-parquet
     """
     from rich.console import Console
 
@@ -45,6 +83,16 @@ def _archive(
 
     place = Place.at(data, log)
     console = Console(stderr=True, highlight=False)
+    if sum([rebuild or follow, compact, bool(drop), bool(restore)]) > 1:
+        raise typer.BadParameter(
+            "--compact, --drop and --restore are done one at a time, and without --rebuild and --follow"
+        )
+    if drop:
+        _drop(place, drop, console, yes=yes, idle_days=idle_days)
+        return
+    if restore:
+        _restore(place, restore, console, log_gone=log_gone)
+        return
     if compact:
         tidied = compact_archive(place)
         console.print(
@@ -59,7 +107,48 @@ def _archive(
             done = archive(place, rebuild=rebuild)
     if done.old is not None:
         print(f"the old archive is kept as {done.old}", file=sys.stderr)
+    if done.dropped:
+        print(f"dropped runs are not archived again: {', '.join(done.dropped)}", file=sys.stderr)
     console.print(
         f"{done.records:,} records archived, {done.rejected:,} of them could not be decoded "
         "(see dead_letters)"
     )
+
+
+def _drop(place: "Place", run: str, console: "Console", *, yes: bool, idle_days: float) -> None:
+    from unstable_stream.api.dropping import drop_run, look_at_run
+
+    found = look_at_run(place, run, idle_days=idle_days)
+    named = f"{found.run_id} ({found.name})" if found.name else found.run_id
+    typer.echo(
+        f"run {named}: {found.records:,} records, {found.share:.1%} of the archive of "
+        f"{found.archive_bytes / 1e6:,.1f} MB",
+        err=True,
+    )
+    if found.forks:
+        typer.echo(f"forked from it, and not dropped with it: {', '.join(found.forks)}", err=True)
+    if not yes:
+        typer.confirm(
+            "Once the log has expired, only an export has the run then. Drop it?", abort=True, err=True
+        )
+    with console.status("writing the archive anew"):
+        done = drop_run(place, found.run_id, idle_days=idle_days)
+    console.print(
+        f"dropped {done.records:,} records; the archive had {done.bytes_before / 1e6:,.1f} MB and has "
+        f"{done.bytes_after / 1e6:,.1f} MB now"
+    )
+
+
+def _restore(place: "Place", export: str, console: "Console", *, log_gone: bool) -> None:
+    from unstable_stream.api.restoring import restore_run
+
+    with console.status("putting the run back"):
+        done = restore_run(place, export, log_gone=log_gone)
+    console.print(
+        f"run {done.run_id}: {done.records:,} records put back, {done.there:,} were there",
+        soft_wrap=True,
+        markup=False,
+    )
+    if done.missing:
+        lacking = f"note: the export lacks what its archive lacked: {', '.join(done.missing)}"
+        console.print(lacking, soft_wrap=True, markup=False)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple
 
+from unstable_stream.archive.dropping import DroppedRun, dropped_error, dropped_runs
 from unstable_stream.archive.store import Connection, open_archive
 from unstable_stream.archive_address import ArchiveAddress
 from unstable_stream.errors import ArchiveError
@@ -124,6 +125,9 @@ def find_node(path: ArchiveAddress, wanted: str, *, run: str = "") -> NodeKey:
             found = _updates(connection, rest.removeprefix("update:"), runs)
         else:
             found = _by_id(connection, rest, runs, all_runs=not run)
+        if not found and (dropped := dropped_error(connection, rest)):
+            raise dropped
+        were_dropped = dropped_runs(path) if not found else ()
     exact = [key for key in found if key.id == rest]
     if len(exact) == 1 or len(found) == 1:
         return (exact or found)[0]
@@ -132,12 +136,20 @@ def find_node(path: ArchiveAddress, wanted: str, *, run: str = "") -> NodeKey:
         raise ArchiveError(
             f"nothing{of_run} has an id that starts with {rest!r}: looked through the steps, trajectories, "
             f"games, checkpoints, updates, ratings, runs and all other events of {path}. "
-            "List games: unstable-stream games"
+            f"{_without(were_dropped)}List games: unstable-stream games"
         )
     names = ", ".join(map(_as_argument, found[:_NAMED])) + (", …" if len(found) > _NAMED else "")
     raise ArchiveError(
         f"several things{of_run} have an id that starts with {rest!r}: {names}. Name one of these."
     )
+
+
+def _without(dropped: Sequence[DroppedRun]) -> str:
+    """Return a sentence on runs of which nothing can be found any more; empty: there are none."""
+    if not dropped:
+        return ""
+    names = ", ".join(run.run_id for run in dropped[:_NAMED]) + (", …" if len(dropped) > _NAMED else "")
+    return f"Dropped from it, with all that had ids in them: {names}. "
 
 
 def _as_argument(key: NodeKey) -> str:
@@ -162,7 +174,7 @@ def _runs(connection: Connection, wanted: str) -> list[str]:
     )
     runs = [run for (run,) in _rows(connection, sql, [wanted])]
     if not runs:
-        raise no_run(wanted, _runs(connection, ""), "this archive")
+        raise dropped_error(connection, wanted) or no_run(wanted, _runs(connection, ""), "this archive")
     return runs[:1] if runs[0] == wanted else runs
 
 

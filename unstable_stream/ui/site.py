@@ -139,6 +139,7 @@ class Shelf:
             else None
         )
         if found is None:
+            self.place.refuse_dropped(run_id)
             raise RunError(
                 f"{self.place.root} has no run {run_id!r}; its first games may not be archived yet"
             )

@@ -28,7 +28,7 @@ from unstable_stream.archive.shared.relations import (
     of_relation,
 )
 from unstable_stream.archive.shared.table import SharedTable
-from unstable_stream.archive.store import SCHEMA_VERSION, Connection, definitions_digest, silence
+from unstable_stream.archive.store import OF_RUNS, SCHEMA_VERSION, Connection, definitions_digest, silence
 from unstable_stream.archive.view_files import load_views, macros
 from unstable_stream.archive_address import ArchiveAddress
 from unstable_stream.errors import ArchiveError
@@ -68,6 +68,8 @@ def open_shared(archive: ArchiveAddress, *, records_only: bool = False) -> Conne
         silence(connection)
         connection.register_filesystem(SnapshotFiles(sizes, opened))
         connection.execute(f"SET allowed_directories = ['{PROTOCOL}://']")
+        for statement in OF_RUNS:
+            connection.execute(statement)  # of files alone, and asked for by all readers
         connection.execute(_ABOUT, [SCHEMA_VERSION, __version__, definitions_digest(), table.archive_id])
         listed: dict[str, list[str]] = {relation: [f"{_SHAPE}{relation}"] for relation in RELATIONS}
         for file in files.values():

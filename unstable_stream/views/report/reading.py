@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, TypeAlias
 
-from unstable_stream.archive import query
+from unstable_stream.archive import dropped_error, open_archive, query
 from unstable_stream.archive_address import ArchiveAddress
 from unstable_stream.errors import RunError
 from unstable_stream.events.run_ids import pick_run
@@ -240,10 +240,15 @@ def find_runs(archive: ArchiveAddress, wanted: Sequence[str]) -> list[str]:
         RunError: one means no run, or several; lists what is there.
     """
     known = query(archive, "SELECT run_id, name FROM runs ORDER BY started_at DESC, run_id").rows
-    if not known:
+    if not known and not wanted:
         raise RunError(f"{archive} holds no run: start one with unstable-stream quickstart")
     names: dict[str, str] = dict(known)
-    found = [pick_run(word, names, str(archive), names) for word in wanted] or [known[0][0]]
+    try:
+        found = [pick_run(word, names, str(archive), names) for word in wanted] or [known[0][0]]
+    except RunError as error:
+        with open_archive(archive) as connection:
+            dropped = [dropped_error(connection, word) for word in wanted if word not in names]
+        raise next((told for told in dropped if told is not None), error) from None
     return list(dict.fromkeys(found))
 
 

@@ -1,0 +1,189 @@
+"""Dropping a run as a user does it, and what all others that read the archive say of the run afterwards."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+import unstable_stream as us
+from tests.archive.history import made_up_run
+from tests.proofs.recorded_run import record_run
+from unstable_stream.api.archived import export_run, find_runs, query
+from unstable_stream.api.dropping import drop_run, look_at_run
+from unstable_stream.api.place import Place
+from unstable_stream.api.replaying import Replay
+from unstable_stream.api.run import fork_run
+from unstable_stream.api.serving import archive
+from unstable_stream.api.why import find_why
+from unstable_stream.cli import app
+from unstable_stream.errors import ArchiveError, RunError, UnstableStreamError
+from unstable_stream.events import Event, RunFinished, encode_event
+from unstable_stream.log.local.log import LocalLog
+from unstable_stream.log.records import record_from_event
+from unstable_stream.log.topics import load_topics
+from unstable_stream.runs.data_dir import DataDir
+from unstable_stream.ui.site import Site
+
+OTHER = "run-other"
+
+
+def append(data: Path, events: Sequence[Event]) -> None:
+    """Append events to the log of a data directory, which is made if there is none."""
+
+    async def write() -> None:
+        async with LocalLog.open(DataDir(data).log, synchronous="NORMAL") as log:
+            if not await log.topics():
+                await log.create_topics(list(load_topics().values()))
+            await log.append([record_from_event(event) for event in events])
+
+    asyncio.run(write())
+
+
+def expire(data: Path) -> None:
+    """Delete all records of the log."""
+
+    async def delete() -> None:
+        async with LocalLog.open(DataDir(data).log, synchronous="NORMAL") as log:
+            for topic in await log.topics():
+                await log.delete_before(await log.end_offsets(topic))
+
+    asyncio.run(delete())
+
+
+def _call(data: Path, *arguments: str, answer: str = "") -> Result:
+    return CliRunner().invoke(app, [*arguments, "--data", str(data)], input=answer, env={"COLUMNS": "200"})
+
+
+def _records_of(place: Place, run: str) -> int:
+    ((records,),) = query(place.archive, "SELECT count(*) FROM events WHERE run_id = ?", [run]).rows
+    return int(records)
+
+
+def test_it_is_asked_for_and_told_and_the_archiver_leaves_it_out(tmp_path: Path) -> None:
+    place = Place.at(tmp_path)
+    append(tmp_path, [*made_up_run(), *made_up_run("run-b", updates=2)])
+    archive(place)
+    declined = _call(tmp_path, "archive", "--drop", "run-a", answer="n\n")
+    assert (declined.exit_code, _records_of(place, "run-a")) == (1, len(made_up_run()))
+    assert f"run run-a (made up run-a): {len(made_up_run())} records, " in declined.output
+    done = _call(tmp_path, "archive", "--drop", "run-a", answer="y\n")
+    assert done.exit_code == 0, done.output
+    assert f"dropped {len(made_up_run())} records; the archive had " in done.output
+    listed = _call(tmp_path, "runs", "--csv").stdout.splitlines()
+    assert [line.split(",")[0] for line in listed[1:]] == ["run-b", "run-a"]
+    assert listed[2].startswith("run-a,made up run-a,")
+    assert ",dropped," in listed[2]
+    # The log has all of it still: neither the next archiver nor a rebuild brings it back.
+    append(tmp_path, made_up_run("run-c", updates=1))
+    archive(place)
+    assert (_records_of(place, "run-a"), _records_of(place, "run-c")) == (0, len(made_up_run(updates=1)))
+    rebuilt = _call(tmp_path, "archive", "--rebuild")
+    assert rebuilt.exit_code == 0, rebuilt.output
+    assert "dropped runs are not archived again: run-a" in rebuilt.output
+    assert (_records_of(place, "run-a"), _records_of(place, "run-b")) == (0, len(made_up_run(updates=2)))
+    # With the archive out of the way a new one has it again.
+    for path in tmp_path.glob("archive.duckdb*"):
+        path.rename(tmp_path / f"away-{path.name}")
+    archive(place)
+    assert _records_of(place, "run-a") == len(made_up_run())
+
+
+def test_whoever_asks_for_the_run_is_told(tmp_path: Path) -> None:
+    place = Place.at(tmp_path)
+
+    async def record() -> None:
+        async with LocalLog.open(DataDir(tmp_path).log, synchronous="NORMAL") as log:
+            await record_run(log, "run-a")
+
+    asyncio.run(record())
+    append(tmp_path, made_up_run("run-b"))
+    archive(place)
+    assert _call(tmp_path, "archive", "--drop", "run-a", "--yes", "--idle-days", "0").exit_code == 0
+    (shelf,) = Site([place]).shelves.values()
+    asks: list[Callable[[], object]] = [
+        lambda: find_why(place, "run-a"),
+        lambda: find_why(place, "run-a:update:1"),
+        lambda: find_runs(place.archive, ["run-a"]),
+        lambda: export_run(place.archive, "run-a", tmp_path / "out"),
+        lambda: us.open_run("run-a", data=tmp_path),
+        lambda: fork_run(place, "run-a", 0, {}),
+        lambda: list(Replay(place, "run-a")),
+        lambda: list(Replay(place, "run-a", source="archive")),
+        lambda: shelf.run("run-a"),
+        lambda: look_at_run(place, "run-a"),
+    ]
+    # First the log has the run still, then it has nothing at all of it.
+    for expired in (False, True):
+        if expired:
+            expire(tmp_path)
+        for ask in asks:
+            with pytest.raises(RunError, match=r"^run run-a was dropped from the archive on 20.* records$"):
+                ask()
+        for command in ("verify", "why", "report", "train --resume"):
+            result = _call(tmp_path, *command.split(), "run-a")
+            assert isinstance(result.exception, UnstableStreamError), result.output
+            assert "was dropped from the archive on" in str(result.exception)
+        with pytest.raises(
+            ArchiveError, match=r"Dropped from it, with all that had ids in them: run-a\. List"
+        ):
+            find_why(place, "fffffff")
+        with pytest.raises(RunError, match="no run 'run-x'"):
+            us.open_run("run-x", data=tmp_path)
+        assert find_runs(place.archive, ["run-b"]) == ["run-b"]
+
+
+def test_another_run_is_read_through_the_tiers_as_before(tmp_path: Path) -> None:
+    """The dropped run had the first records of each partition, which must not look like missing ones."""
+    place = Place.at(tmp_path)
+    append(tmp_path, made_up_run())
+
+    async def record() -> None:
+        async with LocalLog.open(DataDir(tmp_path).log, synchronous="NORMAL") as log:
+            await record_run(log, OTHER)
+
+    asyncio.run(record())
+    append(tmp_path, made_up_run("run-z"))
+    archive(place)
+
+    def looked_at() -> list[object]:
+        run = us.open_run(OTHER, data=tmp_path)
+        return [
+            run.verify(games=False),
+            run.audit(),
+            [encode_event(event) for event in Replay(place, OTHER)],
+        ]
+
+    before = looked_at()
+    assert before[0].ok  # type: ignore[attr-defined]
+    drop_run(place, "run-a")
+    drop_run(place, "run-z")
+    expire(tmp_path)
+    assert looked_at() == before
+
+
+def test_a_run_that_is_not_over_or_not_archived_is_refused(tmp_path: Path) -> None:
+    place = Place.at(tmp_path)
+    whole = made_up_run()
+    running = [event for event in whole if not isinstance(event, RunFinished)]
+    append(tmp_path, running)
+    archive(place)
+    # What was recorded is years old, so by default the run counts as dead.
+    with pytest.raises(RunError, match=r"run run-a has not ended, and .* give a lower number: --idle-days"):
+        drop_run(place, "run-a", idle_days=1e6)
+    append(tmp_path, whole[-1:])
+    with pytest.raises(
+        ArchiveError, match=r"is still being archived: the log has \S+\[\d\]@\d+, .*First: uns"
+    ):
+        drop_run(place, "run-a")
+    # What is not archived of others is no reason.
+    archive(place)
+    append(tmp_path, made_up_run("run-b"))
+    assert drop_run(place, "run-a").records == len(whole)
+
+
+def test_a_shared_archive_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UNSTABLE_STREAM_ARCHIVE", f"delta:{tmp_path}/shared")
+    result = _call(tmp_path, "archive", "--drop", "run-a", "--yes")
+    assert "is a shared archive, of which no run can be dropped yet" in str(result.exception)

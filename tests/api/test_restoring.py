@@ -1,0 +1,254 @@
+"""Log expired, archive file lost, Parquet kept: the history is whole again, and answers as before."""
+
+import asyncio
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+import unstable_stream as us
+from tests.api.test_dropping import append, expire
+from tests.archive.history import made_up_run, stored
+from tests.proofs.recorded_run import record_run
+from unstable_stream.api.archived import export_run, query, relations
+from unstable_stream.api.dropping import drop_run
+from unstable_stream.api.place import Place
+from unstable_stream.api.replaying import Replay
+from unstable_stream.api.restoring import restore_run
+from unstable_stream.api.serving import archive
+from unstable_stream.api.why import find_why
+from unstable_stream.archive import ArchiveWriter, missing_in_archive
+from unstable_stream.archive import drop_run as drop
+from unstable_stream.archive import restore_run as restore
+from unstable_stream.archive.export import MANIFEST
+from unstable_stream.cli import app
+from unstable_stream.errors import ArchiveError
+from unstable_stream.events import RunFinished, encode_event
+from unstable_stream.log.local.log import LocalLog
+from unstable_stream.runs.data_dir import DataDir
+from unstable_stream.runs.fork import find_fork
+
+RUN = "run-a"
+_OF_THE_ARCHIVE = {
+    "positions",
+    "divergences",
+    "missing_records",
+    "dropped_runs",
+    "restored_runs",
+    "schema_version",
+}
+
+
+def _answers(path: Path, run: str) -> dict[str, Sequence[tuple[Any, ...]]]:
+    """What every table and view says of a run, but in which order the archive got it; ``Any``: any value."""
+    found: dict[str, Sequence[tuple[Any, ...]]] = {}
+    for relation in relations():
+        if relation.name not in _OF_THE_ARCHIVE and "run_id" in relation.columns:
+            besides = " EXCLUDE (record_number)" if "record_number" in relation.columns else ""
+            sql = f"SELECT *{besides} FROM {relation.name} WHERE run_id = ? ORDER BY ALL"
+            found[relation.name] = query(path, sql, [run]).rows
+    return found
+
+
+def _lose_the_archive(data: Path) -> None:
+    for path in [*data.glob("archive.duckdb*")]:
+        path.rename(data / f"lost-{path.name}")
+
+
+def _count(path: Path) -> int:
+    """Count the records, each of which must have a position and a number of its own."""
+    ((rows, positions, numbers),) = query(
+        path,
+        'SELECT count(*), count(DISTINCT (log_id, topic, "partition", "offset")), '
+        "count(DISTINCT record_number) FROM events",
+    ).rows
+    assert rows == positions == numbers
+    return int(rows)
+
+
+def test_from_parquet_alone_history_is_whole_again(tmp_path: Path) -> None:
+    place = Place.at(tmp_path / "data")
+
+    async def record() -> None:
+        async with LocalLog.open(DataDir(place.root).log, synchronous="NORMAL") as log:
+            await record_run(log, RUN)
+
+    async def fork() -> object:
+        async with place.opened_history() as log:
+            return await find_fork(log, RUN, 0)
+
+    def looked_at() -> list[object]:
+        run = us.open_run(RUN, data=place.root)
+        return [
+            run.verify(games=False),
+            run.audit(),
+            [encode_event(event) for event in Replay(place, RUN)],
+            [encode_event(event) for event in Replay(place, RUN, source="archive")],
+            repr(find_why(place, f"{RUN}:update:1")),
+            asyncio.run(fork()),
+            _answers(place.data.archive_file, RUN),
+        ]
+
+    asyncio.run(record())
+    archive(place)
+    append(place.root, made_up_run("run-b", updates=1))
+    archive(place)
+    # The address of a store that is gone with this process; s3:// goes the same way.
+    exports = [f"memory://{tmp_path.name}/{run}" for run in (RUN, "run-b")]
+    for run, export in zip((RUN, "run-b"), exports, strict=True):
+        export_run(place.archive, run, export)
+    before = looked_at()
+    assert before[0].ok  # type: ignore[attr-defined]
+    of_other = _answers(place.data.archive_file, "run-b")
+    records = _count(place.data.archive_file)
+    expire(place.root)
+    _lose_the_archive(place.root)
+    archive(place)
+    assert _count(place.data.archive_file) == 0
+    assert missing_in_archive(place.archive)
+    for export in exports:
+        done = CliRunner().invoke(app, ["archive", "--restore", export, "--data", str(place.root)])
+        assert done.exit_code == 0, done.output
+        assert "records put back, 0 were there" in done.output
+    assert looked_at() == before
+    assert _answers(place.data.archive_file, "run-b") == of_other
+    assert missing_in_archive(place.archive) == []
+    # And the archive goes on with the log, and knows what it has.
+    assert restore_run(place, exports[0]).records == 0
+    append(place.root, made_up_run("run-c", updates=1))
+    archive(place)
+    assert _count(place.data.archive_file) == records + len(made_up_run("run-c", updates=1))
+
+
+def test_a_dropped_run_comes_back(tmp_path: Path) -> None:
+    place = Place.at(tmp_path)
+    append(tmp_path, [*made_up_run(), *made_up_run("run-b", updates=1)])
+    archive(place)
+    path = place.data.archive_file
+    before, records = _answers(path, RUN), _count(path)
+    export_run(path, RUN, tmp_path / "kept")
+    drop_run(place, RUN)
+    assert restore_run(place, str(tmp_path / "kept")).records == len(made_up_run())
+    assert (_answers(path, RUN), _count(path)) == (before, records)
+    assert query(path, "SELECT run_id FROM dropped_runs").rows == []
+    assert query(path, "SELECT run_id, records, whole FROM restored_runs").rows == [
+        (RUN, len(made_up_run()), True)
+    ]
+    # Once more around.
+    drop_run(place, RUN)
+    assert query(path, "SELECT run_id FROM restored_runs").rows == []
+    restore_run(place, str(tmp_path / "kept"))
+    assert _answers(path, RUN) == before
+
+
+def test_an_archiver_at_work_gives_no_number_twice(tmp_path: Path) -> None:
+    path, records = tmp_path / "archive.duckdb", stored(made_up_run() + made_up_run("run-b"))
+    of_a = len(made_up_run())
+    with ArchiveWriter(path, "log-1") as writer:
+        writer.write(records[:of_a])
+        export_run(path, RUN, tmp_path / "kept")
+        drop(path, RUN)
+        first = writer.prepare(records[of_a : of_a + 50])
+        second = writer.prepare(records[of_a + 50 :])
+        assert restore(path, tmp_path / "kept", log_id="log-1").records == of_a
+        writer.store(first)
+        writer.store(second)
+        # Events that were put back are known, also where they come again at another position.
+        again = writer.write(
+            [msgspec.structs.replace(record, partition=record.partition + 100) for record in records[:9]]
+        )
+        assert (again.records, again.duplicates) == (9, 9)
+    assert _count(path) == len(records) + 9
+    whole = tmp_path / "whole.duckdb"
+    with ArchiveWriter(whole, "log-1") as writer:
+        writer.write(records)
+    assert _answers(path, "run-b") == _answers(whole, "run-b")
+
+
+def test_of_a_log_that_is_gone_it_is_put_back_when_told(tmp_path: Path) -> None:
+    old, new = Place.at(tmp_path / "old"), Place.at(tmp_path / "new")
+    append(old.root, made_up_run())
+    archive(old)
+    before = _answers(old.data.archive_file, RUN)
+    export_run(old.archive, RUN, tmp_path / "kept")
+    append(new.root, made_up_run("run-b", updates=1))
+    with pytest.raises(
+        ArchiveError, match=r"is of the log \S+, .* name that log with --log; or, .*--log-gone$"
+    ):
+        restore_run(new, str(tmp_path / "kept"))
+    assert _answers(new.data.archive_file, RUN)["events"] == []
+    restore_run(new, str(tmp_path / "kept"), log_gone=True)
+    assert _answers(new.data.archive_file, RUN) == before
+    assert missing_in_archive(new.archive) == []
+    # Where there is no log at all, too.
+    restore_run(Place.at(tmp_path / "empty"), str(tmp_path / "kept"), log_gone=True)
+    assert _answers(tmp_path / "empty" / "archive.duckdb", RUN) == before
+
+
+def test_a_run_that_was_exported_before_its_end_is_not_taken_for_whole(tmp_path: Path) -> None:
+    place = Place.at(tmp_path)
+    whole = made_up_run()
+    append(tmp_path, [event for event in whole if not isinstance(event, RunFinished)])
+    archive(place)
+    export_run(place.archive, RUN, tmp_path / "kept")
+    append(tmp_path, [*made_up_run("run-b", updates=1), whole[-1]])
+    expire(tmp_path)
+    _lose_the_archive(tmp_path)
+    restore_run(place, str(tmp_path / "kept"))
+    assert query(place.archive, "SELECT whole FROM restored_runs").rows == [(False,)]
+    assert missing_in_archive(place.archive, RUN)
+
+
+def test_what_is_no_whole_export_is_refused_and_changes_nothing(tmp_path: Path) -> None:
+    place = Place.at(tmp_path)
+    append(tmp_path, made_up_run())
+    archive(place)
+    before = _count(place.data.archive_file)
+
+    def refused(export: Path, told: str) -> None:
+        with pytest.raises(ArchiveError, match=told):
+            restore_run(place, str(export))
+        assert _count(place.data.archive_file) == before
+
+    refused(tmp_path / "none", "is no export: expected a directory or an address")
+    some = tmp_path / "some"
+    export_run(place.archive, RUN, some, tables=["seats"])
+    refused(some, "only an export of all tables can be put back")
+    torn = tmp_path / "torn"
+    export_run(place.archive, RUN, torn)
+    events = torn / "events.parquet"
+    events.write_bytes(events.read_bytes()[:-1])
+    refused(torn, r"is not whole: events\.parquet is not there as its manifest\.json says")
+    events.unlink()
+    refused(torn, "is not whole")
+    other = tmp_path / "other"
+    export_run(place.archive, RUN, other)
+    table = pq.read_table(other / "events.parquet")
+    pq.write_table(table.slice(1), other / "events.parquet")
+    manifest = json.loads((other / MANIFEST).read_bytes())
+    manifest["tables"]["events"]["bytes"] = (other / "events.parquet").stat().st_size
+    (other / MANIFEST).write_text(json.dumps(manifest))
+    refused(other, r"is not whole: its events are not those that manifest\.json tells of")
+    manifest["schema_version"] = 99
+    (other / MANIFEST).write_text(json.dumps(manifest))
+    refused(other, "Upgrade unstable_stream")
+
+
+def test_an_export_of_a_log_that_lost_records_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "archive.duckdb"
+    with ArchiveWriter(tmp_path / "other.duckdb", "log-1") as writer:
+        writer.write(stored(made_up_run()))
+    export_run(tmp_path / "other.duckdb", RUN, tmp_path / "kept")
+    with ArchiveWriter(path, "log-1") as writer:
+        writer.write(stored(made_up_run("run-b")))
+    with pytest.raises(ArchiveError, match=r"has another record at \S+@0 than the archive: the log had lost"):
+        restore(path, tmp_path / "kept", log_id="log-1")
+    with ArchiveWriter(tmp_path / "short.duckdb", "log-1") as writer:
+        writer.write(stored(made_up_run())[:20])
+    with pytest.raises(ArchiveError, match=r"goes up to \S+, but the log ends at \d+: it has lost records"):
+        restore(tmp_path / "short.duckdb", tmp_path / "kept", log_id="log-1")

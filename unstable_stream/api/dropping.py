@@ -1,0 +1,135 @@
+"""Drop a run from the archive, after looking whether it is over and all of it is archived."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from unstable_stream.api.loops import wait_for
+from unstable_stream.api.place import Place
+from unstable_stream.archive import open_archive
+from unstable_stream.archive.dropping import refuse_shared
+from unstable_stream.archive.export import find_exported_run
+from unstable_stream.errors import ArchiveError, RunError
+from unstable_stream.log.port import EventLog, TopicPartition
+from unstable_stream.log.reading import events_to_end
+
+__all__ = ["Droppable", "DroppedFromArchive", "drop_run", "look_at_run"]
+
+_DAY_MS: Final = 24 * 3600 * 1000
+
+
+@dataclass(frozen=True)
+class Droppable:
+    """A run that may be dropped."""
+
+    run_id: str
+    name: str | None
+    records: int
+    share: float
+    """Of the records in the archive, 0 to 1."""
+    archive_bytes: int
+    forks: Sequence[str]
+    """The runs that were forked from it: what they say of it leads nowhere then."""
+
+
+@dataclass(frozen=True)
+class DroppedFromArchive:
+    """The result of :func:`drop_run`."""
+
+    run_id: str
+    records: int
+    bytes_before: int
+    """The size of the archive."""
+    bytes_after: int
+
+
+def look_at_run(place: Place, run: str, *, idle_days: float = 30) -> Droppable:
+    """Return what dropping a run would take out; change nothing.
+
+    Args:
+        place: whose archive, and whose log.
+        run: id or prefix.
+        idle_days: a run that never ended is over if nothing of it was archived for so many days.
+
+    Raises:
+        RunError: no such run, it was dropped before, or it is not over.
+        ArchiveError: a shared archive; or the log has records of the run that are not archived yet.
+    """
+    refuse_shared(place.archive)
+    with open_archive(place.archive) as connection:
+        run_id, name = find_exported_run(connection, run)
+        ((state, records, last_ms, total),) = connection.execute(_ABOUT, [run_id]).fetchall()
+        forks = connection.execute(_FORKS, [run_id]).fetchall()
+        positions = connection.execute(
+            'SELECT log_id, topic, "partition", next_offset FROM positions'
+        ).fetchall()
+    if state == "running" and time.time() * 1000 - last_ms < idle_days * _DAY_MS:
+        raise RunError(
+            f"run {run_id} has not ended, and something was recorded of it within {idle_days:g} days. Stop "
+            "it with Ctrl-C; if it was killed, give a lower number: --idle-days"
+        )
+
+    async def unarchived() -> str | None:
+        async with place.opened_log() as log:
+            log_id = await log.log_id()
+            known = {TopicPartition(*row[1:3]): row[3] for row in positions if row[0] == log_id}
+            return await _first_unarchived(log, known, run_id)
+
+    if place.log != "local" or place.data.log.is_file():
+        where = wait_for(unarchived())
+        if where is not None:
+            raise ArchiveError(
+                f"run {run_id} is still being archived: the log has {where}, the archive has not. First: "
+                f"unstable-stream archive{place.options}"
+            )
+    size = place.data.archive_file.stat().st_size
+    return Droppable(run_id, name, records, records / total, size, [row[0] for row in forks])
+
+
+def drop_run(place: Place, run: str, *, idle_days: float = 30) -> DroppedFromArchive:
+    """Take all rows of a run out of the archive for good; the archiver does not archive it again.
+
+    The archive is written anew without them: it needs as much free disk as what stays, and whoever reads or
+    writes the archive waits meanwhile. The log, checkpoints, exports and backups are not touched.
+
+    Args:
+        place: see :func:`look_at_run`, as for all arguments.
+        run: id or prefix.
+        idle_days: when a run that never ended is over.
+
+    Raises:
+        RunError, ArchiveError: see :func:`look_at_run`; or the archive could not be written, and was not
+            changed.
+    """
+    from unstable_stream import archive
+
+    found = look_at_run(place, run, idle_days=idle_days)
+    dropped = archive.drop_run(place.archive, found.run_id)
+    size = place.data.archive_file.stat().st_size
+    return DroppedFromArchive(found.run_id, dropped.records, found.archive_bytes, size)
+
+
+async def _first_unarchived(log: EventLog, archived: dict[TopicPartition, int], run_id: str) -> str | None:
+    there = await log.topics()
+    topics = sorted({at.topic for at in archived} & there.keys())
+    starts: dict[TopicPartition, int] = {}
+    for topic in topics:
+        starts |= {
+            at: max(begin, archived.get(at, 0)) for at, begin in (await log.beginning_offsets(topic)).items()
+        }
+    if topics:
+        async for record, _ in events_to_end(log, topics, run_id=run_id, starts=starts):
+            return f"{record.topic}[{record.partition}]@{record.offset}"
+    return None
+
+
+_ABOUT: Final = """
+SELECT
+    (SELECT state FROM runs WHERE run_id = $1),
+    count(*) FILTER (run_id = $1),
+    max(timestamp_ms) FILTER (run_id = $1),
+    count(*)
+FROM events
+"""
+_FORKS: Final = "SELECT run_id FROM runs WHERE parent_run_id = ? ORDER BY run_id"
