@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.log.harness import DEADLINE_S, read, records
@@ -372,3 +373,19 @@ async def test_a_damaged_log_is_reported_as_corrupt(path: Path) -> None:
         consumer = await log.consumer(["t"])
         with pytest.raises(EventLogError, match="corrupt"):
             await read(consumer, 200)
+
+
+async def test_a_cancelled_close_closes_all_that_is_open(tmp_path: Path) -> None:
+    process = psutil.Process()
+    before = process.num_fds()
+    log = LocalLog.open(tmp_path / "log.sqlite")
+    await log.create_topics([TopicSpec("games", 1)])
+    consumer = await log.consumer(["games"])
+    await consumer.poll(timeout_s=0.01)  # has a socket from now on
+    assert process.num_fds() > before
+    closing = asyncio.create_task(log.close())
+    await asyncio.sleep(0)
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    assert process.num_fds() == before

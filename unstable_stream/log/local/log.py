@@ -7,6 +7,7 @@ A cancelled :meth:`LocalLog.append` or commit may have been stored or not; when 
 that is settled. Topics with the clean-up policy ``compact`` keep every record here.
 """
 
+import contextlib
 import os
 import secrets
 import sqlite3
@@ -266,14 +267,13 @@ class LocalLog:
 
     async def close(self) -> None:
         """Close all consumers, finish what is under way and close the file. Idempotent."""
-        try:
+        async with contextlib.AsyncExitStack() as parts:  # also where the closing of one of them is cancelled
+            parts.callback(self._ringer.close)
+            parts.push_async_callback(self._log.writer.close)
+            parts.push_async_callback(self._log.reader.close)
+            parts.callback(self._log.doorbell.close)
             for consumer in list(self._consumers):
                 await consumer.close()
-        finally:
-            self._log.doorbell.close()
-            await self._log.reader.close()
-            await self._log.writer.close()
-            self._ringer.close()
 
     async def __aenter__(self) -> Self:
         return self
