@@ -215,7 +215,7 @@ async def test_what_cannot_be_delivered_is_said_in_time_and_the_log_goes_on(
 ) -> None:
     async with (
         _open(cluster, delivery_timeout_s=RESTART_S) as patient,
-        _open(cluster, delivery_timeout_s=3) as log,
+        _open(cluster, delivery_timeout_s=6) as log,
     ):
         await log.create_topics([TopicSpec("three", 2)])
         both = [Record("three", "k", b"", timestamp_ms=_now_ms(), partition=number) for number in (0, 1)]

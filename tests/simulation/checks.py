@@ -102,7 +102,14 @@ async def _check_archive(world: World, log: EventLog, data: DataDir) -> None:
         )
 
 
-_OF_ONE_ARCHIVE = {"schema_version", "positions", "divergences", "missing_records"}
+_OF_ONE_ARCHIVE = {
+    "schema_version",
+    "positions",
+    "divergences",
+    "missing_records",
+    "dropped_runs",
+    "restored_runs",
+}
 """Tables about the archive itself, not about its records."""
 
 
