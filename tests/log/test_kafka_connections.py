@@ -8,11 +8,11 @@ import pytest
 from aiokafka.conn import create_conn
 
 from unstable_stream.log.kafka import connections
-from unstable_stream.log.kafka.connections import GONE_S, notice_vanished_brokers
+from unstable_stream.log.kafka.connections import GONE_S, use_own_connections
 
 
 async def test_the_operating_system_ends_a_connection_that_nothing_acknowledges(kafka_bootstrap: str) -> None:
-    notice_vanished_brokers()
+    use_own_connections()
     host, _, port = kafka_bootstrap.rpartition(":")
     connection = await create_conn(host, int(port))
     try:
@@ -31,7 +31,7 @@ async def test_the_operating_system_ends_a_connection_that_nothing_acknowledges(
 
 
 async def test_a_peer_that_accepts_and_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    notice_vanished_brokers()
+    use_own_connections()
     monkeypatch.setattr(connections, "GONE_S", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         async with asyncio.timeout(20):

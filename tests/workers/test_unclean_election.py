@@ -11,6 +11,9 @@ import pytest
 from aiokafka import AIOKafkaConsumer
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from aiokafka.conn import create_conn
+from aiokafka.errors import NotLeaderForPartitionError
+from aiokafka.protocol.fetch import FetchRequest
 from structlog.testing import capture_logs
 
 from infra.kafka.brokers import KafkaCluster
@@ -53,6 +56,12 @@ async def _leader_and_follower(cluster: KafkaCluster) -> tuple[int, int]:
         (partition,) = topic["partitions"]
         (follower,) = set(partition["replicas"]) - {partition["leader"]}
         return partition["leader"], follower
+
+
+async def _address(cluster: KafkaCluster, broker: int) -> tuple[str, int]:
+    async with _admin(cluster) as admin:
+        found = {one["node_id"]: one for one in (await admin.describe_cluster())["brokers"]}
+    return found[broker]["host"], found[broker]["port"]
 
 
 async def _let_leaders_be_unclean(cluster: KafkaCluster) -> None:
@@ -124,6 +133,23 @@ def cluster(tmp_path: Path) -> Iterator[KafkaCluster]:
     skip_without_kafka()
     with KafkaCluster(tmp_path / "kafka", 3, free_port_pair(3), _LOSING) as cluster:
         yield cluster
+
+
+async def test_who_leads_no_more_gives_no_records(cluster: KafkaCluster) -> None:
+    """A consumer that has not heard of an election must not read on from the old leader."""
+    async with KafkaLog.open(f"kafka://{cluster.bootstrap}", environ={}) as log:
+        await log.create_topics(topics_of_one_partition())
+        await log.append(_outcomes(0, 20))
+        answers = {}
+        for broker in await _leader_and_follower(cluster):
+            host, port = await _address(cluster, broker)
+            connection = await create_conn(host, port)
+            try:
+                fetch = FetchRequest(200, 1, 1 << 20, 0, [(_AT.topic, [(_AT.partition, 0, 1 << 20)])])
+                ((_, ((_, answers[broker], *_),)),) = (await connection.send(fetch)).topics
+            finally:
+                await connection.close()
+    assert [*answers.values()] == [0, NotLeaderForPartitionError.errno]
 
 
 async def test_lost_acknowledged_records_are_named_and_the_archive_follows(

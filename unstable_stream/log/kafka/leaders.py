@@ -1,7 +1,9 @@
 """Notice that a partition has another leader: after an unclean election it may lack records that were read.
 
-aiokafka learns of a new leader from the cluster's metadata, and only then fetches from it. A broker that
-comes back with an empty disk is the same leader again; in between its partitions have none.
+aiokafka learns of a new leader from the cluster's metadata, and only then fetches from it; see also
+:mod:`~unstable_stream.log.kafka.connections`. A broker that comes back with an empty disk is the same leader
+again; in between its partitions have none. A client that fetches learns of that at once. One that has no room
+for more records asks for the metadata every :data:`METADATA_S`.
 """
 
 from collections.abc import Callable, Collection
@@ -12,7 +14,10 @@ from aiokafka.structs import TopicPartition as KafkaPartition
 
 from unstable_stream.log.port import TopicPartition
 
-__all__ = ["Leaders", "WatchedConsumer"]
+__all__ = ["METADATA_S", "Leaders", "WatchedConsumer"]
+
+METADATA_S: Final = 10
+"""Seconds after which a consumer asks for the metadata again, at the latest."""
 
 _NONE: Final = -1
 

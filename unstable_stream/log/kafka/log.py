@@ -17,7 +17,7 @@ from typing import Self
 from unstable_stream.errors import EventLogError
 from unstable_stream.log.kafka.append import Appender
 from unstable_stream.log.kafka.cluster import Cluster
-from unstable_stream.log.kafka.connections import notice_vanished_brokers
+from unstable_stream.log.kafka.connections import use_own_connections
 from unstable_stream.log.kafka.consumer import KafkaConsumer, LogParts
 from unstable_stream.log.kafka.location import KafkaLocation, parse_location
 from unstable_stream.log.kafka.membership import ShareAssignor
@@ -77,7 +77,7 @@ class KafkaLog:
         if isinstance(location, str):
             location = parse_location(location, os.environ if environ is None else environ)
         curb_aiokafka()
-        notice_vanished_brokers()
+        use_own_connections()
         cluster = Cluster(location, connect_timeout_s, delivery_timeout_s)
         return cls(cluster, append_timeout_s, session_timeout_s)
 

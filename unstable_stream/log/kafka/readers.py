@@ -7,7 +7,7 @@ from typing import Final, Literal
 from aiokafka import errors as kafka
 
 from unstable_stream.log.kafka.cluster import Cluster
-from unstable_stream.log.kafka.leaders import WatchedConsumer
+from unstable_stream.log.kafka.leaders import METADATA_S, WatchedConsumer
 from unstable_stream.log.kafka.membership import ShareAssignor
 
 __all__ = ["FETCH_WAIT_MS", "open_reader", "stop_reader"]
@@ -59,6 +59,7 @@ async def open_reader(
             fetch_max_bytes=_FETCH_BYTES,
             max_partition_fetch_bytes=_PARTITION_FETCH_BYTES,
             fetch_max_wait_ms=FETCH_WAIT_MS,
+            metadata_max_age_ms=METADATA_S * 1000,
         )
         try:
             await reader.start()
