@@ -1,9 +1,15 @@
 """One game: what it puts into the log, who wins, and that it can be played again."""
 
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from textarena.envs.TicTacToe.env import TicTacToeEnv
 
 from tests.games.builders import (
     GuessingPlayer,
@@ -24,7 +30,8 @@ from unstable_stream.events import (
     unpack_floats,
     unpack_tokens,
 )
-from unstable_stream.games.play import PlayedGame, turn_seed
+from unstable_stream.games.play import PlayedGame, play_game, turn_seed
+from unstable_stream.games.players import Move, TurnContext
 
 TICTACTOE = "TicTacToe-v0-train"
 
@@ -237,6 +244,39 @@ async def test_the_context_names_seat_and_turn() -> None:
     assert [(t.seat, t.turn_index, t.game_turn) for t in players[1].turns] == [(1, 0, 1), (1, 1, 3)]
     assert [t.seed for t in players[1].turns] == [turn_seed(99, 1, 0), turn_seed(99, 1, 1)]
     assert players[0].turns[0].env_id == TICTACTOE
+
+
+async def test_every_call_that_may_hang_is_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Moves that are tried on a copy of the game, too: that is the environment's code all the same."""
+    inside = False
+    seen: Counter[str] = Counter()
+
+    @contextmanager
+    def watched() -> Iterator[None]:
+        nonlocal inside
+        inside = True
+        yield
+        inside = False
+
+    for name in ("reset", "step"):
+        call = getattr(TicTacToeEnv, name)
+
+        def noted(*arguments: Any, name: str = name, call: Any = call, **named: Any) -> Any:
+            assert inside, f"{name} is not watched"
+            seen[name] += 1
+            return call(*arguments, **named)
+
+        monkeypatch.setattr(TicTacToeEnv, name, noted)
+
+    class Trying(ListPlayer):
+        async def move(self, turn: TurnContext) -> Move:
+            assert turn.accepts is not None
+            assert turn.accepts("[8]")
+            return await super().move(turn)
+
+    players = {0: Trying(["[0]", "[1]", "[2]"]), 1: Trying(["[3]", "[4]"])}
+    await play_game(make_started(TICTACTOE, 2), players, max_turns=9, now_ms=ticking_clock(), watched=watched)
+    assert seen == {"reset": 1, "step": 10}, "five moves were made, and five tried"
 
 
 @given(st.integers(0, 2**31 - 1))

@@ -64,7 +64,7 @@ async def play_game(
 
     ``now_ms`` is the clock (Unix time in milliseconds), read before and after every decision.
     ``invalid_moves_allowed`` is per seat and in a row; 0: the first one loses. ``watched`` is entered around
-    every call that begins the environment's game or makes a move in it.
+    every call that begins the environment's game, or makes a move in it or tries one on a copy.
 
     Raises:
         EnvironmentUnavailableError: the environment cannot run on this machine.
@@ -77,6 +77,11 @@ async def play_game(
         started.env_id, invalid_moves_allowed=invalid_moves_allowed, label=f"game {started.game_id}"
     )
     begin_ms = now_ms()
+
+    def accepts(action: str) -> bool:
+        with watched():
+            return environment.accepts(action)
+
     with watched():
         environment.reset(len(started.seats), started.seed)
     log = _GameLog(len(started.seats))
@@ -90,7 +95,7 @@ async def play_game(
             game_turn=environment.turn,
             seed=turn_seed(started.seed, seen.seat, log.turns[seen.seat]),
             observation=seen.text,
-            accepts=environment.accepts,
+            accepts=accepts,
         )
         asked_ms = now_ms()
         move = await players[seen.seat].move(turn)
