@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ray.cluster_utils import Cluster
@@ -44,7 +45,7 @@ def one_gpu() -> Iterator[str]:
     cluster.shutdown()
 
 
-def answer(address: str, *engines: float, script: str = _SERVICE) -> dict[str, object]:
+def answer(address: str, *engines: float, script: str = _SERVICE) -> Any:
     done = subprocess.run(
         [sys.executable, "-c", script, *map(str, engines)],
         capture_output=True,
@@ -54,14 +55,13 @@ def answer(address: str, *engines: float, script: str = _SERVICE) -> dict[str, o
         env={**os.environ, "RAY_ADDRESS": address},
     )
     assert done.returncode == 0, done.stderr
-    found: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def test_learner_and_engines_compute_on_one_gpu(one_gpu: str) -> None:
     found = answer(one_gpu, 0.25, 0.25, 0.0)
     assert found["gpus"] == [1]
-    assert found["devices"][:3] == ["0", "0", "0"], "one reservation, one GPU"  # type: ignore[index]
+    assert found["devices"][:3] == ["0", "0", "0"], "one reservation, one GPU"
 
 
 def planned_for(address: str) -> subprocess.CompletedProcess[str]:
@@ -142,6 +142,37 @@ def test_parts_spread_over_the_machines_of_a_cluster_and_each_is_asked_what_it_h
     assert found["workers"] == [1, 0], "each beside its engine"
     error = str(found["error"])
     assert error.count("no model at /not/there") == 2, error
+
+
+_TWO_MACHINES_WITH_GPUS = """
+import json, os
+import ray
+from unstable_stream.launch.ray.cluster import connect
+from unstable_stream.launch.ray.placement import actor_options, cluster_machines, reserve
+from unstable_stream.runs.config import parse_config
+from unstable_stream.runs.placement import place
+
+connect()
+config = parse_config({
+    "model": "tiny-player",
+    "train_envs": [{"env_id": "TicTacToe-v0-train"}],
+    "collector": {"num_actors": 3},
+})
+plan = place(config, cluster_machines(30))
+os.environ.update(reserve(plan))
+node = ray.remote(lambda: ray.get_runtime_context().get_node_id())
+print(json.dumps([ray.get(node.options(**actor_options(plan, share)).remote()) for share in plan.engines]))
+"""
+
+
+def test_engines_with_gpus_spread_over_the_machines() -> None:
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "num_gpus": 4})
+    try:
+        cluster.add_node(num_cpus=2, num_gpus=4)
+        found = answer(cluster.address, script=_TWO_MACHINES_WITH_GPUS)
+    finally:
+        cluster.shutdown()
+    assert len(set(found)) == 2, "one machine could hold all engines and the learner"
 
 
 async def test_a_run_begins_on_a_cluster_with_one_gpu(

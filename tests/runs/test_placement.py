@@ -81,6 +81,29 @@ def test_an_engine_split_over_gpus_has_them_for_itself_on_one_machine(
 
 
 @pytest.mark.parametrize(
+    ("gpus", "engines", "parts", "learners", "on"),
+    [
+        # Of the learner, then of each engine.
+        ((4, 4), 3, 1, 1, [0, 1, 0, 1]),
+        ((2, 2, 2), 2, 1, 1, [0, 1, 2]),
+        ((4, 4, 4), 2, 2, 1, [2, 0, 1]),
+        ((4, 4), 2, 2, 2, [0, 1, 0]),
+        # Only packed they all fit: were the learners on the first machine, it would have no room for two.
+        ((4, 3), 2, 2, 3, [1, 0, 0]),
+        ((8,), 3, 1, 1, [0, 0, 0, 0]),
+    ],
+)
+def test_engines_spread_over_machines_where_all_fit(
+    gpus: tuple[int, ...], engines: int, parts: int, learners: int, on: list[int]
+) -> None:
+    asked_for = config(engines, tensor_parallel_size=parts, learner={"num_learners": learners})
+    plan = place(asked_for, machines(*gpus))
+    assert [share.machine for share in plan.shares] == on
+    assert plan.spread == (len(gpus) > 1 and gpus != (4, 3))
+    _check_that_no_gpu_is_given_away_twice(plan)
+
+
+@pytest.mark.parametrize(
     ("gpus", "given", "fix"),
     [
         ((0,), config(tensor_parallel_size=2), "leave it at 1"),

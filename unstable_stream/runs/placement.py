@@ -4,8 +4,10 @@ Engine and learner share a GPU if there is only one. Each is given a part of it 
 accounts and a share of the memory that it may not exceed. The alternative, to let the engine sleep while the
 learner trains, would save memory but make them wait for each other; here games go on during an update.
 
-With more GPUs the learner has one of its own and the engines spread over the rest. What the configuration
-says always holds; what cannot be placed is refused with the key to change.
+With more GPUs the learner has one of its own and the engines spread over the rest and over the machines, so
+that the loss of one machine costs the fewest of them; the GPUs of one engine, and those of all learners, are
+on one machine. What the configuration says always holds; what cannot be placed is refused with the key to
+change.
 
 What computes on CPUs spreads over the machines by their cores.
 """
@@ -71,6 +73,8 @@ class Placement(msgspec.Struct, frozen=True):
     machines: tuple[Machine, ...]
     opponents: tuple[Share, ...] = ()
     """Those of other models that are opponents, in the order of ``RunConfig.opponent_models``."""
+    spread: bool = False
+    """True if what has whole GPUs spreads over the machines; false also where it fits only if packed."""
 
     @property
     def shares(self) -> tuple[Share, ...]:
@@ -179,7 +183,9 @@ def _place(config: RunConfig, machines: Sequence[Machine], learner_bytes: int | 
     for learner in _learner_choices(config):
         for engine in _engine_choices(config, learner):
             wanted = [learner, *(engine for _ in range(count - 1)), *(other.num_gpus for other in others)]
-            found = _fit(machines, wanted)
+            whole = len(machines) > 1 and all(number == 0 or number >= 1 for number in wanted)
+            spread = _fit(machines, wanted, spread=True) if whole else None
+            found = spread or _fit(machines, wanted)
             if found is not None:
                 shares = [
                     Share(name, num_gpus, machine=machine, gpus=gpus)
@@ -187,7 +193,13 @@ def _place(config: RunConfig, machines: Sequence[Machine], learner_bytes: int | 
                 ]
                 shares = _spread(machines, shares)
                 opponents = [_opponent_share(share) for share in shares[count:]]
-                plan = Placement(shares[0], tuple(shares[1:count]), tuple(machines), tuple(opponents))
+                plan = Placement(
+                    shares[0],
+                    tuple(shares[1:count]),
+                    tuple(machines),
+                    tuple(opponents),
+                    spread=spread is not None,
+                )
                 return _with_memory(config, plan, learner_bytes)
     raise ConfigError(_refusal(config, machines))
 
@@ -238,10 +250,13 @@ def _engine_choices(config: RunConfig, learner: float) -> Iterable[float]:
     return [1.0, *(math.floor(10_000 * room / part) / 10_000 for part in range(1, engine_count(config) + 1))]
 
 
-def _fit(machines: Sequence[Machine], wanted: Sequence[float]) -> list[tuple[int, tuple[int, ...]]] | None:
+def _fit(
+    machines: Sequence[Machine], wanted: Sequence[float], *, spread: bool = False
+) -> list[tuple[int, tuple[int, ...]]] | None:
     """Return machine and GPUs for each wanted number of GPUs; ``None``: they do not fit.
 
-    The largest are placed first, each on the machine with the least room that has enough.
+    The largest are placed first, each on the machine with the least room that has enough, or, to ``spread``
+    them, with the most.
     """
     free = [[1.0] * machine.gpus for machine in machines]
     found: list[tuple[int, tuple[int, ...]]] = [(0, ())] * len(wanted)
@@ -258,7 +273,7 @@ def _fit(machines: Sequence[Machine], wanted: Sequence[float]) -> list[tuple[int
         fitting = [place for place in places if len(place[2]) >= needs]
         if not fitting:
             return None
-        _, machine, gpus = min(fitting, key=lambda place: place[:2])
+        _, machine, gpus = min(fitting, key=lambda place: (-place[0] if spread else place[0], place[1]))
         # Of GPUs with room the one with the most of it, so that fractions spread.
         chosen = sorted(sorted(gpus, key=lambda gpu: -free[machine][gpu])[:needs])
         for gpu in chosen:
@@ -298,6 +313,7 @@ def _with_memory(config: RunConfig, plan: Placement, learner_bytes: int | None) 
         tuple(msgspec.structs.replace(each, memory_fraction=own) for each in plan.engines),
         plan.machines,
         plan.opponents,
+        plan.spread,
     )
 
 

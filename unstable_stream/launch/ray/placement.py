@@ -128,7 +128,7 @@ def reserve(placement: Placement, *, deadline_s: float = _DEADLINE_S) -> dict[st
         return variables
     name = f"run-{uuid.uuid4().hex}"
     bundles = [{"GPU": share.num_gpus} for share in placement.shares if share.num_gpus > 0]
-    group = placement_group(bundles, strategy="PACK", name=name)
+    group = placement_group(bundles, strategy="SPREAD" if placement.spread else "PACK", name=name)
     _await_group(group, deadline_s)
     return variables | {GROUP_VARIABLE: name}
 
