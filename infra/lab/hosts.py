@@ -2,7 +2,8 @@
 
 A process that runs on a :class:`Host` sees only its host's addresses, and a private ``/tmp``, where its home
 and data directories are. It shares with the others, as a machine image would be shared, the programs: this
-repository and Python. Needs root on Linux, and the programs ``ip``, ``unshare`` and ``mount``.
+repository and Python. ``/dev/shm`` is common, too: each Ray node keeps a file of its own there. Needs root on
+Linux, and the programs ``ip``, ``unshare`` and ``mount``.
 """
 
 import os
