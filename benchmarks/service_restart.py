@@ -39,7 +39,6 @@ from unstable_stream.events import (
     step_id,
     trajectory_id,
 )
-from unstable_stream.inference.base_model import resolve_model
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.port import EventLog, Record
 from unstable_stream.log.records import record_from_event
@@ -48,7 +47,6 @@ from unstable_stream.runs.config import RunConfig, parse_config
 from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.runs.recording import start_run
 from unstable_stream.streams.plugins.host import run_plugin
-from unstable_stream.workers.learner import LearnerService
 
 _RUN = "run-restarted"
 _ENV = "TicTacToe-v0-train"
@@ -114,7 +112,13 @@ def _games(first: int, count: int) -> Iterator[Record]:
             seed=index,
             seats=(
                 SeatResult(
-                    seat=0, model_uid=checkpoint_uid(0), kind="checkpoint", reward=reward, rank=0, turns=1
+                    seat=0,
+                    model_uid=checkpoint_uid(0),
+                    kind="checkpoint",
+                    reward=reward,
+                    rank=0,
+                    turns=1,
+                    trained=True,
                 ),
             ),
             reason="draw",
@@ -143,6 +147,10 @@ async def _serve(data: DataDir, service: str, first: int, count: int, wanted: in
         reader = await log.consumer([topic], start="end")
         serving: asyncio.Future[Any]
         if service == "learner":
+            # Here, so that the memory of a plug-in's host is without PyTorch.
+            from unstable_stream.inference.base_model import resolve_model
+            from unstable_stream.workers.learner import LearnerService
+
             learner = LearnerService(_config(wanted), _RUN, data, resolve_model("tiny-player"))
             began = time.perf_counter()
             serving = asyncio.ensure_future(learner.train(log, stop))
