@@ -98,7 +98,7 @@ def test_from_parquet_alone_history_is_whole_again(tmp_path: Path) -> None:
     archive(place)
     append(place.root, made_up_run("run-b", updates=1))
     archive(place)
-    # The address of a store that is gone with this process; s3:// goes the same way.
+    # The address of a store that is gone with this process.
     exports = [f"memory://{tmp_path.name}/{run}" for run in (RUN, "run-b")]
     for run, export in zip((RUN, "run-b"), exports, strict=True):
         export_run(place.archive, run, export)
@@ -125,15 +125,17 @@ def test_from_parquet_alone_history_is_whole_again(tmp_path: Path) -> None:
     assert _count(place.data.archive_file) == records + len(made_up_run("run-c", updates=1))
 
 
-def test_a_dropped_run_comes_back(tmp_path: Path) -> None:
+@pytest.mark.parametrize("store", ["file", "s3"])
+def test_a_dropped_run_comes_back(tmp_path: Path, store: str, request: pytest.FixtureRequest) -> None:
     place = Place.at(tmp_path)
+    kept = str(tmp_path / "kept") if store == "file" else f"{request.getfixturevalue('s3')}/kept"
     append(tmp_path, [*made_up_run(), *made_up_run("run-b", updates=1)])
     archive(place)
     path = place.data.archive_file
     before, records = _answers(path, RUN), _count(path)
-    export_run(path, RUN, tmp_path / "kept")
+    export_run(path, RUN, kept)
     drop_run(place, RUN)
-    assert restore_run(place, str(tmp_path / "kept")).records == len(made_up_run())
+    assert restore_run(place, kept).records == len(made_up_run())
     assert (_answers(path, RUN), _count(path)) == (before, records)
     assert query(path, "SELECT run_id FROM dropped_runs").rows == []
     assert query(path, "SELECT run_id, records, whole FROM restored_runs").rows == [
@@ -142,7 +144,7 @@ def test_a_dropped_run_comes_back(tmp_path: Path) -> None:
     # Once more around.
     drop_run(place, RUN)
     assert query(path, "SELECT run_id FROM restored_runs").rows == []
-    restore_run(place, str(tmp_path / "kept"))
+    restore_run(place, kept)
     assert _answers(path, RUN) == before
 
 
