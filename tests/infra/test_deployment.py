@@ -13,6 +13,7 @@ import pytest
 import typer
 import yaml
 
+from unstable_stream.archive_address import ARCHIVE_VARIABLE, is_shared
 from unstable_stream.cli import app
 from unstable_stream.runs.config import VllmEngineConfig, parse_config, read_toml
 from unstable_stream.runs.placement import Machine, place
@@ -149,7 +150,7 @@ def test_the_image_is_built_from_files_that_there_are_with_extras_that_there_are
         "optional-dependencies"
     ]
     named = set(re.findall(r"--extra (\w+)", text)) | set(re.findall(r"ARG ENGINE=(\S+)", text))
-    assert named == {"delta", "kafka", "train"} <= set(extras)
+    assert named == {"delta", "kafka", "s3", "train"} <= set(extras)
     stages = {match[1] for match in re.finditer(r"^FROM \S+ AS (\S+)$", text, re.MULTILINE)}
     targets = {
         service["build"]["target"]
@@ -184,26 +185,75 @@ def test_pods_mount_only_what_is_declared_and_keep_secrets_in_secrets() -> None:
     for pod in pods():
         volumes = {volume["name"]: volume for volume in pod.get("volumes", [])}
         (container,) = pod["containers"]
-        assert {mount["name"] for mount in container.get("volumeMounts", [])} == set(volumes)
+        every = [*pod.get("initContainers", []), container]
+        assert {mount["name"] for each in every for mount in each.get("volumeMounts", [])} == set(volumes)
         for volume in volumes.values():
             if "persistentVolumeClaim" in volume:
                 assert volume["persistentVolumeClaim"]["claimName"] in claims
             if "configMap" in volume:
                 assert volume["configMap"]["name"] in maps
-        sources = {next(iter(source)): next(iter(source.values()))["name"] for source in container["envFrom"]}
-        assert sources == {
-            "configMapRef": "unstable-stream-environment",
-            "secretRef": "unstable-stream-secrets",
+        sources = {(kind, at["name"]) for source in container["envFrom"] for kind, at in source.items()}
+        assert sources - {("configMapRef", "unstable-stream-shared-archive")} == {
+            ("configMapRef", "unstable-stream-environment"),
+            ("secretRef", "unstable-stream-secrets"),
         }
+        assert {name for kind, name in sources if kind == "configMapRef"} <= maps
         for setting in container.get("env", []):
-            if re.search(r"KEY|PASSWORD|TOKEN|SECRET", setting["name"]):
+            is_path = str(setting.get("value")).startswith("/")  # of a file that holds a key
+            if re.search(r"KEY|PASSWORD|TOKEN|SECRET", setting["name"]) and not is_path:
                 assert "secretKeyRef" in setting["valueFrom"]
 
 
-def test_the_archive_has_one_writer() -> None:
-    (archiver,) = [d for d in manifests("Deployment") if d["metadata"]["name"].endswith("archiver")]
+def deployment(name: str) -> Tree:
+    (found,) = [d for d in manifests("Deployment") if d["metadata"]["name"] == f"unstable-stream-{name}"]
+    return found
+
+
+def test_an_archive_in_a_file_has_one_writer() -> None:
+    archiver = deployment("archiver")
     assert archiver["spec"]["replicas"] == 1
     assert archiver["spec"]["strategy"] == {"type": "Recreate"}
+
+
+def test_archivers_of_a_shared_archive_have_no_volume_to_share_and_may_be_several() -> None:
+    archivers = deployment("archivers")
+    pod = archivers["spec"]["template"]["spec"]
+    assert archivers["spec"]["replicas"] > 1
+    assert "strategy" not in archivers["spec"]
+    assert all("persistentVolumeClaim" not in volume for volume in pod["volumes"])
+    (shared,) = [
+        c for c in manifests("ConfigMap") if c["metadata"]["name"] == "unstable-stream-shared-archive"
+    ]
+    assert is_shared(shared["data"][ARCHIVE_VARIABLE])
+    (container,) = pod["containers"]
+    assert {"configMapRef": {"name": "unstable-stream-shared-archive"}} in container["envFrom"]
+
+
+def test_no_pod_needs_a_disk_that_several_nodes_can_mount() -> None:
+    for claim in manifests("PersistentVolumeClaim"):
+        assert claim["spec"]["accessModes"] == ["ReadWriteOnce"]
+    (run,) = [entry for entry in manifests("ConfigMap") if "run.toml" in entry["data"]]
+    root = parse_config(tomllib.loads(run["data"]["run.toml"])).learner.ckpt_root
+    assert root is not None
+    assert root.startswith("s3://"), "what the learner writes is read by the engines, on other nodes"
+
+
+def deleted(page: str) -> list[Path]:
+    """The files that a page's commands delete."""
+    lines = re.findall(r"^kubectl delete (.*)$", page, re.MULTILINE)
+    return [ROOT / path for line in lines for path in re.findall(r"-f (\S+\.yaml)", line)]
+
+
+def test_the_way_back_deletes_all_that_the_way_there_applied_but_no_claim() -> None:
+    page = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
+    applied = {ROOT / path for path in re.findall(r"infra/\w+/[\w-]+\.yaml", page)}
+    gone = deleted(page)
+    assert gone
+    kinds = {d["kind"]: path for path in gone for d in yaml.safe_load_all(path.read_text(encoding="utf-8"))}
+    assert "PersistentVolumeClaim" not in kinds, f"{kinds['PersistentVolumeClaim']} has results on its volume"
+    claims = {path for path in applied if "kind: PersistentVolumeClaim" in path.read_text(encoding="utf-8")}
+    assert claims
+    assert applied - claims == set(gone)
 
 
 # Of ray.io/v1 as of KubeRay 1.5.1: https://ray-project.github.io/kuberay/reference/api/

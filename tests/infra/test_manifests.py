@@ -1,5 +1,7 @@
 """The Kubernetes manifests against published schemas, and what they promise about rights."""
 
+import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -19,6 +21,11 @@ MANIFESTS = sorted(
     path for folder in ("keda", "ray", "strimzi") for path in (ROOT / "infra" / folder).glob("*.yaml")
 )
 KUBERNETES = ("1.30", "1.33", "1.37")  # the oldest and newest that are checked, and one between
+NO_RIGHTS = {
+    "allowPrivilegeEscalation": False,
+    "readOnlyRootFilesystem": True,
+    "capabilities": {"drop": ["ALL"]},
+}
 
 Tree = dict[str, Any]
 
@@ -64,6 +71,14 @@ def test_kubernetes_takes_its_own_resources(version: str) -> None:
     ]
     for resource in [*own, *pods]:
         kubernetes_validate.validate(resource, version, strict=True)
+
+
+def test_kubernetes_takes_the_resources_of_the_page() -> None:
+    page = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```yaml\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    assert blocks
+    for block in blocks:
+        kubernetes_validate.validate(yaml.safe_load(block), KUBERNETES[-1], strict=True)
 
 
 def test_the_schemas_refuse_a_misspelt_field() -> None:
@@ -153,7 +168,13 @@ def test_the_scaler_follows_the_lag_of_the_processors() -> None:
 def test_the_scaler_follows_the_lag_of_the_archivers() -> None:
     scaled = _scaler_of("archivers")
     assert set(scaled["spec"]) <= SCALED_OBJECT_FIELDS
-    assert scaled["spec"]["scaleTargetRef"]["name"] in [d["metadata"]["name"] for d in of_kind("Deployment")]
+    (target,) = [
+        each for each in of_kind("Deployment")
+        if each["metadata"]["name"] == scaled["spec"]["scaleTargetRef"]["name"]
+    ]  # fmt: skip
+    volumes = target["spec"]["template"]["spec"]["volumes"]
+    assert all("persistentVolumeClaim" not in each for each in volumes), "several cannot mount one volume"
+    assert target["spec"].get("strategy") is None
     (trigger,) = scaled["spec"]["triggers"]
     assert set(trigger["metadata"]) <= KAFKA_TRIGGER_FIELDS
     assert trigger["metadata"]["consumerGroup"].startswith(f"{ARCHIVER_GROUP}-")
@@ -192,15 +213,67 @@ def test_pods_have_no_rights_that_they_do_not_use() -> None:
     assert job["spec"]["rayClusterSpec"]["authOptions"] == {"mode": "token"}
     for template in pod_templates():
         assert template["spec"]["automountServiceAccountToken"] is False
+    for template in pod_templates():
+        for container in template["spec"].get("initContainers", []):
+            assert container["securityContext"] == NO_RIGHTS
     for deployment in of_kind("Deployment"):
         spec = deployment["spec"]["template"]["spec"]
         assert spec["securityContext"]["runAsNonRoot"] is True
         for container in spec["containers"]:
-            assert container["securityContext"] == {
-                "allowPrivilegeEscalation": False,
-                "readOnlyRootFilesystem": True,
-                "capabilities": {"drop": ["ALL"]},
-            }
+            assert container["securityContext"] == NO_RIGHTS
+
+
+def test_rays_processes_talk_over_tls_and_only_the_init_container_has_the_authoritys_key() -> None:
+    for template in ray_pods()[:-1]:  # the submitter starts no process of Ray's
+        (container,) = template["spec"]["containers"]
+        (init,) = template["spec"]["initContainers"]
+        settings = {each["name"]: each.get("value") for each in container["env"]}
+        assert settings["RAY_USE_TLS"] == "1"
+        mounts = {each["name"]: each["mountPath"] for each in container["volumeMounts"]}
+        written = {each["name"]: each["mountPath"] for each in init["volumeMounts"]}
+        assert mounts["certificate"] == written["certificate"]
+        for name, file in (("SERVER_CERT", "tls.crt"), ("SERVER_KEY", "tls.key"), ("CA_CERT", "ca.crt")):
+            assert settings[f"RAY_TLS_{name}"] == f"{mounts['certificate']}/{file}"
+        volumes = {each["name"]: each for each in template["spec"]["volumes"]}
+        assert volumes["ray-authority"]["secret"] == {"secretName": "unstable-stream-ray-authority"}
+        assert "ray-authority" not in mounts
+        script = volumes["certificate-script"]["configMap"]["name"]
+        assert init["command"] == ["sh", f"{written['certificate-script']}/certificate.sh"]
+        (found,) = [each for each in of_kind("ConfigMap") if each["metadata"]["name"] == script]
+        for directory in (written["ray-authority"], written["certificate"]):
+            assert directory in found["data"]["certificate.sh"]
+
+
+def test_the_script_makes_a_certificate_that_the_authority_signed_for_the_pod(tmp_path: Path) -> None:
+    """With the commands of the page for the authority, and the script as it stands, in other directories."""
+    if shutil.which("openssl") is None:
+        pytest.skip("needs openssl: apt-get install openssl")
+    authority, made = tmp_path / "authority", tmp_path / "tls"
+    authority.mkdir()
+    made.mkdir()
+    page = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
+    (line,) = [line for line in page.splitlines() if line.startswith("openssl req")]
+    subprocess.run(["sh", "-c", line], cwd=authority, check=True, capture_output=True)
+    (script,) = [
+        each["data"]["certificate.sh"] for each in of_kind("ConfigMap") if "certificate.sh" in each["data"]
+    ]
+    script = script.replace("/etc/ray/authority", str(authority)).replace("/etc/ray/tls", str(made))
+    subprocess.run(
+        ["sh", "-c", script], check=True, capture_output=True,
+        env={**os.environ, "POD_IP": "10.1.2.3", "FQ_RAY_IP": "head.default.svc.cluster.local"},
+    )  # fmt: skip
+    for name in (["-verify_ip", "10.1.2.3"], ["-verify_hostname", "head.default.svc.cluster.local"]):
+        done = subprocess.run(
+            ["openssl", "verify", "-CAfile", "ca.crt", *name, "tls.crt"],
+            cwd=made, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.stdout == "tls.crt: OK\n", done.stderr
+    other = subprocess.run(
+        ["openssl", "verify", "-CAfile", "ca.crt", "-verify_ip", "10.1.2.4", "tls.crt"],
+        cwd=made, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert other.returncode != 0
+    assert (made / "tls.key").stat().st_mode & 0o077 == 0
 
 
 def test_every_pod_is_in_a_network_policy() -> None:
