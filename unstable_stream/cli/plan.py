@@ -30,6 +30,8 @@ def _plan(
     completion_tokens: float = typer.Option(250.0, "--completion-tokens", help="With --gpus: of a turn."),
     turns: float = typer.Option(5.0, "--turns", help="With --gpus: of a seat in a game."),
     trajectories: float = typer.Option(2.0, "--trajectories", help="With --gpus: seats the model plays."),
+    runs: int = typer.Option(1, "--runs", min=1, help="With --gpus: runs that share them."),
+    environments: int = typer.Option(1, "--environments", min=1, help="With --gpus: of each run."),
 ) -> None:
     """Show where each process of a run would compute, and its memory; start nothing.
 
@@ -37,8 +39,8 @@ def _plan(
 
     "start" is what it takes when the model is loaded, "peak" with the longest turns that the settings allow.
 
-    With --gpus it shows instead what so many GPUs need around them, by measurements: cores by process, what
-    brokers and archive keep.
+    With --gpus it shows instead what so many GPUs need around them, by measurements: cores by process,
+    partitions, what brokers and archive keep. Several runs or environments keep several archivers busy.
 
     Example: unstable-stream plan examples/simpletak.toml --engine vllm
 
@@ -59,6 +61,8 @@ def _plan(
             completion_tokens=completion_tokens,
             turns=turns,
             trajectories=trajectories,
+            runs=runs,
+            environments=environments,
         )
         _tell(around.table(), around.warnings)
         return
