@@ -42,8 +42,8 @@ def control_plane(
         environments: those of each run, which share its turns evenly.
 
     Returns:
-        A plan: ``needs`` by process, ``cores``, ``topics`` with the partitions they need, ``log_bytes_per_s``,
-        ``archive_bytes_per_s``, ``warnings``, and ``table()`` as text.
+        A plan: ``needs`` by process, ``cores``, ``topics`` with the partitions they need,
+        ``log_bytes_per_s``, ``archive_bytes_per_s``, ``warnings``, and ``table()`` as text.
 
     Raises:
         ConfigError: a number is not above 0, or the model's size is not known.

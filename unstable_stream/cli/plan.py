@@ -1,6 +1,5 @@
 """``unstable-stream plan``: what a run would start, where, and with how much memory."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import typer
@@ -46,6 +45,8 @@ def _plan(
 
     Example: unstable-stream plan --gpus 64 --model Qwen/Qwen3-8B --completion-tokens 400
     """
+    from unstable_stream.cli.running import print_plan
+
     if gpus is not None:
         if config is not None or overrides or engine:
             raise typer.BadParameter(
@@ -64,18 +65,11 @@ def _plan(
             runs=runs,
             environments=environments,
         )
-        _tell(around.table(), around.warnings)
+        print_plan(around)
         return
     if config is None:
         raise typer.BadParameter("give a configuration, or --gpus", param_hint="CONFIG")
     from unstable_stream.api.build import load
 
     changes = [*(overrides or []), *([f"engine.type={engine}"] if engine else [])]
-    plan = load(config, overrides=changes).plan()
-    _tell(plan.table(), plan.warnings)
-
-
-def _tell(table: str, warnings: Sequence[str]) -> None:
-    typer.echo(table)
-    for warning in warnings:
-        typer.secho(warning, fg="yellow", err=True)
+    print_plan(load(config, overrides=changes).plan())

@@ -12,8 +12,10 @@ from unstable_stream.api.output import configure_output
 if TYPE_CHECKING:
     from unstable_stream.api.build import RunConfig
     from unstable_stream.api.run import Run
+    from unstable_stream.launch.control_plane import ControlPlane
+    from unstable_stream.launch.plan import RunPlan
 
-__all__ = ["print_config", "print_summary", "run_to_end"]
+__all__ = ["print_dry_run", "print_plan", "print_summary", "run_to_end"]
 
 _PIPED_WIDTH: Final = 120
 
@@ -75,6 +77,20 @@ def print_summary(run: "Run") -> None:
         console.print(f"  [dim]# {purpose}[/]\n  {command}", highlight=False, soft_wrap=True)
 
 
-def print_config(config: "RunConfig") -> None:
-    """Print a resolved configuration that was checked."""
+def print_dry_run(config: "RunConfig") -> None:
+    """Print a resolved configuration that was checked, and to the standard error where it would compute."""
+    from unstable_stream.api.planning import plan_config
+
+    plan = plan_config(config, fetch=False)
     typer.echo(config.model_dump_json(indent=2))
+    if plan.needs:
+        print_plan(plan, to_error=True)
+    else:
+        typer.echo("\n".join([*plan.lines, f"{config.model} is not here: no memory is foretold"]), err=True)
+
+
+def print_plan(plan: "RunPlan | ControlPlane", *, to_error: bool = False) -> None:
+    """Print the table of a plan, and its warnings to the standard error."""
+    typer.echo(plan.table(), err=to_error)
+    for warning in plan.warnings:
+        typer.secho(warning, fg="yellow", err=True)

@@ -207,7 +207,8 @@ class ControlPlane:
     traffic: Traffic
     needs: tuple[Need, ...]
     topics: tuple[TopicNeed, ...]
-    """Those that get more records with more turns; all others need the one partition or few that they have."""
+    """Those that get more records with more turns; all others need no more partitions than
+    they have."""
     log_bytes_per_s: float
     """Once; brokers keep a copy each of their replicas."""
     archive_bytes_per_s: float
@@ -228,8 +229,8 @@ class ControlPlane:
                 continue
             carried = need.most * need.turns_per_core_s
             told.append(
-                f"{need.process} would need {need.cores:.2f} cores, and there is work for {need.most:.0f}: it carries "
-                f"{carried:,.0f} turns/s of {traffic.turns_per_s:,.0f}, the work of "
+                f"{need.process} would need {need.cores:.2f} cores, and there is work for {need.most:.0f}: "
+                f"it carries {carried:,.0f} turns/s of {traffic.turns_per_s:,.0f}, the work of "
                 f"{traffic.gpus * carried / traffic.turns_per_s:,.0f} GPUs; " + _remedy(need)
             )
         told += [
@@ -263,8 +264,8 @@ class ControlPlane:
             f"{traffic.turns_per_s:,.0f} turns/s, {traffic.games_per_s:,.1f} games/s",
             f"a turn: {traffic.prompt_tokens:,.0f} tokens of prompt, {traffic.completion_tokens:,.0f} "
             f"generated, {traffic.turn_bytes / 1000:.1f} KB; a trajectory: {traffic.turns:g} turns, "
-            f"{traffic.turns * traffic.turn_bytes / 1000:.1f} KB; runs: {traffic.runs}, environments of each: "
-            f"{traffic.environments}",
+            f"{traffic.turns * traffic.turn_bytes / 1000:.1f} KB; runs: {traffic.runs}, environments of "
+            f"each: {traffic.environments}",
             "",
             *_aligned(rows),
             f"{'together'.ljust(width)}  {self.cores:.2f}",
