@@ -54,6 +54,16 @@ def test_costs_are_on_the_line_through_what_was_measured() -> None:
     assert costs.archive_bytes == pytest.approx((0.0, 1.0))
 
 
+def test_the_learner_counts_the_steps_that_it_trained_on() -> None:
+    runs = measured(LearnerActor=0.6)
+    runs["shapes"]["small"]["seconds"]["LearnerActor"] = 0.1
+    assert fitted(runs).cpu_s["LearnerActor"] == pytest.approx((0.0005, 5e-7)), "of 100 turns"
+    runs["shapes"]["large"]["steps"] = 300
+    fit = fitted(runs).cpu_s
+    assert fit["LearnerActor"] == pytest.approx((0.0009, 1e-7)), "1 ms at 1 KB, 2 ms at 11 KB"
+    assert fit["RolloutActor"] == pytest.approx((0.0005, 5e-7)), "others work on the turns that are played"
+
+
 def test_a_cluster_is_planned_from_the_costs() -> None:
     traffic = Traffic(gpus=64, tokens_per_gpu_s=5000.0, prompt_tokens=100.0, completion_tokens=250.0)
     assert traffic.turns_per_s == pytest.approx(1280.0)

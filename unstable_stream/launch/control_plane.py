@@ -25,6 +25,7 @@ __all__ = [
     "measured_costs",
     "plan_control_plane",
     "usual_tokens_per_gpu_s",
+    "work_of",
 ]
 
 _REFERENCE_PARAMETERS: Final = 7.6e9
@@ -160,12 +161,22 @@ def fitted(measured: Mapping[str, Any]) -> Costs:
         machine=measured["machine"]["processor"],
         date=measured["date"],
         cpu_s={
-            name: line(*(run["seconds"].get(name, 0.0) / run["turns"] for run in (small, large)))
+            name: line(*(run["seconds"].get(name, 0.0) / work_of(name, run) for run in (small, large)))
             for name in sorted(names)
         },
         log_bytes=line(small["log_bytes_per_turn"], large["log_bytes_per_turn"]),
         archive_bytes=line(small["archive_bytes_per_turn"], large["archive_bytes_per_turn"]),
     )
+
+
+def work_of(process: str, run: Mapping[str, Any]) -> int:
+    """Return how many turns a process has worked on in a measured run.
+
+    The learner may train on turns that were played before, so it counts its steps; runs that were measured
+    before they were counted have turns alone.
+    """
+    steps = run.get("steps") if process == "LearnerActor" else None
+    return int(steps or run["turns"])
 
 
 def _turn_bytes(run: Mapping[str, Any]) -> float:
