@@ -15,8 +15,8 @@ keeps what ``unstable-stream plan --gpus`` answers from.
 the mean as those of language models do, at 50 tokens a second each. Latencies are divided by ``--faster``:
 what a turn costs does not depend on them, and this machine shall not wait for GPUs that it has not.
 
-Counting begins after ``--after`` updates: the first games begin together and end together, and what they leave
-is worked off in the updates after. The learner's cost is divided by the steps that it trained on.
+Counting begins after ``--after`` updates: the first games begin together and end together, and what they
+leave is worked off in the updates after. The learner's cost is divided by the steps that it trained on.
 """
 
 import argparse
