@@ -78,7 +78,7 @@ def test_a_machine_needs_room_where_its_checkpoints_go(
         return SimpleNamespace(free=free)
 
     monkeypatch.setattr(nodes, "_store_error", lambda config: "")
-    monkeypatch.setattr(nodes.shutil, "disk_usage", usage)
+    monkeypatch.setattr(shutil, "disk_usage", usage)
     local = root is not None and "://" not in root
     config = _config(learner={"ckpt_root": str(tmp_path / str(root)) if local else root})
     free = 2 * 10**9
