@@ -45,7 +45,7 @@ LOCATIONS: Final = (
     "--set",
     'external=["processors", "archiver"]',
 )
-"""Where the parts of the run are that are not on its own machine, beside the log."""
+"""The places of what is not on the machine of the run, beside the log."""
 DATA: Final = Path("/tmp/data")
 """The data directory of each host: on its own disk."""
 RAY_HEAD: Final = "ray-head"

@@ -19,7 +19,7 @@ _PIPED_WIDTH: Final = 120
 
 
 class Plan(Protocol):
-    """What is told before anything starts."""
+    """A plan that can be printed."""
 
     @property
     def warnings(self) -> Sequence[str]:
