@@ -2,6 +2,10 @@
 
 ``python -m benchmarks.archive_share --games 3000``
 
+Games are dealt to eight partitions in turn, which is the traffic of many runs or environments: all
+trajectories of one environment of one run would be in one partition, and a second archiver would have only
+records of steps.
+
 Each archiver is a process of its own with the share of the partitions that a consumer group would give it.
 The time is that from the first batch of any to the last commit of all, without starting the processes. Where
 the machine has no more than two cores, both archivers, their threads that write files, and whatever else runs

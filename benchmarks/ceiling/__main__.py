@@ -14,6 +14,9 @@ keeps what ``unstable-stream plan --gpus`` answers from.
 ``--like DATA`` takes lengths and latencies from the turns of a recorded run; by default lengths spread around
 the mean as those of language models do, at 50 tokens a second each. Latencies are divided by ``--faster``:
 what a turn costs does not depend on them, and this machine shall not wait for GPUs that it has not.
+
+Counting begins after ``--after`` updates: the first games begin together and end together, and what they
+leave is worked off in the updates after. The learner's cost is divided by the steps that it trained on.
 """
 
 import argparse
@@ -43,6 +46,7 @@ from benchmarks.step_cost import MARK, by_process
 from infra.kafka.brokers import why_unavailable
 from unstable_stream.events import GameOutcome, LearnerUpdate, Trajectory
 from unstable_stream.events.arrays import packed_length
+from unstable_stream.launch.control_plane import work_of
 from unstable_stream.launch.launcher import launch
 from unstable_stream.log.open import open_existing_log, opened_log
 from unstable_stream.log.port import EventLog
@@ -93,6 +97,8 @@ class Costs:
     seconds: dict[str, float]
     """CPU seconds by process."""
     turns: int
+    steps: int
+    """Steps that the learner trained on."""
     games: int
     turns_per_trajectory: float
     wall_s: float
@@ -195,16 +201,20 @@ async def play(shape: Shape, options: argparse.Namespace, bootstrap: str, place:
     mark = os.environ[MARK] = secrets.token_hex(8)
     looks: list[dict[str, float]] = []
     moments: list[int] = []
+    steps = 0
 
     async def watch(log: EventLog, *_: object) -> None:
         consumer = await log.consumer([LearnerUpdate.TOPIC])
+        nonlocal steps
         seen = 0
         while True:
             for event in readable_events(await consumer.poll(timeout_s=0.2)):
                 if isinstance(event, LearnerUpdate):
                     seen += 1
                     print(f"update {seen} of {options.updates}", flush=True)
-                    if seen in (1, options.updates):
+                    if seen > options.after:
+                        steps += len(event.step_ids)
+                    if seen in (options.after, options.updates):
                         looks.append(by_process(mark))
                         moments.append(time.time_ns() // 1_000_000)
 
@@ -212,10 +222,12 @@ async def play(shape: Shape, options: argparse.Namespace, bootstrap: str, place:
     await launch(config, data, watch=watch)
     first, last = looks
     spent = {name: seconds - first.get(name, 0.0) for name, seconds in last.items()}
-    return await _costs(config.log, data, spent, moments)
+    return await _costs(config.log, data, spent, moments, steps)
 
 
-async def _costs(location: str, data: DataDir, spent: Mapping[str, float], moments: Sequence[int]) -> Costs:
+async def _costs(
+    location: str, data: DataDir, spent: Mapping[str, float], moments: Sequence[int], steps: int
+) -> Costs:
     """Count what happened between two moments."""
     begin_ms, end_ms = moments
     turns = games = 0
@@ -243,6 +255,7 @@ async def _costs(location: str, data: DataDir, spent: Mapping[str, float], momen
     return Costs(
         seconds={name: seconds for name, seconds in spent.items() if seconds > 0.0},
         turns=turns,
+        steps=steps,
         games=games,
         turns_per_trajectory=turns / len(sizes),
         wall_s=(end_ms - begin_ms) / 1000,
@@ -266,10 +279,11 @@ def _show(name: str, costs: Costs) -> None:
     table.add_column("turns/s of a core", justify="right")
     table.add_column("games/s of a core", justify="right")
     for process, seconds in sorted(costs.seconds.items(), key=lambda each: -each[1]):
-        rate = costs.turns / seconds
+        done = work_of(process, asdict(costs))
+        rate = done / seconds
         table.add_row(
             process,
-            f"{seconds / costs.turns * 1000:.3f}",
+            f"{seconds / done * 1000:.3f}",
             f"{rate:,.0f}",
             f"{rate * costs.games / costs.turns:,.1f}",
         )
@@ -280,13 +294,16 @@ def main() -> None:
     """Play both shapes, and print what each process costs."""
     arguments = parser(str(__doc__).splitlines()[0])
     arguments.add_argument("--shapes", nargs="+", choices=SHAPES, default=list(SHAPES))
-    arguments.add_argument("--updates", type=int, default=4, help="learner updates of each run")
+    arguments.add_argument("--updates", type=int, default=12, help="learner updates of each run")
+    arguments.add_argument("--after", type=int, default=4, help="updates before counting begins")
     arguments.add_argument("--tokens", type=float, default=120.0, help="mean length of an answer")
     arguments.add_argument("--like", type=Path, default=None, help="data directory with a recorded run")
     arguments.add_argument("--faster", type=float, default=20.0, help="latencies are divided by it")
     arguments.add_argument("--games-at-once", type=int, default=512)
     arguments.add_argument("--rollout-workers", type=int, default=1)
     options = arguments.parse_args()
+    if not 0 < options.after < options.updates:
+        arguments.error("--after: expected at least 1, and less than --updates")
     reason = why_unavailable()
     if reason is not None:
         raise SystemExit(f"not measured: {reason}")

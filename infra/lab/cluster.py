@@ -39,6 +39,13 @@ if TYPE_CHECKING:
 __all__ = ["BROKERS", "RAY_HEAD", "RAY_WORKERS", "Lab", "LabError", "why_unavailable"]
 
 RUN: Final = Path(__file__).with_name("run.toml")
+LOCATIONS: Final = (
+    "--set",
+    'learner.ckpt_root="s3://lab/runs"',
+    "--set",
+    'external=["processors", "archiver"]',
+)
+"""The places of what is not on the machine of the run, beside the log."""
 DATA: Final = Path("/tmp/data")
 """The data directory of each host: on its own disk."""
 RAY_HEAD: Final = "ray-head"
@@ -141,7 +148,7 @@ class Lab:
 
     def train(self, *arguments: str) -> "subprocess.Popen[bytes]":
         """Start the run on the Ray head, with its locations; its output goes to ``train.log``."""
-        locations = [f"--log={self.log}", "--set", 'learner.ckpt_root="s3://lab/runs"']
+        locations = [f"--log={self.log}", *LOCATIONS]
         return self._launch(
             RAY_HEAD, "train", str(RUN.relative_to(REPOSITORY)), f"--data={DATA}", *locations, *arguments
         )

@@ -133,7 +133,15 @@ def test_the_quickstart_configuration_can_be_printed_and_used(tmp_path: Path) ->
     checked = run("train", str(path), "--dry-run", "--set", "learner.iterations=3", cwd=tmp_path)
     assert checked.returncode == 0, checked.stderr
     assert '"iterations": 3' in checked.stdout
+    planned = run("plan", str(path), cwd=tmp_path)
+    places = [line.split()[:4] for line in planned.stdout.splitlines()]
+    assert places[1][0] == "learner"
+    assert [line.split()[:4] for line in checked.stderr.splitlines()][: len(places)] == places
     assert not (tmp_path / "unstable-data").exists()
+    fetched_later = run("train", str(path), "--dry-run", "--set", "model=some/model-8B", cwd=tmp_path)
+    assert fetched_later.returncode == 0, fetched_later.stderr
+    assert "some/model-8B is not here: no memory is foretold" in fetched_later.stderr
+    assert "learner and engine on the CPU" in fetched_later.stderr
 
 
 def test_a_light_installation_is_told_what_is_missing(tmp_path: Path) -> None:

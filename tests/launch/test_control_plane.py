@@ -1,5 +1,6 @@
 """What a number of GPUs needs around it: hand-worked numbers, sizes as they are written, clear errors."""
 
+import re
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ from benchmarks.processor_fold import trajectories
 from unstable_stream.api.control_plane import control_plane
 from unstable_stream.errors import ConfigError
 from unstable_stream.launch.control_plane import (
+    ControlPlane,
     Traffic,
     fitted,
     measured_costs,
@@ -52,6 +54,16 @@ def test_costs_are_on_the_line_through_what_was_measured() -> None:
     assert costs.archive_bytes == pytest.approx((0.0, 1.0))
 
 
+def test_the_learner_counts_the_steps_that_it_trained_on() -> None:
+    runs = measured(LearnerActor=0.6)
+    runs["shapes"]["small"]["seconds"]["LearnerActor"] = 0.1
+    assert fitted(runs).cpu_s["LearnerActor"] == pytest.approx((0.0005, 5e-7)), "of 100 turns"
+    runs["shapes"]["large"]["steps"] = 300
+    fit = fitted(runs).cpu_s
+    assert fit["LearnerActor"] == pytest.approx((0.0009, 1e-7)), "1 ms at 1 KB, 2 ms at 11 KB"
+    assert fit["RolloutActor"] == pytest.approx((0.0005, 5e-7)), "others work on the turns that are played"
+
+
 def test_a_cluster_is_planned_from_the_costs() -> None:
     traffic = Traffic(gpus=64, tokens_per_gpu_s=5000.0, prompt_tokens=100.0, completion_tokens=250.0)
     assert traffic.turns_per_s == pytest.approx(1280.0)
@@ -65,13 +77,57 @@ def test_a_cluster_is_planned_from_the_costs() -> None:
     assert plan.cores == pytest.approx(sum(need.cores for need in plan.needs))
     assert plan.log_bytes_per_s == pytest.approx(1280 * (2000 + 2 * traffic.turn_bytes))
     assert plan.archive_bytes_per_s == pytest.approx(1280 * traffic.turn_bytes)
-    # More rollout workers and archivers can be had, but there is one collector.
+    # More rollout workers can be had, but there is one collector.
     told = "\n".join(plan.warnings)
-    assert "collector would need 1.3 cores and has one: it carries 1,000 turns/s of 1,280" in told
-    assert "the work of 50 GPUs" in told
+    assert "collector would need 1.28 cores, and there is work for 1: it carries 1,000 turns/s of" in told
+    assert "1,280, the work of 50 GPUs; make several runs" in told
     assert "rollout" not in told
-    assert "archiver" not in told
     assert [need.cores for need in plan.needs] == sorted((need.cores for need in plan.needs), reverse=True)
+
+
+def _around(**traffic: int) -> ControlPlane:
+    # Turns of 5.4 KB: 6.9 cores for archivers, 1.3 for the collectors.
+    return plan_control_plane(
+        Traffic(gpus=64, tokens_per_gpu_s=5000.0, prompt_tokens=100.0, **traffic), fitted(measured())
+    )
+
+
+def test_archivers_share_what_different_runs_and_environments_write() -> None:
+    (told,) = [line for line in _around().warnings if line.startswith("archiver")]
+    assert "archiver would need 6.91 cores, and there is work for 1" in told
+    assert "several archivers of a shared archive help several runs or environments" in told
+    (told,) = [line for line in _around(environments=4).warnings if line.startswith("archiver")]
+    assert "and there is work for 4: it carries 741 turns/s" in told
+    # Environments of a run share its collector; runs have one each.
+    assert [line.split()[0] for line in _around(environments=8).warnings] == ["collector"]
+    assert _around(runs=2, environments=4).warnings == []
+
+
+def test_a_plan_tells_partitions() -> None:
+    def partitions(**traffic: int) -> dict[str, int]:
+        return {topic.topic: topic.partitions for topic in _around(**traffic).topics}
+
+    one = {"trajectories": 1, "steps": 1, "game-outcomes": 1, "games": 1}
+    assert partitions() == one, "all trajectories have one key"
+    shared = {"trajectories": 6, "steps": 6, "game-outcomes": 2, "games": 2}
+    assert partitions(runs=2, environments=3) == shared, "games have the key of their run"
+    assert partitions(runs=9)["trajectories"] == 7, "there is no work for more archivers"
+    plan = _around(environments=2)
+    assert {topic.topic: (topic.key, topic.of_a_new_log) for topic in plan.topics} == {
+        "trajectories": ("run/env", 8),
+        "steps": ("game", 8),
+        "game-outcomes": ("run", 8),
+        "games": ("run", 8),
+    }
+    assert plan.topics[0].bytes_per_s == pytest.approx(640 * plan.traffic.turn_bytes), "half each"
+    assert re.search(r"trajectories +run/env +2 +8\n", plan.table())
+
+
+def test_a_load_that_needs_more_partitions_than_a_log_has_is_said() -> None:
+    told = plan_control_plane(
+        Traffic(gpus=128, tokens_per_gpu_s=5000.0, prompt_tokens=100.0, runs=20), fitted(measured())
+    ).warnings
+    assert "trajectories would need 14 partitions and a new log has 8: put the runs into several logs" in told
 
 
 @pytest.mark.parametrize(("prompt", "completion"), [(500, 250), (100, 400), (2000, 100)])

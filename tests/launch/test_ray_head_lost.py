@@ -19,6 +19,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 @pytest.fixture(params=[0, 1], ids=["no GPU", "a GPU"])
 def cluster(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
     """A cluster of one machine that counts so many GPUs."""
+    monkeypatch.setenv("UNSTABLE_STREAM_PRETEND_GPUS", "1")
     monkeypatch.setenv("RAY_gcs_rpc_server_reconnect_timeout_s", "3")
     made = _started(request.param)
     yield made

@@ -2,11 +2,13 @@
 
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
 
 from unstable_stream.inference.base_model import model_fingerprint, resolve_model
+from unstable_stream.launch.ray import nodes
 from unstable_stream.launch.ray.nodes import Equipment, equipment, lacking
 from unstable_stream.runs.config import RunConfig, parse_config
 
@@ -29,6 +31,11 @@ def _config(**keys: object) -> RunConfig:
         ({"code": (), "code_error": "no module mine"}, "no module mine (copy the code there"),
         ({"vllm": False}, None),
         ({"store_error": "s3://bucket could not be reached"}, "learner.ckpt_root: s3://bucket could not be"),
+        ({"disk_error": "0.10 GB of disk are free at /data"}, "0.10 GB of disk are free at /data"),
+        (
+            {"gpu_error": "Ray counts 2 GPUs, and PyTorch can use 0"},
+            "Ray counts 2 GPUs, and PyTorch can use 0",
+        ),
     ],
 )
 def test_a_machine_is_told_what_it_lacks(there: dict[str, object], said: str | None) -> None:
@@ -46,18 +53,75 @@ def test_vllm_is_asked_for_where_it_is_wanted() -> None:
 
 def test_a_machine_looks_at_itself(tmp_path: Path) -> None:
     path = resolve_model("tiny-player")
-    here = equipment(_config(), path)
-    assert lacking(_config(), path, here, equipment(_config(), path)) == []
-    (found,) = lacking(_config(), path, here, equipment(_config(), str(tmp_path / "nowhere")))
+    here = equipment(_config(), path, tmp_path)
+    assert lacking(_config(), path, here, equipment(_config(), path, tmp_path)) == []
+    (found,) = lacking(_config(), path, here, equipment(_config(), str(tmp_path / "nowhere"), tmp_path))
     assert f"no model at {path}" in found
 
 
-def test_a_machine_tries_the_store_of_checkpoints(s3: str) -> None:
+@pytest.mark.parametrize(
+    ("root", "place", "choice"),
+    [
+        (None, "data", "--data"),
+        ("kept/here", "kept/here", "learner.ckpt_root"),
+        ("s3://bucket/runs", "cache", "UNSTABLE_STREAM_CACHE"),
+    ],
+)
+def test_a_machine_needs_room_where_its_checkpoints_go(
+    root: str | None, place: str, choice: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UNSTABLE_STREAM_CACHE", str(tmp_path / "cache"))
+    asked: list[Path] = []
+
+    def usage(path: Path) -> SimpleNamespace:
+        asked.append(path)
+        return SimpleNamespace(free=free)
+
+    monkeypatch.setattr(nodes, "_store_error", lambda config: "")
+    monkeypatch.setattr(shutil, "disk_usage", usage)
+    local = root is not None and "://" not in root
+    config = _config(learner={"ckpt_root": str(tmp_path / str(root)) if local else root})
+    free = 2 * 10**9
+    assert equipment(config, "/models/one", tmp_path / "data").disk_error == ""
+    free = 10**8
+    said = equipment(config, "/models/one", tmp_path / "data").disk_error
+    assert f"0.10 GB of disk are free at {tmp_path / place}, expected at least 1 GB" in said
+    assert said.endswith(f"name another place with {choice}")
+    assert set(asked) == {tmp_path}, "the place is made later: its parent's disk counts"
+
+
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [
+        ("print(2, '12.8')", ""),
+        ("print(1, '12.8')", "Ray counts 2 GPUs, and PyTorch can use 1: look at nvidia-smi there"),
+        ("print(0, None)", "Ray counts 2 GPUs, and PyTorch can use 0: its PyTorch is built without CUDA"),
+        ("raise OSError('libcudart is missing')", "PyTorch cannot be loaded: OSError: libcudart is missing"),
+        ("import time; time.sleep(60)", "CUDA did not answer within 1 s"),
+        # Ray hides the GPUs from a task that asks for none.
+        ("import os; print(0 if 'CUDA_VISIBLE_DEVICES' in os.environ else 2, '12.8')", ""),
+    ],
+)
+def test_gpus_that_ray_counts_are_tried(
+    program: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nodes, "_ASK_CUDA", program)
+    monkeypatch.setattr(nodes, "_CUDA_S", 1.0 if "sleep" in program else 120.0)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    found = equipment(_config(), "/models/one", tmp_path, gpus=2).gpu_error
+    assert found.startswith(said)
+    assert bool(found) == bool(said)
+    assert equipment(_config(), "/models/one", tmp_path, gpus=0).gpu_error == "", "there are none to try"
+    monkeypatch.setenv("UNSTABLE_STREAM_PRETEND_GPUS", "1")
+    assert equipment(_config(), "/models/one", tmp_path, gpus=2).gpu_error == ""
+
+
+def test_a_machine_tries_the_store_of_checkpoints(s3: str, tmp_path: Path) -> None:
     path = resolve_model("tiny-player")
     config = _config(learner={"ckpt_root": s3})
-    assert equipment(config, path).store_error == ""
+    assert equipment(config, path, tmp_path).store_error == ""
     elsewhere = _config(learner={"ckpt_root": "nowhere://bucket"})
-    assert "no store of kind 'nowhere'" in equipment(elsewhere, path).store_error
+    assert "no store of kind 'nowhere'" in equipment(elsewhere, path, tmp_path).store_error
 
 
 def test_a_fingerprint_tells_trained_weights_and_other_tokenizers_apart(tmp_path: Path) -> None:

@@ -99,6 +99,7 @@ def test_gpus_that_are_taken_are_waited_for_with_a_deadline_and_a_reason(one_gpu
 
 _TWO_MACHINES = """
 import json, os
+from pathlib import Path
 import ray
 from unstable_stream.errors import ConfigError
 from unstable_stream.launch.ray.cluster import connect
@@ -115,7 +116,7 @@ config = parse_config({
 })
 plan = place(config, cluster_machines(30))
 try:
-    check_nodes(config, "/not/there", plan.machines)
+    check_nodes(config, "/not/there", Path("unstable-data"), plan.machines)
     error = None
 except ConfigError as found:
     error = str(found)

@@ -23,6 +23,8 @@ def control_plane(
     completion_tokens: float = 250.0,
     turns: float = 5.0,
     trajectories: float = 2.0,
+    runs: int = 1,
+    environments: int = 1,
 ) -> "ControlPlane":
     """Return what so many GPUs that generate need around them; see docs/ceiling.md.
 
@@ -36,10 +38,12 @@ def control_plane(
         completion_tokens: of a turn, on average.
         turns: of a seat in a game.
         trajectories: seats of a game that the model plays.
+        runs: those that share the GPUs evenly.
+        environments: those of each run, which share its turns evenly.
 
     Returns:
-        A plan: ``needs`` by process, ``cores``, ``log_bytes_per_s``, ``archive_bytes_per_s``, ``warnings``,
-        and ``table()`` as text.
+        A plan: ``needs`` by process, ``cores``, ``topics`` with the partitions they need,
+        ``log_bytes_per_s``, ``archive_bytes_per_s``, ``warnings``, and ``table()`` as text.
 
     Raises:
         ConfigError: a number is not above 0, or the model's size is not known.
@@ -56,6 +60,8 @@ def control_plane(
             completion_tokens=completion_tokens,
             turns=turns,
             trajectories=trajectories,
+            runs=runs,
+            environments=environments,
         )
     )
 

@@ -1,6 +1,5 @@
 """A run: start it, watch it, ask it, prove it, fork it."""
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -132,18 +131,9 @@ class Run:
             ConfigError: it cannot be placed, or the model does not fit.
             ServiceError: the cluster cannot be reached.
         """
-        from unstable_stream.inference.base_model import resolve_model
-        from unstable_stream.inference.model_shape import read_shape
-        from unstable_stream.launch.machine import this_machine
-        from unstable_stream.launch.plan import plan_shape
+        from unstable_stream.api.planning import plan_config
 
-        shape = read_shape(resolve_model(self._config.model))
-        machines = [this_machine()]
-        if self._config.backend == "ray" and "RAY_ADDRESS" in os.environ:
-            from unstable_stream.launch.ray.placement import look_at_cluster
-
-            machines = look_at_cluster()
-        return plan_shape(self._config, shape, machines)
+        return plan_config(self._config)
 
     # -- its life ---------------------------------------------------------------------------------
 

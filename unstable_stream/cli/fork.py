@@ -24,7 +24,9 @@ def _fork(
     ),
     overrides: SetOption = None,
     dry_run: bool = typer.Option(
-        False, "--dry-run", help="Check everything and print the resolved configuration."
+        False,
+        "--dry-run",
+        help="Check everything; print the resolved configuration and where it would compute.",
     ),
     quiet: bool = typer.Option(False, "--quiet", "-q", help="No live view."),
     data: DataOption = DEFAULT_DATA_DIR,
@@ -40,10 +42,10 @@ def _fork(
     """
     from unstable_stream.api.place import Place
     from unstable_stream.api.run import fork_run
-    from unstable_stream.cli.running import print_config, run_to_end
+    from unstable_stream.cli.running import print_dry_run, run_to_end
 
     forked = fork_run(Place.at(data, log), run, at, {}, overrides or [], allow_code or [])
     if dry_run:
-        print_config(forked.config)
+        print_dry_run(forked.config)
         return
     run_to_end(forked, quiet=quiet)

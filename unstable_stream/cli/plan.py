@@ -1,6 +1,5 @@
 """``unstable-stream plan``: what a run would start, where, and with how much memory."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import typer
@@ -30,6 +29,8 @@ def _plan(
     completion_tokens: float = typer.Option(250.0, "--completion-tokens", help="With --gpus: of a turn."),
     turns: float = typer.Option(5.0, "--turns", help="With --gpus: of a seat in a game."),
     trajectories: float = typer.Option(2.0, "--trajectories", help="With --gpus: seats the model plays."),
+    runs: int = typer.Option(1, "--runs", min=1, help="With --gpus: runs that share them."),
+    environments: int = typer.Option(1, "--environments", min=1, help="With --gpus: of each run."),
 ) -> None:
     """Show where each process of a run would compute, and its memory; start nothing.
 
@@ -37,13 +38,15 @@ def _plan(
 
     "start" is what it takes when the model is loaded, "peak" with the longest turns that the settings allow.
 
-    With --gpus it shows instead what so many GPUs need around them, by measurements: cores by process, what
-    brokers and archive keep.
+    With --gpus it shows instead what so many GPUs need around them, by measurements: cores by process,
+    partitions, what brokers and archive keep. Several runs or environments keep several archivers busy.
 
     Example: unstable-stream plan examples/simpletak.toml --engine vllm
 
     Example: unstable-stream plan --gpus 64 --model Qwen/Qwen3-8B --completion-tokens 400
     """
+    from unstable_stream.cli.running import print_plan
+
     if gpus is not None:
         if config is not None or overrides or engine:
             raise typer.BadParameter(
@@ -59,19 +62,14 @@ def _plan(
             completion_tokens=completion_tokens,
             turns=turns,
             trajectories=trajectories,
+            runs=runs,
+            environments=environments,
         )
-        _tell(around.table(), around.warnings)
+        print_plan(around)
         return
     if config is None:
         raise typer.BadParameter("give a configuration, or --gpus", param_hint="CONFIG")
     from unstable_stream.api.build import load
 
     changes = [*(overrides or []), *([f"engine.type={engine}"] if engine else [])]
-    plan = load(config, overrides=changes).plan()
-    _tell(plan.table(), plan.warnings)
-
-
-def _tell(table: str, warnings: Sequence[str]) -> None:
-    typer.echo(table)
-    for warning in warnings:
-        typer.secho(warning, fg="yellow", err=True)
+    print_plan(load(config, overrides=changes).plan())

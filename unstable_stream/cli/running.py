@@ -3,7 +3,7 @@
 import logging
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 import typer
 
@@ -13,9 +13,20 @@ if TYPE_CHECKING:
     from unstable_stream.api.build import RunConfig
     from unstable_stream.api.run import Run
 
-__all__ = ["print_config", "print_summary", "run_to_end"]
+__all__ = ["Plan", "print_dry_run", "print_plan", "print_summary", "run_to_end"]
 
 _PIPED_WIDTH: Final = 120
+
+
+class Plan(Protocol):
+    """A plan that can be printed."""
+
+    @property
+    def warnings(self) -> Sequence[str]:
+        """Return troubles that may come, with what to change."""
+
+    def table(self) -> str:
+        """Return the plan as text."""
 
 
 def run_to_end(
@@ -75,6 +86,20 @@ def print_summary(run: "Run") -> None:
         console.print(f"  [dim]# {purpose}[/]\n  {command}", highlight=False, soft_wrap=True)
 
 
-def print_config(config: "RunConfig") -> None:
-    """Print a resolved configuration that was checked."""
+def print_dry_run(config: "RunConfig") -> None:
+    """Print a resolved configuration that was checked, and to the standard error where it would compute."""
+    from unstable_stream.api.planning import plan_config
+
+    plan = plan_config(config, fetch=False)
     typer.echo(config.model_dump_json(indent=2))
+    if plan.needs:
+        print_plan(plan, to_error=True)
+    else:
+        typer.echo("\n".join([*plan.lines, f"{config.model} is not here: no memory is foretold"]), err=True)
+
+
+def print_plan(plan: Plan, *, to_error: bool = False) -> None:
+    """Print the table of a plan, and its warnings to the standard error."""
+    typer.echo(plan.table(), err=to_error)
+    for warning in plan.warnings:
+        typer.secho(warning, fg="yellow", err=True)

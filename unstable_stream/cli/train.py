@@ -27,7 +27,9 @@ def _train(
     engine: str | None = typer.Option(None, "--engine", help="Inference engine: transformers or vllm."),
     resume: str | None = typer.Option(None, "--resume", metavar="RUN", help="Go on with a stopped run."),
     dry_run: bool = typer.Option(
-        False, "--dry-run", help="Check everything and print the resolved configuration."
+        False,
+        "--dry-run",
+        help="Check everything; print the resolved configuration and where it would compute.",
     ),
     quiet: bool = typer.Option(False, "--quiet", "-q", help="No live view."),
     data: DataOption = DEFAULT_DATA_DIR,
@@ -41,7 +43,7 @@ def _train(
     """
     from unstable_stream.api.build import load
     from unstable_stream.api.run import open_run
-    from unstable_stream.cli.running import print_config, run_to_end
+    from unstable_stream.cli.running import print_dry_run, run_to_end
     from unstable_stream.errors import ConfigError
 
     changes = list(overrides or [])
@@ -56,7 +58,7 @@ def _train(
             )
         run = open_run(resume, data, log)
         if dry_run:
-            print_config(run.resumable_config(changes, allow_code or []))
+            print_dry_run(run.resumable_config(changes, allow_code or []))
             return
         run_to_end(run, quiet=quiet, resume=True, overrides=changes, allow_code=allow_code or [])
         return
@@ -64,6 +66,6 @@ def _train(
         raise ConfigError("give a configuration file, e.g. unstable-stream train examples/simpletak.toml")
     run = load(config, data=data, log=log, overrides=changes)
     if dry_run:
-        print_config(run.config)
+        print_dry_run(run.config)
         return
     run_to_end(run, quiet=quiet)

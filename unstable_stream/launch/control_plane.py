@@ -1,4 +1,4 @@
-"""The processes around the GPUs: how many cores they need, and what brokers and archive store.
+"""The processes around the GPUs: cores and partitions they need, and what brokers and archive store.
 
 The costs come from a run in which all was real but the work of the model (``python -m benchmarks.ceiling``).
 It was played with two sizes of turns. What a turn costs is taken to grow with its size on the line through
@@ -7,22 +7,25 @@ the two: a part for each turn, and a part for each byte.
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any, Final
 
 from unstable_stream.errors import ConfigError
+from unstable_stream.log.topics import load_topics
 
 __all__ = [
     "ControlPlane",
     "Costs",
     "Need",
+    "TopicNeed",
     "Traffic",
     "fitted",
     "measured_costs",
     "plan_control_plane",
     "usual_tokens_per_gpu_s",
+    "work_of",
 ]
 
 _REFERENCE_PARAMETERS: Final = 7.6e9
@@ -38,9 +41,21 @@ _REPLICAS: Final = 3
 _SCALES_BY: Final = {
     "RolloutActor": "collector.num_rollout_workers",
     "EngineActor": "an engine for each GPU",
-    "archiver": "a shared archive",
+    "archiver": "runs or environments, in a shared archive",
+    "processors": "runs or environments",
     "Ray: raylet": "one on each machine",
 }
+_BY_KEY: Final = {"archiver", "processors"}
+"""They share the partitions of ``trajectories``: no more of them work than its records have keys."""
+_BY_RUN_ALONE: Final = "runs"
+_GROWING: Final = {
+    "trajectories": ("archiver", "processors"),
+    "steps": ("archiver",),
+    "game-outcomes": ("archiver", "processors"),
+    "games": ("archiver",),
+}
+"""The topics that get more records with more turns, and who shares their partitions. Others have few records;
+the learner and the collector of a run read all partitions."""
 _NAMES: Final = {
     "RolloutActor": "rollout workers",
     "EngineActor": "engines, beside the model's work",
@@ -63,6 +78,10 @@ class Traffic:
     """Of a seat in a game: of a trajectory."""
     trajectories: float = 2.0
     """Of a game: seats that the model plays."""
+    runs: int = 1
+    """Runs that share the GPUs evenly."""
+    environments: int = 1
+    """Environments of each run, which share its turns evenly."""
 
     def __post_init__(self) -> None:
         """Check; raises :class:`~unstable_stream.errors.ConfigError`."""
@@ -73,6 +92,8 @@ class Traffic:
             "completion_tokens",
             "turns",
             "trajectories",
+            "runs",
+            "environments",
         ):
             if not 0 < getattr(self, name) < math.inf:
                 raise ConfigError(f"{name}={getattr(self, name)}: expected a number above 0")
@@ -140,12 +161,22 @@ def fitted(measured: Mapping[str, Any]) -> Costs:
         machine=measured["machine"]["processor"],
         date=measured["date"],
         cpu_s={
-            name: line(*(run["seconds"].get(name, 0.0) / run["turns"] for run in (small, large)))
+            name: line(*(run["seconds"].get(name, 0.0) / work_of(name, run) for run in (small, large)))
             for name in sorted(names)
         },
         log_bytes=line(small["log_bytes_per_turn"], large["log_bytes_per_turn"]),
         archive_bytes=line(small["archive_bytes_per_turn"], large["archive_bytes_per_turn"]),
     )
+
+
+def work_of(process: str, run: Mapping[str, Any]) -> int:
+    """Return how many turns a process has worked on in a measured run.
+
+    The learner may train on turns that were played before, so it counts its steps; runs that were measured
+    before they were counted have turns alone.
+    """
+    steps = run.get("steps") if process == "LearnerActor" else None
+    return int(steps or run["turns"])
 
 
 def _turn_bytes(run: Mapping[str, Any]) -> float:
@@ -161,7 +192,23 @@ class Need:
     turns_per_core_s: float
     """Turns of this size that one core is enough for, each second."""
     scales_by: str
-    """The way to have more than one; empty: there is one, and a core is its ceiling."""
+    """The way to have more than one."""
+    most: float
+    """Of such processes that this traffic keeps busy; each has a core for its ceiling."""
+
+
+@dataclass(frozen=True)
+class TopicNeed:
+    """The partitions of one topic."""
+
+    topic: str
+    key: str
+    """Records of one key are in one partition."""
+    partitions: int
+    """That the processes which share them need, for each to have one."""
+    of_a_new_log: int
+    bytes_per_s: float | None = None
+    """Of trajectories, in one partition, before compression; ``None``: not measured by topic."""
 
 
 @dataclass(frozen=True)
@@ -170,6 +217,9 @@ class ControlPlane:
 
     traffic: Traffic
     needs: tuple[Need, ...]
+    topics: tuple[TopicNeed, ...]
+    """Those that get more records with more turns; all others need no more partitions than
+    they have."""
     log_bytes_per_s: float
     """Once; brokers keep a copy each of their replicas."""
     archive_bytes_per_s: float
@@ -182,15 +232,25 @@ class ControlPlane:
 
     @property
     def warnings(self) -> list[str]:
-        """Processes that stand in the way: there is one of each, and it needs more than a core."""
-        return [
-            f"{need.process} would need {need.cores:.1f} cores and has one: it carries "
-            f"{need.turns_per_core_s:,.0f} turns/s of {self.traffic.turns_per_s:,.0f}, the work of "
-            f"{self.traffic.gpus * need.turns_per_core_s / self.traffic.turns_per_s:,.0f} GPUs; "
-            "make several runs"
-            for need in self.needs
-            if not need.scales_by and need.cores > 1
+        """Processes that stand in the way: no more of them can work, and each would need more than a core."""
+        traffic = self.traffic
+        told = []
+        for need in self.needs:
+            if need.cores <= need.most:
+                continue
+            carried = need.most * need.turns_per_core_s
+            told.append(
+                f"{need.process} would need {need.cores:.2f} cores, and there is work for {need.most:.0f}: "
+                f"it carries {carried:,.0f} turns/s of {traffic.turns_per_s:,.0f}, the work of "
+                f"{traffic.gpus * carried / traffic.turns_per_s:,.0f} GPUs; " + _remedy(need)
+            )
+        told += [
+            f"{topic.topic} would need {topic.partitions} partitions and a new log has {topic.of_a_new_log}: "
+            "put the runs into several logs"
+            for topic in self.topics
+            if topic.partitions > topic.of_a_new_log
         ]
+        return told
 
     def table(self) -> str:
         """Return the plan as text."""
@@ -201,23 +261,33 @@ class ControlPlane:
                 need.process,
                 f"{need.cores:.2f}",
                 f"{need.turns_per_core_s:,.0f} turns/s",
-                need.scales_by or "-",
+                need.scales_by,
             )
             for need in self.needs
         ]
-        widths = [max(len(row[column]) for row in rows) for column in range(4)]
+        width = max(len(row[0]) for row in rows)
+        topics = [("topic", "key", "partitions it needs", "of a new log")]
+        topics += [
+            (topic.topic, topic.key, str(topic.partitions), str(topic.of_a_new_log)) for topic in self.topics
+        ]
         lines = [
             f"{traffic.gpus} GPUs, {traffic.tokens_per_gpu_s:,.0f} generated tokens/s each: "
             f"{traffic.turns_per_s:,.0f} turns/s, {traffic.games_per_s:,.1f} games/s",
             f"a turn: {traffic.prompt_tokens:,.0f} tokens of prompt, {traffic.completion_tokens:,.0f} "
             f"generated, {traffic.turn_bytes / 1000:.1f} KB; a trajectory: {traffic.turns:g} turns, "
-            f"{traffic.turns * traffic.turn_bytes / 1000:.1f} KB",
+            f"{traffic.turns * traffic.turn_bytes / 1000:.1f} KB; runs: {traffic.runs}, environments of "
+            f"each: {traffic.environments}",
             "",
+            *_aligned(rows),
+            f"{'together'.ljust(width)}  {self.cores:.2f}",
+            "",
+            *_aligned(topics),
             *(
-                "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-                for row in rows
+                f"a partition of {topic.topic} would get {topic.bytes_per_s / 1e6:.1f} MB/s; what a broker "
+                "carries of one is not measured"
+                for topic in self.topics
+                if topic.bytes_per_s is not None
             ),
-            f"{'together'.ljust(widths[0])}  {self.cores:.2f}",
             "",
             f"log: {self.log_bytes_per_s / 1e6:.1f} MB/s before compression; {_REPLICAS} replicas keep "
             f"{_size(_REPLICAS * self.log_bytes_per_s * _SECONDS_A_DAY)} a day",
@@ -241,7 +311,8 @@ def plan_control_plane(traffic: Traffic, costs: Costs | None = None) -> ControlP
             process=_NAMES.get(name, name),
             cores=traffic.turns_per_s * spent,
             turns_per_core_s=1 / spent,
-            scales_by=_SCALES_BY.get(name, ""),
+            scales_by=_SCALES_BY.get(name, _BY_RUN_ALONE),
+            most=_most(name, traffic),
         )
         for name, spent in seconds.items()
         if spent > 0
@@ -249,10 +320,55 @@ def plan_control_plane(traffic: Traffic, costs: Costs | None = None) -> ControlP
     return ControlPlane(
         traffic=traffic,
         needs=tuple(sorted(needs, key=lambda need: -need.cores)),
+        topics=_topic_needs(traffic, {need.process: need for need in needs}),
         log_bytes_per_s=traffic.turns_per_s * of_a_turn(costs.log_bytes),
         archive_bytes_per_s=traffic.turns_per_s * of_a_turn(costs.archive_bytes),
         costs=costs,
     )
+
+
+def _most(process: str, traffic: Traffic) -> float:
+    if process in _BY_KEY:
+        return traffic.runs * traffic.environments
+    return math.inf if process in _SCALES_BY else traffic.runs
+
+
+def _remedy(need: Need) -> str:
+    if need.process == "archiver":
+        return "several archivers of a shared archive help several runs or environments"
+    if need.process == "processors":
+        return "several hosts help several runs or environments"
+    return "make several runs"
+
+
+def _topic_needs(traffic: Traffic, needs: Mapping[str, Need]) -> tuple[TopicNeed, ...]:
+    specs = load_topics()
+    keys = {"run": traffic.runs, "run/env": traffic.runs * traffic.environments}
+    found = []
+    for name, shared_by in _GROWING.items():
+        sharing = [needs[process] for process in shared_by if process in needs]
+        wanted = max((math.ceil(min(need.cores, need.most)) for need in sharing), default=1)
+        # More partitions than keys stay empty.
+        partitions = max(1, min(wanted, keys.get(specs[name].key, wanted)))
+        found.append(
+            TopicNeed(
+                topic=name,
+                key=specs[name].key,
+                partitions=partitions,
+                of_a_new_log=specs[name].partitions,
+                bytes_per_s=traffic.turns_per_s * traffic.turn_bytes / partitions
+                if name == "trajectories"
+                else None,
+            )
+        )
+    return tuple(found)
+
+
+def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    ]
 
 
 def _size(count: float) -> str:

@@ -235,6 +235,7 @@ def _services(
         data.service_logs(run_id),
         config=config,
         model_path=model_path,
+        data=data.root.absolute(),
         plan=plan,
         max_restarts=config.max_restarts,
         progress=RecordedProgress(log, run_id),

@@ -92,7 +92,9 @@ class RunConfig(Section):
     model: str
     """Base model: a directory, a Hugging Face id, or ``tiny-player``."""
     log: str = "local"
-    """The event log: ``local`` (a file in the data directory)."""
+    """The event log: ``local`` (a file in the data directory), or brokers of Kafka such as
+    ``kafka://host:9092,other:9092``.
+    """
     synchronous: Literal["FULL", "NORMAL"] = "NORMAL"
     """Local log: ``FULL`` survives power loss, ``NORMAL`` survives any kill of a process."""
     train_envs: tuple[EnvConfig, ...] = Field(min_length=1)

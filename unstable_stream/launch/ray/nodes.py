@@ -3,10 +3,15 @@
 Otherwise an actor fails minutes later, on a machine that nobody looks at.
 """
 
+import os
 import platform
+import shutil
+import subprocess
+import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Final
 
 import msgspec
 import ray
@@ -18,6 +23,7 @@ from unstable_stream.runs.code import code_in_use
 from unstable_stream.runs.config import RunConfig, VllmEngineConfig
 from unstable_stream.runs.placement import Machine
 from unstable_stream.stores import HostCache, Store, is_address
+from unstable_stream.stores.cache import CACHE
 from unstable_stream.version import __version__
 
 __all__ = ["Equipment", "check_nodes", "equipment", "lacking"]
@@ -26,6 +32,15 @@ _DEADLINE_S = 120.0
 """Seconds in which every machine answers: a first worker on a busy machine takes tens of seconds."""
 _PATIENCE_S = 30.0
 """For the store of checkpoints, within that."""
+_LEAST_FREE_BYTES: Final = 10**9
+"""On the disk that checkpoints go to. Room for those of adapters; who trains all parameters needs more."""
+_CUDA_S: Final = 60.0
+"""Seconds to load PyTorch on a busy machine and to wake the driver, within the deadline."""
+_ASK_CUDA: Final = (
+    "import torch; print(torch.cuda.device_count() if torch.cuda.is_available() else 0, torch.version.cuda)"
+)
+_PRETEND: Final = "UNSTABLE_STREAM_PRETEND_GPUS"
+"""Environment variable: 1 where Ray is told of GPUs that are not there, to try placement without any."""
 
 
 class Equipment(msgspec.Struct, frozen=True):
@@ -44,10 +59,21 @@ class Equipment(msgspec.Struct, frozen=True):
     vllm: bool = False
     store_error: str = ""
     """The reason that the store of checkpoints cannot be used from it."""
+    disk_error: str = ""
+    """The reason that its disk has no room for checkpoints."""
+    gpu_error: str = ""
+    """The reason that its GPUs cannot be used, where Ray counts some."""
 
 
-def equipment(config: RunConfig, model_path: str) -> Equipment:
-    """Look at this machine."""
+def equipment(config: RunConfig, model_path: str, data: Path, gpus: int = 0) -> Equipment:
+    """Look at this machine.
+
+    Args:
+        config: of the run.
+        model_path: the directory of the base model.
+        data: the run's data directory; absolute.
+        gpus: those that Ray counts here.
+    """
     code: tuple[str, ...] = ()
     error = ""
     try:
@@ -62,6 +88,8 @@ def equipment(config: RunConfig, model_path: str) -> Equipment:
         error,
         find_spec("vllm") is not None,
         _store_error(config),
+        _disk_error(config, data),
+        _gpu_error(gpus),
     )
 
 
@@ -75,6 +103,55 @@ def _store_error(config: RunConfig) -> str:
     except (ConfigError, StoreError) as error:
         return str(error)
     return ""
+
+
+def _disk_error(config: RunConfig, data: Path) -> str:
+    root = config.learner.ckpt_root
+    if root is None:
+        place, choice = data, "--data"
+    elif is_address(root):
+        try:
+            place, choice = HostCache.of_host().root, CACHE
+        except ConfigError:
+            return ""  # said of the store
+    else:
+        place, choice = Path(root).expanduser().absolute(), "learner.ckpt_root"
+    there = next(path for path in (place, *place.parents) if path.exists())
+    free = shutil.disk_usage(there).free
+    if free >= _LEAST_FREE_BYTES:
+        return ""
+    return (
+        f"{free / 1e9:.2f} GB of disk are free at {place}, expected at least "
+        f"{_LEAST_FREE_BYTES / 1e9:g} GB for checkpoints: make room, or name another place with {choice}"
+    )
+
+
+def _gpu_error(gpus: int) -> str:
+    if gpus == 0 or os.environ.get(_PRETEND) == "1":
+        return ""
+    # Ray hides the GPUs from a task that asks for none.
+    environment = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
+    try:
+        answer = subprocess.run(
+            [sys.executable, "-c", _ASK_CUDA],
+            capture_output=True,
+            text=True,
+            timeout=_CUDA_S,
+            env=environment,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return f"CUDA did not answer within {_CUDA_S:g} s: look at nvidia-smi there"
+    if answer.returncode != 0:
+        last = (answer.stderr.strip().splitlines() or ["it printed nothing"])[-1]
+        return f"PyTorch cannot be loaded: {last}"
+    usable, version = answer.stdout.split()[-2:]
+    if int(usable) >= gpus:
+        return ""
+    why = "its PyTorch is built without CUDA" if version == "None" else "look at nvidia-smi there"
+    return (
+        f"Ray counts {gpus} GPUs, and PyTorch can use {usable}: {why}, or start Ray with --num-gpus={usable}"
+    )
 
 
 def lacking(config: RunConfig, model_path: str, here: Equipment, there: Equipment) -> list[str]:
@@ -95,24 +172,38 @@ def lacking(config: RunConfig, model_path: str, here: Equipment, there: Equipmen
         found.append(f"other code than here of {', '.join(other)}: install the same version")
     if there.store_error:
         found.append(f"learner.ckpt_root: {there.store_error}")
+    found += [error for error in (there.disk_error, there.gpu_error) if error]
     if isinstance(config.engine, VllmEngineConfig) and not there.vllm:
         found.append("engine.type = 'vllm', and vLLM is not installed there")
     return found
 
 
 def check_nodes(
-    config: RunConfig, model_path: str, machines: Sequence[Machine], *, deadline_s: float = _DEADLINE_S
+    config: RunConfig,
+    model_path: str,
+    data: Path,
+    machines: Sequence[Machine],
+    *,
+    deadline_s: float = _DEADLINE_S,
 ) -> None:
     """Ask every machine of the cluster what it has; Ray must be initialised.
+
+    Args:
+        config: of the run.
+        model_path: the directory of the base model.
+        data: the run's data directory, which the machines share unless checkpoints are in a store.
+        machines: those of the cluster.
+        deadline_s: seconds in which all must answer.
 
     Raises:
         ConfigError: a machine lacks something; names each such machine and what to do.
     """
-    here = equipment(config, model_path)
+    data = data.absolute()
+    here = equipment(config, model_path, data)
     asked = {
         machine: ray.remote(equipment)
         .options(num_cpus=0, scheduling_strategy=NodeAffinitySchedulingStrategy(machine.node, soft=False))
-        .remote(config, model_path)
+        .remote(config, model_path, data, machine.gpus)
         for machine in machines
     }
     ray.wait(list(asked.values()), num_returns=len(asked), timeout=deadline_s)

@@ -24,17 +24,21 @@ class RayServices(Supervisor):
         *,
         config: RunConfig,
         model_path: str,
+        data: Path,
         plan: Callable[[list[Machine]], RunPlan],
         max_restarts: int,
         progress: Progress,
         environment: Mapping[str, str],
     ) -> None:
-        """Take what a supervisor takes, and ``plan``, which places learner and engines on Ray's machines."""
+        """Take what a supervisor takes, what machines are asked for, and ``plan``, which places learner and
+        engines on Ray's machines.
+        """
         super().__init__(
             arguments, log_dir, max_restarts=max_restarts, progress=progress, environment=environment
         )
         self._config = config
         self._model_path = model_path
+        self._data = data
         self._plan = plan
         self._reservation: Reservation | None = None
 
@@ -44,7 +48,7 @@ class RayServices(Supervisor):
         Raises:
             ServiceError: Ray did not start, or its GPUs are taken.
             ConfigError: learner and engines cannot be placed on its machines, or a machine lacks the model,
-                an extension or a package.
+                an extension, a package, room on its disk, or the GPUs that Ray counts there.
         """
         progress("starting Ray")
         joining = "RAY_ADDRESS" in os.environ
@@ -53,7 +57,7 @@ class RayServices(Supervisor):
         planned = await asyncio.to_thread(_place, self._plan, joining)
         if joining:
             progress("asking the cluster's machines what they have")
-            await asyncio.to_thread(_check, self._config, self._model_path, planned.placement)
+            await asyncio.to_thread(_check, self._config, self._model_path, self._data, planned.placement)
         if joining:
             # Who is connected to a cluster whose head is lost is ended by Ray, without a word.
             await asyncio.to_thread(_stop)
@@ -85,10 +89,10 @@ def _place(plan: Callable[[list[Machine]], RunPlan], joining: bool) -> RunPlan:
     return plan_on_cluster(plan, joining=joining)
 
 
-def _check(config: RunConfig, model_path: str, placement: Placement) -> None:
+def _check(config: RunConfig, model_path: str, data: Path, placement: Placement) -> None:
     from unstable_stream.launch.ray.nodes import check_nodes
 
-    check_nodes(config, model_path, placement.machines)
+    check_nodes(config, model_path, data, placement.machines)
 
 
 def _reserve(placement: Placement) -> dict[str, str]:

@@ -1,0 +1,39 @@
+"""Tell where the processes of a run would compute, and their memory, before anything starts."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from unstable_stream.launch.plan import RunPlan
+    from unstable_stream.runs.config import RunConfig
+
+__all__ = ["plan_config"]
+
+
+def plan_config(config: "RunConfig", *, fetch: bool = True) -> "RunPlan":
+    """Plan for this machine, or for the Ray cluster that ``RAY_ADDRESS`` names; start nothing.
+
+    Args:
+        config: of the run.
+        fetch: whether a model may be fetched from Hugging Face; if not, and it is no directory here, the plan
+            has places and no memory.
+
+    Raises:
+        ConfigError: it cannot be placed, or the model does not fit.
+        ServiceError: the cluster cannot be reached.
+    """
+    from unstable_stream.inference.base_model import resolve_model
+    from unstable_stream.inference.model_shape import read_shape
+    from unstable_stream.launch.machine import this_machine
+    from unstable_stream.launch.plan import RunPlan, plan_shape
+    from unstable_stream.runs.placement import place
+
+    here = config.model == "tiny-player" or Path(config.model).expanduser().is_dir()
+    shape = read_shape(resolve_model(config.model)) if fetch or here else None
+    machines = [this_machine()]
+    if config.backend == "ray" and "RAY_ADDRESS" in os.environ:
+        from unstable_stream.launch.ray.placement import look_at_cluster
+
+        machines = look_at_cluster()
+    return RunPlan(place(config, machines), (), ()) if shape is None else plan_shape(config, shape, machines)
