@@ -20,8 +20,8 @@ resolved configuration is recorded in the run's `run-started` event. This page i
 
 Wherever code is named, your own may stand: see [extending](extending.md).
 
-`unstable-stream train FILE --dry-run` checks a file and prints it with all defaults filled in, and to the standard error
-which process would compute where.
+`unstable-stream train FILE --dry-run` checks a file and prints it with all defaults filled in, and to the
+standard error which process would compute where.
 """
 
 
