@@ -3,9 +3,9 @@
 ``python -m benchmarks.learner_reading``
 
 The learner's service trains on steps that lie in a local log, with the algorithm of ``benchmarks.ceiling``
-that leaves the weights alone and the tiny player as its model. Each part's time is that of the thread that
-does it; what is left of the process's time is the log's (its threads read and check) and Python's own. In a
-run on Kafka its client takes the local log's place; that is not measured here.
+that leaves the weights alone and the tiny player as its model, which is a row of its own. Each part's time is
+that of the thread that does it; what is left of the process's time is the log's (its threads read and check)
+and Python's own. In a run on Kafka its client takes the local log's place; that is not measured here.
 """
 
 import asyncio
@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 from rich.table import Table
+from transformers.models.qwen3.modeling_qwen3 import Qwen3Model
 
 from benchmarks.ceiling.stand_in import NO_UPDATE
 from benchmarks.harness import machine, parser
@@ -139,6 +140,7 @@ def measure(updates: int, batch: int, prompt: int, completion: int) -> dict[str,
         (StepBuffer, "extend", "buffer"),
         (service, "decide_update", "draw and decide"),
         (StandardLearner, "update", "batches"),
+        (Qwen3Model, "forward", "the model's work"),
         (StandardLearner, "save", "save"),
         (StandardLearner, "probe", "proof of the checkpoint"),
         (service, "write_progress", "save"),

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, Gemma2Config, LlamaConfig, Qwen3Config
 
 from unstable_stream.algorithms import Reinforce, TokenBatch, TrainingSample
+from unstable_stream.algorithms.base import distinct_rows
 from unstable_stream.algorithms.scoring import CompletionScorer
 
 VOCABULARY = 24
@@ -48,6 +49,24 @@ def tensors(samples: list[TrainingSample]) -> TokenBatch:
     algorithm = Reinforce()
     algorithm.device, algorithm.max_train_len = torch.device("cpu"), None
     return algorithm.prepare_batch(samples)
+
+
+@given(
+    st.integers(0, 4).flatmap(
+        lambda width: st.lists(
+            st.lists(st.sampled_from([0, 1, 255, 256, 2**31 - 1]), min_size=width, max_size=width),
+            min_size=1,
+            max_size=8,
+        )
+    )
+)
+def test_equal_rows_are_found_as_numpy_finds_them(rows: list[list[int]]) -> None:
+    array = np.array(rows, dtype=np.int64).reshape(len(rows), -1)
+    found, of_row = distinct_rows(array)
+    assert found[of_row].tolist() == rows
+    if array.shape[1]:
+        expected, expected_of_row = np.unique(array, axis=0, return_inverse=True)
+        assert (found.tolist(), of_row.tolist()) == (expected.tolist(), expected_of_row.tolist())
 
 
 def scored(
