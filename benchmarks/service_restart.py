@@ -62,7 +62,7 @@ def _config(updates: int) -> RunConfig:
             "train_envs": [{"env_id": _ENV}],
             "lora": {"lora_rank": 4, "lora_alpha": 8},
             "learner": {"iterations": updates, "batch_size": _BATCH, "mini_batch_size": 500},
-            "buffer": {"max_buffer_size": 2 * _BATCH},
+            "buffer": {"max_buffer_size": 10 * _BATCH},
         }
     )
 
