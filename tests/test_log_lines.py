@@ -35,6 +35,19 @@ def _run(program: str, cwd: Path) -> tuple[list[str], list[str]]:
     return done.stdout.splitlines(), done.stderr.splitlines()
 
 
+def test_a_line_that_cannot_be_written_is_lost_and_nothing_else(tmp_path: Path) -> None:
+    told = """
+from unstable_stream.log_lines import get_logger
+get_logger("unstable_stream.somewhere").error("three")
+print("went on")
+"""
+    with Path("/dev/full").open("w") as full_disk:
+        done = subprocess.run(
+            [sys.executable, "-c", told], stdout=subprocess.PIPE, stderr=full_disk, text=True, check=False
+        )
+    assert done.stdout == "went on\n"
+
+
 def test_without_a_configuration_warnings_go_to_stderr_and_the_rest_nowhere(tmp_path: Path) -> None:
     printed, (warning,) = _run(LINES, tmp_path)
     assert printed == ["event='three' run='demo'"], "configured by then"

@@ -4,6 +4,7 @@ structlog prints every line to stdout until somebody configures it. A library mu
 of a script, and must not configure structlog for a program that has its own use of it.
 """
 
+import contextlib
 import io
 import logging
 import sys
@@ -15,11 +16,16 @@ __all__ = ["get_logger", "stderr_of_the_moment"]
 
 
 class _Stderr(io.TextIOBase):
+    # A line that cannot be kept, on a full disk or with its reader gone, is lost: it must not end what it
+    # tells of.
     def write(self, text: str) -> int:
-        return sys.stderr.write(text)
+        with contextlib.suppress(OSError):
+            sys.stderr.write(text)
+        return len(text)
 
     def flush(self) -> None:
-        sys.stderr.flush()
+        with contextlib.suppress(OSError):
+            sys.stderr.flush()
 
 
 stderr_of_the_moment: Final = cast(TextIO, _Stderr())

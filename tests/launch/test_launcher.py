@@ -11,9 +11,12 @@ from tests.proofs.test_audit import RUN, history
 from tests.workers.test_game_schedule import config
 from unstable_stream.errors import ConfigError, ServiceError
 from unstable_stream.events import GameStarted, Metrics
+from unstable_stream.launch.inline import InlineServices
 from unstable_stream.launch.launcher import _end, _Loading, launch
+from unstable_stream.log.local.log import LocalLog
 from unstable_stream.runs.config import parse_config
 from unstable_stream.runs.data_dir import DataDir
+from unstable_stream.runs.placement import Machine, Placement, Share
 from unstable_stream.tracking.service_reports import LAUNCHER
 
 
@@ -29,6 +32,30 @@ async def test_a_view_that_failed_does_not_replace_the_result_of_the_run() -> No
         await _end(running)  # type: ignore[arg-type]
     assert running.cancelled()
     assert [line["error"] for line in said] == ["BrokenPipeError: the terminal was closed"]
+
+
+async def test_a_service_that_failed_is_noticed_where_nothing_can_be_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The standard error of a run is often a file on the disk that is full."""
+
+    async def fail(self: InlineServices, name: str, stop: asyncio.Event) -> None:
+        raise ServiceError(f"{name}: no space left")
+
+    def no_space(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(InlineServices, "_serve", fail)
+    monkeypatch.setattr("unstable_stream.launch.inline._logger.error", no_space, raising=False)
+    asyncio.get_running_loop().set_exception_handler(lambda *_: None)  # of the callback's own failure
+    async with LocalLog.open(tmp_path / "log.sqlite", synchronous="NORMAL") as log:
+        placement = Placement(Share("learner"), (Share("engine 0"),), (Machine(),))
+        services = InlineServices(log, RUN, config(), DataDir(tmp_path), "model", placement)
+        services.start("collector")
+        async with asyncio.timeout(60):
+            with pytest.raises(ServiceError, match="collector: no space left"):
+                await services.wait(["collector"])
+        await services.close()
 
 
 async def test_without_its_ray_cluster_a_run_is_not_recorded(

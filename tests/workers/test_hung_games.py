@@ -99,3 +99,14 @@ async def test_the_process_of_a_game_that_hangs_records_that_says_so_and_ends(
     (abandoned,) = (event for event in events if isinstance(event, GameAbandoned))
     assert abandoned.game_index in (1, 2)
     assert f"{ENV}: its environment did not return within 2 s" in abandoned.reason
+
+
+async def test_such_a_process_ends_also_where_it_cannot_say_so(tmp_path: Path) -> None:
+    async with LocalLog.open(DataDir(tmp_path).log, synchronous="NORMAL") as log:
+        await log.create_topics(list(load_topics().values()))
+        with Path("/dev/full").open("w") as full_disk:
+            worker = subprocess.run(
+                [sys.executable, "-c", _WORKER, str(tmp_path)], stderr=full_disk, timeout=240, check=False
+            )
+        assert worker.returncode == 1
+        assert len([event for event in await read(log) if isinstance(event, GameAbandoned)]) == 1

@@ -124,11 +124,11 @@ class InlineServices:
 
     def _ended(self, service: InlineService, task: "asyncio.Task[None]") -> None:
         error = None if task.cancelled() else task.exception()
+        if error is not None and service.essential and self.failure is None:
+            self.failure = error
+        self._changed.set()
         if error is not None:
             _logger.error("service failed", service=service.name, error=f"{type(error).__name__}: {error}")
-            if service.essential and self.failure is None:
-                self.failure = error
-        self._changed.set()
 
     async def _serve(self, name: str, stop: asyncio.Event) -> None:
         if name == "learner":

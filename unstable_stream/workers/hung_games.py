@@ -95,13 +95,15 @@ def end_with(config: RunConfig, data: DataDir, advice: str) -> Callable[[GameSta
         except (EventLogError, OSError, TimeoutError) as error:
             told = f"this could not be recorded, so it will be played again: {type(error).__name__}: {error}"
         finally:
-            print(
-                f"GameError: {reason} (collector.env_step_timeout_s); {told}. Code that hangs cannot be "
-                f"interrupted: this process ends. {advice}",
-                file=sys.stderr,
-                flush=True,
-            )
-            os._exit(1)
+            try:
+                print(
+                    f"GameError: {reason} (collector.env_step_timeout_s); {told}. Code that hangs cannot be "
+                    f"interrupted: this process ends. {advice}",
+                    file=sys.stderr,
+                    flush=True,
+                )
+            finally:  # also where standard error is on a full disk
+                os._exit(1)
 
     return end
 
