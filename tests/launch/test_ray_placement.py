@@ -40,9 +40,11 @@ except UnstableStreamError as error:
 @pytest.fixture(scope="module")
 def one_gpu() -> Iterator[str]:
     """The address of a cluster of one machine that counts one GPU."""
-    cluster = Cluster(initialize_head=True, head_node_args={"num_gpus": 1, "num_cpus": 2})
-    yield cluster.address
-    cluster.shutdown()
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("UNSTABLE_STREAM_PRETEND_GPUS", "1")  # which its workers inherit
+        cluster = Cluster(initialize_head=True, head_node_args={"num_gpus": 1, "num_cpus": 2})
+        yield cluster.address
+        cluster.shutdown()
 
 
 def answer(address: str, *engines: float, script: str = _SERVICE) -> Any:
