@@ -5,11 +5,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import pytest
+from aiokafka.errors import CommitFailedError
+from aiokafka.structs import TopicPartition as KafkaPartition
 
-from unstable_stream.errors import EventLogError
+from unstable_stream.errors import EventLogError, FencedError
+from unstable_stream.log.kafka.cluster import Cluster
 from unstable_stream.log.kafka.consumer import KafkaConsumer, LogParts
 from unstable_stream.log.kafka.leaders import WatchedConsumer
-from unstable_stream.log.kafka.membership import ShareAssignor
+from unstable_stream.log.kafka.location import parse_location
+from unstable_stream.log.kafka.membership import Membership, ShareAssignor
 from unstable_stream.log.marks import Mark
 from unstable_stream.log.port import TopicPartition
 
@@ -67,3 +71,65 @@ async def test_a_poll_ends_when_the_consumer_is_closed() -> None:
     await consumer.close()
     with pytest.raises(EventLogError, match="closed"):
         await asyncio.wait_for(waiting, _DEADLINE_S)
+
+
+class _Rebalancing(_Joining):
+    """Stands where aiokafka is: the answer to the first commit comes after a rebalance that began and ended
+    meanwhile.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.commits = 0
+        self._listener: Membership | None = None
+
+    async def getmany(self, *partitions: object, timeout_ms: int) -> Mapping[Any, Sequence[Any]]:
+        return {}
+
+    def subscribe(self, topics: Sequence[str], listener: object) -> None:
+        self._listener = cast(Membership, listener)
+        self.share()
+
+    def share(self) -> None:
+        assert self._listener is not None
+        self._listener.on_partitions_revoked([])
+        self._listener.on_partitions_assigned([KafkaPartition("t", 0)])
+
+    async def commit(self, offsets: Mapping[Any, int]) -> None:
+        self.commits += 1
+        if self.commits == 1:
+            self.share()
+            raise CommitFailedError("the generation is not the current one")
+
+    def pause(self, *partitions: object) -> None: ...
+
+    def resume(self, *partitions: object) -> None: ...
+
+
+class _Positions:
+    """Stands where the brokers answer for the group's positions."""
+
+    async def committed(self, group: str) -> Mapping[TopicPartition, int]:
+        return {TopicPartition("t", 0): 5}
+
+    async def start(self, partitions: Sequence[TopicPartition], start: object) -> Mapping[TopicPartition, int]:
+        return {}
+
+
+async def test_a_refused_commit_waits_for_no_share_when_its_rebalance_has_ended() -> None:
+    rebalancing = _Rebalancing()
+    positions = cast(Any, _Positions())
+    cluster = Cluster(parse_location("kafka://host:9092", {}), 1.0, _DEADLINE_S)
+    parts = LogParts(cluster, positions, positions)
+    reader = cast(WatchedConsumer, rebalancing)
+    consumer = KafkaConsumer(parts, reader, ShareAssignor(), ["t"], "g", "beginning", lambda _: None, _find_lost)
+    at = TopicPartition("t", 0)
+    async with asyncio.timeout(_DEADLINE_S / 2):
+        await consumer.poll(timeout_s=0.01)
+        assert consumer.positions() == {at: 5}
+        with pytest.raises(FencedError, match="not assigned"):  # another member may have had it in between
+            await consumer.commit({at: 6})
+        await consumer.poll(timeout_s=0.01)
+        await consumer.commit({at: 6})
+    assert rebalancing.commits == 2
+    await consumer.close()

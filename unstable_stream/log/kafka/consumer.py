@@ -308,6 +308,7 @@ class KafkaConsumer:
 
     async def _commit(self, group: str, offsets: Mapping[Any, int]) -> bool:
         """Return whether the commit worked; if not, the group is in a rebalance: try again after it."""
+        version = self._members.version
         with translating(self._log.cluster.location, f"commit positions of group {group!r}"):
             # The commit has its own task: in a cancelled commit, aiokafka's later errors would be lost.
             committing = asyncio.create_task(self._consumer.commit(offsets))
@@ -315,7 +316,8 @@ class KafkaConsumer:
             try:
                 await asyncio.shield(committing)
             except LOST_MEMBERSHIP:
-                self._members.moves()
+                if self._members.version == version:  # else the rebalance has ended: no further share comes
+                    self._members.moves()
                 return False
         return True
 
@@ -325,6 +327,7 @@ class KafkaConsumer:
         Raises:
             FencedError: a partition is not this member's.
             EventLogError: the consumer has no group or is closed.
+            LogUnavailableError: the rebalance does not end.
         """
         self._check_open()
         if self._group is None:
@@ -333,7 +336,15 @@ class KafkaConsumer:
                 "positions() yourself."
             )
         if positions.keys() <= self._owned.keys() and positions:
-            await self._members.settled()
+            within_s = self._log.cluster.delivery_timeout_s
+            try:
+                async with asyncio.timeout(within_s):
+                    await self._members.settled()
+            except TimeoutError as error:
+                raise LogUnavailableError(
+                    f"group {self._group!r} divides its partitions anew since more than {within_s:g} s: check "
+                    "that the brokers run, and that no member of the group has stopped answering."
+                ) from error
             self._check_open()
         for at in positions:
             if at not in self._owned or self._members.owned.get(at) != self._owned[at]:
