@@ -139,10 +139,14 @@ async def _prepare(data: DataDir) -> None:
 
 
 async def _serve(data: DataDir, service: str, first: int, count: int, wanted: int) -> float:
-    """Append games, and run a service until update or metric number ``wanted`` is there; return seconds."""
+    """Append games, and run a service until update or metric number ``wanted`` is there; return seconds.
+
+    As in a run, no more games wait than for two updates.
+    """
     stop = asyncio.Event()
     async with LocalLog.open(data.log, synchronous="NORMAL") as log:
-        await _append(log, first, count)
+        there = min(count, 2 * _BATCH)
+        await _append(log, first, there)
         topic = LearnerUpdate.TOPIC if service == "learner" else Metrics.TOPIC
         reader = await log.consumer([topic], start="end")
         serving: asyncio.Future[Any]
@@ -161,6 +165,9 @@ async def _serve(data: DataDir, service: str, first: int, count: int, wanted: in
         async with asyncio.timeout(_DEADLINE_S):
             while seen < count // _BATCH:
                 seen += len(await reader.poll(timeout_s=1.0))
+                if there < min(count, (seen + 2) * _BATCH):
+                    await _append(log, first + there, _BATCH)
+                    there += _BATCH
                 if serving.done():
                     serving.result()
         seconds = time.perf_counter() - began
