@@ -1,20 +1,29 @@
 """Launchers forked from a process that has imported all that they need: a kill costs no import of torch."""
 
 import asyncio
+import contextlib
+import faulthandler
 import multiprocessing
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
-from tests.whole_run.processes import LaunchedRun, environment
+from tests.whole_run.processes import History, LaunchedRun, environment
 from unstable_stream.cli import main
+from unstable_stream.log.topics import load_topics
 
 __all__ = ["ForkedRun"]
+
+_THAT_IS_ALL = "=== these are all tasks"
+_FRAMES = ("cr_frame", "ag_frame", "gi_frame")
+_AWAITED = ("cr_await", "ag_await", "gi_yieldfrom")
+_ANSWER_S = 20.0
 
 _PRELOADED = [
     "pandas",  # DuckDB asks whether it is there
@@ -50,8 +59,29 @@ def _launch(arguments: Sequence[str], output: tuple[str, str], environ: dict[str
         os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
     os.environ.update(environ)
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGUSR1, _print_tasks)
+    faulthandler.register(signal.SIGUSR1, chain=True)  # also where no Python code runs any more
     sys.argv[:] = ["unstable-stream", *arguments]
     main()
+
+
+def _print_tasks(number: int, frame: object) -> None:
+    """Print where each task of the event loop waits, down to what it awaits last."""
+    with contextlib.suppress(RuntimeError):  # there may be no loop yet
+        for task in asyncio.all_tasks(asyncio.get_running_loop()):
+            print(f"\n--- {task.get_name()}", *_frames(task.get_coro()), sep="\n", file=sys.stderr)
+    print(_THAT_IS_ALL, file=sys.stderr, flush=True)
+
+
+def _frames(waiting: Any) -> Iterator[str]:
+    while waiting is not None:
+        frame = next((found for name in _FRAMES if (found := getattr(waiting, name, None))), None)
+        if frame is None:
+            yield f"    {waiting!r}"
+            return
+        told = {name: repr(value)[:200] for name, value in frame.f_locals.items()}
+        yield f"    {frame.f_code.co_filename}:{frame.f_lineno} {frame.f_code.co_name} {told}"
+        waiting = next((found for name in _AWAITED if (found := getattr(waiting, name, None))), None)
 
 
 class _Forked:
@@ -92,6 +122,27 @@ class ForkedRun(LaunchedRun):
         return _Forked(
             _context.Process(target=_launch, args=(list(arguments), output, environment(self.log)))
         )
+
+    async def until(self, what: str, condition: Callable[[History], bool]) -> None:
+        """As for any run; one that stands still first tells where, at the end of ``stderr.txt``."""
+        try:
+            await super().until(what, condition)
+        except AssertionError as error:
+            if self.popen.poll() is None:
+                await self._tell_where_it_stands()
+                error.add_note(f"where it stood is at the end of {self.stderr.name}")
+            raise
+
+    async def _tell_where_it_stands(self) -> None:
+        deadline = time.monotonic() + _ANSWER_S
+        self.popen.send_signal(signal.SIGUSR1)
+        while not self.stderr.read_text().rstrip().endswith(_THAT_IS_ALL) and time.monotonic() < deadline:
+            await asyncio.sleep(0.1)
+        with self.stderr.open("a") as file:
+            print("--- the log: stable end, high watermark, read here", file=file)
+            for topic in load_topics():
+                for line in await self.history.ends(topic):
+                    print(line, file=file)
 
     async def command(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
         """Run another command, forked, on the same data directory and log."""

@@ -47,10 +47,17 @@ async def _find_lost(marks: Mapping[TopicPartition, Mark]) -> Mapping[TopicParti
     raise AssertionError("nothing was read")
 
 
-def _member(joining: _Joining) -> KafkaConsumer:
+async def _reopen() -> tuple[WatchedConsumer, ShareAssignor]:
+    raise AssertionError("it does not stand still")
+
+
+def _member(joining: _Joining, parts: LogParts | None = None) -> KafkaConsumer:
     reader = cast(WatchedConsumer, joining)
-    parts = cast(LogParts, None)  # for positions, which no member has before it has joined
-    return KafkaConsumer(parts, reader, ShareAssignor(), ["t"], "g", "beginning", lambda _: None, _find_lost)
+    parts = cast(LogParts, parts)  # for positions, which no member has before it has joined
+    assignor = ShareAssignor()
+    return KafkaConsumer(
+        parts, reader, assignor, ["t"], "g", "beginning", lambda _: None, _find_lost, _reopen, _DEADLINE_S
+    )
 
 
 async def test_a_poll_ends_when_its_time_is_over() -> None:
@@ -112,7 +119,9 @@ class _Positions:
     async def committed(self, group: str) -> Mapping[TopicPartition, int]:
         return {TopicPartition("t", 0): 5}
 
-    async def start(self, partitions: Sequence[TopicPartition], start: object) -> Mapping[TopicPartition, int]:
+    async def start(
+        self, partitions: Sequence[TopicPartition], start: object
+    ) -> Mapping[TopicPartition, int]:
         return {}
 
 
@@ -121,8 +130,7 @@ async def test_a_refused_commit_waits_for_no_share_when_its_rebalance_has_ended(
     positions = cast(Any, _Positions())
     cluster = Cluster(parse_location("kafka://host:9092", {}), 1.0, _DEADLINE_S)
     parts = LogParts(cluster, positions, positions)
-    reader = cast(WatchedConsumer, rebalancing)
-    consumer = KafkaConsumer(parts, reader, ShareAssignor(), ["t"], "g", "beginning", lambda _: None, _find_lost)
+    consumer = _member(rebalancing, parts)
     at = TopicPartition("t", 0)
     async with asyncio.timeout(_DEADLINE_S / 2):
         await consumer.poll(timeout_s=0.01)

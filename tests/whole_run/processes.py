@@ -110,6 +110,14 @@ class History:
         while any(self._consumer.positions()[where] < end for where, end in ends.items()):
             await self.read(timeout_s=0.2)
 
+    async def ends(self, topic: str) -> list[str]:
+        """Tell of each partition that has records: its stable end, its high watermark, and what was read."""
+        assert self._log is not None
+        assert self._consumer is not None
+        marks, read = await self._log.high_watermarks(topic), self._consumer.positions()
+        ends = await self._log.end_offsets(topic)
+        return [f"{at}: {ends[at]} {mark} {read.get(at)}" for at, mark in sorted(marks.items()) if mark]
+
     async def close(self) -> None:
         """Close the log."""
         if self._log is not None:

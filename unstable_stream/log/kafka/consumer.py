@@ -6,6 +6,9 @@ one.
 
 When a partition gets another leader, the last record that was returned is looked for before further ones are.
 An unclean election may have lost it, and given its offset to another.
+
+A consumer of aiokafka that stands still is replaced by another
+(:mod:`~unstable_stream.log.kafka.standstill`). A member then joins its group anew, as after a silence.
 """
 
 import asyncio
@@ -22,10 +25,13 @@ from unstable_stream.log.kafka.errors import LOST_MEMBERSHIP, is_passing, transl
 from unstable_stream.log.kafka.leaders import Leaders, WatchedConsumer
 from unstable_stream.log.kafka.membership import Membership, ShareAssignor
 from unstable_stream.log.kafka.offsets import KafkaOffsets
+from unstable_stream.log.kafka.readers import stop_reader
 from unstable_stream.log.kafka.reading import Reading
+from unstable_stream.log.kafka.standstill import Standstill
 from unstable_stream.log.kafka.topics import KafkaTopics
 from unstable_stream.log.marks import Mark
 from unstable_stream.log.port import Positions, Start, StoredRecord, TopicPartition
+from unstable_stream.log_lines import get_logger
 
 __all__ = ["KafkaConsumer", "LogParts"]
 
@@ -35,6 +41,11 @@ _NOWHERE: Final = KafkaPartition("", 0)  # no topic has this name, so nobody fet
 
 FindLost: TypeAlias = Callable[[Mapping[TopicPartition, Mark]], Awaitable[Mapping[TopicPartition, int]]]
 """Returns the offsets of those marks whose records the log has lost."""
+
+OpenReader: TypeAlias = Callable[[], Awaitable[tuple[WatchedConsumer, ShareAssignor]]]
+"""Opens another consumer of aiokafka for the same group, with its assignor."""
+
+_log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +70,8 @@ class KafkaConsumer:
         start: Start,
         on_close: Callable[["KafkaConsumer"], None],
         find_lost: FindLost,
+        open_reader: OpenReader,
+        standstill_s: float,
     ) -> None:
         """Take a ``consumer`` that was started with ``assignor`` and has no partitions yet."""
         self._log = log
@@ -70,6 +83,10 @@ class KafkaConsumer:
         self._reading = Reading(consumer)
         self._leaders = Leaders(consumer)
         self._find_lost = find_lost
+        self._open_reader = open_reader
+        self._standstill = Standstill(self._find_ends, standstill_s)
+        self._reopening: asyncio.Future[tuple[WatchedConsumer, ShareAssignor]] | None = None
+        self._leaving: set[asyncio.Task[None]] = set()
         self._finding: asyncio.Future[Mapping[TopicPartition, int]] | None = None
         self._hearing: asyncio.Future[Any] | None = None
         self._sought: dict[TopicPartition, Mark] = {}
@@ -112,7 +129,9 @@ class KafkaConsumer:
             raise EventLogError("this consumer is being polled already: one task at a time may poll it.")
         self._polling = True
         try:
-            return await self._poll(max_records, timeout_s)
+            records = await self._poll(max_records, timeout_s)
+            self._look_for_standstill()
+            return records
         finally:
             self._polling = False
 
@@ -149,6 +168,47 @@ class KafkaConsumer:
             waiting.update(task for task in beside if task is not None and not task.done())
             await asyncio.wait(waiting, timeout=deadline - loop.time(), return_when=asyncio.FIRST_COMPLETED)
             self._check_open()
+
+    async def _find_ends(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
+        return await self._log.offsets.end(partitions)
+
+    def _look_for_standstill(self) -> None:
+        """Replace aiokafka's consumer if it stands still; called at the end of each poll."""
+        if self._reopening is None:
+            if not self._standstill.is_certain(self._reading.positions):
+                return
+            _log.warning(
+                "records wait and are not read: the connection to the brokers is opened anew",
+                group=self._group,
+                positions={str(at): offset for at, offset in sorted(self._reading.positions.items())},
+            )
+            self._reopening = asyncio.ensure_future(self._open_reader())
+        elif self._reopening.done():
+            reopening, self._reopening = self._reopening, None
+            self._standstill = self._standstill.again()
+            try:
+                reader, assignor = reopening.result()
+            except EventLogError as error:
+                _log.warning("not opened, tried again later", group=self._group, reason=str(error))
+                return
+            self._read_through(reader, assignor)
+
+    def _read_through(self, reader: WatchedConsumer, assignor: ShareAssignor) -> None:
+        """Go on through another consumer of aiokafka from where this one stands."""
+        before = self._reading
+        leaving = asyncio.create_task(before.close())
+        self._leaving.add(leaving)
+        leaving.add_done_callback(self._leaving.discard)
+        self._members.close()
+        self._end_asking()
+        self._consumer, self._reading, self._leaders = reader, before.on(reader), Leaders(reader)
+        self._members = Membership(assignor, self._ring)
+        self._taken_over, self._joined, self._sought = 0, False, {}
+        self._leaders.tell_again(before.marks)  # who leads now may lack what was read
+        if self._group is None:
+            self.read_all(before.positions)
+        else:
+            self._owned = {}
 
     def _is_whole(self) -> bool:
         """Return whether the partitions still have what was returned; false also while that is looked up.
@@ -342,7 +402,7 @@ class KafkaConsumer:
                     await self._members.settled()
             except TimeoutError as error:
                 raise LogUnavailableError(
-                    f"group {self._group!r} divides its partitions anew since more than {within_s:g} s: check "
+                    f"group {self._group!r} is dividing its partitions since {within_s:g} s and more: check "
                     "that the brokers run, and that no member of the group has stopped answering."
                 ) from error
             self._check_open()
@@ -381,11 +441,27 @@ class KafkaConsumer:
         self._on_close(self)
         self._ring()
         self._members.close()
+        self._standstill.end()
+        asked = self._end_asking()
+        if self._reopening is not None and not self._reopening.done():
+            self._reopening.cancel()
+            asked.append(self._reopening)
+        await asyncio.gather(*asked, *self._leaving, return_exceptions=True)
+        if (
+            self._reopening is not None
+            and not self._reopening.cancelled()
+            and not self._reopening.exception()
+        ):
+            await stop_reader(self._reopening.result()[0])
+        await self._reading.close()
+
+    def _end_asking(self) -> list[asyncio.Future[Any]]:
+        """Cancel what is asked through aiokafka's consumer, and return it."""
         asked = [task for task in (self._finding, self._hearing) if task is not None]
+        self._finding = self._hearing = None
         for task in asked:
             task.cancel()
-        await asyncio.gather(*asked, return_exceptions=True)
-        await self._reading.close()
+        return asked
 
     def _check_open(self) -> None:
         if self._closed:

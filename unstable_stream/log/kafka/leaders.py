@@ -59,7 +59,7 @@ class Leaders:
 
     def take_moved(self, partitions: Collection[TopicPartition]) -> set[TopicPartition]:
         """Return those of these partitions that have another leader than before; each is told once."""
-        moved = {at for at in self._moved if at in partitions and self._leaders[at] != _NONE}
+        moved = {at for at in self._moved if at in partitions and self._leaders.get(at, _NONE) != _NONE}
         self._moved -= moved
         return moved
 

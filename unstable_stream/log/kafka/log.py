@@ -19,6 +19,7 @@ from unstable_stream.log.kafka.append import Appender
 from unstable_stream.log.kafka.cluster import Cluster
 from unstable_stream.log.kafka.connections import use_own_connections
 from unstable_stream.log.kafka.consumer import KafkaConsumer, LogParts
+from unstable_stream.log.kafka.leaders import WatchedConsumer
 from unstable_stream.log.kafka.location import KafkaLocation, parse_location
 from unstable_stream.log.kafka.membership import ShareAssignor
 from unstable_stream.log.kafka.messages import curb_aiokafka
@@ -27,6 +28,7 @@ from unstable_stream.log.kafka.producer import KafkaProducer
 from unstable_stream.log.kafka.readers import open_reader
 from unstable_stream.log.kafka.records import prepare
 from unstable_stream.log.kafka.sending import open_sender
+from unstable_stream.log.kafka.standstill import STANDSTILL_S
 from unstable_stream.log.kafka.states import read_names, read_states
 from unstable_stream.log.kafka.topics import KafkaTopics
 from unstable_stream.log.marks import lost_marks
@@ -38,9 +40,12 @@ __all__ = ["KafkaLog"]
 class KafkaLog:
     """Implements :class:`~unstable_stream.log.port.EventLog` on Kafka."""
 
-    def __init__(self, cluster: Cluster, append_timeout_s: float, session_timeout_s: float) -> None:
+    def __init__(
+        self, cluster: Cluster, append_timeout_s: float, session_timeout_s: float, standstill_s: float
+    ) -> None:
         """Store the parts; use :meth:`open` instead."""
         self._cluster = cluster
+        self._standstill_s = standstill_s
         self._append_timeout_s = append_timeout_s
         self._session_timeout_s = session_timeout_s
         self._parts: LogParts | None = None
@@ -59,6 +64,7 @@ class KafkaLog:
         delivery_timeout_s: float = 60.0,
         append_timeout_s: float = 15.0,
         session_timeout_s: float = 10.0,
+        standstill_s: float = STANDSTILL_S,
     ) -> Self:
         """Open the log at ``location`` without sending anything.
 
@@ -70,6 +76,8 @@ class KafkaLog:
             append_timeout_s: seconds after which brokers abort the unfinished append of a killed process.
             session_timeout_s: seconds of silence after which a group member loses its partitions. A busy
                 event loop makes a member silent.
+            standstill_s: seconds after which a consumer that reads none of the records that wait for it opens
+                its connections anew; it takes half as long again to be certain.
 
         Raises:
             ConfigError: the location is malformed, or its certificates cannot be read.
@@ -79,7 +87,7 @@ class KafkaLog:
         curb_aiokafka()
         use_own_connections()
         cluster = Cluster(location, connect_timeout_s, delivery_timeout_s)
-        return cls(cluster, append_timeout_s, session_timeout_s)
+        return cls(cluster, append_timeout_s, session_timeout_s, standstill_s)
 
     def __repr__(self) -> str:
         return f"<KafkaLog {self._cluster.location}>"
@@ -163,10 +171,21 @@ class KafkaLog:
         found = await parts.topics.find(topics, reload=True)
         whole = [TopicPartition(name, n) for name, topic in found.items() for n in range(topic.partitions)]
         begins = await parts.offsets.start(whole, start) if group is None else {}
-        assignor = ShareAssignor()
-        reader = await open_reader(self._cluster, group, self._session_timeout_s, assignor)
+
+        async def read() -> tuple[WatchedConsumer, ShareAssignor]:
+            assignor = ShareAssignor()
+            return await open_reader(self._cluster, group, self._session_timeout_s, assignor), assignor
+
         consumer = KafkaConsumer(
-            parts, reader, assignor, list(found), group, start, self._open.discard, partial(lost_marks, self)
+            parts,
+            *await read(),
+            list(found),
+            group,
+            start,
+            self._open.discard,
+            partial(lost_marks, self),
+            read,
+            self._standstill_s,
         )
         self._open.add(consumer)
         if group is None:

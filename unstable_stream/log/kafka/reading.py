@@ -45,6 +45,12 @@ class Reading:
         """
         return self._fetching
 
+    def on(self, consumer: AIOKafkaConsumer) -> "Reading":
+        """Return what reads on from here through another consumer; it has fetched nothing yet."""
+        other = Reading(consumer)
+        other.positions, other.moved, other.marks = dict(self.positions), set(self.moved), dict(self.marks)
+        return other
+
     def begin(self, positions: Positions) -> None:
         """Read these partitions, which are assigned in aiokafka, and no others."""
         if self._fetching is not None and self._fetching.done():
