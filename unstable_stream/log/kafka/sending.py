@@ -12,6 +12,13 @@ Kafka's protocol for producers (KIP-98):
    aborts.
 4. The request to commit is repeated until the answer is not ``CONCURRENT_TRANSACTIONS``. Then the markers are
    written and all readers can see the records.
+
+Brokers abort a transaction that a killed producer left open, or that outlasted its time-out. Kafka 4.3 was
+seen to call such a transaction aborted without a marker in its partitions: a broker had just started, and the
+time-out had passed meanwhile. Its records then become visible with the next transaction that the same
+producer commits there, beside those that took their place. So a producer that is not the first one with its
+transactional id aborts an empty transaction in each partition and group before it first sends to it: whatever
+an earlier one left there is aborted by that.
 """
 
 import asyncio
@@ -68,6 +75,8 @@ class Sender:
         self._producer_id = -1
         self._epoch = -1
         self._numbers: defaultdict[TopicPartition, int] = defaultdict(int)
+        self._cleared: set[TopicPartition | str] = set()
+        """Partitions and groups in which no earlier producer with this id has left anything."""
         self._decided = True
 
     async def begin(self) -> None:
@@ -176,11 +185,10 @@ class Sender:
         Raises aiokafka's errors; then nothing of it becomes visible unless the caller commits it.
         """
         positions = {group: of_group for group, of_group in positions.items() if of_group}
+        partitions = list(dict.fromkeys(one.at for one in packed))
+        await self._clear(partitions, positions)
         self._decided = not packed and not positions
-        if packed:
-            partitions = _by_topic((at, at.partition) for at in dict.fromkeys(one.at for one in packed))
-            request = AddPartitionsToTxnRequest(*self._identity(), partitions)
-            await self._ask_coordinator(request, _codes_of_partitions)
+        await self._add_partitions(partitions)
         both = [
             asyncio.create_task(self._send_or_raise(packed)),
             asyncio.create_task(self._send_positions(positions)),
@@ -192,6 +200,33 @@ class Sender:
                 task.cancel()
             await asyncio.wait(both)
 
+    async def _clear(self, partitions: Iterable[TopicPartition], groups: Iterable[str]) -> None:
+        """Abort what earlier producers with this id have left in partitions and groups."""
+        if not self._epoch:
+            return
+        partitions = [at for at in partitions if at not in self._cleared]
+        groups = [group for group in groups if group not in self._cleared]
+        if partitions or groups:
+            self._decided = False
+            await self._add_partitions(partitions)
+            for group in groups:
+                await self._add_group(group)
+            await self._end(commit=False)
+            self._decided = True
+            self._cleared.update(partitions, groups)
+
+    async def _add_partitions(self, partitions: Sequence[TopicPartition]) -> None:
+        if partitions:
+            named = _by_topic((at, at.partition) for at in partitions)
+            await self._ask_coordinator(
+                AddPartitionsToTxnRequest(*self._identity(), named), _codes_of_partitions
+            )
+
+    async def _add_group(self, group: str) -> None:
+        await self._ask_coordinator(
+            AddOffsetsToTxnRequest(*self._identity(), group), lambda answer: [answer.error_code]
+        )
+
     async def _send_or_raise(self, packed: Sequence[Packed]) -> None:
         for outcome in await self.send(packed):
             if outcome is not None:
@@ -199,9 +234,7 @@ class Sender:
 
     async def _send_positions(self, positions: Mapping[str, Positions]) -> None:
         for group, of_group in positions.items():
-            await self._ask_coordinator(
-                AddOffsetsToTxnRequest(*self._identity(), group), lambda answer: [answer.error_code]
-            )
+            await self._add_group(group)
             offsets = _by_topic((at, (at.partition, offset, "")) for at, offset in of_group.items())
             transactional_id, producer_id, epoch = self._identity()
             store = TxnOffsetCommitRequest(transactional_id, group, producer_id, epoch, offsets)
