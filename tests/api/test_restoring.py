@@ -24,7 +24,7 @@ from unstable_stream.api.replaying import Replay
 from unstable_stream.api.restoring import restore_run
 from unstable_stream.api.serving import archive
 from unstable_stream.api.why import find_why
-from unstable_stream.archive import ArchiveWriter, missing_in_archive, open_writer
+from unstable_stream.archive import ArchiveWriter, held, missing_in_archive, open_writer
 from unstable_stream.archive import drop_run as drop
 from unstable_stream.archive import restore_run as restore
 from unstable_stream.archive.export import MANIFEST
@@ -50,11 +50,12 @@ _OF_THE_ARCHIVE = {
 def _answers(path: ArchiveAddress, run: str) -> dict[str, Sequence[tuple[Any, ...]]]:
     """What every table and view says of a run, but in which order the archive got it; ``Any``: any value."""
     found: dict[str, Sequence[tuple[Any, ...]]] = {}
-    for relation in relations():
-        if relation.name not in _OF_THE_ARCHIVE and "run_id" in relation.columns:
-            besides = " EXCLUDE (record_number)" if "record_number" in relation.columns else ""
-            sql = f"SELECT *{besides} FROM {relation.name} WHERE run_id = ? ORDER BY ALL"
-            found[relation.name] = query(path, sql, [run]).rows
+    with held(path):
+        for relation in relations():
+            if relation.name not in _OF_THE_ARCHIVE and "run_id" in relation.columns:
+                besides = " EXCLUDE (record_number)" if "record_number" in relation.columns else ""
+                sql = f"SELECT *{besides} FROM {relation.name} WHERE run_id = ? ORDER BY ALL"
+                found[relation.name] = query(path, sql, [run]).rows
     return found
 
 

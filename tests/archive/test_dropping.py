@@ -18,6 +18,7 @@ from unstable_stream.archive import (
     archive_bytes,
     drop_run,
     dropped_runs,
+    held,
     open_archive,
     open_writer,
     query,
@@ -53,7 +54,8 @@ def _two_runs() -> list[StoredRecord]:
 def _rows(archive: ArchiveAddress, run: str, columns: str = "*") -> dict[str, Sequence[tuple[Any, ...]]]:
     """``Any``: whatever Python value DuckDB makes of the column's type."""
     sql = f"SELECT {columns} FROM {{}} WHERE run_id = ? ORDER BY ALL"
-    return {name: query(archive, sql.format(name), [run]).rows for name in _TABLES}
+    with held(archive):
+        return {name: query(archive, sql.format(name), [run]).rows for name in _TABLES}
 
 
 def _files(directory: Path) -> list[str]:
