@@ -17,6 +17,7 @@ from unstable_stream.api.replaying import Replay
 from unstable_stream.api.run import fork_run
 from unstable_stream.api.serving import archive
 from unstable_stream.api.why import find_why
+from unstable_stream.archive_address import ARCHIVE_VARIABLE
 from unstable_stream.cli import app
 from unstable_stream.errors import ArchiveError, RunError, UnstableStreamError
 from unstable_stream.events import Event, RunFinished, encode_event
@@ -27,6 +28,20 @@ from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.ui.site import Site
 
 OTHER = "run-other"
+
+
+@pytest.fixture(params=["file", "shared"])
+def kind(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The kind of archive that all places of a test have."""
+    if request.param == "shared":
+        monkeypatch.setenv(ARCHIVE_VARIABLE, f"delta:{tmp_path / 'shared'}")
+    return str(request.param)
+
+
+def lose_the_archive(data: Path) -> None:
+    """Move the archive out of the way."""
+    for path in [*data.glob("archive.duckdb*"), *data.glob("shared")]:
+        path.rename(path.with_name(f"away-{path.name}"))
 
 
 def append(data: Path, events: Sequence[Event]) -> None:
@@ -61,7 +76,7 @@ def _records_of(place: Place, run: str) -> int:
     return int(records)
 
 
-def test_it_is_asked_for_and_told_and_the_archiver_leaves_it_out(tmp_path: Path) -> None:
+def test_it_is_asked_for_and_told_and_the_archiver_leaves_it_out(tmp_path: Path, kind: str) -> None:
     place = Place.at(tmp_path)
     append(tmp_path, [*made_up_run(), *made_up_run("run-b", updates=2)])
     archive(place)
@@ -71,6 +86,7 @@ def test_it_is_asked_for_and_told_and_the_archiver_leaves_it_out(tmp_path: Path)
     done = _call(tmp_path, "archive", "--drop", "run-a", answer="y\n")
     assert done.exit_code == 0, done.output
     assert f"dropped {len(made_up_run())} records; the archive had " in done.output
+    assert ("or with unstable-stream archive --compact" in done.output) == (kind == "shared")
     listed = _call(tmp_path, "runs", "--csv").stdout.splitlines()
     assert [line.split(",")[0] for line in listed[1:]] == ["run-b", "run-a"]
     assert listed[2].startswith("run-a,made up run-a,")
@@ -79,17 +95,18 @@ def test_it_is_asked_for_and_told_and_the_archiver_leaves_it_out(tmp_path: Path)
     append(tmp_path, made_up_run("run-c", updates=1))
     archive(place)
     assert (_records_of(place, "run-a"), _records_of(place, "run-c")) == (0, len(made_up_run(updates=1)))
-    rebuilt = _call(tmp_path, "archive", "--rebuild")
-    assert rebuilt.exit_code == 0, rebuilt.output
-    assert "dropped runs are not archived again: run-a" in rebuilt.output
+    if kind == "file":
+        rebuilt = _call(tmp_path, "archive", "--rebuild")
+        assert rebuilt.exit_code == 0, rebuilt.output
+        assert "dropped runs are not archived again: run-a" in rebuilt.output
     assert (_records_of(place, "run-a"), _records_of(place, "run-b")) == (0, len(made_up_run(updates=2)))
     # With the archive out of the way a new one has it again.
-    for path in tmp_path.glob("archive.duckdb*"):
-        path.rename(tmp_path / f"away-{path.name}")
+    lose_the_archive(tmp_path)
     archive(place)
     assert _records_of(place, "run-a") == len(made_up_run())
 
 
+@pytest.mark.usefixtures("kind")
 def test_whoever_asks_for_the_run_is_told(tmp_path: Path) -> None:
     place = Place.at(tmp_path)
 
@@ -134,6 +151,7 @@ def test_whoever_asks_for_the_run_is_told(tmp_path: Path) -> None:
         assert find_runs(place.archive, ["run-b"]) == ["run-b"]
 
 
+@pytest.mark.usefixtures("kind")
 def test_another_run_is_read_through_the_tiers_as_before(tmp_path: Path) -> None:
     """The dropped run had the first records of each partition, which must not look like missing ones."""
     place = Place.at(tmp_path)
@@ -163,6 +181,7 @@ def test_another_run_is_read_through_the_tiers_as_before(tmp_path: Path) -> None
     assert looked_at() == before
 
 
+@pytest.mark.usefixtures("kind")
 def test_a_run_that_is_not_over_or_not_archived_is_refused(tmp_path: Path) -> None:
     place = Place.at(tmp_path)
     whole = made_up_run()
@@ -181,9 +200,3 @@ def test_a_run_that_is_not_over_or_not_archived_is_refused(tmp_path: Path) -> No
     archive(place)
     append(tmp_path, made_up_run("run-b"))
     assert drop_run(place, "run-a").records == len(whole)
-
-
-def test_a_shared_archive_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("UNSTABLE_STREAM_ARCHIVE", f"delta:{tmp_path}/shared")
-    result = _call(tmp_path, "archive", "--drop", "run-a", "--yes")
-    assert "is a shared archive, of which no run can be dropped yet" in str(result.exception)

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ import pytest
 from typer.testing import CliRunner
 
 import unstable_stream as us
-from tests.api.test_dropping import append, expire
+from tests.api.test_dropping import append, expire, lose_the_archive
+from tests.api.test_dropping import kind as kind  # a fixture
 from tests.archive.history import made_up_run, stored
 from tests.proofs.recorded_run import record_run
 from unstable_stream.api.archived import export_run, query, relations
@@ -22,10 +24,11 @@ from unstable_stream.api.replaying import Replay
 from unstable_stream.api.restoring import restore_run
 from unstable_stream.api.serving import archive
 from unstable_stream.api.why import find_why
-from unstable_stream.archive import ArchiveWriter, missing_in_archive
+from unstable_stream.archive import ArchiveWriter, held, missing_in_archive, open_writer
 from unstable_stream.archive import drop_run as drop
 from unstable_stream.archive import restore_run as restore
 from unstable_stream.archive.export import MANIFEST
+from unstable_stream.archive_address import ArchiveAddress
 from unstable_stream.cli import app
 from unstable_stream.errors import ArchiveError
 from unstable_stream.events import RunFinished, encode_event
@@ -44,23 +47,19 @@ _OF_THE_ARCHIVE = {
 }
 
 
-def _answers(path: Path, run: str) -> dict[str, Sequence[tuple[Any, ...]]]:
+def _answers(path: ArchiveAddress, run: str) -> dict[str, Sequence[tuple[Any, ...]]]:
     """What every table and view says of a run, but in which order the archive got it; ``Any``: any value."""
     found: dict[str, Sequence[tuple[Any, ...]]] = {}
-    for relation in relations():
-        if relation.name not in _OF_THE_ARCHIVE and "run_id" in relation.columns:
-            besides = " EXCLUDE (record_number)" if "record_number" in relation.columns else ""
-            sql = f"SELECT *{besides} FROM {relation.name} WHERE run_id = ? ORDER BY ALL"
-            found[relation.name] = query(path, sql, [run]).rows
+    with held(path):
+        for relation in relations():
+            if relation.name not in _OF_THE_ARCHIVE and "run_id" in relation.columns:
+                besides = " EXCLUDE (record_number)" if "record_number" in relation.columns else ""
+                sql = f"SELECT *{besides} FROM {relation.name} WHERE run_id = ? ORDER BY ALL"
+                found[relation.name] = query(path, sql, [run]).rows
     return found
 
 
-def _lose_the_archive(data: Path) -> None:
-    for path in [*data.glob("archive.duckdb*")]:
-        path.rename(data / f"lost-{path.name}")
-
-
-def _count(path: Path) -> int:
+def _count(path: ArchiveAddress) -> int:
     """Count the records, each of which must have a position and a number of its own."""
     ((rows, positions, numbers),) = query(
         path,
@@ -71,8 +70,9 @@ def _count(path: Path) -> int:
     return int(rows)
 
 
+@pytest.mark.usefixtures("kind")
 def test_from_parquet_alone_history_is_whole_again(tmp_path: Path) -> None:
-    place = Place.at(tmp_path / "data")
+    place = Place.at(tmp_path)
 
     async def record() -> None:
         async with LocalLog.open(DataDir(place.root).log, synchronous="NORMAL") as log:
@@ -91,7 +91,7 @@ def test_from_parquet_alone_history_is_whole_again(tmp_path: Path) -> None:
             [encode_event(event) for event in Replay(place, RUN, source="archive")],
             repr(find_why(place, f"{RUN}:update:1")),
             asyncio.run(fork()),
-            _answers(place.data.archive_file, RUN),
+            _answers(place.archive, RUN),
         ]
 
     asyncio.run(record())
@@ -104,34 +104,35 @@ def test_from_parquet_alone_history_is_whole_again(tmp_path: Path) -> None:
         export_run(place.archive, run, export)
     before = looked_at()
     assert before[0].ok  # type: ignore[attr-defined]
-    of_other = _answers(place.data.archive_file, "run-b")
-    records = _count(place.data.archive_file)
+    of_other = _answers(place.archive, "run-b")
+    records = _count(place.archive)
     expire(place.root)
-    _lose_the_archive(place.root)
+    lose_the_archive(place.root)
     archive(place)
-    assert _count(place.data.archive_file) == 0
+    assert _count(place.archive) == 0
     assert missing_in_archive(place.archive)
     for export in exports:
         done = CliRunner().invoke(app, ["archive", "--restore", export, "--data", str(place.root)])
         assert done.exit_code == 0, done.output
         assert "records put back, 0 were there" in done.output
     assert looked_at() == before
-    assert _answers(place.data.archive_file, "run-b") == of_other
+    assert _answers(place.archive, "run-b") == of_other
     assert missing_in_archive(place.archive) == []
     # And the archive goes on with the log, and knows what it has.
     assert restore_run(place, exports[0]).records == 0
     append(place.root, made_up_run("run-c", updates=1))
     archive(place)
-    assert _count(place.data.archive_file) == records + len(made_up_run("run-c", updates=1))
+    assert _count(place.archive) == records + len(made_up_run("run-c", updates=1))
 
 
+@pytest.mark.usefixtures("kind")
 @pytest.mark.parametrize("store", ["file", "s3"])
 def test_a_dropped_run_comes_back(tmp_path: Path, store: str, request: pytest.FixtureRequest) -> None:
     place = Place.at(tmp_path)
     kept = str(tmp_path / "kept") if store == "file" else f"{request.getfixturevalue('s3')}/kept"
     append(tmp_path, [*made_up_run(), *made_up_run("run-b", updates=1)])
     archive(place)
-    path = place.data.archive_file
+    path = place.archive
     before, records = _answers(path, RUN), _count(path)
     export_run(path, RUN, kept)
     drop_run(place, RUN)
@@ -148,10 +149,15 @@ def test_a_dropped_run_comes_back(tmp_path: Path, store: str, request: pytest.Fi
     assert _answers(path, RUN) == before
 
 
-def test_an_archiver_at_work_gives_no_number_twice(tmp_path: Path) -> None:
-    path, records = tmp_path / "archive.duckdb", stored(made_up_run() + made_up_run("run-b"))
+def _archive(kind: str, path: Path) -> ArchiveAddress:
+    return path if kind == "file" else f"delta:{path}"
+
+
+@pytest.mark.parametrize("kind", ["file", "shared"])
+def test_an_archiver_at_work_gives_no_number_twice(tmp_path: Path, kind: str) -> None:
+    path, records = _archive(kind, tmp_path / "archive"), stored(made_up_run() + made_up_run("run-b"))
     of_a = len(made_up_run())
-    with ArchiveWriter(path, "log-1") as writer:
+    with closing(open_writer(path, "log-1")) as writer:
         writer.write(records[:of_a])
         export_run(path, RUN, tmp_path / "kept")
         drop(path, RUN)
@@ -164,7 +170,8 @@ def test_an_archiver_at_work_gives_no_number_twice(tmp_path: Path) -> None:
         again = writer.write(
             [msgspec.structs.replace(record, partition=record.partition + 100) for record in records[:9]]
         )
-        assert (again.records, again.duplicates) == (9, 9)
+        # Of a shared archive only readers know.
+        assert (again.records, again.duplicates) == (9, 9 if kind == "file" else 0)
     assert _count(path) == len(records) + 9
     whole = tmp_path / "whole.duckdb"
     with ArchiveWriter(whole, "log-1") as writer:
@@ -192,6 +199,7 @@ def test_of_a_log_that_is_gone_it_is_put_back_when_told(tmp_path: Path) -> None:
     assert _answers(tmp_path / "empty" / "archive.duckdb", RUN) == before
 
 
+@pytest.mark.usefixtures("kind")
 def test_a_run_that_was_exported_before_its_end_is_not_taken_for_whole(tmp_path: Path) -> None:
     place = Place.at(tmp_path)
     whole = made_up_run()
@@ -200,22 +208,23 @@ def test_a_run_that_was_exported_before_its_end_is_not_taken_for_whole(tmp_path:
     export_run(place.archive, RUN, tmp_path / "kept")
     append(tmp_path, [*made_up_run("run-b", updates=1), whole[-1]])
     expire(tmp_path)
-    _lose_the_archive(tmp_path)
+    lose_the_archive(tmp_path)
     restore_run(place, str(tmp_path / "kept"))
     assert query(place.archive, "SELECT whole FROM restored_runs").rows == [(False,)]
     assert missing_in_archive(place.archive, RUN)
 
 
+@pytest.mark.usefixtures("kind")
 def test_what_is_no_whole_export_is_refused_and_changes_nothing(tmp_path: Path) -> None:
     place = Place.at(tmp_path)
     append(tmp_path, made_up_run())
     archive(place)
-    before = _count(place.data.archive_file)
+    before = _count(place.archive)
 
     def refused(export: Path, told: str) -> None:
         with pytest.raises(ArchiveError, match=told):
             restore_run(place, str(export))
-        assert _count(place.data.archive_file) == before
+        assert _count(place.archive) == before
 
     refused(tmp_path / "none", "is no export: expected a directory or an address")
     some = tmp_path / "some"
@@ -241,16 +250,17 @@ def test_what_is_no_whole_export_is_refused_and_changes_nothing(tmp_path: Path) 
     refused(other, "Upgrade unstable_stream")
 
 
-def test_an_export_of_a_log_that_lost_records_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "archive.duckdb"
-    with ArchiveWriter(tmp_path / "other.duckdb", "log-1") as writer:
+@pytest.mark.parametrize("kind", ["file", "shared"])
+def test_an_export_of_a_log_that_lost_records_is_refused(tmp_path: Path, kind: str) -> None:
+    path, other, short = (_archive(kind, tmp_path / name) for name in ("archive", "other", "short"))
+    with closing(open_writer(other, "log-1")) as writer:
         writer.write(stored(made_up_run()))
-    export_run(tmp_path / "other.duckdb", RUN, tmp_path / "kept")
-    with ArchiveWriter(path, "log-1") as writer:
+    export_run(other, RUN, tmp_path / "kept")
+    with closing(open_writer(path, "log-1")) as writer:
         writer.write(stored(made_up_run("run-b")))
     with pytest.raises(ArchiveError, match=r"has another record at \S+@0 than the archive: the log had lost"):
         restore(path, tmp_path / "kept", log_id="log-1")
-    with ArchiveWriter(tmp_path / "short.duckdb", "log-1") as writer:
+    with closing(open_writer(short, "log-1")) as writer:
         writer.write(stored(made_up_run())[:20])
     with pytest.raises(ArchiveError, match=r"goes up to \S+, but the log ends at \d+: it has lost records"):
-        restore(tmp_path / "short.duckdb", tmp_path / "kept", log_id="log-1")
+        restore(short, tmp_path / "kept", log_id="log-1")

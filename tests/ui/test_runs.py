@@ -1,5 +1,6 @@
 """The list of runs."""
 
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 
@@ -9,8 +10,8 @@ from starlette.testclient import TestClient
 from tests.archive.history import GAMES_PER_UPDATE, made_up_run, stored
 from tests.ui.conftest import client_of
 from unstable_stream.api.place import Place
-from unstable_stream.archive import ArchiveWriter, held, query
-from unstable_stream.archive_address import ArchiveAddress
+from unstable_stream.archive import ArchiveWriter, drop_run, held, open_writer, query
+from unstable_stream.archive_address import ARCHIVE_VARIABLE, ArchiveAddress
 from unstable_stream.errors import RunError
 from unstable_stream.ui import Site
 from unstable_stream.views.run_list import list_runs
@@ -54,6 +55,29 @@ def test_an_archive_that_is_not_there_yet(tmp_path: Path) -> None:
         with ArchiveWriter(place.data.archive_file) as writer:
             writer.write(stored(made_up_run("run-c", updates=1)))
         assert "made up run-c" in client.get("/").text
+
+
+@pytest.mark.parametrize("kind", ["file", "shared"])
+def test_dropped_runs_are_listed_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    if kind == "shared":
+        monkeypatch.setenv(ARCHIVE_VARIABLE, f"delta:{tmp_path / 'shared'}")
+    place = Place.at(tmp_path / "data")
+    with closing(open_writer(place.archive)) as writer:
+        writer.write(stored(made_up_run("run-c", updates=1) + made_up_run("run-d", updates=1)))
+    dropped = drop_run(place.archive, "run-d")
+    with client_of(place) as client:
+        rows = client.get("/").text.split("<tr>")[2:]
+        assert ["made up run-c" in row for row in rows] == [True, False]
+        assert 'state-dropped">dropped</span>' in rows[1]
+        assert f'<time datetime="{dropped.dropped_at.isoformat()}Z">' in rows[1]
+        assert f"{dropped.records:,} records taken out of the archive" in rows[1]
+        # It leads nowhere, cannot be chosen, and one run alone has nothing to be compared with.
+        assert "href" not in rows[1]
+        assert "checkbox" not in "".join(rows)
+        drop_run(place.archive, "run-c")
+        page = client.get("/").text
+        assert page.index("made up run-c") < page.index("made up run-d")
+        assert "No run has been archived" not in page
 
 
 def test_several_places(data: Path, tmp_path: Path) -> None:

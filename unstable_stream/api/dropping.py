@@ -7,9 +7,9 @@ from typing import Final
 
 from unstable_stream.api.loops import wait_for
 from unstable_stream.api.place import Place
-from unstable_stream.archive import open_archive
-from unstable_stream.archive.dropping import refuse_shared
+from unstable_stream.archive import archive_bytes, open_archive
 from unstable_stream.archive.export import find_exported_run
+from unstable_stream.archive_address import is_shared
 from unstable_stream.errors import ArchiveError, RunError
 from unstable_stream.log.port import EventLog, TopicPartition
 from unstable_stream.log.reading import events_to_end
@@ -40,8 +40,12 @@ class DroppedFromArchive:
     run_id: str
     records: int
     bytes_before: int
-    """The size of the archive."""
+    """The size of the archive; of a shared one, of the files that a reader sees."""
     bytes_after: int
+    deleted_later: bool
+    """Whether files with rows of the run are there for some hours more: of a shared archive, since somebody
+    may still read them.
+    """
 
 
 def look_at_run(place: Place, run: str, *, idle_days: float = 30) -> Droppable:
@@ -54,9 +58,9 @@ def look_at_run(place: Place, run: str, *, idle_days: float = 30) -> Droppable:
 
     Raises:
         RunError: no such run, it was dropped before, or it is not over.
-        ArchiveError: a shared archive; or the log has records of the run that are not archived yet.
+        ArchiveError: there is no archive; or the log has records of the run that are not archived yet.
+        ArchiveBusyError: another process held the archive past the deadline, or it cannot be reached.
     """
-    refuse_shared(place.archive)
     with open_archive(place.archive) as connection:
         run_id, name = find_exported_run(connection, run)
         ((state, records, last_ms, total),) = connection.execute(_ABOUT, [run_id]).fetchall()
@@ -83,15 +87,16 @@ def look_at_run(place: Place, run: str, *, idle_days: float = 30) -> Droppable:
                 f"run {run_id} is still being archived: the log has {where}, the archive has not. First: "
                 f"unstable-stream archive{place.options}"
             )
-    size = place.data.archive_file.stat().st_size
+    size = archive_bytes(place.archive)
     return Droppable(run_id, name, records, records / total, size, [row[0] for row in forks])
 
 
 def drop_run(place: Place, run: str, *, idle_days: float = 30) -> DroppedFromArchive:
     """Take all rows of a run out of the archive for good; the archiver does not archive it again.
 
-    The archive is written anew without them: it needs as much free disk as what stays, and whoever reads or
-    writes the archive waits meanwhile. The log, checkpoints, exports and backups are not touched.
+    A DuckDB file is written anew without them: it needs as much free disk as what stays, and whoever reads or
+    writes the archive waits meanwhile. Of a shared archive the files with rows of the run are written anew,
+    and nobody waits. The log, checkpoints, exports and backups are not touched.
 
     Args:
         place: see :func:`look_at_run`, as for all arguments.
@@ -101,13 +106,19 @@ def drop_run(place: Place, run: str, *, idle_days: float = 30) -> DroppedFromArc
     Raises:
         RunError, ArchiveError: see :func:`look_at_run`; or the archive could not be written, and was not
             changed.
+        ArchiveBusyError: see :func:`look_at_run`; or others committed to the shared archive all the time.
     """
     from unstable_stream import archive
 
     found = look_at_run(place, run, idle_days=idle_days)
     dropped = archive.drop_run(place.archive, found.run_id)
-    size = place.data.archive_file.stat().st_size
-    return DroppedFromArchive(found.run_id, dropped.records, found.archive_bytes, size)
+    return DroppedFromArchive(
+        found.run_id,
+        dropped.records,
+        found.archive_bytes,
+        archive_bytes(place.archive),
+        is_shared(place.archive),
+    )
 
 
 async def _first_unarchived(log: EventLog, archived: dict[TopicPartition, int], run_id: str) -> str | None:

@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from unstable_stream.archive_address import ArchiveAddress, archive_exists, is_shared
+from unstable_stream.archive_address import ArchiveAddress, archive_exists
 from unstable_stream.errors import ArchiveError
 from unstable_stream.log.open import opened_log
 from unstable_stream.log.port import EventLog
@@ -110,12 +110,12 @@ class Place:
         Raises:
             RunError: it was dropped.
         """
-        if is_shared(self.archive) or not self.has_archive:
+        if not self.has_archive:
             return
         from unstable_stream.archive import dropped_error, open_archive  # loads DuckDB
 
         try:
-            with open_archive(self.archive) as connection:
+            with open_archive(self.archive, records_only=True) as connection:
                 dropped = dropped_error(connection, run, exact=exact)
         except ArchiveError:
             return  # whoever needs the archive is told what is wrong with it

@@ -4,7 +4,6 @@ from unstable_stream import archive
 from unstable_stream.api.loops import wait_for
 from unstable_stream.api.place import Place
 from unstable_stream.api.serving import archive as bring_up_to_date
-from unstable_stream.archive.dropping import refuse_shared
 from unstable_stream.archive.restoring import RestoredRun
 
 __all__ = ["RestoredRun", "restore_run"]
@@ -23,14 +22,15 @@ def restore_run(place: Place, export: str, *, log_gone: bool = False) -> Restore
 
     Raises:
         ArchiveError: it is no whole export, or does not fit the archive, which was not changed.
-        StoreError: the store refuses, or cannot be reached.
+        ArchiveBusyError: others held the archive's file, or committed to the shared archive, past the
+            deadline; or the shared archive cannot be reached.
+        StoreError: the store of the export refuses, or cannot be reached.
     """
 
     async def log_id() -> str:
         async with place.opened_log() as log:
             return await log.log_id()
 
-    refuse_shared(place.archive)
     known = None
     if place.log != "local" or place.data.log.is_file():
         bring_up_to_date(place)

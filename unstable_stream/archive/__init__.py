@@ -16,7 +16,7 @@ from unstable_stream.archive.read import (
 )
 from unstable_stream.archive.records import ArchivedRow, RecordReader
 from unstable_stream.archive.restoring import RestoredRun, restore_run
-from unstable_stream.archive.store import SCHEMA_VERSION, copy_archive, open_archive
+from unstable_stream.archive.store import SCHEMA_VERSION, archive_bytes, copy_archive, open_archive
 from unstable_stream.archive.writer import ArchiveWriter
 from unstable_stream.archive.writing import Prepared, Writer, Written, open_writer
 
@@ -35,6 +35,7 @@ __all__ = [
     "StreamedResult",
     "Writer",
     "Written",
+    "archive_bytes",
     "copy_archive",
     "drop_run",
     "dropped_error",

@@ -1,9 +1,10 @@
 """Drop a run from the archive: its rows go, the disk comes back, and the archiver does not archive it again.
 
-The file is written anew without the run's rows (:meth:`.store.WritableArchive.rewrite`): DuckDB would use the
-place of deleted rows for new ones, but seldom give it back. So a kill at any moment leaves the archive with
-the whole run or without it. What stays is a row of ``dropped_runs``, which the writer heeds, and by which
-readers know the run.
+A DuckDB file is written anew without the run's rows (:meth:`.store.WritableArchive.rewrite`): DuckDB would
+use the place of deleted rows for new ones, but seldom give it back. Of a shared archive the files with rows
+of the run are (:mod:`.shared.dropping`). Either way a kill at any moment leaves the archive with the whole
+run or without it. What stays is a row of ``dropped_runs``, which writers heed, and by which readers know the
+run.
 """
 
 from collections.abc import Sequence
@@ -25,7 +26,6 @@ __all__ = [
     "dropped_error",
     "dropped_runs",
     "keep_dropped",
-    "refuse_shared",
 ]
 
 _OWN: Final = ("positions", "divergences", "missing_records", "dropped_runs", "restored_runs")
@@ -52,29 +52,26 @@ class DroppedRun(NamedTuple):
         )
 
 
-def refuse_shared(archive: ArchiveAddress) -> None:
-    """Raise :class:`ArchiveError` for a shared archive: its writers do not heed what is dropped."""
-    if is_shared(archive):
-        raise ArchiveError(
-            f"{archive} is a shared archive, of which no run can be dropped yet, and into which none can be "
-            "put back: fill another one from the log, or keep the run"
-        )
-
-
 def drop_run(archive: ArchiveAddress, run_id: str, *, timeout_s: float = 60.0) -> DroppedRun:
     """Take out all rows of a run. It must be over: what comes of it later is passed over.
 
     Args:
-        archive: the file.
+        archive: the archive.
         run_id: the run.
-        timeout_s: how long to wait while another process holds it. Writers and readers wait for this call.
+        timeout_s: how long to wait while another process holds the file, whose writers and readers wait for
+            this call; or how long to try again while others commit to the shared archive.
 
     Raises:
         RunError: no record of it is archived.
-        ArchiveBusyError: another process held the archive past the deadline.
-        ArchiveError: it is a shared archive, or could not be written; nothing was changed.
+        ArchiveBusyError: others held the file, or committed to the shared archive, past the deadline; or the
+            shared archive cannot be reached.
+        ArchiveError: there is no archive, or it could not be written; nothing was changed.
     """
-    refuse_shared(archive)
+    if is_shared(archive):
+        # Imported here: deltalake may not be installed.
+        from unstable_stream.archive.shared.dropping import drop_from_shared
+
+        return drop_from_shared(archive, run_id, timeout_s)
     if not Path(archive).is_file():
         raise ArchiveError(f"no archive at {archive}: name the data directory with --data")
 

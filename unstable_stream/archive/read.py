@@ -13,7 +13,7 @@ import pyarrow.parquet
 
 from unstable_stream.archive.batch import EVENTS
 from unstable_stream.archive.sql_errors import JSON_ERRORS, explain
-from unstable_stream.archive.store import Connection, open_archive, with_all_columns
+from unstable_stream.archive.store import TABLES_OF_RUNS, Connection, open_archive, with_all_columns
 from unstable_stream.archive.tables import TABLES
 from unstable_stream.archive_address import ArchiveAddress, is_shared
 from unstable_stream.errors import ArchiveError
@@ -171,12 +171,11 @@ def _keep_run(connection: duckdb.DuckDBPyConnection, run_id: str, *, shared: boo
     run = run_id.replace("'", "''")
     if shared:
         ((database,),) = connection.execute("SELECT current_database()").fetchall()
-        for table in (EVENTS, *TABLES):
-            if any(column.name == "run_id" for column in table.columns):
-                connection.execute(
-                    f'CREATE TEMP VIEW "{table.name}" AS SELECT * FROM "{database}".main."{table.name}" '
-                    f"WHERE run_id = '{run}'"
-                )
+        for name in (*(table.name for table in (EVENTS, *TABLES)), *TABLES_OF_RUNS):
+            connection.execute(
+                f'CREATE TEMP VIEW "{name}" AS SELECT * FROM "{database}".main."{name}" '
+                f"WHERE run_id = '{run}'"
+            )
         return
     tables = connection.execute(
         "SELECT DISTINCT c.table_name FROM duckdb_columns() AS c "

@@ -19,10 +19,10 @@ __all__ = ["ArchivedRow", "RecordReader"]
 _LONGEST_HOLD_S: Final = 1.0
 _WRITERS_TURN_S: Final = 0.03
 _LACKED: Final = """
-    AND (NOT EXISTS (SELECT 1 FROM restored_runs) OR EXISTS (
+    AND EXISTS (
         SELECT 1 FROM missing_of_runs AS r WHERE r.log_id = m.log_id AND r.topic = m.topic
             AND r."partition" = m."partition" AND r.next_offset = m.next_offset
-    ))
+    )
 """
 
 
@@ -123,9 +123,13 @@ class RecordReader:
         left out if no archived run lacks anything in it any more.
         """
         found: dict[tuple[str, int], list[tuple[int, int]]] = {}
+        # Asked first: in a shared archive, what runs lack is found in records of all kinds.
+        restored = self._query(
+            f"SELECT 1 FROM restored_runs, missing_records WHERE {self._of_log}true LIMIT 1", {}
+        )
         for topic, partition, first, end in self._query(
             f"""SELECT m.topic, m."partition", m.first_offset, m.next_offset FROM missing_records AS m
-                WHERE {self._of_log}true {"" if is_shared(self.path) else _LACKED} ORDER BY ALL""",
+                WHERE {self._of_log}true {_LACKED if restored else ""} ORDER BY ALL""",
             {},
         ):
             found.setdefault((topic, partition), []).append((first, end))

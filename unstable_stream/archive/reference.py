@@ -59,22 +59,22 @@ filled later the last one of each model and what the cluster has not yet compact
 
 ## Dropping a run
 
-`unstable-stream archive --drop RUN` takes all rows of a run out of a DuckDB file and gives their disk space
+`unstable-stream archive --drop RUN` takes all rows of a run out of the archive and gives their disk space
 back. It asks first, unless `--yes` is given. A run that has not ended is refused, unless nothing of it was
 archived for 30 days (`--idle-days`); so is one of which the log has records that are not archived yet.
 
 DuckDB uses the space of deleted rows for new ones and seldom makes a file smaller. So the archive is written
 anew beside the present one, without the run, and takes its name once it is whole: this needs as much free
 disk as what stays, archiver and readers wait meanwhile, and a kill at any moment leaves the archive with the
-whole run or without it.
+whole run or without it. Of a [shared archive](shared-archive.md#dropping-a-run) only the files with rows of
+the run are written anew, and nobody waits.
 
 What stays is a row of `dropped_runs`. By it the archiver passes over what the log still has of the run, also
 after `archive --rebuild`, which says so; `runs` lists the run as `dropped`; and `why`, `report`, `export`,
 `verify`, `replay`, `fork`, `resume` and the live pages say when it was dropped. A run that was dropped by
 mistake comes back as long as the log has it: move the archive away, and `unstable-stream archive` fills a new
 one that knows nothing of it. An export brings it back at any time, see below. Log, checkpoints, exports and
-backups are not touched, nor what is in `archive.duckdb-lost-by-the-log`. In a
-[shared archive](shared-archive.md) a run cannot be dropped yet.
+backups are not touched, nor the records that the log had lost and that were taken out before.
 
 ## Putting a run back
 

@@ -26,10 +26,11 @@ from unstable_stream.errors import ArchiveBusyError, ArchiveError
 from unstable_stream.version import __version__
 
 __all__ = [
-    "OF_RUNS",
     "SCHEMA_VERSION",
+    "TABLES_OF_RUNS",
     "Connection",
     "WritableArchive",
+    "archive_bytes",
     "copy_archive",
     "definitions_digest",
     "open_archive",
@@ -77,13 +78,15 @@ MISSING: Final = (
     'CREATE TABLE IF NOT EXISTS missing_records (log_id VARCHAR, topic VARCHAR, "partition" INTEGER, '
     "first_offset BIGINT, next_offset BIGINT, since_ms BIGINT)"
 )
-OF_RUNS: Final = (
+_OF_RUNS: Final = (
     "CREATE TABLE IF NOT EXISTS dropped_runs (run_id VARCHAR, name VARCHAR, started_at TIMESTAMP, "
     "dropped_at TIMESTAMP, records BIGINT)",
     "CREATE TABLE IF NOT EXISTS restored_runs (run_id VARCHAR, name VARCHAR, restored_at TIMESTAMP, "
     "exported_at TIMESTAMP, export VARCHAR, records BIGINT, whole BOOLEAN)",
 )
 """Tables of the archive's own that tell what was done with whole runs."""
+TABLES_OF_RUNS: Final = ("dropped_runs", "restored_runs")
+"""Their names."""
 
 
 @functools.cache
@@ -91,7 +94,7 @@ def definitions_digest() -> str:
     """Return a digest of all tables, macros and views: an archive made by other definitions has another."""
     statements = [
         MISSING,
-        *OF_RUNS,
+        *_OF_RUNS,
         *(table.create_sql() for table in TABLES),
         macros(),
         *(view.query for view in load_views()),
@@ -147,7 +150,7 @@ def open_archive(
 def _supply(connection: Connection) -> None:
     """Put tables and columns that an older package did not have before its own, without values."""
     lacking, whole = _lacking_columns(connection), with_all_columns(connection)
-    for statement in (MISSING, *OF_RUNS, *(table.create_sql() for table in TABLES)):
+    for statement in (MISSING, *_OF_RUNS, *(table.create_sql() for table in TABLES)):
         name = statement.split("(")[0].split()[-1].strip('"')
         if name not in lacking:
             connection.execute(statement.replace("CREATE TABLE", "CREATE TEMP TABLE", 1))
@@ -178,6 +181,22 @@ def _lacking_columns(connection: Connection) -> dict[str, list[Column]]:
         name: [column for column in declared.get(name, ()) if column.name not in columns]
         for name, columns in there.items()
     }
+
+
+def archive_bytes(archive: ArchiveAddress) -> int:
+    """Return the size of an archive; of a shared one, of the files that a reader sees now.
+
+    Raises:
+        ArchiveError: there is no shared archive of this address.
+        ArchiveBusyError: its store cannot be reached.
+        FileNotFoundError: there is no such file.
+    """
+    if not is_shared(archive):
+        return Path(archive).stat().st_size
+    # Imported here: deltalake may not be installed.
+    from unstable_stream.archive.shared.table import SharedTable
+
+    return sum(file.size for file in SharedTable(archive).files())
 
 
 def copy_archive(path: Path, target: Path, *, timeout_s: float = 60.0) -> None:
@@ -356,7 +375,7 @@ def _ensure_schema(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
         _upgrade_to_3(connection)
     if digest != definitions_digest():
         connection.execute("BEGIN")
-        for statement in (MISSING, *OF_RUNS):
+        for statement in (MISSING, *_OF_RUNS):
             connection.execute(statement)
         for table in TABLES:
             connection.execute(table.create_sql())  # an older package has fewer tables

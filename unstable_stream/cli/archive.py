@@ -137,6 +137,12 @@ def _drop(place: "Place", run: str, console: "Console", *, yes: bool, idle_days:
         f"dropped {done.records:,} records; the archive had {done.bytes_before / 1e6:,.1f} MB and has "
         f"{done.bytes_after / 1e6:,.1f} MB now"
     )
+    if done.deleted_later:
+        console.print(
+            "files that are not needed any more are deleted after six hours, since somebody may still read "
+            "them: by archivers now and then, or with unstable-stream archive --compact",
+            soft_wrap=True,
+        )
 
 
 def _restore(place: "Place", export: str, console: "Console", *, log_gone: bool) -> None:

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from unstable_stream.api.human_play import HumanGame
 from unstable_stream.api.place import Place
-from unstable_stream.archive import held
+from unstable_stream.archive import DroppedRun, dropped_runs, held
 from unstable_stream.archive_address import ArchiveAddress, archive_state
 from unstable_stream.errors import ConfigError, RunError
 from unstable_stream.ui.jobs import Jobs
@@ -126,6 +126,10 @@ class Shelf:
     def runs(self) -> Sequence[RunLine]:
         """Return its runs, the newest first; none if there is no archive yet."""
         return self.remember("runs", list_runs) if self.place.has_archive else []
+
+    def dropped(self) -> Sequence[DroppedRun]:
+        """Return the runs that were dropped from its archive, the latest first."""
+        return self.remember("dropped", dropped_runs) if self.place.has_archive else []
 
     def run(self, run_id: str) -> RunStanding:
         """Return how far one run is.

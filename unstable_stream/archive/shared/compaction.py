@@ -75,9 +75,12 @@ def _merge(table: SharedTable, relation: str, group: Sequence[TableFile]) -> boo
     """Merge files into one; ``False``: this was not needed, or cannot be done here."""
     if len(group) < 2:
         return False
+    # Of a version that may be newer than the one that the group was found in, but has all of it.
+    version = table.refresh()
+    if not set(group) <= set(table.files(relation)):
+        return False
     if relation == POSITIONS:
         # Of each partition the last row counts.
-        table.refresh()
         group = table.files(POSITIONS)
         merged = write_standings(table, read_standings(table))
     else:
@@ -87,8 +90,8 @@ def _merge(table: SharedTable, relation: str, group: Sequence[TableFile]) -> boo
             return False  # a newer package wrote some, and will merge them
         rows = pa.concat_tables(whole)
         merged = table.write(relation, rows.sort_by(NUMBER))
-    while not table.commit([merged], group, changes=False):
-        table.refresh()
+    while not table.commit([merged], group, upon=version, changes=False):
+        version = table.refresh()
         if not set(group) <= set(table.files(relation)):
             return False  # another archiver merged them, or took records out
     table.refresh()

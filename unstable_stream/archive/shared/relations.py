@@ -11,11 +11,13 @@ from unstable_stream.archive.tables.declare import RECORD_NUMBER
 
 __all__ = [
     "DIVERGENCES",
+    "DROPPED",
     "MISSING",
     "NUMBER",
     "POSITIONS",
     "RELATION",
     "RELATIONS",
+    "RESTORED",
     "TYPED",
     "Place",
     "as_rows",
@@ -31,6 +33,8 @@ NUMBER: Final = RECORD_NUMBER.name
 POSITIONS: Final = "positions"
 MISSING: Final = "missing_records"
 DIVERGENCES: Final = "divergences"
+DROPPED: Final = "dropped_runs"
+RESTORED: Final = "restored_runs"
 _OFFSET_BITS: Final = 40
 
 TYPED: Final = tuple(table.name for table in TABLES)
@@ -68,6 +72,22 @@ RELATIONS: Final[Mapping[str, Mapping[str, str]]] = {
         "next_offset": "BIGINT",
         "records": "BIGINT",
         "saved_to": "VARCHAR",
+    },
+    DROPPED: {
+        "run_id": "VARCHAR",
+        "name": "VARCHAR",
+        "started_at": "TIMESTAMP",
+        "dropped_at": "TIMESTAMP",
+        "records": "BIGINT",
+    },
+    RESTORED: {
+        "run_id": "VARCHAR",
+        "name": "VARCHAR",
+        "restored_at": "TIMESTAMP",
+        "exported_at": "TIMESTAMP",
+        "export": "VARCHAR",
+        "records": "BIGINT",
+        "whole": "BOOLEAN",
     },
 }
 """Relation to its columns with their DuckDB types."""

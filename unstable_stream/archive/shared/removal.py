@@ -18,10 +18,9 @@ from unstable_stream.archive.batch import EVENTS
 from unstable_stream.archive.newest import KEPT
 from unstable_stream.archive.shared.relations import DIVERGENCES, NUMBER, Place, as_rows
 from unstable_stream.archive.shared.snapshot import newest_before
-from unstable_stream.archive.shared.standing import Standing, position_name, write_standings
+from unstable_stream.archive.shared.standing import Standing, crowded, position_name, write_standings
 from unstable_stream.archive.shared.table import LOST, SharedTable, TableFile
 from unstable_stream.archive.writing import Removed
-from unstable_stream.errors import ArchiveBusyError
 
 __all__ = ["remove_records"]
 
@@ -47,7 +46,7 @@ def remove_records(
     standings = write_standings(table, {place: after})
     deadline = time.monotonic() + timeout_s
     while True:
-        table.refresh()
+        version = table.refresh()
         if (table.position(position_name(place)) or 0) != before.mark:
             return Removed(0, "")
         affected = [f for f in table.files() if f.last is not None and f.last >= low and (f.first or 0) < end]
@@ -78,10 +77,10 @@ def remove_records(
             "saved_to": saved_to,
         }
         noted = table.write(DIVERGENCES, as_rows(DIVERGENCES, [note]))
-        if table.commit([*kept, standings, noted], changed, {position_name(place): after.mark}):
+        if table.commit([*kept, standings, noted], changed, {position_name(place): after.mark}, upon=version):
             return Removed(records, saved_to)
         if time.monotonic() >= deadline:
-            raise ArchiveBusyError(f"others committed to the archive {table.archive} all the time; try again")
+            raise crowded(table, timeout_s)
 
 
 def _columns(rows: pa.Table) -> pa.Table:

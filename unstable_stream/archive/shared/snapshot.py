@@ -28,7 +28,7 @@ from unstable_stream.archive.shared.relations import (
     of_relation,
 )
 from unstable_stream.archive.shared.table import SharedTable
-from unstable_stream.archive.store import OF_RUNS, SCHEMA_VERSION, Connection, definitions_digest, silence
+from unstable_stream.archive.store import SCHEMA_VERSION, Connection, definitions_digest, silence
 from unstable_stream.archive.view_files import load_views, macros
 from unstable_stream.archive_address import ArchiveAddress
 from unstable_stream.errors import ArchiveError
@@ -36,9 +36,11 @@ from unstable_stream.record_digest import content_digest
 from unstable_stream.stores.snapshot_files import PROTOCOL, SnapshotFiles
 from unstable_stream.version import __version__
 
-__all__ = ["newest_before", "newest_time_ms", "open_shared"]
+__all__ = ["newest_before", "newest_time_ms", "open_shared", "open_table"]
 
 _SHAPE: Final = "shape-of-"
+_OF_RECORDS: Final = "missing_of_runs"
+"""The view that needs no typed table."""
 
 
 def open_shared(archive: ArchiveAddress, *, records_only: bool = False) -> Connection:
@@ -53,7 +55,11 @@ def open_shared(archive: ArchiveAddress, *, records_only: bool = False) -> Conne
         ArchiveError: there is none, or a newer version of the package wrote it.
         ArchiveBusyError: its store cannot be reached.
     """
-    table = SharedTable(archive)
+    return open_table(SharedTable(archive), records_only=records_only)
+
+
+def open_table(table: SharedTable, *, records_only: bool = False) -> Connection:
+    """Open the version of the table that it knows, as :func:`open_shared` does."""
     files = {file.name: file for file in table.files()}
     shapes = {f"{_SHAPE}{relation}": _shape(relation) for relation in RELATIONS}
     sizes = {name: len(shape) for name, shape in shapes.items()} | {n: f.size for n, f in files.items()}
@@ -68,8 +74,6 @@ def open_shared(archive: ArchiveAddress, *, records_only: bool = False) -> Conne
         silence(connection)
         connection.register_filesystem(SnapshotFiles(sizes, opened))
         connection.execute(f"SET allowed_directories = ['{PROTOCOL}://']")
-        for statement in OF_RUNS:
-            connection.execute(statement)  # of files alone, and asked for by all readers
         connection.execute(_ABOUT, [SCHEMA_VERSION, __version__, definitions_digest(), table.archive_id])
         listed: dict[str, list[str]] = {relation: [f"{_SHAPE}{relation}"] for relation in RELATIONS}
         for file in files.values():
@@ -85,11 +89,12 @@ def open_shared(archive: ArchiveAddress, *, records_only: bool = False) -> Conne
             for relation in TYPED:
                 connection.execute(_view(relation, listed[relation], repeated=repeated > 0))
             connection.execute(macros())
-            for view in load_views():
+        for view in load_views():
+            if not records_only or view.name == _OF_RECORDS:
                 connection.execute(view.create_sql())
     except duckdb.Error as error:
         connection.close()
-        raise ArchiveError(f"cannot read the archive {archive}: {error}") from error
+        raise ArchiveError(f"cannot read the archive {table.archive}: {error}") from error
     except BaseException:
         connection.close()
         raise

@@ -1,13 +1,24 @@
 """The position of each partition, as the relation ``positions`` keeps it."""
 
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from unstable_stream.archive.newest import Newest, decode_newest, encode_newest
 from unstable_stream.archive.shared.relations import POSITIONS, Place, as_rows, first_number
 from unstable_stream.archive.shared.table import SharedTable, TableFile
+from unstable_stream.errors import ArchiveBusyError
 
-__all__ = ["Standing", "next_slot", "position_name", "read_standings", "write_standings"]
+__all__ = [
+    "Standing",
+    "crowded",
+    "give_slots",
+    "offset_of",
+    "position_name",
+    "read_standings",
+    "times_set_back",
+    "write_standings",
+]
 
 _OFFSET_BITS: Final = 40
 
@@ -75,6 +86,42 @@ def write_standings(table: SharedTable, standings: Mapping[Place, Standing]) -> 
     return table.write(POSITIONS, as_rows(POSITIONS, rows))
 
 
-def next_slot(standings: Iterable[Standing]) -> int:
+def times_set_back(mark: int) -> int:
+    """Return this part of a :attr:`Standing.mark`."""
+    return mark >> _OFFSET_BITS
+
+
+def offset_of(mark: int) -> int:
+    """Return the next offset, which is the other part."""
+    return mark & (1 << _OFFSET_BITS) - 1
+
+
+def give_slots(table: SharedTable, places: Collection[Place], timeout_s: float) -> dict[Place, Standing]:
+    """Give a slot to each of these partitions that has none; return all standings then.
+
+    Raises:
+        ArchiveBusyError: others committed all the time.
+    """
+    deadline = time.monotonic() + timeout_s
+    while True:
+        version = table.refresh()
+        standings = read_standings(table)
+        given: dict[Place, Standing] = {}
+        for place in sorted(set(places) - standings.keys()):
+            given[place] = Standing(0, 0, _next_slot([*standings.values(), *given.values()]), {})
+        if not given or table.commit([write_standings(table, given)], upon=version):
+            return {**standings, **given}
+        if time.monotonic() >= deadline:
+            raise crowded(table, timeout_s)
+
+
+def crowded(table: SharedTable, timeout_s: float) -> ArchiveBusyError:
+    """Return the error of one whose commits were all made after somebody else's."""
+    return ArchiveBusyError(
+        f"others committed to the archive {table.archive} all the time for {timeout_s:g} s; try again"
+    )
+
+
+def _next_slot(standings: Iterable[Standing]) -> int:
     """Return a slot that no partition has."""
     return max((standing.slot for standing in standings), default=-1) + 1

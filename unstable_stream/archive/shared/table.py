@@ -1,7 +1,8 @@
 """Open the table, write its files, commit, read what is committed. The only module that imports deltalake.
 
-A commit makes the version after the one that this process knows, or none: the package is told not to try
-again by itself. So nothing can be committed on top of something unseen.
+A commit makes the version after the one that its caller has looked at, or none: the package is told not to
+try again by itself, and another thread may have learnt of a newer version in between. So nothing can be
+committed on top of something unseen.
 
 In a directory, files are on the disk before the commit that names them, and a commit is before it counts as
 made; the package itself leaves that to the system. If the machine loses power in between, the commit's own
@@ -114,10 +115,11 @@ class SharedTable:
         with self._lock:
             return self._delta.version()
 
-    def refresh(self) -> None:
-        """Learn what others have committed."""
+    def refresh(self) -> int:
+        """Learn what others have committed; return the version that is known then."""
         with self._lock, self._explained():
             self._delta.update_incremental()
+            return self._delta.version()
 
     def position(self, name: str) -> int | None:
         """Return the number committed under this name; ``None``: none yet."""
@@ -167,10 +169,12 @@ class SharedTable:
             opened: BinaryIO = self._files.open_input_file(name)
             return opened
 
-    def read(self, file: TableFile) -> pa.Table:
-        """Return the rows of a file."""
+    def read(self, file: TableFile, columns: Sequence[str] | None = None) -> pa.Table:
+        """Return the rows of a file, or some columns of them: ``turns.run_id``; one that it lacks is left
+        out.
+        """
         with self._explained(), self._files.open_input_file(file.name) as opened:
-            return pq.ParquetFile(opened).read()
+            return pq.ParquetFile(opened).read(columns=columns)
 
     def commit(
         self,
@@ -178,6 +182,7 @@ class SharedTable:
         removed: Sequence[TableFile] = (),
         positions: Mapping[str, int] | None = None,
         *,
+        upon: int | None = None,
         changes: bool = True,
     ) -> bool:
         """Make the next version; ``False``: somebody else made it first, and nothing was done.
@@ -188,6 +193,8 @@ class SharedTable:
             added: files to add.
             removed: files to leave out from now on.
             positions: name to number.
+            upon: the version that the caller has looked at: if another is known by now, nothing is done.
+                ``None``: the caller has looked at nothing that another commit can change.
             changes: whether any row comes, goes or changes.
         """
         now_ms = int(time.time() * 1000)
@@ -203,6 +210,8 @@ class SharedTable:
             app_transactions=[deltalake.Transaction(*each) for each in (positions or {}).items()],
         )
         with self._lock, self._explained():
+            if upon is not None and self._delta.version() != upon:
+                return False
             try:
                 self._delta.create_write_transaction(
                     actions, "append", self._schema, [RELATION], commit_properties=settings

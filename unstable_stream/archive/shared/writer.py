@@ -4,8 +4,8 @@ One batch, in this order:
 
 1. decode the batch and build its columns;
 2. write a file for each relation, one of them the positions after the batch;
-3. learn what others have committed, and compare the positions of the batch's partitions with those that it
-   was built on;
+3. learn what others have committed: compare the positions of the batch's partitions with those that it was
+   built on, and leave out the rows of runs that were dropped since;
 4. commit the files together with the positions: this makes the next version of the table, or fails because
    somebody else made it, and 3 is done again.
 
@@ -13,33 +13,40 @@ A kill before 4 leaves files that are of no version, which are deleted hours lat
 again. A member of the group that lost a partition finds another position in 3. What others have stored is
 taken out of its batch; if the position was set back, all records of the partition are, and the archiver must
 open the partition again. So nothing is stored twice and nothing is left out, whoever believes to own what.
+And nothing is stored of a run after the commit that dropped it.
 """
 
 import threading
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from unstable_stream.archive.batch import ArchivedRecord, build_batch
 from unstable_stream.archive.newest import Newest, added
 from unstable_stream.archive.shared.compaction import compact
+from unstable_stream.archive.shared.dropped import DROPS, read_dropped
 from unstable_stream.archive.shared.relations import MISSING, Place, as_rows, rows_of
 from unstable_stream.archive.shared.removal import remove_records
 from unstable_stream.archive.shared.snapshot import newest_time_ms
 from unstable_stream.archive.shared.standing import (
     Standing,
-    next_slot,
+    crowded,
+    give_slots,
+    offset_of,
     position_name,
     read_standings,
+    times_set_back,
     write_standings,
 )
 from unstable_stream.archive.shared.table import SharedTable, TableFile
 from unstable_stream.archive.writing import Prepared, Removed, Written
 from unstable_stream.archive_address import ArchiveAddress
-from unstable_stream.errors import ArchiveBusyError, ArchiveError
+from unstable_stream.errors import ArchiveError
 from unstable_stream.log_lines import get_logger
 
 __all__ = ["SharedWriter"]
@@ -80,6 +87,7 @@ class SharedWriter:
         self._lock = threading.RLock()
         self._standings: dict[Place, Standing] = {}
         self._lost: set[Place] = set()
+        self._dropped = read_dropped(self._table)
         self.refresh()
 
     def __enter__(self) -> "SharedWriter":
@@ -210,7 +218,8 @@ class SharedWriter:
         """
         while prepared.new:
             before = {Place(*place): mark for place, mark in prepared.based_on.items()}
-            if self._commit(self._files(prepared), before, _marks(prepared.positions)):
+            write = partial(self._files, prepared)
+            if self._commit(write, before, _marks(prepared.positions)):
                 self._tidy()
                 break
             _log.info("another archiver stored records of the same partitions", archive=str(self.path))
@@ -250,55 +259,63 @@ class SharedWriter:
             self._standings = dict(standings)
 
     def _give_slots(self, places: Collection[Place]) -> None:
-        deadline = time.monotonic() + self._timeout_s
-        while True:
-            with self._lock:
-                if not places - self._standings.keys():
-                    return
-            self._table.refresh()
-            standings = read_standings(self._table)
-            given: dict[Place, Standing] = {}
-            for place in sorted(places - standings.keys()):
-                given[place] = Standing(0, 0, next_slot([*standings.values(), *given.values()]), {})
-            if not given or self._table.commit([write_standings(self._table, given)]):
-                with self._lock:
-                    self._standings = {**standings, **given, **self._standings}
-            elif time.monotonic() >= deadline:
-                raise self._crowded()
+        with self._lock:
+            if not set(places) - self._standings.keys():
+                return
+        standings = give_slots(self._table, places, self._timeout_s)
+        with self._lock:
+            self._standings = {**standings, **self._standings}
 
-    def _files(self, prepared: Prepared) -> list[TableFile]:
-        """Write the files of a batch (step 2)."""
+    def _files(self, prepared: Prepared, dropped: Collection[str]) -> list[TableFile]:
+        """Write the files of a batch (step 2), without the rows of runs that were dropped."""
         with self._lock:
             standings = {
                 place: self._standings[place]._replace(
-                    times_set_back=mark >> 40, next_offset=mark & (1 << 40) - 1, newest=prepared.newest[place]
+                    times_set_back=times_set_back(mark),
+                    next_offset=offset_of(mark),
+                    newest=prepared.newest[place],
                 )
                 for place, mark in _marks(prepared.positions).items()
             }
         work = [self._threads.submit(write_standings, self._table, standings)]
-        work += [
-            self._threads.submit(self._write, relation, rows)
-            for relation, rows in prepared.batch.tables.items()
-        ]
+        for relation, rows in prepared.batch.tables.items():
+            kept = _without_runs(rows, dropped) if dropped else rows
+            if kept.num_rows:
+                work.append(self._threads.submit(self._write, relation, kept))
         return [each.result() for each in work]
 
     def _write(self, relation: str, rows: pa.Table) -> TableFile:
         return self._table.write(relation, rows_of(relation, rows))
 
     def _commit(
-        self, files: Sequence[TableFile], before: Mapping[Place, int], after: Mapping[Place, int]
+        self,
+        write: Callable[[Collection[str]], Sequence[TableFile]],
+        before: Mapping[Place, int],
+        after: Mapping[Place, int],
     ) -> bool:
-        """Commit if the positions are still those before; ``False``: they are not."""
+        """Commit if the positions are still those before; ``False``: they are not.
+
+        Args:
+            write: writes the files, and is told which runs were dropped.
+            before: position of each partition that the files are of, by its mark.
+            after: the positions that they will have.
+        """
+        files = write(self._dropped.run_ids)
         deadline = time.monotonic() + self._timeout_s
         while True:
-            self._table.refresh()
+            version = self._table.refresh()
             if any((self._table.position(position_name(place)) or 0) != at for place, at in before.items()):
                 return False
+            if (self._table.position(DROPS) or 0) != self._dropped.mark:
+                # A run was dropped or put back since the files were written.
+                self._dropped = read_dropped(self._table)
+                files = write(self._dropped.run_ids)
+                continue
             marks = {position_name(place): at for place, at in after.items()}
-            if self._table.commit(files, positions=marks):
+            if self._table.commit(files, positions=marks, upon=version):
                 return True
             if time.monotonic() >= deadline:
-                raise self._crowded()
+                raise crowded(self._table, self._timeout_s)
 
     def _advance(
         self, ends: Mapping[tuple[str, int], int], missing: Mapping[tuple[str, int], tuple[int, int]]
@@ -331,7 +348,8 @@ class SharedWriter:
             if rows:
                 files.append(self._table.write(MISSING, as_rows(MISSING, rows)))
             marks = {place: standing.mark for place, standing in before.items()}
-            if self._commit(files, marks, {place: standing.mark for place, standing in after.items()}):
+            moved = {place: standing.mark for place, standing in after.items()}
+            if self._commit(partial(_unchanged, files), marks, moved):
                 with self._lock:
                     self._standings |= after
                 return
@@ -348,10 +366,14 @@ class SharedWriter:
             except ArchiveError as error:
                 _log.warning("small files of the archive are merged later", reason=str(error))
 
-    def _crowded(self) -> ArchiveBusyError:
-        return ArchiveBusyError(
-            f"others committed to the archive {self.path} all the time for {self._timeout_s:g} s; try again"
-        )
+
+def _without_runs(rows: pa.Table, dropped: Collection[str]) -> pa.Table:
+    return rows.filter(pc.invert(pc.is_in(rows["run_id"], value_set=pa.array(dropped, pa.string()))))
+
+
+def _unchanged(files: Sequence[TableFile], dropped: Collection[str]) -> Sequence[TableFile]:
+    """Return files without rows of runs."""
+    return files
 
 
 def _marks(positions: Mapping[tuple[str, str, int], int]) -> dict[Place, int]:

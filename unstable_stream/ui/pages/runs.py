@@ -1,4 +1,4 @@
-"""All runs of a place: state, progress, win rate, speed, trouble."""
+"""All runs of a place: state, progress, win rate, speed, trouble; below them those that were dropped."""
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -11,4 +11,4 @@ __all__ = ["show"]
 
 def show(site: Site, shelf: Shelf, request: Request) -> Response:
     """Return the page."""
-    return page("runs.html.jinja", site, shelf, runs=shelf.runs())
+    return page("runs.html.jinja", site, shelf, runs=shelf.runs(), dropped=shelf.dropped())

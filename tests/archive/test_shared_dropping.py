@@ -1,0 +1,400 @@
+"""A run is dropped from a shared archive, or put back, while others write, and whoever does it is killed.
+
+What it has in common with a DuckDB file is in ``test_dropping.py`` and ``tests/api``.
+"""
+
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.archive.history import made_up_run, stored
+from unstable_stream.archive import (
+    RecordReader,
+    drop_run,
+    dropped_runs,
+    open_writer,
+    query,
+    query_arrow,
+    restore_run,
+)
+from unstable_stream.archive.batch import EVENTS
+from unstable_stream.archive.export import export_run
+from unstable_stream.archive.shared import table as table_module
+from unstable_stream.archive.shared.compaction import compact
+from unstable_stream.archive.shared.relations import DROPPED, RESTORED, table_schema
+from unstable_stream.archive.shared.table import SharedTable
+from unstable_stream.archive.tables import TABLES
+from unstable_stream.errors import ArchiveBusyError, ArchiveError, RunError
+from unstable_stream.log.port import StoredRecord
+
+_LOG = "log-1"
+_OF_A = len(made_up_run(updates=2))
+_HALF = _OF_A // 2
+_RECORDS = stored(made_up_run(updates=2) + made_up_run("run-b", updates=1))
+_NAMES = [table.name for table in (EVENTS, *TABLES)]
+
+
+@pytest.fixture
+def address(tmp_path: Path) -> str:
+    return f"delta:{tmp_path / 'shared'}"
+
+
+def _write(address: str, records: Sequence[StoredRecord], size: int = 60) -> None:
+    with closing(open_writer(address, _LOG)) as writer:
+        for start in range(0, len(records), size):
+            writer.write(records[start : start + size])
+
+
+def _rows(address: str, run: str) -> dict[str, Sequence[tuple[Any, ...]]]:
+    """What readers see; ``Any``: whatever Python value DuckDB makes of the column's type."""
+    found = query(
+        address,
+        " UNION ALL ".join(
+            f"SELECT '{name}' AS name, t::VARCHAR AS row FROM (FROM {name} WHERE run_id = $run) AS t"
+            for name in _NAMES
+        )
+        + " ORDER BY ALL",
+        {"run": run},
+    ).rows
+    return {name: [row for row in found if row[0] == name] for name in _NAMES if name in dict(found)}
+
+
+def _on_disk(address: str, run: str) -> int:
+    """Count the rows of a run in all files of the table, also those that readers leave out."""
+    table, count = SharedTable(address), 0
+    for file in table.files():
+        if file.relation in _NAMES:
+            rows = table.read(file)[file.relation].to_pylist()
+            count += sum(row["run_id"] == run for row in rows)
+    return count
+
+
+def _between(monkeypatch: pytest.MonkeyPatch, *works: Callable[[], object]) -> None:
+    """Have other processes do something right before the next commits, which then come second."""
+    commit, waiting = SharedTable.commit, list(works)
+
+    def late(self: SharedTable, *args: object, **options: object) -> bool:
+        if waiting:
+            waiting.pop(0)()
+        return commit(self, *args, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(SharedTable, "commit", late)
+
+
+# -- others write -----------------------------------------------------------------------------
+
+
+def test_two_archivers_write_while_a_run_is_dropped(address: str, tmp_path: Path) -> None:
+    """Neither waits for the other, and both have prepared batches with records of the run."""
+    _write(address, _RECORDS[:30])
+    failures: list[BaseException] = []
+    begun = threading.Barrier(3, timeout=100)
+
+    def work(share: int) -> None:
+        try:
+            mine = [r for r in _RECORDS if hash((r.topic, r.partition)) % 2 == share]
+            with closing(open_writer(address, _LOG)) as writer:
+                prepared = writer.prepare(mine[:40])
+                begun.wait()
+                writer.store(prepared)
+                for start in range(40, len(mine), 10):
+                    writer.write(mine[start : start + 10])
+        except BaseException as error:  # noqa: BLE001  # whatever it is, it fails the test
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(share,)) for share in range(2)]
+    for thread in threads:
+        thread.start()
+    begun.wait()
+    dropped = drop_run(address, "run-a")
+    for thread in threads:
+        thread.join()
+    assert not failures
+    assert 30 <= dropped.records <= _OF_A
+    assert [run.run_id for run in dropped_runs(address)] == ["run-a"]
+    assert _on_disk(address, "run-a") == 0
+    other = f"delta:{tmp_path / 'other'}"
+    _write(other, _RECORDS)
+    assert {name: len(rows) for name, rows in _rows(address, "run-b").items()} == {
+        name: len(rows) for name, rows in _rows(other, "run-b").items()
+    }
+    positions = "FROM positions ORDER BY ALL"
+    assert query(address, positions).rows == query(other, positions).rows
+
+
+def test_a_batch_whose_files_are_written_is_written_anew(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _write(address, _RECORDS[:_HALF])
+    with closing(open_writer(address, _LOG)) as writer:
+        prepared = writer.prepare(_RECORDS[_HALF:])
+        _between(monkeypatch, lambda: drop_run(address, "run-a"))
+        assert writer.store(prepared).records == len(_RECORDS) - _HALF
+    assert _on_disk(address, "run-a") == 0
+    assert query(address, "SELECT count(*) FROM events").rows == [(len(_RECORDS) - _OF_A,)]
+
+
+def test_others_commit_before_the_drop_and_the_putting_back(
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another archiver stores records, of the run too, and small files are merged, those of the run too."""
+    _write(address, _RECORDS[:_HALF], 20)
+    with closing(open_writer(address, _LOG)) as writer:
+        _between(
+            monkeypatch,
+            lambda: writer.write(_RECORDS[_HALF:_OF_A]),
+            lambda: None,  # that commit
+            lambda: compact(SharedTable(address), everything=True),
+        )
+        whole = export_run(address, "run-a", tmp_path / "early")
+        assert drop_run(address, "run-a").records == _OF_A
+        assert whole.tables["events"].rows == _HALF
+        assert _on_disk(address, "run-a") == 0
+        monkeypatch.undo()
+        before = _rows(address, "run-b")
+        seen: list[int] = []
+        _between(
+            monkeypatch,
+            lambda: seen.append(writer.write(_RECORDS[_OF_A:]).records),
+            lambda: None,
+            lambda: compact(SharedTable(address), everything=True),
+        )
+        assert restore_run(address, tmp_path / "early", log_id=_LOG).records == _HALF
+    assert seen == [len(_RECORDS) - _OF_A]
+    assert before == {}
+    ((of_a, of_b, numbers),) = query(
+        address,
+        "SELECT count(*) FILTER (run_id = 'run-a'), count(*) FILTER (run_id = 'run-b'), "
+        "count(DISTINCT record_number) FROM events",
+    ).rows
+    assert (of_a, of_b, numbers) == (_HALF, len(_RECORDS) - _OF_A, _HALF + len(_RECORDS) - _OF_A)
+    assert dropped_runs(address) == []
+
+
+def test_of_two_that_drop_the_same_run_one_is_told(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    _write(address, _RECORDS)
+    _between(monkeypatch, lambda: drop_run(address, "run-a"))
+    with pytest.raises(RunError, match="has no record of run run-a"):
+        drop_run(address, "run-a")
+    assert len(dropped_runs(address)) == 1
+
+
+def test_a_run_that_is_dropped_again_while_it_is_put_back(
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And of two who put it back at once, the second finds it there."""
+    _write(address, _RECORDS)
+    before = _rows(address, "run-a")
+    export_run(address, "run-a", tmp_path / "kept")
+    drop_run(address, "run-a")
+
+    def once_more() -> None:
+        restore_run(address, tmp_path / "kept", log_id=_LOG)
+        drop_run(address, "run-a")
+
+    _between(monkeypatch, once_more)
+    assert restore_run(address, tmp_path / "kept", log_id=_LOG).records == _OF_A
+    assert (_rows(address, "run-a"), dropped_runs(address)) == (before, [])
+    monkeypatch.undo()
+    drop_run(address, "run-a")
+    _between(monkeypatch, lambda: restore_run(address, tmp_path / "kept", log_id=_LOG))
+    assert restore_run(address, tmp_path / "kept", log_id=_LOG).records == 0
+    assert (_rows(address, "run-a"), dropped_runs(address)) == (before, [])
+
+
+def test_whoever_always_comes_second_says_so(
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _write(address, _RECORDS)
+    export_run(address, "run-a", tmp_path / "kept")
+    before = _rows(address, "run-a")
+    monkeypatch.setattr(SharedTable, "commit", lambda *_, **__: False)
+    with pytest.raises(ArchiveBusyError, match="others committed"):
+        drop_run(address, "run-a", timeout_s=0.01)
+    with pytest.raises(ArchiveBusyError, match="others committed"):
+        restore_run(address, tmp_path / "kept", log_id=_LOG, timeout_s=0.01)
+    monkeypatch.undo()
+    assert _rows(address, "run-a") == before
+
+
+def test_nothing_is_committed_upon_a_version_that_another_thread_looked_up(address: str) -> None:
+    _write(address, _RECORDS[:50])
+    table = SharedTable(address)
+    version = table.refresh()
+    _write(address, _RECORDS[:60])
+    assert table.refresh() > version
+    (file, *_) = table.files("turns")
+    assert not table.commit([], [file], upon=version)
+    assert file in SharedTable(address).files()
+
+
+# -- killed -----------------------------------------------------------------------------------
+
+_KILLED = """
+import os, signal, sys
+from unstable_stream.archive import drop_run, restore_run
+from unstable_stream.archive.shared.table import SharedTable
+
+address, work, step, left = *sys.argv[1:4], int(sys.argv[4])
+
+def dying(name, after):
+    whole = getattr(SharedTable, name)
+    def call(self, *args, **options):
+        global left
+        result = whole(self, *args, **options) if after else None
+        left -= 1
+        if left < 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return result if after else whole(self, *args, **options)
+    setattr(SharedTable, name, call)
+
+when, name = step.split()
+dying(name, when == "after")
+if work == "drop":
+    drop_run(address, "run-a")
+else:
+    restore_run(address, work, log_gone=True)
+"""
+
+
+def _killed(address: str, work: str, step: str, times: int) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _KILLED, address, work, step, str(times)],
+        cwd=Path(__file__).resolve().parents[2],
+        check=False,
+        timeout=240,
+    )
+    assert done.returncode == -signal.SIGKILL
+
+
+@pytest.mark.parametrize(
+    ("step", "times"),
+    [("before write", 0), ("after write", 5), ("before commit", 0), ("after commit", 0)],
+)
+def test_killed_while_it_drops_a_run(address: str, step: str, times: int) -> None:
+    _write(address, _RECORDS, 200)
+    before, of_b = _rows(address, "run-a"), _rows(address, "run-b")
+    _killed(address, "drop", step, times)
+    assert _rows(address, "run-b") == of_b
+    if step == "after commit":
+        assert _rows(address, "run-a") == {}
+    else:
+        assert (_rows(address, "run-a"), dropped_runs(address)) == (before, [])
+        assert drop_run(address, "run-a").records == _OF_A
+    assert [run.records for run in dropped_runs(address)] == [_OF_A]
+    assert _on_disk(address, "run-a") == 0
+
+
+@pytest.mark.parametrize(
+    ("step", "times"),
+    # The first commit gives slots, and its file is the first one.
+    [("after commit", 0), ("before write", 4), ("before commit", 1), ("after commit", 1)],
+)
+def test_killed_while_it_puts_a_run_back(address: str, tmp_path: Path, step: str, times: int) -> None:
+    _write(address, _RECORDS, 200)
+    before = {name: len(rows) for name, rows in _rows(address, "run-a").items()}
+    export_run(address, "run-a", tmp_path / "kept")
+    new = f"delta:{tmp_path / 'new'}"
+    SharedTable(new, create=True)
+    _killed(new, str(tmp_path / "kept"), step, times)
+    if (step, times) != ("after commit", 1):
+        assert _rows(new, "run-a") == {}
+        assert query(new, "FROM positions").rows == query(new, "FROM restored_runs").rows == []
+    done = restore_run(new, tmp_path / "kept", log_gone=True)
+    assert done.records + done.there == _OF_A
+    assert {name: len(rows) for name, rows in _rows(new, "run-a").items()} == before
+    assert query(new, "FROM missing_records").rows == []
+
+
+# -- files ------------------------------------------------------------------------------------
+
+
+def test_the_disk_comes_back_hours_later(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    _write(address, _RECORDS, 50)
+    drop_run(address, "run-a")
+    table = SharedTable(address)
+    assert table.vacuum() == 0  # somebody may read them
+    monkeypatch.setattr(table_module, "_KEPT_HOURS", 0)
+    assert table.vacuum() > 0
+    there = {str(path.relative_to(table.uri)) for path in Path(table.uri).rglob("*.parquet")}
+    in_log = {name for name in there if name.startswith("_delta_log")}
+    assert there - in_log == {file.name for file in table.files()}
+    # Who was dropped is known from a merged file, too.
+    drop_run(address, "run-b")
+    compact(table, everything=True)
+    assert len(SharedTable(address).files(DROPPED)) == 1
+    with closing(open_writer(address, "log-2")) as writer:
+        writer.write(_RECORDS)
+    assert query(address, "SELECT count(*) FROM events").rows == [(0,)]
+
+
+def test_an_archive_of_an_older_package_learns_of_dropped_runs(
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schema = table_schema()
+    for name in (DROPPED, RESTORED):
+        schema = schema.remove(schema.get_field_index(name))
+    monkeypatch.setattr(table_module, "table_schema", lambda: schema)
+    _write(address, _RECORDS, 200)
+    monkeypatch.undo()
+    assert dropped_runs(address) == []
+    export_run(address, "run-a", tmp_path / "kept")
+    drop_run(address, "run-a")
+    assert [run.run_id for run in dropped_runs(address)] == ["run-a"]
+    assert restore_run(address, tmp_path / "kept", log_id=_LOG).records == _OF_A
+
+
+# -- readers ----------------------------------------------------------------------------------
+
+
+def test_readers_know_what_is_missing_of_whom(address: str, tmp_path: Path) -> None:
+    """The archive was lost and the log has expired: what a run lacks is no matter once it is put back."""
+    _write(address, _RECORDS, 200)
+    export_run(address, "run-a", tmp_path / "a")
+    export_run(address, "run-b", tmp_path / "b")
+    before = RecordReader(address, _LOG).partitions()
+    new = f"delta:{tmp_path / 'new'}"
+    with closing(open_writer(new, _LOG)) as writer:
+        writer.note_missing({where: (0, end) for where, (_, end) in before.items()})
+    restore_run(new, tmp_path / "a", log_id=_LOG)
+    reader = RecordReader(new, _LOG)
+    # Where run-b has none, nothing is missing any more. For run-a, nothing is anywhere.
+    assert reader.missing() == {}
+    assert query(new, "SELECT count(*) > 0 FROM missing_records").rows == [(True,)]
+    restore_run(new, tmp_path / "b", log_id=_LOG)
+    assert query(new, "FROM missing_records").rows == []
+    assert reader.partitions() == before
+    reader.release()
+    # Of one run, also what was done with it.
+    sql = "SELECT run_id FROM restored_runs"
+    assert query_arrow(new, sql, run_id="run-b").to_pylist() == [{"run_id": "run-b"}]
+
+
+def test_an_archiver_goes_on_behind_what_was_put_back_of_a_log_that_is_gone(
+    address: str, tmp_path: Path
+) -> None:
+    """Its records are taken for archived, and the ones in between as missing."""
+    _write(address, _RECORDS, 200)
+    export_run(address, "run-b", tmp_path / "kept")
+    new = f"delta:{tmp_path / 'new'}"
+    with closing(open_writer(new, _LOG)) as late:
+        prepared = late.prepare(_RECORDS[:_OF_A])
+        restore_run(new, tmp_path / "kept", log_gone=True)
+        assert late.store(prepared).records < _OF_A
+    with pytest.raises(ArchiveError, match="name that log with --log"):
+        restore_run(f"delta:{tmp_path / 'third'}", tmp_path / "kept")
+    ((both,),) = query(
+        new,
+        "SELECT count(*) FROM events WHERE run_id = 'run-a' AND (topic, \"partition\") IN "
+        "(SELECT topic, \"partition\" FROM events WHERE run_id = 'run-b')",
+    ).rows
+    assert both == 0
+    ((missing,),) = query(new, "SELECT count(*) FROM missing_records WHERE since_ms IS NULL").rows
+    assert missing > 0
