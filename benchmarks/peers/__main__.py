@@ -89,10 +89,14 @@ def _measure(
     """Return the comparisons, what is kept beside them, and the versions of the packages."""
     sides: dict[int, Side] = {}
     tried: dict[int, float] = {}
+    peaks: dict[int, float] = {}
     for rows in shape.rows:
         sides[rows] = start(peer, rows, 1 + rounds, directory / f"{rows}.npz")
-        tried[rows] = sides[rows].update()["cpu_seconds"]
-        print(f"{name}, {rows} rows: {tried[rows]:.2f} CPU s", file=sys.stderr, flush=True)
+        update = sides[rows].update()
+        tried[rows], peaks[rows] = update["cpu_seconds"], update["peak_mb"]
+        print(
+            f"{name}, {rows} rows: {tried[rows]:.2f} CPU s, {peaks[rows]:.0f} MB", file=sys.stderr, flush=True
+        )
     rows = fastest(tried)
     own, theirs = _take_turns(ours, sides[rows], rounds)
     gradient = read_gradient(directory / "ours.npz")
@@ -105,6 +109,7 @@ def _measure(
     kept = {
         "rows": rows,
         "tried_cpu_seconds": tried,
+        "tried_peak_mb": peaks,
         "agreement": asdict(agreed),
         "agreement_at_measured_rows": asdict(agreements[rows]),
     }
