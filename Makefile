@@ -15,7 +15,7 @@ SMALL_TESTS = $(PYTEST) -m 'not slow' --numprocesses logical --maxprocesses 4 --
 FAST_TESTS = $(PYTEST) -m 'not slow and not broker' --numprocesses logical --maxprocesses 4 --dist loadscope $(ARGS)
 LARGE_TESTS = $(PYTEST) -m slow --numprocesses logical --maxprocesses 2 --dist loadgroup $(ARGS)
 
-.PHONY: help chaos cluster-lab simulate quickstart smollm2 kafka-up kafka-down train-env vllm-env dev-env test test-fast lint format types contracts bench bench-compare gpu-check docs constraints audit-dependencies clean
+.PHONY: help chaos cluster-lab simulate quickstart smollm2 kafka-up kafka-down train-env vllm-env dev-env test test-fast lint format types contracts bench bench-compare bench-peers gpu-check docs constraints audit-dependencies clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -104,6 +104,9 @@ bench: $(VENV)/.dev ## Run all benchmarks; one table of ratios and targets at th
 bench-compare: ## Show what the short benchmarks have become since the newest baseline; fail if one fell by half (BENCH_QUICK="buffer" …)
 	$(MAKE) bench BENCHMARKS="$(BENCH_QUICK)" ROUNDS=$(or $(ROUNDS),3) ARGS="--against benchmarks/baselines --strict $(ARGS)"
 
+bench-peers: $(VENV)/.dev ## Measure our learner beside those of TRL and UnstableBaselines, in an environment of their own (ARGS="--shapes tiny" …)
+	$(BIN)/python -m benchmarks.peers $(if $(ROUNDS),--rounds $(ROUNDS)) $(ARGS)
+
 gpu-check: $(VENV)/.train ## Measure learner, engines and a short run on a CUDA GPU (ARGS="--shapes 0.6B --json gpu.json" …)
 	$(BIN)/python -m benchmarks.gpu_check $(ARGS)
 
@@ -115,4 +118,4 @@ audit-dependencies: $(BIN)/uv ## Ask the package index for known vulnerabilities
 	$(BIN)/uv tool run pip-audit --requirement constraints.txt --no-deps --disable-pip --progress-spinner off $(ARGS)
 
 clean: ## Remove the environment and caches
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) benchmarks/peers/.venv .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,1 @@
+"""Our learner beside the learners of published packages, on the same batch."""
