@@ -18,10 +18,10 @@ DROPS: Final = "runs-dropped-or-put-back"
 
 
 class Dropped(NamedTuple):
-    """What was dropped, at one moment."""
+    """The runs that were dropped, at one moment."""
 
     mark: int
-    """How often a run was dropped or put back until then."""
+    """The number of times that a run was dropped or put back until then."""
     run_ids: Collection[str]
 
 

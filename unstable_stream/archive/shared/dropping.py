@@ -34,7 +34,7 @@ __all__ = ["Without", "drop_from_shared", "without_run"]
 
 
 class Without(NamedTuple):
-    """What becomes of a file when a run goes."""
+    """A file as it is once a run is gone from it."""
 
     rows: int
     """Rows of the run; 0: the file stays."""

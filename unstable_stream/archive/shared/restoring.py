@@ -66,11 +66,11 @@ _OWN: Final = (MISSING, DROPPED, RESTORED)
 
 
 class _Seen(NamedTuple):
-    """What a call has looked at and built on."""
+    """The state that a call has looked at and built on."""
 
     drops: int
     set_back: Mapping[Place, int]
-    """How often each partition of the export was set back: only so do records go that had been there."""
+    """The number of times that each partition of the export was set back; records go only so."""
     moved: Mapping[Place, int]
     """The positions that will be others, by their marks."""
     own: Sequence[str]
@@ -78,7 +78,7 @@ class _Seen(NamedTuple):
 
 
 class _Work(NamedTuple):
-    """What is to be committed."""
+    """The change that is to be committed."""
 
     added: Sequence[TableFile]
     removed: Sequence[TableFile]
