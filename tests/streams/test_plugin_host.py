@@ -5,6 +5,7 @@ import contextlib
 import signal
 import sqlite3
 import sys
+import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from dataclasses import dataclass, field
@@ -24,7 +25,8 @@ from unstable_stream.proofs.ledger import Ledger
 from unstable_stream.runs.history import RunStatus
 from unstable_stream.streams.plugins import Plugin
 from unstable_stream.streams.plugins import host as plugin_host
-from unstable_stream.streams.plugins.host import PluginCounters, run_plugin
+from unstable_stream.streams.plugins.host import run_plugin
+from unstable_stream.streams.plugins.state import PluginStates
 from unstable_stream.workers.archiver import run_archiver
 
 STEPS_A_RUN = 46  # of made_up_run with six updates
@@ -172,27 +174,41 @@ async def test_two_members_share_the_work_and_one_takes_over(local: PluginBench)
     steps = steps_of(local.run_id)
     await local.publish(steps[:24])
     stops = [asyncio.Event(), asyncio.Event()]
-    done = [PluginCounters(), PluginCounters()]
     members = [
-        asyncio.ensure_future(
-            run_plugin(local.log, plugin, local.data, stop=stop, max_records=3, counters=counters)
-        )
-        for stop, counters in zip(stops, done, strict=True)
+        asyncio.ensure_future(run_plugin(local.log, plugin, local.data, stop=stop, max_records=3))
+        for stop in stops
     ]
+
+    async def until_there_are(metrics: int) -> None:
+        while len(await local.metrics(plugin)) < metrics:
+            for member in members:
+                if member.done():
+                    member.result()  # raises what ended it
+            await asyncio.sleep(0.01)
+
     async with asyncio.timeout(60):
-        while sum(one.handled for one in done) < 24:
-            await asyncio.sleep(0.01)
+        await until_there_are(24)
         await local.publish(steps[24:36])
-        while len(await local.metrics(plugin)) < 36:
-            await asyncio.sleep(0.01)
+        await until_there_are(36)
         stops[0].set()
         await members[0]
         await local.publish(steps[36:])
-        while len(await local.metrics(plugin)) < STEPS_A_RUN:
-            await asyncio.sleep(0.01)
+        await until_there_are(STEPS_A_RUN)
         stops[1].set()
         await members[1]
     assert await numbered(local, plugin)
+
+
+def test_a_file_of_states_that_another_member_is_creating_is_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "counting.sqlite"
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        released = threading.Timer(0.2, other.execute, ["COMMIT"])
+        released.start()
+        try:
+            PluginStates(path, "log", "group").close()
+        finally:
+            released.join()
 
 
 # -- where to begin -------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ events before its position.
 
 import contextlib
 import sqlite3
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -16,6 +17,7 @@ from unstable_stream.log.port import TopicPartition
 __all__ = ["PluginStates", "Saved"]
 
 _BUSY_S: Final = 20.0
+_BUSY_PAUSE_S: Final = 0.01
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS positions (
     log_id TEXT, consumer_group TEXT, topic TEXT, partition INTEGER, next_offset INTEGER NOT NULL,
@@ -46,13 +48,25 @@ class PluginStates:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._database = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None)
-            self._database.execute("PRAGMA journal_mode = WAL")
+            self._keep_a_wal()
             self._database.execute("PRAGMA synchronous = NORMAL")
             self._database.executescript(_SCHEMA)
         except (OSError, sqlite3.Error) as error:
             raise PluginError(
                 f"cannot keep the plug-in's state in {path}: {error}; name another directory with --data"
             ) from error
+
+    def _keep_a_wal(self) -> None:
+        # SQLite does not wait by itself here: another member that creates the same file may hold its lock.
+        deadline = time.monotonic() + _BUSY_S
+        while True:
+            try:
+                self._database.execute("PRAGMA journal_mode = WAL")
+                return
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() >= deadline:
+                    raise
+            time.sleep(_BUSY_PAUSE_S)
 
     def load(self, where: TopicPartition) -> Saved | None:
         """Return the stored position and states of a partition; ``None`` if there are none."""
