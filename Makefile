@@ -10,12 +10,12 @@ ARGS ?=
 # Every process of a run loads torch and more. Without Python's compiled files that takes twice as long.
 unexport PYTHONDONTWRITEBYTECODE
 # Several tests at a time, one more than there are cores, since many wait for processes that they start; two where one is a
-# whole run or starts vLLM. 5: none was selected.
+# whole run or starts vLLM. The tests of a module run in one process and share what takes long to make. 5: none was selected.
 PYTEST = $(BIN)/python -m pytest
 TEST_JOBS ?= $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )))
 SMALL_TESTS = $(PYTEST) -m 'not slow' --numprocesses $(TEST_JOBS) --maxprocesses 4 --dist loadscope $(ARGS)
 FAST_TESTS = $(PYTEST) -m 'not slow and not broker' --numprocesses $(TEST_JOBS) --maxprocesses 4 --dist loadscope $(ARGS)
-LARGE_TESTS = $(PYTEST) -m slow --numprocesses logical --maxprocesses 2 --dist loadgroup $(ARGS)
+LARGE_TESTS = $(PYTEST) -m slow --numprocesses logical --maxprocesses 2 --dist loadscope --no-loadscope-reorder $(ARGS)
 
 .PHONY: help chaos cluster-lab simulate quickstart smollm2 kafka-up kafka-down train-env vllm-env dev-env test test-fast lint format types contracts bench bench-compare bench-peers gpu-check docs constraints audit-dependencies clean
 

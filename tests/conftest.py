@@ -100,18 +100,12 @@ def archive_at(request: pytest.FixtureRequest, tmp_path: Path) -> Archives:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark each test that wants a broker of ours, in its own right or for one of its kinds of log.
-
-    Slow tests of a module, or of the finished run, are for one process: they share what takes long to make.
-    """
+    """Mark each test that wants a broker of ours, in its own right or for one of its kinds of log."""
     for item in items:
         if isinstance(item, pytest.Function):
             chosen = item.callspec.params.values() if hasattr(item, "callspec") else ()
             if "kafka_bootstrap" in item.fixturenames or "kafka" in chosen:
                 item.add_marker("broker")
-            if item.get_closest_marker("slow") is not None:
-                shared = "finished_run" if "finished_run" in item.fixturenames else item.module.__name__
-                item.add_marker(pytest.mark.xdist_group(shared))
 
 
 @pytest.fixture(params=["local", "kafka"])
