@@ -14,7 +14,6 @@ made before, at its size, and keeps it.
 
 import asyncio
 import json
-import math
 import resource
 import statistics
 import subprocess
@@ -28,6 +27,7 @@ from typing import Any, NamedTuple
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.curves import curves
 from benchmarks.harness import machine, parser
 from benchmarks.restart import _BEHIND, GROUP, RUN, append, prepare, restart
 from unstable_stream.log.local.log import LocalLog
@@ -46,7 +46,6 @@ __all__ = ["Point", "picture"]
 
 _FOLDED = 1_000_000
 _ROUNDS = 3
-_WIDTH, _HEIGHT, _MARGIN = 300, 240, 48
 
 
 class Point(NamedTuple):
@@ -134,53 +133,16 @@ def _measured(path: Path, games: int) -> Point:
     )
 
 
-def _panel(place: int, title: str, points: Sequence[tuple[int, float]]) -> list[str]:
-    """Return one curve on two logarithmic axes, each a decade wide per tick."""
-    left, right = (math.floor(math.log10(min(x for x, _ in points))), math.ceil(math.log10(points[-1][0])))
-    values = [math.log10(y) for _, y in points]
-    low, high = math.floor(min(values)), math.ceil(max(values) + 1e-9)
-    high = max(high, low + 1)
-    x0 = place * (_WIDTH + 20) + _MARGIN
-
-    def at(x: float, y: float) -> tuple[float, float]:
-        across = (x - left) / max(1, right - left) * (_WIDTH - _MARGIN - 10)
-        return x0 + across, 30 + (high - y) / (high - low) * (_HEIGHT - 70)
-
-    parts = [f'<text x="{x0}" y="16">{title}</text>']
-    for decade in range(low, high + 1):
-        _, y = at(left, decade)
-        parts.append(
-            f'<line x1="{x0}" x2="{x0 + _WIDTH - _MARGIN - 10}" y1="{y:.0f}" y2="{y:.0f}" stroke="#ddd"/>'
-        )
-        parts.append(f'<text x="{x0 - 6}" y="{y + 4:.0f}" text-anchor="end">{10.0**decade:g}</text>')
-    for decade in range(left, right + 1):
-        x, _ = at(decade, low)
-        parts.append(f'<text x="{x:.0f}" y="{_HEIGHT - 20}" text-anchor="middle">1e{decade}</text>')
-    places = [at(math.log10(x), math.log10(y)) for x, y in points]
-    line = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
-    parts.append(f'<polyline points="{line}" fill="none" stroke="#2471a3" stroke-width="2"/>')
-    parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="#2471a3"/>' for x, y in places]
-    return parts
-
-
 def picture(points: Sequence[Point]) -> str:
     """Return the three curves as SVG: time and memory are flat, disk is linear."""
-    panels: Mapping[str, Sequence[tuple[int, float]]] = {
-        "restart to first result, s": [(point.games, point.restart_s) for point in points],
-        "resident memory, MB": [(point.games, point.memory_mb) for point in points],
-        "log on disk, MB": [(point.games, point.log_mb) for point in points],
-    }
-    width = len(panels) * (_WIDTH + 20)
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {_HEIGHT}" font-family="sans-serif" '
-        'font-size="12"><rect width="100%" height="100%" fill="white"/>'
-    ]
-    for place, (title, curve) in enumerate(panels.items()):
-        parts += _panel(place, title, curve)
-    parts.append(
-        f'<text x="{width / 2:.0f}" y="{_HEIGHT - 4}" text-anchor="middle">games before</text></svg>'
+    return curves(
+        {
+            "restart to first result, s": [(point.games, point.restart_s) for point in points],
+            "resident memory, MB": [(point.games, point.memory_mb) for point in points],
+            "log on disk, MB": [(point.games, point.log_mb) for point in points],
+        },
+        below="games before",
     )
-    return "\n".join(parts) + "\n"
 
 
 def main() -> None:

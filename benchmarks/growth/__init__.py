@@ -1,0 +1,1 @@
+"""What a trained step costs, as one thing of a run grows."""
