@@ -36,8 +36,6 @@ from unstable_stream.log.topics import load_topics
 from unstable_stream.runs.config import parse_config
 from unstable_stream.runs.data_dir import DataDir
 
-_ROUNDS: Final = 4
-"""Turns of each player in a game."""
 _GAME: Final = "benchmarks/growth/game.py:Talk"
 
 
@@ -45,42 +43,46 @@ _GAME: Final = "benchmarks/growth/game.py:Talk"
 class Run:
     """A run to measure."""
 
-    in_flight: int = 64
+    in_flight: int = 32
     """Games that are played at once."""
+    turns: int = 4
+    """Turns of each player in a game."""
     environments: int = 1
     players: int = 2
     checkpoints: int = 1
     """Checkpoints that are kept as opponents; above 1 they are drawn by their ratings."""
     plug_ins: int = 0
     partitions: int = 0
-    """Of each topic whose key is spread over several; 0: as declared."""
+    """Of each topic that has several; 0: as declared."""
     batch_size: int = 256
-    after: int = 4
-    """Updates before counting begins."""
-    updates: int = 12
+    before: int = 0
+    """The least number of updates before counting begins."""
 
+    @property
+    def waiting(self) -> int:
+        """The most steps that wait for the learner: those of all games in flight, and of as many again."""
+        return max(2 * self.batch_size, 2 * self.in_flight * self.players * self.turns)
 
-def _in_flight(games: int) -> Run:
-    # All games begin together. Their steps, and those of as many games again, are trained on before counting.
-    wave = math.ceil(games * 2 * _ROUNDS / 256)
-    return Run(in_flight=games, after=max(4, 2 * wave), updates=max(12, 4 * wave))
+    @property
+    def after(self) -> int:
+        """Updates before counting begins: from then on as many steps are played as trained on."""
+        return max(self.before, 4 + math.ceil(1.5 * self.waiting / self.batch_size))
 
-
-def _checkpoints(count: int) -> Run:
-    return Run(checkpoints=count, batch_size=16, in_flight=16, after=count + 8, updates=count + 72)
-
-
-def _games_before(games: int) -> Run:
-    before = games * 2 * _ROUNDS // 256
-    return Run(after=max(4, before), updates=max(4, before) + 16)
+    @property
+    def updates(self) -> int:
+        """Updates of the whole run."""
+        return self.after + max(8, math.ceil(self.waiting / self.batch_size))
 
 
 GROWING: Final[Mapping[str, tuple[Sequence[int], Callable[[int], Run]]]] = {
-    "games before": ((1_000, 10_000, 30_000), _games_before),
-    "games in flight": ((1, 16, 128, 1_000, 2_000), _in_flight),
+    "games before": ((100, 1_000, 10_000, 30_000), lambda count: Run(before=count * 8 // 256)),
+    "games in flight": ((1, 16, 128, 1_000, 2_000), lambda count: Run(in_flight=count, turns=1)),
     "environments": ((1, 8, 64), lambda count: Run(environments=count)),
     "players": ((2, 4, 8, 16), lambda count: Run(players=count)),
-    "checkpoints": ((1, 10, 100, 1_000), _checkpoints),
+    "checkpoints": (
+        (1, 10, 100, 1_000),
+        lambda count: Run(checkpoints=count, batch_size=16, in_flight=4, before=count + 8),
+    ),
     "plug-ins": ((0, 1, 4, 16), lambda count: Run(plug_ins=count)),
     "partitions": ((1, 8, 64, 256), lambda count: Run(partitions=count)),
 }
@@ -108,14 +110,14 @@ async def play(run: Run, model: str, place: Path) -> float:
             "model": model,
             "backend": "inline",
             "train_envs": [
-                {"env_id": f"{_GAME}(rounds={_ROUNDS}, topic={topic})", "num_players": run.players}
+                {"env_id": f"{_GAME}(turns={run.turns}, topic={topic})", "num_players": run.players}
                 for topic in range(run.environments)
             ],
             "sampling": {"max_tokens": 16},
             "engine": {"type": ENGINE, "answers": str(answers)},
             "algorithm": NO_UPDATE,
-            "collector": {"num_workers": run.in_flight, "max_pending_steps": 10_000_000},
-            "buffer": {"max_buffer_size": 10_000_000},
+            "collector": {"num_workers": run.in_flight, "max_pending_steps": run.waiting},
+            "buffer": {"max_buffer_size": 2 * run.waiting},
             "model_pool": {"max_active_lora": run.checkpoints}
             | ({"sample_mode": "match-quality"} if run.checkpoints > 1 else {}),
             "consumers": [

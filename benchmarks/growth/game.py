@@ -7,9 +7,9 @@ from typing import Any
 class Talk:
     """All players speak in turn, each so often; chance decides who wins."""
 
-    def __init__(self, rounds: int = 4, topic: int = 0) -> None:
-        """``topic``: tells one environment from another."""
-        self._rounds = rounds
+    def __init__(self, turns: int = 4, topic: int = 0) -> None:
+        """``turns``: of each player; ``topic``: tells one environment from another."""
+        self._turns = turns
         self._topic = topic
 
     def reset(self, num_players: int, seed: int | None = None) -> None:
@@ -28,7 +28,7 @@ class Talk:
     def step(self, action: str) -> tuple[bool, dict[str, Any]]:
         """Take any answer."""
         self._spoken += 1
-        return self._spoken == self._rounds * self._players, {}
+        return self._spoken == self._turns * self._players, {}
 
     def close(self) -> tuple[dict[int, float], dict[int, dict[str, Any]]]:
         """Return the reward of each seat."""

@@ -34,17 +34,17 @@ def test_curves_that_do_not_fit_beside_each_other_are_below() -> None:
 
 
 @pytest.mark.parametrize("what", GROWING)
-def test_counting_begins_before_it_ends_and_in_flight_games_are_worked_off_before(what: str) -> None:
+def test_counting_begins_once_as_many_steps_wait_as_may(what: str) -> None:
     counts, run_with = GROWING[what]
     assert list(counts) == sorted(counts)
     for count in counts:
         run = run_with(count)
         assert 0 < run.after < run.updates
-        assert run.after * run.batch_size >= run.in_flight
+        assert run.after * run.batch_size > run.waiting
 
 
 def test_all_players_speak_so_often_and_one_wins() -> None:
-    game = Talk(rounds=2, topic=3)
+    game = Talk(turns=2, topic=3)
     game.reset(3, seed=1)
     seats = []
     over = False
