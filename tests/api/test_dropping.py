@@ -200,3 +200,21 @@ def test_a_run_that_is_not_over_or_not_archived_is_refused(tmp_path: Path) -> No
     archive(place)
     append(tmp_path, made_up_run("run-b"))
     assert drop_run(place, "run-a").records == len(whole)
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_it_is_told_that_the_log_of_the_run_was_not_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: bool
+) -> None:
+    """A shared archive is found from everywhere, and its logs only where they are named."""
+    monkeypatch.setenv(ARCHIVE_VARIABLE, f"delta:{tmp_path / 'shared'}")
+    home, elsewhere = tmp_path / "home", tmp_path / "elsewhere"
+    append(home, made_up_run())
+    archive(Place.at(home))
+    assert not look_at_run(Place.at(home), "run-a").unasked_logs
+    if there:
+        append(elsewhere, made_up_run("run-b"))
+    done = _call(elsewhere, "archive", "--drop", "run-a", answer="n\n")
+    (log_id,) = look_at_run(Place.at(elsewhere), "run-a").unasked_logs
+    assert f"note: of its log {log_id} it is not known whether all of the run is archived" in done.output
+    assert _records_of(Place.at(home), "run-a") == len(made_up_run())

@@ -107,6 +107,21 @@ async def test_with_room_for_one_partitions_take_turns(broker: _Broker, reading:
     assert turns == ["busy", "quiet", "third"] * 2
 
 
+async def test_a_partition_waits_once_all_that_was_fetched_is_returned(
+    broker: _Broker, reading: Reading
+) -> None:
+    """One whose turn comes late has records in memory: it does not stand still."""
+    broker.append(BUSY, 1)
+    broker.append(QUIET, 2)
+    await reading.fetch(10)
+    assert reading.waiting == {THIRD: 0}
+    waiting = []
+    for _ in range(3):
+        reading.take(1)
+        waiting.append(reading.waiting)
+    assert waiting == [{BUSY: 1, THIRD: 0}, {BUSY: 1, THIRD: 0}, {BUSY: 1, QUIET: 2, THIRD: 0}]
+
+
 async def test_a_full_partition_is_not_fetched_until_it_holds_less_than_a_batch(
     broker: _Broker, reading: Reading
 ) -> None:

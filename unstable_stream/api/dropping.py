@@ -31,6 +31,8 @@ class Droppable:
     archive_bytes: int
     forks: Sequence[str]
     """The runs that were forked from it: what they say of it leads nowhere then."""
+    unasked_logs: Sequence[str]
+    """The logs that it was recorded in and that were not asked whether they have more of it."""
 
 
 @dataclass(frozen=True)
@@ -58,13 +60,15 @@ def look_at_run(place: Place, run: str, *, idle_days: float = 30) -> Droppable:
 
     Raises:
         RunError: no such run, it was dropped before, or it is not over.
-        ArchiveError: there is no archive; or the log has records of the run that are not archived yet.
+        ArchiveError: there is no archive; or the log has records of the run that are not archived yet. Only
+            the log of ``place`` is asked.
         ArchiveBusyError: another process held the archive past the deadline, or it cannot be reached.
     """
     with open_archive(place.archive) as connection:
         run_id, name = find_exported_run(connection, run)
         ((state, records, last_ms, total),) = connection.execute(_ABOUT, [run_id]).fetchall()
         forks = connection.execute(_FORKS, [run_id]).fetchall()
+        logs = connection.execute(_LOGS, [run_id]).fetchall()
         positions = connection.execute(
             'SELECT log_id, topic, "partition", next_offset FROM positions'
         ).fetchall()
@@ -74,21 +78,23 @@ def look_at_run(place: Place, run: str, *, idle_days: float = 30) -> Droppable:
             "it with Ctrl-C; if it was killed, give a lower number: --idle-days"
         )
 
-    async def unarchived() -> str | None:
+    async def unarchived() -> tuple[str, str | None]:
         async with place.opened_log() as log:
             log_id = await log.log_id()
             known = {TopicPartition(*row[1:3]): row[3] for row in positions if row[0] == log_id}
-            return await _first_unarchived(log, known, run_id)
+            return log_id, await _first_unarchived(log, known, run_id)
 
+    asked = ""
     if place.log != "local" or place.data.log.is_file():
-        where = wait_for(unarchived())
+        asked, where = wait_for(unarchived())
         if where is not None:
             raise ArchiveError(
                 f"run {run_id} is still being archived: the log has {where}, the archive has not. First: "
                 f"unstable-stream archive{place.options}"
             )
     size = archive_bytes(place.archive)
-    return Droppable(run_id, name, records, records / total, size, [row[0] for row in forks])
+    unasked = [row[0] for row in logs if row[0] not in ("", asked)]  # "": of an archive that knew no logs
+    return Droppable(run_id, name, records, records / total, size, [row[0] for row in forks], unasked)
 
 
 def drop_run(place: Place, run: str, *, idle_days: float = 30) -> DroppedFromArchive:
@@ -143,4 +149,5 @@ SELECT
     count(*)
 FROM events
 """
+_LOGS: Final = "SELECT DISTINCT log_id FROM events WHERE run_id = ? ORDER BY log_id"
 _FORKS: Final = "SELECT run_id FROM runs WHERE parent_run_id = ? ORDER BY run_id"

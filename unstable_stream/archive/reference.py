@@ -61,7 +61,8 @@ filled later the last one of each model and what the cluster has not yet compact
 
 `unstable-stream archive --drop RUN` takes all rows of a run out of the archive and gives their disk space
 back. It asks first, unless `--yes` is given. A run that has not ended is refused, unless nothing of it was
-archived for 30 days (`--idle-days`); so is one of which the log has records that are not archived yet.
+archived for 30 days (`--idle-days`); so is one of which the log has records that are not archived yet. Only
+the log of `--log` and `--data` is asked: where the run is of another one, the command says so.
 
 DuckDB uses the space of deleted rows for new ones and seldom makes a file smaller. So the archive is written
 anew beside the present one, without the run, and takes its name once it is whole: this needs as much free

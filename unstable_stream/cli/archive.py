@@ -127,6 +127,12 @@ def _drop(place: "Place", run: str, console: "Console", *, yes: bool, idle_days:
     )
     if found.forks:
         typer.echo(f"forked from it, and not dropped with it: {', '.join(found.forks)}", err=True)
+    if found.unasked_logs:
+        typer.echo(
+            f"note: of its log {', '.join(found.unasked_logs)} it is not known whether all of the run is "
+            "archived: name that log with --log, unless it is gone. Later records of the run are passed over",
+            err=True,
+        )
     if not yes:
         typer.confirm(
             "Once the log has expired, only an export has the run then. Drop it?", abort=True, err=True

@@ -175,7 +175,8 @@ class KafkaConsumer:
     def _look_for_standstill(self) -> None:
         """Replace aiokafka's consumer if it stands still; called at the end of each poll."""
         if self._reopening is None:
-            if not self._standstill.is_certain(self._reading.positions):
+            # Who takes few records at a time leaves the others in memory: for these nobody waits.
+            if not self._standstill.is_certain(self._reading.waiting):
                 return
             _log.warning(
                 "records wait and are not read: the connection to the brokers is opened anew",

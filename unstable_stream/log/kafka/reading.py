@@ -45,6 +45,11 @@ class Reading:
         """
         return self._fetching
 
+    @property
+    def waiting(self) -> Positions:
+        """The positions of partitions of which all fetched records were returned."""
+        return {at: offset for at, offset in self.positions.items() if at not in self._queues}
+
     def on(self, consumer: AIOKafkaConsumer) -> "Reading":
         """Return what reads on from here through another consumer; it has fetched nothing yet."""
         other = Reading(consumer)
