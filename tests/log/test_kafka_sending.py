@@ -21,9 +21,9 @@ class _Topics:
 class _Brokers:
     """Stands where the client of aiokafka is: answers all that is asked, and keeps it in words."""
 
-    def __init__(self, epoch: int) -> None:
+    def __init__(self, state: str) -> None:
         self.asked: list[str] = []
-        self._epoch = epoch
+        self._state = state
         self.cluster = SimpleNamespace(leader_for_partition=lambda at: 1)
 
     async def coordinator_lookup(self, kind: object, key: str) -> int:
@@ -34,8 +34,12 @@ class _Brokers:
     async def send(self, node: int, request: Any, group: object = None) -> Any:
         name = type(request).__name__.removesuffix("Request")
         told = {key.lstrip("_"): value for key, value in vars(request).items()}
+        if name == "DescribeTransaction":
+            found = (0, "id", self._state) if self._state else (105, "id", "")
+            return SimpleNamespace(transactions=[found])
         if name == "InitProducerId":
-            return SimpleNamespace(error_code=0, producer_id=7, producer_epoch=self._epoch)
+            self._state = "Empty"
+            return SimpleNamespace(error_code=0, producer_id=7, producer_epoch=3)
         if name == "Produce":
             at = [(topic, number) for topic, some in told["topics"] for number, _ in some]
             self.asked += [f"send to {topic}[{number}]" for topic, number in at]
@@ -64,17 +68,31 @@ async def _commit(sender: Sender, partitions: list[int], groups: list[str]) -> N
     await sender.commit_transaction()
 
 
-@pytest.mark.parametrize("epoch", [0, 3])
-async def test_a_later_producer_aborts_what_was_left_before_it_first_sends(epoch: int) -> None:
-    brokers = _Brokers(epoch)
+@pytest.mark.parametrize(
+    ("state", "given_up"),
+    [
+        ("", False),  # nobody had this id before
+        ("Ongoing", True),
+        ("PrepareAbort", True),
+        ("CompleteAbort", True),
+        ("PrepareEpochFence", True),
+        ("PrepareCommit", False),
+        ("CompleteCommit", False),
+        ("Empty", False),
+    ],
+)
+async def test_a_later_producer_aborts_what_was_given_up_before_it_first_sends(
+    state: str, given_up: bool
+) -> None:
+    brokers = _Brokers(state)
     sender = Sender(cast(AIOKafkaClient, brokers), "id", 60.0)
     await sender.begin()
     await _commit(sender, [0], ["g"])
     first = ["add t[0]", "send to t[0]", "add g", "position of g"]
     assert sorted(brokers.asked[-6:-2]) == sorted(first)
     assert brokers.asked[-2:] == ["commit", "commit"]  # the second waits for the markers
-    assert brokers.asked[:-6] == (["add t[0]", "add g", "abort"] if epoch else [])
+    assert brokers.asked[:-6] == (["add t[0]", "add g", "abort"] if given_up else [])
     brokers.asked.clear()
     await _commit(sender, [0, 1], ["g"])
-    cleared = ["add t[1]", "abort"] if epoch else []  # of each only once
+    cleared = ["add t[1]", "abort"] if given_up else []  # of each only once
     assert brokers.asked[: len(cleared) + 1] == [*cleared, "add t[0, 1]"]

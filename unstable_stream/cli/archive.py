@@ -135,7 +135,7 @@ def _drop(place: "Place", run: str, console: "Console", *, yes: bool, idle_days:
         )
     if not yes:
         typer.confirm(
-            "Once the log has expired, only an export has the run then. Drop it?", abort=True, err=True
+            "Without an export the run is gone once its log has expired. Drop it?", abort=True, err=True
         )
     with console.status("writing the archive anew"):
         done = drop_run(place, found.run_id, idle_days=idle_days)

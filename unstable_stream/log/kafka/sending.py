@@ -11,14 +11,16 @@ Kafka's protocol for producers (KIP-98):
 3. In a transaction, partitions and groups are added before anything is sent to them; ``EndTxn`` commits or
    aborts.
 4. The request to commit is repeated until the answer is not ``CONCURRENT_TRANSACTIONS``. Then the markers are
-   written and all readers can see the records.
+   written, and all readers can see the records.
 
-Brokers abort a transaction that a killed producer left open, or that outlasted its time-out. Kafka 4.3 was
-seen to call such a transaction aborted without a marker in its partitions: a broker had just started, and the
-time-out had passed meanwhile. Its records then become visible with the next transaction that the same
-producer commits there, beside those that took their place. So a producer that is not the first one with its
-transactional id aborts an empty transaction in each partition and group before it first sends to it: whatever
-an earlier one left there is aborted by that.
+Brokers abort a transaction that a killed producer left open, or that outlasted its time-out.
+
+Kafka 4.3 was seen to leave out the marker in a partition that has no leader at that moment, after a commit as
+well as after an abort. What is there then becomes what the next transaction becomes that the same producer
+has in this partition. So where the last transaction of an earlier producer was given up, this one aborts an
+empty transaction in each partition and group before it first sends to it: records that were given up do not
+come back beside those that took their place. Where the last one was committed, or nobody knows, it does not:
+records that come twice are recognised by their ids, and lost ones are lost.
 """
 
 import asyncio
@@ -42,6 +44,7 @@ from aiokafka.structs import TopicPartition as KafkaPartition
 from unstable_stream.log.kafka.cluster import Cluster
 from unstable_stream.log.kafka.errors import is_passing
 from unstable_stream.log.kafka.records import Packed, waves
+from unstable_stream.log.kafka.transaction_state import DescribeTransaction, was_given_up
 from unstable_stream.log.port import Positions, TopicPartition
 
 __all__ = ["Sender", "open_sender"]
@@ -75,8 +78,10 @@ class Sender:
         self._producer_id = -1
         self._epoch = -1
         self._numbers: defaultdict[TopicPartition, int] = defaultdict(int)
+        self._given_up = False
+        """Whether the last transaction of an earlier producer with this id was not committed."""
         self._cleared: set[TopicPartition | str] = set()
-        """Partitions and groups in which no earlier producer with this id has left anything."""
+        """Partitions and groups in which an empty transaction was aborted."""
         self._decided = True
 
     async def begin(self) -> None:
@@ -87,8 +92,19 @@ class Sender:
             if answer.error_code:
                 raise kafka.for_code(answer.error_code)()
         else:
+            # Before the request for an id, which gives up an open transaction and leaves no trace of it.
+            self._given_up = await self._was_given_up(self._transactional_id)
             answer = await self._ask_coordinator(request, lambda answer: [answer.error_code])
         self._producer_id, self._epoch = answer.producer_id, answer.producer_epoch
+
+    async def _was_given_up(self, transactional_id: str) -> bool:
+        try:
+            answer = await self._ask_coordinator(
+                DescribeTransaction(transactional_id), DescribeTransaction.codes
+            )
+        except (kafka.IncompatibleBrokerVersion, NotImplementedError):
+            return False  # brokers before 3.0 do not tell
+        return was_given_up(answer)
 
     async def close(self) -> None:
         """Disconnect at once. Brokers may carry out a request without an answer, or not."""
@@ -201,8 +217,8 @@ class Sender:
             await asyncio.wait(both)
 
     async def _clear(self, partitions: Iterable[TopicPartition], groups: Iterable[str]) -> None:
-        """Abort what earlier producers with this id have left in partitions and groups."""
-        if not self._epoch:
+        """Abort what an earlier producer with this id gave up in partitions and groups."""
+        if not self._given_up:
             return
         partitions = [at for at in partitions if at not in self._cleared]
         groups = [group for group in groups if group not in self._cleared]
