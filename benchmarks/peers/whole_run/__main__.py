@@ -21,6 +21,7 @@ is installed first. vLLM for a CPU must be in our environment, as ``make dev-env
 import argparse
 import importlib.metadata
 import json
+import signal
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -55,6 +56,8 @@ def main() -> None:
     options = arguments.parse_args()
     if options.updates < 2:
         arguments.error("--updates: at least 2, since the first one is not measured")
+    # So that a side that runs is ended too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))
     runs: dict[str, dict[str, list[dict[str, Any]]]] = {
         name: {str(rows): [] for rows in options.rows} for name in options.sides
     }

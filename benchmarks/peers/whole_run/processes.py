@@ -88,8 +88,10 @@ class Processes:
                 continue  # it has ended
             cpu_s = (int(fields[11]) + int(fields[12])) / _TICKS_A_SECOND
             known = self._ours.get(key)
-            # What has ended and is not waited for yet has no name any more.
-            self._ours[key] = _Process(name or (known.name if known is not None else "others"), cpu_s)
+            # What has ended and is not waited for yet has no name any more, and Ray renames an idle worker.
+            if known is not None and name in ("", "IDLE"):
+                name = known.name
+            self._ours[key] = _Process(name or "others", cpu_s)
             if fields[0] != "Z":
                 found.append(key)
         return found

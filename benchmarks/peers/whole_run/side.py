@@ -3,7 +3,6 @@
 import json
 import os
 import secrets
-import signal
 import subprocess
 import sys
 import tempfile
@@ -27,8 +26,8 @@ SIDES: Final = {
 """Module and engine."""
 
 _ROOT: Final = Path(__file__).parents[3]
-_POLL_S: Final = 0.05
-_LOOK_S: Final = 0.5
+_POLL_S: Final = 0.1
+_LOOK_S: Final = 1.0
 """A process that lives and ends between two looks is missed."""
 _MEMORY_S: Final = 5.0
 _STOP_S: Final = 30.0
@@ -163,7 +162,7 @@ def run_side(name: str, *, rows: int, updates: int, limit_s: float) -> Measured:
 
 def _stop(process: "subprocess.Popen[bytes]") -> None:
     if process.poll() is None:
-        process.send_signal(signal.SIGINT)
+        process.terminate()
         try:
             process.wait(_STOP_S)
         except subprocess.TimeoutExpired:

@@ -87,8 +87,8 @@ def _cell(row: Row, name: str, figures: Mapping[str, Sequence[float]]) -> str:
         return text
     rounds = [_ratio(row, mine, theirs) for mine, theirs in zip(own, base, strict=False)]
     middle = _ratio(row, statistics.median(own), statistics.median(base))
-    low, high = min(rounds), max(rounds)
-    return f"{text}: **{middle:.2f} x** ({low:.2f} to {high:.2f})"
+    spread = f" ({min(rounds):.2f} to {max(rounds):.2f})" if len(rounds) > 1 else ""
+    return f"{text}: **{middle:.2f} x**{spread}"
 
 
 def _ratio(row: Row, own: float, base: float) -> float:
