@@ -109,7 +109,7 @@ bench-compare: ## Show what the short benchmarks have become since the newest ba
 bench-peers: $(VENV)/.dev ## Measure our learner beside those of TRL and UnstableBaselines, in an environment of their own (ARGS="--shapes tiny" …)
 	$(BIN)/python -m benchmarks.peers $(if $(ROUNDS),--rounds $(ROUNDS)) $(ARGS)
 
-bench-peers-run: $(VENV)/.dev ## Measure whole runs of UnstableBaselines beside ours; ten minutes on free cores (ARGS="--rows 64" …)
+bench-peers-run: $(VENV)/.dev ## Measure whole runs of UnstableBaselines beside ours; about ten minutes on free cores (ARGS="--rows 64" …)
 	$(BIN)/python -m benchmarks.peers.whole_run $(if $(ROUNDS),--rounds $(ROUNDS)) $(ARGS)
 
 gpu-check: $(VENV)/.train ## Measure learner, engines and a short run on a CUDA GPU (ARGS="--shapes 0.6B --json gpu.json" …)

@@ -11,8 +11,8 @@ micro-batch sizes.
 
 Between the ends of the first and the last update the trained steps are counted, and the CPU time of all
 processes of a side, Ray's included: on a machine that others use too, that says more than the clock. Memory
-is the most of all processes together, over the whole run, where what several share counts once. It takes ten
-minutes on two free cores, and several times as long on busy ones.
+is the most of all processes together, over the whole run, where what several share counts once. It should
+take about ten minutes on two free cores, and takes several times as long on busy ones.
 
 The ancestor needs a port to a CPU (see ``ancestor_port``), and its package in a directory of its own, which
 is installed first. vLLM for a CPU must be in our environment, as ``make dev-env`` installs it.
