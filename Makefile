@@ -17,7 +17,7 @@ SMALL_TESTS = $(PYTEST) -m 'not slow' --numprocesses $(TEST_JOBS) --maxprocesses
 FAST_TESTS = $(PYTEST) -m 'not slow and not broker' --numprocesses $(TEST_JOBS) --maxprocesses 4 --dist loadscope $(ARGS)
 LARGE_TESTS = $(PYTEST) -m slow --numprocesses logical --maxprocesses 2 --dist loadscope --no-loadscope-reorder $(ARGS)
 
-.PHONY: help chaos cluster-lab simulate quickstart smollm2 kafka-up kafka-down train-env vllm-env dev-env test test-fast lint format types contracts bench bench-compare bench-peers gpu-check docs constraints audit-dependencies clean
+.PHONY: help chaos cluster-lab simulate quickstart smollm2 kafka-up kafka-down train-env vllm-env dev-env test test-fast lint format types contracts bench bench-compare bench-peers bench-peers-run gpu-check docs constraints audit-dependencies clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -109,6 +109,9 @@ bench-compare: ## Show what the short benchmarks have become since the newest ba
 bench-peers: $(VENV)/.dev ## Measure our learner beside those of TRL and UnstableBaselines, in an environment of their own (ARGS="--shapes tiny" …)
 	$(BIN)/python -m benchmarks.peers $(if $(ROUNDS),--rounds $(ROUNDS)) $(ARGS)
 
+bench-peers-run: $(VENV)/.dev ## Measure whole runs of UnstableBaselines beside ours; about ten minutes on free cores (ARGS="--rows 64" …)
+	$(BIN)/python -m benchmarks.peers.whole_run $(if $(ROUNDS),--rounds $(ROUNDS)) $(ARGS)
+
 gpu-check: $(VENV)/.train ## Measure learner, engines and a short run on a CUDA GPU (ARGS="--shapes 0.6B --json gpu.json" …)
 	$(BIN)/python -m benchmarks.gpu_check $(ARGS)
 
@@ -120,4 +123,4 @@ audit-dependencies: $(BIN)/uv ## Ask the package index for known vulnerabilities
 	$(BIN)/uv tool run pip-audit --requirement constraints.txt --no-deps --disable-pip --progress-spinner off $(ARGS)
 
 clean: ## Remove the environment and caches
-	rm -rf $(VENV) benchmarks/peers/.venv .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) benchmarks/peers/.venv benchmarks/peers/.ancestor .pytest_cache .mypy_cache .ruff_cache .hypothesis

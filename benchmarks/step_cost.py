@@ -40,7 +40,7 @@ from unstable_stream.log.port import EventLog
 from unstable_stream.log.reading import readable_events
 from unstable_stream.runs.data_dir import DataDir
 
-__all__ = ["MARK", "Layers", "Spent", "by_process", "play"]
+__all__ = ["MARK", "Layers", "Spent", "by_process", "play", "process_name"]
 
 MARK: Final = "UNSTABLE_STREAM_STEP_COST"
 """Environment variable by which the processes of the run are known: Ray's are nobody's children."""
@@ -105,15 +105,18 @@ def by_process(mark: str) -> dict[str, float]:
             ticks = (place / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()[11:13]
         except (FileNotFoundError, PermissionError, ProcessLookupError):
             continue  # it has ended
-        seconds[_process_name(command, int(place.name))] += sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
+        seconds[process_name(command, int(place.name))] += sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
     return dict(seconds)
 
 
-def _process_name(command: str, pid: int) -> str:
+def process_name(command: str, pid: int) -> str:
+    """Return what a process of a run is, by its command line."""
     if pid == os.getpid() or " quickstart " in command:
         return "launcher"
     if command.startswith("ray::"):
         return command.removeprefix("ray::").split(".")[0].split(" ")[0]
+    if command.startswith("VLLM::"):
+        return "vLLM"
     if _SERVICE in command:
         return command.partition(_SERVICE)[2].split()[0]
     for name in ("gcs_server", "raylet", "dashboard", "log_monitor", "resource_tracker"):

@@ -11,6 +11,7 @@ so with ``--dtype float32`` its model is made float32 and its autocast does noth
 """
 
 import contextlib
+import itertools
 import sys
 import tempfile
 from types import SimpleNamespace
@@ -72,14 +73,22 @@ def _learner(task: Task, batch: Batch, work: str) -> Any:
     adapter = safetensors.torch.load_file(task.directory / "adapter" / "adapter_model.safetensors")
     peft.set_peft_model_state_dict(learner.policy_model, adapter)
     if task.dtype == "float32":
-        torch.set_default_dtype(torch.float32)
-        learner.policy_model.float()
-        # The random weights are exact in bfloat16. The frequencies of positions are not, and were rounded.
-        exact = AutoModelForCausalLM.from_pretrained(task.directory / "model", dtype=torch.float32)
-        buffers = dict(exact.named_buffers())
-        for name, buffer in learner.policy_model.get_base_model().named_buffers():
-            buffer.copy_(buffers[name])
+        make_float32(learner)
     return learner
+
+
+def make_float32(learner: Any) -> None:
+    """Let a learner of the ancestor's compute in float32 (``Any``: its classes have no types)."""
+    torch.set_default_dtype(torch.float32)
+    learner.policy_model.float()
+    # What was rounded to bfloat16 is taken anew: frequencies of positions, and weights that need more digits.
+    exact = AutoModelForCausalLM.from_pretrained(learner.model_name, dtype=torch.float32)
+    found = {**dict(exact.named_parameters()), **dict(exact.named_buffers())}
+    model = learner.policy_model.get_base_model()
+    with torch.no_grad():
+        for name, tensor in itertools.chain(model.named_parameters(), model.named_buffers()):
+            if (original := found.get(name.replace(".base_layer", ""))) is not None:  # not the adapter's
+                tensor.copy_(original)
 
 
 def _steps(batch: Batch) -> list[Any]:
