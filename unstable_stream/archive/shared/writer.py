@@ -300,16 +300,17 @@ class SharedWriter:
             before: position of each partition that the files are of, by its mark.
             after: the positions that they will have.
         """
-        files = write(self._dropped.run_ids)
+        dropped = self._dropped
+        files = write(dropped.run_ids)
         deadline = time.monotonic() + self._timeout_s
         while True:
             version = self._table.refresh()
             if any((self._table.position(position_name(place)) or 0) != at for place, at in before.items()):
                 return False
-            if (self._table.position(DROPS) or 0) != self._dropped.mark:
+            if (self._table.position(DROPS) or 0) != dropped.mark:
                 # A run was dropped or put back since the files were written.
-                self._dropped = read_dropped(self._table)
-                files = write(self._dropped.run_ids)
+                dropped = self._dropped = read_dropped(self._table)
+                files = write(dropped.run_ids)
                 continue
             marks = {position_name(place): at for place, at in after.items()}
             if self._table.commit(files, positions=marks, upon=version):
