@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from unstable_stream.errors import StoreUnavailableError
 from unstable_stream.launch.last_error import Output, last_error, same_error
+from unstable_stream.stores import Store
 
 OUTPUTS = Path(__file__).with_name("outputs")
 """What processes printed: vLLM 0.32 on a CPU with our engine's last words."""
@@ -101,3 +103,27 @@ def test_errors_are_the_same_if_only_numbers_differ() -> None:
     one = f"RuntimeError: pid {signal.SIGTERM} at 0x7fa3b2 after 1.5 s"
     assert same_error(one, "RuntimeError: pid 4711 at 0xdead after 12.25 s")
     assert not same_error(one, one.replace("pid", "process"))
+
+
+def test_a_store_that_is_away_is_the_same_error_whatever_was_wanted_of_it() -> None:
+    """Each attempt to save a checkpoint has a name of its own, a connection fails in several ways, and what
+    an actor did not survive is told by another process.
+    """
+
+    def raised(address: str, name: str, failure: Exception) -> str:
+        store = Store(address, patience_s=0)
+
+        def fail() -> None:
+            raise failure
+
+        with pytest.raises(StoreUnavailableError) as found:
+            store._call(f"write {name}", fail)
+        return f"{type(found.value).__name__}: {found.value}"
+
+    one = raised("memory://runs/a", "ckpt-000003-ab12cd34/state.json", ConnectionRefusedError("refused"))
+    assert same_error(
+        one, raised("memory://runs/a", "ckpt-000003-fe98dc76/adapter.json", TimeoutError("late"))
+    )
+    assert same_error(one, raised("memory://runs/a/ckpt-000003-fe98dc76", "state.json", TimeoutError()))
+    assert same_error(one, f"ServiceError: learner died: {one} (all of it: /data/learner.log)")
+    assert not same_error(one, raised("memory://others/a", "ckpt-000003-ab12cd34/state.json", TimeoutError()))

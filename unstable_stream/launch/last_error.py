@@ -38,6 +38,8 @@ _ECHO: Final = re.compile(
 # "1 validation error for ModelConfig" is Pydantic's, which names the setting in the line below it.
 _HEADING: Final = re.compile(r":$|^\d+ validation errors? for \w+$")
 _VARYING: Final = re.compile(r"0x[0-9a-fA-F]+|\b[0-9a-f]{16,}\b|\d+")
+# What was wanted of a store that is away, how it failed, and who says so differs from time to time.
+_STORE_AWAY: Final = re.compile(r"(?P<store>\w+://[^/\s]*)\S* could not be reached for \d+ s, to ")
 
 
 class Output:
@@ -71,8 +73,15 @@ def last_error(text: str) -> str | None:
 
 
 def same_error(one: str, other: str) -> bool:
-    """Return true if two errors differ at most in numbers: process ids, addresses, times."""
-    return _VARYING.sub("0", one) == _VARYING.sub("0", other)
+    """Return true if two errors differ at most in numbers (process ids, addresses, times), or both tell that
+    the same store was away.
+    """
+    return _lasting(one) == _lasting(other)
+
+
+def _lasting(error: str) -> str:
+    away = _STORE_AWAY.search(error)
+    return _VARYING.sub("0", error if away is None else away["store"])
 
 
 def _errors(text: str) -> Iterator[str]:
