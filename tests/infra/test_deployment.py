@@ -256,34 +256,10 @@ def test_the_way_back_deletes_all_that_the_way_there_applied_but_no_claim() -> N
     assert applied - claims == set(gone)
 
 
-# Of ray.io/v1 as of KubeRay 1.5.1: https://ray-project.github.io/kuberay/reference/api/
-RAY_JOB_FIELDS = {
-    "activeDeadlineSeconds", "backoffLimit", "clusterSelector", "deletionStrategy", "entrypoint",
-    "entrypointNumCpus", "entrypointNumGpus", "entrypointResources", "jobId", "managedBy", "metadata",
-    "rayClusterSpec", "runtimeEnvYAML", "shutdownAfterJobFinishes", "submissionMode", "submitterConfig",
-    "submitterPodTemplate", "suspend", "ttlSecondsAfterFinished",
-}  # fmt: skip
-RAY_CLUSTER_FIELDS = {
-    "authOptions", "autoscalerOptions", "enableInTreeAutoscaling", "gcsFaultToleranceOptions",
-    "headGroupSpec", "headServiceAnnotations", "managedBy", "rayVersion", "suspend", "workerGroupSpecs",
-}  # fmt: skip
-HEAD_GROUP_FIELDS = {"enableIngress", "headService", "rayStartParams", "serviceType", "template"}
-WORKER_GROUP_FIELDS = {
-    "groupName", "idleTimeoutSeconds", "maxReplicas", "minReplicas", "numOfHosts", "rayStartParams",
-    "replicas", "scaleStrategy", "suspend", "template",
-}  # fmt: skip
-
-
-def test_the_ray_job_has_fields_that_kuberay_knows_and_the_ray_that_the_image_holds() -> None:
+def test_the_ray_job_has_the_ray_that_the_image_holds() -> None:
     (job,) = manifests("RayJob")
-    assert job["apiVersion"] == "ray.io/v1"
-    spec = job["spec"]
-    assert set(spec) <= RAY_JOB_FIELDS
-    cluster = spec["rayClusterSpec"]
-    assert set(cluster) <= RAY_CLUSTER_FIELDS
-    assert set(cluster["headGroupSpec"]) <= HEAD_GROUP_FIELDS
+    cluster = job["spec"]["rayClusterSpec"]
     for group in cluster["workerGroupSpecs"]:
-        assert set(group) <= WORKER_GROUP_FIELDS
         assert group["minReplicas"] <= group["replicas"] <= group["maxReplicas"]
     assert cluster["rayVersion"] == version("ray")
     assert f"ray=={version('ray')}" in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()

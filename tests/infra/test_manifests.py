@@ -126,21 +126,6 @@ def test_strimzi_names_what_it_does_not_know(strimzi: list[str]) -> None:
     assert 'operations[0]: unknown value "Writ"' in done.stdout
 
 
-# Of keda.sh/v1alpha1: https://keda.sh/docs/2.22/reference/scaledobject-spec/
-SCALED_OBJECT_FIELDS = {
-    "advanced", "cooldownPeriod", "fallback", "idleReplicaCount", "initialCooldownPeriod", "maxReplicaCount",
-    "minReplicaCount", "pollingInterval", "scaleTargetRef", "triggers",
-}  # fmt: skip
-# https://keda.sh/docs/2.22/scalers/apache-kafka/
-KAFKA_TRIGGER_FIELDS = {
-    "activationLagThreshold", "allowIdleConsumers", "bootstrapServers", "consumerGroup",
-    "ensureEvenDistributionOfPartitions", "excludePersistentLag", "lagThreshold", "limitToPartitionsWithLag",
-    "offsetResetPolicy", "partitionLimitation", "sasl", "scaleToZeroOnInvalidOffset", "tls", "topic",
-    "version",
-}  # fmt: skip
-KAFKA_LOGIN_FIELDS = {"ca", "cert", "key", "password", "sasl", "tls", "username"}
-
-
 def _scaler_of(services: str) -> Tree:
     (found,) = [each for each in of_kind("ScaledObject") if each["metadata"]["name"].endswith(services)]
     return found
@@ -149,14 +134,11 @@ def _scaler_of(services: str) -> Tree:
 def test_the_scaler_follows_the_lag_of_the_processors() -> None:
     scaled = _scaler_of("processors")
     (login,) = of_kind("TriggerAuthentication")
-    assert set(scaled["spec"]) <= SCALED_OBJECT_FIELDS
     assert scaled["spec"]["scaleTargetRef"]["name"] in [d["metadata"]["name"] for d in of_kind("Deployment")]
-    assert {found["parameter"] for found in login["spec"]["secretTargetRef"]} <= KAFKA_LOGIN_FIELDS
     followed = {}
     for trigger in scaled["spec"]["triggers"]:
         assert trigger["type"] == "kafka"
         assert trigger["authenticationRef"]["name"] == login["metadata"]["name"]
-        assert set(trigger["metadata"]) <= KAFKA_TRIGGER_FIELDS
         assert all(isinstance(value, str) for value in trigger["metadata"].values())
         followed[trigger["metadata"]["consumerGroup"]] = trigger["metadata"]["topic"]
     assert followed == {"reward-processor": "trajectories", "rating-processor": "game-outcomes"}
@@ -167,7 +149,6 @@ def test_the_scaler_follows_the_lag_of_the_processors() -> None:
 
 def test_the_scaler_follows_the_lag_of_the_archivers() -> None:
     scaled = _scaler_of("archivers")
-    assert set(scaled["spec"]) <= SCALED_OBJECT_FIELDS
     (target,) = [
         each for each in of_kind("Deployment")
         if each["metadata"]["name"] == scaled["spec"]["scaleTargetRef"]["name"]
@@ -176,7 +157,6 @@ def test_the_scaler_follows_the_lag_of_the_archivers() -> None:
     assert all("persistentVolumeClaim" not in each for each in volumes), "several cannot mount one volume"
     assert target["spec"].get("strategy") is None
     (trigger,) = scaled["spec"]["triggers"]
-    assert set(trigger["metadata"]) <= KAFKA_TRIGGER_FIELDS
     assert trigger["metadata"]["consumerGroup"].startswith(f"{ARCHIVER_GROUP}-")
     assert scaled["spec"]["maxReplicaCount"] == load_topics()[trigger["metadata"]["topic"]].partitions
 
