@@ -1,4 +1,6 @@
-"""A gate before a server: connections pass, are refused as by a server that is down, or are answered 503."""
+"""A gate before a server: connections pass, end as those to a server that is down, are answered 503, or are
+held without a word, as by a server that has vanished.
+"""
 
 import contextlib
 import selectors
@@ -20,7 +22,9 @@ class Gate:
         self._listening.settimeout(0.1)
         self.port: int = self._listening.getsockname()[1]
         self.state = "open"
-        """``open``, ``closed`` (connections end at once) or ``busy`` (every request is answered 503)."""
+        """``open``, ``closed`` (connections end at once), ``busy`` (every request is answered 503) or
+        ``silent`` (connections stay, and nothing passes).
+        """
         self.turned_away = 0
         """Connections that were not let through."""
         self.passed = 0
@@ -38,7 +42,7 @@ class Gate:
         self._listening.close()
 
     def close_now(self, state: str = "closed") -> None:
-        """Let nothing through from now on; connections that are open end."""
+        """Let nothing through from now on; connections that are open end, unless it is ``silent``."""
         self.state = state
 
     def _accept(self) -> None:
@@ -55,6 +59,8 @@ class Gate:
         with connection, contextlib.suppress(OSError):
             if self.state != "open":
                 self.turned_away += 1
+                while self.state == "silent" and not self._ends.wait(0.02):
+                    pass
                 if self.state == "busy":
                     connection.settimeout(5)
                     connection.recv(1 << 16)
@@ -71,6 +77,8 @@ class Gate:
             while not self._ends.is_set():
                 if self.state != "open":
                     self.turned_away += 1
+                    while self.state == "silent" and not self._ends.wait(0.02):
+                        pass
                     return
                 for key, _ in ready.select(timeout=0.1):
                     assert isinstance(key.fileobj, socket.socket)

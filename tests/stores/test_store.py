@@ -154,6 +154,37 @@ def test_a_store_that_comes_back_was_only_slow(s3: str, gate: Callable[[], Gate]
     assert "the store answers again" in [line["event"] for line in lines]
 
 
+@pytest.mark.parametrize("size", [5, 8 << 20])  # less and more than a connection takes without being read
+def test_a_write_to_a_store_that_falls_silent_is_made_again(
+    s3: str, gate: Callable[[], Gate], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    """A client asks a store whether it may send, or has sent a part: without a bound it waits for ever."""
+    monkeypatch.setattr("unstable_stream.stores.store._SILENT_S", 1.0)
+    monkeypatch.setattr("unstable_stream.stores.store._SLOWEST_BYTES_PER_S", 1 << 24)
+    file = tmp_path / "file"
+    file.write_bytes(bytes(size))
+    with gate() as before, capture_logs() as lines:
+        store = Store(s3)
+        store.write("first", b"content")  # leaves a connection to be used again
+        before.close_now("silent")
+        for write in (lambda: store.put(file, "file"), lambda: store.write("small", b"content")):
+            before.state = "silent"
+            writing = threading.Thread(target=write, daemon=True)
+            writing.start()
+            deadline = time.monotonic() + 60
+            while not store_wait_s():
+                assert time.monotonic() < deadline, "it waits for an answer, and nobody knows"
+                threading.Event().wait(0.01)
+            before.state = "open"
+            writing.join(60)
+            assert not writing.is_alive()
+        assert store.read("small") == b"content"
+        assert store.sha256("file") == hashlib.sha256(bytes(size)).hexdigest()
+    reasons = [line["reason"] for line in lines if line["event"] == "waiting for the store"]
+    assert reasons
+    assert all(reason.partition(": ")[2] for reason in reasons)
+
+
 def test_nobody_waits_for_ever(s3: str, gate: Callable[[], Gate]) -> None:
     with gate() as before:
         before.close_now()

@@ -4,7 +4,7 @@ The only module that imports fsspec. Which stores there are follows from the pac
 fsspec itself knows ``memory`` and ``file``, s3fs adds ``s3``, gcsfs ``gs``, adlfs ``abfs``. Credentials,
 endpoint and region are found where the store's own client looks for them; nothing of them is ever recorded.
 
-What passes (no connection, a time-out, an answer 5xx or 429) is tried again with growing pauses until
+What passes (no connection, no answer, an answer 5xx or 429) is tried again with growing pauses until
 ``patience_s`` is over. What lasts (no such bucket, no permission) is an error at once.
 """
 
@@ -39,6 +39,12 @@ PATIENCE_S: Final = 300.0
 _FIRST_PAUSE_S: Final = 0.5
 _LONGEST_PAUSE_S: Final = 10.0
 _TOLD_EVERY_S: Final = 30.0
+_SILENT_S: Final = 60.0
+"""Seconds without a word from a store after which a request has failed. Clients begin to count when they have
+sent a request. What is sent first, and waits to be taken, is therefore bounded here, by its size.
+"""
+_SLOWEST_BYTES_PER_S: Final = 250_000
+"""A write that takes longer would not end within the patience of those who use it, for what they write."""
 _PIECE_BYTES: Final = 1 << 22
 _PACKAGES: Final = {
     "s3": "unstable_stream[s3]",
@@ -163,7 +169,8 @@ class Store:
             file.open("rb").close()
         except OSError as error:
             raise _of_this_host(error) from error
-        self._call(f"write {name}", lambda: self._files.put_file(str(file), self._path(name)))
+        bound = self._bound(file.stat().st_size)
+        self._call(f"write {name}", lambda: self._files.put_file(str(file), self._path(name), **bound))
         found = self._call(f"look at {name}", lambda: self._files.info(self._path(name))["size"])
         if found != file.stat().st_size:
             raise StoreError(
@@ -206,7 +213,8 @@ class Store:
 
     def write(self, name: str, content: bytes) -> None:
         """Write a small file, whole or not at all."""
-        self._call(f"write {name}", lambda: self._files.pipe_file(self._path(name), content))
+        bound = self._bound(len(content))
+        self._call(f"write {name}", lambda: self._files.pipe_file(self._path(name), content, **bound))
 
     def sha256(self, name: str) -> str | None:
         """Return the digest of a file as the store has it now; ``None``: there is none of this name."""
@@ -267,6 +275,13 @@ class Store:
         self.write(name, b"unstable_stream was here")
         self.remove(name)
 
+    def _bound(self, size: int) -> dict[str, float]:
+        """Return how long a write of so many bytes may take, as fsspec's clients of a network take it.
+
+        A store that vanishes, or falls silent, leaves a write that was begun without an end otherwise.
+        """
+        return {"timeout": _SILENT_S + size / _SLOWEST_BYTES_PER_S} if self._files.async_impl else {}
+
     def _path(self, name: str) -> str:
         return f"{self._root.rstrip('/')}/{name}"
 
@@ -290,7 +305,8 @@ class Store:
                     waited_s = time.monotonic() - began
                     if not is_passing(error):
                         raise self._refusal(what, error) from error
-                    reason = f"{type(error).__name__}: {error}"
+                    # fsspec's own time-out has no words.
+                    reason = f"{type(error).__name__}: {str(error) or 'no answer'}"
                     if waited_s + pause_s > self._patience_s:
                         raise StoreUnavailableError(
                             f"{self.address} could not be reached for {waited_s:.0f} s, to {what}: {reason}. "
@@ -357,7 +373,7 @@ def _client(address: str) -> tuple[Any, str]:  # fsspec has no types
         settings["config_kwargs"] = {
             "retries": {"max_attempts": 1},
             "connect_timeout": 10,
-            "read_timeout": 60,
+            "read_timeout": _SILENT_S,
         } | said.get("config_kwargs", {})
         endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
         if endpoint and "endpoint_url" not in said:
