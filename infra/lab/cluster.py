@@ -86,8 +86,19 @@ def why_unavailable() -> str | None:
 class Lab:
     """The hosts and what runs on them."""
 
-    def __init__(self, directory: Path, *, say: Callable[[str], None] = lambda line: None) -> None:
-        """Prepare; ``directory`` gets the hosts' disks and their logs, ``say`` is told what is done.
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        network: str | None = None,
+        say: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            directory: gets the hosts' disks and their logs.
+            network: of the hosts, e.g. ``10.213.7.0/24``; by default one that is free on this machine.
+            say: is told what is done.
 
         Raises:
             LabError: the directory holds something: the disks of an earlier lab, perhaps.
@@ -106,6 +117,7 @@ class Lab:
             directory / "hosts",
             shared=[self._disks, self._stored],
             environment={"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token, "RAY_USAGE_STATS_ENABLED": "0"},
+            network=network,
         )
         self._resources = contextlib.ExitStack()
         self._standing: dict[str, subprocess.Popen[bytes]] = {}
@@ -322,6 +334,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of the run, as for train"
     )
+    parser.add_argument(
+        "--network", metavar="10.213.7.0/24", help="of the hosts; by default a free one of 198.18.0.0/15"
+    )
     parser.add_argument("--directory", type=Path, help="for disks and logs; by default a temporary one")
     parser.add_argument("--keep", action="store_true", help="keep disks and logs")
     options = parser.parse_args(arguments)
@@ -343,7 +358,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"[{time.monotonic() - begun:5.0f} s] {line}", flush=True)
 
     try:
-        with Lab(directory, say=say) as lab:
+        with Lab(directory, network=options.network, say=say) as lab:
             if faults:
                 return _do_faults(lab, faults, options, say)
             return _train_and_prove(lab, options.updates, options.set, say)

@@ -6,6 +6,9 @@ repository and Python. ``/dev/shm`` is common, too: each Ray node keeps a file o
 Linux, and the programs ``ip``, ``unshare`` and ``mount``.
 """
 
+import fcntl
+import ipaddress
+import json
 import os
 import platform
 import secrets
@@ -14,20 +17,23 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Final
+from typing import Any, Final
 
-__all__ = ["Host", "Hosts", "HostsUnavailableError", "why_unavailable"]
+__all__ = ["Host", "Hosts", "HostsUnavailableError", "free_networks", "why_unavailable"]
 
 REPOSITORY: Final = Path(__file__).resolve().parents[2]
 _END_S: Final = 30.0
 """Seconds for processes to be gone after a kill."""
 _PREFIX: Final = "usl"
 """Of the names of namespaces and links; the id of the process that made them follows."""
+_POOL: Final = ipaddress.ip_network("198.18.0.0/15")
+"""The block for benchmarks of networks (RFC 2544): nobody's real addresses."""
+_NETWORK_BITS: Final = 24
 # In the host: its name, and its /tmp, into which what all share is bound if it lies there. Then the command.
 _ENTER: Final = """
 set -e
@@ -42,6 +48,38 @@ exec "$@"
 
 class HostsUnavailableError(RuntimeError):
     """Hosts cannot be made here; the message says what to do."""
+
+
+def free_networks(taken: Iterable[str], wanted: str | None = None) -> list[str]:
+    """Return the networks that hosts may have here, as ``198.18.7.0/24``.
+
+    Args:
+        taken: the networks and addresses that this machine has or knows a way to.
+        wanted: the only one that may be; by default any of 198.18.0.0/15.
+
+    Raises:
+        HostsUnavailableError: there is none; the message says what to do.
+    """
+    others = [ipaddress.ip_network(each, strict=False) for each in taken if each != "default"]
+    others = [each for each in others if each.version == 4 and each.prefixlen > 0]
+    remedy = "end what has it, or name another network for the hosts with --network, e.g. 10.213.7.0/24"
+    if wanted is None:
+        possible = [*_POOL.subnets(new_prefix=_NETWORK_BITS)]
+        free = [each for each in possible if not any(each.overlaps(other) for other in others)]
+        if not free:
+            raise HostsUnavailableError(f"all of {_POOL} is in use on this machine: {remedy}")
+        return [str(each) for each in free]
+    try:
+        network = ipaddress.IPv4Network(wanted)
+    except ValueError as error:
+        raise HostsUnavailableError(f"--network {wanted}: {error}; expected e.g. 10.213.7.0/24") from error
+    if network.prefixlen != _NETWORK_BITS:
+        raise HostsUnavailableError(
+            f"--network {wanted}: expected one of {_NETWORK_BITS} bits: 10.213.7.0/24"
+        )
+    if in_use := next((other for other in others if network.overlaps(other)), None):
+        raise HostsUnavailableError(f"{wanted} is in use on this machine ({in_use}): {remedy}")
+    return [wanted]
 
 
 def why_unavailable() -> str | None:
@@ -161,7 +199,12 @@ class Hosts:
     """Hosts on one bridge, which end with the ``with`` block and leave nothing behind."""
 
     def __init__(
-        self, directory: Path, *, shared: Sequence[Path] = (), environment: Mapping[str, str] | None = None
+        self,
+        directory: Path,
+        *,
+        shared: Sequence[Path] = (),
+        environment: Mapping[str, str] | None = None,
+        network: str | None = None,
     ) -> None:
         """Prepare.
 
@@ -169,6 +212,7 @@ class Hosts:
             directory: of the hosts' disks; exists.
             shared: paths that all hosts see although they are under ``/tmp``.
             environment: added to the environment of all processes.
+            network: of their addresses, e.g. ``10.213.7.0/24``; by default one that is free here.
         """
         self._directory = directory
         programs = (REPOSITORY, Path(sys.prefix), Path(sys.prefix).resolve(), Path(sys.base_prefix).resolve())
@@ -179,8 +223,9 @@ class Hosts:
         self._bridge = f"{self._name}br"
         self._hosts: dict[str, Host] = {}
         self._undo = ExitStack()
-        # Of the block for benchmarks of networks (RFC 2544): nobody's real addresses.
-        self._network = f"198.18.{secrets.randbelow(254) + 1}"
+        self._wanted = network
+        self._network = ""
+        """The first three numbers of every address."""
 
     @property
     def gateway(self) -> str:
@@ -196,7 +241,7 @@ class Hosts:
         return self._hosts[name]
 
     def __enter__(self) -> "Hosts":
-        """Make the bridge.
+        """Make the bridge, with a network that nothing else here has.
 
         Raises:
             HostsUnavailableError: it cannot be made here.
@@ -206,11 +251,20 @@ class Hosts:
             raise HostsUnavailableError(reason)
         _forget_the_dead()
         with ExitStack() as undo:
-            _ip("link", "add", self._bridge, "type", "bridge")
-            undo.callback(_ip, "link", "del", self._bridge)
-            _ip("addr", "add", f"{self.gateway}/24", "dev", self._bridge)
-            _ip("link", "set", self._bridge, "up")
-            self._undo = undo.pop_all()
+            # Labs choose one after another: the next one finds this one's network taken.
+            undo.enter_context(_alone())
+            if self._bridge in (link["ifname"] for link in _listed("link")):
+                raise HostsUnavailableError(
+                    f"there is a network link {self._bridge}, which no lab of this process has made: "
+                    f"start again, or remove it with `ip link del {self._bridge}`"
+                )
+            self._network = secrets.choice(free_networks(_taken(), self._wanted)).rpartition(".")[0]
+            with ExitStack() as made:
+                _ip("link", "add", self._bridge, "type", "bridge")
+                made.callback(_ip, "link", "del", self._bridge)
+                _ip("addr", "add", f"{self.gateway}/{_NETWORK_BITS}", "dev", self._bridge)
+                _ip("link", "set", self._bridge, "up")
+                self._undo = made.pop_all()
         return self
 
     def add(self, name: str) -> Host:
@@ -259,6 +313,31 @@ class Hosts:
     ) -> None:
         """Kill all processes, and remove namespaces and bridge."""
         self._undo.close()
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Wait until no other lab on this machine chooses a network, and keep others waiting."""
+    # Common to labs of all checkouts, and nothing that would have to be removed.
+    handle = os.open("/run", os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _taken() -> list[str]:
+    """Return the networks that this machine has addresses in, or knows a way to."""
+    addresses = [
+        f"{each['local']}/{each['prefixlen']}" for link in _listed("addr") for each in link["addr_info"]
+    ]
+    return addresses + [route["dst"] for route in _listed("-4", "route", "show", "table", "all")]
+
+
+def _listed(*arguments: str) -> list[dict[str, Any]]:
+    listed: list[dict[str, Any]] = json.loads(_ip("-json", *arguments) or "[]")
+    return [each for each in listed if each]
 
 
 def _forget_the_dead() -> None:

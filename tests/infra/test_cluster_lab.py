@@ -12,7 +12,7 @@ import pytest
 
 from infra.lab.cluster import Lab, main, why_unavailable
 from infra.lab.faults import FAULTS, do_faults
-from infra.lab.hosts import REPOSITORY, Hosts
+from infra.lab.hosts import REPOSITORY, Hosts, HostsUnavailableError
 from infra.lab.hosts import why_unavailable as why_no_hosts
 
 pytestmark = pytest.mark.slow
@@ -69,6 +69,40 @@ def test_a_bridge_whose_lab_was_killed_is_removed_by_the_next(tmp_path: Path) ->
         assert bridges[1] in there, "not the name of a lab's bridge"
     finally:
         subprocess.run(["ip", "link", "del", bridges[1]], check=True)
+
+
+OTHER_LAB = """
+import sys
+from pathlib import Path
+from infra.lab.hosts import Hosts
+with Hosts(Path(sys.argv[1])) as hosts:
+    print(hosts.add("one").address)
+"""
+
+
+def test_two_labs_and_a_bridge_share_a_machine(tmp_path: Path) -> None:
+    if reason := why_no_hosts():
+        pytest.skip(reason)
+    bridge = f"usl{os.getpid()}x"
+    subprocess.run(["ip", "link", "add", bridge, "type", "bridge"], check=True)
+    try:
+        subprocess.run(["ip", "addr", "add", "198.18.0.1/16", "dev", bridge], check=True)
+        subprocess.run(["ip", "link", "set", bridge, "up"], check=True)
+        with Hosts(tmp_path / "first") as first:
+            one = first.add("one")
+            assert one.address.startswith("198.19."), "the other half is the bridge's"
+            command = [sys.executable, "-c", OTHER_LAB, str(tmp_path / "second")]
+            other = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True)
+            assert other.stdout.startswith("198.19.")
+            assert other.stdout.rpartition(".")[0] != one.address.rpartition(".")[0]
+            with pytest.raises(
+                HostsUnavailableError, match="start again, or remove it with `ip link del usl"
+            ):
+                Hosts(tmp_path / "third").__enter__()  # of this process, so of the first one's names
+            assert one.run("hostname", timeout_s=60).stdout == "one\n", "the first one is as it was"
+    finally:
+        subprocess.run(["ip", "link", "del", bridge], check=True)
+    assert left_behind() == []
 
 
 def test_a_directory_that_was_used_is_refused_in_words(
