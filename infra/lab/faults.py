@@ -1,7 +1,7 @@
 """Faults between the hosts of the lab, done one after another to a run that trains.
 
-Each fault waits until the run has made updates after it. When all are done, the run is stopped in order,
-audited and verified. ``FAULTS`` has them by name.
+Each fault waits until the run has made updates after it. When all are done, the run is stopped in order and
+proven (:mod:`infra.lab.proofs`). ``FAULTS`` has them by name.
 """
 
 import asyncio
@@ -19,11 +19,22 @@ from typing import Final
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from infra.lab.cluster import BROKERS, DATA, RAY_HEAD, RAY_WORKERS, Lab, LabError
+from infra.lab.cluster import (
+    ARCHIVES,
+    BROKERS,
+    DATA,
+    RAY_HEAD,
+    RAY_WORKERS,
+    SHARED_ARCHIVE,
+    Lab,
+    LabError,
+)
 from infra.lab.hosts import Host
+from infra.lab.proofs import await_archived, prove_run
 from infra.lab.results import FaultResult
 from infra.lab.watch import Watch
 from unstable_stream.events import LearnerUpdate
+from unstable_stream.stores.store import PATIENCE_S
 
 __all__ = ["FAULTS", "FaultError", "do_faults"]
 
@@ -35,6 +46,8 @@ LONG_S: Final = 80.0
 """Longer than Ray, the groups and transactions of Kafka and the delivery to its brokers wait: a minute."""
 _ONE_WAY_S: Final = 30.0
 _STORE_WAITS_S: Final = 10.0
+_PATIENCES: Final = 3
+"""Services are started again once when the store was away for so long; the second time ends the run."""
 _MOST_ENDS: Final = 3
 _RESUME: Final = re.compile(r"resume it with: (unstable-stream train --resume .+)")
 _BUSY: Final = """
@@ -52,6 +65,22 @@ http.server.ThreadingHTTPServer((sys.argv[1], int(sys.argv[2])), Busy).serve_for
 """
 """A server that stands where the store was and answers every request with 503."""
 
+_IN_COMMIT: Final = """
+import os, signal, sys, time
+from unstable_stream.stores import Store
+table, server, deadline = Store(sys.argv[1]), int(sys.argv[2]), time.monotonic() + float(sys.argv[3])
+known = set(table.names())
+while time.monotonic() < deadline:
+    new = set(table.names()) - known
+    if any(name.startswith("_delta_log/") for name in new):
+        known |= new  # a commit is whole already
+    elif new:
+        os.kill(server, signal.SIGKILL)
+        sys.exit(f"{len(new)} of its files were there, and its commit was not")
+sys.exit("nobody committed")
+"""
+"""Kills the store when files of a table are there whose commit is not."""
+
 
 class FaultError(RuntimeError):
     """A run did not go on after a fault, or did not say how to resume it."""
@@ -66,7 +95,9 @@ class Trial:
         self.watch = watch
         self.result = FaultResult("start", "the run starts")
         self._say = say
-        self._settings = [argument for setting in settings for argument in ("--set", setting)]
+        # It trains until all faults are done, unless it is told otherwise.
+        endless = ("learner.iterations=1000000", *settings)
+        self._settings = [argument for setting in endless for argument in ("--set", setting)]
         self._begun = self._ended = 0.0
         self._updates = 0
         """Those that had been seen when the fault began."""
@@ -115,9 +146,11 @@ class Trial:
         self.result.lasted_s = round(self._ended - self._begun, 1)
         self.result.updates_meanwhile = len(self.watch.updates) - self._updates
 
-    def hold(self, seconds: float) -> None:
-        """Let the fault last."""
-        time.sleep(seconds)
+    def hold(self, seconds: float, until: Callable[[], bool] = lambda: False) -> None:
+        """Let the fault last, or until a condition is met."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end and not until():
+            time.sleep(min(0.1, max(0.0, end - time.monotonic())))
 
     def recover(self) -> None:
         """Wait until the run has made an update that it had not begun before the fault was over.
@@ -195,6 +228,10 @@ class Trial:
         finally:
             host.connect()
 
+    def archiver_waits(self, name: str) -> int:
+        """Return how often an archiver has said that it waits for its archive."""
+        return self._log(name).read_bytes().count(b"the archive cannot be used now")
+
     def worker(self, *, learner: bool) -> str:
         """Return the name of a Ray worker's host that has an actor, the learner's or not, once one has."""
         found: list[str] = []
@@ -214,14 +251,14 @@ class Trial:
 class Fault:
     """A fault with a name for the command line and its description in words."""
 
-    def __init__(self, name: str, what: str, do: Callable[[Trial], None]) -> None:
+    def __init__(
+        self, name: str, what: str, do: Callable[[Trial], None], *, archives: Sequence[str] = tuple(ARCHIVES)
+    ) -> None:
         self.name = name
         self.what = what
         self.do = do
-
-
-def _verdict(said: str) -> str:
-    return said.rstrip().rpartition(" ")[2]
+        self.archives = archives
+        """The kinds of archive of a lab in which it can be done."""
 
 
 def _links_for_a_moment(trial: Trial) -> None:
@@ -274,6 +311,58 @@ def _store_is_away(trial: Trial) -> None:
         _await_waiting(trial)
     store.up()
     trial.over()
+
+
+def _store_is_away_for_long(trial: Trial) -> None:
+    host, store = trial.lab.hosts["store"], trial.lab.store
+    trial.begin()
+    with trial.cut(host):
+        store.kill()
+        trial.hold(_PATIENCES * PATIENCE_S, lambda: trial.process.poll() is not None)
+    store.up()
+    trial.over()
+
+
+def _store_goes_in_an_archivers_commit(trial: Trial) -> None:
+    host, store = trial.lab.hosts["store"], trial.lab.store
+    log = trial.lab.logs / "in-commit.log"
+    told = {name: trial.archiver_waits(name) for name in trial.lab.archivers}
+    watcher = host.start(
+        "env", *(f"{name}={value}" for name, value in store.environment.items()),
+        sys.executable, "-c", _IN_COMMIT, SHARED_ARCHIVE, str(store.pid), str(DEADLINE_S), log=log,
+    )  # fmt: skip
+    watcher.wait()
+    if not store.gone:
+        raise FaultError(f"no commit of an archiver to disturb:\n{trial.lab.last_words('in-commit')}")
+    trial.begin()
+    with trial.cut(host):
+        store.kill()  # it is, and is forgotten
+        trial.until(
+            "an archiver that waits for the store",
+            lambda: any(trial.archiver_waits(name) > before for name, before in told.items()),
+        )
+    store.up()
+    trial.over()
+    trial.result.note = trial.lab.last_words("in-commit", 1)
+    _note_archived(trial)
+
+
+def _note_archived(trial: Trial) -> None:
+    took_s = asyncio.run(await_archived(trial.lab))
+    trial.result.note += f"{'; ' * bool(trial.result.note)}all was archived {took_s:.0f} s after its end"
+
+
+def _archiver_vanishes(trial: Trial) -> None:
+    name = trial.lab.archivers[0]
+    host = trial.lab.hosts[name]
+    trial.begin()
+    host.vanish()
+    before = len(trial.watch.updates)
+    trial.until("two updates without the archiver", lambda: len(trial.watch.updates) >= before + 2)
+    host.connect()
+    trial.lab.start_service(name)
+    trial.over()
+    _note_archived(trial)
 
 
 def _await_waiting(trial: Trial) -> None:
@@ -486,6 +575,18 @@ FAULTS: Final[Mapping[str, Fault]] = {
         ),
         Fault("store-503", "the store answers 503 to all until somebody waits for it", _store_answers_503),
         Fault("store-away", "the store is killed and cut off until somebody waits for it", _store_is_away),
+        Fault(
+            "store-away-long",
+            "the store is killed and cut off until nobody waits any more: the run has ended",
+            _store_is_away_for_long,
+        ),
+        Fault(
+            "store-in-archive-commit",
+            "the store is killed and cut off while an archiver of a shared archive commits",
+            _store_goes_in_an_archivers_commit,
+            archives=("shared",),
+        ),
+        Fault("archiver-vanishes", "the host of an archiver vanishes and is back", _archiver_vanishes),
         Fault("two-launchers", "a second launcher resumes the run on another host", _two_launchers),
         Fault("broker-in-commit", "a broker vanishes during a commit", _broker_is_lost_in_a_commit),
         Fault(
@@ -547,13 +648,12 @@ def do_faults(
             for result in done:
                 result.failure = str(error)
             return results
-        for command in ("audit", "verify"):
-            status, said = lab.prove(command)
-            say(f"{command}: status {status}, {said.rstrip().splitlines()[-1]}")
+        for proof in prove_run(lab):
+            say(f"{proof.name}: {proof.verdict}")
             for result in done:
-                setattr(result, command, _verdict(said))
-                if status:
-                    result.failure = f"{command}: status {status}\n{said}"
+                setattr(result, proof.name, proof.verdict)
+                if proof.failed:
+                    result.failure = f"{proof.name}: {proof.verdict}\n{proof.said}"
         for result in done:
             result.trained_twice = len(watch.trained_twice)
             if watch.trained_twice:

@@ -34,6 +34,8 @@ class FaultResult:
     """The last word of the audit, when the run had ended: ``balanced``."""
     verify: str = ""
     """The last word of the verification: ``verified``."""
+    archive: str = ""
+    """``archive whole``, or ``shared archive whole``: it has the records of the log. Empty: not looked at."""
     trained_twice: int = 0
     """Steps of the run that more than one recorded update was made of."""
     failure: str = ""
@@ -53,13 +55,13 @@ def table(results: Sequence[FaultResult]) -> list[str]:
     """Return a table in Markdown."""
     lines = [
         "| Fault | What is done | Updates meanwhile | Next update after its end | Longest time without one "
-        "| Run | Audit, verify |",
+        "| Run | Proofs |",
         "|---|---|---|---|---|---|---|",
     ]
     for result in results:
         after = "none" if result.next_update_s is None else f"{result.next_update_s:.0f} s"
         ended = f"ended {len(result.ended)} ×, resumed" if result.ended else "went on"
-        proofs = ", ".join(filter(None, (result.audit, result.verify))) or "–"
+        proofs = ", ".join(filter(None, (result.audit, result.verify, result.archive))) or "–"
         if result.failure:
             proofs = f"**{result.failure.splitlines()[0]}**"
         lines.append(

@@ -77,6 +77,16 @@ class S3Server:
             "AWS_DEFAULT_REGION": "us-east-1",
         }
 
+    @property
+    def pid(self) -> int | None:
+        """Of the server that was started last; ``None``: none."""
+        return None if self._process is None else self._process.pid
+
+    @property
+    def gone(self) -> bool:
+        """Whether there is no server, or it has ended by itself."""
+        return self._process is None or self._process.poll() is not None
+
     def up(self) -> None:
         """Start the server on the data it has, and wait until it answers.
 
