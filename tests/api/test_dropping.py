@@ -76,6 +76,17 @@ def _records_of(place: Place, run: str) -> int:
     return int(records)
 
 
+@pytest.mark.parametrize(("lonely", "partner"), [("--yes", "--drop"), ("--log-gone", "--restore")])
+def test_an_option_without_the_one_that_it_belongs_to_is_refused(
+    tmp_path: Path, lonely: str, partner: str
+) -> None:
+    done = _call(tmp_path, "archive", lonely)
+    assert done.exit_code == 2
+    assert lonely in done.output
+    assert partner in done.output
+    assert not list(tmp_path.iterdir())
+
+
 def test_it_is_asked_for_and_told_and_the_archiver_leaves_it_out(tmp_path: Path, kind: str) -> None:
     place = Place.at(tmp_path)
     append(tmp_path, [*made_up_run(), *made_up_run("run-b", updates=2)])

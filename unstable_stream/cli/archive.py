@@ -87,6 +87,10 @@ def _archive(
         raise typer.BadParameter(
             "--compact, --drop and --restore are done one at a time, and without --rebuild and --follow"
         )
+    if yes and not drop:
+        raise typer.BadParameter("--yes is an answer to --drop, which is not given")
+    if log_gone and not restore:
+        raise typer.BadParameter("--log-gone is said of the log of a run that --restore names; none is named")
     if drop:
         _drop(place, drop, console, yes=yes, idle_days=idle_days)
         return
