@@ -15,9 +15,9 @@ PYTEST = $(BIN)/python -m pytest
 TEST_JOBS ?= $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )))
 SMALL_TESTS = $(PYTEST) -m 'not slow' --numprocesses $(TEST_JOBS) --maxprocesses 4 --dist loadscope $(ARGS)
 FAST_TESTS = $(PYTEST) -m 'not slow and not broker' --numprocesses $(TEST_JOBS) --maxprocesses 4 --dist loadscope $(ARGS)
-LARGE_TESTS = $(PYTEST) -m slow --numprocesses logical --maxprocesses 2 --dist loadscope --no-loadscope-reorder $(ARGS)
+LARGE_TESTS = $(PYTEST) -m 'slow and not long' --numprocesses logical --maxprocesses 2 --dist loadscope --no-loadscope-reorder $(ARGS)
 
-.PHONY: help chaos cluster-lab simulate quickstart smollm2 kafka-up kafka-down train-env vllm-env dev-env test test-fast lint format types contracts bench bench-compare bench-peers bench-peers-run gpu-check docs constraints audit-dependencies clean
+.PHONY: help chaos cluster-lab simulate quickstart smollm2 kafka-up kafka-down train-env vllm-env dev-env test test-long test-fast lint format types contracts bench bench-compare bench-peers bench-peers-run gpu-check docs constraints audit-dependencies clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -62,9 +62,12 @@ kafka-up: ## Start a real Kafka on loopback, with Java and Maven (KAFKA_BROKERS=
 kafka-down: ## Stop it; its data is kept (ARGS=--delete removes it)
 	$(PYTHON) infra/kafka/brokers.py down $(ARGS)
 
-test: $(VENV)/.dev ## Run all tests (ARGS="-k buffer" …)
+test: $(VENV)/.dev ## Run the tests (ARGS="-k buffer" …)
 	$(SMALL_TESTS) || test $$? = 5
 	$(LARGE_TESTS) || test $$? = 5
+
+test-long: $(VENV)/.dev ## Run the tests that `make test` leaves out: long ones of what changes seldom
+	$(PYTEST) -m long $(ARGS)
 
 test-fast: $(VENV)/.dev ## Run the tests that start no Ray, no vLLM, no broker and no whole run
 	$(FAST_TESTS)

@@ -110,6 +110,7 @@ def test_without_a_gpu_it_says_so_and_measures_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_a_part_that_fails_takes_no_other_with_it(tiny_qwen3: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
@@ -129,6 +130,7 @@ def test_a_part_that_fails_takes_no_other_with_it(tiny_qwen3: Path, tmp_path: Pa
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed: make vllm-env")
 def test_vllm_is_measured_beside_the_bare_library(tiny_qwen3: Path, tmp_path: Path) -> None:
@@ -157,6 +159,7 @@ def test_vllm_is_measured_beside_the_bare_library(tiny_qwen3: Path, tmp_path: Pa
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_a_whole_run_is_measured_and_audited(measured: Measured, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("benchmarks.gpu_check.whole_run.find_spec", lambda name: None)  # neither Ray nor vLLM

@@ -7,7 +7,7 @@ import pytest
 from benchmarks.memory_plan import CASES, compare
 from unstable_stream.tiny_player import tiny_player_path
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(600)]
 
 
 @pytest.mark.parametrize("case", ["as it is", "vLLM"])

@@ -47,6 +47,7 @@ async def test_a_run_goes_on_after_kills_at_commit_steps_and_garbage_and_so_does
     assert "kill -9 at a commit step of the run" in table
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("backend", ["inline", "ray"])
 async def test_a_run_goes_on_after_an_environment_that_never_returns(tmp_path: Path, backend: str) -> None:
     """The game is abandoned, which the fault waits for; a run that is one process ends, and is resumed."""

@@ -108,7 +108,7 @@ def test_cells_and_moves_are_one_token_and_most_answers_are_legal(smollm2: Path)
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("engine", ["transformers", "vllm"])
+@pytest.mark.parametrize("engine", ["transformers", pytest.param("vllm", marks=pytest.mark.long)])
 async def test_two_updates_of_a_real_language_model(engine: str, smollm2: Path, tmp_path: Path) -> None:
     if engine == "vllm" and importlib.util.find_spec("vllm") is None:
         pytest.skip("vLLM is not installed: make vllm-env")
