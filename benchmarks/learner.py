@@ -16,7 +16,6 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import peft
@@ -25,54 +24,20 @@ import torch.nn.functional as F  # noqa: N812  # as everywhere in the field
 import transformers
 
 from benchmarks.harness import Comparison, compare, parser, report
+from benchmarks.peers.batch import RANK, SHAPES, Shape
+from benchmarks.peers.models import write_model
 from unstable_stream.algorithms import Reinforce, TokenBatch, TrainingSample
 from unstable_stream.learners import StandardLearner
 from unstable_stream.learners.lora import ALL_PROJECTIONS
 
-_RANK = 16
-
-
-class _Shape(NamedTuple):
-    """A model and a batch."""
-
-    layers: int
-    hidden: int
-    intermediate: int
-    heads: int
-    key_value_heads: int
-    vocabulary: int
-    tied: bool
-    """Whether the output head is the embedding."""
-    samples: int
-    rows: int
-    """Samples of a micro-batch of the straightforward loop."""
-
-
 _SHAPES = {
-    "quickstart": _Shape(2, 128, 256, 4, 2, 39, False, samples=512, rows=256),
-    "mixed": _Shape(4, 256, 512, 4, 2, 4096, False, samples=24, rows=8),
-    "17M": _Shape(8, 384, 768, 6, 3, 8192, False, samples=16, rows=4),
-    "smollm2": _Shape(30, 576, 1536, 9, 3, 49_152, True, samples=4, rows=2),
+    "quickstart": SHAPES["tiny"],
+    "mixed": Shape("qwen3", 4, 256, 512, 4, 2, 4096, False, 24, (8,), True),
+    "17M": SHAPES["17M"],
+    "smollm2": SHAPES["smollm2"],
 }
-
-
-def _build_model(name: str, path: Path) -> None:
-    shape = _SHAPES[name]
-    config = transformers.Qwen3Config(
-        vocab_size=shape.vocabulary,
-        hidden_size=shape.hidden,
-        intermediate_size=shape.intermediate,
-        num_hidden_layers=shape.layers,
-        num_attention_heads=shape.heads,
-        num_key_value_heads=shape.key_value_heads,
-        head_dim=shape.hidden // shape.heads,
-        max_position_embeddings=4096,
-        tie_word_embeddings=shape.tied,
-        pad_token_id=0,
-        dtype="float32",
-    )
-    torch.manual_seed(0)
-    transformers.Qwen3ForCausalLM(config).save_pretrained(path)
+_ROWS = {"quickstart": 256, "mixed": 8, "17M": 4, "smollm2": 2}
+"""Samples of a micro-batch."""
 
 
 def _batch(name: str) -> list[TrainingSample]:
@@ -85,7 +50,7 @@ def _batch(name: str) -> list[TrainingSample]:
     samples = []
     for index in range(count):
         prompt, completion = 20, 2
-        if name != "quickstart":  # most turns are short, a few are several times as long
+        if _SHAPES[name].mixed_lengths:  # most turns are short, a few are several times as long
             prompt = int(np.clip(rng.lognormal(5.0, 0.5), 30, 600))
             completion = int(np.clip(rng.lognormal(4.3, 0.9), 5, 600))
         behaviour = np.full(completion, -np.log(vocabulary), dtype=np.float32)
@@ -100,7 +65,7 @@ class StraightforwardLoop:
 
     def __init__(self, model_path: str, rows: int, longest_completion: int) -> None:
         base = transformers.AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32)
-        lora = peft.LoraConfig(r=_RANK, lora_alpha=2 * _RANK, target_modules=list(ALL_PROJECTIONS))
+        lora = peft.LoraConfig(r=RANK, lora_alpha=2 * RANK, target_modules=list(ALL_PROJECTIONS))
         self.model = peft.get_peft_model(base, lora)
         self.rows = rows
         self.longest_completion = longest_completion
@@ -141,7 +106,7 @@ def _measure(side: str, shape: str, model_path: str, updates: int) -> dict[str, 
     """In a fresh process: CPU seconds per update and how far memory grew beyond the loaded model."""
     torch.set_num_threads(1)
     samples = _batch(shape)
-    rows = _SHAPES[shape].rows
+    rows = _ROWS[shape]
     longest = max(len(sample.completion_token_ids) for sample in samples)
     loop = ours = None
     if side == "ours":
@@ -152,7 +117,7 @@ def _measure(side: str, shape: str, model_path: str, updates: int) -> dict[str, 
             mini_batch_size=rows,
             learning_rate=1e-4,
             max_generation_len=longest,
-            lora_cfg={"lora_rank": _RANK, "lora_alpha": 2 * _RANK},
+            lora_cfg={"lora_rank": RANK, "lora_alpha": 2 * RANK},
             ckpt_root=Path(model_path) / "checkpoints",
             device="cpu",
         )
@@ -196,12 +161,12 @@ def _in_fresh_process(side: str, shape: str, model_path: str, updates: int) -> d
 
 def _compare_shape(shape: str, rounds: int, updates: int) -> list[Comparison]:
     with tempfile.TemporaryDirectory() as directory:
-        _build_model(shape, Path(directory))
+        write_model(_SHAPES[shape], Path(directory))
         peaks: dict[str, list[float]] = {"ours": [], "loop": []}
         losses: dict[str, float] = {}
 
         def rate(side: str) -> float:
-            result = _in_fresh_process(side, shape, directory, updates)
+            result = _in_fresh_process(side, shape, f"{directory}/model", updates)
             peaks[side].append(102_400 / result["peak_mb"])
             losses[side] = result["first_loss"]
             print(f"{shape}, {side}: {result}", file=sys.stderr)

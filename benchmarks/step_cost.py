@@ -32,12 +32,10 @@ from rich.console import Console
 from rich.table import Table
 
 import unstable_stream
+from benchmarks.between_updates import BetweenUpdates
 from benchmarks.harness import machine, parser
 from unstable_stream.api.quickstart import quickstart
-from unstable_stream.events import LearnerUpdate
 from unstable_stream.launch.launcher import Backend, launch
-from unstable_stream.log.port import EventLog
-from unstable_stream.log.reading import readable_events
 from unstable_stream.runs.data_dir import DataDir
 
 __all__ = ["MARK", "Layers", "Spent", "by_process", "play", "process_name"]
@@ -67,25 +65,14 @@ async def play(
     look: Callable[[], dict[str, float]],
 ) -> Spent:
     """Play the quickstart; return what ``look`` counted between the first and the last update."""
-    seen: list[dict[str, float]] = []
-    steps: list[int] = []
-
-    async def watch(log: EventLog, *_: object) -> None:
-        consumer = await log.consumer([LearnerUpdate.TOPIC])
-        while True:
-            for event in readable_events(await consumer.poll(timeout_s=0.2)):
-                if isinstance(event, LearnerUpdate):
-                    steps.append(len(event.step_ids))
-                    if len(steps) in (1, updates):
-                        seen.append(look())
-
+    counted = BetweenUpdates(1, updates, look)
     with tempfile.TemporaryDirectory() as directory:
         wanted = (f"learner.iterations={updates}", "evaluation.first_last_games=2", *overrides)
         config = quickstart(model, data=Path(directory), overrides=wanted).config
-        await launch(config, DataDir(Path(directory)), backend=backend, watch=watch)
-    first, last = seen
+        await launch(config, DataDir(Path(directory)), backend=backend, watch=counted.watch)
+    first, last = counted.looks
     spent = {name: seconds - first.get(name, 0.0) for name, seconds in last.items()}
-    return Spent({name: seconds for name, seconds in spent.items() if seconds > 0.0}, sum(steps[1:]))
+    return Spent({name: seconds for name, seconds in spent.items() if seconds > 0.0}, counted.steps)
 
 
 # -- processes ------------------------------------------------------------------------------------

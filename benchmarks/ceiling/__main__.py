@@ -40,16 +40,16 @@ from rich.console import Console
 from rich.table import Table
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from benchmarks.between_updates import BetweenUpdates
 from benchmarks.ceiling.stand_in import ENGINE, NO_UPDATE
 from benchmarks.harness import kafka_broker, machine, parser
 from benchmarks.step_cost import MARK, by_process
 from infra.kafka.brokers import why_unavailable
-from unstable_stream.events import GameOutcome, LearnerUpdate, Trajectory
+from unstable_stream.events import GameOutcome, Trajectory
 from unstable_stream.events.arrays import packed_length
 from unstable_stream.launch.control_plane import work_of
 from unstable_stream.launch.launcher import launch
 from unstable_stream.log.open import open_existing_log, opened_log
-from unstable_stream.log.port import EventLog
 from unstable_stream.log.reading import read_to_end, readable_events
 from unstable_stream.log.topics import load_topics
 from unstable_stream.runs.config import parse_config
@@ -199,30 +199,17 @@ async def play(shape: Shape, options: argparse.Namespace, bootstrap: str, place:
         }
     )
     mark = os.environ[MARK] = secrets.token_hex(8)
-    looks: list[dict[str, float]] = []
-    moments: list[int] = []
-    steps = 0
-
-    async def watch(log: EventLog, *_: object) -> None:
-        consumer = await log.consumer([LearnerUpdate.TOPIC])
-        nonlocal steps
-        seen = 0
-        while True:
-            for event in readable_events(await consumer.poll(timeout_s=0.2)):
-                if isinstance(event, LearnerUpdate):
-                    seen += 1
-                    print(f"update {seen} of {options.updates}", flush=True)
-                    if seen > options.after:
-                        steps += len(event.step_ids)
-                    if seen in (options.after, options.updates):
-                        looks.append(by_process(mark))
-                        moments.append(time.time_ns() // 1_000_000)
-
+    counted = BetweenUpdates(
+        options.after,
+        options.updates,
+        lambda: (by_process(mark), time.time_ns() // 1_000_000),
+        lambda number: print(f"update {number} of {options.updates}", flush=True),
+    )
     data = DataDir(place)
-    await launch(config, data, watch=watch)
-    first, last = looks
+    await launch(config, data, watch=counted.watch)
+    (first, begin_ms), (last, end_ms) = counted.looks
     spent = {name: seconds - first.get(name, 0.0) for name, seconds in last.items()}
-    return await _costs(config.log, data, spent, moments, steps)
+    return await _costs(config.log, data, spent, (begin_ms, end_ms), counted.steps)
 
 
 async def _costs(

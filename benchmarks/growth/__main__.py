@@ -26,12 +26,11 @@ from typing import Final, NamedTuple, cast
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.between_updates import BetweenUpdates
 from benchmarks.curves import curves
 from benchmarks.harness import machine, parser
-from unstable_stream.events import LearnerUpdate
 from unstable_stream.launch.launcher import launch
-from unstable_stream.log.port import EventLog, TopicSpec
-from unstable_stream.log.reading import readable_events
+from unstable_stream.log.port import TopicSpec
 from unstable_stream.log.topics import load_topics
 from unstable_stream.runs.config import parse_config
 from unstable_stream.runs.data_dir import DataDir
@@ -135,25 +134,10 @@ async def play(run: Run, model: str, place: Path) -> float:
     )
     if run.partitions:
         _declare(run.partitions)
-    moments: list[float] = []
-    steps = 0
-
-    async def watch(log: EventLog, *_: object) -> None:
-        reader = await log.consumer([LearnerUpdate.TOPIC])
-        nonlocal steps
-        seen = 0
-        while True:
-            for event in readable_events(await reader.poll(timeout_s=0.2)):
-                if isinstance(event, LearnerUpdate):
-                    seen += 1
-                    if seen > run.after:
-                        steps += len(event.step_ids)
-                    if seen in (run.after, run.updates):
-                        moments.append(time.process_time())
-
-    await launch(config, DataDir(place), watch=watch)
-    first, last = moments
-    return (last - first) / steps
+    counted = BetweenUpdates(run.after, run.updates, time.process_time)
+    await launch(config, DataDir(place), watch=counted.watch)
+    first, last = counted.looks
+    return (last - first) / counted.steps
 
 
 def _declare(partitions: int) -> None:
