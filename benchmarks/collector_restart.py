@@ -48,7 +48,7 @@ _CONFIG = parse_config(
 )
 _BEHIND = SnapshotPace().events // 2 - 1
 _BATCH = 2000
-_DEADLINE_S = 3600.0
+_DEADLINE_S = 6 * 3600.0
 
 
 class _Engine:

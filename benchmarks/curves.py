@@ -12,14 +12,17 @@ _MARGIN: Final = 48
 _PANELS_A_ROW: Final = 4
 
 
-def curves(panels: Mapping[str, Sequence[tuple[float, float]]], below: str = "") -> str:
+def curves(
+    panels: Mapping[str, Sequence[tuple[float, float]]], below: str = "", columns: int = _PANELS_A_ROW
+) -> str:
     """Return an SVG with one curve for each title.
 
     Args:
         panels: the points of each curve, by title; all numbers are above 0.
         below: text under all curves.
+        columns: the most curves beside each other.
     """
-    columns = min(len(panels), _PANELS_A_ROW)
+    columns = min(len(panels), columns)
     width = columns * (_WIDTH + 20)
     height = math.ceil(len(panels) / columns) * _HEIGHT
     parts = [

@@ -52,7 +52,7 @@ _RUN = "run-restarted"
 _ENV = "TicTacToe-v0-train"
 _BATCH = 2000
 """Games of an update, and of a metric."""
-_DEADLINE_S = 3600.0
+_DEADLINE_S = 6 * 3600.0
 
 
 def _config(updates: int) -> RunConfig:

@@ -139,9 +139,10 @@ def test_a_dropped_run_comes_back(tmp_path: Path, store: str, request: pytest.Fi
     assert restore_run(place, kept).records == len(made_up_run())
     assert (_answers(path, RUN), _count(path)) == (before, records)
     assert query(path, "SELECT run_id FROM dropped_runs").rows == []
-    assert query(path, "SELECT run_id, records, whole FROM restored_runs").rows == [
-        (RUN, len(made_up_run()), True)
-    ]
+    noted = [(RUN, len(made_up_run()), True)]
+    assert query(path, "SELECT run_id, records, whole FROM restored_runs").rows == noted
+    assert restore_run(place, kept).records == 0
+    assert query(path, "SELECT run_id, records, whole FROM restored_runs").rows == noted
     # Once more around.
     drop_run(place, RUN)
     assert query(path, "SELECT run_id FROM restored_runs").rows == []

@@ -74,7 +74,7 @@ max_staleness = 0  # the second update needs games that were played with the ada
 max_buffer_size = 128
 
 [collector]
-max_pending_steps = 128  # with small batches, as many games in flight as with those that are set
+max_pending_steps = 48  # with small batches, enough games in flight that prompts are computed in chunks
 """
 """What a user writes at first, and nothing about engines. Batches are small to make it short."""
 

@@ -131,7 +131,7 @@ _RESTORED: Final = {
     "restored_at": "UTC.",
     "exported_at": "UTC.",
     "export": "The directory or address that it was read from.",
-    "records": "The number of records that the archive did not have.",
+    "records": "The number of records that the archive has from exports of the run.",
     "whole": "Whether the run had ended when it was exported, and the export lacked nothing.",
 }
 _VERSION: Final = {

@@ -231,7 +231,13 @@ def refuse_beyond(
 
 
 def note_of(export: Export, records: int, *, ended: bool) -> dict[str, object]:
-    """Return the row of ``restored_runs``."""
+    """Return the row of ``restored_runs``.
+
+    Args:
+        export: the export.
+        records: the records of the run that the archive has from exports, those of earlier calls included.
+        ended: whether the run had ended when it was exported.
+    """
     manifest = export.manifest
     return {
         "run_id": manifest.run_id,
@@ -265,8 +271,10 @@ class _Restoring:
         records, ends, newest = self._insert()
         self._move(ends, newest)
         self._connection.execute(_STRIKE)
-        self._connection.execute("DELETE FROM restored_runs WHERE run_id = ?", [self._run])
-        note = note_of(self._export, records, ended=ended)
+        before = self._connection.execute(
+            "DELETE FROM restored_runs WHERE run_id = ? RETURNING records", [self._run]
+        ).fetchall()
+        note = note_of(self._export, records + sum(row[0] for row in before), ended=ended)
         columns = ", ".join(note)
         values = ", ".join("?" * len(note))
         self._connection.execute(f"INSERT INTO restored_runs ({columns}) VALUES ({values})", [*note.values()])

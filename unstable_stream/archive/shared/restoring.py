@@ -179,7 +179,10 @@ class _Restoring:
         for relation in (DROPPED, RESTORED):
             for file in self._table.files(relation):
                 self._replace(file, *without_run(self._table, file, self._run))
-        note = note_of(self._export, records, ended=ended)
+        before_now = self._connection.execute(
+            "SELECT records FROM restored_runs WHERE run_id = ?", [self._run]
+        ).fetchall()
+        note = note_of(self._export, records + sum(row[0] for row in before_now), ended=ended)
         self._added.append(self._table.write(RESTORED, as_rows(RESTORED, [note])))
         seen = _look(
             self._table,
