@@ -351,9 +351,8 @@ class LearnerService:
                     if event.path is not None:
                         published.setdefault(event.iteration, name_of(event.path))
         # By name, because a data directory may have been moved since, or be reached by another path.
-        self._leftovers = [
-            name for name in found if name not in published.values() and saved_model(name) == self._model
-        ]
+        known = set(published.values())
+        self._leftovers = [name for name in found if name not in known and saved_model(name) == self._model]
         if isinstance(self._config.learner.keep_optimizer_states, int):
             self._full = [published[number] for number in sorted(published) if number % _KEPT_FOR_FORKS]
         progress = None
