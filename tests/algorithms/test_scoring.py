@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, Gemma2Config, LlamaConfig, Qwen3Config
+from transformers import AutoModelForCausalLM, Gemma2Config, GraniteConfig, LlamaConfig, Qwen3Config
 
 from unstable_stream.algorithms import Reinforce, TokenBatch, TrainingSample
 from unstable_stream.algorithms.base import distinct_rows
@@ -196,3 +196,56 @@ def test_a_model_that_recomputes_its_activations_is_computed_whole() -> None:
         batch.input_ids, batch.positions, batch.targets, batch.temperatures, shared_prefix=batch.shared_prefix
     )
     logprobs.sum().backward()  # type: ignore[no-untyped-call]
+
+
+@pytest.mark.parametrize("entropy_grad", [False, True])
+@pytest.mark.parametrize("trains_head", [False, True])
+@pytest.mark.parametrize(
+    ("config_class", "overrides"),
+    [
+        (LlamaConfig, {}),
+        (Gemma2Config, {"query_pre_attn_scalar": 8, "final_logit_softcapping": 2.0}),
+        (GraniteConfig, {"logits_scaling": 3.0}),
+    ],
+)
+def test_scores_in_chunks_are_those_of_all_at_once(
+    config_class: type,
+    overrides: dict[str, Any],
+    trains_head: bool,
+    entropy_grad: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model: Any = policy(config_class, **overrides)
+    head = model.get_output_embeddings()
+    head.requires_grad_(trains_head)
+    scorer = CompletionScorer(model)
+    targets = torch.arange(1, 8)
+    temperatures = torch.linspace(0.5, 2.0, 7)
+
+    def gradients() -> tuple[list[Tensor], int]:
+        """Scores, their gradients by the states and, if it is trained, by the head; and runs of the head."""
+        runs: list[int] = []
+        states = torch.randn(7, 32, generator=torch.Generator().manual_seed(0)).requires_grad_()
+        wanted = [states, head.weight] if trains_head else [states]
+        with head.register_forward_hook(lambda _module, args, _output: runs.append(len(args[0]))):
+            logprobs, entropies = scorer.score(states, targets, temperatures, entropy_grad=entropy_grad)
+            assert entropies.requires_grad is entropy_grad
+            loss = (torch.arange(1.0, 8.0) * (logprobs + (0.1 * entropies if entropy_grad else 0.0))).sum()
+            found = torch.autograd.grad(loss, wanted)
+        return [logprobs.detach(), entropies.detach(), *found], sum(runs)
+
+    expected, _ = gradients()
+    monkeypatch.setattr("unstable_stream.algorithms.scoring._CHUNK_ELEMENTS", 3 * VOCABULARY)
+    found, positions = gradients()
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+    # A frozen head computes each position once: its part of the gradient is known with the score.
+    assert positions == (14 if trains_head else 7)
+
+
+def test_scores_in_chunks_without_a_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
+    scorer = CompletionScorer(policy().requires_grad_(False))
+    monkeypatch.setattr("unstable_stream.algorithms.scoring._CHUNK_ELEMENTS", 3 * VOCABULARY)
+    with torch.no_grad():
+        logprobs, _ = scorer.score(torch.randn(7, 32), torch.arange(1, 8), torch.ones(7))
+    assert not logprobs.requires_grad

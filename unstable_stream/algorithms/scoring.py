@@ -2,8 +2,10 @@
 
 A causal language model spends most of its memory on logits: a row of vocabulary size for every position, also
 in the prompt. Here the decoder runs on the whole input, but the output head runs only on the states that
-predict a trained token, in chunks. Chunks after the first are computed again in the backward pass, so only
-one chunk of logits is in memory at a time.
+predict a trained token, in chunks, of which one is in memory at a time. What a token adds to the gradient of
+its own state is computed with the chunk, in the forward pass, and multiplied by the gradient of its score in
+the backward pass: each score depends on one state. "Liger Kernel" (Hsu et al., arXiv:2410.10989) does so for
+the cross-entropy. Where the output head itself is trained, chunks are computed again in the backward pass.
 
 The prompts of one game begin alike: with its rules, or with a worked example. What all rows of a micro-batch
 begin with runs through the decoder once, as a row of its own, and the other tokens of each row attend to its
@@ -100,14 +102,13 @@ class CompletionScorer:
         chunk = max(1, _CHUNK_ELEMENTS // self._head.weight.shape[0])
         if len(targets) <= chunk and not self._always_recompute:
             return self._score(states, targets, temperatures, entropy_grad)
+        score = self._score_again if self._trains_head() else self._score_ahead
         parts = [
-            checkpoint(
-                self._score,
+            score(
                 states[start : start + chunk],
                 targets[start : start + chunk],
                 temperatures[start : start + chunk],
                 entropy_grad,
-                use_reentrant=False,
             )
             for start in range(0, len(targets), chunk)
         ]
@@ -156,6 +157,31 @@ class CompletionScorer:
             entropy = -(distribution.exp() * distribution).sum(-1)
         return logprobs, entropy
 
+    def _trains_head(self) -> bool:
+        return any(parameter.requires_grad for parameter in self._head.parameters())
+
+    def _score_again(
+        self, states: Tensor, targets: Tensor, temperatures: Tensor, entropy_grad: bool
+    ) -> tuple[Tensor, Tensor]:
+        scores: tuple[Tensor, Tensor] = checkpoint(
+            self._score, states, targets, temperatures, entropy_grad, use_reentrant=False
+        )
+        return scores
+
+    def _score_ahead(
+        self, states: Tensor, targets: Tensor, temperatures: Tensor, entropy_grad: bool
+    ) -> tuple[Tensor, Tensor]:
+        if not (torch.is_grad_enabled() and states.requires_grad):
+            return self._score(states, targets, temperatures, entropy_grad)
+        rows = states.detach().requires_grad_()
+        logprobs, entropy = self._score(rows, targets, temperatures, entropy_grad)
+        (by_logprob,) = torch.autograd.grad(logprobs.sum(), rows, retain_graph=entropy_grad)
+        logprobs = _with_row_gradients(states, logprobs.detach(), by_logprob)
+        if entropy_grad:
+            (by_entropy,) = torch.autograd.grad(entropy.sum(), rows)
+            entropy = _with_row_gradients(states, entropy.detach(), by_entropy)
+        return logprobs, entropy
+
     def _probe(self, model: nn.Module) -> None:
         device = self._head.weight.device
         tokens = torch.tensor([_PROBE_TOKENS], device=device)
@@ -198,3 +224,22 @@ class CompletionScorer:
         expected = whole.last_hidden_state[:, 2:].float()
         rounding = torch.finfo(self._head.weight.dtype).eps * expected.abs().max()
         return bool((expected - shared).abs().max() <= _PROBE_TOLERANCE + _PROBE_ROUNDINGS * rounding)
+
+
+class _WithRowGradients(torch.autograd.Function):
+    """Values [N], each a function of its own row of ``states`` [N, hidden], and their known gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, states: Tensor, values: Tensor, gradients: Tensor) -> Tensor:
+        ctx.save_for_backward(gradients)
+        return values.view_as(values)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        (gradients,) = ctx.saved_tensors
+        return (gradient[:, None] * gradients).to(gradients.dtype), None, None
+
+
+def _with_row_gradients(states: Tensor, values: Tensor, gradients: Tensor) -> Tensor:
+    attached: Tensor = _WithRowGradients.apply(states, values, gradients)  # type: ignore[no-untyped-call]
+    return attached
