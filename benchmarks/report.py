@@ -6,7 +6,7 @@ The report's baseline reads, to Arrow and on one open connection, the tables a r
 the run, all columns. The walk's baseline reads what an update came from: its steps, their turns with
 tokens, their games and adapters; the walk besides links and counts them in both directions, and finds the
 update by its name. Ours open the archive as often as they do in use, for each question anew, so that a run
-can go on writing. The made-up history is that of the tests.
+can go on writing. The made-up history is that of the tests; ``--games 1000000`` multiplies it.
 """
 
 import shutil
@@ -17,7 +17,8 @@ from pathlib import Path
 import duckdb
 
 from benchmarks.harness import compare, parser, report
-from tests.archive.history import made_up_run, stored
+from tests.archive.history import GAMES_PER_UPDATE, made_up_run, stored
+from tests.archive.many_games import multiply_games
 from unstable_stream.archive import ArchiveWriter, query
 from unstable_stream.hindsight.why import find_node, trace
 from unstable_stream.views.report import find_runs, write_report
@@ -43,10 +44,11 @@ _BEHIND_AN_UPDATE = """
 """
 
 
-def _archive(directory: Path, updates: int) -> Path:
+def _archive(directory: Path, updates: int, games: int) -> Path:
     path = directory / "archive.duckdb"
     with ArchiveWriter(path) as writer:
         writer.write(stored(made_up_run(updates=updates)))
+    multiply_games(path, max(1, games // (updates * (GAMES_PER_UPDATE + 2))))
     return path
 
 
@@ -55,9 +57,10 @@ def main() -> None:
     arguments = parser(__doc__ or "")
     arguments.add_argument("--archive", type=Path, default=None, help="an archive; default: a made-up one")
     arguments.add_argument("--updates", type=int, default=300, help="of the made-up history; 6 games each")
+    arguments.add_argument("--games", type=int, default=0, help="so many; 0: 6 for each update")
     options = arguments.parse_args()
     directory = Path(tempfile.mkdtemp(prefix="report-bench-"))
-    archive = options.archive or _archive(directory, options.updates)
+    archive = options.archive or _archive(directory, options.updates, options.games)
     (run,) = find_runs(archive, [])
     ((last,),) = query(archive, "SELECT max(update) FROM updates WHERE run_id = ?", [run]).rows
 

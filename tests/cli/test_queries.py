@@ -14,6 +14,7 @@ import typer
 from typer.testing import CliRunner, Result
 
 from tests.archive.history import made_up_run, stored
+from tests.archive.many_games import multiply_games
 from unstable_stream.archive import ArchiveWriter, query
 from unstable_stream.cli import archive, export, games, runs, sql
 from unstable_stream.errors import ArchiveError, EventLogError, UnstableStreamError
@@ -22,7 +23,7 @@ from unstable_stream.events.games import Action
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.records import record_from_event
 from unstable_stream.log.topics import load_topics
-from unstable_stream.views.transcript import new_part
+from unstable_stream.views.transcript import load_transcript, new_part
 
 _APP = typer.Typer(rich_markup_mode="rich", pretty_exceptions_enable=False)
 for _module in (archive, export, games, runs, sql):
@@ -296,6 +297,14 @@ def test_show_of_an_unfinished_game_and_of_none(data: Path) -> None:
     assert "ckpt-000006" in output
     assert "no game's id starts with 'xyz'" in str(_error("games", "show", "xyz", "--data", str(data)))
     assert "several games' ids start with ''" in str(_error("games", "show", "", "--data", str(data)))
+
+
+def test_a_whole_id_names_its_game_though_another_begins_with_it(tmp_path: Path) -> None:
+    archive = tmp_path / "archive.duckdb"
+    with ArchiveWriter(archive) as writer:
+        writer.write(stored(made_up_run(updates=1)))
+    multiply_games(archive, 2)
+    assert load_transcript(archive, game_id("run-a", "train", 0)).game_id == game_id("run-a", "train", 0)
 
 
 def test_show_as_json(data: Path) -> None:

@@ -119,7 +119,7 @@ class Transcript:
 
 
 def load_transcript(path: ArchiveAddress, game_id_prefix: str) -> Transcript:
-    """Return the one game whose id starts with ``game_id_prefix``.
+    """Return the game with this id, or the one game whose id starts with it.
 
     Raises:
         ArchiveError: no game or several games match; names some.
@@ -133,13 +133,13 @@ def load_transcript(path: ArchiveAddress, game_id_prefix: str) -> Transcript:
     ).dicts()
     if not games:
         raise ArchiveError(f"no game's id starts with {game_id_prefix!r}. List games: unstable-stream games")
-    if len(games) > 1:
+    if len(games) > 1 and games[0]["game_id"] != game_id_prefix:  # a whole id comes first
         names = ", ".join(game["game_id"] for game in games[:_SHOWN_MATCHES])
         more = ", …" if len(games) > _SHOWN_MATCHES else ""
         raise ArchiveError(
             f"several games' ids start with {game_id_prefix!r}: {names}{more}. Give more of it."
         )
-    (game,) = games
+    game = games[0]
     seats = query(
         path,
         "SELECT seat, coalesce(s.model_uid, p.model_uid) AS model_uid, coalesce(s.kind, p.kind) AS kind, "
