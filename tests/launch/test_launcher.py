@@ -80,6 +80,19 @@ async def test_modules_that_the_model_lacks_are_named_before_anything_is_written
     assert list(tmp_path.iterdir()) == []
 
 
+async def test_a_template_that_the_model_cannot_word_is_named_before_anything_is_written(
+    tmp_path: Path,
+) -> None:
+    config = parse_config(
+        {"model": "tiny-player", "train_envs": [{"env_id": "TicTacToe-v0-train", "template": "chat"}]}
+    )
+    with pytest.raises(
+        ConfigError, match=r"model 'tiny-player': its .* prompts of the template 'chat': .* no chat template"
+    ):
+        await launch(config, DataDir(tmp_path))
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_it_says_what_the_first_game_waits_for() -> None:
     events = history()
     loading = _Loading(RUN, config())

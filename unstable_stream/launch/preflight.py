@@ -22,7 +22,7 @@ from unstable_stream.games.seating import dealt_roles
 from unstable_stream.games.templates import get_template
 from unstable_stream.inference.base_model import resolve_model
 from unstable_stream.inference.exploitability import game_of
-from unstable_stream.inference.tokenizer import load_tokenizer
+from unstable_stream.inference.tokenizer import Tokenizer, load_tokenizer
 from unstable_stream.launch.extension_trials import try_extensions
 from unstable_stream.reward_transformations import build_final, build_sampling, build_step
 from unstable_stream.runs.code import find_code
@@ -33,7 +33,7 @@ from unstable_stream.stores import HostCache, Store, has_file, is_address
 from unstable_stream.streams.run_consumers import plugins_beside
 from unstable_stream.workers.game_schedule import build_pool
 
-__all__ = ["check_config"]
+__all__ = ["check_config", "check_prompts"]
 
 _DEALS: Final = 32
 """So many games of an environment are dealt to learn which roles there are."""
@@ -83,6 +83,17 @@ def check_config(config: RunConfig) -> None:
     build_final(list(config.rewards.final))
     build_step(list(config.rewards.step))
     build_sampling(list(config.rewards.sampling))
+
+
+def check_prompts(config: RunConfig, model_path: str) -> None:
+    """Refuse a base model whose tokenizer cannot word the prompts of an environment.
+
+    Raises:
+        ConfigError: names the model and the template.
+    """
+    tokenizer = load_tokenizer(model_path)
+    for template in dict.fromkeys(env.template for env in (*config.train_envs, *config.evaluated_envs)):
+        _check_wording(f"model {config.model!r}", tokenizer, template)
 
 
 def _check_roles(config: RunConfig) -> None:
@@ -159,16 +170,20 @@ def _check_endpoint(opponent: OpponentConfig) -> None:
 def _check_model(opponent: OpponentConfig) -> None:
     """Refuse a model that is not there, or whose tokenizer cannot word the template's prompts."""
     where = f"opponent {opponent.name!r}"
-    template = get_template(opponent.template)
     try:
         tokenizer = load_tokenizer(resolve_model(opponent.path or ""))
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from error
+    _check_wording(where, tokenizer, opponent.template)
+
+
+def _check_wording(where: str, tokenizer: Tokenizer, template: str) -> None:
+    encode = tokenizer.encode_chat if get_template(template).chat else tokenizer.encode
     try:
-        (tokenizer.encode_chat if template.chat else tokenizer.encode)("move")
+        encode("move")
     except UnstableStreamError as error:
         raise ConfigError(
-            f"{where}: its tokenizer cannot word prompts of the template {opponent.template!r}: {error}"
+            f"{where}: its tokenizer cannot word prompts of the template {template!r}: {error}"
         ) from error
 
 
