@@ -23,7 +23,7 @@ from unstable_stream.events.games import Action
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.records import record_from_event
 from unstable_stream.log.topics import load_topics
-from unstable_stream.views.transcript import load_transcript, new_part
+from unstable_stream.views.transcript import load_transcript, load_transcripts, new_part
 
 _APP = typer.Typer(rich_markup_mode="rich", pretty_exceptions_enable=False)
 for _module in (archive, export, games, runs, sql):
@@ -305,6 +305,15 @@ def test_a_whole_id_names_its_game_though_another_begins_with_it(tmp_path: Path)
         writer.write(stored(made_up_run(updates=1)))
     multiply_games(archive, 2)
     assert load_transcript(archive, game_id("run-a", "train", 0)).game_id == game_id("run-a", "train", 0)
+
+
+def test_several_games_are_loaded_at_once_each_as_it_is_alone(data: Path) -> None:
+    archive = data / "archive.duckdb"
+    wanted = [game_id("run-a", "train", index) for index in (25, 4, 0)]
+    assert load_transcripts(archive, wanted) == [load_transcript(archive, game) for game in wanted]
+    assert load_transcripts(archive, []) == []
+    with pytest.raises(ArchiveError, match="no game has the id 'xyz'"):
+        load_transcripts(archive, [wanted[0], "xyz"])
 
 
 def test_show_as_json(data: Path) -> None:

@@ -9,17 +9,32 @@ from unstable_stream.archive.read import query
 from unstable_stream.archive_address import ArchiveAddress
 from unstable_stream.errors import ArchiveError
 
-__all__ = ["Move", "SeatLine", "Transcript", "load_transcript", "new_part"]
+__all__ = ["Move", "SeatLine", "Transcript", "load_transcript", "load_transcripts", "new_part"]
 
 _SHOWN_MATCHES = 5
 
+_GAMES = """
+SELECT
+    game_id, run_id, state, split, game_index, env_id, seed, reason, reason_text, winner,
+    invalid_seat, started_at, ended_at
+FROM games WHERE game_id IN ({games})
+"""
+_SEATS = """
+WITH planned AS (FROM planned_seats WHERE game_id IN ({games})),
+    seated AS (FROM seats WHERE game_id IN ({games}))
+SELECT
+    game_id, seat, coalesce(s.model_uid, p.model_uid) AS model_uid, coalesce(s.kind, p.kind) AS kind,
+    p.template, coalesce(s.trained, p.trained) AS trained, s.role, s.reward, s.result
+FROM planned AS p FULL JOIN seated AS s USING (game_id, seat)
+ORDER BY seat
+"""
 _MOVES = """
-WITH moves AS (FROM actions WHERE game_id = $1),
-    said AS (FROM turns WHERE game_id = $1),
-    shaped AS (FROM steps WHERE game_id = $1),
+WITH moves AS (FROM actions WHERE game_id IN ({games})),
+    said AS (FROM turns WHERE game_id IN ({games})),
+    shaped AS (FROM steps WHERE game_id IN ({games})),
     used AS (FROM update_steps WHERE step_id IN (SELECT step_id FROM shaped))
 SELECT
-    a.game_turn, a.seat, a.action, a.valid,
+    a.game_id, a.game_turn, a.seat, a.action, a.valid,
     t.observation, t.completion, t.completion_tokens, t.finish_reason, t.prompt, t.prompt_tokens,
     t.policy_version, t.latency_ms,
     t.format_feedback::MAP(VARCHAR, BOOLEAN) AS format_feedback,
@@ -28,7 +43,7 @@ SELECT
     CASE WHEN s.step_id IS NOT NULL THEN coalesce(u.fate, 'pending') END AS fate,
     u.update, u.model, u.reason AS drop_reason
 FROM moves AS a
-LEFT JOIN said AS t USING (game_turn, seat)
+LEFT JOIN said AS t USING (game_id, game_turn, seat)
 LEFT JOIN shaped AS s USING (trajectory_id, turn_index)
 LEFT JOIN used AS u USING (step_id)
 ORDER BY a.game_turn
@@ -124,34 +139,62 @@ def load_transcript(path: ArchiveAddress, game_id_prefix: str) -> Transcript:
     Raises:
         ArchiveError: no game or several games match; names some.
     """
-    games = query(
-        path,
-        "SELECT game_id, run_id, state, split, game_index, env_id, seed, reason, reason_text, winner, "
-        "invalid_seat, started_at, ended_at "
-        "FROM games WHERE starts_with(game_id, ?) ORDER BY game_id LIMIT ?",
-        [game_id_prefix, _SHOWN_MATCHES + 1],
-    ).dicts()
+    games = [
+        game
+        for (game,) in query(
+            path,
+            "SELECT game_id FROM games WHERE starts_with(game_id, ?) ORDER BY game_id LIMIT ?",
+            [game_id_prefix, _SHOWN_MATCHES + 1],
+        ).rows
+    ]
     if not games:
         raise ArchiveError(f"no game's id starts with {game_id_prefix!r}. List games: unstable-stream games")
-    if len(games) > 1 and games[0]["game_id"] != game_id_prefix:  # a whole id comes first
-        names = ", ".join(game["game_id"] for game in games[:_SHOWN_MATCHES])
+    if len(games) > 1 and games[0] != game_id_prefix:  # a whole id comes first
+        names = ", ".join(games[:_SHOWN_MATCHES])
         more = ", …" if len(games) > _SHOWN_MATCHES else ""
         raise ArchiveError(
             f"several games' ids start with {game_id_prefix!r}: {names}{more}. Give more of it."
         )
-    game = games[0]
-    seats = query(
-        path,
-        "SELECT seat, coalesce(s.model_uid, p.model_uid) AS model_uid, coalesce(s.kind, p.kind) AS kind, "
-        "p.template, coalesce(s.trained, p.trained) AS trained, s.role, s.reward, s.result "
-        "FROM (FROM planned_seats WHERE game_id = $1) AS p "
-        "FULL JOIN (FROM seats WHERE game_id = $1) AS s USING (seat) ORDER BY seat",
-        [game["game_id"]],
-    ).dicts()
-    moves = query(path, _MOVES, [game["game_id"]]).dicts()
-    return Transcript(
-        **game, seats=[SeatLine(**seat) for seat in seats], moves=[Move(**move) for move in _only_new(moves)]
-    )
+    (transcript,) = load_transcripts(path, games[:1])
+    return transcript
+
+
+def load_transcripts(path: ArchiveAddress, game_ids: Sequence[str]) -> list[Transcript]:
+    """Return the games with these whole ids, in their order.
+
+    The archive keeps games in no order of their ids and scans all of them, for several games as for one.
+
+    Raises:
+        ArchiveError: there is no game with one of the ids.
+    """
+    if not game_ids:
+        return []
+    # Constants reach the scans below a view's joins; a list or a subquery does not.
+    wanted = ", ".join(f"${place}" for place in range(1, len(game_ids) + 1))
+
+    def rows(sql: str) -> list[dict[str, Any]]:
+        return query(path, sql.format(games=wanted), list(game_ids)).dicts()
+
+    games = {game["game_id"]: game for game in rows(_GAMES)}
+    if unknown := [game for game in game_ids if game not in games]:
+        raise ArchiveError(f"no game has the id {unknown[0]!r}. List games: unstable-stream games")
+    seats, moves = _by_game(rows(_SEATS)), _by_game(rows(_MOVES))
+    return [
+        Transcript(
+            **games[game],
+            seats=[SeatLine(**seat) for seat in seats.get(game, ())],
+            moves=[Move(**move) for move in _only_new(moves.get(game, ()))],
+        )
+        for game in game_ids
+    ]
+
+
+def _by_game(rows: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """Group rows by their game, which is taken out of them."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        found.setdefault(row.pop("game_id"), []).append(row)
+    return found
 
 
 def _only_new(moves: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from unstable_stream.archive import query
 from unstable_stream.archive_address import ArchiveAddress
 from unstable_stream.views.tokens import Token, tokens_of
-from unstable_stream.views.transcript import Move, Transcript, load_transcript
+from unstable_stream.views.transcript import Move, Transcript, load_transcripts
 
 __all__ = ["SampleGame", "pick_samples"]
 
@@ -14,30 +14,39 @@ __all__ = ["SampleGame", "pick_samples"]
 _FIRST_MOVES, _LAST_MOVES = 24, 12
 _MOST_TOKENS = 1200
 
-# The checkpoint under evaluation, in finished evaluation games.
-_EVALUATED = """
-    SELECT o.game_id, o.game_index, o.seed, o.env_id, s.seat, s.opponent, s.result,
-        s.policy_version AS version
-    FROM game_outcomes AS o JOIN seats AS s USING (game_id)
-    WHERE o.run_id = $run AND o.split = 'eval' AND s.model_uid = o.evaluated_uid
+# Tables that several choices read, from one opening of the archive to the other a single time.
+_SHARED = """
+    -- The checkpoint under evaluation, in finished evaluation games.
+    evaluated AS MATERIALIZED (
+        SELECT o.game_id, o.game_index, o.seed, o.env_id, s.seat, s.opponent, s.result,
+            s.policy_version AS version
+        FROM game_outcomes AS o JOIN seats AS s USING (game_id)
+        WHERE o.run_id = $run AND o.split = 'eval' AND s.model_uid = o.evaluated_uid
+    ),
+    last AS (FROM evaluated WHERE version = (SELECT max(version) FROM evaluated)),
+    -- Evaluation games are played with the same seeds each time: the same game before and after training.
+    pair AS (
+        SELECT a.game_id AS before, b.game_id AS after FROM evaluated AS a
+        JOIN last AS b ON (a.env_id, a.seed, a.seat, a.opponent) = (b.env_id, b.seed, b.seat, b.opponent)
+        WHERE a.version = (SELECT min(version) FROM evaluated)
+            AND a.version < b.version AND a.result = 'loss' AND b.result = 'win'
+        ORDER BY b.game_index LIMIT 1
+    ),
+    longest AS (
+        FROM game_outcomes WHERE run_id = $run
+            AND num_turns = (SELECT max(num_turns) FROM game_outcomes WHERE run_id = $run)
+    )
 """
-_LAST = "version = (SELECT max(version) FROM evaluated) ORDER BY game_index LIMIT 1"
-# Evaluation games are played with the same seeds each time, so the same game can be shown before and after.
-_PAIR = f"""
-    WITH evaluated AS ({_EVALUATED})
-    SELECT a.game_id, b.game_id FROM evaluated AS a
-    JOIN evaluated AS b ON (a.env_id, a.seed, a.seat, a.opponent) = (b.env_id, b.seed, b.seat, b.opponent)
-    WHERE a.version = (SELECT min(version) FROM evaluated)
-        AND b.version = (SELECT max(version) FROM evaluated)
-        AND a.version < b.version AND a.result = 'loss' AND b.result = 'win'
-    ORDER BY b.game_index LIMIT 1
-"""
+_PAIR: Mapping[str, str] = {
+    "First checkpoint: the same game before training, lost": "SELECT before AS game_id FROM pair",
+    "Last checkpoint: the same game after training, won": "SELECT after AS game_id FROM pair",
+}
 _CHOICES: Mapping[str, str] = {
-    "A win of the last checkpoint": f"""
-        WITH evaluated AS ({_EVALUATED}) SELECT game_id FROM evaluated WHERE result = 'win' AND {_LAST}
+    "A win of the last checkpoint": """
+        SELECT game_id FROM last WHERE result = 'win' ORDER BY game_index LIMIT 1
     """,
-    "A loss of the last checkpoint": f"""
-        WITH evaluated AS ({_EVALUATED}) SELECT game_id FROM evaluated WHERE result = 'loss' AND {_LAST}
+    "A loss of the last checkpoint": """
+        SELECT game_id FROM last WHERE result = 'loss' ORDER BY game_index LIMIT 1
     """,
     "A game ended by an invalid move": """
         SELECT o.game_id FROM game_outcomes AS o JOIN seats AS s USING (game_id)
@@ -45,8 +54,9 @@ _CHOICES: Mapping[str, str] = {
         ORDER BY s.policy_version DESC, o.split, o.game_index LIMIT 1
     """,
     "The longest game": """
-        SELECT game_id FROM longest_games WHERE run_id = $run
-        ORDER BY num_turns DESC, completion_tokens DESC, split, game_index LIMIT 1
+        SELECT o.game_id FROM longest AS o LEFT JOIN trajectories AS t USING (game_id)
+        GROUP BY o.game_id, o.split, o.game_index
+        ORDER BY coalesce(sum(t.completion_tokens), 0) DESC, o.split, o.game_index LIMIT 1
     """,
     "A completion cut at the token limit": """
         SELECT t.game_id FROM turns AS t JOIN game_outcomes AS o USING (game_id)
@@ -97,22 +107,27 @@ def pick_samples(
         limit: most games.
         tokenizer: directory of the base model's tokenizer, if the model is not where the run found it.
     """
-    run = {"run": run_id}
-    reasons: dict[str, list[str]] = {}
-    for before, after in query(archive, _PAIR, run).rows if limit > 1 else ():
-        reasons[before] = ["First checkpoint: the same game before training, lost"]
-        reasons[after] = ["Last checkpoint: the same game after training, won"]
-    for reason, sql in _CHOICES.items():
-        for (game,) in query(archive, sql, run).rows:
-            if game in reasons or len(reasons) < limit:
-                reasons.setdefault(game, []).append(reason)
+    reasons = _reasons(archive, run_id, limit)
+    transcripts = load_transcripts(archive, list(reasons))
     samples = []
-    for game, why in reasons.items():
-        transcript = load_transcript(archive, game)
+    for transcript, why in zip(transcripts, reasons.values(), strict=True):
         moves, cut = _shown(transcript.moves)
         tokens, with_texts = tokens_of(archive, transcript, moves, most=_MOST_TOKENS, tokenizer=tokenizer)
         samples.append(SampleGame(why, transcript, moves, cut, tokens, with_texts))
     return samples
+
+
+def _reasons(archive: ArchiveAddress, run_id: str, limit: int) -> Mapping[str, Sequence[str]]:
+    """Return the games to show, each with the reasons for it."""
+    choices = {**(_PAIR if limit > 1 else {}), **_CHOICES}
+    parts = (f"SELECT {place} AS place, game_id FROM ({sql})" for place, sql in enumerate(choices.values()))
+    found = query(archive, f"WITH {_SHARED} {' UNION ALL '.join(parts)} ORDER BY place", {"run": run_id}).rows
+    names = list(choices)
+    reasons: dict[str, list[str]] = {}
+    for place, game in found:
+        if game in reasons or len(reasons) < limit:
+            reasons.setdefault(game, []).append(names[place])
+    return reasons
 
 
 def _shown(moves: Sequence[Move]) -> tuple[Sequence[Move], int | None]:
