@@ -106,7 +106,7 @@ bench: $(VENV)/.dev ## Run all benchmarks; one table of ratios and targets at th
 	$(BIN)/python -m benchmarks.summary $(BENCH_RESULTS) $(ARGS); \
 	if [ -n "$$failed" ]; then echo "failed:$$failed"; exit 1; fi
 
-bench-compare: ## Show what the short benchmarks have become since the newest baseline; fail if one fell by half (BENCH_QUICK="buffer" …)
+bench-compare: ## Show what the short benchmarks have become since earlier baselines; fail if one is far below all (BENCH_QUICK="buffer" …)
 	$(MAKE) bench BENCHMARKS="$(BENCH_QUICK)" ROUNDS=$(or $(ROUNDS),3) ARGS="--against benchmarks/baselines --strict $(ARGS)"
 
 bench-peers: $(VENV)/.dev ## Measure our learner beside those of TRL and UnstableBaselines, in an environment of their own (ARGS="--shapes tiny" …)

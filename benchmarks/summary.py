@@ -1,9 +1,10 @@
 """One table of all ratios and their targets; against an earlier one, what has changed.
 
 ``make bench`` runs the benchmarks, each with ``--json DIRECTORY/NAME.json``, and ends with
-``python -m benchmarks.summary DIRECTORY``. ``--save FILE`` keeps the table as a baseline, ``--against FILE``
-lays one beside the new ratios: a change counts only where the rounds of the two do not overlap, and
-``--strict`` fails on a ratio that has fallen, in every round, below half of what it was.
+``python -m benchmarks.summary DIRECTORY``. ``--save FILE`` keeps the table as a baseline, ``--against PLACE``
+lays the newest of each ratio beside the new one: a change counts only where the rounds of the two do not
+overlap. ``--strict`` fails on a ratio that is, in every round, below half of the lowest it ever was, on any
+of the machines whose tables were kept.
 """
 
 import argparse
@@ -97,14 +98,14 @@ def compared(row: Measured, then: Measured | None) -> str:
     )
 
 
-def fallen(rows: Sequence[Measured], then: Baseline) -> list[Measured]:
-    """Return the rows that have fallen far below what they were, in every round."""
-    return [
-        row
-        for row in rows
-        for before in [then.rows.get((row.script, row.name))]
-        if before is not None and row.highest < _FALLEN * before.lowest
-    ]
+def fallen(rows: Sequence[Measured], history: Sequence[Baseline]) -> list[Measured]:
+    """Return the rows that are in every round far below all rounds of all earlier tables."""
+    far = []
+    for row in rows:
+        before = [then.rows[key] for then in history if (key := (row.script, row.name)) in then.rows]
+        if before and row.highest < _FALLEN * min(then.lowest for then in before):
+            far.append(row)
+    return far
 
 
 def main() -> None:
@@ -113,25 +114,28 @@ def main() -> None:
     arguments.add_argument("directory", type=Path, help="where the benchmarks wrote their results")
     arguments.add_argument("--save", type=Path, default=None, help="keep the table in this file")
     arguments.add_argument(
-        "--against", type=Path, default=None, help="an earlier table, or a directory of some"
+        "--against", type=Path, default=None, help="an earlier table, or a directory of them"
     )
-    arguments.add_argument("--strict", action="store_true", help="fail if a ratio has fallen by half")
+    arguments.add_argument("--strict", action="store_true", help="fail if a ratio is far below all before")
     options = arguments.parse_args()
     rows, others = read_results(options.directory)
-    then = _newest(options.against)
+    history = _history(options.against)
+    # Later tables take the place of earlier ones, row by row: a table need not have all rows.
+    newest = {key: (then.date, row) for then in history for key, row in then.rows.items()}
     named = ", ".join(f"{key} {value}" for key, value in machine().items())
     date = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
     table = Table(title=f"Ratios of {date} on {named}", title_justify="left")
     for heading in ("benchmark", "what", "ratio", "lowest … highest", "target"):
         table.add_column(heading, justify="left" if heading in ("benchmark", "what") else "right")
-    if then is not None:
-        table.add_column(f"on {then.date}")
+    if history:
+        table.add_column("before")
     for row in rows:
-        change = [] if then is None else [compared(row, then.rows.get((row.script, row.name)))]
+        date_then, row_then = newest.get((row.script, row.name), ("", None))
+        change = [f"{date_then} {compared(row, row_then)}".strip()] if history else []
         spread = f"{row.lowest:.2f} … {row.highest:.2f}"
         target = target_text(row.target, met=row.met)
         table.add_row(row.script, row.name, f"{row.ratio:.2f}", spread, target, *change)
-    console = Console(width=None if Console().is_terminal else 150)
+    console = Console(width=None if Console().is_terminal else 170)
     console.print(table)
     judged = [row for row in rows if row.target is not None]
     console.print(f"{sum(row.met is True for row in judged)} of {len(judged)} targets met")
@@ -141,19 +145,19 @@ def main() -> None:
         content = {"date": date, "machine": machine(), "rows": [asdict(row) for row in rows]}
         options.save.parent.mkdir(parents=True, exist_ok=True)
         options.save.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    far = [] if then is None else fallen(rows, then)
+    far = fallen(rows, history)
     for row in far:
-        console.print(f"far below {then.date if then else ''}: {row.script}, {row.name}", style="red")
+        console.print(f"far below all before: {row.script}, {row.name}", style="red")
     if far and options.strict:
         sys.exit(1)
 
 
-def _newest(place: Path | None) -> Baseline | None:
-    """Return the table in a file, or the newest of a directory; ``None``: there is none yet."""
+def _history(place: Path | None) -> list[Baseline]:
+    """Return the table in a file, or those of a directory by date; none where nothing is named or kept."""
     if place is None:
-        return None
-    found = [place] if place.is_file() else sorted(place.glob("*.json"))
-    return Baseline.load(found[-1]) if found else None
+        return []
+    found = [place] if place.is_file() else place.glob("*.json")
+    return sorted(map(Baseline.load, found), key=lambda then: then.date)
 
 
 if __name__ == "__main__":

@@ -40,10 +40,14 @@ def test_a_change_is_one_only_beyond_the_rounds(now: float, then: float | None, 
     assert said in compared(_row(now), None if then is None else _row(then))
 
 
-def test_only_what_has_fallen_by_half_in_every_round_fails() -> None:
-    before = Baseline("2026-01-01", {}, {("log_append", "append"): _row(1.0)})
-    assert fallen([_row(0.5)], before) == []
-    assert fallen([_row(0.3)], before) == [_row(0.3)]
+def test_only_what_is_far_below_all_before_in_every_round_fails() -> None:
+    def table(date: str, ratio: float) -> Baseline:
+        return Baseline(date, {}, {("log_append", "append"): _row(ratio)})
+
+    history = [table("2026-01-01", 1.0), table("2026-02-01", 2.0), Baseline("2026-03-01", {}, {})]
+    assert fallen([_row(0.5)], history) == []
+    assert fallen([_row(0.3)], history) == [_row(0.3)]  # its best round, 0.4, is below half of 0.9
+    assert fallen([_row(0.3)], []) == []
 
 
 def test_a_kept_table_is_compared_with(tmp_path: Path) -> None:
@@ -61,5 +65,6 @@ def test_a_kept_table_is_compared_with(tmp_path: Path) -> None:
     report("Log", [Comparison("append", "1/s", (2.0,), (10.0,), 0.5)], results / "log_append.json")
     worse = summary("--against", str(kept.parent), "--strict")
     assert worse.returncode == 1
-    assert "far below" in worse.stdout
+    assert "far below all before: log_append, append" in worse.stdout
+    assert f"{Baseline.load(kept).date} 0.90, worse by 0.22" in worse.stdout
     assert "0 of 1 targets met" in worse.stdout
