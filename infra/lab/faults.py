@@ -173,7 +173,8 @@ class Trial:
         )
 
     def until(self, what: str, condition: Callable[[], bool]) -> None:
-        """Wait for a condition; a run that ended meanwhile, saying so, is resumed.
+        """Wait for a condition; a run that ended meanwhile, saying so, is resumed, and services that ended
+        are started again.
 
         Raises:
             FaultError: at the deadline, or the run did not say how to go on.
@@ -181,11 +182,25 @@ class Trial:
         deadline = time.monotonic() + DEADLINE_S
         while not condition():
             lasting = self._begun and not self._ended
-            if self.process.poll() is not None and not lasting:
-                self._resume()
+            if not lasting:
+                self._start_services_again()
+                if self.process.poll() is not None:
+                    self._resume()
             if time.monotonic() > deadline:
                 raise FaultError(f"{what}: not within {DEADLINE_S:g} s\n{self.lab.last_words('train', 30)}")
             time.sleep(0.1)
+
+    def _start_services_again(self) -> None:
+        """Start processors and archivers that ended, as a Deployment does, and note it."""
+        for name in ("processors", *self.lab.archivers):
+            status = self.lab.ended(name)
+            if status is not None:
+                self.note(f"{name} ended with status {status} and was started again")
+                self.lab.start_service(name)
+
+    def note(self, said: str) -> None:
+        """Add to what the table says of the fault."""
+        self.result.note += f"{'; ' * bool(self.result.note)}{said}"
 
     def words(self) -> str:
         """Return what the launcher has printed since it was started."""
@@ -244,7 +259,7 @@ class Trial:
             return bool(found)
 
         self.until("a worker's host with" + ("" if learner else "out") + " the learner", look)
-        self.result.note = f"on it: {', '.join(self.lab.actors()[found[0]])}"
+        self.note(f"on it: {', '.join(self.lab.actors()[found[0]])}")
         return found[0]
 
 
@@ -343,13 +358,13 @@ def _store_goes_in_an_archivers_commit(trial: Trial) -> None:
         )
     store.up()
     trial.over()
-    trial.result.note = trial.lab.last_words("in-commit", 1)
+    trial.note(trial.lab.last_words("in-commit", 1))
     _note_archived(trial)
 
 
 def _note_archived(trial: Trial) -> None:
     took_s = asyncio.run(await_archived(trial.lab))
-    trial.result.note += f"{'; ' * bool(trial.result.note)}all was archived {took_s:.0f} s after its end"
+    trial.note(f"all was archived {took_s:.0f} s after its end")
 
 
 def _archiver_vanishes(trial: Trial) -> None:
@@ -374,7 +389,7 @@ def _await_waiting(trial: Trial) -> None:
 def _broker_is_lost_in_a_commit(trial: Trial) -> None:
     leader, vanished = asyncio.run(_vanish_in_commit(trial))
     trial.over()
-    trial.result.note = f"{leader}, which led the partition; {vanished}"
+    trial.note(f"{leader}, which led the partition; {vanished}")
     trial.recover()
     trial.lab.hosts[leader].connect()
     trial.lab.start_broker(leader)
@@ -452,22 +467,11 @@ def _processors_are_cut_off(trial: Trial) -> None:
     with trial.cut(trial.lab.hosts["processors"]):
         trial.hold(LONG_S)
     trial.over()
-    trial.repair = lambda: _restart_service(trial, "processors")
     began = time.monotonic()
-
-    def goes_on() -> bool:
-        _restart_service(trial, "processors")
-        return any(seen.at > began for seen in trial.watch.updates)
-
-    trial.until("an update after the processors are back", goes_on)
-
-
-def _restart_service(trial: Trial, name: str) -> None:
-    """Start a service again that has ended, as a Deployment does."""
-    status = trial.lab.ended(name)
-    if status is not None:
-        trial.result.note = f"the {name} ended with status {status}, and were started again"
-        trial.lab.start_service(name)
+    trial.until(
+        "an update after the processors are back",
+        lambda: any(seen.at > began for seen in trial.watch.updates),
+    )
 
 
 def _worker_vanishes(trial: Trial, *, learner: bool) -> None:
@@ -513,7 +517,7 @@ def _end_of_the_fenced(trial: Trial, name: str) -> None:
     """Wait until the processes of a machine that Ray has given up have ended by themselves."""
     trial.until(f"the end of Ray on {name}", lambda: trial.lab.ended(name) is not None)
     trial.until(f"the end of all actors on {name}", lambda: not trial.lab.actors()[name])
-    trial.result.note += "; its processes ended by themselves"
+    trial.note("its processes ended by themselves")
 
 
 def _rejoin(trial: Trial, name: str) -> None:

@@ -251,7 +251,8 @@ class SharedTable:
             try:
                 return self._opened()
             except TableNotFoundError:
-                # Another archiver may be first.
+                # Another archiver may be first: its table is taken. Tried again, this one would be the next
+                # version of that, with another id.
                 with contextlib.suppress(CommitFailedError, DeltaError):
                     deltalake.DeltaTable.create(
                         self.uri,
@@ -260,6 +261,7 @@ class SharedTable:
                         description=_DESCRIPTION.format(SCHEMA_VERSION),
                         configuration=dict(_SETTINGS),
                         storage_options=self._options,
+                        commit_properties=deltalake.CommitProperties(max_commit_retries=0),
                     )
         return self._opened()
 

@@ -12,6 +12,7 @@ A consumer of aiokafka that stands still is replaced by another
 """
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
@@ -400,7 +401,7 @@ class KafkaConsumer:
             within_s = self._log.cluster.delivery_timeout_s
             try:
                 async with asyncio.timeout(within_s):
-                    await self._members.settled()
+                    await self._settle()
             except TimeoutError as error:
                 raise LogUnavailableError(
                     f"group {self._group!r} is dividing its partitions since {within_s:g} s and more: check "
@@ -414,6 +415,17 @@ class KafkaConsumer:
                     f"{_listed(self._members.owned)}): nothing was committed."
                 )
         return self._group
+
+    async def _settle(self) -> None:
+        """Wait until no rebalance is in progress, or the consumer is closed.
+
+        Who asked for no records for five minutes is out of the group, and aiokafka joins again only while
+        records are asked for: so they are.
+        """
+        while self._members.rebalancing and not self._closed:
+            await self._hear_of_the_group()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._members.settled(), _PAUSE_S)
 
     def saved(self, positions: Positions) -> None:
         """Note that these positions were committed."""
