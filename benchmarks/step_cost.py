@@ -1,7 +1,8 @@
 """Where the CPU time of a trained step goes: process by process, and layer by layer.
 
-``python -m benchmarks.step_cost`` plays the quickstart twice, on Ray and with all parts in this process, and
-looks at what was spent between the first and the last update, divided by the steps trained in between.
+``python -m benchmarks.step_cost`` plays the quickstart, or the run of ``--config FILE``, twice, on Ray and
+with all parts in this process. It looks at what was spent between the first and the last update, divided by
+the steps trained in between.
 
 - *Processes*: of each process of the run on Ray, what the system counted for it. Those that ended meanwhile
   are missing.
@@ -10,7 +11,8 @@ looks at what was spent between the first and the last update, divided by the st
   what torch does for the learner is the learner's. ``torch's own threads`` is the rest of the process, which
   belongs to no Python thread.
 
-``--model DIR`` takes another model than the tiny player. Shares hold on a busy machine too; times do less.
+``--model DIR`` plays the quickstart with another model than the tiny player. Shares hold on a busy machine
+too; times do less.
 """
 
 import asyncio
@@ -34,6 +36,7 @@ from rich.table import Table
 import unstable_stream
 from benchmarks.between_updates import BetweenUpdates
 from benchmarks.harness import machine, parser
+from unstable_stream.api.build import build
 from unstable_stream.api.quickstart import quickstart
 from unstable_stream.launch.launcher import Backend, launch
 from unstable_stream.runs.data_dir import DataDir
@@ -63,12 +66,18 @@ async def play(
     overrides: tuple[str, ...],
     backend: Backend,
     look: Callable[[], dict[str, float]],
+    file: Path | None = None,
 ) -> Spent:
-    """Play the quickstart; return what ``look`` counted between the first and the last update."""
+    """Play the quickstart, or the run of a file; return what ``look`` counted between the first and the last
+    update.
+    """
     counted = BetweenUpdates(1, updates, look)
     with tempfile.TemporaryDirectory() as directory:
         wanted = (f"learner.iterations={updates}", "evaluation.first_last_games=2", *overrides)
-        config = quickstart(model, data=Path(directory), overrides=wanted).config
+        if file is None:
+            config = quickstart(model, data=Path(directory), overrides=wanted).config
+        else:
+            config = build(config=file, data=Path(directory), overrides=wanted).config
         await launch(config, DataDir(Path(directory)), backend=backend, watch=counted.watch)
     first, last = counted.looks
     spent = {name: seconds - first.get(name, 0.0) for name, seconds in last.items()}
@@ -185,6 +194,7 @@ def main() -> None:
     """Play both ways, and print where the time went."""
     arguments = parser(str(__doc__).splitlines()[0])
     arguments.add_argument("--model", default="tiny-player", help="plays the quickstart")
+    arguments.add_argument("--config", type=Path, default=None, help="another run than the quickstart")
     arguments.add_argument("--updates", type=int, default=8, help="learner updates")
     arguments.add_argument("--set", action="append", default=[], help="key=value of the configuration")
     arguments.add_argument("--only", choices=("processes", "layers"), default=None)
@@ -192,7 +202,7 @@ def main() -> None:
     found: dict[str, Spent] = {}
 
     def played(backend: Backend, look: Callable[[], dict[str, float]]) -> Awaitable[Spent]:
-        return play(options.model, options.updates, tuple(options.set), backend, look)
+        return play(options.model, options.updates, tuple(options.set), backend, look, options.config)
 
     if options.only != "processes":
         with Layers() as layers:
@@ -203,12 +213,13 @@ def main() -> None:
         found["processes"] = asyncio.run(
             played("ray", lambda: by_process(mark) | {"launcher": time.process_time()})
         )
+    played_name = (options.config or Path(options.model)).stem
     console = Console(width=None if Console().is_terminal else 120)
     for title, spent in found.items():
-        console.print(_table(f"{Path(options.model).name}, {title}", spent))
+        console.print(_table(f"{played_name}, {title}", spent))
     if options.json is not None:
         content = {
-            "title": f"cost of a trained step, {Path(options.model).name}",
+            "title": f"cost of a trained step, {played_name}",
             "machine": machine(),
             "ms_per_step": {
                 title: {name: seconds / spent.steps * 1000 for name, seconds in spent.seconds.items()}
