@@ -90,22 +90,27 @@ def test_a_batch_that_another_writer_stored_is_not_stored_again(
     assert _content(address) == whole
 
 
+def _made_at_once(address: str, archivers: int) -> list[tuple[str, int]]:
+    """Return the archive's id and version as each archiver found them that made it at the same moment."""
+    barrier, made = threading.Barrier(archivers), list[tuple[str, int]]()
+
+    def make() -> None:
+        barrier.wait()
+        table = SharedTable(address, create=True)
+        made.append((table.archive_id, table.version))
+
+    threads = [threading.Thread(target=make) for _ in range(archivers)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return made
+
+
 def test_archivers_that_make_it_at_the_same_time_have_one_archive_and_one_group(tmp_path: Path) -> None:
     for place in range(10):  # without the refusal of a second try, every other one had two ids
-        barrier, made = threading.Barrier(6), list[tuple[str, int]]()
-
-        def make(address: str, barrier: threading.Barrier, made: list[tuple[str, int]]) -> None:
-            barrier.wait()
-            table = SharedTable(address, create=True)
-            made.append((table.archive_id, table.version))
-
-        arguments = (f"delta:{tmp_path / str(place)}", barrier, made)
-        threads = [threading.Thread(target=make, args=arguments) for _ in range(barrier.parties)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert made == [(made[0][0], 0)] * barrier.parties
+        made = _made_at_once(f"delta:{tmp_path / str(place)}", 6)
+        assert made == [(made[0][0], 0)] * 6
 
 
 def test_records_read_before_a_position_was_set_back_are_left_out(address: str) -> None:

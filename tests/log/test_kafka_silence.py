@@ -2,17 +2,17 @@
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any, cast
 
 import pytest
 
+from tests.log.harness import DEADLINE_S, read
 from unstable_stream.errors import FencedError
 from unstable_stream.log.kafka.consumer import KafkaConsumer
 from unstable_stream.log.kafka.log import KafkaLog
-from unstable_stream.log.port import Consumer, Record, TopicSpec
+from unstable_stream.log.port import Consumer, Record, StoredRecord, TopicSpec
 
-_DEADLINE_S = 60.0
 _COMMITTED_WITHIN_S = 30.0
 
 
@@ -23,19 +23,15 @@ async def log(kafka_bootstrap: str) -> AsyncIterator[KafkaLog]:
         yield opened
 
 
-async def _read(consumer: Consumer, count: int) -> list[bytes]:
-    values: list[bytes] = []
-    async with asyncio.timeout(_DEADLINE_S):
-        while len(values) < count:
-            values += [record.value for record in await consumer.poll(timeout_s=0.05)]
-    return values
+def _values(records: Sequence[StoredRecord]) -> list[bytes]:
+    return [record.value for record in records]
 
 
 async def _fall_silent(consumer: Consumer) -> None:
     """Wait until aiokafka has left the group, after a moment instead of the five minutes that it allows."""
     coordinator: Any = cast(KafkaConsumer, consumer)._consumer._coordinator
     coordinator._max_poll_interval = 1.0
-    async with asyncio.timeout(_DEADLINE_S):
+    async with asyncio.timeout(DEADLINE_S):
         while coordinator.member_id:
             await asyncio.sleep(0.02)
 
@@ -46,14 +42,14 @@ async def test_its_commit_joins_the_group_again_and_is_refused_and_it_goes_on(lo
     await log.create_topics([TopicSpec(topic, 1)])
     consumer = await log.consumer([topic], group)
     await log.append([Record(topic, "k", b"committed")])
-    assert await _read(consumer, 1) == [b"committed"]
+    assert _values(await read(consumer, 1)) == [b"committed"]
     await consumer.commit()
     await log.append([Record(topic, "k", b"in hand")])
-    assert await _read(consumer, 1) == [b"in hand"]
+    assert _values(await read(consumer, 1)) == [b"in hand"]
     await _fall_silent(consumer)
     with pytest.raises(FencedError, match="not assigned"):  # another member may have had it in between
         await consumer.commit()
-    assert await _read(consumer, 1) == [b"in hand"]
+    assert _values(await read(consumer, 1)) == [b"in hand"]
     await consumer.commit()
     assert await log.committed_positions(group) == consumer.positions()
     await consumer.close()

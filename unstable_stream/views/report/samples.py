@@ -14,7 +14,7 @@ __all__ = ["SampleGame", "pick_samples"]
 _FIRST_MOVES, _LAST_MOVES = 24, 12
 _MOST_TOKENS = 1200
 
-# Tables that several choices read, from one opening of the archive to the other a single time.
+# What several choices read: one query makes it once for all of them.
 _SHARED = """
     -- The checkpoint under evaluation, in finished evaluation games.
     evaluated AS MATERIALIZED (
