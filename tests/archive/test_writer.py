@@ -1,5 +1,6 @@
 """The writer: each position once, each event once, whatever comes again and whenever it is killed."""
 
+import resource
 import signal
 import subprocess
 import sys
@@ -363,3 +364,17 @@ def test_wrong_sql_is_explained_in_one_line(tmp_path: Path, sql: str, message: s
         query(path, sql)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_full_disk_at_the_end_is_said_in_words(tmp_path: Path) -> None:
+    writer = ArchiveWriter(tmp_path / "archive.duckdb")
+    writer.write(stored(made_up_run(updates=3)))
+    bounds = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, bounds[1]))  # of a file here, as on a full disk
+    try:
+        with pytest.raises(ArchiveError, match="could not write to the archive .*archive.duckdb"):
+            writer.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, bounds)
+    ((games,),) = query(tmp_path / "archive.duckdb", "SELECT count(*) FROM game_outcomes").rows
+    assert games > 0, "what was stored stays stored"

@@ -290,10 +290,17 @@ class ArchiveWriter:
         )
 
     def close(self) -> None:
-        """Fold the write-ahead log into the file, so that it can be copied alone."""
+        """Fold the write-ahead log into the file, so that it can be copied alone.
+
+        Raises:
+            ArchiveBusyError: others held the file past the deadline.
+            ArchiveError: the disk is full, for one. What was stored stays stored.
+        """
         try:
             with self._archive.held() as connection:
                 connection.execute("CHECKPOINT")
+        except duckdb.Error as error:
+            raise ArchiveError(f"could not write to the archive {self.path}: {error}") from error
         finally:
             self._seen.close()
             self._hasher.close()
