@@ -372,7 +372,7 @@ def test_a_full_disk_at_the_end_is_said_in_words(tmp_path: Path) -> None:
     bounds = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, bounds[1]))  # of a file here, as on a full disk
     try:
-        with pytest.raises(ArchiveError, match="could not write to the archive .*archive.duckdb"):
+        with pytest.raises(ArchiveError, match=r"could not write to the archive .*archive\.duckdb"):
             writer.close()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, bounds)
