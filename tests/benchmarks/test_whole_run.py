@@ -41,7 +41,7 @@ def test_processes_are_known_by_their_mark_and_counted_after_their_end(tmp_path:
     grandchild = "import time; time.sleep(60)"
     code = (
         f"import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', {grandchild!r}])\n"
-        # More than is asked for: the system counts whole ticks of user and of system time, and drops the rest.
+        # More than is asked for: the system counts whole ticks of user and system time, and drops the rest.
         "while time.process_time() < 0.3: pass\n"
         "print('done', flush=True); sys.stdin.readline()"
     )
