@@ -248,7 +248,14 @@ class Trial:
         return self._log(name).read_bytes().count(b"the archive cannot be used now")
 
     def worker(self, *, learner: bool) -> str:
-        """Return the name of a Ray worker's host that has an actor, the learner's or not, once one has."""
+        """Return the name of a Ray worker's host that has an actor, the learner's or not, once one has.
+
+        A learner that Ray has moved to the head's host is brought back first: the run is stopped and resumed.
+        """
+        if learner and "LearnerActor" in self.lab.actors()[RAY_HEAD]:
+            self.stop()
+            self.process = self._launch(lambda: self.lab.resume(self.command))
+            self.note("the run was resumed before, which took the learner off the head")
         found: list[str] = []
 
         def look() -> bool:

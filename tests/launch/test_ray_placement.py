@@ -129,6 +129,7 @@ def where(options):
 print(json.dumps({
     "parts": [where(actor_options(plan, share)) for share in plan.shares],
     "workers": [where(beside(plan, share)) for share in plan.engines],
+    "head": [machine.node for machine in plan.machines].index(ray.get_runtime_context().get_node_id()),
     "error": error,
 }))
 """
@@ -143,6 +144,7 @@ def test_parts_spread_over_the_machines_of_a_cluster_and_each_is_asked_what_it_h
         cluster.shutdown()
     assert found["parts"] == [0, 1, 0], "learner, engine 0, engine 1"
     assert found["workers"] == [1, 0], "each beside its engine"
+    assert found["head"] == 1, "it is the last to be given work"
     error = str(found["error"])
     assert error.count("no model at /not/there") == 2, error
 

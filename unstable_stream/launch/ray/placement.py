@@ -43,6 +43,8 @@ GROUP_VARIABLE: Final = "UNSTABLE_STREAM_PLACEMENT_GROUP"
 _DEADLINE_S: Final = 60.0
 """Seconds for nodes to join, for a node to describe itself, and for a reservation to be granted."""
 _POLL_S: Final = 1.0
+_HEAD: Final = "node:__internal_head__"
+"""The resource that Ray gives its head."""
 
 
 def plan_on_cluster(
@@ -83,8 +85,15 @@ def look_at_cluster(deadline_s: float = _DEADLINE_S) -> list[Machine]:
 
 
 def cluster_machines(deadline_s: float = _DEADLINE_S) -> list[Machine]:
-    """Return the machines of the cluster; each with GPUs is asked for their memory."""
-    nodes = [node for node in ray.nodes() if node["Alive"]]
+    """Return the machines of the cluster, Ray's head last; each with GPUs is asked for their memory.
+
+    The head carries Ray's control process, and often the launcher: it gets the least of the work. The order is
+    the same each time, so that a run that is resumed has its parts where they were.
+    """
+    nodes = sorted(
+        (node for node in ray.nodes() if node["Alive"]),
+        key=lambda node: (_HEAD in node["Resources"], node["NodeManagerHostname"], node["NodeID"]),
+    )
     asked = {
         node["NodeID"]: ray.remote(this_machine)
         .options(num_cpus=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False))
