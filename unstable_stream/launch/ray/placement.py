@@ -87,7 +87,7 @@ def look_at_cluster(deadline_s: float = _DEADLINE_S) -> list[Machine]:
 def cluster_machines(deadline_s: float = _DEADLINE_S) -> list[Machine]:
     """Return the machines of the cluster, Ray's head last; each with GPUs is asked for their memory.
 
-    The head carries Ray's control process, and often the launcher: it gets the least of the work. The order is
+    The head carries Ray's control process, and often the launcher: it gets the least work. The order is
     the same each time, so that a run that is resumed has its parts where they were.
     """
     nodes = sorted(
