@@ -114,7 +114,7 @@ connect()
 config = parse_config({
     "model": "tiny-player",
     "train_envs": [{"env_id": "TicTacToe-v0-train"}],
-    "collector": {"num_actors": 2},
+    "collector": {"num_actors": 5},
 })
 plan = place(config, cluster_machines(30))
 try:
@@ -122,10 +122,12 @@ try:
     error = None
 except ConfigError as found:
     error = str(found)
-node = ray.remote(lambda: ray.get_runtime_context().get_node_id())
+class Where:
+    def node(self):
+        return ray.get_runtime_context().get_node_id()
 def where(options):
-    found = ray.get(node.options(**options).remote())
-    return [machine.node for machine in plan.machines].index(found)
+    actor = ray.remote(Where).options(**options).remote()
+    return [machine.node for machine in plan.machines].index(ray.get(actor.node.remote()))
 print(json.dumps({
     "parts": [where(actor_options(plan, share)) for share in plan.shares],
     "workers": [where(beside(plan, share)) for share in plan.engines],
@@ -142,8 +144,8 @@ def test_parts_spread_over_the_machines_of_a_cluster_and_each_is_asked_what_it_h
         found = answer(cluster.address, script=_TWO_MACHINES)
     finally:
         cluster.shutdown()
-    assert found["parts"] == [0, 1, 0], "learner, engine 0, engine 1"
-    assert found["workers"] == [1, 0], "each beside its engine"
+    assert found["parts"] == [0, 1, 0, 1, 0, 1], "learner, then engines"
+    assert found["workers"] == [1, 0, 1, 0, 1], "each beside its engine"
     assert found["head"] == 1, "it is the last to be given work"
     error = str(found["error"])
     assert error.count("no model at /not/there") == 2, error

@@ -157,7 +157,12 @@ def actor_options(placement: Placement, share: Share, *, deadline_s: float = _DE
     """
     options: dict[str, Any] = {"num_cpus": 0, "num_gpus": share.num_gpus}
     strategy = _strategy(placement, share, deadline_s)
-    return options if strategy is None else {**options, "scheduling_strategy": strategy}
+    if strategy is None:
+        return options
+    if share.num_gpus == 0:
+        # A byte, since Ray puts an actor that asks for nothing on any machine, whichever it should prefer.
+        options["memory"] = 1
+    return {**options, "scheduling_strategy": strategy}
 
 
 def beside(placement: Placement, share: Share, *, deadline_s: float = _DEADLINE_S) -> dict[str, Any]:
