@@ -43,10 +43,12 @@ class Actor:
 class Pool(EnginePool):
     """Starts what stands where actors are."""
 
-    def _start(self, number: int, share: Share, options: Mapping[str, Any]) -> Any:
+    def _start(self, number: int, share: Share, options: Mapping[str, Any], *, initial: bool = False) -> Any:
         strategy = options.get("scheduling_strategy")
         actor: Any = Actor(getattr(strategy, "node_id", "first"))
-        slot = self._slots[number] = engine_pool._Slot(number, actor, RayEngine(actor, number))
+        slot = self._slots[number] = engine_pool._Slot(
+            number, actor, RayEngine(actor, number), initial=initial
+        )
         return slot
 
     def actor(self, number: int) -> Actor:

@@ -1,18 +1,22 @@
 """What each machine of a cluster has of what a run needs, compared with the launcher's."""
 
 import shutil
+import socket
 from pathlib import Path
 from types import SimpleNamespace
 
+import huggingface_hub
 import msgspec
 import pytest
 
-from unstable_stream.inference.base_model import model_fingerprint, resolve_model
+from unstable_stream.errors import ConfigError
+from unstable_stream.inference.base_model import model_fingerprint, model_on_this_machine, resolve_model
 from unstable_stream.launch.ray import nodes
-from unstable_stream.launch.ray.nodes import Equipment, equipment, lacking
+from unstable_stream.launch.ray.nodes import Equipment, equipment, lacking, require, software
 from unstable_stream.runs.config import RunConfig, parse_config
 
 _HERE = Equipment("1.2.3", "3.11", "f00", ("template mine:prompt abc",), vllm=True)
+_MODEL = "someone/player"
 
 
 def _config(**keys: object) -> RunConfig:
@@ -26,6 +30,7 @@ def _config(**keys: object) -> RunConfig:
         ({"version": "1.2.2"}, "unstable_stream 1.2.2, here 1.2.3"),
         ({"python": "3.12"}, "Python 3.12, here 3.11"),
         ({"model": ""}, "no model at /models/one"),
+        ({"model": "", "model_error": "no network"}, "no network"),
         ({"model": "bad"}, "another model at /models/one"),
         ({"code": ("template mine:prompt abd",)}, "other code than here of mine:prompt"),
         ({"code": (), "code_error": "no module mine"}, "no module mine (copy the code there"),
@@ -57,6 +62,53 @@ def test_a_machine_looks_at_itself(tmp_path: Path) -> None:
     assert lacking(_config(), path, here, equipment(_config(), path, tmp_path)) == []
     (found,) = lacking(_config(), path, here, equipment(_config(), str(tmp_path / "nowhere"), tmp_path))
     assert f"no model at {path}" in found
+
+
+def test_a_machine_that_joins_later_has_the_same_software_or_is_refused(tmp_path: Path) -> None:
+    path = resolve_model("tiny-player")
+    here = software(_config(), path)
+    require(_config(), path, here)
+    other = msgspec.structs.replace(here, version="0.0.1", model="bad")
+    with pytest.raises(ConfigError) as refused:
+        require(_config(), path, other)
+    assert f"{socket.gethostname()} lacks what the run needs: unstable_stream " in str(refused.value)
+    assert f"here 0.0.1: install the same version; another model at {path} than here" in str(refused.value)
+
+
+def test_a_machine_fetches_a_model_of_hugging_face_in_the_version_of_the_launcher(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, str | None]] = []
+    own = tmp_path / "own" / "snapshots" / "c0ffee"
+
+    def fetch(name: str, *, revision: str | None, allow_patterns: list[str]) -> str:
+        asked.append((name, revision))
+        if not own.is_dir():
+            shutil.copytree(resolve_model("tiny-player"), own)
+        return str(own)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", fetch)
+    there = str(tmp_path / "launcher" / "snapshots" / "c0ffee")
+    config = _config(model=_MODEL)
+    assert software(config, there).model == model_fingerprint(Path(resolve_model("tiny-player")))
+    assert model_on_this_machine(_MODEL, there) == str(own)
+    assert asked == [(_MODEL, "c0ffee")] * 2
+    # Nobody but its owner can copy a directory of the launcher's own.
+    assert software(_config(model="models/mine"), str(tmp_path / "models" / "mine")).model == ""
+    assert len(asked) == 2
+
+
+def test_a_machine_without_network_says_that_it_could_not_fetch_the_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: object, **keys: object) -> str:
+        raise OSError("no route to the host")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", fail)
+    here = software(_config(), resolve_model("tiny-player"))
+    there = str(tmp_path / "snapshots" / "c0ffee")
+    (found,) = lacking(_config(), there, here, software(_config(model=_MODEL), there))
+    assert "no route to the host" in found
 
 
 @pytest.mark.parametrize(

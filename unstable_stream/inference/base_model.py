@@ -6,7 +6,7 @@ from typing import Final
 
 from unstable_stream.errors import ConfigError
 
-__all__ = ["model_fingerprint", "resolve_model"]
+__all__ = ["is_snapshot", "model_fingerprint", "model_on_this_machine", "resolve_model"]
 
 _SAMPLE: Final = 2**20
 """Bytes of a large file that its fingerprint takes from the beginning and from the end."""
@@ -15,8 +15,31 @@ _FILES: Final = ("*.json", "*.safetensors", "*.txt", "*.jinja", "*.model", "READ
 """The last two say under which license the model is (:mod:`unstable_stream.inference.model_license`)."""
 
 
-def resolve_model(name: str) -> str:
+def model_on_this_machine(name: str, path: str) -> str:
+    """Return the directory of a base model here, resolved to ``path`` on another machine of the cluster.
+
+    A model of Hugging Face's that is not here is fetched, in the version that the other machine has. Any
+    other one must be copied by whoever owns the machines; its path is returned whether it is there or not.
+
+    Raises:
+        ConfigError: it could not be fetched.
+    """
+    if Path(path).is_dir() or not is_snapshot(path):
+        return path
+    return resolve_model(name, revision=Path(path).name)
+
+
+def is_snapshot(path: str) -> bool:
+    """Return whether a directory has the name that Hugging Face's cache gives: ``…/snapshots/COMMIT``."""
+    return Path(path).parent.name == "snapshots"
+
+
+def resolve_model(name: str, *, revision: str | None = None) -> str:
     """Return the local directory of a base model; downloads a Hugging Face model on first use.
+
+    Args:
+        name: a directory, the id of a model at Hugging Face, or ``tiny-player``.
+        revision: of a model at Hugging Face; ``None``: the newest.
 
     Raises:
         ConfigError: neither a directory nor a model that can be had; says what to change.
@@ -44,7 +67,7 @@ def resolve_model(name: str) -> str:
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
     try:
-        return snapshot_download(name, allow_patterns=list(_FILES))
+        return snapshot_download(name, revision=revision, allow_patterns=list(_FILES))
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
         raise ConfigError(
             f"model = {name!r}: {Path.cwd()} has no such directory, and Hugging Face no such model "

@@ -15,6 +15,7 @@ from typing import Any, Final
 import ray
 
 from unstable_stream.errors import EngineDiedError, EngineError, UnstableStreamError
+from unstable_stream.inference.base_model import model_on_this_machine
 from unstable_stream.inference.engine import (
     Adapter,
     AdapterResult,
@@ -24,6 +25,7 @@ from unstable_stream.inference.engine import (
     ScoresCompletions,
     Tokens,
 )
+from unstable_stream.launch.ray.nodes import Equipment, require
 from unstable_stream.launch.ray.part_output import PartDiedError, printing_errors, reason_of, write_output_to
 from unstable_stream.runs.code import find_code
 from unstable_stream.runs.config import RunConfig
@@ -61,11 +63,26 @@ class EngineActor:
         share: Share,
         *,
         opponent: bool = False,
+        expected: Equipment | None = None,
     ) -> None:
-        """``opponent``: the model is another one than the run's."""
+        """Load the model.
+
+        Args:
+            config: of the run.
+            run_id: of the run.
+            output: the file that gets what it prints.
+            model_path: the directory of the model at the launcher's.
+            share: the part of the machine that it computes on.
+            opponent: the model is another one than the run's.
+            expected: the launcher's software, if this machine was not asked for its own before the run began.
+        """
         write_output_to(output, run_id)
         with printing_errors():
+            if expected is not None:
+                require(config, model_path, expected)
             find_code(config)
+            if not opponent:
+                model_path = model_on_this_machine(config.model, model_path)
             build = build_opponent if opponent else build_engine
             self._engine = build(config, model_path, share)
         self._running = 0

@@ -25,6 +25,7 @@ from unstable_stream.errors import ServiceError
 from unstable_stream.events import EnginesChanged, EnginesWanted, event_id
 from unstable_stream.launch.last_error import Output
 from unstable_stream.launch.ray.engine import EngineActor, EngineHealth, RayEngine
+from unstable_stream.launch.ray.nodes import Equipment, software
 from unstable_stream.launch.ray.part_output import PartDiedError, reason_of
 from unstable_stream.launch.ray.placement import actor_options
 from unstable_stream.launch.ray.rollout import RayRolloutWorker
@@ -112,6 +113,8 @@ class EnginePool:
         self._outputs = outputs
         self._slots: dict[int, _Slot] = {}
         self._wanted = WantedEngines(config.collector.num_actors)
+        self._software: Equipment | None = None
+        """Of this machine, which those that join later are compared with."""
         self._failed_starts = 0
         self._not_before = 0.0
         """No engine is started before this moment of the monotonic clock."""
@@ -122,7 +125,7 @@ class EnginePool:
     def start(self) -> None:
         """Start the engines of the plan; it waits for their reservations."""
         for number, share in enumerate(self._placement.engines):
-            self._start(number, share, actor_options(self._placement, share)).initial = True
+            self._start(number, share, actor_options(self._placement, share), initial=True)
         self._pushed = self.actors
 
     @property
@@ -323,15 +326,26 @@ class EnginePool:
         engines = self._placement.engines
         return engines[number] if number < len(engines) else engines[-1]
 
-    def _start(self, number: int, share: Share, options: Mapping[str, Any]) -> _Slot:
+    def _start(
+        self, number: int, share: Share, options: Mapping[str, Any], *, initial: bool = False
+    ) -> _Slot:
         output = Output(self._output / f"engine-{number}.log")
         self._outputs[f"engine-{number}"] = output
+        if not initial and self._software is None:
+            self._software = software(self._config, self._model_path)
         actor = (
             ray.remote(EngineActor)
             .options(**options, max_concurrency=4096)
-            .remote(self._config, self._run_id, output.path, self._model_path, share)
+            .remote(
+                self._config,
+                self._run_id,
+                output.path,
+                self._model_path,
+                share,
+                expected=None if initial else self._software,
+            )
         )
-        slot = _Slot(number, actor, RayEngine(actor, number))
+        slot = _Slot(number, actor, RayEngine(actor, number), initial=initial)
         self._slots[number] = slot
         return slot
 

@@ -10,6 +10,7 @@ from typing import Any
 import ray
 
 from unstable_stream.errors import ServiceError
+from unstable_stream.inference.base_model import model_on_this_machine
 from unstable_stream.launch.last_error import Output
 from unstable_stream.launch.ray.part_output import PartDiedError, explain, reason_of, write_output_to
 from unstable_stream.launch.ray.placement import actor_options, planned
@@ -34,6 +35,7 @@ class LearnerActor:
         find_code(config)
         self._config = config
         self._data = DataDir(Path(data_root))
+        model_path = model_on_this_machine(config.model, model_path)
         self._service = Learners(config, run_id, self._data, model_path, share)
         self._stop = asyncio.Event()
 

@@ -6,19 +6,20 @@ Otherwise an actor fails minutes later, on a machine that nobody looks at.
 import os
 import platform
 import shutil
+import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from unstable_stream.errors import ConfigError, StoreError
-from unstable_stream.inference.base_model import model_fingerprint
+from unstable_stream.inference.base_model import is_snapshot, model_fingerprint, model_on_this_machine
 from unstable_stream.runs.code import code_in_use
 from unstable_stream.runs.config import RunConfig, VllmEngineConfig
 from unstable_stream.runs.placement import Machine
@@ -26,10 +27,12 @@ from unstable_stream.stores import HostCache, Store, is_address
 from unstable_stream.stores.cache import CACHE
 from unstable_stream.version import __version__
 
-__all__ = ["Equipment", "check_nodes", "equipment", "lacking"]
+__all__ = ["Equipment", "check_nodes", "equipment", "lacking", "require", "software"]
 
 _DEADLINE_S = 120.0
 """Seconds in which every machine answers: a first worker on a busy machine takes tens of seconds."""
+_FETCH_S = 3600.0
+"""Seconds in which every machine fetches the base model, if it is one of Hugging Face's."""
 _PATIENCE_S = 30.0
 """For the store of checkpoints, within that."""
 _LEAST_FREE_BYTES: Final = 10**9
@@ -51,11 +54,13 @@ class Equipment(msgspec.Struct, frozen=True):
     python: str
     """Its major and minor version: Ray carries objects between equal ones only."""
     model: str
-    """The fingerprint of the base model; empty if its directory is not there."""
+    """The fingerprint of the base model; empty if it is not there."""
     code: tuple[str, ...]
     """Identities of the extensions that the configuration names."""
     code_error: str = ""
     """The reason that they could not be read."""
+    model_error: str = ""
+    """The reason that the base model could not be fetched."""
     vllm: bool = False
     store_error: str = ""
     """The reason that the store of checkpoints cannot be used from it."""
@@ -66,13 +71,26 @@ class Equipment(msgspec.Struct, frozen=True):
 
 
 def equipment(config: RunConfig, model_path: str, data: Path, gpus: int = 0) -> Equipment:
-    """Look at this machine.
+    """Look at all that a run needs of this machine.
 
     Args:
         config: of the run.
-        model_path: the directory of the base model.
+        model_path: the directory of the base model at the launcher's.
         data: the run's data directory; absolute.
         gpus: those that Ray counts here.
+    """
+    return msgspec.structs.replace(
+        software(config, model_path),
+        store_error=_store_error(config),
+        disk_error=_disk_error(config, data),
+        gpu_error=_gpu_error(gpus),
+    )
+
+
+def software(config: RunConfig, model_path: str) -> Equipment:
+    """Look at the packages, the model and the extensions of this machine only.
+
+    A base model of Hugging Face's is fetched if it is not here.
     """
     code: tuple[str, ...] = ()
     error = ""
@@ -80,17 +98,31 @@ def equipment(config: RunConfig, model_path: str, data: Path, gpus: int = 0) -> 
         code = tuple(f"{use.kind} {use.target} {use.sha256}" for use in code_in_use(config))
     except ConfigError as failure:
         error = str(failure)
+    model = model_error = ""
+    try:
+        directory = Path(model_on_this_machine(config.model, model_path))
+        model = model_fingerprint(directory) if directory.is_dir() else ""
+    except ConfigError as failure:
+        model_error = str(failure)
     return Equipment(
-        __version__,
-        ".".join(platform.python_version_tuple()[:2]),
-        model_fingerprint(Path(model_path)) if Path(model_path).is_dir() else "",
-        code,
-        error,
-        find_spec("vllm") is not None,
-        _store_error(config),
-        _disk_error(config, data),
-        _gpu_error(gpus),
+        version=__version__,
+        python=".".join(platform.python_version_tuple()[:2]),
+        model=model,
+        code=code,
+        code_error=error,
+        model_error=model_error,
+        vllm=find_spec("vllm") is not None,
     )
+
+
+def require(config: RunConfig, model_path: str, elsewhere: Equipment) -> None:
+    """Check that this machine, which joined a run later, has the same software as the launcher's.
+
+    Raises:
+        ConfigError: it has not; says what it lacks and what to do.
+    """
+    if found := lacking(config, model_path, elsewhere, software(config, model_path)):
+        raise ConfigError(f"{socket.gethostname()} lacks what the run needs: {'; '.join(found)}")
 
 
 def _store_error(config: RunConfig) -> str:
@@ -161,7 +193,9 @@ def lacking(config: RunConfig, model_path: str, here: Equipment, there: Equipmen
         found.append(f"unstable_stream {there.version}, here {here.version}: install the same version")
     if there.python != here.python:
         found.append(f"Python {there.python}, here {here.python}: install the same version")
-    if not there.model:
+    if there.model_error:
+        found.append(there.model_error)
+    elif not there.model:
         found.append(f"no model at {model_path}: copy it there, or name a directory that all machines have")
     elif there.model != here.model:
         found.append(f"another model at {model_path} than here: copy this one there")
@@ -199,13 +233,12 @@ def check_nodes(
         ConfigError: a machine lacks something; names each such machine and what to do.
     """
     data = data.absolute()
+    if is_snapshot(model_path):
+        # What fails is said when they are asked below.
+        fetching = [_on(machine, model_on_this_machine, config.model, model_path) for machine in machines]
+        ray.wait(fetching, num_returns=len(fetching), timeout=_FETCH_S, fetch_local=False)
     here = equipment(config, model_path, data)
-    asked = {
-        machine: ray.remote(equipment)
-        .options(num_cpus=0, scheduling_strategy=NodeAffinitySchedulingStrategy(machine.node, soft=False))
-        .remote(config, model_path, data, machine.gpus)
-        for machine in machines
-    }
+    asked = {machine: _on(machine, equipment, config, model_path, data, machine.gpus) for machine in machines}
     ray.wait(list(asked.values()), num_returns=len(asked), timeout=deadline_s)
     lines = []
     for machine, answer in asked.items():
@@ -220,3 +253,9 @@ def check_nodes(
         lines += [f"{machine.host}: {each}" for each in found]
     if lines:
         raise ConfigError("\n".join(["machines of the Ray cluster lack what the run needs:", *lines]))
+
+
+def _on(machine: Machine, function: Callable[..., object], *arguments: object) -> Any:
+    """Call a function in a task of Ray on one machine; return Ray's reference to the answer."""
+    strategy = NodeAffinitySchedulingStrategy(machine.node, soft=False)
+    return ray.remote(function).options(num_cpus=0, scheduling_strategy=strategy).remote(*arguments)

@@ -9,6 +9,7 @@ import ray
 
 from unstable_stream.errors import ServiceError
 from unstable_stream.events import GameStarted, decode_event, encode_event
+from unstable_stream.inference.base_model import model_on_this_machine
 from unstable_stream.inference.engine import Adapter, Engine
 from unstable_stream.launch.ray.engine import RemoteEngine
 from unstable_stream.launch.ray.part_output import (
@@ -52,6 +53,7 @@ class RolloutActor:
             self._engine = engine
             self._log = open_log_at(config.log, data.log, config.synchronous)
             hung = end_with(config, data, "Another one takes its place.")
+            model_path = model_on_this_machine(config.model, model_path)
             self._worker = RolloutWorker(config, self._log, model_path, engine, others, hung)
 
     async def play(self, games: Sequence[bytes], adapters: Mapping[str, Adapter]) -> int:

@@ -1,0 +1,108 @@
+"""Machines that share no disk, and a model of Hugging Face's: each fetches it for itself."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+
+import pytest
+from ray.cluster_utils import Cluster
+
+from unstable_stream.inference.base_model import resolve_model
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+_MODEL = "someone/player"
+_COMMIT = "5ca1ab1e" * 5
+
+
+class Hub(BaseHTTPRequestHandler):
+    """The part of Hugging Face's protocol by which a whole model is fetched, in its newest version."""
+
+    files: Path
+
+    def do_HEAD(self) -> None:
+        self._answer(with_body=False)
+
+    def do_GET(self) -> None:
+        self._answer(with_body=True)
+
+    def _answer(self, *, with_body: bool) -> None:
+        path = self.path.partition("?")[0]
+        names = sorted(file.name for file in self.files.iterdir())
+        if path in {f"/api/models/{_MODEL}/revision/{revision}" for revision in ("main", _COMMIT)}:
+            siblings = [{"rfilename": name} for name in names]
+            body = json.dumps({"id": _MODEL, "sha": _COMMIT, "siblings": siblings}).encode()
+        elif path == f"/api/models/{_MODEL}/tree/{_COMMIT}":
+            sizes = {name: (self.files / name).stat().st_size for name in names}
+            tree = [{"type": "file", "oid": n, "size": size, "path": n} for n, size in sizes.items()]
+            body = json.dumps(tree).encode()
+        elif path.startswith(f"/{_MODEL}/resolve/{_COMMIT}/") and path.rpartition("/")[2] in names:
+            body = (self.files / path.rpartition("/")[2]).read_bytes()
+        else:
+            self.send_error(404)
+            return
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("X-Repo-Commit", _COMMIT)
+        self.send_header("ETag", f'"{path.rpartition("/")[2]}"')
+        self.end_headers()
+        if with_body:
+            self.wfile.write(body)
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        """Print nothing."""
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Hugging Face, for this process and those that it starts."""
+    Hub.files = Path(resolve_model("tiny-player"))
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
+    thread = Thread(target=server.serve_forever)
+    thread.start()
+    monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+    yield
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+_ASK = """
+import sys
+from pathlib import Path
+from unstable_stream.launch.ray.cluster import connect
+from unstable_stream.launch.ray.nodes import check_nodes
+from unstable_stream.launch.ray.placement import cluster_machines
+from unstable_stream.runs.config import parse_config
+
+connect()
+config = parse_config({"model": sys.argv[1], "train_envs": [{"env_id": "TicTacToe-v0-train"}]})
+check_nodes(config, sys.argv[2], Path("unstable-data"), cluster_machines(30))
+"""
+
+
+def test_each_machine_fetches_the_model_for_itself(hub: None, tmp_path: Path) -> None:
+    """The launcher's directory is nowhere, as it is for other machines, since all are one machine here."""
+    homes = {name: tmp_path / name for name in ("launcher", "head", "worker")}
+    head = {"num_cpus": 1, "env_vars": {"HF_HOME": str(homes["head"])}}
+    cluster = Cluster(initialize_head=True, head_node_args=head)
+    try:
+        cluster.add_node(num_cpus=1, env_vars={"HF_HOME": str(homes["worker"])})
+        asked = subprocess.run(
+            [sys.executable, "-c", _ASK, _MODEL, str(tmp_path / "nowhere" / "snapshots" / _COMMIT)],
+            capture_output=True,
+            text=True,
+            timeout=240,
+            check=False,
+            env={**os.environ, "RAY_ADDRESS": cluster.address, "HF_HOME": str(homes["launcher"])},
+        )
+    finally:
+        cluster.shutdown()
+    assert asked.returncode == 0, asked.stderr
+    for home in homes.values():
+        assert list(home.glob(f"hub/models--someone--player/snapshots/{_COMMIT}/*.safetensors")), home
