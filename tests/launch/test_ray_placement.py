@@ -12,7 +12,7 @@ import pytest
 from ray.cluster_utils import Cluster
 
 from tests.whole_run.processes import LaunchedRun
-from unstable_stream.events import LearnerUpdate
+from unstable_stream.events import LearnerUpdate, RunStarted
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -180,6 +180,24 @@ def test_engines_with_gpus_spread_over_the_machines() -> None:
     finally:
         cluster.shutdown()
     assert len(set(found)) == 2, "one machine could hold all engines and the learner"
+
+
+async def test_a_run_is_refused_before_it_is_recorded_where_a_machine_lacks_something(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("UNSTABLE_STREAM_PRETEND_GPUS", raising=False)
+    cluster = Cluster(initialize_head=True, head_node_args={"num_gpus": 1, "num_cpus": 2})
+    try:
+        monkeypatch.setenv("RAY_ADDRESS", cluster.address)
+        async with LaunchedRun.train(tmp_path, "learner.iterations=1") as run:
+            assert await run.end() == 1, run.told()
+            assert run.history.of(RunStarted) == []
+            told = run.stderr.read_text()
+    finally:
+        cluster.shutdown()
+    assert "machines of the Ray cluster lack what the run needs" in told
+    assert "Ray counts 1 GPUs, and PyTorch can use 0" in told
+    assert "resume" not in told, "there is nothing to resume"
 
 
 async def test_a_run_begins_on_a_cluster_with_one_gpu(

@@ -131,10 +131,12 @@ async def launch(
         on_start: called with the run's id when the run is recorded.
 
     Raises:
-        ConfigError: the configuration cannot run; nothing was written.
+        ConfigError: the configuration cannot run, or not on the machines of the cluster: it cannot be placed,
+            or a machine lacks the model, an extension, a package, room on its disk, or the GPUs that Ray
+            counts there; nothing was written.
         RunError: the run to resume plays no games.
-        ServiceError: no Ray cluster answers, and nothing was written; or a service died too often, and the
-            run can be resumed.
+        ServiceError: no Ray cluster answers, or a machine of it does not describe itself, and nothing was
+            written; or a service died too often, and the run can be resumed.
         UnstableStreamError: with ``inline``, the error of a service, with a note on how to resume.
     """
     if backend is not None:
@@ -162,6 +164,11 @@ async def launch(
         here = planned.placement
         for line in planned.lines:
             progress(line)
+    else:
+        from unstable_stream.launch.ray.nodes import check_cluster
+
+        progress("asking the cluster's machines what they have")
+        await asyncio.to_thread(check_cluster, plan, config, model_path, data.root)
     run_id = resume or run_id or new_run_id(config.name)
     opened = opened_log(config.log, data.log, synchronous=config.synchronous)
     with _stopped_by_signals(stop):
@@ -235,9 +242,6 @@ def _services(
     return RayServices(
         ["--run", run_id, "--data", str(data.root.absolute()), "--log", config.log, "--die-with-parent"],
         data.service_logs(run_id),
-        config=config,
-        model_path=model_path,
-        data=data.root.absolute(),
         plan=plan,
         max_restarts=config.max_restarts,
         progress=RecordedProgress(log, run_id),

@@ -20,6 +20,9 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from unstable_stream.errors import ConfigError, StoreError
 from unstable_stream.inference.base_model import is_snapshot, model_fingerprint, model_on_this_machine
+from unstable_stream.launch.plan import RunPlan
+from unstable_stream.launch.ray.cluster import start_local, stop_local
+from unstable_stream.launch.ray.placement import plan_on_cluster
 from unstable_stream.runs.code import code_in_use
 from unstable_stream.runs.config import RunConfig, VllmEngineConfig
 from unstable_stream.runs.placement import Machine
@@ -27,7 +30,7 @@ from unstable_stream.stores import HostCache, Store, is_address
 from unstable_stream.stores.cache import CACHE
 from unstable_stream.version import __version__
 
-__all__ = ["Equipment", "check_nodes", "equipment", "lacking", "require", "software"]
+__all__ = ["Equipment", "check_cluster", "check_nodes", "equipment", "lacking", "require", "software"]
 
 _DEADLINE_S = 120.0
 """Seconds in which every machine answers: a first worker on a busy machine takes tens of seconds."""
@@ -210,6 +213,23 @@ def lacking(config: RunConfig, model_path: str, here: Equipment, there: Equipmen
     if isinstance(config.engine, VllmEngineConfig) and not there.vllm:
         found.append("engine.type = 'vllm', and vLLM is not installed there")
     return found
+
+
+def check_cluster(
+    plan: Callable[[list[Machine]], RunPlan], config: RunConfig, model_path: str, data: Path
+) -> None:
+    """Connect to the cluster that ``RAY_ADDRESS`` names, ask all of its machines, and disconnect.
+
+    Raises:
+        ConfigError: the run cannot be placed on them, or a machine lacks something.
+        ServiceError: it cannot be reached, or a machine does not describe itself.
+    """
+    start_local()
+    try:
+        planned = plan_on_cluster(plan, joining=True)
+        check_nodes(config, model_path, data, planned.placement.machines)
+    finally:
+        stop_local()
 
 
 def check_nodes(

@@ -8,7 +8,6 @@ from pathlib import Path
 from unstable_stream.launch.plan import RunPlan
 from unstable_stream.launch.ray.reservation import Reservation
 from unstable_stream.launch.supervisor import Progress, Supervisor
-from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.placement import Machine, Placement
 
 __all__ = ["RayServices"]
@@ -22,9 +21,6 @@ class RayServices(Supervisor):
         arguments: Sequence[str],
         log_dir: Path,
         *,
-        config: RunConfig,
-        model_path: str,
-        data: Path,
         plan: Callable[[list[Machine]], RunPlan],
         max_restarts: int,
         progress: Progress,
@@ -36,9 +32,6 @@ class RayServices(Supervisor):
         super().__init__(
             arguments, log_dir, max_restarts=max_restarts, progress=progress, environment=environment
         )
-        self._config = config
-        self._model_path = model_path
-        self._data = data
         self._plan = plan
         self._reservation: Reservation | None = None
 
@@ -47,17 +40,13 @@ class RayServices(Supervisor):
 
         Raises:
             ServiceError: Ray did not start, or its GPUs are taken.
-            ConfigError: learner and engines cannot be placed on its machines, or a machine lacks the model,
-                an extension, a package, room on its disk, or the GPUs that Ray counts there.
+            ConfigError: learner and engines cannot be placed on its machines.
         """
         progress("starting Ray")
         joining = "RAY_ADDRESS" in os.environ
         # In a thread, so that other services can start meanwhile and Ctrl-C works.
         self.environment["RAY_ADDRESS"] = await asyncio.to_thread(_start)
         planned = await asyncio.to_thread(_place, self._plan, joining)
-        if joining:
-            progress("asking the cluster's machines what they have")
-            await asyncio.to_thread(_check, self._config, self._model_path, self._data, planned.placement)
         if joining:
             # Who is connected to a cluster whose head is lost is ended by Ray, without a word.
             await asyncio.to_thread(_stop)
@@ -87,12 +76,6 @@ def _place(plan: Callable[[list[Machine]], RunPlan], joining: bool) -> RunPlan:
     from unstable_stream.launch.ray.placement import plan_on_cluster
 
     return plan_on_cluster(plan, joining=joining)
-
-
-def _check(config: RunConfig, model_path: str, data: Path, placement: Placement) -> None:
-    from unstable_stream.launch.ray.nodes import check_nodes
-
-    check_nodes(config, model_path, data, placement.machines)
 
 
 def _reserve(placement: Placement) -> dict[str, str]:
