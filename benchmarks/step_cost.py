@@ -115,6 +115,8 @@ def process_name(command: str, pid: int) -> str:
         return "vLLM"
     if _SERVICE in command:
         return command.partition(_SERVICE)[2].split()[0]
+    if " kafka.Kafka " in f"{command} ":
+        return "brokers"
     for name in ("gcs_server", "raylet", "dashboard", "log_monitor", "resource_tracker"):
         if name in command:
             return f"Ray: {name}"

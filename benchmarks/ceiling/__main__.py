@@ -1,11 +1,12 @@
 """How much of a run the processes around the GPUs can carry, and what each costs.
 
-``python -m benchmarks.ceiling`` plays a run on Ray and Kafka (a broker on loopback; Java and Maven needed) in
-which all is real but the work of the model: the engine is :class:`~benchmarks.ceiling.stand_in.StandIn`,
-which answers with as many tokens, and after as long, as a model would, and the learner takes its batches and
-leaves the weights alone. Between two updates far apart it takes the CPU time of every process. A process that
-does one thing at a time carries, on one core, as many turns as its CPU time for one goes into a second: the
-process with the least saturates first.
+``python -m benchmarks.ceiling`` plays a run on Ray and Kafka (three brokers on loopback, each with a replica
+of everything; Java and Maven needed) in which all is real but the work of the model: the engine is
+:class:`~benchmarks.ceiling.stand_in.StandIn`, which answers with as many tokens, and after as long, as a
+model would, and the learner takes its batches and leaves the weights alone. Between two updates far apart it
+takes the CPU time of every process. A process that does one thing at a time carries, on one core, as many
+turns as its CPU time for one goes into a second: the process with the least saturates first. Brokers use many
+cores; their cost is that of all three.
 
 Two shapes are played: Kuhn poker with a token a turn and trajectories of about 1 KB, and a negotiation of a
 language model that writes ``--tokens`` tokens a turn. ``--json unstable_stream/launch/control_plane.json``
@@ -42,9 +43,9 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from benchmarks.between_updates import BetweenUpdates
 from benchmarks.ceiling.stand_in import ENGINE, NO_UPDATE
-from benchmarks.harness import kafka_broker, machine, parser
+from benchmarks.harness import machine, parser
 from benchmarks.step_cost import MARK, by_process
-from infra.kafka.brokers import why_unavailable
+from infra.kafka.brokers import KafkaCluster, why_unavailable
 from unstable_stream.events import GameOutcome, Trajectory
 from unstable_stream.events.arrays import packed_length
 from unstable_stream.launch.control_plane import work_of
@@ -61,6 +62,8 @@ _SPREAD: Final = 0.5
 """Standard deviation of the logarithm of a length."""
 _ANSWERS: Final = 499
 _PIECES: Final = 8000
+_BROKERS: Final = 3
+_PORT: Final = 9492
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +201,7 @@ async def play(shape: Shape, options: argparse.Namespace, bootstrap: str, place:
             },
         }
     )
-    mark = os.environ[MARK] = secrets.token_hex(8)
+    mark = os.environ[MARK]
     counted = BetweenUpdates(
         options.after,
         options.updates,
@@ -296,8 +299,14 @@ def main() -> None:
         raise SystemExit(f"not measured: {reason}")
     found: dict[str, Costs] = {}
     for name in options.shapes:
-        with tempfile.TemporaryDirectory() as directory, kafka_broker(None) as bootstrap:
-            found[name] = asyncio.run(play(SHAPES[name], options, bootstrap, Path(directory)))
+        os.environ[MARK] = secrets.token_hex(8)  # before the brokers, which are counted, too
+        with (
+            tempfile.TemporaryDirectory() as directory,
+            KafkaCluster(Path(directory) / "brokers", brokers=_BROKERS, port=_PORT) as brokers,
+        ):
+            place = Path(directory) / "run"
+            place.mkdir()
+            found[name] = asyncio.run(play(SHAPES[name], options, brokers.bootstrap, place))
         _show(name, found[name])
     if options.json is not None:
         content = {

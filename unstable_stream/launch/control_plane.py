@@ -44,6 +44,7 @@ _SCALES_BY: Final = {
     "archiver": "runs or environments, in a shared archive",
     "processors": "runs or environments",
     "Ray: raylet": "one on each machine",
+    "brokers": "partitions",
 }
 _BY_KEY: Final = {"archiver", "processors"}
 """They share the partitions of ``trajectories``: no more of them work than its records have keys."""
@@ -60,6 +61,7 @@ _NAMES: Final = {
     "RolloutActor": "rollout workers",
     "EngineActor": "engines, beside the model's work",
     "LearnerActor": "learner, beside the model's work",
+    "brokers": "brokers, all replicas",
 }
 """Other processes keep their names; there is one of each for a run."""
 
