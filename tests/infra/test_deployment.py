@@ -337,7 +337,7 @@ def test_the_run_on_the_cluster_is_a_valid_configuration_that_fits_its_gpus() ->
     workers = sum(group["replicas"] for group in cluster["workerGroupSpecs"])
     assert isinstance(config.engine, VllmEngineConfig)
     plan = place(config, [Machine(gpus=1)] * (1 + workers))
-    # As many engines as workers: the learner's GPU is one of theirs; the head, Ray's last machine, has an engine.
+    # The learner has a GPU of the workers', so the head, Ray's last machine, has an engine.
     assert [share.num_gpus for share in plan.shares] == [1.0] * (1 + workers)
     assert [share.service for share in plan.shares if share.machine == workers] == [f"engine {workers - 1}"]
     assert set(config.external) == {"processors", "archiver"}
