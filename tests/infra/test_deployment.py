@@ -38,14 +38,26 @@ def manifests(kind: str) -> list[Tree]:
     return [document for document in documents if document["kind"] == kind]
 
 
-def pods() -> list[Tree]:
-    """The pods of every manifest."""
+def templates() -> list[Tree]:
+    """The pods of every manifest, with their labels."""
     (job,) = manifests("RayJob")
     cluster = job["spec"]["rayClusterSpec"]
-    ray = [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]
-    return [group["template"]["spec"] for group in ray] + [
-        deployment["spec"]["template"]["spec"] for deployment in manifests("Deployment")
+    return [
+        *(group["template"] for group in [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]),
+        job["spec"]["submitterPodTemplate"],
+        *(deployment["spec"]["template"] for deployment in manifests("Deployment")),
     ]
+
+
+def pods() -> list[Tree]:
+    """The pods of every manifest."""
+    return [template["spec"] for template in templates()]
+
+
+def sources(pod: Tree) -> set[tuple[str, str]]:
+    """Kind and name of what the environment of a pod's container is taken from."""
+    (container,) = pod["containers"]
+    return {(kind, at["name"]) for source in container.get("envFrom", []) for kind, at in source.items()}
 
 
 def assert_is_a_command(arguments: list[str]) -> None:
@@ -192,16 +204,68 @@ def test_pods_mount_only_what_is_declared_and_keep_secrets_in_secrets() -> None:
                 assert volume["persistentVolumeClaim"]["claimName"] in claims
             if "configMap" in volume:
                 assert volume["configMap"]["name"] in maps
-        sources = {(kind, at["name"]) for source in container["envFrom"] for kind, at in source.items()}
-        assert sources - {("configMapRef", "unstable-stream-shared-archive")} == {
-            ("configMapRef", "unstable-stream-environment"),
-            ("secretRef", "unstable-stream-secrets"),
-        }
-        assert {name for kind, name in sources if kind == "configMapRef"} <= maps
+        assert {name for kind, name in sources(pod) if kind == "configMapRef"} <= maps
         for setting in container.get("env", []):
             is_path = str(setting.get("value")).startswith("/")  # of a file that holds a key
             if re.search(r"KEY|PASSWORD|TOKEN|SECRET", setting["name"]) and not is_path:
                 assert "secretKeyRef" in setting["valueFrom"]
+
+
+KEYS = {
+    "ray": "unstable-stream-training-keys",  # writes checkpoints, reads a shared archive
+    "unstable-stream-archivers": "unstable-stream-archivers-keys",  # writes a shared archive
+    "unstable-stream-processors": "unstable-stream-processors-keys",  # reads it
+}
+"""The Secret with the keys of stores, by the label of the pods that use a store."""
+
+
+def test_a_pod_gets_the_keys_that_its_work_needs_and_no_others() -> None:
+    seen = set()
+    for template in templates():
+        labels, pod = template["metadata"]["labels"], template["spec"]
+        (container,) = pod["containers"]
+        who = labels.get("unstable-stream/part") or labels["app"]
+        seen.add(who)
+        keys = {name for kind, name in sources(pod) if kind == "secretRef"}
+        assert keys == ({KEYS[who]} if who in KEYS else set()), who
+        told = {name for kind, name in sources(pod) if kind == "configMapRef"}
+        archive, run = "unstable-stream-shared-archive", "unstable-stream-run"
+        mounted = {volume.get("configMap", {}).get("name") for volume in pod["volumes"]}
+        assert bool(keys) == (archive in told or run in mounted), f"{who}: keys go with a store's address"
+
+        # What is left: the password of its own login, and who signs certificates.
+        logins = {setting["name"]: setting for setting in container.get("env", [])}
+        own = logins.get("UNSTABLE_STREAM_KAFKA_SASL_USERNAME", {}).get("value")
+        referred = {
+            setting["valueFrom"]["secretKeyRef"]["name"]
+            for setting in container.get("env", [])
+            if "secretKeyRef" in setting.get("valueFrom", {})
+        }
+        assert referred == ({own} if own else set()), who
+        volumes = {v["name"]: v["secret"]["secretName"] for v in pod["volumes"] if "secret" in v}
+        mounts = {each["name"] for each in container["volumeMounts"]}
+        read = {secret for name, secret in volumes.items() if name in mounts}
+        assert read == ({"unstable-stream-cluster-ca-cert"} if own else set()), who
+    assert KEYS.keys() < seen
+    assert seen - KEYS.keys() == {"submitter", "unstable-stream-archiver", "unstable-stream-monitor"}
+    assert len(set(KEYS.values())) == len(KEYS), "rights of one can be taken away without the others'"
+
+
+def test_checkpoints_and_a_shared_archive_are_in_buckets_of_their_own() -> None:
+    texts = [path.read_text(encoding="utf-8") for path in MANIFESTS]
+    addresses = [found for text in texts for found in re.findall(r"s3://(\w+)/(\w+)", text)]
+    assert sorted(addresses) == [("ARCHIVE_BUCKET", "archive"), ("BUCKET", "runs")]
+    page = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
+    for bucket, _ in addresses:
+        assert f"s#s3://{bucket}/#s3://${bucket}/#" in page
+
+
+def test_the_page_makes_the_secrets_that_nobody_else_makes_and_deletes_them() -> None:
+    page = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
+    made = re.findall(r"^kubectl create secret generic (\S+)", page, re.MULTILINE)
+    assert sorted(made) == sorted([*KEYS.values(), "unstable-stream-ray-authority"])
+    lines = re.findall(r"^kubectl delete secret (?:--ignore-not-found )?(.*)$", page, re.MULTILINE)
+    assert sorted(name for line in lines for name in line.split()) == sorted(made)
 
 
 def deployment(name: str) -> Tree:
@@ -273,7 +337,9 @@ def test_the_run_on_the_cluster_is_a_valid_configuration_that_fits_its_gpus() ->
     workers = sum(group["replicas"] for group in cluster["workerGroupSpecs"])
     assert isinstance(config.engine, VllmEngineConfig)
     plan = place(config, [Machine(gpus=1)] * (1 + workers))
-    assert [share.num_gpus for share in plan.shares] == [1.0] * (1 + workers), "the learner has the head's"
+    # The learner has a GPU of the workers', so the head, Ray's last machine, has an engine.
+    assert [share.num_gpus for share in plan.shares] == [1.0] * (1 + workers)
+    assert [share.service for share in plan.shares if share.machine == workers] == [f"engine {workers - 1}"]
     assert set(config.external) == {"processors", "archiver"}
     deployments = {d["metadata"]["name"].removeprefix("unstable-stream-") for d in manifests("Deployment")}
     assert set(config.external) <= deployments

@@ -196,11 +196,14 @@ def test_pods_have_no_rights_that_they_do_not_use() -> None:
     for template in pod_templates():
         for container in template["spec"].get("initContainers", []):
             assert container["securityContext"] == NO_RIGHTS
-    for deployment in of_kind("Deployment"):
-        spec = deployment["spec"]["template"]["spec"]
+    for template in pod_templates():
+        spec = template["spec"]
         assert spec["securityContext"]["runAsNonRoot"] is True
+        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        is_rays = template["metadata"]["labels"].get("unstable-stream/part") == "ray"  # writes where it likes
+        rights = {key: value for key, value in NO_RIGHTS.items() if key != "readOnlyRootFilesystem"}
         for container in spec["containers"]:
-            assert container["securityContext"] == NO_RIGHTS
+            assert container["securityContext"] == (rights if is_rays else NO_RIGHTS)
 
 
 def test_rays_processes_talk_over_tls_and_only_the_init_container_has_the_authoritys_key() -> None:
@@ -256,15 +259,53 @@ def test_the_script_makes_a_certificate_that_the_authority_signed_for_the_pod(tm
     assert (made / "tls.key").stat().st_mode & 0o077 == 0
 
 
-def test_every_pod_is_in_a_network_policy() -> None:
-    policies = [
-        policy["spec"] for policy in of_kind("NetworkPolicy") if "Egress" in policy["spec"]["policyTypes"]
-    ]
+@pytest.mark.parametrize("way", ["Ingress", "Egress"])
+def test_every_pod_is_in_a_network_policy(way: str) -> None:
+    policies = [policy["spec"] for policy in of_kind("NetworkPolicy") if way in policy["spec"]["policyTypes"]]
     for template in pod_templates():
         labels = template["metadata"]["labels"]
-        if labels.get("unstable-stream/part") == "submitter":
-            continue  # it lives for a moment, and connects to the head alone
         assert any(_selects(policy["podSelector"], labels) for policy in policies), labels
+
+
+def test_the_submitter_reaches_the_heads_page_alone() -> None:
+    (job,) = of_kind("RayJob")
+    submitter = job["spec"]["submitterPodTemplate"]["metadata"]["labels"]
+    allowed = [
+        (rule.get("to"), port["port"])
+        for policy in of_kind("NetworkPolicy")
+        if _selects(policy["spec"]["podSelector"], submitter)
+        for rule in policy["spec"]["egress"]
+        for port in rule["ports"]
+    ]
+    head = [{"podSelector": {"matchLabels": {"unstable-stream/part": "ray"}}}]
+    assert allowed == [(head, 8265), (None, 53), (None, 53)]
+
+
+def _logs_in(template: Tree) -> bool:
+    """Whether a pod is told where the log is, or has a login to it."""
+    return any(
+        setting["name"].startswith("UNSTABLE_STREAM_KAFKA")
+        for container in template["spec"]["containers"]
+        for setting in container.get("env", [])
+    ) or any(
+        source.get("configMapRef", {}).get("name") == "unstable-stream-environment"
+        for container in template["spec"]["containers"]
+        for source in container.get("envFrom", [])
+    )
+
+
+def test_the_brokers_let_in_who_uses_the_log_and_nobody_else() -> None:
+    (cluster,) = of_kind("Kafka")
+    for listener in cluster["spec"]["kafka"]["listeners"]:
+        peers = listener["networkPolicyPeers"]
+        assert all(peer["podSelector"]["matchLabels"] for peer in peers), "an empty selector means every pod"
+        beside = [peer["podSelector"] for peer in peers if "namespaceSelector" not in peer]
+        for template in pod_templates():
+            labels = template["metadata"]["labels"]
+            assert any(_selects(each, labels) for each in beside) == _logs_in(template), labels
+        (elsewhere,) = [peer for peer in peers if "namespaceSelector" in peer]
+        assert elsewhere["namespaceSelector"]["matchLabels"] == {"kubernetes.io/metadata.name": "keda"}
+    assert {_logs_in(template) for template in pod_templates()} == {True, False}
 
 
 def _selects(selector: Tree, labels: dict[str, str]) -> bool:

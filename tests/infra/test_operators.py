@@ -139,6 +139,23 @@ def test_a_mistake_is_named(kind: str, path: list[Any], value: object, problem: 
     assert any(re.search(problem, each) for each in said), said
 
 
+def test_the_brokers_let_in_kedas_operator_as_it_is_installed() -> None:
+    """It asks for the lag; its labels and its namespace are those of its own manifests."""
+    kafka = ROOT / "infra" / "strimzi" / "kafka.yaml"
+    (cluster,) = [
+        each for each in yaml.safe_load_all(kafka.read_text(encoding="utf-8")) if each["kind"] == "Kafka"
+    ]
+    peers = cluster["spec"]["kafka"]["listeners"][0]["networkPolicyPeers"]
+    (peer,) = [each for each in peers if "namespaceSelector" in each]
+    text = (module(KEDA) / "config" / "manager" / "manager.yaml").read_text(encoding="utf-8")
+    (operator,) = [each for each in yaml.safe_load_all(text) if each["kind"] == "Deployment"]
+    labels = operator["spec"]["template"]["metadata"]["labels"]
+    assert peer["podSelector"]["matchLabels"].items() <= labels.items()
+    assert peer["namespaceSelector"]["matchLabels"] == {
+        "kubernetes.io/metadata.name": operator["metadata"]["namespace"]
+    }
+
+
 def test_keda_knows_the_settings_of_the_triggers_and_takes_them_where_they_stand() -> None:
     """To the definition a trigger is any map; which settings it has is in a schema of KEDA's own."""
     schema = json.loads((module(KEDA) / "schema/generated/scalers-schema.json").read_text(encoding="utf-8"))
