@@ -194,6 +194,7 @@ from infra.s3.server import S3Server
 from tests.archive.history import made_up_run, stored
 from tests.conftest import free_ports
 from unstable_stream.archive import open_writer
+from unstable_stream.archive.shared.compaction import compact
 from unstable_stream.archive.shared.table import SharedTable
 
 step, left = sys.argv[2], int(sys.argv[3])
@@ -211,11 +212,24 @@ def dying(name, after):
 
 when, name = step.split()
 dying(name, when == "after")
-records = stored(made_up_run())
-writer = open_writer(sys.argv[1])
-for start in range(0, len(records), 60):
-    writer.write(records[start:start + 60])
+if sys.argv[4] == "merge":
+    compact(SharedTable(sys.argv[1]), everything=True)
+else:
+    records = stored(made_up_run())
+    writer = open_writer(sys.argv[1])
+    for start in range(0, len(records), 60):
+        writer.write(records[start:start + 60])
 """
+
+
+def _killed(address: str, step: str, times: int, what: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _KILLED, address, step, str(times), what],
+        cwd=Path(__file__).resolve().parents[2],
+        check=False,
+        timeout=240,
+    )
+    assert done.returncode == -signal.SIGKILL
 
 
 # The first file and the first commit are those of the slots; a batch writes about ten files.
@@ -234,17 +248,36 @@ for start in range(0, len(records), 60):
 def test_killed_between_two_steps_and_restarted_equals_uninterrupted(
     address: str, step: str, times: int, whole: dict[str, list[str]]
 ) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", _KILLED, address, step, str(times)],
-        cwd=Path(__file__).resolve().parents[2],
-        check=False,
-        timeout=240,
-    )
-    assert done.returncode == -signal.SIGKILL
+    _killed(address, step, times, "write")
     with closing(open_writer(address)) as writer:
         stored_before = sum(writer.positions.values())
         assert writer.write(_RECORDS).records == len(_RECORDS) - stored_before
     assert _content(address) == whole
+
+
+@pytest.mark.parametrize(
+    ("step", "times"),
+    [
+        ("before write", 0),
+        ("after write", 2),
+        ("before commit", 0),
+        ("after commit", 0),
+        ("before commit", 3),
+    ],
+)
+def test_killed_between_two_steps_of_a_merge_nothing_is_lost_or_twice(
+    address: str, step: str, times: int, whole: dict[str, list[str]]
+) -> None:
+    _write(address, _batches(20))
+    files = len(SharedTable(address).files())
+    _killed(address, step, times, "merge")
+    assert _content(address) == whole
+    compact(SharedTable(address), everything=True)
+    SharedTable(address).vacuum()
+    assert len(SharedTable(address).files()) < files / 3
+    assert _content(address) == whole
+    with closing(open_writer(address)) as writer:
+        assert writer.write(_RECORDS).redelivered == len(_RECORDS)
 
 
 # -- small files ------------------------------------------------------------------------------
