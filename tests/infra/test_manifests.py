@@ -147,6 +147,18 @@ def test_the_scaler_follows_the_lag_of_the_processors() -> None:
     )
 
 
+def test_the_scaler_finds_the_brokers_from_its_own_namespace() -> None:
+    (environment,) = [
+        found["data"] for found in of_kind("ConfigMap") if "UNSTABLE_STREAM_LOG" in found["data"]
+    ]
+    service, _, port = environment["UNSTABLE_STREAM_LOG"].removeprefix("kafka://").partition(":")
+    for scaled in of_kind("ScaledObject"):
+        for trigger in scaled["spec"]["triggers"]:
+            assert trigger["metadata"]["bootstrapServers"] == f"{service}.NAMESPACE.svc:{port}"
+    page = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
+    assert r's#\.NAMESPACE\.svc#.$NAMESPACE.svc#" infra/keda/*.yaml' in page
+
+
 def test_the_scaler_follows_the_lag_of_the_archivers() -> None:
     scaled = _scaler_of("archivers")
     (target,) = [
