@@ -280,15 +280,15 @@ class Lab:
             host.connect()
         raise LabError(f"Ray did not start on {name}; its log ends with:\n{self.last_words(name)}")
 
-    def await_ray(self, machines: int) -> None:
+    def await_ray(self, machines: int, *, within_s: float = _START_S) -> None:
         """Wait until so many machines are in Ray's cluster, as its head sees it.
 
         Raises:
-            LabError: there are others within the deadline.
+            LabError: there are others for that long.
         """
         counted = self.hosts[RAY_HEAD].run(
-            sys.executable, "-c", _COUNTED, self.ray_address, str(machines), str(_START_S),
-            timeout_s=2 * _START_S,
+            sys.executable, "-c", _COUNTED, self.ray_address, str(machines), str(within_s),
+            timeout_s=_START_S + within_s,
         )  # fmt: skip
         if counted.returncode:
             words = "\n".join(self.last_words(name) for name in RAY_WORKERS)

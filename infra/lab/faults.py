@@ -545,10 +545,18 @@ def _head_is_cut_off(trial: Trial) -> None:
         trial.hold(LONG_S)
     trial.over()
     trial.recover()
-    for name in RAY_WORKERS:
-        if trial.lab.ended(name) is not None:
-            trial.lab.start_ray_worker(name)
-    trial.lab.await_ray(1 + len(RAY_WORKERS))
+    # A machine may hear late that it was given up, and then ends.
+    deadline = time.monotonic() + DEADLINE_S
+    while True:
+        for name in RAY_WORKERS:
+            if trial.lab.ended(name) is not None:
+                trial.lab.start_ray_worker(name)
+        try:
+            trial.lab.await_ray(1 + len(RAY_WORKERS), within_s=30)
+            return
+        except LabError:
+            if time.monotonic() > deadline:
+                raise
 
 
 def _ray_control_dies(trial: Trial) -> None:
