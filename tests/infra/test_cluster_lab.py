@@ -1,6 +1,7 @@
 """A run over hosts that share no disk: it trains, it is spread, it survives faults, and it adds up."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -157,8 +158,8 @@ def test_a_run_trains_over_nine_hosts_without_a_shared_disk_and_through_faults(t
             actors.append(lab.actors())
 
         results = do_faults(lab, faults, ["learner.iterations=1000000", "evaluation.opponents=[]"], say)
-        places = [line for line in lab.last_words("train", 1000).splitlines() if " on the CPU of " in line]
-    planned = {line.partition(" of ")[2].partition(";")[0]: line.split()[0].rstrip(":") for line in places}
+        places = re.findall(r"(learner|engine)[ 0-9]*: on the CPU of ([\w-]+)", lab.last_words("train", 1000))
+    planned = {host: part for part, host in places}
     assert planned == {RAY_WORKERS[0]: "learner", RAY_WORKERS[1]: "engine", RAY_HEAD: "engine"}, places
     kinds = {"learner": "LearnerActor", "engine": "EngineActor"}
     assert any(all(kinds[part] in now[host] for host, part in planned.items()) for now in actors), actors
