@@ -185,7 +185,7 @@ def against_memory(model: str, overrides: Sequence[str], rounds: int, json_path:
 
     def steps_per_second(*, in_memory: bool) -> float:
         with tempfile.TemporaryDirectory() as directory, contextlib.ExitStack() as changed:
-            more = ()
+            more: tuple[str, ...] = ()
             if in_memory:
                 more = ('external=["archiver"]',)
                 changed.enter_context(patch.object(launcher, "opened_log", _log_in_memory))
