@@ -6,12 +6,14 @@ The report's baseline reads, to Arrow and on one open connection, the tables a r
 the run, all columns. The walk's baseline reads what an update came from: its steps, their turns with
 tokens, their games and adapters; the walk besides links and counts them in both directions, and finds the
 update by its name. Ours open the archive as often as they do in use, for each question anew, so that a run
-can go on writing. The made-up history is that of the tests; ``--games 1000000`` multiplies it.
+can go on writing. The walk is made twice: all of it, and with the first three of each link, as on the command
+line. The made-up history is that of the tests; ``--games 1000000`` multiplies it.
 """
 
 import shutil
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
 import duckdb
@@ -76,9 +78,9 @@ def main() -> None:
                 connection.sql(f"SELECT * FROM {table} WHERE run_id = ?", params=[run]).to_arrow_table()
         return 1 / (time.perf_counter() - began)
 
-    def walk() -> float:
+    def walk(most: int | None) -> float:
         began = time.perf_counter()
-        trace(archive, find_node(archive, f"{run}:update:{last}"), depth=2)
+        trace(archive, find_node(archive, f"{run}:update:{last}"), depth=2, most=most)
         return 1 / (time.perf_counter() - began)
 
     def read_behind() -> float:
@@ -90,8 +92,15 @@ def main() -> None:
 
     comparisons = [
         compare("report, plots and games included", write, read, unit="reports/s", rounds=options.rounds),
-        compare(
-            "why an update, both ways, all of it", walk, read_behind, unit="walks/s", rounds=options.rounds
+        *(
+            compare(
+                f"why an update, both ways, {kept}",
+                partial(walk, most),
+                read_behind,
+                unit="walks/s",
+                rounds=options.rounds,
+            )
+            for kept, most in (("all of it", None), ("3 of each link", 3))
         ),
     ]
     shutil.rmtree(directory)

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tests.archive.history import made_up_run, stored
 from unstable_stream.archive import ArchiveWriter, query
@@ -163,6 +164,24 @@ def test_the_summary_counts_the_whole_batch(archive: Path, events: list[Event]) 
     assert (summary["games"], summary["trajectories"]) == (4, 4)
     assert summary["policies"] == {"ckpt-000001": len(update.step_ids)}
     assert summary["opponents"] == {"random": len(update.step_ids)}
+
+
+def test_updates_of_several_models_with_one_number_are_told_apart(tmp_path: Path) -> None:
+    events = [
+        replace(event, model="org/player") if isinstance(event, LearnerUpdate) else event
+        for event in made_up_run()
+    ]
+    archive = tmp_path / "archive.duckdb"
+    with ArchiveWriter(archive) as writer:
+        writer.write(stored(events))
+    root = find_node(archive, "update:org/player/2")
+    assert root == NodeKey("update", "run-a", "org/player/2")
+    found, steps = trace(archive, root, depth=1), _update(events, 2).step_ids
+    assert [step for step, _ in _linked(found, root, Direction.BECAUSE)["trained on"]] == list(steps)
+    assert (found.nodes[root].facts["trained_steps"], found.summary["steps"]) == (len(steps), len(steps))
+    other = NodeKey("update", "run-a", "org/referee/2")
+    nothing = trace(archive, other, depth=1)
+    assert (nothing.nodes[other].links, nothing.summary["steps"]) == ([], 0)
 
 
 def test_a_game_goes_on_to_the_updates_and_checkpoints_it_fed(archive: Path) -> None:

@@ -14,6 +14,18 @@ __all__ = ["DESCRIPTIONS", "RELATIONS", "SUMMARIES", "Relation"]
 _GIVEN: Final = "(SELECT unnest($ids))"
 
 
+def _is_given(table: str = "") -> str:
+    """Return the condition that the update of a row is among those given.
+
+    Their numbers say nothing more than their names. But rows are stored in the order of updates, so DuckDB
+    can skip all that are far from these.
+    """
+    return (
+        f"{table}update IN (SELECT split_part(unnest($ids), '/', -1)::INTEGER) "
+        f"AND concat_ws('/', {table}model, {table}update) IN {_GIVEN}"
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Relation:
     """One relation from nodes of a kind to others."""
@@ -48,7 +60,7 @@ _STEP_FATE = f"""
 _UPDATE_STEPS = f"""
     SELECT concat_ws('/', model, update) AS parent, run_id, step_id AS id, reason AS note,
         coalesce(batch_position, 0) AS place
-    FROM update_steps WHERE run_id = $run AND concat_ws('/', model, update) IN {_GIVEN} AND fate =
+    FROM update_steps WHERE run_id = $run AND {_is_given()} AND fate =
 """
 
 _BECAUSE: Final[Mapping[str, tuple[Relation, ...]]] = {
@@ -95,7 +107,7 @@ _BECAUSE: Final[Mapping[str, tuple[Relation, ...]]] = {
                 arg_max(c.model_uid, c.iteration) AS id, NULL AS note, 0 AS place
             FROM updates AS u JOIN checkpoints AS c
                 ON c.run_id = u.run_id AND c.iteration < u.update AND u.model IS NOT DISTINCT FROM c.model
-            WHERE u.run_id = $run AND concat_ws('/', u.model, u.update) IN {_GIVEN}
+            WHERE u.run_id = $run AND {_is_given("u.")}
             GROUP BY u.model, u.update, u.run_id
             """,
         ),
@@ -228,7 +240,7 @@ _LED_TO: Final[Mapping[str, tuple[Relation, ...]]] = {
             SELECT concat_ws('/', u.model, u.update) AS parent, u.run_id, u.model_uid AS id, NULL AS note,
                 0 AS place
             FROM updates AS u
-            WHERE u.run_id = $run AND concat_ws('/', u.model, u.update) IN {_GIVEN}
+            WHERE u.run_id = $run AND {_is_given("u.")}
                 AND u.model_uid IS NOT NULL
             """,
         ),
@@ -273,7 +285,7 @@ DESCRIPTIONS: Final[Mapping[str, str]] = {
     "update": f"""
         SELECT concat_ws('/', model, update) AS id, occurred_at AS made_at, trained_steps, dropped_steps,
             loss, metrics, positions, duration_ms
-        FROM updates WHERE run_id = $run AND concat_ws('/', model, update) IN {_GIVEN}
+        FROM updates WHERE run_id = $run AND {_is_given()}
     """,
     "step": f"""
         WITH chosen AS (FROM steps WHERE run_id = $run AND step_id IN {_GIVEN})
@@ -343,12 +355,12 @@ SUMMARIES: Final[Mapping[str, str]] = {
     "update": f"""
         WITH chosen AS (
             SELECT s.* FROM update_steps AS u JOIN steps AS s USING (step_id)
-            WHERE u.run_id = $run AND s.run_id = $run AND concat_ws('/', u.model, u.update) IN {_GIVEN}
+            WHERE u.run_id = $run AND s.run_id = $run AND {_is_given("u.")}
                 AND u.fate = 'trained'
         ),
         met AS (
             SELECT t.opponents, c.game_id FROM chosen AS c
-            JOIN (FROM trajectories WHERE run_id = $run) AS t USING (trajectory_id)
+            JOIN (FROM trajectories WHERE run_id = $run) AS t USING (game_index, trajectory_id)
         )
         SELECT {_OF_STEPS},
             (SELECT histogram(opponent) FROM (SELECT unnest(opponents) AS opponent FROM met)) AS opponents
