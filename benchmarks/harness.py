@@ -102,8 +102,8 @@ def parser(description: str) -> argparse.ArgumentParser:
 
 
 @contextlib.contextmanager
-def kafka_broker(given: str | None) -> Iterator[str]:
-    """Return ``host:port`` of a broker: the one given, or one started on loopback for as long as this lasts.
+def kafka_broker(given: str | None, *, brokers: int = 1) -> Iterator[str]:
+    """Return ``host:port`` of a broker, or of several: given, or started on loopback while this lasts.
 
     Raises:
         KafkaUnavailableError: Java or Maven is missing, or the broker did not start.
@@ -113,7 +113,7 @@ def kafka_broker(given: str | None) -> Iterator[str]:
         return
     with (
         tempfile.TemporaryDirectory() as directory,
-        KafkaCluster(Path(directory), port=_KAFKA_PORT) as cluster,
+        KafkaCluster(Path(directory), brokers=brokers, port=_KAFKA_PORT) as cluster,
     ):
         yield cluster.bootstrap
 

@@ -43,9 +43,9 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from benchmarks.between_updates import BetweenUpdates
 from benchmarks.ceiling.stand_in import ENGINE, NO_UPDATE
-from benchmarks.harness import machine, parser
+from benchmarks.harness import kafka_broker, machine, parser
 from benchmarks.step_cost import MARK, by_process
-from infra.kafka.brokers import KafkaCluster, why_unavailable
+from infra.kafka.brokers import why_unavailable
 from unstable_stream.events import GameOutcome, Trajectory
 from unstable_stream.events.arrays import packed_length
 from unstable_stream.launch.control_plane import work_of
@@ -63,7 +63,6 @@ _SPREAD: Final = 0.5
 _ANSWERS: Final = 499
 _PIECES: Final = 8000
 _BROKERS: Final = 3
-_PORT: Final = 9492
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,13 +299,8 @@ def main() -> None:
     found: dict[str, Costs] = {}
     for name in options.shapes:
         os.environ[MARK] = secrets.token_hex(8)  # before the brokers, which are counted, too
-        with (
-            tempfile.TemporaryDirectory() as directory,
-            KafkaCluster(Path(directory) / "brokers", brokers=_BROKERS, port=_PORT) as brokers,
-        ):
-            place = Path(directory) / "run"
-            place.mkdir()
-            found[name] = asyncio.run(play(SHAPES[name], options, brokers.bootstrap, place))
+        with tempfile.TemporaryDirectory() as directory, kafka_broker(None, brokers=_BROKERS) as bootstrap:
+            found[name] = asyncio.run(play(SHAPES[name], options, bootstrap, Path(directory)))
         _show(name, found[name])
     if options.json is not None:
         content = {

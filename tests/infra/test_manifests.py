@@ -1,6 +1,5 @@
 """The Kubernetes manifests against published schemas, and what they promise about rights."""
 
-import os
 import re
 import shutil
 import subprocess
@@ -11,6 +10,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from tests.infra.certificates import made_certificate
 from unstable_stream.log.contracts.strimzi import manifests as topic_manifests
 from unstable_stream.log.topics import load_topics
 from unstable_stream.workers.archiver_start import ARCHIVER_GROUP
@@ -241,22 +241,7 @@ def test_rays_processes_talk_over_tls_and_only_the_init_container_has_the_author
 
 def test_the_script_makes_a_certificate_that_the_authority_signed_for_the_pod(tmp_path: Path) -> None:
     """With the commands of the page for the authority, and the script as it stands, in other directories."""
-    if shutil.which("openssl") is None:
-        pytest.skip("needs openssl: apt-get install openssl")
-    authority, made = tmp_path / "authority", tmp_path / "tls"
-    authority.mkdir()
-    made.mkdir()
-    page = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
-    (line,) = [line for line in page.splitlines() if line.startswith("openssl req")]
-    subprocess.run(["sh", "-c", line], cwd=authority, check=True, capture_output=True)
-    (script,) = [
-        each["data"]["certificate.sh"] for each in of_kind("ConfigMap") if "certificate.sh" in each["data"]
-    ]
-    script = script.replace("/etc/ray/authority", str(authority)).replace("/etc/ray/tls", str(made))
-    subprocess.run(
-        ["sh", "-c", script], check=True, capture_output=True,
-        env={**os.environ, "POD_IP": "10.1.2.3", "FQ_RAY_IP": "head.default.svc.cluster.local"},
-    )  # fmt: skip
+    made = made_certificate(tmp_path, address="10.1.2.3", head="head.default.svc.cluster.local")
     for name in (["-verify_ip", "10.1.2.3"], ["-verify_hostname", "head.default.svc.cluster.local"]):
         done = subprocess.run(
             ["openssl", "verify", "-CAfile", "ca.crt", *name, "tls.crt"],

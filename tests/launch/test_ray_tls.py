@@ -2,7 +2,6 @@
 
 import os
 import secrets
-import shutil
 import socket
 import ssl
 import subprocess
@@ -11,36 +10,20 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import yaml
 from ray.util import get_node_ip_address
 
 from tests.conftest import free_ports
+from tests.infra.certificates import made_certificate
 from tests.whole_run.processes import LaunchedRun
 from unstable_stream.events import LearnerUpdate
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
-ROOT = Path(__file__).resolve().parents[2]
-
 
 @pytest.fixture
 def certificate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A certificate for this machine and a token, for the processes that are started."""
-    if shutil.which("openssl") is None:
-        pytest.skip("needs openssl: apt-get install openssl")
-    authority, made = tmp_path / "authority", tmp_path / "tls"
-    authority.mkdir()
-    made.mkdir()
-    page = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
-    (line,) = [line for line in page.splitlines() if line.startswith("openssl req")]
-    subprocess.run(["sh", "-c", line], cwd=authority, check=True, capture_output=True)
-    manifests = yaml.safe_load_all((ROOT / "infra" / "ray" / "training.yaml").read_text(encoding="utf-8"))
-    (script,) = [
-        each["data"]["certificate.sh"] for each in manifests if "certificate.sh" in each.get("data", {})
-    ]
-    script = script.replace("/etc/ray/authority", str(authority)).replace("/etc/ray/tls", str(made))
-    place = {"POD_IP": get_node_ip_address(), "FQ_RAY_IP": "localhost"}
-    subprocess.run(["sh", "-c", script], check=True, capture_output=True, env={**os.environ, **place})
+    made = made_certificate(tmp_path, address=get_node_ip_address(), head="localhost")
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
     monkeypatch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
     monkeypatch.setenv("RAY_USE_TLS", "1")
