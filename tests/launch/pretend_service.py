@@ -35,12 +35,13 @@ def main(behaviour: str, directory: Path) -> int:
     if behaviour == "stubborn":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if behaviour == "drains":
-        signal.signal(signal.SIGTERM, lambda *_: None)
+        # Blocked, it waits until it is asked for. With a handler it is lost if it comes before the pause.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     if behaviour == "drains-badly":
         signal.signal(signal.SIGTERM, lambda *_: sys.exit("ArchiveError: the last records are not stored"))
     (directory / f"{behaviour}.ready").touch()
     if behaviour == "drains":
-        signal.pause()
+        signal.sigwait({signal.SIGTERM})
         (directory / "drained").touch()
         return 0
     while os.read(0, 1):  # until the parent is gone
