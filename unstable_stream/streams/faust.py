@@ -20,6 +20,7 @@ import asyncio
 import contextlib
 import os
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
@@ -51,7 +52,9 @@ _BUFFER: Final = 2 * _BATCH
 _IDLE_S: Final = 0.5
 """Seconds that a processor waits for records before it checks its partitions."""
 _LINGER_S: Final = 0.02
-"""Seconds that a batch waits for more records while it is not full: Faust delivers them one by one."""
+"""Seconds without another record after which a batch that is not full begins: Faust delivers one by one."""
+_LONGEST_LINGER_S: Final = 0.25
+"""The most seconds that a batch waits in all; each costs a transaction, however small it is."""
 _SESSION_TIMEOUT_S: Final = 10.0
 """Seconds after which the group notices a killed worker."""
 _DRAIN_S: Final = 60.0
@@ -277,7 +280,9 @@ class _Served:
                 batch = [await self._waiting.get()]
         except TimeoutError:
             return []
-        if self._waiting.qsize() < _BATCH:
+        began, waiting = time.monotonic(), -1
+        while waiting < self._waiting.qsize() < _BATCH and time.monotonic() - began < _LONGEST_LINGER_S:
+            waiting = self._waiting.qsize()
             await asyncio.sleep(_LINGER_S)
         while len(batch) < _BATCH and not self._waiting.empty():
             batch.append(self._waiting.get_nowait())
