@@ -1,7 +1,7 @@
 """Open the event log that a location names. Only this module chooses between the adapters.
 
-A location is ``local``, the file that the caller names, or ``kafka://host:9092``, a Kafka cluster. Values that
-are too large for their topic are kept beside the run's checkpoints; see :mod:`.spill`.
+A location is ``local``, the file that the caller names, or ``kafka://host:9092``, a Kafka cluster. A value
+that is too large for its topic is kept beside the run's checkpoints; see :mod:`.spill`.
 """
 
 import contextlib

@@ -1,11 +1,11 @@
-"""Keep records that are too large for their topic: the value goes into a file, a small pointer onto the topic.
+"""Take records that are too large for their topic: the value goes into a file, a pointer onto the topic.
 
-:class:`SpillingLog` is around every log that :mod:`.open` opens. Who reads through it gets the records as they
-were appended. Appending a record that its topic refuses takes these steps:
+:class:`SpillingLog` is around every log that :mod:`.open` opens. Who reads through it gets the records as
+they were appended. Appending a record that its topic refuses takes these steps:
 
 1. the log refuses the batch as too large, and names the record; nothing of the batch is stored;
-2. the value is written to ``CHECKPOINTS/RUN/spilled/SHA256``, beside the checkpoints of the run that the record
-   is of: below the ``learner.ckpt_root`` that the run was recorded with, else in the data directory;
+2. the value is written to ``CHECKPOINTS/RUN/spilled/SHA256``, beside the checkpoints of the record's run:
+   below the ``learner.ckpt_root`` that the run was recorded with, else in the data directory;
 3. the batch is appended with a pointer in place of the value.
 
 A kill after the second step, and a transaction that does not commit, leave a file that nothing names. Whoever
@@ -102,8 +102,8 @@ def pointer_in(record: StoredRecord) -> Pointer | None:
     except msgspec.MsgspecError:
         return None  # whoever decodes it as an event sets it aside
     raise SpilledValueError(
-        f"{record}: its value is in a file ({record.headers[POINTER_HEADER].decode(errors='replace')}), and this "
-        f"version of the package knows pointers of version {_VERSION}, not {version}: update it"
+        f"{record}: its value is in a file, by a pointer of version {version}; this version of the package "
+        f"knows version {_VERSION}: update it ({record.headers[POINTER_HEADER].decode(errors='replace')})"
     )
 
 
@@ -250,6 +250,8 @@ class SpillingLog:
 
     async def _spilled(self, record: Record, error: RecordTooLargeError) -> Record:
         size = len(record.value)
+        if POINTER_HEADER in record.headers:
+            raise error  # too large even as a pointer
         if size > _LARGEST_BYTES:
             raise RecordTooLargeError(
                 f"record with key {record.key!r} for topic {record.topic!r} has a value of {size} bytes; at "
@@ -258,8 +260,6 @@ class SpillingLog:
         sha256 = await self._threads.run(lambda: hashlib.sha256(record.value).hexdigest())
         uri = await self._location(record.headers.get("ce_source", b""), sha256)
         value = msgspec.json.encode(Pointer(_VERSION, uri, sha256, size))
-        if POINTER_HEADER in record.headers or len(value) >= size:
-            raise error  # it is a pointer already, or its key and headers are too large
         await self._threads.run(lambda: keep_value(uri, record.value))
         headers = {**record.headers, POINTER_HEADER: uri.encode()}
         return Record(record.topic, record.key, value, headers, record.timestamp_ms, record.partition)
@@ -396,7 +396,7 @@ class _Consumer:
             await self.inner.seek({at: self._owed[at] for at in self._owed.keys() & self.inner.assignment()})
             self._owed = {}
         records = await self.inner.poll(max_records, timeout_s)
-        if not any([POINTER_HEADER in record.headers for record in records]):
+        if not [record for record in records if POINTER_HEADER in record.headers]:
             return records
         self._owed = _firsts(records)  # also where fetching fails or is cancelled
         whole = await self._log.whole(records, self._threads)

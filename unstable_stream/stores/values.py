@@ -1,8 +1,8 @@
 """Keep values as files that are named by their digest, in a directory or a store.
 
 A file appears whole or not at all and is never changed. So it may be written again, by whoever has the same
-value, and be fetched into the host's cache once. An empty file ``NAME.lost`` beside it is a person's word that
-the value is gone for good.
+value, and be fetched into the host's cache once. An empty file ``NAME.lost`` beside it is a person's word
+that the value is gone for good.
 """
 
 import hashlib
@@ -91,8 +91,8 @@ def _fetched(address: str, sha256: str) -> bytes:
             _store_of(address).get(name, path)
         except FileNotFoundError as error:
             raise SpilledValueError(
-                f"{address} is not in the store: put the file back from a backup; if it is gone for good, make "
-                f"an empty file {address}{LOST}"
+                f"{address} is not in the store: put the file back from a backup; if it is gone for good, "
+                f"make an empty file {address}{LOST}"
             ) from error
         try:
             _check(_sha256_of_file(path), sha256, address)
