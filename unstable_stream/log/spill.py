@@ -66,7 +66,7 @@ _NO_RUN: Final = "other"
 
 
 class Pointer(msgspec.Struct, frozen=True):
-    """What is on the topic in place of a value."""
+    """The content of a record whose value is in a file."""
 
     spilled: int
     """The version of this form."""
