@@ -224,6 +224,10 @@ async def test_a_data_directory_that_was_moved_has_its_values(local: EventLog, t
     parts = [part async for part in whole_records(moved, [*raw, *raw])]
     assert [record.value for part in parts for record in part] == [large("t").value] * 2
 
+    (file,) = files(tmp_path / "there")
+    file.rename(f"{file}.lost")
+    assert [record async for record in read_to_end(moved, ["t"])] == raw
+
 
 async def _begin(log: EventLog, root: str) -> None:
     """Record a run whose checkpoints go to a store."""

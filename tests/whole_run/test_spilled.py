@@ -29,7 +29,7 @@ def small_topics(monkeypatch: pytest.MonkeyPatch) -> None:
     """Declare topics that take little more than a pointer."""
     declared = load_topics()
     for name in TOPICS:
-        monkeypatch.setitem(declared, name, replace(declared[name], max_message_bytes=1_500))  # type: ignore[arg-type]  # a dict
+        monkeypatch.setitem(declared, name, replace(declared[name], max_message_bytes=1_500))
 
 
 def spilled(data: Path) -> dict[str, set[str]]:

@@ -16,7 +16,7 @@ from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.reading import events_to_end, read_to_end
 from unstable_stream.log.spill import POINTER_HEADER, pointer_in
 from unstable_stream.runs.data_dir import DataDir
-from unstable_stream.stores import is_address
+from unstable_stream.stores import LOST, is_address
 
 __all__ = ["Backup", "back_up"]
 
@@ -139,14 +139,18 @@ def _link_checkpoint(path: Path, data: DataDir, partial: Path) -> bool:
 
 
 def _link_value(path: Path, data: DataDir, partial: Path) -> bool:
-    """Put the file of a value into the backup, where a log finds it; return false if it is not there."""
-    name = Path("checkpoints", *path.parts[-3:])
-    found = next((file for file in (data.root / name, path) if file.is_file()), None)
-    if found is None:
-        return False
-    (partial / name).parent.mkdir(parents=True, exist_ok=True)
-    _link_or_copy(str(found), str(partial / name))
-    return True
+    """Put the file of a value into the backup, where a log finds it; return false if nothing is there.
+
+    What a person has given up is not there either, and has a file that says so.
+    """
+    here = data.root / "checkpoints" / Path(*path.parts[-3:])
+    for file in (here, path, Path(f"{here}{LOST}"), Path(f"{path}{LOST}")):
+        if file.is_file():
+            target = partial / "checkpoints" / Path(*file.parts[-3:])
+            target.parent.mkdir(parents=True, exist_ok=True)
+            _link_or_copy(str(file), str(target))
+            return True
+    return False
 
 
 def _link_or_copy(source: str, target: str) -> None:

@@ -49,7 +49,7 @@ from unstable_stream.log.port import (
 )
 from unstable_stream.log.reading import events_to_end
 from unstable_stream.log.records import source_header
-from unstable_stream.stores import is_address, joined, keep_value, kept_value, name_of, waiting_until
+from unstable_stream.stores import LOST, is_address, joined, keep_value, kept_value, name_of, waiting_until
 
 __all__ = ["POINTER_HEADER", "Pointer", "SpillingLog", "pointer_in", "spilling", "whole_records"]
 
@@ -327,7 +327,7 @@ class SpillingLog:
         if is_address(pointer.uri):
             return pointer.uri
         here = self._checkpoints.joinpath(*PurePosixPath(pointer.uri).parts[-3:])
-        return str(here) if here.is_file() else pointer.uri
+        return str(here) if here.is_file() or Path(f"{here}{LOST}").is_file() else pointer.uri
 
 
 class _TrimmableSpillingLog(SpillingLog):

@@ -19,6 +19,7 @@ from unstable_stream.stores.store import Store
 __all__ = ["LOST", "keep_value", "kept_value"]
 
 LOST: Final = ".lost"
+"""The end of the name of the empty file that says so."""
 
 
 def keep_value(location: str, value: bytes) -> None:
