@@ -18,7 +18,7 @@ from pathlib import Path
 
 from benchmarks.harness import Comparison, compare, parser, report
 from unstable_stream.log.local.database import Synchronous
-from unstable_stream.log.local.log import LocalLog
+from unstable_stream.log.open import opened_log
 from unstable_stream.log.port import Record, TopicSpec
 
 _TOPIC = "trajectories"
@@ -122,7 +122,7 @@ def log_append(
     directory: Path,
 ) -> float:
     async def measure() -> float:
-        async with LocalLog.open(directory / "log.sqlite", synchronous=synchronous) as log:
+        async with opened_log("local", directory / "log.sqlite", synchronous=synchronous) as log:
             await log.create_topics([TopicSpec(_TOPIC, partitions)])
             batches = iter([records[first : first + batch] for first in range(0, len(records), batch)])
 
@@ -139,7 +139,7 @@ def log_append(
 
 def log_read(records: list[Record], page: int, partitions: int, directory: Path) -> float:
     async def measure() -> float:
-        async with LocalLog.open(directory / "log.sqlite", synchronous="NORMAL") as log:
+        async with opened_log("local", directory / "log.sqlite", synchronous="NORMAL") as log:
             await log.create_topics([TopicSpec(_TOPIC, partitions)])
             for first in range(0, len(records), 1000):
                 await log.append(records[first : first + 1000])

@@ -202,7 +202,7 @@ async def test_a_transaction_refuses_bad_records_at_once(harness: LogHarness, ev
     producer = await event_log.producer(harness.group())
     with pytest.raises(RecordTooLargeError, match=topic):
         async with producer.transaction() as tx:
-            await tx.append([Record(topic, "k", b"x" * 5000)])
+            await tx.append([Record(topic, "k" * 5000, b"no value is so small")])
     with pytest.raises(UnknownTopicError, match="no-such-topic"):
         async with producer.transaction() as tx:
             await tx.append(records("no-such-topic", ["x"]))

@@ -20,9 +20,8 @@ from tests.log.harness import topics_of_one_partition
 from tests.streams.tapped_log import Told, tapped
 from unstable_stream import Context, consumer
 from unstable_stream.events import Event, Metrics, RecordRejected, Step
-from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.open import open_log_at, opened_log
-from unstable_stream.log.port import EventLog, Record, StoredRecord, TopicPartition
+from unstable_stream.log.port import EventLog, Record, StoredRecord, TopicPartition, Trimmable
 from unstable_stream.log.reading import read_to_end
 from unstable_stream.log.records import event_from_record, record_from_event
 from unstable_stream.runs.data_dir import DataDir
@@ -125,7 +124,7 @@ class PluginBench:
 
     async def delete_before(self, positions: Mapping[TopicPartition, int]) -> None:
         """Delete the beginning of partitions, as retention does."""
-        if isinstance(self.log, LocalLog):
+        if isinstance(self.log, Trimmable):
             await self.log.delete_before(positions)
         else:
             await asyncio.to_thread(delete_on_kafka, self.location, positions)

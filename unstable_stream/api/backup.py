@@ -13,9 +13,10 @@ from unstable_stream.api.place import Place
 from unstable_stream.errors import RunError
 from unstable_stream.events import Checkpoint
 from unstable_stream.log.local.log import LocalLog
-from unstable_stream.log.reading import events_to_end
+from unstable_stream.log.reading import events_to_end, read_to_end
+from unstable_stream.log.spill import POINTER_HEADER, pointer_in
 from unstable_stream.runs.data_dir import DataDir
-from unstable_stream.stores import is_address
+from unstable_stream.stores import LOST, is_address
 
 __all__ = ["Backup", "back_up"]
 
@@ -30,19 +31,24 @@ class Backup:
     """0: there is no archive."""
     checkpoints: int
     missing: tuple[str, ...]
-    """Checkpoints that the log names and whose files are not there."""
+    """Checkpoints, and files of values, that the log names and that are not there."""
     stored: int = 0
     """Checkpoints that are in a store, which keeps its own copies: they are not in the backup."""
+    values: int = 0
+    """Values that were too large for their topics and are files."""
+    stored_values: int = 0
+    """Such values that are in a store: they are not in the backup."""
 
 
 def back_up(data: Path | str | None, target: Path | str) -> Backup:
-    """Copy the local log, the archive, the checkpoints that the copied log names, and states of plug-ins.
+    """Copy the local log, the archive, the files that the copied log names, and states of plug-ins.
 
     The parts are copied in this order:
 
     1. the archive, while its write lock is held: it may be behind the log, never ahead of it;
     2. the states of plug-ins, then the log, each as of one moment, by SQLite's online backup;
-    3. the checkpoints: never changed once they are published, so they are linked, or copied to another disk.
+    3. checkpoints, and values that were too large for their topics: never changed once they are published, so
+       they are linked, or copied to another disk.
 
     Args:
         data: the data directory; by default ``unstable-data``.
@@ -59,10 +65,11 @@ def back_up(data: Path | str | None, target: Path | str) -> Backup:
     if target.exists():
         raise RunError(f"{target} exists: name a directory that does not, a backup never replaces anything")
 
-    async def named(log: Path) -> list[str]:
+    async def named(log: Path) -> tuple[set[str], set[str]]:
         async with LocalLog.open(log) as copied:
             found = [event async for _, event in events_to_end(copied, [Checkpoint.TOPIC])]
-        return [event.path for event in found if isinstance(event, Checkpoint) and event.path is not None]
+            paths = [event.path for event in found if isinstance(event, Checkpoint)]
+            return {path for path in paths if path is not None}, await _spilled(copied)
 
     async def exists() -> None:
         async with place.opened_log():
@@ -81,9 +88,11 @@ def back_up(data: Path | str | None, target: Path | str) -> Backup:
                 _copy_database(file, partial / file.relative_to(place.data.root))
             if (code := place.data.root / "code").is_dir():
                 shutil.copytree(code, partial / "code")
-            named_paths = set(wait_for(named(copied.log)))
+            named_paths, named_values = wait_for(named(copied.log))
             paths = sorted(path for path in named_paths if not is_address(path))
             missing = [path for path in paths if not _link_checkpoint(Path(path), place.data, partial)]
+            values = sorted(path for path in named_values if not is_address(path))
+            lost = [path for path in values if not _link_value(Path(path), place.data, partial)]
             partial.rename(target)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
@@ -95,9 +104,19 @@ def back_up(data: Path | str | None, target: Path | str) -> Backup:
         whole.log.stat().st_size,
         whole.archive_file.stat().st_size if whole.archive_file.is_file() else 0,
         len(paths) - len(missing),
-        tuple(missing),
+        (*missing, *lost),
         len(named_paths) - len(paths),
+        len(values) - len(lost),
+        len(named_values) - len(values),
     )
+
+
+async def _spilled(log: LocalLog) -> set[str]:
+    """Return where the values are that were too large for their topics."""
+    if not await log.has_header(POINTER_HEADER):
+        return set()
+    found = [pointer_in(record) async for record in read_to_end(log, list(await log.topics()))]
+    return {pointer.uri for pointer in found if pointer is not None}
 
 
 def _copy_database(source: Path, target: Path) -> None:
@@ -117,6 +136,21 @@ def _link_checkpoint(path: Path, data: DataDir, partial: Path) -> bool:
     target = partial / "checkpoints" / path.parent.name / path.name
     shutil.copytree(directory, target, copy_function=_link_or_copy)
     return True
+
+
+def _link_value(path: Path, data: DataDir, partial: Path) -> bool:
+    """Put the file of a value into the backup, where a log finds it; return false if nothing is there.
+
+    What a person has given up is not there either, and has a file that says so.
+    """
+    here = data.root / "checkpoints" / Path(*path.parts[-3:])
+    for file in (here, path, Path(f"{here}{LOST}"), Path(f"{path}{LOST}")):
+        if file.is_file():
+            target = partial / "checkpoints" / Path(*file.parts[-3:])
+            target.parent.mkdir(parents=True, exist_ok=True)
+            _link_or_copy(str(file), str(target))
+            return True
+    return False
 
 
 def _link_or_copy(source: str, target: str) -> None:

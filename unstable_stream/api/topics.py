@@ -11,7 +11,7 @@ from unstable_stream.api.loops import iterate, wait_for
 from unstable_stream.api.place import Place
 from unstable_stream.errors import EventLogError, UnknownTopicError
 from unstable_stream.log import topic_drift, topics
-from unstable_stream.log.port import EventLog, StoredRecord, TopicPartition, TopicSpec
+from unstable_stream.log.port import EventLog, StoredRecord, TopicPartition, TopicSpec, Trimmable
 from unstable_stream.log.topic_drift import Drift, show_setting
 from unstable_stream.runs.history import read_history
 from unstable_stream.tracking.lag import Lag, live_groups, measure_lag
@@ -165,12 +165,11 @@ def trim(
         EventLogError: there is no log, it deletes by itself, or with ``shrink`` another process uses it.
     """
     from unstable_stream.archive import RecordReader
-    from unstable_stream.log.local.log import LocalLog
     from unstable_stream.workers.retention import expired_records
 
     async def work() -> Sequence["Expired"]:
         async with place.opened_log() as log:
-            if not isinstance(log, LocalLog):
+            if not isinstance(log, Trimmable):
                 raise EventLogError(
                     f"{place.log} deletes expired records by itself; shorten what a topic keeps with Kafka's "
                     "own tools, or in topics/ and with unstable-stream topics create --alter"

@@ -31,7 +31,10 @@ def _backup(
         f"{done.path}: log {done.log_bytes / 1e6:,.1f} MB, archive {done.archive_bytes / 1e6:,.1f} MB, "
         f"{done.checkpoints} checkpoints"
     )
-    if done.stored:
-        print(f"{done.stored} checkpoints are in a store, and not in the backup", file=sys.stderr)
+    if done.values:
+        typer.echo(f"with {done.values} files of values that were too large for their topics")
+    for stored, what in ((done.stored, "checkpoints"), (done.stored_values, "values too large for a topic")):
+        if stored:
+            print(f"{stored} {what} are in a store, and not in the backup", file=sys.stderr)
     for path in done.missing:
         print(f"not there, and so not in the backup: {path}", file=sys.stderr)

@@ -1,6 +1,7 @@
 """Open the event log that a location names. Only this module chooses between the adapters.
 
-A location is ``local``, the file that the caller names, or ``kafka://host:9092``, a Kafka cluster.
+A location is ``local``, the file that the caller names, or ``kafka://host:9092``, a Kafka cluster. A value
+that is too large for its topic is kept beside the run's checkpoints; see :mod:`.spill`.
 """
 
 import contextlib
@@ -12,6 +13,7 @@ from unstable_stream.errors import ConfigError, EventLogError
 from unstable_stream.log.kafka.location import SCHEME
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.port import EventLog
+from unstable_stream.log.spill import spilling
 
 __all__ = ["check_log", "open_existing_log", "open_log_at", "opened_log"]
 
@@ -81,7 +83,7 @@ def open_log_at(
 
     Args:
         location: ``local`` or ``kafka://host:9092``.
-        file: where a local log is.
+        file: where a local log is: in the data directory.
         synchronous: how a local log is written; see :meth:`LocalLog.open`.
         connect_timeout_s: seconds within which the brokers of a Kafka cluster must answer.
 
@@ -89,6 +91,7 @@ def open_log_at(
         ConfigError: the location names no known kind of log or is malformed, the directory of the file cannot
             be made, or the packages for Kafka are not installed.
     """
+    checkpoints = file.parent / "checkpoints"
     if location.startswith(SCHEME):
         try:
             from unstable_stream.log.kafka.log import KafkaLog
@@ -96,7 +99,7 @@ def open_log_at(
             raise ConfigError(
                 f"a log on Kafka needs {error.name}: install it with pip install 'unstable_stream[kafka]'"
             ) from error
-        return KafkaLog.open(location, connect_timeout_s=connect_timeout_s)
+        return spilling(KafkaLog.open(location, connect_timeout_s=connect_timeout_s), checkpoints)
     if location == "local":
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -104,5 +107,5 @@ def open_log_at(
             raise ConfigError(
                 f"cannot make the data directory {file.parent}: {error.strerror}; name another with --data"
             ) from error
-        return LocalLog.open(file, synchronous=synchronous)
+        return spilling(LocalLog.open(file, synchronous=synchronous), checkpoints)
     raise ConfigError("log: expected 'local' or 'kafka://host:9092'")

@@ -247,3 +247,6 @@ class Trimmable(Protocol):
 
         Raises :class:`OffsetOutOfRangeError` for an offset beyond the end.
         """
+
+    async def shrink(self) -> None:
+        """Give the space of deleted records back, while nobody else uses the log."""

@@ -35,9 +35,11 @@ from unstable_stream.errors import ConfigError, OffsetOutOfRangeError, ServiceEr
 from unstable_stream.extensions import confine
 from unstable_stream.log.kafka.cluster import Cluster
 from unstable_stream.log.kafka.location import SCHEME, KafkaLocation, parse_location
-from unstable_stream.log.kafka.log import KafkaLog
 from unstable_stream.log.kafka.records import stored_record
+from unstable_stream.log.open import opened_log
 from unstable_stream.log.port import EventLog, Positions, StoredRecord, TopicPartition
+from unstable_stream.log.spill import whole_records
+from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.streams.faust_reading import Reading, ends_without_record, expired_in, joined_on
 from unstable_stream.streams.fold_sink import FoldSink, ProcessorSpec
 from unstable_stream.streams.processors import PROCESSORS, fold_sinks
@@ -243,7 +245,9 @@ class _Served:
                 # Faust read a record and delivers nothing: it has dropped the record.
                 astray = {at for at, offset in before.items() if reading.reached(at) > offset}
             expired = await expired_in(sink.log, records, before)
-            await sink.process([one for one in records if _at(one) not in expired], {})
+            there = [one for one in records if _at(one) not in expired]
+            async for part in whole_records(sink.log, there):
+                await sink.process(part, {})
             if not batch and not astray and not self._app.rebalancing:
                 expired = await self._settle(sink)
             if expired:
@@ -479,7 +483,7 @@ def _standalone() -> Any:
     opened = contextlib.AsyncExitStack()
 
     async def begin() -> Sequence[FoldSink]:
-        log = await opened.enter_async_context(KafkaLog.open(text))
+        log = await opened.enter_async_context(opened_log(text, DataDir().log))
         runs = await opened.enter_async_context(RunDirectory(log))
         return await fold_sinks(log, runs, run_id)
 

@@ -320,7 +320,8 @@ class SimulatedStore:
             if size > spec.max_message_bytes:
                 raise RecordTooLargeError(
                     f"record with key {record.key!r} for topic {record.topic!r} has {size} bytes, the "
-                    f"topic's limit is {spec.max_message_bytes}: raise its max_message_bytes."
+                    f"topic's limit is {spec.max_message_bytes}: raise its max_message_bytes.",
+                    len(placed),
                 )
             placed.append((at, record))
         return placed
