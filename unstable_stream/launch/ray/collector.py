@@ -78,7 +78,7 @@ async def run_collector(
         )
 
     workers = [
-        RayRolloutWorker(partial(start_worker, number), number)
+        RayRolloutWorker(partial(start_worker, number), number, run_id)
         for number in range(config.collector.num_rollout_workers)
     ]
     pool.workers = workers

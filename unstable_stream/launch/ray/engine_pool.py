@@ -3,7 +3,7 @@
 Every two seconds the pool asks each engine how it is and Ray what machines there are. It starts engines where
 some are missing, lets those answer to the end that are too many or on a machine that is being drained, and
 tells the rollout workers whom to ask. It records what it does, as
-:class:`~unstable_stream.events.EnginesChanged`.
+:class:`~unstable_stream.events.EnginesChanged`, and where rollout workers came and were lost.
 
 An engine that is lost is replaced while others answer. Where none is left, the collector ends and is started
 again with all of them, as its supervisor allows.
@@ -22,7 +22,7 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from unstable_stream.errors import ServiceError
-from unstable_stream.events import EnginesChanged, EnginesWanted, event_id
+from unstable_stream.events import EnginesChanged, EnginesWanted, Event, PartChanged, event_id
 from unstable_stream.launch.last_error import Output
 from unstable_stream.launch.ray.engine import EngineActor, EngineHealth, RayEngine
 from unstable_stream.launch.ray.nodes import Equipment, software
@@ -121,6 +121,8 @@ class EnginePool:
         self.workers: Sequence[RayRolloutWorker] = ()
         """Those that are told whom to ask."""
         self._pushed: Mapping[int, Any] = {}
+        self._last_lost: list[EnginesChanged] = []
+        """The loss that leaves no engine."""
 
     def start(self) -> None:
         """Start the engines of the plan; it waits for their reservations."""
@@ -166,6 +168,8 @@ class EnginePool:
         consumer = await log.consumer([EnginesWanted.TOPIC])
         try:
             await consumer.seek(await run_starts(log, self._run_id, (EnginesWanted.TOPIC,)))
+            self._hear()  # asks all, so that a short run tells where it was, too
+            self._hear_workers()
             while True:
                 self._wanted.apply(readable_events(await consumer.poll(timeout_s=_EVERY_S)), self._run_id)
                 try:
@@ -176,17 +180,26 @@ class EnginePool:
                 await self._step(log, cluster)
         finally:
             await consumer.close()
+            with contextlib.suppress(PartDiedError):  # the collector ends of it already
+                await self._record(log, self._hear())
+            await self._record(log, [*self._last_lost, *self._hear_workers()])
 
     async def _step(self, log: EventLog, cluster: Cluster) -> None:
-        changes = self._hear()
+        changes: list[Event] = [*self._hear(), *self._hear_workers()]
         self._leave(cluster)
         self._add(cluster)
         if (actors := self.actors) != self._pushed and actors:
             await asyncio.gather(*(worker.use_engines(actors) for worker in self.workers))
             self._pushed = actors
         changes += await self._end_idle()
+        await self._record(log, changes)
+
+    async def _record(self, log: EventLog, changes: Sequence[Event]) -> None:
         if changes:
             await log.append([record_from_event(change) for change in changes])
+
+    def _hear_workers(self) -> list[PartChanged]:
+        return [change for worker in self.workers for change in worker.hear()]
 
     # -- what has happened -------------------------------------------------------------------------
 
@@ -205,7 +218,7 @@ class EnginePool:
                 if health.failure:
                     changes.append(self._lost(slot, health.failure))
                     continue
-                slot.node, slot.host, slot.handle.has_started = health.node, health.host, True
+                slot.node, slot.host, slot.handle.has_started = health.at.node, health.at.host, True
                 slot.handle.running = health.running
                 if not slot.told:
                     slot.told = True
@@ -224,6 +237,7 @@ class EnginePool:
             self._not_before = time.monotonic() + pause
             self._failed_starts += 1
         if not any(other.handle.has_started for other in self._slots.values() if other is not slot):
+            self._last_lost = [self._changed(slot, "lost", reason)]
             raise PartDiedError(f"engine-{slot.number}", reason)
         del self._slots[slot.number]
         with contextlib.suppress(ray.exceptions.RayError):
@@ -241,6 +255,7 @@ class EnginePool:
             engine=engine,
             change=change,
             host=slot.host,
+            node=slot.node,
             reason=reason,
             serving=len([slot for slot in self._slots.values() if slot.told and not slot.leaving]),
         )
