@@ -1,4 +1,4 @@
-"""On two machines: what is recorded of where a run computes when one of them is lost."""
+"""On two machines: what is recorded of where a run computes when one is lost, or will be taken away."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from ray.cluster_utils import Cluster
 
-from tests.launch.test_engine_pool import patiently
+from tests.launch.test_engine_pool import drain, patiently
 from tests.whole_run.processes import History, LaunchedRun, run_command
-from unstable_stream.events import LearnerUpdate, PartChanged, RunFinished, RunStarted
+from unstable_stream.events import EnginesChanged, LearnerUpdate, PartChanged, RunFinished, RunStarted
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -69,3 +69,41 @@ async def test_a_lost_machine_and_where_its_parts_went_are_recorded(
         assert "3" in told.stdout, "learner, rollout worker and engine: " + told.stdout + told.stderr
         proof = run_command(tmp_path, "audit", run_id)
         assert proof.returncode == 0, proof.stdout
+
+
+async def test_what_is_on_a_machine_that_is_drained_goes_elsewhere_in_order(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", cluster.address)
+    head, (worker,) = cluster.head_node, cluster.worker_nodes
+    run = LaunchedRun.train(tmp_path, *_SETTINGS)
+    run.deadline_s = 600
+    async with run:
+        await run.until("all parts", lambda seen: len(nodes(seen)) == 3 and bool(seen.of(LearnerUpdate)))
+        drain(cluster, worker.node_id)
+        moved = ("learner", "rollout-1")
+        await run.until("their moves", lambda seen: all(len(nodes(seen)[part]) == 3 for part in moved))
+        there, went = ("added", worker.node_id), ("removed", worker.node_id)
+        assert nodes(run.history)["learner"] == [there, went, ("added", head.node_id)]
+        assert nodes(run.history)["rollout-1"] == [there, ("added", head.node_id), went]
+        assert run.history.of(PartChanged)[-1].reason == "its machine is being drained"
+        await run.until("the end of its engine", lambda seen: bool(engines_removed(seen)))
+        cluster.remove_node(worker, allow_graceful=False)
+        updates = len(run.history.of(LearnerUpdate))
+        await run.until("more updates", lambda seen: len(seen.of(LearnerUpdate)) >= updates + 3)
+        assert all(change.change != "lost" for change in run.history.of(PartChanged))
+        trained = [step for update in run.history.of(LearnerUpdate) for step in update.step_ids]
+        assert len(trained) == len(set(trained))
+        run.interrupt()
+        assert await run.end() == 130, run.told()
+        (logs,) = tmp_path.glob("logs/*")
+        assert "again" not in (logs / "collector.log").read_text()
+        assert not (logs / "launcher.log").exists(), "a service was started again"
+        (run_id,) = {event.run_id for event in run.history.of(RunStarted)}
+        for command in ("audit", "verify"):
+            proof = run_command(tmp_path, command, run_id)
+            assert proof.returncode == 0, proof.stdout
+
+
+def engines_removed(seen: History) -> list[EnginesChanged]:
+    return [change for change in seen.of(EnginesChanged) if change.change == "removed"]

@@ -9,7 +9,7 @@ import ray
 
 from unstable_stream.events import PartChanged, event_id
 
-__all__ = ["NOWHERE", "Whereabouts", "part_changed", "whereabouts"]
+__all__ = ["DRAINED", "NOWHERE", "Whereabouts", "part_changed", "whereabouts"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +20,9 @@ class Whereabouts:
     """Ray's id of it; empty: not known."""
     host: str = ""
 
+
+DRAINED: Final = "its machine is being drained"
+"""The reason for which a part goes from one machine to another before it is lost."""
 
 NOWHERE: Final = Whereabouts()
 """The machine of an actor that has not answered yet."""
