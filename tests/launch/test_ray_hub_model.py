@@ -12,18 +12,22 @@ from threading import Thread
 import pytest
 from ray.cluster_utils import Cluster
 
+from tests.whole_run.processes import LaunchedRun
+from unstable_stream.events import Checkpoint, EnginesChanged, LearnerUpdate, RunStarted
 from unstable_stream.inference.base_model import resolve_model
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 _MODEL = "someone/player"
 _COMMIT = "5ca1ab1e" * 5
+_LATER = "0ddba115" * 5
 
 
 class Hub(BaseHTTPRequestHandler):
-    """The part of Hugging Face's protocol by which a whole model is fetched, in its newest version."""
+    """The part of Hugging Face's protocol by which a whole model is fetched."""
 
     files: Path
+    newest = _COMMIT
 
     def do_HEAD(self) -> None:
         self._answer(with_body=False)
@@ -34,21 +38,22 @@ class Hub(BaseHTTPRequestHandler):
     def _answer(self, *, with_body: bool) -> None:
         path = self.path.partition("?")[0]
         names = sorted(file.name for file in self.files.iterdir())
-        if path in {f"/api/models/{_MODEL}/revision/{revision}" for revision in ("main", _COMMIT)}:
+        commit = next((each for each in (_COMMIT, _LATER) if each in path), self.newest)
+        if path in {f"/api/models/{_MODEL}/revision/{revision}" for revision in ("main", commit)}:
             siblings = [{"rfilename": name} for name in names]
-            body = json.dumps({"id": _MODEL, "sha": _COMMIT, "siblings": siblings}).encode()
-        elif path == f"/api/models/{_MODEL}/tree/{_COMMIT}":
+            body = json.dumps({"id": _MODEL, "sha": commit, "siblings": siblings}).encode()
+        elif path == f"/api/models/{_MODEL}/tree/{commit}":
             sizes = {name: (self.files / name).stat().st_size for name in names}
             tree = [{"type": "file", "oid": n, "size": size, "path": n} for n, size in sizes.items()]
             body = json.dumps(tree).encode()
-        elif path.startswith(f"/{_MODEL}/resolve/{_COMMIT}/") and path.rpartition("/")[2] in names:
+        elif path.startswith(f"/{_MODEL}/resolve/{commit}/") and path.rpartition("/")[2] in names:
             body = (self.files / path.rpartition("/")[2]).read_bytes()
         else:
             self.send_error(404)
             return
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
-        self.send_header("X-Repo-Commit", _COMMIT)
+        self.send_header("X-Repo-Commit", commit)
         self.send_header("ETag", f'"{path.rpartition("/")[2]}"')
         self.end_headers()
         if with_body:
@@ -65,6 +70,7 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
     thread = Thread(target=server.serve_forever)
     thread.start()
+    monkeypatch.setattr(Hub, "newest", _COMMIT)
     monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
     yield
     server.shutdown()
@@ -106,3 +112,25 @@ def test_each_machine_fetches_the_model_for_itself(hub: None, tmp_path: Path) ->
     assert asked.returncode == 0, asked.stderr
     for home in homes.values():
         assert list(home.glob(f"hub/models--someone--player/snapshots/{_COMMIT}/*.safetensors")), home
+
+
+async def test_a_run_keeps_the_version_of_its_models_while_the_hub_gets_newer_ones(
+    hub: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
+    opponent = f"{{name='other',kind='model',path='{_MODEL}'}}"
+    settings = (f"model={_MODEL}", "learner.iterations=1000", f"evaluation.opponents=[{opponent}]")
+    async with LaunchedRun.train(tmp_path / "data", *settings) as run:
+        await run.until("an update", lambda seen: bool(seen.of(LearnerUpdate)))
+        (started,) = run.history.of(RunStarted)
+        assert started.config["model_revisions"] == {_MODEL: _COMMIT}
+        monkeypatch.setattr(Hub, "newest", _LATER)
+        for service in ("learner", "collector"):
+            await run.kill(f"launch.service {service}")
+        updates, engines = len(run.history.of(Checkpoint)), len(run.history.of(EnginesChanged))
+        await run.until(
+            "an engine and an update of theirs",
+            lambda seen: len(seen.of(Checkpoint)) > updates and len(seen.of(EnginesChanged)) > engines,
+        )
+    (fetched,) = (tmp_path / "home").glob("hub/models--someone--player/snapshots/*")
+    assert fetched.name == _COMMIT
