@@ -18,8 +18,14 @@ import msgspec
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from unstable_stream.adapter_format import CONFIG_FILE, MODEL_WEIGHTS_FILE, WEIGHTS_FILE
 from unstable_stream.errors import ConfigError, StoreError
-from unstable_stream.inference.base_model import is_snapshot, model_fingerprint, model_on_this_machine
+from unstable_stream.inference.base_model import (
+    MODEL_FILES,
+    is_snapshot,
+    model_fingerprint,
+    model_on_this_machine,
+)
 from unstable_stream.launch.plan import RunPlan
 from unstable_stream.launch.ray.cluster import start_local, stop_local
 from unstable_stream.launch.ray.placement import plan_on_cluster
@@ -40,6 +46,7 @@ _PATIENCE_S = 30.0
 """For the store of checkpoints, within that."""
 _LEAST_FREE_BYTES: Final = 10**9
 """On the disk that checkpoints go to. Room for those of adapters; who trains all parameters needs more."""
+_ADAPTER_FILES: Final = (CONFIG_FILE, WEIGHTS_FILE, MODEL_WEIGHTS_FILE)
 _CUDA_S: Final = 60.0
 """Seconds to load PyTorch on a busy machine and to wake the driver, within the deadline."""
 _ASK_CUDA: Final = (
@@ -64,6 +71,8 @@ class Equipment(msgspec.Struct, frozen=True):
     """The reason that they could not be read."""
     model_error: str = ""
     """The reason that the base model could not be fetched."""
+    directories: dict[str, str] = {}
+    """The fingerprint of what else the run reads, by its path; empty: it is not there."""
     vllm: bool = False
     store_error: str = ""
     """The reason that the store of checkpoints cannot be used from it."""
@@ -104,7 +113,7 @@ def software(config: RunConfig, model_path: str) -> Equipment:
     model = model_error = ""
     try:
         directory = Path(model_on_this_machine(config.model, model_path))
-        model = model_fingerprint(directory) if directory.is_dir() else ""
+        model = model_fingerprint(directory)
     except ConfigError as failure:
         model_error = str(failure)
     return Equipment(
@@ -114,8 +123,30 @@ def software(config: RunConfig, model_path: str) -> Equipment:
         code=code,
         code_error=error,
         model_error=model_error,
+        directories={
+            path: model_fingerprint(Path(path).expanduser(), files)
+            for path, (_, files) in _directories(config).items()
+        },
         vllm=find_spec("vllm") is not None,
     )
+
+
+def _directories(config: RunConfig) -> dict[str, tuple[str, Sequence[str]]]:
+    """Return the directories that a run reads on any machine, beside its base model: by path, what names it,
+    and patterns of the files that are read.
+    """
+    found: dict[str, tuple[str, Sequence[str]]] = {}
+    for model in config.model_names:
+        where = "learner" if model is None else f"trained_models, {model}"
+        if path := config.for_model(model).learner.initial_lora_path:
+            found[path] = (f"{where}.initial_lora_path", _ADAPTER_FILES)
+    for opponent in (*config.model_pool.fixed, *config.evaluation.opponents):
+        if opponent.path and opponent.kind in ("adapter", "model"):
+            files = _ADAPTER_FILES if opponent.kind == "adapter" else MODEL_FILES
+            found[opponent.path] = (f"opponent {opponent.name!r}", files)
+    # The others are fetched: from a store, from Hugging Face, or with the package.
+    fetched = (*config.model_revisions, "tiny-player")
+    return {path: named for path, named in found.items() if not is_address(path) and path not in fetched}
 
 
 def require(config: RunConfig, model_path: str, elsewhere: Equipment) -> None:
@@ -202,6 +233,13 @@ def lacking(config: RunConfig, model_path: str, here: Equipment, there: Equipmen
         found.append(f"no model at {model_path}: copy it there, or name a directory that all machines have")
     elif there.model != here.model:
         found.append(f"another model at {model_path} than here: copy this one there")
+    for path, (named, _) in _directories(config).items():
+        if not there.directories.get(path):
+            found.append(
+                f"{named}: nothing at {path}: copy it there, or name a directory that all machines have"
+            )
+        elif there.directories[path] != here.directories.get(path):
+            found.append(f"{named}: other files at {path} than here: copy these there")
     if there.code_error:
         found.append(f"{there.code_error} (copy the code there, or install it as a package on all machines)")
     elif there.code != here.code:
