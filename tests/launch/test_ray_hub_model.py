@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -112,6 +113,55 @@ def test_each_machine_fetches_the_model_for_itself(hub: None, tmp_path: Path) ->
     assert asked.returncode == 0, asked.stderr
     for home in homes.values():
         assert list(home.glob(f"hub/models--someone--player/snapshots/{_COMMIT}/*.safetensors")), home
+
+
+_ASK_IMPATIENTLY = """
+import sys
+from pathlib import Path
+from unstable_stream.errors import ConfigError
+from unstable_stream.launch.ray import nodes
+from unstable_stream.launch.ray.cluster import connect
+from unstable_stream.launch.ray.placement import cluster_machines
+from unstable_stream.runs.config import parse_config
+
+nodes._TELL_S, nodes._FETCH_S = 5.0, 60.0
+connect()
+config = parse_config({"model": sys.argv[1], "train_envs": [{"env_id": "TicTacToe-v0-train"}]})
+try:
+    nodes.check_nodes(config, sys.argv[2], Path("unstable-data"), cluster_machines(30), print)
+except ConfigError as error:
+    print(error)
+"""
+
+
+def test_a_machine_that_does_not_answer_while_it_fetches_the_model_is_named(
+    hub: None, tmp_path: Path
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        variables = {
+            "HF_HOME": str(tmp_path / "worker"),
+            "HF_ENDPOINT": endpoint,
+            "HF_HUB_ETAG_TIMEOUT": "600",
+        }
+        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+        try:
+            cluster.add_node(num_cpus=1, env_vars=variables)
+            asked = subprocess.run(
+                [sys.executable, "-c", _ASK_IMPATIENTLY, _MODEL, str(tmp_path / "snapshots" / _COMMIT)],
+                capture_output=True,
+                text=True,
+                timeout=240,
+                check=False,
+                env={**os.environ, "RAY_ADDRESS": cluster.address, "HF_HOME": str(tmp_path / "launcher")},
+            )
+        finally:
+            cluster.shutdown()
+    said = asked.stdout.splitlines()
+    host = socket.gethostname()
+    assert f"fetching the model {_MODEL}: after 5 s no answer from " in said[0], asked.stdout + asked.stderr
+    assert said[-1].startswith(f"no answer within 60 s from {host}, which should fetch the model {_MODEL}: ")
+    assert 3 <= len(said) <= 5, "now and then"
 
 
 async def test_a_run_keeps_the_version_of_its_models_while_the_hub_gets_newer_ones(

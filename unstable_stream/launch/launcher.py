@@ -168,7 +168,12 @@ async def launch(
         from unstable_stream.launch.ray.nodes import check_cluster
 
         progress("asking the cluster's machines what they have")
-        await asyncio.to_thread(check_cluster, plan, config, model_path, data.root)
+        loop = asyncio.get_running_loop()
+
+        def tell(words: str) -> None:
+            loop.call_soon_threadsafe(progress, words)
+
+        await asyncio.to_thread(check_cluster, plan, config, model_path, data.root, tell)
     run_id = resume or run_id or new_run_id(config.name)
     opened = opened_log(config.log, data.log, synchronous=config.synchronous)
     with _stopped_by_signals(stop):

@@ -9,6 +9,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -42,6 +43,9 @@ _DEADLINE_S = 120.0
 """Seconds in which every machine answers: a first worker on a busy machine takes tens of seconds."""
 _FETCH_S = 3600.0
 """Seconds in which every machine fetches the base model, if it is one of Hugging Face's."""
+_TELL_S = 30.0
+"""Seconds after which those that have not are named; the next pauses double, up to the longest."""
+_LONGEST_TELL_S: Final = 300.0
 _PATIENCE_S = 30.0
 """For the store of checkpoints, within that."""
 _LEAST_FREE_BYTES: Final = 10**9
@@ -254,7 +258,11 @@ def lacking(config: RunConfig, model_path: str, here: Equipment, there: Equipmen
 
 
 def check_cluster(
-    plan: Callable[[list[Machine]], RunPlan], config: RunConfig, model_path: str, data: Path
+    plan: Callable[[list[Machine]], RunPlan],
+    config: RunConfig,
+    model_path: str,
+    data: Path,
+    progress: Callable[[str], None],
 ) -> None:
     """Connect to the cluster that ``RAY_ADDRESS`` names, ask all of its machines, and disconnect.
 
@@ -265,7 +273,7 @@ def check_cluster(
     start_local()
     try:
         planned = plan_on_cluster(plan, joining=True)
-        check_nodes(config, model_path, data, planned.placement.machines)
+        check_nodes(config, model_path, data, planned.placement.machines, progress)
     finally:
         stop_local()
 
@@ -275,6 +283,7 @@ def check_nodes(
     model_path: str,
     data: Path,
     machines: Sequence[Machine],
+    progress: Callable[[str], None] = lambda words: None,
     *,
     deadline_s: float = _DEADLINE_S,
 ) -> None:
@@ -285,6 +294,7 @@ def check_nodes(
         model_path: the directory of the base model.
         data: the run's data directory, which the machines share unless checkpoints are in a store.
         machines: those of the cluster.
+        progress: called with the machines that are waited for while a model is fetched.
         deadline_s: seconds in which all must answer.
 
     Raises:
@@ -292,9 +302,7 @@ def check_nodes(
     """
     data = data.absolute()
     if is_snapshot(model_path):
-        # What fails is said when they are asked below.
-        fetching = [_on(machine, model_on_this_machine, config.model, model_path) for machine in machines]
-        ray.wait(fetching, num_returns=len(fetching), timeout=_FETCH_S, fetch_local=False)
+        _fetch_model(config.model, model_path, machines, progress)
     here = equipment(config, model_path, data)
     asked = {machine: _on(machine, equipment, config, model_path, data, machine.gpus) for machine in machines}
     ray.wait(list(asked.values()), num_returns=len(asked), timeout=deadline_s)
@@ -311,6 +319,33 @@ def check_nodes(
         lines += [f"{machine.host}: {each}" for each in found]
     if lines:
         raise ConfigError("\n".join(["machines of the Ray cluster lack what the run needs:", *lines]))
+
+
+def _fetch_model(
+    name: str, model_path: str, machines: Sequence[Machine], progress: Callable[[str], None]
+) -> None:
+    """Let every machine fetch the base model. What fails is said when they are asked what they have.
+
+    Raises:
+        ConfigError: a machine has not answered in time.
+    """
+    fetching = {_on(machine, model_on_this_machine, name, model_path): machine for machine in machines}
+    waiting = list(fetching)
+    begun, pause_s = time.monotonic(), _TELL_S
+    while True:
+        left_s = max(0.0, begun + _FETCH_S - time.monotonic())
+        pause_s = min(pause_s, left_s)
+        _, waiting = ray.wait(waiting, num_returns=len(waiting), timeout=pause_s, fetch_local=False)
+        if not waiting:
+            return
+        hosts = ", ".join(sorted(fetching[each].host for each in waiting))
+        if pause_s == left_s:
+            raise ConfigError(
+                f"no answer within {_FETCH_S:g} s from {hosts}, which should fetch the model {name}: look "
+                "whether Hugging Face can be reached from there, and whether the disk has room"
+            )
+        progress(f"fetching the model {name}: after {time.monotonic() - begun:.0f} s no answer from {hosts}")
+        pause_s = min(2 * pause_s, _LONGEST_TELL_S)
 
 
 def _on(machine: Machine, function: Callable[..., object], *arguments: object) -> Any:
