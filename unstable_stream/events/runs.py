@@ -127,7 +127,8 @@ class EnginesChanged(Event, frozen=True, kw_only=True, tag="engines-changed"):
 
 class PartChanged(Event, frozen=True, kw_only=True, tag="part-changed"):
     """The learner or a rollout worker of a run came or went; engines have an event of their own. Natural
-    key: part, change, moment."""
+    key: part, change, moment.
+    """
 
     TOPIC = "runs"
 

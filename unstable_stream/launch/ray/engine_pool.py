@@ -3,7 +3,8 @@
 Every two seconds the pool asks each engine how it is and Ray what machines there are. It starts engines where
 some are missing, lets those answer to the end that are too many or on a machine that is being drained, and
 tells the rollout workers whom to ask. It records what it does, as
-:class:`~unstable_stream.events.EnginesChanged`, and where rollout workers came and were lost.
+:class:`~unstable_stream.events.EnginesChanged`, and where rollout workers came and went,
+as :class:`~unstable_stream.events.PartChanged`.
 
 An engine that is lost is replaced while others answer. Where none is left, the collector ends and is started
 again with all of them, as its supervisor allows.
@@ -241,8 +242,7 @@ class EnginePool:
         )
 
     def _move_workers(self, cluster: Cluster) -> None:
-        """Say where successors of rollout workers start, and start those of workers whose machine is being
-        drained."""
+        """Say where successors of rollout workers start, and start those of workers on drained machines."""
         taken = Counter(worker.node for worker in self.workers)
         nodes = [node for node, cores in cluster.cpus.items() if cores > 0]
         for worker in self.workers if nodes else ():

@@ -107,7 +107,7 @@ async def run_learner(
 
 
 async def _train(
-    actor: Any, record: "_Record", why: str, stopping: "asyncio.Future[Any]", *, moves: bool
+    actor: Any, record: _Record, why: str, stopping: "asyncio.Future[Any]", *, moves: bool
 ) -> str:
     """Train to the end, or until the actor's machine is drained and another one has cores.
 
@@ -166,7 +166,8 @@ async def _record(
     config: RunConfig, run_id: str, data: DataDir, change: str, at: Whereabouts, reason: str
 ) -> None:
     """Record that the learner came or went, also where the log is away, as it may be when a machine is lost:
-    then only this process's log tells."""
+    then only this process's log tells.
+    """
     event = part_changed(run_id, "learner", change, at, reason)
     try:
         async with opened_log(config.log, data.log, synchronous=config.synchronous) as log:

@@ -33,6 +33,7 @@ from unstable_stream.workers.rollout import RolloutWorker
 __all__ = ["RayRolloutWorker", "RolloutActor"]
 
 _CLOSE_S: Final = 25.0
+"""Seconds that an actor has to close once it has a successor and plays no game."""
 _REPLACEMENTS: Final = 3
 """Actors of a worker that may be lost in a row without having played a game to its end."""
 
@@ -138,8 +139,7 @@ class RayRolloutWorker:
         return {self._part: self._player.actor, **leaving}
 
     def hear(self) -> list[PartChanged]:
-        """Take the actors' answers to where they are, and ask again; return who came and went since the last
-        call."""
+        """Take the actors' answers to where they are, and ask again; return who has come and gone since."""
         for player in self._players:
             self._hear(player)
         self._leaving = [player for player in self._leaving if not player.lost]
