@@ -14,7 +14,14 @@ import pytest
 from ray.cluster_utils import Cluster
 
 from tests.whole_run.processes import History, LaunchedRun, run_command
-from unstable_stream.events import EnginesChanged, LearnerUpdate, RunFinished, RunResumed, RunStarted
+from unstable_stream.events import (
+    EnginesChanged,
+    LearnerUpdate,
+    PartChanged,
+    RunFinished,
+    RunResumed,
+    RunStarted,
+)
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
@@ -25,12 +32,12 @@ _HEAD = {"num_cpus": 1}
 @pytest.fixture
 def cluster() -> Iterator[Cluster]:
     """A cluster of one machine."""
-    made = _patiently(lambda: Cluster(initialize_head=True, head_node_args=_HEAD))
+    made = patiently(lambda: Cluster(initialize_head=True, head_node_args=_HEAD))
     yield made
     made.shutdown()
 
 
-def _patiently(make: Callable[[], Any]) -> Any:  # Ray's have no type
+def patiently(make: Callable[[], Any]) -> Any:  # Ray's have no type
     for _ in range(4):
         # Ray gives itself half a minute, also on a busy machine, and raises bare exceptions.
         with suppress(Exception):
@@ -40,6 +47,10 @@ def _patiently(make: Callable[[], Any]) -> Any:  # Ray's have no type
 
 def changes(seen: History) -> list[tuple[str, str]]:
     return [(change.engine, change.change) for change in seen.of(EnginesChanged)]
+
+
+def parts(seen: History, part: str) -> list[str]:
+    return [change.change for change in seen.of(PartChanged) if change.part == part]
 
 
 def run_id(run: LaunchedRun) -> str:
@@ -85,7 +96,7 @@ async def test_engines_follow_the_cluster_a_person_and_losses(
         await run.until("the first engine", lambda seen: changes(seen) == [("engine-0", "added")])
         await run.until("an update", lambda seen: bool(seen.of(LearnerUpdate)))
 
-        node = _patiently(lambda: cluster.add_node(num_cpus=1))
+        node = patiently(lambda: cluster.add_node(num_cpus=1))
         await run.until("an engine on the new machine", lambda seen: ("engine-1", "added") in changes(seen))
         (added,) = [change for change in run.history.of(EnginesChanged) if change.engine == "engine-1"]
         assert (added.serving, added.reason) == (2, "the cluster has room, up to 2")
@@ -115,8 +126,11 @@ async def test_engines_follow_the_cluster_a_person_and_losses(
         psutil.Process(pid).send_signal(signal.SIGKILL)
         updates = len(run.history.of(LearnerUpdate))
         await run.until("more updates", lambda seen: len(seen.of(LearnerUpdate)) >= updates + 3)
+        await run.until("word of its successor", lambda seen: len(parts(seen, "rollout-0")) == 3)
+        assert parts(run.history, "rollout-0") == ["added", "lost", "added"]
+        assert parts(run.history, "learner") == ["added"]
 
-        node = _patiently(lambda: cluster.add_node(num_cpus=1))
+        node = patiently(lambda: cluster.add_node(num_cpus=1))
         await scale(run, tmp_path, "--engines", "3")
         await run.until("an engine on it", lambda seen: changes(seen)[-1] == ("engine-2", "added"))
         drain(cluster, node.node_id)

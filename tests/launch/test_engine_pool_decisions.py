@@ -12,9 +12,11 @@ import ray
 
 from unstable_stream.events import EnginesWanted
 from unstable_stream.launch.ray import engine_pool
+from unstable_stream.launch.ray.cluster import Cluster
 from unstable_stream.launch.ray.engine import EngineHealth, RayEngine
-from unstable_stream.launch.ray.engine_pool import Cluster, EnginePool
+from unstable_stream.launch.ray.engine_pool import EnginePool
 from unstable_stream.launch.ray.part_output import PartDiedError
+from unstable_stream.launch.ray.whereabouts import Whereabouts
 from unstable_stream.runs.config import parse_config
 from unstable_stream.runs.placement import Machine, Placement, Share
 
@@ -34,7 +36,7 @@ class Actor:
         await self.loaded.wait()
         if self.error is not None:
             raise self.error
-        return EngineHealth(self.node, f"host of {self.node}", self.running, self.failure)
+        return EngineHealth(Whereabouts(self.node, f"host of {self.node}"), self.running, self.failure)
 
     def remote(self) -> Any:
         return self._answer()

@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,18 +13,22 @@ from threading import Thread
 import pytest
 from ray.cluster_utils import Cluster
 
+from tests.whole_run.processes import LaunchedRun
+from unstable_stream.events import Checkpoint, EnginesChanged, LearnerUpdate, RunStarted
 from unstable_stream.inference.base_model import resolve_model
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 _MODEL = "someone/player"
 _COMMIT = "5ca1ab1e" * 5
+_LATER = "0ddba115" * 5
 
 
 class Hub(BaseHTTPRequestHandler):
-    """The part of Hugging Face's protocol by which a whole model is fetched, in its newest version."""
+    """The part of Hugging Face's protocol by which a whole model is fetched."""
 
     files: Path
+    newest = _COMMIT
 
     def do_HEAD(self) -> None:
         self._answer(with_body=False)
@@ -34,21 +39,22 @@ class Hub(BaseHTTPRequestHandler):
     def _answer(self, *, with_body: bool) -> None:
         path = self.path.partition("?")[0]
         names = sorted(file.name for file in self.files.iterdir())
-        if path in {f"/api/models/{_MODEL}/revision/{revision}" for revision in ("main", _COMMIT)}:
+        commit = next((each for each in (_COMMIT, _LATER) if each in path), self.newest)
+        if path in {f"/api/models/{_MODEL}/revision/{revision}" for revision in ("main", commit)}:
             siblings = [{"rfilename": name} for name in names]
-            body = json.dumps({"id": _MODEL, "sha": _COMMIT, "siblings": siblings}).encode()
-        elif path == f"/api/models/{_MODEL}/tree/{_COMMIT}":
+            body = json.dumps({"id": _MODEL, "sha": commit, "siblings": siblings}).encode()
+        elif path == f"/api/models/{_MODEL}/tree/{commit}":
             sizes = {name: (self.files / name).stat().st_size for name in names}
             tree = [{"type": "file", "oid": n, "size": size, "path": n} for n, size in sizes.items()]
             body = json.dumps(tree).encode()
-        elif path.startswith(f"/{_MODEL}/resolve/{_COMMIT}/") and path.rpartition("/")[2] in names:
+        elif path.startswith(f"/{_MODEL}/resolve/{commit}/") and path.rpartition("/")[2] in names:
             body = (self.files / path.rpartition("/")[2]).read_bytes()
         else:
             self.send_error(404)
             return
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
-        self.send_header("X-Repo-Commit", _COMMIT)
+        self.send_header("X-Repo-Commit", commit)
         self.send_header("ETag", f'"{path.rpartition("/")[2]}"')
         self.end_headers()
         if with_body:
@@ -65,6 +71,7 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
     thread = Thread(target=server.serve_forever)
     thread.start()
+    monkeypatch.setattr(Hub, "newest", _COMMIT)
     monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
     yield
     server.shutdown()
@@ -106,3 +113,74 @@ def test_each_machine_fetches_the_model_for_itself(hub: None, tmp_path: Path) ->
     assert asked.returncode == 0, asked.stderr
     for home in homes.values():
         assert list(home.glob(f"hub/models--someone--player/snapshots/{_COMMIT}/*.safetensors")), home
+
+
+_ASK_IMPATIENTLY = """
+import sys
+from pathlib import Path
+from unstable_stream.errors import ConfigError
+from unstable_stream.launch.ray import nodes
+from unstable_stream.launch.ray.cluster import connect
+from unstable_stream.launch.ray.placement import cluster_machines
+from unstable_stream.runs.config import parse_config
+
+nodes._TELL_S, nodes._FETCH_S = 5.0, 60.0
+connect()
+config = parse_config({"model": sys.argv[1], "train_envs": [{"env_id": "TicTacToe-v0-train"}]})
+try:
+    nodes.check_nodes(config, sys.argv[2], Path("unstable-data"), cluster_machines(30), print)
+except ConfigError as error:
+    print(error)
+"""
+
+
+def test_a_machine_that_does_not_answer_while_it_fetches_the_model_is_named(
+    hub: None, tmp_path: Path
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        variables = {
+            "HF_HOME": str(tmp_path / "worker"),
+            "HF_ENDPOINT": endpoint,
+            "HF_HUB_ETAG_TIMEOUT": "600",
+        }
+        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+        try:
+            cluster.add_node(num_cpus=1, env_vars=variables)
+            asked = subprocess.run(
+                [sys.executable, "-c", _ASK_IMPATIENTLY, _MODEL, str(tmp_path / "snapshots" / _COMMIT)],
+                capture_output=True,
+                text=True,
+                timeout=240,
+                check=False,
+                env={**os.environ, "RAY_ADDRESS": cluster.address, "HF_HOME": str(tmp_path / "launcher")},
+            )
+        finally:
+            cluster.shutdown()
+    said = asked.stdout.splitlines()
+    host = socket.gethostname()
+    assert f"fetching the model {_MODEL}: after 5 s no answer from " in said[0], asked.stdout + asked.stderr
+    assert said[-1].startswith(f"no answer within 60 s from {host}, which should fetch the model {_MODEL}: ")
+    assert 3 <= len(said) <= 5, "now and then"
+
+
+async def test_a_run_keeps_the_version_of_its_models_while_the_hub_gets_newer_ones(
+    hub: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
+    opponent = f"{{name='other',kind='model',path='{_MODEL}'}}"
+    settings = (f"model={_MODEL}", "learner.iterations=1000", f"evaluation.opponents=[{opponent}]")
+    async with LaunchedRun.train(tmp_path / "data", *settings) as run:
+        await run.until("an update", lambda seen: bool(seen.of(LearnerUpdate)))
+        (started,) = run.history.of(RunStarted)
+        assert started.config["model_revisions"] == {_MODEL: _COMMIT}
+        monkeypatch.setattr(Hub, "newest", _LATER)
+        for service in ("learner", "collector"):
+            await run.kill(f"launch.service {service}")
+        updates, engines = len(run.history.of(Checkpoint)), len(run.history.of(EnginesChanged))
+        await run.until(
+            "an engine and an update of theirs",
+            lambda seen: len(seen.of(Checkpoint)) > updates and len(seen.of(EnginesChanged)) > engines,
+        )
+    (fetched,) = (tmp_path / "home").glob("hub/models--someone--player/snapshots/*")
+    assert fetched.name == _COMMIT

@@ -64,6 +64,43 @@ def test_a_machine_looks_at_itself(tmp_path: Path) -> None:
     assert f"no model at {path}" in found
 
 
+def test_a_machine_needs_the_models_and_adapters_that_opponents_and_learner_begin_with(
+    tmp_path: Path,
+) -> None:
+    model = Path(shutil.copytree(resolve_model("tiny-player"), tmp_path / "model"))
+    adapters = {name: tmp_path / name for name in ("adapter", "begun")}
+    for path in adapters.values():
+        path.mkdir()
+        (path / "adapter_model.safetensors").write_bytes(b"weights")
+    config = _config(
+        learner={"initial_lora_path": str(adapters["begun"])},
+        evaluation={
+            "opponents": [
+                {"name": "other", "kind": "model", "path": str(model)},
+                {"name": "old", "kind": "adapter", "path": str(adapters["adapter"])},
+                {"name": "stored", "kind": "adapter", "path": "s3://bucket/adapter"},
+                {"name": "small", "kind": "model", "path": "tiny-player"},
+                {"name": "hub", "kind": "model", "path": _MODEL},
+            ]
+        },
+        model_revisions={_MODEL: "c0ffee"},
+    )
+    base = resolve_model("tiny-player")
+    here = software(config, base)
+    assert lacking(config, base, here, software(config, base)) == []
+    (adapters["adapter"] / "notes.json").write_text("{}")
+    assert lacking(config, base, here, software(config, base)) == [], "only what is loaded counts"
+    (adapters["adapter"] / "adapter_model.safetensors").write_bytes(b"others!")
+    shutil.rmtree(model)
+    shutil.rmtree(adapters["begun"])
+    assert lacking(config, base, here, software(config, base)) == [
+        f"learner.initial_lora_path: nothing at {adapters['begun']}: copy it there, or name a directory that "
+        "all machines have",
+        f"opponent 'other': nothing at {model}: copy it there, or name a directory that all machines have",
+        f"opponent 'old': other files at {adapters['adapter']} than here: copy these there",
+    ]
+
+
 def test_a_machine_that_joins_later_has_the_same_software_or_is_refused(tmp_path: Path) -> None:
     path = resolve_model("tiny-player")
     here = software(_config(), path)

@@ -11,7 +11,7 @@ from tests.archive.history import START_MS, made_up_run, stored
 from tests.ui.conftest import client_of
 from unstable_stream.api.place import Place
 from unstable_stream.archive import ArchiveWriter
-from unstable_stream.events import Metrics, RunStarted, event_id
+from unstable_stream.events import Metrics, PartChanged, RunStarted, event_id
 
 
 def charts(client: TestClient, base: str, query: str) -> dict[str, Any]:
@@ -107,13 +107,24 @@ def test_an_alert_of_a_plug_in_stands_until_it_is_taken_back(tmp_path: Path) -> 
 def test_the_services_and_the_log_of_a_run(tmp_path: Path) -> None:
     place = Place.at(tmp_path)
     reports = [_reported("launcher", f"services/learner/{name}", 2.0, 1) for name in ("up", "restarts")]
+    lost = PartChanged(
+        event_id="lost",
+        run_id="run-c",
+        occurred_at_ms=0,
+        part="rollout-1",
+        change="lost",
+        host="gpu-3",
+        reason="<b>preempted</b>",
+    )
     with ArchiveWriter(place.archive, timeout_s=60) as writer:
-        writer.write(stored([*made_up_run("run-c", updates=1), *reports]))
+        writer.write(stored([*made_up_run("run-c", updates=1), *reports, lost]))
     logs = place.data.service_logs("run-c")
     logs.mkdir(parents=True)
     (logs / "learner.log").write_text("ValueError: <b>no</b> weights\n", encoding="utf-8")
     with client_of(place) as client:
-        assert "learner was restarted 2 times" in client.get(f"/{tmp_path.name}/runs/run-c").text
+        page = client.get(f"/{tmp_path.name}/runs/run-c").text
+        assert "learner was restarted 2 times" in page
+        assert "<td>lost</td><td>gpu-3</td><td>&lt;b&gt;preempted&lt;/b&gt;</td>" in page
         part = client.get(f"/{tmp_path.name}/runs/run-c/health").text
     assert "no event log" in part
     assert "ValueError: &lt;b&gt;no&lt;/b&gt; weights" in part

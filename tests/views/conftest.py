@@ -11,6 +11,7 @@ from unstable_stream.events import (
     CollapseWarning,
     Event,
     GameOutcome,
+    PartChanged,
     RecordRejected,
     Trajectory,
     event_id,
@@ -67,6 +68,17 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
         reference=0.97,
         text="60% of the answers are legal moves, down from 97%",
     )
+    lost = PartChanged(
+        event_id="lost",
+        run_id="run-a",
+        occurred_at_ms=1_700_000_000_000,
+        part="rollout-1",
+        change="lost",
+        host="gpu-3",
+        reason="preempted",
+    )
     with ArchiveWriter(path) as writer:
-        writer.write(stored([*events, rejected, warning, *made_up_run("run-b", updates=2, finished=False)]))
+        writer.write(
+            stored([*events, rejected, warning, lost, *made_up_run("run-b", updates=2, finished=False)])
+        )
     return path

@@ -135,6 +135,7 @@ def test_the_summary_and_the_games_are_there(page: _Page) -> None:
     assert "steps[1]@5" in text
     warning = "update 5, begun with 3: 60% of the answers are legal moves, down from 97% (fork at 2)"
     assert f"Signs of a collapse {warning} none" in text  # the second run has none
+    assert "rollout-1 lost on gpu-3 (preempted) not recorded" in text
 
 
 def test_tokens_are_shaded_and_explained(html: str) -> None:

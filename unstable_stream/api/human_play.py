@@ -214,7 +214,9 @@ class HumanGame:
         allowed = self._place.allowed_code(self._fork.parent_run_id, [], self._config, self._config)
         with confined(allowed), ExitStack() as opened:
             template = get_template(self._template)
-            loaded = await asyncio.to_thread(load_policy, self._config.model, chosen, opened)
+            model = self._config.model
+            revision = self._config.model_revisions.get(model)
+            loaded = await asyncio.to_thread(load_policy, model, chosen, opened, revision=revision)
             try:
                 policy = PolicyPlayer(
                     loaded.engine,

@@ -33,6 +33,7 @@ def load_policy(
     checkpoint: Checkpoint | None,
     opened: ExitStack,
     *,
+    revision: str | None = None,
     engine: EngineName = "transformers",
     lora_rank: int = 8,
 ) -> LoadedPolicy:
@@ -42,6 +43,7 @@ def load_policy(
         model: the base model.
         checkpoint: of a run with this base model; ``None``: the model itself.
         opened: gets what has to stay open.
+        revision: of a base model of Hugging Face's; ``None``: the newest.
         engine: what computes.
         lora_rank: of the checkpoint's adapter.
 
@@ -53,7 +55,7 @@ def load_policy(
     from unstable_stream.inference.engine import Adapter
     from unstable_stream.inference.tokenizer import load_tokenizer
 
-    path = resolve_model(model)
+    path = resolve_model(model, revision=revision)
     adapter = None
     if checkpoint is not None and checkpoint.path is not None:
         saved = opened.enter_context(opened_checkpoint(checkpoint.path, checkpoint.sha256))

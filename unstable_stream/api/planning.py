@@ -30,7 +30,8 @@ def plan_config(config: "RunConfig", *, fetch: bool = True) -> "RunPlan":
     from unstable_stream.runs.placement import place
 
     here = config.model == "tiny-player" or Path(config.model).expanduser().is_dir()
-    shape = read_shape(resolve_model(config.model)) if fetch or here else None
+    revision = config.model_revisions.get(config.model)
+    shape = read_shape(resolve_model(config.model, revision=revision)) if fetch or here else None
     machines = [this_machine()]
     if config.backend == "ray" and "RAY_ADDRESS" in os.environ:
         from unstable_stream.launch.ray.placement import look_at_cluster

@@ -170,7 +170,7 @@ def _write(
     published = published_config(config)
     training = read_training(place.archive, run_id, chosen)
     status, log_id = _read_run(place, run_id)
-    base = _base_directory(config.model, needed=form != "whole")
+    base = _base_directory(config.model, config.model_revisions.get(config.model), needed=form != "whole")
     _write_model(staging, chosen, form, base)
     card = ModelCard(
         name=name,
@@ -198,12 +198,12 @@ def _read_run(place: Place, run_id: str) -> "tuple[RunStatus, str]":
     return wait_for(read())
 
 
-def _base_directory(model: str, *, needed: bool) -> Path | None:
+def _base_directory(model: str, revision: str | None, *, needed: bool) -> Path | None:
     """Return the base model's directory; ``None``: it is not there, and not ``needed``."""
     from unstable_stream.inference.base_model import resolve_model
 
     try:
-        return Path(resolve_model(model))
+        return Path(resolve_model(model, revision=revision))
     except ConfigError:
         if needed:
             raise

@@ -26,6 +26,7 @@ _VIEW_ORDER: Final = (
     "training_batches",
     "throughput",
     "ledger",
+    "where_it_ran",
     "dead_letter_counts",
     "run_lineage",
     "missing_of_runs",

@@ -17,7 +17,14 @@ from unstable_stream.events.envelope import Event
 from unstable_stream.events.games import GameAbandoned, GameOutcome, GameStarted
 from unstable_stream.events.metrics import Metrics
 from unstable_stream.events.ratings import Rating
-from unstable_stream.events.runs import EnginesChanged, EnginesWanted, RunFinished, RunResumed, RunStarted
+from unstable_stream.events.runs import (
+    EnginesChanged,
+    EnginesWanted,
+    PartChanged,
+    RunFinished,
+    RunResumed,
+    RunStarted,
+)
 from unstable_stream.events.steps import Step
 from unstable_stream.events.trajectories import Trajectory
 from unstable_stream.events.updates import CollapseWarning, LearnerUpdate, StepsDropped
@@ -30,6 +37,7 @@ _CLASSES: Final[tuple[type[Event], ...]] = (
     RunFinished,
     EnginesWanted,
     EnginesChanged,
+    PartChanged,
     GameStarted,
     GameAbandoned,
     GameOutcome,

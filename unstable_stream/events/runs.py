@@ -6,7 +6,15 @@ import msgspec
 
 from unstable_stream.events.envelope import Event, Int64
 
-__all__ = ["EnginesChanged", "EnginesWanted", "ExtensionUse", "RunFinished", "RunResumed", "RunStarted"]
+__all__ = [
+    "EnginesChanged",
+    "EnginesWanted",
+    "ExtensionUse",
+    "PartChanged",
+    "RunFinished",
+    "RunResumed",
+    "RunStarted",
+]
 
 
 class ExtensionUse(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,3 +121,25 @@ class EnginesChanged(Event, frozen=True, kw_only=True, tag="engines-changed"):
     """The reason for which it came or went."""
     serving: int = 0
     """Number of engines that answer now."""
+    node: str = ""
+    """Ray's id of the machine; empty: not known."""
+
+
+class PartChanged(Event, frozen=True, kw_only=True, tag="part-changed"):
+    """The learner or a rollout worker of a run came or went; engines have an event of their own. Natural
+    key: part, change, moment.
+    """
+
+    TOPIC = "runs"
+
+    part: str
+    """``learner``, ``rollout-0``, …"""
+    change: str
+    """``added`` (it answers), ``removed`` (in order) or ``lost``. One that is added twice without having
+    been lost ended with the process that had started it."""
+    host: str = ""
+    """The machine; empty: not known."""
+    node: str = ""
+    """Ray's id of the machine; empty: not known."""
+    reason: str = ""
+    """The reason for which it came or went."""

@@ -146,7 +146,7 @@ async def train_offline(
             f"no such steps of run {source}{of_model} here. A log keeps steps for some days only: take them "
             "from the archive with --source archive"
         )
-    model_path = resolve_model(config.model)
+    model_path = resolve_model(config.model, revision=config.model_revisions.get(config.model))
     stop = stop or asyncio.Event()
     progress = progress or OfflineProgress()
     run_id = new_run_id(config.name)

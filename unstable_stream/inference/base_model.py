@@ -1,18 +1,22 @@
 """The base model that a configuration names: a directory, the tiny player, or a Hugging Face id."""
 
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 from unstable_stream.errors import ConfigError
 
-__all__ = ["is_snapshot", "model_fingerprint", "model_on_this_machine", "resolve_model"]
+__all__ = ["MODEL_FILES", "is_snapshot", "model_fingerprint", "model_on_this_machine", "resolve_model"]
 
 _SAMPLE: Final = 2**20
 """Bytes of a large file that its fingerprint takes from the beginning and from the end."""
 
 _FILES: Final = ("*.json", "*.safetensors", "*.txt", "*.jinja", "*.model", "README.md", "LICENSE*")
 """The last two say under which license the model is (:mod:`unstable_stream.inference.model_license`)."""
+
+MODEL_FILES: Final = (*_FILES[:-2], "*.bin")
+"""Those that make a model what it is."""
 
 
 def model_on_this_machine(name: str, path: str) -> str:
@@ -76,21 +80,22 @@ def resolve_model(name: str, *, revision: str | None = None) -> str:
         ) from error
 
 
-def model_fingerprint(directory: Path) -> str:
+def model_fingerprint(directory: Path, files: Sequence[str] = MODEL_FILES) -> str:
     """Return a hash that tells apart the models that one confuses in practice, in seconds for any size.
 
     It is over the names and sizes of the files, and the first and the last MiB of each: the shapes of the
-    tensors are at the beginning of a file, and trained weights differ everywhere.
+    tensors are at the beginning of a file, and trained weights differ everywhere. Empty: none is there.
     """
     digest = hashlib.sha256()
-    for path in sorted(path for pattern in (*_FILES[:-2], "*.bin") for path in directory.glob(pattern)):
+    found = sorted(path for pattern in files for path in directory.glob(pattern))
+    for path in found:
         size = path.stat().st_size
         digest.update(f"{path.name} {size}\n".encode())
         with path.open("rb") as file:
             digest.update(file.read(_SAMPLE))
             file.seek(max(size - _SAMPLE, 0))
             digest.update(file.read(_SAMPLE))
-    return digest.hexdigest()
+    return digest.hexdigest() if found else ""
 
 
 def _has_weights(directory: Path) -> bool:

@@ -32,7 +32,7 @@ from unstable_stream.events import (
 )
 from unstable_stream.extensions import ALLOW_CODE, allowed_patterns
 from unstable_stream.inference.adapter_files import check_target_modules
-from unstable_stream.inference.base_model import resolve_model
+from unstable_stream.inference.base_model import is_snapshot, resolve_model
 from unstable_stream.launch.machine import this_machine
 from unstable_stream.launch.plan import RunPlan, plan_run
 from unstable_stream.launch.preflight import check_config, check_prompts
@@ -152,7 +152,7 @@ async def launch(
         from unstable_stream.launch.ray.cluster import check_reachable
 
         await asyncio.to_thread(check_reachable)
-    model_path = await asyncio.to_thread(resolve_model, config.model)
+    config, model_path = await asyncio.to_thread(_with_models, config)
     check_target_modules(Path(model_path), config.lora.target_modules)
     if config.learner.iterations:  # in a tournament opponents may play alone
         await asyncio.to_thread(check_prompts, config, model_path)
@@ -168,7 +168,12 @@ async def launch(
         from unstable_stream.launch.ray.nodes import check_cluster
 
         progress("asking the cluster's machines what they have")
-        await asyncio.to_thread(check_cluster, plan, config, model_path, data.root)
+        loop = asyncio.get_running_loop()
+
+        def tell(words: str) -> None:
+            loop.call_soon_threadsafe(progress, words)
+
+        await asyncio.to_thread(check_cluster, plan, config, model_path, data.root, tell)
     run_id = resume or run_id or new_run_id(config.name)
     opened = opened_log(config.log, data.log, synchronous=config.synchronous)
     with _stopped_by_signals(stop):
@@ -198,6 +203,21 @@ async def launch(
                 await services.close()
                 if viewer is not None:
                     await _end(viewer)
+
+
+def _with_models(config: RunConfig) -> tuple[RunConfig, str]:
+    """Fetch what models of Hugging Face's the run uses; return the configuration with the commit of each, and
+    the directory of the base model.
+    """
+    names = (config.model, *config.opponent_models)
+    paths = {name: resolve_model(name, revision=config.model_revisions.get(name)) for name in names}
+    commits = {
+        name: Path(path).name
+        for name, path in paths.items()
+        if is_snapshot(path) and not Path(name).expanduser().is_dir()
+    }
+    revisions = {**config.model_revisions, **commits}
+    return config.model_copy(update={"model_revisions": revisions}), paths[config.model]
 
 
 def _check_backend(config: RunConfig) -> None:

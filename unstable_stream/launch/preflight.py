@@ -2,6 +2,7 @@
 
 import os
 import socket
+from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import Final
 
@@ -70,7 +71,7 @@ def check_config(config: RunConfig) -> None:
         elif opponent.kind == "adapter":
             _check_weights(f"opponent {opponent.name!r}", opponent.path)
         elif opponent.kind == "model":
-            _check_model(opponent)
+            _check_model(opponent, config.model_revisions)
     for model in config.model_names:
         where = "learner" if model is None else f"trained_models, {model}"
         _check_weights(f"{where}.initial_lora_path", config.for_model(model).learner.initial_lora_path)
@@ -167,11 +168,12 @@ def _check_endpoint(opponent: OpponentConfig) -> None:
         )
 
 
-def _check_model(opponent: OpponentConfig) -> None:
+def _check_model(opponent: OpponentConfig, revisions: Mapping[str, str]) -> None:
     """Refuse a model that is not there, or whose tokenizer cannot word the template's prompts."""
     where = f"opponent {opponent.name!r}"
     try:
-        tokenizer = load_tokenizer(resolve_model(opponent.path or ""))
+        path = opponent.path or ""
+        tokenizer = load_tokenizer(resolve_model(path, revision=revisions.get(path)))
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from error
     _check_wording(where, tokenizer, opponent.template)

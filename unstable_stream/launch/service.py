@@ -83,7 +83,7 @@ async def _serve(service: str, run_id: str, data: DataDir, log_url: str) -> None
 
     connect()
     stop = _stop_on_signals()
-    model_path = resolve_model(config.model)
+    model_path = resolve_model(config.model, revision=config.model_revisions.get(config.model))
     if service == "collector":
         from unstable_stream.launch.ray.collector import run_collector
 

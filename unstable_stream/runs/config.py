@@ -91,6 +91,10 @@ class RunConfig(Section):
     """Every seed of the run is derived from this one."""
     model: str
     """Base model: a directory, a Hugging Face id, or ``tiny-player``."""
+    model_revisions: dict[str, str] = Field(default_factory=dict)
+    """Version of each model of Hugging Face's, by its id: a commit, tag or branch; by default the newest. The
+    run records the commit that it began with, and keeps it.
+    """
     log: str = "local"
     """The event log: ``local`` (a file in the data directory), or brokers of Kafka such as
     ``kafka://host:9092,other:9092``.

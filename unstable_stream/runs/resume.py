@@ -25,6 +25,7 @@ __all__ = ["check_resumable", "resume_run"]
 
 _KEPT: Final = (
     "model",  # the base model of the checkpoints
+    "model_revisions",
     "lora",
     "learner.parameters",
     "seed",

@@ -148,7 +148,7 @@ def build_opponent(config: RunConfig, path: str, share: Share) -> Engine:
     from unstable_stream.inference.transformers.engine import TransformersEngine
 
     return TransformersEngine(
-        resolve_model(path),
+        resolve_model(path, revision=config.model_revisions.get(path)),
         max_loras=1,
         num_threads=getattr(config.engine, "num_threads", None) or 1,
         device=None if share.num_gpus else "cpu",

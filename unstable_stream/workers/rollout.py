@@ -49,7 +49,10 @@ class RolloutWorker:
         """
         self._hung_games = HungGames(config.collector.env_step_timeout_s, hung) if hung else None
         self._others = dict(others or {})
-        self._tokenizers = {path: load_tokenizer(resolve_model(path)) for path in self._others}
+        self._tokenizers = {
+            path: load_tokenizer(resolve_model(path, revision=config.model_revisions.get(path)))
+            for path in self._others
+        }
         self._config = config
         self._engine = engine
         self._tokenizer = load_tokenizer(model_path)

@@ -5,6 +5,7 @@ from unstable_stream.events import (
     EnginesChanged,
     EnginesWanted,
     Metrics,
+    PartChanged,
     Rating,
     RecordRejected,
     RunFinished,
@@ -43,6 +44,12 @@ TABLES = (
             EnginesChanged,
             computed=[Column("type", "VARCHAR", "`engines-wanted` or `engines-changed`.", event_type)],
         ),
+    ),
+    Table(
+        "part_changes",
+        "Where learner and rollout workers ran; the view `where_it_ran` has the engines, too.",
+        (PartChanged,),
+        columns_of(PartChanged),
     ),
     Table(
         "ratings",

@@ -4,15 +4,16 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Final
 
 import ray
 
 from unstable_stream.errors import ServiceError
 
-__all__ = ["check_reachable", "connect", "start_local", "stop_local"]
+__all__ = ["Cluster", "check_reachable", "connect", "look_at_nodes", "start_local", "stop_local"]
 
 _ATTEMPTS = 3
 # By default Ray gives its node 30 s to start, even on a busy machine.
@@ -133,3 +134,28 @@ def connect() -> None:
             f"the Ray cluster at RAY_ADDRESS={address} does not answer: look whether its head runs, and "
             "whether Ray runs on this machine"
         ) from error
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """The machines that parts of a run can be on."""
+
+    gpus: Mapping[str, float]
+    """By Ray's id of the machine: GPUs that nobody has reserved."""
+    cpus: Mapping[str, float]
+    """Cores of each machine, taken or not."""
+    drained: frozenset[str] = frozenset()
+    """Machines that will be taken away; they are in the others no more."""
+
+
+def look_at_nodes() -> Cluster:
+    """Return what Ray has now."""
+    state = ray._private.state
+    drained = frozenset(state.state.get_draining_nodes())
+    nodes = [node for node in ray.nodes() if node["Alive"] and node["NodeID"] not in drained]
+    free = state.available_resources_per_node()
+    return Cluster(
+        gpus={node["NodeID"]: free.get(node["NodeID"], {}).get("GPU", 0.0) for node in nodes},
+        cpus={node["NodeID"]: node["Resources"].get("CPU", 0.0) for node in nodes},
+        drained=drained,
+    )

@@ -11,7 +11,7 @@ from unstable_stream.launch.last_error import Output
 from unstable_stream.launch.ray.engine import EngineActor, RemoteEngine
 from unstable_stream.launch.ray.engine_pool import EnginePool
 from unstable_stream.launch.ray.part_output import PartDiedError, explain
-from unstable_stream.launch.ray.placement import actor_options, beside, planned
+from unstable_stream.launch.ray.placement import actor_options, beside, on_node, planned
 from unstable_stream.launch.ray.rollout import RayRolloutWorker, RolloutActor
 from unstable_stream.log.open import opened_log
 from unstable_stream.log_lines import get_logger
@@ -59,10 +59,11 @@ async def run_collector(
         for number in range(config.collector.num_rollout_workers)
     ]
 
-    def start_worker(number: int) -> Any:
+    def start_worker(number: int, node: str) -> Any:
+        options = on_node(node) if node else near[number]
         return (
             ray.remote(RolloutActor)
-            .options(**near[number], max_concurrency=1024)
+            .options(**options, max_concurrency=1024)
             .remote(
                 config,
                 run_id,
@@ -78,7 +79,7 @@ async def run_collector(
         )
 
     workers = [
-        RayRolloutWorker(partial(start_worker, number), number)
+        RayRolloutWorker(partial(start_worker, number), number, run_id)
         for number in range(config.collector.num_rollout_workers)
     ]
     pool.workers = workers
@@ -97,7 +98,7 @@ async def run_collector(
         except PartDiedError as error:
             raise explain(error, outputs) from error
     if pool.all_have_started:  # else they load a model, and hear nothing meanwhile
-        parts = {f"rollout-{number}": worker.actor for number, worker in enumerate(workers)}
+        parts = {part: actor for worker in workers for part, actor in worker.parts.items()}
         parts |= {f"opponent-{number}": actor for number, actor in others.values()}
         await _close(parts | pool.parts)
 

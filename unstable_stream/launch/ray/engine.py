@@ -6,7 +6,6 @@ long completion does not delay a short one.
 """
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +26,7 @@ from unstable_stream.inference.engine import (
 )
 from unstable_stream.launch.ray.nodes import Equipment, require
 from unstable_stream.launch.ray.part_output import PartDiedError, printing_errors, reason_of, write_output_to
+from unstable_stream.launch.ray.whereabouts import Whereabouts, whereabouts
 from unstable_stream.runs.code import find_code
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.placement import Share
@@ -42,9 +42,7 @@ _TRIES: Final = 3
 class EngineHealth:
     """The answer of an engine's actor, which also shows that it has loaded its model."""
 
-    node: str
-    """Ray's id of its machine."""
-    host: str
+    at: Whereabouts
     running: int
     """Requests that it has not answered."""
     failure: str = ""
@@ -121,8 +119,7 @@ class EngineActor:
 
     async def health(self) -> EngineHealth:
         """Return where it is and how it is."""
-        node = ray.get_runtime_context().get_node_id()
-        return EngineHealth(node, socket.gethostname(), self._running, self._failure)
+        return EngineHealth(whereabouts(), self._running, self._failure)
 
     async def _generate(self, request: GenerationRequest) -> Completion:
         return await self._engine.generate(request)

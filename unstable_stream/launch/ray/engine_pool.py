@@ -3,7 +3,8 @@
 Every two seconds the pool asks each engine how it is and Ray what machines there are. It starts engines where
 some are missing, lets those answer to the end that are too many or on a machine that is being drained, and
 tells the rollout workers whom to ask. It records what it does, as
-:class:`~unstable_stream.events.EnginesChanged`.
+:class:`~unstable_stream.events.EnginesChanged`, and where rollout workers came and went,
+as :class:`~unstable_stream.events.PartChanged`.
 
 An engine that is lost is replaced while others answer. Where none is left, the collector ends and is started
 again with all of them, as its supervisor allows.
@@ -22,13 +23,15 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from unstable_stream.errors import ServiceError
-from unstable_stream.events import EnginesChanged, EnginesWanted, event_id
+from unstable_stream.events import EnginesChanged, EnginesWanted, Event, PartChanged, event_id
 from unstable_stream.launch.last_error import Output
+from unstable_stream.launch.ray.cluster import Cluster, look_at_nodes
 from unstable_stream.launch.ray.engine import EngineActor, EngineHealth, RayEngine
 from unstable_stream.launch.ray.nodes import Equipment, software
 from unstable_stream.launch.ray.part_output import PartDiedError, reason_of
 from unstable_stream.launch.ray.placement import actor_options
 from unstable_stream.launch.ray.rollout import RayRolloutWorker
+from unstable_stream.launch.ray.whereabouts import DRAINED
 from unstable_stream.log.port import EventLog
 from unstable_stream.log.reading import readable_events
 from unstable_stream.log.records import record_from_event
@@ -38,7 +41,7 @@ from unstable_stream.runs.placement import Placement, Share
 from unstable_stream.runs.starts import run_starts
 from unstable_stream.workers.engine_scaling import WantedEngines
 
-__all__ = ["Cluster", "EnginePool", "look_at_nodes"]
+__all__ = ["EnginePool"]
 
 _EVERY_S: Final = 2.0
 _CLOSE_S: Final = 25.0
@@ -47,31 +50,6 @@ _LONGEST_RETRY_S: Final = 300.0
 """Between two engines that ended before they had loaded the model; the first pause doubles with each."""
 
 _logger = get_logger(__name__)
-
-
-@dataclass(frozen=True)
-class Cluster:
-    """The machines that engines can be on."""
-
-    gpus: Mapping[str, float]
-    """By Ray's id of the machine: GPUs that nobody has reserved."""
-    cpus: Mapping[str, float]
-    """Cores of each machine, taken or not."""
-    drained: frozenset[str] = frozenset()
-    """Machines that will be taken away; they are in the others no more."""
-
-
-def look_at_nodes() -> Cluster:
-    """Return what Ray has now."""
-    state = ray._private.state
-    drained = frozenset(state.state.get_draining_nodes())
-    nodes = [node for node in ray.nodes() if node["Alive"] and node["NodeID"] not in drained]
-    free = state.available_resources_per_node()
-    return Cluster(
-        gpus={node["NodeID"]: free.get(node["NodeID"], {}).get("GPU", 0.0) for node in nodes},
-        cpus={node["NodeID"]: node["Resources"].get("CPU", 0.0) for node in nodes},
-        drained=drained,
-    )
 
 
 @dataclass
@@ -121,6 +99,8 @@ class EnginePool:
         self.workers: Sequence[RayRolloutWorker] = ()
         """Those that are told whom to ask."""
         self._pushed: Mapping[int, Any] = {}
+        self._last_lost: list[EnginesChanged] = []
+        """The loss that leaves no engine."""
 
     def start(self) -> None:
         """Start the engines of the plan; it waits for their reservations."""
@@ -166,6 +146,8 @@ class EnginePool:
         consumer = await log.consumer([EnginesWanted.TOPIC])
         try:
             await consumer.seek(await run_starts(log, self._run_id, (EnginesWanted.TOPIC,)))
+            self._hear()  # asks all, so that a short run tells where it was, too
+            self._hear_workers()
             while True:
                 self._wanted.apply(readable_events(await consumer.poll(timeout_s=_EVERY_S)), self._run_id)
                 try:
@@ -176,17 +158,29 @@ class EnginePool:
                 await self._step(log, cluster)
         finally:
             await consumer.close()
+            with contextlib.suppress(PartDiedError):  # the collector ends of it already
+                await self._record(log, self._hear())
+            await self._record(log, [*self._last_lost, *self._hear_workers()])
 
     async def _step(self, log: EventLog, cluster: Cluster) -> None:
-        changes = self._hear()
+        changes: list[Event] = [*self._hear(), *self._hear_workers()]
+        self._move_workers(cluster)
         self._leave(cluster)
         self._add(cluster)
         if (actors := self.actors) != self._pushed and actors:
             await asyncio.gather(*(worker.use_engines(actors) for worker in self.workers))
             self._pushed = actors
         changes += await self._end_idle()
+        for worker in self.workers:
+            await worker.end_idle()
+        await self._record(log, changes)
+
+    async def _record(self, log: EventLog, changes: Sequence[Event]) -> None:
         if changes:
             await log.append([record_from_event(change) for change in changes])
+
+    def _hear_workers(self) -> list[PartChanged]:
+        return [change for worker in self.workers for change in worker.hear()]
 
     # -- what has happened -------------------------------------------------------------------------
 
@@ -205,7 +199,7 @@ class EnginePool:
                 if health.failure:
                     changes.append(self._lost(slot, health.failure))
                     continue
-                slot.node, slot.host, slot.handle.has_started = health.node, health.host, True
+                slot.node, slot.host, slot.handle.has_started = health.at.node, health.at.host, True
                 slot.handle.running = health.running
                 if not slot.told:
                     slot.told = True
@@ -224,6 +218,7 @@ class EnginePool:
             self._not_before = time.monotonic() + pause
             self._failed_starts += 1
         if not any(other.handle.has_started for other in self._slots.values() if other is not slot):
+            self._last_lost = [self._changed(slot, "lost", reason)]
             raise PartDiedError(f"engine-{slot.number}", reason)
         del self._slots[slot.number]
         with contextlib.suppress(ray.exceptions.RayError):
@@ -241,9 +236,20 @@ class EnginePool:
             engine=engine,
             change=change,
             host=slot.host,
+            node=slot.node,
             reason=reason,
             serving=len([slot for slot in self._slots.values() if slot.told and not slot.leaving]),
         )
+
+    def _move_workers(self, cluster: Cluster) -> None:
+        """Say where successors of rollout workers start, and start those of workers on drained machines."""
+        taken = Counter(worker.node for worker in self.workers)
+        nodes = [node for node, cores in cluster.cpus.items() if cores > 0]
+        for worker in self.workers if nodes else ():
+            worker.successor_node = min(nodes, key=lambda node: (taken[node], node))
+            if worker.node in cluster.drained:
+                worker.move(DRAINED)
+                taken[worker.successor_node] += 1
 
     # -- what is to be done ------------------------------------------------------------------------
 
@@ -283,7 +289,7 @@ class EnginePool:
         drained = [slot for slot in serving if slot.node in cluster.drained]
         if len(serving) > len(drained):  # else they play until another has taken over
             for slot in drained:
-                slot.leaving = "its machine is being drained"
+                slot.leaving = DRAINED
         staying = self._staying(cluster)
         too_many = len(staying) - max(1, self._wanted.count(self._room(cluster)))
         for slot in sorted(staying, key=lambda slot: -slot.number)[: max(0, too_many)]:

@@ -9,6 +9,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,8 +19,14 @@ import msgspec
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from unstable_stream.adapter_format import CONFIG_FILE, MODEL_WEIGHTS_FILE, WEIGHTS_FILE
 from unstable_stream.errors import ConfigError, StoreError
-from unstable_stream.inference.base_model import is_snapshot, model_fingerprint, model_on_this_machine
+from unstable_stream.inference.base_model import (
+    MODEL_FILES,
+    is_snapshot,
+    model_fingerprint,
+    model_on_this_machine,
+)
 from unstable_stream.launch.plan import RunPlan
 from unstable_stream.launch.ray.cluster import start_local, stop_local
 from unstable_stream.launch.ray.placement import plan_on_cluster
@@ -36,10 +43,14 @@ _DEADLINE_S = 120.0
 """Seconds in which every machine answers: a first worker on a busy machine takes tens of seconds."""
 _FETCH_S = 3600.0
 """Seconds in which every machine fetches the base model, if it is one of Hugging Face's."""
+_TELL_S = 30.0
+"""Seconds after which those that have not are named; the next pauses double, up to the longest."""
+_LONGEST_TELL_S: Final = 300.0
 _PATIENCE_S = 30.0
 """For the store of checkpoints, within that."""
 _LEAST_FREE_BYTES: Final = 10**9
 """On the disk that checkpoints go to. Room for those of adapters; who trains all parameters needs more."""
+_ADAPTER_FILES: Final = (CONFIG_FILE, WEIGHTS_FILE, MODEL_WEIGHTS_FILE)
 _CUDA_S: Final = 60.0
 """Seconds to load PyTorch on a busy machine and to wake the driver, within the deadline."""
 _ASK_CUDA: Final = (
@@ -64,6 +75,8 @@ class Equipment(msgspec.Struct, frozen=True):
     """The reason that they could not be read."""
     model_error: str = ""
     """The reason that the base model could not be fetched."""
+    directories: dict[str, str] = {}
+    """The fingerprint of what else the run reads, by its path; empty: it is not there."""
     vllm: bool = False
     store_error: str = ""
     """The reason that the store of checkpoints cannot be used from it."""
@@ -104,7 +117,7 @@ def software(config: RunConfig, model_path: str) -> Equipment:
     model = model_error = ""
     try:
         directory = Path(model_on_this_machine(config.model, model_path))
-        model = model_fingerprint(directory) if directory.is_dir() else ""
+        model = model_fingerprint(directory)
     except ConfigError as failure:
         model_error = str(failure)
     return Equipment(
@@ -114,8 +127,30 @@ def software(config: RunConfig, model_path: str) -> Equipment:
         code=code,
         code_error=error,
         model_error=model_error,
+        directories={
+            path: model_fingerprint(Path(path).expanduser(), files)
+            for path, (_, files) in _directories(config).items()
+        },
         vllm=find_spec("vllm") is not None,
     )
+
+
+def _directories(config: RunConfig) -> dict[str, tuple[str, Sequence[str]]]:
+    """Return the directories that a run reads on any machine, beside its base model: by path, what names it,
+    and patterns of the files that are read.
+    """
+    found: dict[str, tuple[str, Sequence[str]]] = {}
+    for model in config.model_names:
+        where = "learner" if model is None else f"trained_models, {model}"
+        if path := config.for_model(model).learner.initial_lora_path:
+            found[path] = (f"{where}.initial_lora_path", _ADAPTER_FILES)
+    for opponent in (*config.model_pool.fixed, *config.evaluation.opponents):
+        if opponent.path and opponent.kind in ("adapter", "model"):
+            files = _ADAPTER_FILES if opponent.kind == "adapter" else MODEL_FILES
+            found[opponent.path] = (f"opponent {opponent.name!r}", files)
+    # The others are fetched: from a store, from Hugging Face, or with the package.
+    fetched = (*config.model_revisions, "tiny-player")
+    return {path: named for path, named in found.items() if not is_address(path) and path not in fetched}
 
 
 def require(config: RunConfig, model_path: str, elsewhere: Equipment) -> None:
@@ -202,6 +237,13 @@ def lacking(config: RunConfig, model_path: str, here: Equipment, there: Equipmen
         found.append(f"no model at {model_path}: copy it there, or name a directory that all machines have")
     elif there.model != here.model:
         found.append(f"another model at {model_path} than here: copy this one there")
+    for path, (named, _) in _directories(config).items():
+        if not there.directories.get(path):
+            found.append(
+                f"{named}: nothing at {path}: copy it there, or name a directory that all machines have"
+            )
+        elif there.directories[path] != here.directories.get(path):
+            found.append(f"{named}: other files at {path} than here: copy these there")
     if there.code_error:
         found.append(f"{there.code_error} (copy the code there, or install it as a package on all machines)")
     elif there.code != here.code:
@@ -216,7 +258,11 @@ def lacking(config: RunConfig, model_path: str, here: Equipment, there: Equipmen
 
 
 def check_cluster(
-    plan: Callable[[list[Machine]], RunPlan], config: RunConfig, model_path: str, data: Path
+    plan: Callable[[list[Machine]], RunPlan],
+    config: RunConfig,
+    model_path: str,
+    data: Path,
+    progress: Callable[[str], None],
 ) -> None:
     """Connect to the cluster that ``RAY_ADDRESS`` names, ask all of its machines, and disconnect.
 
@@ -227,7 +273,7 @@ def check_cluster(
     start_local()
     try:
         planned = plan_on_cluster(plan, joining=True)
-        check_nodes(config, model_path, data, planned.placement.machines)
+        check_nodes(config, model_path, data, planned.placement.machines, progress)
     finally:
         stop_local()
 
@@ -237,6 +283,7 @@ def check_nodes(
     model_path: str,
     data: Path,
     machines: Sequence[Machine],
+    progress: Callable[[str], None] = lambda words: None,
     *,
     deadline_s: float = _DEADLINE_S,
 ) -> None:
@@ -247,6 +294,7 @@ def check_nodes(
         model_path: the directory of the base model.
         data: the run's data directory, which the machines share unless checkpoints are in a store.
         machines: those of the cluster.
+        progress: called with the machines that are waited for while a model is fetched.
         deadline_s: seconds in which all must answer.
 
     Raises:
@@ -254,9 +302,7 @@ def check_nodes(
     """
     data = data.absolute()
     if is_snapshot(model_path):
-        # What fails is said when they are asked below.
-        fetching = [_on(machine, model_on_this_machine, config.model, model_path) for machine in machines]
-        ray.wait(fetching, num_returns=len(fetching), timeout=_FETCH_S, fetch_local=False)
+        _fetch_model(config.model, model_path, machines, progress)
     here = equipment(config, model_path, data)
     asked = {machine: _on(machine, equipment, config, model_path, data, machine.gpus) for machine in machines}
     ray.wait(list(asked.values()), num_returns=len(asked), timeout=deadline_s)
@@ -273,6 +319,33 @@ def check_nodes(
         lines += [f"{machine.host}: {each}" for each in found]
     if lines:
         raise ConfigError("\n".join(["machines of the Ray cluster lack what the run needs:", *lines]))
+
+
+def _fetch_model(
+    name: str, model_path: str, machines: Sequence[Machine], progress: Callable[[str], None]
+) -> None:
+    """Let every machine fetch the base model. What fails is said when they are asked what they have.
+
+    Raises:
+        ConfigError: a machine has not answered in time.
+    """
+    fetching = {_on(machine, model_on_this_machine, name, model_path): machine for machine in machines}
+    waiting = list(fetching)
+    begun, pause_s = time.monotonic(), _TELL_S
+    while True:
+        left_s = max(0.0, begun + _FETCH_S - time.monotonic())
+        pause_s = min(pause_s, left_s)
+        _, waiting = ray.wait(waiting, num_returns=len(waiting), timeout=pause_s, fetch_local=False)
+        if not waiting:
+            return
+        hosts = ", ".join(sorted(fetching[each].host for each in waiting))
+        if pause_s == left_s:
+            raise ConfigError(
+                f"no answer within {_FETCH_S:g} s from {hosts}, which should fetch the model {name}: look "
+                "whether Hugging Face can be reached from there, and whether the disk has room"
+            )
+        progress(f"fetching the model {name}: after {time.monotonic() - begun:.0f} s no answer from {hosts}")
+        pause_s = min(2 * pause_s, _LONGEST_TELL_S)
 
 
 def _on(machine: Machine, function: Callable[..., object], *arguments: object) -> Any:

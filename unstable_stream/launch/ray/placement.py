@@ -32,6 +32,7 @@ __all__ = [
     "beside",
     "cluster_machines",
     "look_at_cluster",
+    "on_node",
     "plan_on_cluster",
     "planned",
     "reserve",
@@ -168,6 +169,17 @@ def actor_options(placement: Placement, share: Share, *, deadline_s: float = _DE
 def beside(placement: Placement, share: Share, *, deadline_s: float = _DEADLINE_S) -> dict[str, Any]:
     """Return the options of an actor that wants no more than to be on the machine of a part."""
     return {**actor_options(placement, share, deadline_s=deadline_s), "num_gpus": 0}
+
+
+def on_node(node: str) -> dict[str, Any]:
+    """Return the options of an actor that computes on no GPU and prefers the machine with this id of Ray."""
+    # A byte, since Ray puts an actor that asks for nothing on any machine, whichever it should prefer.
+    return {
+        "num_cpus": 0,
+        "num_gpus": 0,
+        "memory": 1,
+        "scheduling_strategy": NodeAffinitySchedulingStrategy(node, soft=True),
+    }
 
 
 def _strategy(placement: Placement, share: Share, deadline_s: float) -> Any:

@@ -110,6 +110,10 @@ _TOLD: Mapping[str, str] = {
         FROM dead_letters WHERE run_id IN ($run, '')
         ORDER BY occurred_at, topic, "partition", "offset" LIMIT 20
     """,
+    "places": """
+        SELECT occurred_at, part, change, host, reason FROM where_it_ran
+        WHERE run_id = $run ORDER BY occurred_at DESC, part LIMIT 20
+    """,
 }
 _DRAWN: Mapping[str, str] = {
     "updates": """
@@ -199,6 +203,8 @@ class RunFacts:
     dead_letters: Sequence[Row]
     missing: Sequence[Row]
     """Ranges of offsets that may be of the run and that the archive lacks."""
+    places: Sequence[Row] = ()
+    """The latest changes of what computes on which machine."""
     rated_env: str = "*"
     """The environment whose ratings are shown; ``*`` (all together) if the run has such ratings."""
     opponents: Sequence[Row] = ()
