@@ -160,7 +160,7 @@ async def test_one_call_brings_what_several_asked_for_and_a_long_completion_dela
     for token in range(4):  # each asks alone
         games.append(asyncio.ensure_future(game(token, 2 if token else 1)))
         await until(lambda token=token: token in slow.let)
-    await until(lambda: actor.waiting == 1)
+    await until(lambda: actor.waiting == 2)
     assert actor.calls == 4
     for token in (1, 2, 3):
         slow.let.pop(token).set_result(None)
@@ -169,8 +169,21 @@ async def test_one_call_brings_what_several_asked_for_and_a_long_completion_dela
     for token in (1, 2, 3):
         slow.let.pop(token).set_result(None)
     assert await asyncio.gather(*games[1:]) == [[1, 1], [2, 2], [3, 3]]
-    await until(lambda: actor.waiting == 1)  # nobody asks any more, and one is not answered
     slow.let[0].set_result(None)
     assert await games[0] == [0]
-    assert (actor.calls, actor.waiting) == (6, 0)
+    assert (actor.calls, actor.waiting) == (5, 0)
     assert engine.stats().running == 0
+
+
+async def test_an_answer_is_fetched_when_nobody_asks_for_more() -> None:
+    slow = Slow()
+    actor = Counted(slow)
+    engine = RemoteEngine({0: actor})
+    first, second = (asyncio.ensure_future(engine.generate(GenerationRequest([token]))) for token in (1, 2))
+    await until(lambda: {1, 2} <= slow.let.keys())
+    assert actor.calls == 1
+    slow.let[1].set_result(None)
+    assert (await first).token_ids == [1]
+    slow.let[2].set_result(None)
+    assert (await second).token_ids == [2]
+    assert (actor.calls, actor.waiting) == (2, 0)

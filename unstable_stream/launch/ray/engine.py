@@ -37,7 +37,7 @@ __all__ = ["EngineActor", "EngineHealth", "RayEngine", "RemoteEngine"]
 
 _TRIES: Final = 3
 """Engines that a request is passed to, if they are lost one after another: it may be what they die of."""
-_FETCH_AFTER_S: Final = 0.002
+_FETCH_AFTER_S: Final = 0.005
 """After an answer the games usually ask for their next turns in this time; that call also brings the rest."""
 
 
@@ -252,6 +252,7 @@ class RemoteEngine:
         engine = self._idlest()
         numbered = {number: asked for asked, number in zip(batch, self._numbers, strict=False)}
         engine.asked |= numbered
+        engine.calls += 1
         task = asyncio.ensure_future(
             self._ask(engine, {number: asked.request for number, asked in numbered.items()})
         )
@@ -263,10 +264,10 @@ class RemoteEngine:
         while engine.asked and not engine.calls:
             await asyncio.sleep(_FETCH_AFTER_S)
             if engine.asked and not engine.calls:
+                engine.calls += 1
                 await self._call(engine, {})
 
     async def _call(self, engine: _Remote, requests: Mapping[int, GenerationRequest]) -> None:
-        engine.calls += 1
         try:
             answers: list[Answer] = await engine.actor.exchange.remote(self._caller, requests)
         except ray.exceptions.RayError as error:
