@@ -159,7 +159,7 @@ async def test_one_call_brings_what_several_asked_for_and_a_long_completion_dela
     games = []
     for token in range(4):  # each asks alone
         games.append(asyncio.ensure_future(game(token, 2 if token else 1)))
-        await until(lambda token=token: token in slow.let)
+        await until(lambda: len(slow.let) == len(games))
     await until(lambda: actor.waiting == 2)
     assert actor.calls == 4
     for token in (1, 2, 3):

@@ -44,8 +44,8 @@ class Exchange:
     async def call(self, caller: str, requests: Mapping[int, GenerationRequest]) -> list[Answer]:
         """Take requests by the caller's numbers for them; return what is answered of these and earlier ones.
 
-        Returns as soon as something is answered, or with nothing when newer calls of the caller wait. Raises what
-        the engine raises beside :class:`UnstableStreamError`: a bug.
+        Returns as soon as something is answered, or with nothing when newer calls of the caller wait. Raises
+        what the engine raises beside :class:`UnstableStreamError`: a bug.
         """
         answers = self._answers[caller]
         for number, request in requests.items():
