@@ -4,7 +4,6 @@ How a call carries many requests and answers: :mod:`~unstable_stream.launch.ray.
 """
 
 import asyncio
-import itertools
 import secrets
 import socket
 from collections.abc import Mapping, Sequence
@@ -198,7 +197,7 @@ class RemoteEngine:
         self._engines: dict[int, _Remote] = {}
         self.use(actors)
         self._caller = secrets.token_hex(8)
-        self._numbers = itertools.count()
+        self._sent = 0
         self._queue: list[_Asked] = []
         self._calls: set[asyncio.Task[None]] = set()
         self._completions = 0
@@ -250,7 +249,8 @@ class RemoteEngine:
     def _send(self) -> None:
         batch, self._queue = self._queue, []
         engine = self._idlest()
-        numbered = {number: asked for asked, number in zip(batch, self._numbers, strict=False)}
+        numbered = dict(enumerate(batch, self._sent))
+        self._sent += len(batch)
         engine.asked |= numbered
         engine.calls += 1
         task = asyncio.ensure_future(
