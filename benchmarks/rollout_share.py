@@ -112,9 +112,9 @@ class Bench:
         self._engine = engines.remote(config, _RUN, outputs[0], model, share)
         workers = ray.remote(RolloutActor).options(num_cpus=0, max_concurrency=1024)
         worker = workers.remote(
-            config, _RUN, outputs[1], str(data.root), model, RemoteEngine([self._engine]), {}
+            config, _RUN, outputs[1], str(data.root), model, RemoteEngine({0: self._engine}), {}
         )
-        self._worker = RayRolloutWorker(worker, 0)
+        self._worker = RayRolloutWorker(lambda: worker, 0)
 
     async def ready(self) -> None:
         """Return when the engine has loaded its model."""

@@ -1,18 +1,16 @@
 """Requests over engines that come and go; Ray's actors are replaced by what answers as they do."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping
 
 import pytest
 import ray
 
-from unstable_stream.errors import EngineDiedError, UnstableStreamError
-from unstable_stream.inference.engine import Completion, GenerationRequest
+from unstable_stream.errors import EngineDiedError
+from unstable_stream.inference.engine import Completion, EngineStats, GenerationRequest
 from unstable_stream.launch.ray.engine import RemoteEngine
+from unstable_stream.launch.ray.exchange import Answer, Exchange
 from unstable_stream.launch.ray.part_output import PartDiedError
-
-Answer = list[tuple[int, Completion | UnstableStreamError]]
 
 
 class Actor:
@@ -25,26 +23,19 @@ class Actor:
         self.may_answer = asyncio.Event()
         self.may_answer.set()
         self._says_it_died = says_it_died
-        self.generate_many = self
+        self.exchange = self
 
-    def options(self, **_: Any) -> "Actor":
-        return self
-
-    def remote(self, requests: Sequence[GenerationRequest]) -> AsyncIterator[Awaitable[Answer]]:
+    def remote(self, _: str, requests: Mapping[int, GenerationRequest]) -> Awaitable[list[Answer]]:
         self.asked += len(requests)
-        return self._stream(len(requests))
+        return self._answers(list(requests))
 
-    async def _stream(self, count: int) -> AsyncIterator[Awaitable[Answer]]:
-        for index in range(count):
-            await self.may_answer.wait()
-            if self.lost:
-                raise ray.exceptions.RayActorError
-            yield self._one(index)
-
-    async def _one(self, index: int) -> Answer:
+    async def _answers(self, numbers: list[int]) -> list[Answer]:
+        await self.may_answer.wait()
+        if self.lost:
+            raise ray.exceptions.RayActorError
         if self._says_it_died:
-            return [(index, EngineDiedError("out of memory"))]
-        return [(index, Completion([self.token], [0.0], "stop"))]
+            return [(number, EngineDiedError("out of memory")) for number in numbers]
+        return [(number, Completion([self.token], [0.0], "stop")) for number in numbers]
 
 
 async def ask(engine: RemoteEngine, count: int) -> list[int]:
@@ -114,3 +105,85 @@ async def test_the_engine_with_the_least_to_do_is_asked() -> None:
     assert (await ask(engine, 1))[0] in (2, 3), "that the first one is busy is not forgotten"
     busy.may_answer.set()
     assert await first == [1] * 5
+
+
+class Slow:
+    """An engine that answers a prompt when it is let, with its first token."""
+
+    def __init__(self) -> None:
+        self.let: dict[int, asyncio.Future[None]] = {}
+
+    async def generate(self, request: GenerationRequest) -> Completion:
+        token = request.prompt_token_ids[0]
+        self.let[token] = asyncio.get_running_loop().create_future()
+        await self.let[token]
+        return Completion([token], [0.0], "stop")
+
+    def stats(self) -> EngineStats:
+        raise NotImplementedError
+
+    async def close(self) -> None: ...
+
+
+class Counted:
+    """The engine's side in this process; counts the calls and those that wait."""
+
+    def __init__(self, engine: Slow) -> None:
+        self._exchange = Exchange(engine)
+        self.exchange = self
+        self.calls = self.waiting = 0
+
+    async def remote(self, caller: str, requests: Mapping[int, GenerationRequest]) -> list[Answer]:
+        self.calls += 1
+        self.waiting += 1
+        try:
+            return await self._exchange.call(caller, requests)
+        finally:
+            self.waiting -= 1
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0)
+
+
+async def test_one_call_brings_what_several_asked_for_and_a_long_completion_delays_none() -> None:
+    slow = Slow()
+    actor = Counted(slow)
+    engine = RemoteEngine({0: actor})
+
+    async def game(token: int, turns: int) -> list[int]:
+        return [(await engine.generate(GenerationRequest([token]))).token_ids[0] for _ in range(turns)]
+
+    games = []
+    for token in range(4):  # each asks alone
+        games.append(asyncio.ensure_future(game(token, 2 if token else 1)))
+        await until(lambda: len(slow.let) == len(games))
+    await until(lambda: actor.waiting == 2)
+    assert actor.calls == 4
+    for token in (1, 2, 3):
+        slow.let.pop(token).set_result(None)
+    await until(lambda: {1, 2, 3} <= slow.let.keys())
+    assert actor.calls == 5, "the three that were answered together were asked for together"
+    for token in (1, 2, 3):
+        slow.let.pop(token).set_result(None)
+    assert await asyncio.gather(*games[1:]) == [[1, 1], [2, 2], [3, 3]]
+    slow.let[0].set_result(None)
+    assert await games[0] == [0]
+    assert (actor.calls, actor.waiting) == (5, 0)
+    assert engine.stats().running == 0
+
+
+async def test_an_answer_is_fetched_when_nobody_asks_for_more() -> None:
+    slow = Slow()
+    actor = Counted(slow)
+    engine = RemoteEngine({0: actor})
+    first, second = (asyncio.ensure_future(engine.generate(GenerationRequest([token]))) for token in (1, 2))
+    await until(lambda: {1, 2} <= slow.let.keys())
+    assert actor.calls == 1
+    slow.let[1].set_result(None)
+    assert (await first).token_ids == [1]
+    slow.let[2].set_result(None)
+    assert (await second).token_ids == [2]
+    assert (actor.calls, actor.waiting) == (2, 0)

@@ -299,6 +299,8 @@ class VllmEngine:
             logprobs=0,
             flat_logprobs=True,
             detokenize=False,
+            # Made for this request alone, so vLLM need not copy all that is in them.
+            skip_clone=True,
             output_kind=self._vllm.RequestOutputKind.FINAL_ONLY,
         )
 

@@ -1,13 +1,12 @@
 """One inference engine in a Ray actor, and its counterpart in the callers' processes.
 
-Callers gather the requests of one turn of their event loop into one remote call. They receive completions in
-groups when these finish. So a thousand short completions a second do not need a thousand remote calls, and a
-long completion does not delay a short one.
+How a call carries many requests and answers: :mod:`~unstable_stream.launch.ray.exchange`.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,6 +23,7 @@ from unstable_stream.inference.engine import (
     ScoresCompletions,
     Tokens,
 )
+from unstable_stream.launch.ray.exchange import Answer, Exchange
 from unstable_stream.launch.ray.nodes import Equipment, require
 from unstable_stream.launch.ray.part_output import PartDiedError, printing_errors, reason_of, write_output_to
 from unstable_stream.launch.ray.whereabouts import Whereabouts, whereabouts
@@ -36,6 +36,8 @@ __all__ = ["EngineActor", "EngineHealth", "RayEngine", "RemoteEngine"]
 
 _TRIES: Final = 3
 """Engines that a request is passed to, if they are lost one after another: it may be what they die of."""
+_FETCH_AFTER_S: Final = 0.005
+"""After an answer the games usually ask for their next turns in this time; that call also brings the rest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,46 +85,16 @@ class EngineActor:
                 model_path = model_on_this_machine(config.model, model_path)
             build = build_opponent if opponent else build_engine
             self._engine = build(config, model_path, share)
-        self._running = 0
-        self._failure = ""
+        self._exchange = Exchange(self._engine)
 
-    async def generate_many(
-        self, requests: Sequence[GenerationRequest]
-    ) -> AsyncIterator[list[tuple[int, Completion | UnstableStreamError]]]:
-        """Yield ``(index, completion or error)`` in groups, as they finish."""
-        tasks = {
-            asyncio.create_task(self._generate(request)): index for index, request in enumerate(requests)
-        }
-        waiting = set(tasks)
-        self._running += len(waiting)
-        try:
-            while waiting:
-                done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-                with printing_errors():
-                    results = [(tasks[task], self._result_of(task)) for task in done]
-                self._running -= len(done)
-                yield results
-        finally:
-            self._running -= len(waiting)
-            for task in waiting:
-                task.cancel()
-
-    def _result_of(self, task: "asyncio.Task[Completion]") -> Completion | UnstableStreamError:
-        error = task.exception()
-        if error is None:
-            return task.result()
-        if isinstance(error, EngineDiedError):
-            self._failure = f"{type(error).__name__}: {error}"
-        if isinstance(error, UnstableStreamError):
-            return error
-        raise error
+    async def exchange(self, caller: str, requests: Mapping[int, GenerationRequest]) -> list[Answer]:
+        """See :meth:`Exchange.call`."""
+        with printing_errors():
+            return await self._exchange.call(caller, requests)
 
     async def health(self) -> EngineHealth:
         """Return where it is and how it is."""
-        return EngineHealth(whereabouts(), self._running, self._failure)
-
-    async def _generate(self, request: GenerationRequest) -> Completion:
-        return await self._engine.generate(request)
+        return EngineHealth(whereabouts(), self._exchange.running, self._exchange.failure)
 
     async def score(
         self, sequences: Sequence[Tokens], adapter: Adapter | None
@@ -201,8 +173,10 @@ class _Remote:
     part: str
     """Its name in messages."""
     actor: Any
-    outstanding: int = 0
-    """Requests that it has not answered."""
+    asked: dict[int, _Asked] = field(default_factory=dict)
+    """What it has not answered, by number."""
+    calls: int = 0
+    """On their way."""
 
     def died(self, reason: str) -> PartDiedError:
         return PartDiedError(self.part, reason)
@@ -219,6 +193,8 @@ class RemoteEngine:
         self._part = part
         self._engines: dict[int, _Remote] = {}
         self.use(actors)
+        self._caller = secrets.token_hex(8)
+        self._sent = 0
         self._queue: list[_Asked] = []
         self._calls: set[asyncio.Task[None]] = set()
         self._completions = 0
@@ -265,43 +241,56 @@ class RemoteEngine:
         return found
 
     def _idlest(self) -> _Remote:
-        return min(self._engines.values(), key=lambda engine: engine.outstanding)
+        return min(self._engines.values(), key=lambda engine: len(engine.asked))
 
     def _send(self) -> None:
         batch, self._queue = self._queue, []
-        task = asyncio.ensure_future(self._call(self._idlest(), batch))
+        engine = self._idlest()
+        numbered = dict(enumerate(batch, self._sent))
+        self._sent += len(batch)
+        engine.asked |= numbered
+        engine.calls += 1
+        task = asyncio.ensure_future(
+            self._ask(engine, {number: asked.request for number, asked in numbered.items()})
+        )
         self._calls.add(task)
         task.add_done_callback(self._calls.discard)
 
-    async def _call(self, engine: _Remote, batch: list[_Asked]) -> None:
-        engine.outstanding += len(batch)
-        remaining = len(batch)
-        try:
-            stream = engine.actor.generate_many.options(num_returns="streaming").remote(
-                [asked.request for asked in batch]
-            )
-            async for reference in stream:
-                for index, result in await reference:
-                    remaining -= 1
-                    engine.outstanding -= 1
-                    if isinstance(result, EngineDiedError):
-                        failure = engine.died(f"{type(result).__name__}: {result}")
-                        self._ask_another(engine, [batch[index]], failure)
-                    else:
-                        _settle(batch[index].answer, result)
-        except ray.exceptions.RayError as error:
-            # Not an EngineError: no game caused this.
-            self._ask_another(engine, batch, engine.died(reason_of(error)))
-        finally:
-            engine.outstanding -= remaining
+    async def _ask(self, engine: _Remote, requests: Mapping[int, GenerationRequest]) -> None:
+        await self._call(engine, requests)
+        while engine.asked and not engine.calls:
+            await asyncio.sleep(_FETCH_AFTER_S)
+            if engine.asked and not engine.calls:
+                engine.calls += 1
+                await self._call(engine, {})
 
-    def _ask_another(self, lost: _Remote, batch: Sequence[_Asked], failure: PartDiedError) -> None:
+    async def _call(self, engine: _Remote, requests: Mapping[int, GenerationRequest]) -> None:
+        try:
+            answers: list[Answer] = await engine.actor.exchange.remote(self._caller, requests)
+        except ray.exceptions.RayError as error:
+            asked, engine.asked = list(engine.asked.values()), {}
+            # Not an EngineError: no game caused this.
+            self._ask_another(engine, asked, engine.died(reason_of(error)))
+            return
+        finally:
+            engine.calls -= 1
+        for number, result in answers:
+            asked_for = engine.asked.pop(number, None)
+            if asked_for is None:
+                continue  # asked of another engine since
+            if isinstance(result, EngineDiedError):
+                failure = engine.died(f"{type(result).__name__}: {result}")
+                self._ask_another(engine, [asked_for], failure)
+            else:
+                _settle(asked_for.answer, result)
+
+    def _ask_another(self, lost: _Remote, unanswered: Sequence[_Asked], failure: PartDiedError) -> None:
         """Pass on what a lost engine has not answered; where no other is left, no game can be played."""
         others = {number: engine for number, engine in self._engines.items() if engine is not lost}
         if others:
             self._engines = others
         again = []
-        for asked in batch:
+        for asked in unanswered:
             if asked.answer.done():
                 continue
             asked.lost += 1
@@ -313,10 +302,10 @@ class RemoteEngine:
             self._enqueue(again)
 
     def stats(self) -> EngineStats:
-        outstanding = sum(engine.outstanding for engine in self._engines.values())
+        running = sum(len(engine.asked) for engine in self._engines.values())
         return EngineStats(
             queued=len(self._queue),
-            running=outstanding,
+            running=running,
             tokens_per_s=0.0,
             completions=self._completions,
             completion_tokens=self._tokens,
