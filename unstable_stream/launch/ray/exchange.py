@@ -67,7 +67,7 @@ class Exchange:
 
 
 class _Answers:
-    """What is answered to one caller and not yet brought to it."""
+    """The answers to one caller that are not yet brought to it."""
 
     def __init__(self) -> None:
         self._done: list[tuple[int, _Task]] = []
