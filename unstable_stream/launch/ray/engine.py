@@ -174,7 +174,7 @@ class _Remote:
     """Its name in messages."""
     actor: Any
     asked: dict[int, _Asked] = field(default_factory=dict)
-    """What it has not answered, by number."""
+    """The requests that it has not answered, by number."""
     calls: int = 0
     """On their way."""
 
