@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from unstable_stream.archive.writer import ArchiveWriter
 from unstable_stream.deferred_imports import deferring
 
 
@@ -85,6 +86,25 @@ check_config(parse_config({"model": "tiny-player", "train_envs": [{"env_id": "Ti
 assert "torch" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
+
+
+def test_a_question_in_sql_is_answered_without_what_only_runs_need(tmp_path: Path) -> None:
+    ArchiveWriter(tmp_path / "archive.duckdb").close()
+    code = f"""
+import sys
+sys.argv = ["unstable-stream", "sql", "SELECT 40 + 2 AS answer", "--data", {str(tmp_path)!r}]
+from unstable_stream.cli import main
+try:
+    main()
+except SystemExit:
+    pass
+loaded = {{"structlog", "torch", "ray", "unstable_stream.runs.config"}} & sys.modules.keys()
+assert not loaded, loaded
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], check=True, timeout=300, capture_output=True, text=True
+    )
+    assert done.stdout.split() == ["answer", "42"]
 
 
 def test_several_threads_may_use_a_package_and_its_module_first_at_once(

@@ -5,12 +5,11 @@ of a script, and must not configure structlog for a program that has its own use
 """
 
 import contextlib
+import functools
 import io
 import logging
 import sys
 from typing import Any, Final, TextIO, cast
-
-import structlog
 
 __all__ = ["get_logger", "stderr_of_the_moment"]
 
@@ -31,11 +30,16 @@ class _Stderr(io.TextIOBase):
 stderr_of_the_moment: Final = cast(TextIO, _Stderr())
 """Whatever ``sys.stderr`` is when something is written, not when logging was configured."""
 
-_quiet: Final[Any] = structlog.wrap_logger(
-    structlog.PrintLogger(stderr_of_the_moment),
-    wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
-    cache_logger_on_first_use=False,
-)
+
+@functools.cache
+def _quiet() -> Any:
+    import structlog
+
+    return structlog.wrap_logger(
+        structlog.PrintLogger(stderr_of_the_moment),
+        wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
+        cache_logger_on_first_use=False,
+    )
 
 
 class _Lines:
@@ -51,7 +55,9 @@ class _Lines:
     def __getattr__(self, method: str) -> Any:
         if method.startswith("_"):
             raise AttributeError(method)  # copying and pickling look for such
-        logger = structlog.get_logger(self._name) if structlog.is_configured() else _quiet
+        import structlog  # takes a tenth of a second, and most commands write no line
+
+        logger = structlog.get_logger(self._name) if structlog.is_configured() else _quiet()
         return getattr(logger.bind(**self._values), method)
 
 

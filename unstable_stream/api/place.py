@@ -4,15 +4,16 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from unstable_stream.archive_address import ArchiveAddress, archive_exists
 from unstable_stream.errors import ArchiveError
 from unstable_stream.log.open import opened_log
 from unstable_stream.log.port import EventLog
-from unstable_stream.runs.code import own_patterns, patterns_of
-from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.data_dir import DEFAULT_DATA_DIR, DataDir
-from unstable_stream.runs.history import find_run
+
+if TYPE_CHECKING:
+    from unstable_stream.runs.config import RunConfig
 
 __all__ = ["DEFAULT_DATA_DIR", "DEFAULT_LOG", "ArchiveAddress", "Place"]
 
@@ -85,7 +86,7 @@ class Place:
             yield log
 
     def allowed_code(
-        self, run_id: str, allow_code: Sequence[str] | None, config: RunConfig, recorded: RunConfig
+        self, run_id: str, allow_code: Sequence[str] | None, config: "RunConfig", recorded: "RunConfig"
     ) -> list[str] | None:
         """Return patterns of the code that a run may load here, for ``extensions.confined``.
 
@@ -97,6 +98,8 @@ class Place:
         """
         if allow_code is None:
             return None
+        from unstable_stream.runs.code import own_patterns, patterns_of  # loads all of the configuration
+
         own = own_patterns(self.data.own_code(run_id))
         return [*own, *allow_code, *patterns_of(config, besides=recorded)]
 
@@ -124,4 +127,8 @@ class Place:
 
     async def full_run_id(self, log: EventLog, run: str | None) -> str | None:
         """Return the full id of a run given by id or prefix; ``None`` stays ``None``."""
-        return None if run is None else (await find_run(log, run))[0]
+        if run is None:
+            return None
+        from unstable_stream.runs.history import find_run  # loads all of the configuration
+
+        return (await find_run(log, run))[0]

@@ -6,8 +6,6 @@ import sys
 from types import TracebackType
 from typing import Final, Literal, TypeAlias
 
-import structlog
-
 from unstable_stream.errors import ConfigError
 from unstable_stream.log_lines import get_logger, stderr_of_the_moment
 
@@ -38,6 +36,8 @@ def configure_output(service: str, run: str | None = None, *, level: int = loggi
     Raises:
         ConfigError: the environment asks for an unknown format.
     """
+    import structlog  # takes a tenth of a second, and commands that only print need none of it
+
     wanted = log_format()
     stderr = stderr_of_the_moment
     shared: list[structlog.typing.Processor] = [

@@ -94,13 +94,13 @@ Named: TypeAlias = Annotated[str, BeforeValidator(_as_text)]
 
 
 class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, defer_build=True)
 
 
 class ExtensionConfig(BaseModel):
     """An extension in place of a built-in: all keys but ``type`` are its arguments."""
 
-    model_config = ConfigDict(extra="allow", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="allow", frozen=True, use_attribute_docstrings=True, defer_build=True)
 
     type: str
     """``package.module:Name``, ``path/to/file.py:Name``, or the name of an entry point."""
