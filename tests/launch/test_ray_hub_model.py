@@ -73,6 +73,8 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     thread.start()
     monkeypatch.setattr(Hub, "newest", _COMMIT)
     monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)  # vLLM engines of earlier tests set it
+    monkeypatch.delenv("TRANSFORMERS_OFFLINE", raising=False)
     yield
     server.shutdown()
     thread.join()

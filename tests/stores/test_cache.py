@@ -23,7 +23,10 @@ def filling(size: int, fetched: list[Path]) -> Callable[[Path], None]:
 
     def fetch(directory: Path) -> None:
         fetched.append(directory)
-        (directory / "file").write_bytes(b"x" * size)
+        # Whole or not at all: has_file is asked while others fetch.
+        part = directory / "part"
+        part.write_bytes(b"x" * size)
+        part.rename(directory / "file")
 
     return fetch
 

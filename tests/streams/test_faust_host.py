@@ -7,7 +7,7 @@ import secrets
 import signal
 import sys
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,6 +18,8 @@ import pytest
 from faust.transport.drivers.aiokafka import credentials_to_aiokafka_auth
 from faust.types import TP
 
+from infra.kafka.brokers import KafkaCluster
+from tests.conftest import KEEPING, free_port_pair, skip_without_kafka
 from tests.log.nothing_fits import NothingFits
 from tests.reward_transformations.trajectories import make_trajectory
 from tests.streams.hosted_games import AnyProcessor, assert_exactly_once, events, games, read
@@ -156,10 +158,16 @@ class Worker:
 
 @pytest.fixture
 async def run(kafka_bootstrap: str, tmp_path: Path) -> AsyncIterator[Run]:
-    location = f"kafka://{kafka_bootstrap}"
+    async with _started(kafka_bootstrap, tmp_path) as run:
+        yield run
+
+
+@contextlib.asynccontextmanager
+async def _started(bootstrap: str, output: Path) -> AsyncIterator[Run]:
+    location = f"kafka://{bootstrap}"
     async with KafkaLog.open(location) as log:
         await create_declared_topics(log, load_topics())
-        yield await Run.start(log, location, tmp_path, _config(STEP))
+        yield await Run.start(log, location, output, _config(STEP))
 
 
 def _config(step: Sequence[object]) -> RunConfig:
@@ -287,14 +295,26 @@ async def test_fausts_own_command_line_works(run: Run) -> None:
     await assert_exactly_once(run.log, run.makers, run.run_id)
 
 
-async def test_faust_reads_values_that_were_too_large_for_their_topic(run: Run, tmp_path: Path) -> None:
-    log = spilling(NothingFits(run.log), tmp_path)
-    await log.append(games(0, 10, run.run_id, f"{run.run_id}-other"))
-    async with worker(run, [*FAUST, "--loglevel", "warn"]) as plain:
-        await until(run.processed, plain)
-        assert await plain.end() == 0, plain.said()
-    await assert_exactly_once(log, run.makers, run.run_id)
-    assert len(await events(run.log, "steps", run.run_id)) > 20
+@pytest.fixture
+def own_broker(tmp_path: Path) -> Iterator[str]:
+    """A broker of one test, where others need not read files that are gone with it."""
+    skip_without_kafka()
+    with KafkaCluster(tmp_path / "kafka", 1, free_port_pair(), KEEPING) as cluster:
+        yield cluster.bootstrap
+
+
+@pytest.mark.broker
+async def test_faust_reads_values_that_were_too_large_for_their_topic(
+    own_broker: str, tmp_path: Path
+) -> None:
+    async with _started(own_broker, tmp_path) as run:
+        log = spilling(NothingFits(run.log), tmp_path)
+        await log.append(games(0, 10, run.run_id, f"{run.run_id}-other"))
+        async with worker(run, [*FAUST, "--loglevel", "warn"]) as plain:
+            await until(run.processed, plain)
+            assert await plain.end() == 0, plain.said()
+        await assert_exactly_once(log, run.makers, run.run_id)
+        assert len(await events(run.log, "steps", run.run_id)) > 20
 
 
 @pytest.mark.parametrize("command", ["generic", "faust", "plain faust", "restless faust"])

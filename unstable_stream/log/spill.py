@@ -169,6 +169,9 @@ class SpillingLog:
         """By run, the place for its checkpoints that was recorded."""
         self._threads = _Threads()
 
+    def __repr__(self) -> str:
+        return repr(self._inner)
+
     async def log_id(self) -> str:
         return await self._inner.log_id()
 
