@@ -24,7 +24,7 @@ import asyncio
 import contextlib
 import hashlib
 import threading
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path, PurePosixPath
 from types import TracebackType
@@ -34,6 +34,7 @@ import msgspec
 
 from unstable_stream.errors import RecordTooLargeError, SpilledValueError, UnknownTopicError
 from unstable_stream.events import RunResumed, RunStarted
+from unstable_stream.log.forwarding import ForwardingLog
 from unstable_stream.log.port import (
     Consumer,
     EventLog,
@@ -43,7 +44,6 @@ from unstable_stream.log.port import (
     Start,
     StoredRecord,
     TopicPartition,
-    TopicSpec,
     Transaction,
     Trimmable,
 )
@@ -158,38 +158,16 @@ class _Threads:
             ends.set()
 
 
-class SpillingLog:
+class SpillingLog(ForwardingLog):
     """A log whose topics take records of up to 1 GiB, whatever their limit."""
 
     def __init__(self, log: EventLog, checkpoints: Path) -> None:
         """Use :func:`spilling`."""
-        self._inner = log
+        super().__init__(log)
         self._checkpoints = checkpoints.absolute()
         self._roots: dict[str, str | None] = {}
         """By run, the place for its checkpoints that was recorded."""
         self._threads = _Threads()
-
-    def __repr__(self) -> str:
-        return repr(self._inner)
-
-    async def log_id(self) -> str:
-        return await self._inner.log_id()
-
-    @property
-    def compacts(self) -> bool:
-        return self._inner.compacts
-
-    async def create_topics(self, specs: Sequence[TopicSpec]) -> None:
-        await self._inner.create_topics(specs)
-
-    async def topics(self) -> Mapping[str, int]:
-        return await self._inner.topics()
-
-    async def topic_settings(self) -> Mapping[str, TopicSpec]:
-        return await self._inner.topic_settings()
-
-    async def alter_topics(self, specs: Sequence[TopicSpec]) -> None:
-        await self._inner.alter_topics(specs)
 
     async def append(self, records: Sequence[Record]) -> list[tuple[TopicPartition, int]]:
         """Append a batch; see the port and :meth:`fitted`."""
@@ -203,33 +181,9 @@ class SpillingLog:
     ) -> Consumer:
         return _Consumer(self, await self._inner.consumer(topics, group, start))
 
-    async def beginning_offsets(self, topic: str) -> Positions:
-        return await self._inner.beginning_offsets(topic)
-
-    async def end_offsets(self, topic: str) -> Positions:
-        return await self._inner.end_offsets(topic)
-
-    async def high_watermarks(self, topic: str) -> Positions:
-        return await self._inner.high_watermarks(topic)
-
-    async def offsets_for_time(self, topic: str, timestamp_ms: int) -> Positions:
-        return await self._inner.offsets_for_time(topic, timestamp_ms)
-
-    async def groups(self) -> Sequence[str]:
-        return await self._inner.groups()
-
-    async def committed_positions(self, group: str) -> Positions:
-        return await self._inner.committed_positions(group)
-
-    async def saved(self, scope: str, names: Collection[str] | None = None) -> Mapping[str, bytes]:
-        return await self._inner.saved(scope, names)
-
-    async def saved_names(self) -> Mapping[str, Collection[str]]:
-        return await self._inner.saved_names()
-
     async def close(self) -> None:
         self._threads.give_up()
-        await self._inner.close()
+        await super().close()
 
     async def fitted(
         self, append: Callable[[Sequence[Record]], Awaitable[T]], records: Sequence[Record]

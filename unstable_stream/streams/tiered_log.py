@@ -11,22 +11,20 @@ Only consumers without a group read from the archive. All else is the log's own.
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import Final
 
 from unstable_stream.archive.records import RecordReader
 from unstable_stream.archive_address import ArchiveAddress, archive_exists
 from unstable_stream.errors import OffsetOutOfRangeError
+from unstable_stream.log.forwarding import ForwardingLog
 from unstable_stream.log.port import (
     Consumer,
     EventLog,
     Positions,
-    Producer,
-    Record,
     Start,
     StoredRecord,
     TopicPartition,
-    TopicSpec,
 )
 from unstable_stream.streams.ordered_history import record_of_row
 
@@ -62,7 +60,7 @@ async def _anything_expired(log: EventLog) -> bool:
     return False
 
 
-class TieredLog:
+class TieredLog(ForwardingLog):
     """A log with the archive before its beginning."""
 
     def __init__(
@@ -80,7 +78,7 @@ class TieredLog:
             archived: by partition, the offset from which on nothing is missing in the archive, and the next.
             missing: by partition, the ranges that are.
         """
-        self._event_log = log
+        super().__init__(log)
         self._reader = reader
         self._archived = archived
         self._missing = missing
@@ -95,36 +93,11 @@ class TieredLog:
         # An older version of the package noted nothing.
         return noted or ([(0, first_archived)] if first_archived else [])
 
-    async def log_id(self) -> str:
-        return await self._event_log.log_id()
-
-    @property
-    def compacts(self) -> bool:
-        return self._event_log.compacts
-
-    async def create_topics(self, specs: Sequence[TopicSpec]) -> None:
-        await self._event_log.create_topics(specs)
-
-    async def topics(self) -> Mapping[str, int]:
-        return await self._event_log.topics()
-
-    async def topic_settings(self) -> Mapping[str, TopicSpec]:
-        return await self._event_log.topic_settings()
-
-    async def alter_topics(self, specs: Sequence[TopicSpec]) -> None:
-        await self._event_log.alter_topics(specs)
-
-    async def append(self, records: Sequence[Record]) -> list[tuple[TopicPartition, int]]:
-        return await self._event_log.append(records)
-
-    async def producer(self, producer_id: str) -> Producer:
-        return await self._event_log.producer(producer_id)
-
     async def consumer(
         self, topics: Sequence[str], group: str | None = None, start: Start = "beginning"
     ) -> Consumer:
         """Open a consumer; without a group it reads what expired too."""
-        inner = await self._event_log.consumer(topics, group, start)
+        inner = await self._inner.consumer(topics, group, start)
         if group is not None:
             return inner
         consumer = _TieredConsumer(self, inner, topics)
@@ -139,14 +112,14 @@ class TieredLog:
 
     async def beginning_offsets(self, topic: str) -> Positions:
         """Return the first offset of each partition that the archive or the log has."""
-        begins = await self._event_log.beginning_offsets(topic)
+        begins = await self._inner.beginning_offsets(topic)
         return {at: self.first_before(at, begin) for at, begin in begins.items()}
 
     async def retained_from(self, topics: Iterable[str]) -> dict[TopicPartition, int]:
         """Return the first offset of each partition that the log itself has."""
         begins: dict[TopicPartition, int] = {}
         for topic in topics:
-            begins |= await self._event_log.beginning_offsets(topic)
+            begins |= await self._inner.beginning_offsets(topic)
         return begins
 
     def first_before(self, at: TopicPartition, begin: int) -> int:
@@ -154,37 +127,16 @@ class TieredLog:
         first, end = self._archived.get(at, (begin, begin))
         return min(first, begin) if end >= begin else begin
 
-    async def end_offsets(self, topic: str) -> Positions:
-        return await self._event_log.end_offsets(topic)
-
-    async def high_watermarks(self, topic: str) -> Positions:
-        return await self._event_log.high_watermarks(topic)
-
     async def offsets_for_time(self, topic: str, timestamp_ms: int) -> Positions:
         """Return the first offset at or after a time, in the archive or in the log."""
-        begins = await self._event_log.beginning_offsets(topic)
-        found = dict(await self._event_log.offsets_for_time(topic, timestamp_ms))
+        begins = await self._inner.beginning_offsets(topic)
+        found = dict(await self._inner.offsets_for_time(topic, timestamp_ms))
         for at, begin in begins.items():
             if self.first_before(at, begin) < begin:
                 first = await asyncio.to_thread(self._reader.first_at, *at, timestamp_ms)
                 if first is not None and first < begin:
                     found[at] = max(first, self.first_before(at, begin))
         return found
-
-    async def groups(self) -> Sequence[str]:
-        return await self._event_log.groups()
-
-    async def committed_positions(self, group: str) -> Positions:
-        return await self._event_log.committed_positions(group)
-
-    async def saved(self, scope: str, names: Collection[str] | None = None) -> Mapping[str, bytes]:
-        return await self._event_log.saved(scope, names)
-
-    async def saved_names(self) -> Mapping[str, Collection[str]]:
-        return await self._event_log.saved_names()
-
-    async def close(self) -> None:
-        await self._event_log.close()
 
     async def archived_piece(
         self, at: TopicPartition, start: int, end: int, most: int
