@@ -1,8 +1,10 @@
 """The relations between nodes, as SQL. A new relation, description or summary is one entry here.
 
-Every statement gets ``$run``, the id of one run, and ``$ids``, the ids of its nodes of one kind: names of
+A statement gets ``$run``, the id of one run, and ``$ids``, the ids of its nodes of one kind: names of
 updates, uids of checkpoints, event ids for the others. An update's name is its number; in a run that trains
-several models, ``MODEL/NUMBER``.
+several models, ``MODEL/NUMBER``. ``$first_game`` and ``$last_game`` are the indices between which the games
+of the nodes lie: nothing helps to find an id, but rows are stored nearly in the order of games, so DuckDB can
+skip most of them. Rows of one record have its number, and ``$untraced`` tells whether old rows have none.
 """
 
 from collections.abc import Mapping
@@ -12,6 +14,12 @@ from typing import Final
 __all__ = ["DESCRIPTIONS", "RELATIONS", "SUMMARIES", "Relation"]
 
 _GIVEN: Final = "(SELECT unnest($ids))"
+_NEAR: Final = "game_index BETWEEN $first_game AND $last_game"
+
+
+def _of_records(table: str) -> str:
+    """Return the condition that a row was made from a record of one of these rows."""
+    return f"($untraced OR record_number IN (SELECT record_number FROM {table}))"
 
 
 def _is_given(table: str = "") -> str:
@@ -38,6 +46,8 @@ class Relation:
     """SQL with the columns ``parent``, ``run_id``, ``id``, ``note`` (may be NULL), and ``place``, the sort
     key.
     """
+    of_same_game: bool = False
+    """Whether a node and those that it leads to are of one game."""
 
     def query(self) -> str:
         """Return the statement that counts all and returns the first ``$most`` of each parent."""
@@ -120,15 +130,16 @@ _BECAUSE: Final[Mapping[str, tuple[Relation, ...]]] = {
             "game",
             f"""
             SELECT step_id AS parent, run_id, game_id AS id, NULL AS note, 0 AS place
-            FROM steps WHERE run_id = $run AND step_id IN {_GIVEN}
+            FROM steps WHERE run_id = $run AND {_NEAR} AND step_id IN {_GIVEN}
             """,
+            of_same_game=True,
         ),
         Relation(
             "was sampled by",
             "checkpoint",
             f"""
             SELECT step_id AS parent, run_id, model_uid AS id, NULL AS note, 0 AS place
-            FROM steps WHERE run_id = $run AND step_id IN {_GIVEN}
+            FROM steps WHERE run_id = $run AND {_NEAR} AND step_id IN {_GIVEN}
             """,
         ),
     ),
@@ -138,8 +149,9 @@ _BECAUSE: Final[Mapping[str, tuple[Relation, ...]]] = {
             "game",
             f"""
             SELECT trajectory_id AS parent, run_id, game_id AS id, 'seat ' || seat AS note, 0 AS place
-            FROM trajectories WHERE run_id = $run AND trajectory_id IN {_GIVEN}
+            FROM trajectories WHERE run_id = $run AND {_NEAR} AND trajectory_id IN {_GIVEN}
             """,
+            of_same_game=True,
         ),
         Relation(
             "was played by",
@@ -147,7 +159,7 @@ _BECAUSE: Final[Mapping[str, tuple[Relation, ...]]] = {
             f"""
             SELECT trajectory_id AS parent, run_id, model_uid AS id, NULL AS note, 0 AS place
             FROM trajectories
-            WHERE run_id = $run AND trajectory_id IN {_GIVEN} AND policy_version IS NOT NULL
+            WHERE run_id = $run AND {_NEAR} AND trajectory_id IN {_GIVEN} AND policy_version IS NOT NULL
             """,
         ),
     ),
@@ -156,9 +168,11 @@ _BECAUSE: Final[Mapping[str, tuple[Relation, ...]]] = {
             "was played by",
             "checkpoint",
             f"""
+            WITH begun AS (FROM game_starts WHERE run_id = $run AND {_NEAR} AND game_id IN {_GIVEN})
             SELECT game_id AS parent, run_id, model_uid AS id,
                 string_agg('seat ' || seat, ', ' ORDER BY seat) AS note, min(seat) AS place
             FROM planned_seats WHERE run_id = $run AND game_id IN {_GIVEN} AND kind = 'checkpoint'
+                AND {_of_records("begun")}
             GROUP BY game_id, run_id, model_uid
             """,
         ),
@@ -255,8 +269,9 @@ _LED_TO: Final[Mapping[str, tuple[Relation, ...]]] = {
             "step",
             f"""
             SELECT trajectory_id AS parent, run_id, step_id AS id, NULL AS note, turn_index AS place
-            FROM steps WHERE run_id = $run AND trajectory_id IN {_GIVEN}
+            FROM steps WHERE run_id = $run AND {_NEAR} AND trajectory_id IN {_GIVEN}
             """,
+            of_same_game=True,
         ),
     ),
     "game": (
@@ -265,8 +280,9 @@ _LED_TO: Final[Mapping[str, tuple[Relation, ...]]] = {
             "step",
             f"""
             SELECT game_id AS parent, run_id, step_id AS id, NULL AS note, (turn_index, seat) AS place
-            FROM steps WHERE run_id = $run AND game_id IN {_GIVEN}
+            FROM steps WHERE run_id = $run AND {_NEAR} AND game_id IN {_GIVEN}
             """,
+            of_same_game=True,
         ),
     ),
 }
@@ -288,35 +304,45 @@ DESCRIPTIONS: Final[Mapping[str, str]] = {
         FROM updates WHERE run_id = $run AND {_is_given()}
     """,
     "step": f"""
-        WITH chosen AS (FROM steps WHERE run_id = $run AND step_id IN {_GIVEN})
+        WITH chosen AS (FROM steps WHERE run_id = $run AND {_NEAR} AND step_id IN {_GIVEN}),
+            whole AS (
+                FROM trajectories WHERE run_id = $run AND game_index IN (SELECT game_index FROM chosen)
+                    AND trajectory_id IN (SELECT trajectory_id FROM chosen)
+            )
         SELECT s.step_id AS id, s.trajectory_id, s.game_id, s.game_index, s.env_id, s.seat, s.turn_index,
             s.model_uid, s.policy_version, s.raw_reward, s.final_reward, s.reward, s.truncated,
             t.game_turn, t.action, t.completion, t.prompt_token_ids, t.completion_token_ids, t.logprobs
         FROM chosen AS s
         LEFT JOIN (
-            FROM turns WHERE run_id = $run AND trajectory_id IN (SELECT trajectory_id FROM chosen)
+            FROM turns WHERE run_id = $run AND trajectory_id IN (SELECT trajectory_id FROM whole)
+                AND {_of_records("whole")}
         ) AS t USING (trajectory_id, turn_index)
     """,
     "trajectory": f"""
         SELECT trajectory_id AS id, game_id, game_index, split, env_id, seed, seat, model_uid, policy_version,
             role, template, trained, opponents, num_turns, prompt_tokens, completion_tokens, reward, reason,
             temperature
-        FROM trajectories WHERE run_id = $run AND trajectory_id IN {_GIVEN}
+        FROM trajectories WHERE run_id = $run AND {_NEAR} AND trajectory_id IN {_GIVEN}
     """,
-    "game": """
+    "game": f"""
         WITH chosen AS (SELECT unnest($ids) AS game_id),
-            begun AS (FROM game_starts WHERE run_id = $run AND game_id IN (FROM chosen)),
-            done AS (FROM game_outcomes WHERE run_id = $run AND game_id IN (FROM chosen)),
-            lost AS (FROM game_abandonments WHERE run_id = $run AND game_id IN (FROM chosen)),
-            planned AS (FROM planned_seats WHERE run_id = $run AND game_id IN (FROM chosen)),
-            played AS (FROM seats WHERE run_id = $run AND game_id IN (FROM chosen)),
+            begun AS (FROM game_starts WHERE run_id = $run AND {_NEAR} AND game_id IN (FROM chosen)),
+            done AS (FROM game_outcomes WHERE run_id = $run AND {_NEAR} AND game_id IN (FROM chosen)),
+            lost AS (FROM game_abandonments WHERE run_id = $run AND {_NEAR} AND game_id IN (FROM chosen)),
+            planned AS (
+                FROM planned_seats
+                WHERE run_id = $run AND game_id IN (FROM chosen) AND {_of_records("begun")}
+            ),
+            played AS (
+                FROM seats WHERE run_id = $run AND game_id IN (FROM chosen) AND {_of_records("done")}
+            ),
             made AS (FROM checkpoints WHERE run_id = $run),
             players AS (
-                SELECT game_id, list({
+                SELECT game_id, list({{
                     seat: seat, model_uid: coalesce(r.model_uid, p.model_uid), kind: coalesce(r.kind, p.kind),
                     template: p.template, trained: coalesce(r.trained, p.trained), sha256: made.sha256,
                     result: r.result, reward: r.reward
-                } ORDER BY seat) AS seats
+                }} ORDER BY seat) AS seats
                 FROM planned AS p FULL JOIN played AS r USING (game_id, seat)
                 LEFT JOIN made ON made.model_uid = coalesce(r.model_uid, p.model_uid)
                 GROUP BY game_id
@@ -373,7 +399,7 @@ SUMMARIES: Final[Mapping[str, str]] = {
             (SELECT list({{model_uid: model_uid, env_id: env_id, mu: mu, sigma: sigma}}
                 ORDER BY env_id, model_uid)
                 FROM ratings WHERE run_id = $run AND game_id IN {_GIVEN}) AS ratings
-        FROM (FROM steps WHERE run_id = $run AND game_id IN {_GIVEN}) AS s
+        FROM (FROM steps WHERE run_id = $run AND {_NEAR} AND game_id IN {_GIVEN}) AS s
         LEFT JOIN (FROM update_steps WHERE run_id = $run) AS u USING (step_id)
     """,
     "checkpoint": f"""

@@ -3,7 +3,8 @@
 A *node* is a run, checkpoint, update, step, trajectory, game or rating. Relations lead from a node to its
 causes (*because*) and to its effects (*led to*): :mod:`unstable_stream.hindsight.relations`. A walk goes hop
 by hop, with one query for all nodes of a kind. So its time grows with the number of hops and hardly with the
-number of nodes. There are no indexes: each query reads only the few columns it needs.
+number of nodes. There are no indexes: each query reads only the few columns it needs and, where the games of
+the nodes are known, only the rows that are stored near them.
 """
 
 from collections.abc import Iterable, Sequence
@@ -21,6 +22,7 @@ from unstable_stream.hindsight.relations import DESCRIPTIONS, RELATIONS, SUMMARI
 __all__ = ["Direction", "End", "Link", "Node", "NodeKey", "Provenance", "find_node", "trace"]
 
 _NAMED = 8
+_LAST_GAME = 2**63 - 1
 _OF_EVENT = {
     "step": "step",
     "trajectory": "trajectory",
@@ -86,6 +88,8 @@ class Node:
     """Facts by column name; empty if the archive knows the node only from other records. ``Any``: DuckDB's
     values.
     """
+    game_index: int | None = None
+    """Index of the game that it is, or is a part of; ``None``: of none, or not known."""
     links: list[Link] = field(default_factory=list)
 
 
@@ -247,18 +251,20 @@ def trace(
     """
     nodes = {root: Node(root)}
     with open_archive(path) as connection:
-        _describe(connection, [nodes[root]])
+        ((untraced,),) = _rows(connection, "SELECT traced_from > 0 FROM schema_version", [])
+        archive = _Archive(connection, untraced)
+        _describe(archive, [nodes[root]])
         for direction in Direction:
             here = [nodes[root]]
             walked: set[NodeKey] = set()
             for _ in range(depth if direction is Direction.BECAUSE or ahead is None else ahead):
                 walked.update(node.key for node in here)
-                reached = _hop(connection, here, direction, most)
-                new = [key for key in reached if key not in nodes]
-                nodes.update((key, Node(key)) for key in new)
-                _describe(connection, [nodes[key] for key in new])
+                reached = _hop(archive, here, direction, most)
+                new = {key: Node(key, game_index=game) for key, game in reached.items() if key not in nodes}
+                nodes |= new
+                _describe(archive, new.values())
                 here = [nodes[key] for key in reached if key not in walked]
-        return Provenance(root, nodes, _summary(connection, root))
+        return Provenance(root, nodes, _summary(archive, nodes[root]))
 
 
 def _groups(nodes: Iterable[Node]) -> dict[tuple[str, str], list[Node]]:
@@ -268,39 +274,61 @@ def _groups(nodes: Iterable[Node]) -> dict[tuple[str, str], list[Node]]:
     return groups
 
 
-def _parameters(run_id: str, nodes: Sequence[Node]) -> dict[str, object]:
-    return {"run": run_id, "ids": [node.key.id for node in nodes]}
+class _Archive(NamedTuple):
+    connection: Connection
+    untraced: bool
+    """Whether old rows have no number of the record that they were made from."""
 
 
-def _describe(connection: Connection, nodes: Sequence[Node]) -> None:
+def _answer(archive: _Archive, sql: str, run_id: str, nodes: Sequence[Node], **others: object) -> Connection:
+    """Answer a statement of :mod:`unstable_stream.hindsight.relations`."""
+    games = [node.game_index for node in nodes if node.game_index is not None]
+    known = len(games) == len(nodes)
+    parameters = others | {
+        "run": run_id,
+        "ids": [node.key.id for node in nodes],
+        "first_game": min(games) if known else 0,
+        "last_game": max(games) if known else _LAST_GAME,
+        "untraced": archive.untraced,
+    }
+    return archive.connection.execute(
+        sql, {name: value for name, value in parameters.items() if f"${name}" in sql}
+    )
+
+
+def _describe(archive: _Archive, nodes: Iterable[Node]) -> None:
     for (kind, run_id), group in _groups(nodes).items():
         known = {node.key.id: node for node in group}
-        result = connection.execute(DESCRIPTIONS[kind], _parameters(run_id, group))
+        result = _answer(archive, DESCRIPTIONS[kind], run_id, group)
         columns = [column[0] for column in result.description or []]
         for row in result.fetchall():
             facts = dict(zip(columns, row, strict=True))
-            known[str(facts.pop("id"))].facts = facts
+            node = known[str(facts.pop("id"))]
+            node.facts = facts
+            node.game_index = facts.get("game_index")
 
 
 def _hop(
-    connection: Connection, nodes: Sequence[Node], direction: Direction, most: int | None
-) -> list[NodeKey]:
-    """Link the nodes to those one hop away; return these, each once."""
-    reached: dict[NodeKey, None] = {}
+    archive: _Archive, nodes: Sequence[Node], direction: Direction, most: int | None
+) -> dict[NodeKey, int | None]:
+    """Link the nodes to those one hop away; return these, with the index of the game that they are of."""
+    reached: dict[NodeKey, int | None] = {}
     for (kind, run_id), group in _groups(nodes).items():
         for relation in RELATIONS[direction].get(kind, ()):
-            parameters = _parameters(run_id, group) | {"most": most}
-            for node, total, ends in _ends(connection, relation, group, parameters):
+            rows = _answer(archive, relation.query(), run_id, group, most=most).fetchall()
+            for node, total, ends in _ends(relation, group, rows):
                 node.links.append(Link(direction, relation.words, total, ends))
-                reached.update((end.key, None) for end in ends)
-    return list(reached)
+                game = node.game_index if relation.of_same_game else None
+                reached.update((end.key, game) for end in ends)
+    return reached
 
 
 def _ends(
-    connection: Connection, relation: Relation, nodes: Sequence[Node], parameters: object
+    relation: Relation, nodes: Sequence[Node], rows: Iterable[tuple[Any, ...]]
 ) -> Iterable[tuple[Node, int, list[End]]]:
+    """``Any``: as in :attr:`Node.facts`."""
     found: dict[str, tuple[int, list[End]]] = {}
-    for parent, run_id, id_, note, total in _rows(connection, relation.query(), parameters):
+    for parent, run_id, id_, note, total in rows:
         _, ends = found.setdefault(str(parent), (total, []))
         ends.append(End(NodeKey(relation.kind, run_id, str(id_)), note))
     for node in nodes:
@@ -308,11 +336,11 @@ def _ends(
             yield node, *found[node.key.id]
 
 
-def _summary(connection: Connection, root: NodeKey) -> dict[str, Any]:
+def _summary(archive: _Archive, root: Node) -> dict[str, Any]:
     """``Any``: as in :attr:`Node.facts`."""
-    if root.kind not in SUMMARIES:
+    if root.key.kind not in SUMMARIES:
         return {}
-    result = connection.execute(SUMMARIES[root.kind], _parameters(root.run_id, [Node(root)]))
+    result = _answer(archive, SUMMARIES[root.key.kind], root.key.run_id, [root])
     columns = [column[0] for column in result.description or []]
     rows = result.fetchall()
     return dict(zip(columns, rows[0], strict=True)) if rows else {}
