@@ -114,7 +114,7 @@ class Bench:
         worker = workers.remote(
             config, _RUN, outputs[1], str(data.root), model, RemoteEngine({0: self._engine}), {}
         )
-        self._worker = RayRolloutWorker(lambda: worker, 0)
+        self._worker = RayRolloutWorker(lambda _machine: worker, 0, _RUN)
 
     async def ready(self) -> None:
         """Return when the engine has loaded its model."""
