@@ -53,7 +53,9 @@ def worker(bootstrap: str, app_id: str, data: str) -> None:
     seen = app.Table("seen", default=int, partitions=PARTITIONS)
     totals = app.Table("totals", default=int, partitions=PARTITIONS)
 
-    @app.agent(app.topic(f"{app_id}-events", key_type=str, value_type=str, value_serializer="raw"))
+    events = app.topic(f"{app_id}-events", key_type=str, value_type=str, value_serializer="raw")
+
+    @app.agent(events)  # type: ignore[untyped-decorator]  # Faust is not typed here
     async def count(stream: Any) -> None:
         async for key, event in stream.items():
             seen[event] += 1

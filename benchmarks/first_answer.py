@@ -19,7 +19,7 @@ from typing import Final
 
 import duckdb
 
-from benchmarks.harness import Comparison, compare, parser, report
+from benchmarks.harness import Comparison, compare, duckdb_file, parser, report
 from unstable_stream.archive import open_archive, query
 from unstable_stream.errors import ArchiveError
 from unstable_stream.runs.data_dir import DataDir
@@ -66,10 +66,11 @@ def _until_games(data: DataDir, run: subprocess.Popen[bytes]) -> None:
 
 
 def _measure(data: DataDir, rest: DataDir, run: subprocess.Popen[bytes], rounds: int) -> list[Comparison]:
+    archive = duckdb_file(data.archive)
     _until_games(data, run)
     rest.root.mkdir()
-    with open_archive(data.archive):  # nobody writes meanwhile
-        for file in data.root.glob(f"{data.archive.name}*"):
+    with open_archive(archive):  # nobody writes meanwhile
+        for file in data.root.glob(f"{archive.name}*"):
             if file.is_file():  # the write-ahead log, too
                 shutil.copy2(file, rest.root)
     comparisons = [

@@ -20,8 +20,18 @@ from rich.console import Console
 from rich.table import Table
 
 from infra.kafka.brokers import KafkaCluster
+from unstable_stream.archive_address import ARCHIVE_VARIABLE, ArchiveAddress
 
-__all__ = ["Comparison", "compare", "kafka_broker", "machine", "parser", "report", "target_text"]
+__all__ = [
+    "Comparison",
+    "compare",
+    "duckdb_file",
+    "kafka_broker",
+    "machine",
+    "parser",
+    "report",
+    "target_text",
+]
 
 _KAFKA_PORT = 21_892
 
@@ -116,6 +126,17 @@ def kafka_broker(given: str | None, *, brokers: int = 1) -> Iterator[str]:
         KafkaCluster(Path(directory), brokers=brokers, port=_KAFKA_PORT) as cluster,
     ):
         yield cluster.bootstrap
+
+
+def duckdb_file(archive: ArchiveAddress) -> Path:
+    """Return the archive if it is a DuckDB file, for a benchmark that measures this kind only.
+
+    Raises:
+        SystemExit: the environment names a shared archive, which everything started here would use, too.
+    """
+    if isinstance(archive, Path):
+        return archive
+    raise SystemExit(f"a DuckDB file is measured, not {archive}: unset {ARCHIVE_VARIABLE}")
 
 
 def machine() -> dict[str, str | int]:

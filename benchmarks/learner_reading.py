@@ -12,7 +12,7 @@ import asyncio
 import json
 import tempfile
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -84,7 +84,7 @@ class Parts:
     """Adds up the time that a thread spends in functions, without what they call of other parts."""
 
     def __init__(self) -> None:
-        self.seconds: Counter[str] = Counter()
+        self.seconds: defaultdict[str, float] = defaultdict(float)
         self._inner = 0.0
 
     def of(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:

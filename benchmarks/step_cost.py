@@ -23,12 +23,12 @@ import sys
 import tempfile
 import threading
 import time
-from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections import defaultdict
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Final
+from typing import Any, Final
 
 from rich.console import Console
 from rich.table import Table
@@ -89,7 +89,7 @@ async def play(
 
 def by_process(mark: str) -> dict[str, float]:
     """Return the CPU seconds of the processes that carry the mark, by what they are."""
-    seconds: Counter[str] = Counter()
+    seconds: defaultdict[str, float] = defaultdict(float)
     for place in Path("/proc").iterdir():
         if not place.name.isdecimal():
             continue
@@ -130,7 +130,7 @@ class Layers:
     """Looks at every Python thread again and again, and gives what it has spent to the layer it is in."""
 
     def __init__(self) -> None:
-        self._seconds: Counter[str] = Counter()
+        self._seconds: defaultdict[str, float] = defaultdict(float)
         self._thread_s: dict[int, float] = {}
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="step-cost", daemon=True)
@@ -203,7 +203,7 @@ def main() -> None:
     options = arguments.parse_args()
     found: dict[str, Spent] = {}
 
-    def played(backend: Backend, look: Callable[[], dict[str, float]]) -> Awaitable[Spent]:
+    def played(backend: Backend, look: Callable[[], dict[str, float]]) -> Coroutine[Any, Any, Spent]:
         return play(options.model, options.updates, tuple(options.set), backend, look, options.config)
 
     if options.only != "processes":

@@ -17,7 +17,7 @@ from pathlib import Path
 import duckdb
 from starlette.testclient import TestClient
 
-from benchmarks.harness import Comparison, compare, parser, report
+from benchmarks.harness import Comparison, compare, duckdb_file, parser, report
 from tests.archive.history import GAMES_PER_UPDATE, made_up_run, stored
 from tests.archive.many_games import multiply_games
 from unstable_stream.api.place import Place
@@ -47,10 +47,11 @@ _PAGES: Sequence[tuple[str, str, Sequence[str]]] = (
 
 def make_archive(place: Place, games: int) -> None:
     """Write an archive of about so many games."""
-    place.archive.parent.mkdir(parents=True)
-    with ArchiveWriter(place.archive) as writer:
+    archive = duckdb_file(place.archive)
+    archive.parent.mkdir(parents=True)
+    with ArchiveWriter(archive) as writer:
         writer.write(stored(made_up_run(_RUN, updates=_UPDATES)))
-    multiply_games(place.archive, max(1, games // _GAMES_OF_ONE))
+    multiply_games(archive, max(1, games // _GAMES_OF_ONE))
 
 
 def first_view(place: Place, path: str) -> float:

@@ -44,7 +44,7 @@ from unstable_stream.runs.recording import start_run
 ENV = "TicTacToe-v0-train"
 _GAMES_PER_CHECKPOINT = 200
 _MEMORY_GAMES = (200_000, 1_000_000)
-_NO_TRANSFORMS = {"final": [], "step": [], "sampling": []}
+_NO_TRANSFORMS: dict[str, list[dict[str, str]]] = {"final": [], "step": [], "sampling": []}
 
 
 def make_archive(path: Path, games: int, players: int) -> None:
@@ -167,7 +167,7 @@ async def _rerate_log(log: LocalLog) -> None:
 
 def on_logs(directory: Path, rounds: int) -> list[Comparison]:
     """What reads a log, against reading and decoding it."""
-    results = []
+    results: list[Comparison] = []
     for name, games, shape in (
         ("tiny player", 2000, (5, 60, 12, 3)),
         ("language model", 300, (6, 500, 250, 4)),

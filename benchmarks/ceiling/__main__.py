@@ -43,7 +43,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from benchmarks.between_updates import BetweenUpdates
 from benchmarks.ceiling.stand_in import ENGINE, NO_UPDATE
-from benchmarks.harness import kafka_broker, machine, parser
+from benchmarks.harness import duckdb_file, kafka_broker, machine, parser
 from benchmarks.step_cost import MARK, by_process
 from infra.kafka.brokers import why_unavailable
 from unstable_stream.events import GameOutcome, Trajectory
@@ -208,14 +208,20 @@ async def play(shape: Shape, options: argparse.Namespace, bootstrap: str, place:
         lambda number: print(f"update {number} of {options.updates}", flush=True),
     )
     data = DataDir(place)
+    archive = duckdb_file(data.archive)
     await launch(config, data, watch=counted.watch)
     (first, begin_ms), (last, end_ms) = counted.looks
     spent = {name: seconds - first.get(name, 0.0) for name, seconds in last.items()}
-    return await _costs(config.log, data, spent, (begin_ms, end_ms), counted.steps)
+    return await _costs(config.log, data.log, archive, spent, (begin_ms, end_ms), counted.steps)
 
 
 async def _costs(
-    location: str, data: DataDir, spent: Mapping[str, float], moments: Sequence[int], steps: int
+    location: str,
+    log_file: Path,
+    archive: Path,
+    spent: Mapping[str, float],
+    moments: Sequence[int],
+    steps: int,
 ) -> Costs:
     """Count what happened between two moments."""
     begin_ms, end_ms = moments
@@ -225,7 +231,7 @@ async def _costs(
     completions: list[int] = []
     written: Counter[str] = Counter()
     all_turns = 0
-    async with opened_log(location, data.log) as log:
+    async with opened_log(location, log_file) as log:
         async for record in read_to_end(log, [topic.name for topic in load_topics().values()]):
             written[record.topic] += len(record.value)
             if record.topic not in (Trajectory.TOPIC, GameOutcome.TOPIC):
@@ -250,7 +256,7 @@ async def _costs(
         wall_s=(end_ms - begin_ms) / 1000,
         trajectory_bytes=statistics.fmean(sizes),
         log_bytes_per_turn=sum(written.values()) / all_turns,
-        archive_bytes_per_turn=data.archive.stat().st_size / all_turns,
+        archive_bytes_per_turn=archive.stat().st_size / all_turns,
         prompt_tokens=statistics.fmean(prompts),
         completion_tokens=statistics.fmean(completions),
     )

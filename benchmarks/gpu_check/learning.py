@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -26,15 +26,13 @@ __all__ = ["Learner", "make_learner", "measure_learner", "ratios", "trained_adap
 
 Learner = StandardLearner[TrainingSample, TokenBatch]
 
-_RECOMPUTE: Final[dict[str, dict[str, bool]]] = {
-    "none": {},
-    "activation_checkpointing": {"activation_checkpointing": True},
-    "gradient_checkpointing": {"gradient_checkpointing": True},
-}
+_Recompute: TypeAlias = Literal["none", "activation_checkpointing", "gradient_checkpointing"]
+
+_RECOMPUTE: Final[tuple[_Recompute, ...]] = ("none", "activation_checkpointing", "gradient_checkpointing")
 
 
 def make_learner(
-    job: Job, *, batch_size: int = 64, recompute: str = "none", learning_rate: float = 1e-4
+    job: Job, *, batch_size: int = 64, recompute: _Recompute = "none", learning_rate: float = 1e-4
 ) -> Learner:
     """Return a learner of rank 32 on the job's device, with the defaults of a run for all else."""
     return StandardLearner(
@@ -48,7 +46,8 @@ def make_learner(
         lora_cfg={"lora_rank": 32, "lora_alpha": 32},
         ckpt_root=Path(job.work) / "checkpoints" / job.shape,
         device=job.device,
-        **_RECOMPUTE[recompute],
+        activation_checkpointing=recompute == "activation_checkpointing",
+        gradient_checkpointing=recompute == "gradient_checkpointing",
     )
 
 

@@ -33,7 +33,7 @@ from benchmarks.peers.measuring import (
 )
 
 
-class _MeasuredTrainer(GRPOTrainer):
+class _MeasuredTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is installed in the peers' environment only
     """Leaves out of the clock what prepares a batch, which is more than training."""
 
     clock: Clock
@@ -43,7 +43,7 @@ class _MeasuredTrainer(GRPOTrainer):
             return super()._prepare_inputs(generation_batch)
 
 
-class _Watch(TrainerCallback):
+class _Watch(TrainerCallback):  # type: ignore[misc]  # mypy skips Transformers, see pyproject.toml
     def __init__(self, clock: Clock, gradient: Path | None) -> None:
         self.clock = clock
         self.gradient = gradient

@@ -20,5 +20,5 @@ class Vanilla(BaseAlgo):
         logprobs, _ = self.score(batch)
         objective = self.weight * (batch.advantages * logprobs).sum()
         loss = -objective * scale / self.max_generation_len
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
         return {"loss": loss.detach()}

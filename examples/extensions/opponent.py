@@ -11,7 +11,7 @@ from unstable_stream.games.players import TurnContext
 
 def middle_first(observation: str) -> str:
     """Take the legal move that is nearest to the middle of the list."""
-    moves = re.findall(r"\[\d+\]", observation.rpartition("Available Moves:")[2])
+    moves: list[str] = re.findall(r"\[\d+\]", observation.rpartition("Available Moves:")[2])
     return moves[len(moves) // 2]
 
 

@@ -15,7 +15,7 @@ __all__ = ["MarkedLearner"]
 _LEARNERS = put_back("unstable.learners")
 
 
-class MarkedLearner(plain(_LEARNERS.REINFORCELearner)):
+class MarkedLearner(plain(_LEARNERS.REINFORCELearner)):  # type: ignore[misc]  # Ray's decorator hides the class
     """Tells of each update.
 
     An exception ends the run: the ancestor logs it and tries again for ever. Its autocast to bfloat16 does

@@ -120,7 +120,7 @@ def plain(actor: Any) -> Any:
     return actor.__ray_metadata__.modified_class
 
 
-class MarkedBuffer(plain(unstable.StepBuffer)):
+class MarkedBuffer(plain(unstable.StepBuffer)):  # type: ignore[misc]  # Ray's decorator hides the class
     """The ancestor's buffer; tells of the first game, and of the steps played when a batch is drawn."""
 
     def __init__(self, *arguments: Any, **more: Any) -> None:

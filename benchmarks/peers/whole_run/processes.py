@@ -42,7 +42,7 @@ class Processes:
         self._alive()
         seconds: Counter[str] = Counter()
         for process in self._ours.values():
-            seconds[process.name] += process.cpu_s
+            seconds[process.name] += process.cpu_s  # type: ignore[assignment]  # typeshed counts in whole numbers
         return seconds
 
     def memory_mb(self) -> float:
