@@ -14,10 +14,10 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTEST = $(BIN)/python -m pytest
 TEST_JOBS ?= $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )))
 SMALL_TESTS = $(PYTEST) -m 'not slow' --numprocesses $(TEST_JOBS) --maxprocesses 4 --dist loadscope $(ARGS)
-FAST_TESTS = $(PYTEST) -m 'not slow and not broker' --numprocesses $(TEST_JOBS) --maxprocesses 4 --dist loadscope $(ARGS)
+FAST_TESTS = $(PYTEST) -m 'not slow and not broker and not store and not longer' --numprocesses logical --maxprocesses 4 --dist loadscope $(ARGS)
 LARGE_TESTS = $(PYTEST) -m 'slow and not long' --numprocesses logical --maxprocesses 2 --dist loadscope --no-loadscope-reorder $(ARGS)
 
-.PHONY: help chaos cluster-lab simulate quickstart smollm2 kafka-up kafka-down train-env vllm-env dev-env test test-long test-fast lint format types contracts bench bench-compare bench-peers bench-peers-run gpu-check docs constraints audit-dependencies clean
+.PHONY: help chaos cluster-lab simulate quickstart smollm2 kafka-up kafka-down train-env vllm-env dev-env test test-long test-fast longer-tests lint format types contracts bench bench-compare bench-peers bench-peers-run gpu-check docs constraints audit-dependencies clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -69,8 +69,12 @@ test: $(VENV)/.dev ## Run the tests (ARGS="-k buffer" …)
 test-long: $(VENV)/.dev ## Run the tests that `make test` leaves out: long ones of what changes seldom
 	$(PYTEST) -m long $(ARGS)
 
-test-fast: $(VENV)/.dev ## Run the tests that start no Ray, no vLLM, no broker and no whole run
+test-fast: $(VENV)/.dev ## Run the short tests: no Ray, no vLLM, no broker, no store, no whole run
 	$(FAST_TESTS)
+
+longer-tests: $(VENV)/.dev ## Measure anew which tests are too long for `make test-fast`
+	$(PYTEST) -m 'not slow and not broker and not store' --numprocesses logical --maxprocesses 4 --dist loadscope --junitxml=$(VENV)/tests.xml
+	$(BIN)/python -m tests.longer $(VENV)/tests.xml $(ARGS)
 
 SEEDS ?= 300
 FROM ?= 0

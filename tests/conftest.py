@@ -1,6 +1,7 @@
 """What tests of several areas share: a real Kafka broker, a log of each kind, and a real language model."""
 
 import fcntl
+import gc
 import os
 import random
 import secrets
@@ -19,10 +20,26 @@ from examples.smollm2.convert import convert
 from infra.kafka.brokers import KafkaCluster, why_unavailable
 from infra.s3 import server as s3_server
 from infra.s3.server import S3Server
+from tests.longer import mark_longer
 from unstable_stream.archive_address import ArchiveAddress
 from unstable_stream.log.open import opened_log
 from unstable_stream.log.port import EventLog
 from unstable_stream.runs.data_dir import DataDir
+
+# What is imported and collected stays to the end. To look for garbage in it takes a quarter of the CPU time.
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """From now on look for garbage, but not in what there is."""
+    gc.freeze()
+    gc.enable()
+
+
+def pytest_unconfigure() -> None:
+    """Let all be taken down, or DuckDB says at the end that it was leaked."""
+    gc.unfreeze()
+
 
 # The same examples in every run of the tests: what fails here fails everywhere. A slow machine is no failure.
 settings.register_profile("repeatable", derandomize=True, deadline=None)
@@ -100,12 +117,16 @@ def archive_at(request: pytest.FixtureRequest, tmp_path: Path) -> Archives:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark each test that wants a broker of ours, in its own right or for one of its kinds of log."""
+    """Mark the longer tests, and those that want a broker or a store, themselves or for a kind of log."""
+    mark_longer(items)
     for item in items:
         if isinstance(item, pytest.Function):
             chosen = item.callspec.params.values() if hasattr(item, "callspec") else ()
-            if "kafka_bootstrap" in item.fixturenames or "kafka" in chosen:
+            wanted = {*item.fixturenames, *(kind for kind in chosen if isinstance(kind, str))}
+            if wanted & {"kafka_bootstrap", "kafka", "kafka-spilled"}:
                 item.add_marker("broker")
+            if wanted & {"s3_server_of_session", "s3"}:
+                item.add_marker("store")
 
 
 @pytest.fixture(params=["local", "kafka"])

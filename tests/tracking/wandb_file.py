@@ -6,13 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from wandb.proto import wandb_internal_pb2
 
 _BLOCK = 32768
 _FULL, _LAST = 1, 4
 
 
 def _records(data: bytes) -> Iterator[Any]:
+    # It takes a second of each process that collects tests.
+    from wandb.proto import wandb_internal_pb2
+
     assert data[:4] == b":W&B"
     at, parts = 7, b""
     while at < len(data):
