@@ -17,6 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from unstable_stream.inference.engine import Engine
+from unstable_stream.launch.loading import loading, unload
 from unstable_stream.launch.stream_services import serve_stream
 from unstable_stream.log.port import EventLog
 from unstable_stream.log_lines import get_logger
@@ -121,6 +122,7 @@ class InlineServices:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._loader.shutdown(wait=False)
+        unload()
 
     def _ended(self, service: InlineService, task: "asyncio.Task[None]") -> None:
         error = None if task.cancelled() else task.exception()
@@ -178,5 +180,6 @@ class InlineServices:
         return build_engine(self._config, self._model_path, self._placement.engines[0])
 
     async def _load(self, load: Callable[[], T]) -> T:
-        # In a copy of the context, which holds the permission to load code.
-        return await asyncio.get_running_loop().run_in_executor(self._loader, copy_context().run, load)
+        with loading():
+            # In a copy of the context, which holds the permission to load code.
+            return await asyncio.get_running_loop().run_in_executor(self._loader, copy_context().run, load)

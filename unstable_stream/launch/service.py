@@ -13,6 +13,7 @@ from pathlib import Path
 
 from unstable_stream.errors import FencedError, UnstableStreamError
 from unstable_stream.extensions import confine
+from unstable_stream.launch.loading import loading, unload
 from unstable_stream.launch.service_output import LogFormat, configure_output
 from unstable_stream.launch.stream_services import STREAM_SERVICES, serve_stream
 from unstable_stream.launch.supervisor import FENCED_STATUS
@@ -54,6 +55,8 @@ def main() -> int:
         # These have no second in a run: processors take over from each other in peace.
         alone = arguments.service in ("learner", "collector")
         return FENCED_STATUS if isinstance(error, FencedError) and alone else 1
+    finally:
+        unload()
     return 0
 
 
@@ -78,18 +81,21 @@ async def _serve(service: str, run_id: str, data: DataDir, log_url: str) -> None
             await serve_stream(service, log, run_id, config, data, stop)
         return
     # Imported here: the other services need no Ray.
-    from unstable_stream.inference.base_model import resolve_model
-    from unstable_stream.launch.ray.cluster import connect
+    with loading():
+        from unstable_stream.inference.base_model import resolve_model
+        from unstable_stream.launch.ray.cluster import connect
 
     connect()
     stop = _stop_on_signals()
     model_path = resolve_model(config.model, revision=config.model_revisions.get(config.model))
     if service == "collector":
-        from unstable_stream.launch.ray.collector import run_collector
+        with loading():
+            from unstable_stream.launch.ray.collector import run_collector
 
         await run_collector(config, run_id, data, model_path, stop)
     else:
-        from unstable_stream.launch.ray.learner import run_learner
+        with loading():
+            from unstable_stream.launch.ray.learner import run_learner
 
         await run_learner(config, run_id, data, model_path, stop)
 

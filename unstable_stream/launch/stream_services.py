@@ -3,6 +3,7 @@
 import asyncio
 from typing import TYPE_CHECKING
 
+from unstable_stream.launch.loading import loading
 from unstable_stream.log.port import EventLog
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.data_dir import DataDir
@@ -25,25 +26,29 @@ async def serve_stream(
     """Serve one of :data:`STREAM_SERVICES` for a run until ``stop``, then drain and return."""
     # Imported here: each service loads only what it needs.
     if service == "processors":
-        from unstable_stream.streams.processors import run_processors
+        with loading():
+            from unstable_stream.streams.processors import run_processors
 
         runtime = config.processors.runtime
         await run_processors(log, run_id, stop, runtime=runtime, location=config.log, archive=data.archive)
     elif service == "archiver":
         await _archive(log, run_id, data, stop)
     elif service == "consumers":
-        from unstable_stream.streams.run_consumers import serve_beside
+        with loading():
+            from unstable_stream.streams.run_consumers import serve_beside
 
         await serve_beside(log, run_id, config, data, stop)
     else:
-        from unstable_stream.tracking.prometheus import run_monitor
+        with loading():
+            from unstable_stream.tracking.prometheus import run_monitor
 
         began_ms = (await run_started(log, run_id)).occurred_at_ms
         await run_monitor(log, port=config.metrics_port or 0, start=began_ms, stop=stop)
 
 
 async def _archive(log: EventLog, run_id: str, data: DataDir, stop: asyncio.Event) -> None:
-    from unstable_stream.workers.archiver import run_archiver
+    with loading():
+        from unstable_stream.workers.archiver import run_archiver
 
     stored = 0
 

@@ -23,6 +23,7 @@ from unstable_stream.inference.engine import (
     ScoresCompletions,
     Tokens,
 )
+from unstable_stream.launch.loading import loading
 from unstable_stream.launch.ray.exchange import Answer, Exchange
 from unstable_stream.launch.ray.nodes import Equipment, require
 from unstable_stream.launch.ray.part_output import PartDiedError, printing_errors, reason_of, write_output_to
@@ -77,7 +78,7 @@ class EngineActor:
             expected: the launcher's software, if this machine was not asked for its own before the run began.
         """
         write_output_to(output, run_id)
-        with printing_errors():
+        with printing_errors(), loading():
             if expected is not None:
                 require(config, model_path, expected)
             find_code(config)

@@ -14,6 +14,7 @@ import ray
 from unstable_stream.errors import EventLogError, ServiceError
 from unstable_stream.inference.base_model import model_on_this_machine
 from unstable_stream.launch.last_error import Output
+from unstable_stream.launch.loading import loading
 from unstable_stream.launch.ray.cluster import look_at_nodes
 from unstable_stream.launch.ray.part_output import PartDiedError, explain, reason_of, write_output_to
 from unstable_stream.launch.ray.placement import actor_options, on_node, planned
@@ -44,13 +45,14 @@ class LearnerActor:
         self, config: RunConfig, run_id: str, output: Path, data_root: str, model_path: str, share: Share
     ) -> None:
         write_output_to(output, run_id)
-        from unstable_stream.workers.learners import Learners
+        with loading():
+            from unstable_stream.workers.learners import Learners
 
-        find_code(config)
-        self._config = config
-        self._data = DataDir(Path(data_root))
-        model_path = model_on_this_machine(config.model, model_path)
-        self._service = Learners(config, run_id, self._data, model_path, share)
+            find_code(config)
+            self._config = config
+            self._data = DataDir(Path(data_root))
+            model_path = model_on_this_machine(config.model, model_path)
+            self._service = Learners(config, run_id, self._data, model_path, share)
         self._stop = asyncio.Event()
 
     async def ready(self) -> Whereabouts:

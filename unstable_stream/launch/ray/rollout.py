@@ -13,6 +13,7 @@ from unstable_stream.errors import ServiceError
 from unstable_stream.events import GameStarted, PartChanged, decode_event, encode_event
 from unstable_stream.inference.base_model import model_on_this_machine
 from unstable_stream.inference.engine import Adapter, Engine
+from unstable_stream.launch.loading import loading
 from unstable_stream.launch.ray.engine import RemoteEngine
 from unstable_stream.launch.ray.part_output import (
     PartDiedError,
@@ -52,7 +53,7 @@ class RolloutActor:
         others: Mapping[str, Engine],
     ) -> None:
         write_output_to(output, run_id)
-        with printing_errors():
+        with printing_errors(), loading():
             find_code(config)
             data = DataDir(Path(data_root))
             self._engine = engine
