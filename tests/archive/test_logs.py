@@ -1,7 +1,7 @@
 """One archive, several logs; an archive of the version that knew only one; a log that is not what it was."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
 import duckdb
@@ -12,6 +12,7 @@ from unstable_stream.archive import ArchiveWriter, Written, open_archive, query
 from unstable_stream.archive.tables import TABLES
 from unstable_stream.errors import ArchiveError
 from unstable_stream.events import Event
+from unstable_stream.hindsight.why import find_node, trace
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.port import EventLog, Record
 from unstable_stream.log.records import record_from_event
@@ -196,3 +197,14 @@ async def test_what_an_older_package_archived_is_not_taken_out_by_halves(
     with pytest.raises(ArchiveError, match=r"from learner-updates\[0\]@5 on .*--rebuild"):
         await _archive_all(log, path)
     assert query(path, "SELECT count(*) FROM events").rows == [(len(made_up_run()),)]
+
+
+@pytest.mark.parametrize("make_old", [_make_version_1, _make_version_2])
+def test_an_old_archive_that_is_only_read_tells_why(make_old: Callable[[Path], None], tmp_path: Path) -> None:
+    path = tmp_path / "archive.duckdb"
+    with ArchiveWriter(path) as writer:
+        writer.write(stored(made_up_run()))
+    key = find_node(path, "update:3")
+    found = trace(path, key)
+    make_old(path)
+    assert trace(path, key) == found

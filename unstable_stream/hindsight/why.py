@@ -10,7 +10,7 @@ the nodes are known, only the rows that are stored near them.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from unstable_stream.archive.dropping import DroppedRun, dropped_error, dropped_runs
 from unstable_stream.archive.store import Connection, open_archive
@@ -22,7 +22,9 @@ from unstable_stream.hindsight.relations import DESCRIPTIONS, RELATIONS, SUMMARI
 __all__ = ["Direction", "End", "Link", "Node", "NodeKey", "Provenance", "find_node", "trace"]
 
 _NAMED = 8
-_LAST_GAME = 2**63 - 1
+_LAST_GAME: Final = 2**63 - 1
+_TRACED_SINCE: Final = 3
+"""The first schema version of archives whose rows have numbers of records."""
 _OF_EVENT = {
     "step": "step",
     "trajectory": "trajectory",
@@ -251,8 +253,7 @@ def trace(
     """
     nodes = {root: Node(root)}
     with open_archive(path) as connection:
-        ((untraced,),) = _rows(connection, "SELECT traced_from > 0 FROM schema_version", [])
-        archive = _Archive(connection, untraced)
+        archive = _Archive(connection, _has_untraced_rows(connection))
         _describe(archive, [nodes[root]])
         for direction in Direction:
             here = [nodes[root]]
@@ -272,6 +273,14 @@ def _groups(nodes: Iterable[Node]) -> dict[tuple[str, str], list[Node]]:
     for node in nodes:
         groups.setdefault((node.key.kind, node.key.run_id), []).append(node)
     return groups
+
+
+def _has_untraced_rows(connection: Connection) -> bool:
+    ((version,),) = _rows(connection, "SELECT version FROM schema_version", [])
+    if version < _TRACED_SINCE:
+        return True
+    ((untraced,),) = _rows(connection, "SELECT traced_from > 0 FROM schema_version", [])
+    return bool(untraced)
 
 
 class _Archive(NamedTuple):

@@ -17,8 +17,8 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from unstable_stream.inference.engine import Engine
-from unstable_stream.launch.loading import loading, unload
 from unstable_stream.launch.stream_services import serve_stream
+from unstable_stream.loading import loading, unload
 from unstable_stream.log.port import EventLog
 from unstable_stream.log_lines import get_logger
 from unstable_stream.runs.config import RunConfig
@@ -120,9 +120,11 @@ class InlineServices:
         tasks = [service.task for service in self.services.values() if service.task is not None]
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        self._loader.shutdown(wait=False)
-        unload()
+        try:
+            await asyncio.gather(*tasks, return_exceptions=True)
+        finally:
+            self._loader.shutdown(wait=False)
+            unload()
 
     def _ended(self, service: InlineService, task: "asyncio.Task[None]") -> None:
         error = None if task.cancelled() else task.exception()

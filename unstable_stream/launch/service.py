@@ -13,10 +13,10 @@ from pathlib import Path
 
 from unstable_stream.errors import FencedError, UnstableStreamError
 from unstable_stream.extensions import confine
-from unstable_stream.launch.loading import loading, unload
 from unstable_stream.launch.service_output import LogFormat, configure_output
 from unstable_stream.launch.stream_services import STREAM_SERVICES, serve_stream
 from unstable_stream.launch.supervisor import FENCED_STATUS
+from unstable_stream.loading import loading
 from unstable_stream.log.open import opened_log
 from unstable_stream.log_lines import get_logger
 from unstable_stream.runs.code import find_code
@@ -55,8 +55,6 @@ def main() -> int:
         # These have no second in a run: processors take over from each other in peace.
         alone = arguments.service in ("learner", "collector")
         return FENCED_STATUS if isinstance(error, FencedError) and alone else 1
-    finally:
-        unload()
     return 0
 
 

@@ -3,7 +3,7 @@
 import asyncio
 from typing import TYPE_CHECKING
 
-from unstable_stream.launch.loading import loading
+from unstable_stream.loading import loading
 from unstable_stream.log.port import EventLog
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.data_dir import DataDir

@@ -29,6 +29,7 @@ from unstable_stream.algorithms import BaseAlgo, TokenBatch
 from unstable_stream.errors import LearnerError
 from unstable_stream.events import AdapterProbe
 from unstable_stream.learners import CheckpointInfo, CheckpointState, StandardLearner, TorchRank, UpdateResult
+from unstable_stream.loading import loading
 from unstable_stream.reward_transformations import build_sampling
 from unstable_stream.runs.code import find_code
 from unstable_stream.runs.config import RunConfig
@@ -301,12 +302,13 @@ def _build(
     asked: _Build, rank: TorchRank, others: Sequence[StandardLearner[TrainingSample, TokenBatch]]
 ) -> StandardLearner[TrainingSample, TokenBatch]:
     config = asked.config
-    find_code(config)
-    build_sampling(list(config.rewards.sampling))  # loads what samples may be made of
-    algorithm = build_training_algorithm(config)
-    learner = build_learner(
-        config, algorithm, asked.checkpoints, asked.model_path, asked.share, dtype=asked.dtype, rank=rank
-    )
-    if others:
-        learner.share_base(others[0])
+    with loading():
+        find_code(config)
+        build_sampling(list(config.rewards.sampling))  # loads what samples may be made of
+        algorithm = build_training_algorithm(config)
+        learner = build_learner(
+            config, algorithm, asked.checkpoints, asked.model_path, asked.share, dtype=asked.dtype, rank=rank
+        )
+        if others:
+            learner.share_base(others[0])
     return learner

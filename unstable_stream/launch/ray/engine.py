@@ -23,11 +23,11 @@ from unstable_stream.inference.engine import (
     ScoresCompletions,
     Tokens,
 )
-from unstable_stream.launch.loading import loading
 from unstable_stream.launch.ray.exchange import Answer, Exchange
 from unstable_stream.launch.ray.nodes import Equipment, require
 from unstable_stream.launch.ray.part_output import PartDiedError, printing_errors, reason_of, write_output_to
 from unstable_stream.launch.ray.whereabouts import Whereabouts, whereabouts
+from unstable_stream.loading import loading
 from unstable_stream.runs.code import find_code
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.placement import Share

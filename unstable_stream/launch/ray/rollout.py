@@ -13,7 +13,6 @@ from unstable_stream.errors import ServiceError
 from unstable_stream.events import GameStarted, PartChanged, decode_event, encode_event
 from unstable_stream.inference.base_model import model_on_this_machine
 from unstable_stream.inference.engine import Adapter, Engine
-from unstable_stream.launch.loading import loading
 from unstable_stream.launch.ray.engine import RemoteEngine
 from unstable_stream.launch.ray.part_output import (
     PartDiedError,
@@ -23,6 +22,7 @@ from unstable_stream.launch.ray.part_output import (
     write_output_to,
 )
 from unstable_stream.launch.ray.whereabouts import DRAINED, NOWHERE, Whereabouts, part_changed, whereabouts
+from unstable_stream.loading import loading
 from unstable_stream.log.open import open_log_at
 from unstable_stream.runs.code import find_code
 from unstable_stream.runs.config import RunConfig

@@ -1,9 +1,21 @@
 """Garbage in what was loaded: not looked for while the process works, found after that."""
 
 import gc
+import subprocess
+import sys
 import weakref
+from collections.abc import Iterator
 
-from unstable_stream.launch.loading import loading, unload
+import pytest
+
+from unstable_stream.loading import loading, unload
+
+
+@pytest.fixture(autouse=True)
+def as_before() -> Iterator[None]:
+    """Leave out of the search what was left out before the test, see conftest.py."""
+    yield
+    gc.freeze()
 
 
 class Node:
@@ -37,6 +49,33 @@ def test_who_looks_for_no_garbage_goes_on_like_that() -> None:
         assert not gc.isenabled()
     finally:
         gc.enable()
+
+
+def test_garbage_from_before_and_a_load_that_fails() -> None:
+    before = Node()
+    gone = weakref.ref(before)
+    del before
+    with pytest.raises(ValueError, match="no model"), loading():
+        raise ValueError("no model")
+    assert gone() is None
+    assert gc.isenabled()
+
+
+def test_a_process_that_is_forked_meanwhile_looks_for_garbage() -> None:
+    code = """
+import gc, os
+from unstable_stream.loading import loading
+def enabled_in_child():
+    child = os.fork()
+    if child == 0:
+        os._exit(gc.isenabled())
+    return bool(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+with loading():
+    assert enabled_in_child()
+gc.disable()
+assert not enabled_in_child()
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
 def test_two_loads_at_once() -> None:
