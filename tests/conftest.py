@@ -26,7 +26,7 @@ from unstable_stream.log.open import opened_log
 from unstable_stream.log.port import EventLog
 from unstable_stream.runs.data_dir import DataDir
 
-# What is imported and collected stays to the end. To look for garbage in it takes a quarter of the CPU time.
+# What is imported, and the tests found, stay. To look for garbage in it takes a quarter of the CPU time.
 gc.disable()
 
 
@@ -38,6 +38,7 @@ def pytest_collection_finish() -> None:
 
 def pytest_unconfigure() -> None:
     """Let all be taken down, or DuckDB says at the end that it was leaked."""
+    gc.enable()
     gc.unfreeze()
 
 
