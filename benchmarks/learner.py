@@ -9,7 +9,8 @@ measurement is a fresh process with one thread, so that one side's memory does n
 is CPU time.
 
 After the table it says how much at most there is to save in these batches: their padding, and the output
-head where nothing is trained (:func:`at_most`).
+head where nothing is trained (:func:`at_most`). ``--overhead`` measures what the way to cut a batch into
+micro-batches rests on.
 """
 
 import argparse
@@ -166,6 +167,49 @@ def _measure(side: str, shape: str, model_path: str, updates: int) -> dict[str, 
     }
 
 
+def _overhead(name: str, rounds: int) -> str:
+    """Say how many tokens' time a micro-batch takes beside its own: 2,048 tokens cut in 16 and in two."""
+    vocabulary, length, completion = _SHAPES[name].vocabulary, 32, 8
+    count = 2048 // length
+    rng = np.random.default_rng(0)
+    samples = [
+        TrainingSample(
+            str(index),
+            rng.integers(0, vocabulary, length - completion).astype(np.int32),
+            rng.integers(0, vocabulary, completion).astype(np.int32),
+            np.full(completion, -np.log(vocabulary), dtype=np.float32),
+            float(rng.normal()),
+        )
+        for index in range(count)
+    ]
+    with tempfile.TemporaryDirectory() as directory:
+        write_model(_SHAPES[name], Path(directory))
+        learners = {
+            rows: StandardLearner[TrainingSample, TokenBatch](
+                f"{directory}/model",
+                algorithm=Reinforce(),
+                batch_size=count,
+                mini_batch_size=rows,
+                learning_rate=1e-4,
+                max_generation_len=completion,
+                lora_cfg={"lora_rank": RANK, "lora_alpha": 2 * RANK},
+                ckpt_root=Path(directory) / str(rows),
+                device="cpu",
+            )
+            for rows in (4, 32)
+        }
+        seconds: dict[int, list[float]] = {rows: [] for rows in learners}
+        for number in range(1, rounds + 2):
+            for rows, learner in learners.items():
+                start = time.process_time()
+                learner.update(samples, number)
+                seconds[rows].append(time.process_time() - start)
+    many, two = (float(np.median(seconds[rows][1:])) for rows in (4, 32))
+    tokens = (many - two) / (count / 4 - 2) / (two / 2048)
+    threads = f"{torch.get_num_threads()} threads"
+    return f"{name}, {threads}: a micro-batch takes {tokens:.0f} tokens' time beside its own"
+
+
 def _status_mb(field: str) -> float:
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(field):
@@ -228,11 +272,19 @@ def main() -> None:
         "--side", choices=["ours", "loop", "compiled"], default=None, help=argparse.SUPPRESS
     )
     arguments.add_argument("--model", default=None, help=argparse.SUPPRESS)
+    arguments.add_argument(
+        "--overhead", type=int, metavar="THREADS", help="only how much a micro-batch costs beside its tokens"
+    )
     options = arguments.parse_args()
     if options.side is not None:
         print(json.dumps(_measure(options.side, options.shape, options.model, options.updates)))
         return
     shapes = [options.shape] if options.shape else list(_SHAPES)
+    if options.overhead is not None:
+        torch.set_num_threads(options.overhead)
+        for shape in shapes:
+            print(_overhead(shape, options.rounds), flush=True)
+        return
     results = [
         one
         for shape in shapes

@@ -7,27 +7,43 @@ import numpy as np
 __all__ = ["micro_batches", "optimizer_chunks"]
 
 
-def micro_batches(lengths: Sequence[int], *, max_rows: int, max_tokens: int) -> list[list[int]]:
-    """Divide rows into micro-batches with little padding: rows are sorted by length, longest first.
+def micro_batches(
+    lengths: Sequence[int], *, max_rows: int, max_tokens: int, overhead_tokens: int
+) -> list[list[int]]:
+    """Divide rows into the micro-batches that cost least: rows are sorted by length, longest first, and cut.
+
+    A micro-batch costs its rows times the longest of them, and ``overhead_tokens``. So rows share one
+    unless it would pad them by more. The best cuts are found from the shortest rows on (dynamic programming,
+    as lines of text are broken in D. E. Knuth and M. F. Plass, Breaking Paragraphs into Lines, 1981).
 
     Args:
         lengths: the number of tokens of each row.
         max_rows: the most rows of a micro-batch.
         max_tokens: the most tokens of a micro-batch: rows times the longest row, with padding. A single
             longer row gets a micro-batch of its own.
+        overhead_tokens: in how many tokens' time a micro-batch could do what it does once, whatever it holds.
 
     Returns:
         Indices into ``lengths``, each exactly once; equal lengths keep their order. Longest first: if
         memory runs out, it does so at once, and later micro-batches fit into what was allocated.
     """
+    order = sorted(range(len(lengths)), key=lambda index: -lengths[index])
+    count = len(order)
+    costs = np.zeros(count + 1, dtype=np.int64)  # of the rows from one on
+    rows = [0] * count  # in the micro-batch that begins with one
+    for first in reversed(range(count)):
+        width = max(1, lengths[order[first]])
+        most = min(max_rows, max(1, max_tokens // width), count - first)
+        # Of equal costs the most rows, so that what does not fill a micro-batch comes last.
+        choices = np.arange(most, 0, -1)
+        total = overhead_tokens + choices * width + costs[first + choices]
+        best = int(total.argmin())
+        costs[first], rows[first] = total[best], int(choices[best])
     result: list[list[int]] = []
-    width = 0
-    for index in sorted(range(len(lengths)), key=lambda index: -lengths[index]):
-        current = result[-1] if result else []
-        if not current or len(current) == max_rows or (len(current) + 1) * width > max_tokens:
-            result.append([])
-            width = lengths[index]
-        result[-1].append(index)
+    first = 0
+    while first < count:
+        result.append(order[first : first + rows[first]])
+        first += rows[first]
     return result
 
 
