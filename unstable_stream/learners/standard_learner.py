@@ -55,7 +55,7 @@ __all__ = ["Algorithm", "Sample", "StandardLearner", "UpdateResult"]
 _NAMED_IDS = 8
 _OVERHEAD_TOKENS = 64
 """The price of a micro-batch beside its tokens, for each thread of a CPU. Measured: 132 of the quickstart's
-player, 59 and 35 of models of 4 and 17 million parameters, 26 of SmolLM2 (``benchmarks.learner --overhead``)."""
+player, 59 and 35 of models of 4 and 17 million parameters, 26 of SmolLM2 (``benchmarks.learner``)."""
 _DIVERGENCE_EVERY = 4
 _DIVERGENCE_SHARE = 16
 """The divergence from the base model is measured in every fourth update, on every 16th sample."""
