@@ -206,8 +206,7 @@ def _overhead(name: str, rounds: int) -> str:
                 seconds[rows].append(time.process_time() - start)
     many, two = (float(np.median(seconds[rows][1:])) for rows in (4, 32))
     tokens = (many - two) / (count / 4 - 2) / (two / 2048)
-    threads = f"{torch.get_num_threads()} threads"
-    return f"{name}, {threads}: a micro-batch takes {tokens:.0f} tokens' time beside its own"
+    return f"{name}, one thread: a micro-batch takes {tokens:.0f} tokens' time beside its own"
 
 
 def _status_mb(field: str) -> float:
@@ -273,15 +272,15 @@ def main() -> None:
     )
     arguments.add_argument("--model", default=None, help=argparse.SUPPRESS)
     arguments.add_argument(
-        "--overhead", type=int, metavar="THREADS", help="only how much a micro-batch costs beside its tokens"
+        "--overhead", action="store_true", help="only how much a micro-batch costs beside its tokens"
     )
     options = arguments.parse_args()
     if options.side is not None:
         print(json.dumps(_measure(options.side, options.shape, options.model, options.updates)))
         return
     shapes = [options.shape] if options.shape else list(_SHAPES)
-    if options.overhead is not None:
-        torch.set_num_threads(options.overhead)
+    if options.overhead:
+        torch.set_num_threads(1)
         for shape in shapes:
             print(_overhead(shape, options.rounds), flush=True)
         return

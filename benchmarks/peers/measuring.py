@@ -30,7 +30,7 @@ class Task:
     directory: Path
     """Holds ``model``, ``adapter`` and ``batch.npz``."""
     rows: int
-    """Rows of a micro-batch; our side packs by tokens and takes it as an upper bound."""
+    """Rows of a micro-batch; our side cuts by tokens and takes it as an upper bound."""
     updates: int
     """Measured ones; one more comes before them, so 0 is enough for a gradient."""
     dtype: str

@@ -21,11 +21,12 @@ def micro_batches(
         max_rows: the most rows of a micro-batch.
         max_tokens: the most tokens of a micro-batch: rows times the longest row, with padding. A single
             longer row gets a micro-batch of its own.
-        overhead_tokens: in how many tokens' time a micro-batch could do what it does once, whatever it holds.
+        overhead_tokens: what a micro-batch costs whatever it holds, in tokens. That rows may share what their
+            beginnings have in common, once in each micro-batch, is not counted.
 
     Returns:
-        Indices into ``lengths``, each exactly once; equal lengths keep their order. Longest first: if
-        memory runs out, it does so at once, and later micro-batches fit into what was allocated.
+        Indices into ``lengths``, each exactly once; equal lengths keep their order. The micro-batch with most
+        tokens is the first: if memory runs out, it does so at once, and others fit into what was allocated.
     """
     order = sorted(range(len(lengths)), key=lambda index: -lengths[index])
     count = len(order)
@@ -39,12 +40,13 @@ def micro_batches(
         total = overhead_tokens + choices * width + costs[first + choices]
         best = int(total.argmin())
         costs[first], rows[first] = total[best], int(choices[best])
-    result: list[list[int]] = []
+    result: list[tuple[int, list[int]]] = []
     first = 0
     while first < count:
-        result.append(order[first : first + rows[first]])
+        tokens = rows[first] * lengths[order[first]]
+        result.append((tokens, order[first : first + rows[first]]))
         first += rows[first]
-    return result
+    return [rows for _, rows in sorted(result, key=lambda one: -one[0])]
 
 
 def optimizer_chunks(count: int, steps: int, *, seed: int, update: int, epoch: int = 0) -> list[list[int]]:

@@ -54,8 +54,9 @@ __all__ = ["Algorithm", "Sample", "StandardLearner", "UpdateResult"]
 
 _NAMED_IDS = 8
 _OVERHEAD_TOKENS = 64
-"""The price of a micro-batch beside its tokens, for each thread of a CPU. Measured: 132 of the quickstart's
-player, 59 and 35 of models of 4 and 17 million parameters, 26 of SmolLM2 (``benchmarks.learner``)."""
+"""The price of a micro-batch beside its tokens, on a CPU. Measured with one thread: 132 of the quickstart's
+player, 59 and 35 of models of 4 and 17 million parameters, 26 of SmolLM2 (``benchmarks.learner``). It depends
+on nothing, so a batch is cut alike in every rank and on every machine."""
 _DIVERGENCE_EVERY = 4
 _DIVERGENCE_SHARE = 16
 """The divergence from the base model is measured in every fourth update, on every 16th sample."""
@@ -537,13 +538,11 @@ class StandardLearner(Generic[SampleT, BatchT]):
         """Divide samples into micro-batches, as indices; the longest come first."""
         return micro_batches(
             [self._length(sample) for sample in samples],
-            # So that there is at least one for each rank.
+            # So that nearly every rank has one.
             max_rows=min(self.mini_batch_size, math.ceil(len(samples) / self._rank.count)),
             max_tokens=self.mini_batch_tokens,
-            # A GPU is idle for most of a short pass, so there nearly as few as can be.
-            overhead_tokens=self.mini_batch_tokens
-            if self._on_gpu
-            else _OVERHEAD_TOKENS * torch.get_num_threads(),
+            # A short pass leaves a GPU idle, so there as few as possible. Not measured.
+            overhead_tokens=self.mini_batch_tokens if self._on_gpu else _OVERHEAD_TOKENS,
         )
 
     def _lora_dict(self) -> dict[str, Any]:
