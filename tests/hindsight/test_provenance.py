@@ -2,6 +2,7 @@
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import pytest
@@ -19,6 +20,7 @@ from unstable_stream.events import (
     step_id,
     trajectory_id,
 )
+from unstable_stream.hindsight import why
 from unstable_stream.hindsight.why import Direction, NodeKey, Provenance, find_node, trace
 
 
@@ -294,3 +296,39 @@ def test_rows_without_numbers_of_records_give_the_same(archive: Path, tmp_path: 
     for wanted in ("run-a:update:3", _step(4), game_id("run-a", "train", 4)):
         key = find_node(archive, wanted)
         assert trace(old, key, depth=5) == trace(archive, key, depth=5)
+
+
+def test_steps_far_from_their_update_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are looked for among the games of the policies before the update, then everywhere."""
+    archive = tmp_path / "archive.duckdb"
+    with ArchiveWriter(archive) as writer:
+        writer.write(stored(made_up_run(updates=14)))
+    near, far = NodeKey("update", "run-a", "13"), NodeKey("update", "run-a", "14")
+    with duckdb.connect(str(archive)) as connection:
+        # A step of the first game was never trained on before, as in a buffer that draws at random.
+        connection.execute(f"DELETE FROM update_steps WHERE step_id = '{_step(0)}'")
+        connection.execute(
+            f"UPDATE update_steps SET step_id = '{_step(0)}' WHERE update = 14 AND batch_position = 0"
+        )
+    looked_among: list[tuple[int, int] | None] = []
+    answer = why._answer
+
+    def noted(*arguments: Any, **others: Any) -> Any:
+        looked_among.extend(arguments[4:])
+        return answer(*arguments, **others)
+
+    monkeypatch.setattr(why, "_answer", noted)
+    # Of the update and its checkpoint; then of its steps, and of the summary.
+    first = ["everywhere", "everywhere"]
+    for root, then in ((near, ["near"]), (far, ["near", "everywhere"])):
+        looked_among.clear()
+        found = trace(archive, root, depth=1, ahead=0)
+        assert ["near" if games else "everywhere" for games in looked_among] == [*first, *then, *then]
+        assert all(games[0] > 0 for games in looked_among if games)
+        assert all(node.facts for node in found.nodes.values())
+        trained_on = _linked(found, root, Direction.BECAUSE)["trained on"]
+        assert found.summary["steps"] == len(trained_on)
+    assert _step(0) in {key.id for key in found.nodes}
+    found_near = [trace(archive, root, depth=3) for root in (near, far)]
+    monkeypatch.setattr(why, "_games_before", lambda *_: None)
+    assert [trace(archive, root, depth=3) for root in (near, far)] == found_near

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["DESCRIPTIONS", "RELATIONS", "SUMMARIES", "Relation"]
+__all__ = ["DESCRIPTIONS", "GAMES_OF_POLICIES", "RELATIONS", "SUMMARIES", "Relation"]
 
 _GIVEN: Final = "(SELECT unnest($ids))"
 _NEAR: Final = "game_index BETWEEN $first_game AND $last_game"
@@ -288,6 +288,12 @@ _LED_TO: Final[Mapping[str, tuple[Relation, ...]]] = {
 }
 RELATIONS: Final = {"because": _BECAUSE, "led-to": _LED_TO}
 
+GAMES_OF_POLICIES: Final = """
+    SELECT min(game_index), max(game_index) FROM steps
+    WHERE run_id = $run AND policy_version BETWEEN $oldest AND $newest
+"""
+"""The first and last game in which policies from ``$oldest`` to ``$newest`` made a move."""
+
 DESCRIPTIONS: Final[Mapping[str, str]] = {
     "run": f"""
         SELECT run_id AS id, name, state, started_at, finished_at, seed, parent_run_id, parent_update
@@ -382,7 +388,7 @@ SUMMARIES: Final[Mapping[str, str]] = {
         WITH chosen AS (
             SELECT s.* FROM update_steps AS u JOIN steps AS s USING (step_id)
             WHERE u.run_id = $run AND s.run_id = $run AND {_is_given("u.")}
-                AND u.fate = 'trained'
+                AND u.fate = 'trained' AND s.{_NEAR}
         ),
         met AS (
             SELECT t.opponents, c.game_id FROM chosen AS c

@@ -4,7 +4,8 @@ A *node* is a run, checkpoint, update, step, trajectory, game or rating. Relatio
 causes (*because*) and to its effects (*led to*): :mod:`unstable_stream.hindsight.relations`. A walk goes hop
 by hop, with one query for all nodes of a kind. So its time grows with the number of hops and hardly with the
 number of nodes. There are no indexes: each query reads only the few columns it needs and, where the games of
-the nodes are known, only the rows that are stored near them.
+the nodes are known, only the rows that are stored near them. The steps of an update are looked for among the
+games of the policies before it, and everywhere if not all of them are there.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,12 +18,20 @@ from unstable_stream.archive.store import Connection, open_archive
 from unstable_stream.archive_address import ArchiveAddress
 from unstable_stream.errors import ArchiveError
 from unstable_stream.events.run_ids import no_run
-from unstable_stream.hindsight.relations import DESCRIPTIONS, RELATIONS, SUMMARIES, Relation
+from unstable_stream.hindsight.relations import (
+    DESCRIPTIONS,
+    GAMES_OF_POLICIES,
+    RELATIONS,
+    SUMMARIES,
+    Relation,
+)
 
 __all__ = ["Direction", "End", "Link", "Node", "NodeKey", "Provenance", "find_node", "trace"]
 
 _NAMED = 8
-_LAST_GAME: Final = 2**63 - 1
+_ALL_GAMES: Final = (0, 2**63 - 1)
+_POLICIES_BEFORE: Final = 8
+"""An update is likely to have trained on moves of so many policies before it."""
 _TRACED_SINCE: Final = 3
 """The first schema version of archives whose rows have numbers of records."""
 _OF_EVENT = {
@@ -92,6 +101,8 @@ class Node:
     """
     game_index: int | None = None
     """Index of the game that it is, or is a part of; ``None``: of none, or not known."""
+    likely_games: tuple[int, int] | None = field(default=None, compare=False)
+    """The first and last index of games among which its own probably is."""
     links: list[Link] = field(default_factory=list)
 
 
@@ -261,7 +272,7 @@ def trace(
             for _ in range(depth if direction is Direction.BECAUSE or ahead is None else ahead):
                 walked.update(node.key for node in here)
                 reached = _hop(archive, here, direction, most)
-                new = {key: Node(key, game_index=game) for key, game in reached.items() if key not in nodes}
+                new = {key: node for key, node in reached.items() if key not in nodes}
                 nodes |= new
                 _describe(archive, new.values())
                 here = [nodes[key] for key in reached if key not in walked]
@@ -289,15 +300,25 @@ class _Archive(NamedTuple):
     """Whether old rows have no number of the record that they were made from."""
 
 
-def _answer(archive: _Archive, sql: str, run_id: str, nodes: Sequence[Node], **others: object) -> Connection:
-    """Answer a statement of :mod:`unstable_stream.hindsight.relations`."""
-    games = [node.game_index for node in nodes if node.game_index is not None]
-    known = len(games) == len(nodes)
+def _answer(
+    archive: _Archive,
+    sql: str,
+    run_id: str,
+    nodes: Sequence[Node],
+    games: tuple[int, int] | None = None,
+    **others: object,
+) -> Connection:
+    """Answer a statement of :mod:`unstable_stream.hindsight.relations`.
+
+    Args:
+        games: the first and last index of those to look among, if not those that are known of the nodes.
+    """
+    first_game, last_game = games or _known_games(nodes)
     parameters = others | {
         "run": run_id,
         "ids": [node.key.id for node in nodes],
-        "first_game": min(games) if known else 0,
-        "last_game": max(games) if known else _LAST_GAME,
+        "first_game": first_game,
+        "last_game": last_game,
         "untraced": archive.untraced,
     }
     return archive.connection.execute(
@@ -305,13 +326,43 @@ def _answer(archive: _Archive, sql: str, run_id: str, nodes: Sequence[Node], **o
     )
 
 
+def _known_games(nodes: Sequence[Node]) -> tuple[int, int]:
+    games = [node.game_index for node in nodes if node.game_index is not None]
+    return (min(games), max(games)) if len(games) == len(nodes) else _ALL_GAMES
+
+
+def _likely_games(nodes: Sequence[Node]) -> tuple[int, int] | None:
+    likely = [node.likely_games for node in nodes if node.likely_games is not None]
+    if len(likely) < len(nodes):
+        return None
+    return min(first for first, _ in likely), max(last for _, last in likely)
+
+
+def _games_before(archive: _Archive, run_id: str, updates: Sequence[Node]) -> tuple[int, int] | None:
+    """Return the games among which those of the updates' steps probably are; ``None``: there is none."""
+    numbers = [int(node.key.id.rpartition("/")[2]) for node in updates]
+    policies = {"run": run_id, "oldest": min(numbers) - _POLICIES_BEFORE, "newest": max(numbers)}
+    ((first, last),) = _rows(archive.connection, GAMES_OF_POLICIES, policies)
+    return None if first is None else (first, last)
+
+
+def _facts(
+    archive: _Archive, sql: str, run_id: str, nodes: Sequence[Node], games: tuple[int, int] | None = None
+) -> list[dict[str, Any]]:
+    """``Any``: as in :attr:`Node.facts`."""
+    result = _answer(archive, sql, run_id, nodes, games)
+    columns = [column[0] for column in result.description or []]
+    return [dict(zip(columns, row, strict=True)) for row in result.fetchall()]
+
+
 def _describe(archive: _Archive, nodes: Iterable[Node]) -> None:
     for (kind, run_id), group in _groups(nodes).items():
         known = {node.key.id: node for node in group}
-        result = _answer(archive, DESCRIPTIONS[kind], run_id, group)
-        columns = [column[0] for column in result.description or []]
-        for row in result.fetchall():
-            facts = dict(zip(columns, row, strict=True))
+        likely = _likely_games(group)
+        rows = _facts(archive, DESCRIPTIONS[kind], run_id, group, likely)
+        if likely is not None and len(rows) < len(group):
+            rows = _facts(archive, DESCRIPTIONS[kind], run_id, group)
+        for facts in rows:
             node = known[str(facts.pop("id"))]
             node.facts = facts
             node.game_index = facts.get("game_index")
@@ -319,16 +370,18 @@ def _describe(archive: _Archive, nodes: Iterable[Node]) -> None:
 
 def _hop(
     archive: _Archive, nodes: Sequence[Node], direction: Direction, most: int | None
-) -> dict[NodeKey, int | None]:
-    """Link the nodes to those one hop away; return these, with the index of the game that they are of."""
-    reached: dict[NodeKey, int | None] = {}
+) -> dict[NodeKey, Node]:
+    """Link the nodes to those one hop away; return these, with what is known of their games."""
+    reached: dict[NodeKey, Node] = {}
     for (kind, run_id), group in _groups(nodes).items():
         for relation in RELATIONS[direction].get(kind, ()):
             rows = _answer(archive, relation.query(), run_id, group, most=most).fetchall()
+            to_steps = rows and (kind, relation.kind) == ("update", "step")
+            likely = _games_before(archive, run_id, group) if to_steps else None
             for node, total, ends in _ends(relation, group, rows):
                 node.links.append(Link(direction, relation.words, total, ends))
                 game = node.game_index if relation.of_same_game else None
-                reached.update((end.key, game) for end in ends)
+                reached.update((end.key, Node(end.key, game_index=game, likely_games=likely)) for end in ends)
     return reached
 
 
@@ -349,7 +402,10 @@ def _summary(archive: _Archive, root: Node) -> dict[str, Any]:
     """``Any``: as in :attr:`Node.facts`."""
     if root.key.kind not in SUMMARIES:
         return {}
-    result = _answer(archive, SUMMARIES[root.key.kind], root.key.run_id, [root])
-    columns = [column[0] for column in result.description or []]
-    rows = result.fetchall()
-    return dict(zip(columns, rows[0], strict=True)) if rows else {}
+    sql, run_id = SUMMARIES[root.key.kind], root.key.run_id
+    trained_on = sum(link.total for link in root.links if link.relation == "trained on")
+    likely = _games_before(archive, run_id, [root]) if trained_on else None
+    rows = _facts(archive, sql, run_id, [root], likely)
+    if likely is not None and rows[0]["steps"] < trained_on:
+        rows = _facts(archive, sql, run_id, [root])
+    return rows[0] if rows else {}
