@@ -187,3 +187,49 @@ async def test_an_answer_is_fetched_when_nobody_asks_for_more() -> None:
     slow.let[2].set_result(None)
     assert (await second).token_ids == [2]
     assert (actor.calls, actor.waiting) == (2, 0)
+
+
+class Handle:
+    """One of the handles of an actor: they are equal, but each call that brings one makes it anew."""
+
+    def __init__(self, actor: Counted) -> None:
+        self.exchange = actor
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Handle) and other.exchange is self.exchange
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+async def test_an_engine_of_which_a_handle_comes_again_still_answers_what_it_was_asked() -> None:
+    slow = Slow()
+    actor = Counted(slow)
+    engine = RemoteEngine({0: Handle(actor)})
+    early = asyncio.ensure_future(engine.generate(GenerationRequest([1])))
+    await until(lambda: 1 in slow.let)
+    engine.use({0: Handle(actor), 1: Actor(7)})
+    assert engine.stats().running == 1, "what it was asked is not forgotten"
+    assert await ask(engine, 1) == [7], "the other one has less to do"
+    engine.use({0: Handle(actor)})
+    late = asyncio.ensure_future(engine.generate(GenerationRequest([2])))
+    await until(lambda: 2 in slow.let)
+    slow.let[2].set_result(None)  # the earlier call brings it
+    assert (await asyncio.wait_for(late, 10)).token_ids == [2]
+    slow.let[1].set_result(None)
+    assert (await asyncio.wait_for(early, 10)).token_ids == [1]
+
+
+async def test_an_engine_that_left_and_came_back_answers_what_it_was_asked_before_and_since() -> None:
+    slow = Slow()
+    actor = Counted(slow)
+    engine = RemoteEngine({0: actor})
+    early = asyncio.ensure_future(engine.generate(GenerationRequest([1])))
+    await until(lambda: 1 in slow.let)
+    engine.use({1: Actor(7)})
+    engine.use({0: actor})
+    late = asyncio.ensure_future(engine.generate(GenerationRequest([2])))
+    await until(lambda: 2 in slow.let)
+    slow.let[2].set_result(None)
+    assert (await asyncio.wait_for(late, 10)).token_ids == [2]
+    slow.let[1].set_result(None)
+    assert (await asyncio.wait_for(early, 10)).token_ids == [1]

@@ -178,6 +178,8 @@ class _Remote:
     """The requests that it has not answered, by number."""
     calls: int = 0
     """On their way."""
+    caller: str = field(default_factory=lambda: secrets.token_hex(8))
+    """Brings home its own answers only: an engine that left and came back may owe answers to both."""
 
     def died(self, reason: str) -> PartDiedError:
         return PartDiedError(self.part, reason)
@@ -194,7 +196,6 @@ class RemoteEngine:
         self._part = part
         self._engines: dict[int, _Remote] = {}
         self.use(actors)
-        self._caller = secrets.token_hex(8)
         self._sent = 0
         self._queue: list[_Asked] = []
         self._calls: set[asyncio.Task[None]] = set()
@@ -206,7 +207,8 @@ class RemoteEngine:
         known = self._engines
         self._engines = {
             number: known[number]
-            if number in known and known[number].actor is actor
+            # Handles of one actor that came with different calls are equal, and not the same.
+            if number in known and known[number].actor == actor
             else _Remote(f"{self._part}-{number}", actor)
             for number, actor in actors.items()
         }
@@ -267,7 +269,7 @@ class RemoteEngine:
 
     async def _call(self, engine: _Remote, requests: Mapping[int, GenerationRequest]) -> None:
         try:
-            answers: list[Answer] = await engine.actor.exchange.remote(self._caller, requests)
+            answers: list[Answer] = await engine.actor.exchange.remote(engine.caller, requests)
         except ray.exceptions.RayError as error:
             asked, engine.asked = list(engine.asked.values()), {}
             # Not an EngineError: no game caused this.
