@@ -48,21 +48,43 @@ _ROWS = {"quickstart": 256, "mixed": 8, "17M": 4, "smollm2": 2}
 def _batch(name: str) -> list[TrainingSample]:
     vocabulary, count = _SHAPES[name].vocabulary, _SHAPES[name].samples
     rng = np.random.default_rng(0)
-
-    def tokens(length: int) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
-        return rng.integers(0, vocabulary, length).astype(np.int32)
-
     samples = []
     for index in range(count):
         prompt, completion = 20, 2
         if _SHAPES[name].mixed_lengths:  # most turns are short, a few are several times as long
             prompt = int(np.clip(rng.lognormal(5.0, 0.5), 30, 600))
             completion = int(np.clip(rng.lognormal(4.3, 0.9), 5, 600))
-        behaviour = np.full(completion, -np.log(vocabulary), dtype=np.float32)
-        samples.append(
-            TrainingSample(str(index), tokens(prompt), tokens(completion), behaviour, float(rng.normal()))
-        )
+        samples.append(_sample(index, prompt, completion, vocabulary, rng))
     return samples
+
+
+def _sample(
+    index: int, prompt: int, completion: int, vocabulary: int, rng: np.random.Generator
+) -> TrainingSample:
+    """Return a sample of so many random tokens."""
+
+    def tokens(length: int) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
+        return rng.integers(0, vocabulary, length).astype(np.int32)
+
+    behaviour = np.full(completion, -np.log(vocabulary), dtype=np.float32)
+    return TrainingSample(str(index), tokens(prompt), tokens(completion), behaviour, float(rng.normal()))
+
+
+def _learner(
+    model_path: str, samples: list[TrainingSample], rows: int
+) -> StandardLearner[TrainingSample, TokenBatch]:
+    """Return ours, for batches of such samples and micro-batches of so many rows."""
+    return StandardLearner[TrainingSample, TokenBatch](
+        model_path,
+        algorithm=Reinforce(),
+        batch_size=len(samples),
+        mini_batch_size=rows,
+        learning_rate=1e-4,
+        max_generation_len=max(len(sample.completion_token_ids) for sample in samples),
+        lora_cfg={"lora_rank": RANK, "lora_alpha": 2 * RANK},
+        ckpt_root=Path(model_path) / "checkpoints",
+        device="cpu",
+    )
 
 
 def at_most(name: str) -> tuple[float, float]:
@@ -128,24 +150,14 @@ def _measure(side: str, shape: str, model_path: str, updates: int) -> dict[str, 
     torch.set_num_threads(1)
     samples = _batch(shape)
     rows = _ROWS[shape]
-    longest = max(len(sample.completion_token_ids) for sample in samples)
     loop = ours = None
     if side in ("ours", "compiled"):
-        ours = StandardLearner[TrainingSample, TokenBatch](
-            model_path,
-            algorithm=Reinforce(),
-            batch_size=len(samples),
-            mini_batch_size=rows,
-            learning_rate=1e-4,
-            max_generation_len=longest,
-            lora_cfg={"lora_rank": RANK, "lora_alpha": 2 * RANK},
-            ckpt_root=Path(model_path) / "checkpoints",
-            device="cpu",
-        )
+        ours = _learner(model_path, samples, rows)
         if side == "compiled":
             for layer in ours.model.get_decoder().layers:
                 layer.compile(dynamic=True)
     else:
+        longest = max(len(sample.completion_token_ids) for sample in samples)
         loop = StraightforwardLoop(model_path, rows, longest)
     Path("/proc/self/clear_refs").write_text("5")  # reset the peak (proc(5))
     before = _status_mb("VmHWM")
@@ -169,35 +181,11 @@ def _measure(side: str, shape: str, model_path: str, updates: int) -> dict[str, 
 
 def _overhead(name: str, rounds: int) -> str:
     """Say how many tokens' time a micro-batch takes beside its own: 2,048 tokens cut in 16 and in two."""
-    vocabulary, length, completion = _SHAPES[name].vocabulary, 32, 8
-    count = 2048 // length
     rng = np.random.default_rng(0)
-    samples = [
-        TrainingSample(
-            str(index),
-            rng.integers(0, vocabulary, length - completion).astype(np.int32),
-            rng.integers(0, vocabulary, completion).astype(np.int32),
-            np.full(completion, -np.log(vocabulary), dtype=np.float32),
-            float(rng.normal()),
-        )
-        for index in range(count)
-    ]
+    samples = [_sample(index, 24, 8, _SHAPES[name].vocabulary, rng) for index in range(64)]
     with tempfile.TemporaryDirectory() as directory:
         write_model(_SHAPES[name], Path(directory))
-        learners = {
-            rows: StandardLearner[TrainingSample, TokenBatch](
-                f"{directory}/model",
-                algorithm=Reinforce(),
-                batch_size=count,
-                mini_batch_size=rows,
-                learning_rate=1e-4,
-                max_generation_len=completion,
-                lora_cfg={"lora_rank": RANK, "lora_alpha": 2 * RANK},
-                ckpt_root=Path(directory) / str(rows),
-                device="cpu",
-            )
-            for rows in (4, 32)
-        }
+        learners = {rows: _learner(f"{directory}/model", samples, rows) for rows in (4, 32)}
         seconds: dict[int, list[float]] = {rows: [] for rows in learners}
         for number in range(1, rounds + 2):
             for rows, learner in learners.items():
@@ -205,7 +193,7 @@ def _overhead(name: str, rounds: int) -> str:
                 learner.update(samples, number)
                 seconds[rows].append(time.process_time() - start)
     many, two = (float(np.median(seconds[rows][1:])) for rows in (4, 32))
-    tokens = (many - two) / (count / 4 - 2) / (two / 2048)
+    tokens = (many - two) / (16 - 2) / (two / 2048)
     return f"{name}, one thread: a micro-batch takes {tokens:.0f} tokens' time beside its own"
 
 

@@ -374,10 +374,11 @@ def _hop(
     """Link the nodes to those one hop away; return these, with what is known of their games."""
     reached: dict[NodeKey, Node] = {}
     for (kind, run_id), group in _groups(nodes).items():
+        trains = kind == "update" and direction is Direction.BECAUSE
+        games_before = _games_before(archive, run_id, group) if trains else None
         for relation in RELATIONS[direction].get(kind, ()):
             rows = _answer(archive, relation.query(), run_id, group, most=most).fetchall()
-            to_steps = rows and (kind, relation.kind) == ("update", "step")
-            likely = _games_before(archive, run_id, group) if to_steps else None
+            likely = games_before if relation.kind == "step" else None
             for node, total, ends in _ends(relation, group, rows):
                 node.links.append(Link(direction, relation.words, total, ends))
                 game = node.game_index if relation.of_same_game else None

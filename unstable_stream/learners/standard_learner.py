@@ -535,7 +535,7 @@ class StandardLearner(Generic[SampleT, BatchT]):
             )
 
     def _micro_batches(self, samples: Sequence[SampleT]) -> list[list[int]]:
-        """Divide samples into micro-batches, as indices; the longest come first."""
+        """Divide samples into micro-batches, as indices; the one with most tokens comes first."""
         return micro_batches(
             [self._length(sample) for sample in samples],
             # So that nearly every rank has one.
