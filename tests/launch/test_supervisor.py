@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from unstable_stream.errors import FencedError, ServiceError
 from unstable_stream.launch.supervisor import Progress, Supervisor, pause_s
@@ -68,6 +69,30 @@ async def test_a_service_that_dies_is_started_again_until_it_ends_well(tmp_path:
         "recovers died: OSError: start A; starting it again (1 of 3)",
         "recovers died: OSError: start B; starting it again (2 of 3)",
     ]
+
+
+async def test_on_a_full_disk_it_starts_a_service_again_without_its_note(tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "launcher.log").symlink_to("/dev/full")
+    services = supervisor(tmp_path)
+    with capture_logs() as lines:
+        services.start("recovers")
+        await asyncio.wait_for(services.wait(["recovers"]), DEADLINE_S)
+    assert services.services["recovers"].restarts == 2
+    assert [line["event"] for line in lines] == [
+        "recovers died: OSError: start A; starting it again (1 of 3)",
+        "recovers died: OSError: start B; starting it again (2 of 3)",
+    ]
+    assert {line["not_noted"] for line in lines} == {"[Errno 28] No space left on device"}
+
+
+async def test_a_service_that_cannot_be_started_ends_the_run(tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "recovers.log").symlink_to(tmp_path / "gone" / "recovers.log")
+    services = supervisor(tmp_path)
+    services.start("recovers")
+    with pytest.raises(ServiceError, match=r"recovers could not be started: .*No such file"):
+        await asyncio.wait_for(services.wait(["recovers"]), DEADLINE_S)
 
 
 async def test_it_gives_up_after_max_restarts_and_says_why(tmp_path: Path) -> None:

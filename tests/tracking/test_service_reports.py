@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from unstable_stream.errors import LogUnavailableError
 from unstable_stream.events import Metrics
@@ -86,7 +87,10 @@ async def test_a_log_that_cannot_be_reached_does_not_end_the_reports(
 
     reporter = Reporter(log, RUN, "test", lambda: {"a": 1.0})
     monkeypatch.setattr(log, "append", refuse)
-    await reporter.report()
+    with capture_logs() as lines:
+        await reporter.report()
+        await reporter.report()
+    assert [line["reason"] for line in lines] == ["no"], "said once"
     monkeypatch.setattr(log, "append", append)
     await reporter.report()
     assert [event.values for event in await reports(log)] == [{"a": 1.0}]

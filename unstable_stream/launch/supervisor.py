@@ -12,16 +12,20 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO, Final, Protocol
 
-from unstable_stream.errors import FencedError, ServiceError
+from unstable_stream.errors import FencedError, ServiceError, UnstableStreamError
 from unstable_stream.launch.last_error import ENDED_SILENTLY, Output, last_error, same_error
+from unstable_stream.log_lines import get_logger
 
 __all__ = ["FENCED_STATUS", "Progress", "ServiceProcess", "Supervisor", "pause_s"]
 
 FENCED_STATUS: Final = 3
 """Exit status of a service whose place another launcher's service has taken: it is not started again."""
+
+_log = get_logger(__name__)
 
 _FULL_DISK_BYTES = 1024 * 1024
 _LONGEST_DELAY_S = 10.0
@@ -139,6 +143,7 @@ class Supervisor:
         service = ServiceProcess(name, self._log_dir / f"{name}.log", essential=essential)
         self.services[name] = service
         service.watcher = asyncio.ensure_future(self._watch(service))
+        service.watcher.add_done_callback(partial(self._watched, service))
 
     async def wait(self, names: Sequence[str]) -> None:
         """Return when all of ``names`` have finished; raise the first failure of any service."""
@@ -173,6 +178,18 @@ class Supervisor:
         if service.watcher is not None:
             service.watcher.cancel()
             await asyncio.gather(service.watcher, return_exceptions=True)
+
+    def _watched(self, service: ServiceProcess, watcher: "asyncio.Task[None]") -> None:
+        """End the run where a service would not be started again: it would stand still without a word."""
+        error = None if watcher.cancelled() else watcher.exception()
+        if error is None or self.failure is not None:
+            return
+        if not isinstance(error, UnstableStreamError):
+            failure = ServiceError(f"{service.name} could not be started: {error}")
+            failure.__cause__ = error
+            error = failure
+        self.failure = error
+        self._changed.set()
 
     async def _watch(self, service: ServiceProcess) -> None:
         while not service.stopping:
@@ -238,8 +255,11 @@ class Supervisor:
     def _note(self, message: str) -> None:
         # Beside the services' output and not on the terminal, which shows the live view.
         now = datetime.now(tz=UTC).isoformat(timespec="milliseconds")
-        with (self._log_dir / "launcher.log").open("a", encoding="utf-8") as notes:
-            notes.write(f"{now} {message}\n")
+        try:
+            with (self._log_dir / "launcher.log").open("a", encoding="utf-8") as notes:
+                notes.write(f"{now} {message}\n")
+        except OSError as error:  # on a full disk a service is still to be started again
+            _log.warning(message, not_noted=str(error))
 
     async def _run_once(self, service: ServiceProcess, output: BinaryIO) -> int:
         service.process = await asyncio.create_subprocess_exec(

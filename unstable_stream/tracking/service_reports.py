@@ -106,6 +106,8 @@ class Reporter:
         self._repeat_s = repeat_s
         self._told: dict[str, float] = {}
         self._told_at = 0.0
+        self._reason = ""
+        """The reason for which the last report failed; said once."""
 
     async def run(self) -> None:
         """Report until cancelled."""
@@ -130,9 +132,11 @@ class Reporter:
         try:
             await self._event_log.append([record_from_event(event)])
         except EventLogError as error:
-            _log.warning("not reported", source=self._source, reason=str(error))
+            if str(error) != self._reason:
+                _log.warning("not reported", source=self._source, reason=str(error))
+            self._reason = str(error)
             return
-        self._told, self._told_at = values, now
+        self._told, self._told_at, self._reason = values, now, ""
 
 
 @asynccontextmanager
