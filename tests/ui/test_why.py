@@ -1,10 +1,13 @@
 """The graph of causes and effects."""
 
 import re
+from pathlib import Path
 
 import pytest
 from starlette.testclient import TestClient
 
+from tests.ui.conftest import client_of
+from unstable_stream.api.place import Place
 from unstable_stream.events import game_id, step_id, trajectory_id
 
 
@@ -41,3 +44,16 @@ def test_a_wrong_name_is_answered_in_words(client: TestClient, base: str) -> Non
     assert client.get(f"{base}/why?of=%3Cscript%3E").status_code == 404
     assert client.get(f"{base}/why?of=run-a&hops=99").status_code == 400
     assert "Name something" in client.get(f"{base}/why").text
+
+
+def test_without_a_name_there_is_something_to_begin_with(client: TestClient, base: str) -> None:
+    page = client.get(f"{base}/why").text
+    starts = re.findall(r'<a href="([^"]+)">the latest (\w+)', page)
+    assert [kind for _, kind in starts] == ["update", "checkpoint", "update", "game"]
+    for address, _ in starts:
+        assert client.get(address.replace("&amp;", "&")).status_code == 200
+
+
+def test_a_place_without_runs_has_nothing_to_begin_with(tmp_path: Path) -> None:
+    with client_of(Place.at(tmp_path)) as client:
+        assert "nothing to begin with" in client.get(f"{client.get('/').url.path}why").text

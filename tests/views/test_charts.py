@@ -78,18 +78,53 @@ def test_the_payoff_matrix_is_square_and_knows_who_never_met(facts: RunFacts) ->
 
 def test_a_long_run_is_thinned_to_its_ends(facts: RunFacts) -> None:
     updates = [{**facts.updates[0], "update": number, "loss": number / 10} for number in range(1, 5001)]
-    models = [
-        {"model_uid": f"ckpt-{version:06d}", "kind": "checkpoint", "version": version}
-        for version in range(200)
-    ]
-    charts = _charts(replace(facts, updates=updates, models=models))
+    charts = _charts(replace(facts, updates=updates))
     (loss,) = charts["loss"].series
     assert len(loss.x) == MOST_POINTS
     assert (loss.x[0], loss.x[-1], loss.y[-1]) == (1, 5000, 500.0)
-    matrix = charts["payoff-0"].matrix
+
+
+def _long_run(facts: RunFacts) -> RunFacts:
+    """200 checkpoints that each met three older ones, and an opponent that met every tenth; later is better,
+    but for the last one.
+    """
+    names = [f"ckpt-{version:06d}" for version in range(200)]
+    skill = {name: float(version) for version, name in enumerate(names)} | {names[-1]: -50.0, "random": -60.0}
+    met = [(names[v], names[v - back]) for v in range(200) for back in (1, 7, 40) if v >= back]
+    met += [(names[v], "random") for v in range(0, 200, 10)]
+    payoff = [
+        {"model_uid": one, "opponent": other, "games": 4, "score": 0.75}
+        for pair in met
+        for one, other in (pair, pair[::-1])
+    ]
+    ladder = [
+        {**facts.ladder[0], "env_id": facts.rated_env, "model_uid": name, "mu": mu, "sigma": 1.0}
+        for name, mu in sorted(skill.items(), key=lambda item: -item[1])
+    ]
+    models = [{"model_uid": name, "kind": "checkpoint", "version": v} for v, name in enumerate(names)]
+    models.append({"model_uid": "random", "kind": "scripted", "version": None})
+    return replace(facts, models=models, ladder=ladder, payoff=payoff)
+
+
+def test_a_long_ladder_has_the_best_the_newest_and_the_fixed_and_says_so(facts: RunFacts) -> None:
+    chart = _charts(_long_run(facts))["ladder-0"]
+    best = [f"ckpt-{version:06d}" for version in range(198, 170, -1)]
+    assert list(reversed(chart.series[0].x)) == [*best, "ckpt-000199", "random"]
+    assert f"{MOST_MODELS} of 201 players are shown" in chart.says
+    assert "players are shown" not in _charts(facts)["ladder-0"].says
+
+
+def test_a_large_payoff_matrix_has_those_who_met_and_says_so(facts: RunFacts) -> None:
+    chart = _charts(_long_run(facts))["payoff-0"]
+    matrix = chart.matrix
     assert matrix is not None
     assert len(matrix.names) == MOST_MODELS
-    assert (matrix.names[0], matrix.names[-1]) == ("ckpt-000000", "ckpt-000199")
+    assert list(matrix.names) == sorted(matrix.names), "checkpoints by age, then the others"
+    assert f"{MOST_MODELS} of 201 players are shown" in chart.says
+    filled = [sum(value is not None for value in row) for row in matrix.values]
+    assert min(filled) >= 2
+    # An even selection of 30 by age, as of 200 checkpoints that met three others each, fills next to nothing.
+    assert sum(filled) >= 3 * MOST_MODELS
 
 
 def test_names_are_no_markup_in_a_figure(facts: RunFacts) -> None:

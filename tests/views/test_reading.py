@@ -1,16 +1,22 @@
 """What a report knows of a run, against numbers worked out by hand from the made-up history."""
 
+import io
 import math
 from pathlib import Path
 
 import msgspec
 import pytest
+from rich.console import Console
 
 from tests.archive.history import made_up_run, stored
 from unstable_stream.archive import ArchiveWriter, query
 from unstable_stream.errors import RunError
-from unstable_stream.events import Event, GameOutcome
+from unstable_stream.events import Checkpoint, Event, GameOutcome, RunStarted
+from unstable_stream.hindsight.provenance_tree import render
+from unstable_stream.hindsight.why import find_node, trace
+from unstable_stream.views.report import write_report
 from unstable_stream.views.report.reading import RunFacts, before_and_after, find_runs, read_run
+from unstable_stream.views.run_list import list_runs
 
 
 @pytest.fixture(scope="module")
@@ -148,3 +154,37 @@ def test_games_of_teams_and_mirror_games_count_as_in_the_learning_curve(tmp_path
     assert [row["games"] for row in train] == [3] * 6
     assert {(row["invalid"], row["truncated_rate"]) for row in train} == {(1, 1 / 3)}
     assert {(row["opponent"], row["games"]) for row in facts.opponents} == {("random", 2)}
+
+
+def test_a_run_of_all_parameters_has_no_adapter_and_a_later_game_of_a_person_is_not_the_newest_run(
+    tmp_path: Path,
+) -> None:
+    whole = [
+        msgspec.structs.replace(event, parameters="all", lora={}) if isinstance(event, Checkpoint) else event
+        for event in made_up_run(updates=2)
+    ]
+    play = RunStarted(
+        event_id="play",
+        run_id="play",
+        occurred_at_ms=2_000_000_000_000,
+        name="play-run-a-2",
+        seed=1,
+        config={"learner": {"iterations": 2}},
+        parent_run_id="run-a",
+        parent_update=2,
+    )
+    archive = tmp_path / "archive.duckdb"
+    with ArchiveWriter(archive) as writer:
+        writer.write(stored([*whole, play]))
+    assert find_runs(archive, []) == ["run-a"]
+    assert [run.run_id for run in list_runs(archive)] == ["run-a", "play"]
+    assert read_run(archive, "run-a", "A").totals["trained"] == ["all parameters trained"]
+    page = tmp_path / "report.html"
+    write_report(archive, ["run-a"], page)
+    assert "all parameters trained" in page.read_text()
+    assert "LoRA adapter" not in page.read_text()
+    found = trace(archive, find_node(archive, "ckpt-000002", run="run-a"))
+    printed = io.StringIO()
+    Console(file=printed, width=200).print(render(found, 2, 2))
+    assert "all parameters, begun from tiny" in printed.getvalue()
+    assert "adapter" not in printed.getvalue()

@@ -115,9 +115,10 @@ def _run(facts: Mapping[str, Any]) -> Iterable[str]:
 def _checkpoint(facts: Mapping[str, Any]) -> Iterable[str]:
     base = facts["base_model"] or "the base model"
     if facts["path"] is None:
-        yield f"{base} alone, without an adapter"
+        yield f"{base} alone, as it was before training"
     else:
-        yield f"adapter on {base}, sha256 {(facts['sha256'] or '?')[:16]}…, {facts['size_bytes']:,} bytes"
+        weights = "all parameters, begun from" if facts["parameters"] == "all" else "adapter on"
+        yield f"{weights} {base}, sha256 {(facts['sha256'] or '?')[:16]}…, {facts['size_bytes']:,} bytes"
 
 
 def _update(facts: Mapping[str, Any]) -> Iterable[str]:

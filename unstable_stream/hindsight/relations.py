@@ -300,7 +300,7 @@ DESCRIPTIONS: Final[Mapping[str, str]] = {
         FROM runs WHERE run_id = $run AND run_id IN {_GIVEN}
     """,
     "checkpoint": f"""
-        SELECT model_uid AS id, iteration, sha256, path, size_bytes, base_model, parent_uid,
+        SELECT model_uid AS id, iteration, sha256, path, size_bytes, base_model, parameters, parent_uid,
             occurred_at AS made_at
         FROM checkpoints WHERE run_id = $run AND model_uid IN {_GIVEN}
     """,

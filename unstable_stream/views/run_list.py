@@ -48,7 +48,7 @@ SELECT
         signs.text,
         CASE WHEN d.letters > 0 THEN format('{{}} rejected: {{}}', d.letters, d.reason) END
     ) AS trouble,
-    r.parent_run_id, r.parent_update
+    r.parent_run_id, r.parent_update, r.trains
 FROM runs AS r
 LEFT JOIN played AS p USING (run_id)
 LEFT JOIN recent AS n USING (run_id)
@@ -69,7 +69,7 @@ WITH standings AS ({_STANDINGS}), curves AS (
 )
 SELECT s.*, coalesce(c.curve, []) AS curve, c.win_rate
 FROM standings AS s LEFT JOIN curves AS c USING (run_id)
-ORDER BY s.started_at DESC, s.run_id
+ORDER BY s.trains DESC, s.started_at DESC, s.run_id
 """
 
 
@@ -99,6 +99,8 @@ class RunStanding:
     """The reason of a failure, the last sign of a collapse, or the last rejected record."""
     parent_run_id: str | None
     parent_update: int | None
+    trains: bool
+    """Whether it makes updates of its own: false for evaluations, tournaments and games of people."""
 
     @property
     def progress(self) -> float | None:
@@ -127,7 +129,7 @@ def read_standing(archive: ArchiveAddress, run_id: str) -> RunStanding | None:
 
 
 def list_runs(archive: ArchiveAddress) -> list[RunLine]:
-    """Return the archived runs, the newest first.
+    """Return the archived runs: those that train, then evaluations and the like; the newest of each first.
 
     Raises:
         ArchiveError: there is no archive.

@@ -6,6 +6,7 @@
 -- finished_at: UTC; NULL while it runs.
 -- resumptions: How often it was resumed.
 -- reason: Why it ended.
+-- trains: Whether it was to make updates of its own; false for evaluations, tournaments and games of people.
 -- seed: Every seed derives from it.
 -- parent_run_id: The run it was forked from.
 -- parent_update: At which update it was forked.
@@ -38,6 +39,7 @@ SELECT
     CASE WHEN last_end.at >= begun.last_begun_at THEN last_end.at END AS finished_at,
     begun.resumptions,
     CASE WHEN last_end.at >= begun.last_begun_at THEN last_end.reason END AS reason,
+    coalesce(try_cast(begun.config->>'$.learner.iterations' AS BIGINT), 1) > coalesce(begun.parent_update, 0) AS trains,
     begun.seed,
     begun.parent_run_id,
     begun.parent_update,

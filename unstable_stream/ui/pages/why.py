@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from unstable_stream.api.why import find_why
+from unstable_stream.archive import query
 from unstable_stream.errors import ConfigError
 from unstable_stream.hindsight.why import Direction, NodeKey, Provenance
 from unstable_stream.ui.rendering import page
@@ -60,7 +61,10 @@ def show(site: Site, shelf: Shelf, request: Request) -> Response:
     if hops not in ("", "1", "2", "3", "4"):
         raise ConfigError(f"hops={hops!r}: expected 1 to 4")
     found = graph = None
-    if wanted:
+    starts: Sequence[NodeKey] = ()
+    if not wanted:
+        starts = _starts(shelf)
+    else:
         with shelf.reading():
             found = find_why(shelf.place, wanted, depth=int(hops) if hops else None, limit=20).found
         graph = _draw(shelf, found)
@@ -73,10 +77,32 @@ def show(site: Site, shelf: Shelf, request: Request) -> Response:
         found=found,
         root=found.nodes[found.root] if found else None,
         graph=graph,
+        starts=starts,
         directions=((Direction.BECAUSE, "Because of"), (Direction.LED_TO, "Led to")),
         address=lambda key: _address(shelf, key),
         facts=_facts,
     )
+
+
+_STARTS: Final = """
+    WITH run AS (SELECT run_id FROM runs ORDER BY trains DESC, started_at DESC, run_id LIMIT 1),
+    made AS (FROM updates WHERE run_id = (FROM run) ORDER BY "update" DESC LIMIT 1),
+    finished AS (FROM game_outcomes WHERE run_id = (FROM run) ORDER BY finished_at DESC LIMIT 1)
+    SELECT run_id, 'update' AS kind, concat_ws('/', model, "update") AS id FROM made
+    UNION ALL SELECT run_id, 'checkpoint', model_uid FROM made WHERE model_uid IS NOT NULL
+    UNION ALL (SELECT s.run_id, 'step', s.step_id FROM update_steps AS s
+        JOIN made AS m ON s.run_id = m.run_id AND s."update" = m."update" WHERE s.fate = 'trained' LIMIT 1)
+    UNION ALL SELECT run_id, 'game', game_id FROM finished
+"""
+
+
+def _starts(shelf: Shelf) -> list[NodeKey]:
+    """Return starts of a walk: the latest update of the newest run, its checkpoint and a step, a game."""
+    if not shelf.runs():
+        return []
+    with shelf.reading():
+        rows = query(shelf.place.archive, _STARTS).rows
+    return [NodeKey(kind=kind, run_id=run, id=found) for run, kind, found in rows]
 
 
 def _address(shelf: Shelf, key: NodeKey) -> str:

@@ -13,6 +13,9 @@
   });
   dark.addEventListener("change", function () { document.dispatchEvent(new Event("restyled")); });
 
+  // A graph that scrolls begins with what was asked for, not with its farthest cause.
+  document.querySelectorAll(".graph .root").forEach(function (box) { box.scrollIntoView({ block: "nearest", inline: "center" }); });
+
   // Parts that take long to find, or that the archive does not know of, are asked for by themselves, now and then.
   document.querySelectorAll("[data-fetch]").forEach(function (part) {
     function ask() {

@@ -169,6 +169,9 @@ _TOTALS = """
         (SELECT count(*) FROM updates WHERE run_id = $run) AS updates,
         (SELECT count(*) FROM checkpoints WHERE run_id = $run) AS checkpoints,
         (SELECT any_value(base_model) FROM checkpoints WHERE run_id = $run) AS base_model,
+        (SELECT list_sort(list(DISTINCT CASE WHEN parameters = 'all' THEN 'all parameters trained'
+            ELSE 'with a LoRA adapter of rank ' || coalesce(lora->>'$.lora_rank', lora->>'$.r', '?') END))
+            FROM checkpoints WHERE run_id = $run AND path IS NOT NULL) AS trained,
         (SELECT count(*) FROM dead_letters WHERE run_id IN ($run, '')) AS dead_letters,
         (SELECT list_sort(list(DISTINCT env_id)) FROM game_starts WHERE run_id = $run) AS env_ids,
         (SELECT min(finished_at) FROM game_outcomes WHERE run_id = $run) AS first_game_at,
@@ -240,12 +243,13 @@ class Change:
 
 
 def find_runs(archive: ArchiveAddress, wanted: Sequence[str]) -> list[str]:
-    """Return the run ids that ``wanted`` means: each an id, its beginning, or a name; none: the newest.
+    """Return the run ids that ``wanted`` means: each an id, its beginning, or a name; none: the newest
+    that trains.
 
     Raises:
         RunError: one means no run, or several; lists what is there.
     """
-    known = query(archive, "SELECT run_id, name FROM runs ORDER BY started_at DESC, run_id").rows
+    known = query(archive, "SELECT run_id, name FROM runs ORDER BY trains DESC, started_at DESC, run_id").rows
     if not known and not wanted:
         raise RunError(f"{archive} holds no run: start one with unstable-stream quickstart")
     names: dict[str, str] = dict(known)
