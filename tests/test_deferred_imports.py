@@ -82,7 +82,8 @@ def test_a_configuration_is_checked_without_torch() -> None:
 import sys
 from unstable_stream.launch.preflight import check_config
 from unstable_stream.runs.config import parse_config
-check_config(parse_config({"model": "tiny-player", "train_envs": [{"env_id": "TicTacToe-v0-train"}]}))
+env = {"env_id": "TicTacToe-v0-train", "template": "tictactoe-board"}
+check_config(parse_config({"model": "tiny-player", "train_envs": [env]}))
 assert "torch" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=300)

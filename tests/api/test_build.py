@@ -1,6 +1,5 @@
 """Settings in every form that ``build`` takes become the configuration that a TOML file would give."""
 
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 import pytest
 
 import unstable_stream as us
+from tests.inference.byte_model import build_byte_model
 from unstable_stream.api.quickstart import quickstart
 from unstable_stream.api.settings import make_config
 from unstable_stream.api.unstable_baselines import settings_of
@@ -16,7 +16,6 @@ from unstable_stream.errors import ConfigError, UnstableStreamError
 from unstable_stream.events import GameOutcome
 from unstable_stream.launch.preflight import check_config
 from unstable_stream.runs.config import A2CConfig, EnvConfig, PPOConfig, ReinforceConfig, RunConfig
-from unstable_stream.tiny_player import tiny_player_path
 from unstable_stream.workers.learner_core import build_training_algorithm
 
 SIMPLETAK = "SimpleTak-v0-train"
@@ -339,11 +338,6 @@ def test_the_weight_of_the_draw_makes_no_second_opponent(tmp_path: Path) -> None
     check_config(run.config)
 
 
-def test_the_quickstart_trains_an_adapter_of_another_model(tmp_path: Path, tiny_copy: Path) -> None:
-    assert quickstart(str(tiny_copy), data=tmp_path).config.learner.parameters == "lora"
-
-
-@pytest.fixture
-def tiny_copy(tmp_path: Path) -> Path:
-    """The tiny player under a path of its own, as any model is named."""
-    return Path(shutil.copytree(tiny_player_path(), tmp_path / "model"))
+def test_the_quickstart_trains_an_adapter_of_another_model(tmp_path: Path) -> None:
+    model = build_byte_model(tmp_path / "model")
+    assert quickstart(str(model), data=tmp_path).config.learner.parameters == "lora"

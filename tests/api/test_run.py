@@ -139,7 +139,8 @@ def test_where_an_update_comes_from(run: us.Run) -> None:
 
 
 def test_a_fork_is_built_with_changes(run: us.Run, data: Path) -> None:
-    fork = run.fork(at=0, learning_rate=5e-4, iterations=7)
+    envs = [{"env_id": ENVS[0], "template": "tictactoe-board"}]  # which the tiny player can read
+    fork = run.fork(at=0, learning_rate=5e-4, iterations=7, train_envs=envs)
     assert (fork.state, fork.config.learner.learning_rate, fork.config.learner.iterations) == (
         "built",
         5e-4,

@@ -22,7 +22,10 @@ def seat(
 
 
 def outcome(
-    *seats: SeatResult, evaluated: str | None = None, unparsed: dict[int, int] | None = None
+    *seats: SeatResult,
+    evaluated: str | None = None,
+    unparsed: dict[int, int] | None = None,
+    invalid_seat: int | None = None,
 ) -> GameOutcome:
     game = game_id("run", "train", 0)
     return GameOutcome(
@@ -38,6 +41,7 @@ def outcome(
         reason="win",
         evaluated_uid=evaluated,
         unparsed=unparsed or {},
+        invalid_seat=invalid_seat,
     )
 
 
@@ -49,12 +53,16 @@ def test_mirror_fixed_and_evaluation_games() -> None:
             seat(0, new, 1.0, trained=True, turns=4),
             seat(1, new, -1.0, trained=True, turns=3, invalid_moves=1),
             unparsed={0: 0, 1: 1},
+            invalid_seat=1,
         )
     )
     tally.add(outcome(seat(0, "random-legal", 1.0, turns=9), seat(1, new, -1.0, trained=True, turns=2)))
-    tally.add(outcome(seat(0, old, 1.0, turns=1), seat(1, "random-legal", -1.0, turns=9), evaluated=old))
+    lost = seat(1, "random-legal", -1.0, turns=9)
+    tally.add(outcome(seat(0, old, 1.0, turns=1), lost, evaluated=old, invalid_seat=1))  # not ours
     tally.add(outcome(seat(0, new, 1.0, trained=True, turns=0), seat(1, old, -1.0, turns=9)))  # a past self
     assert tally.take() == {
+        "finished_games": 4.0,
+        "invalid_game_fraction": 0.25,
         "game_turns": 10.0,
         "legal_fraction": 0.9,
         "parsed_fraction": 6 / 7,  # only seats whose answers were judged
@@ -85,7 +93,8 @@ def test_a_partner_of_another_model_is_no_opponent() -> None:
         of_team(1, seat(3, guesses, -1.0, trained=True)),
     )
     tally.add(outcome(*ours, *theirs))
-    assert tally.take() == {"game_turns": 6.0, "legal_fraction": 1.0}, "two models are no mirror"
+    alone = {"finished_games": 1.0, "invalid_game_fraction": 0.0, "game_turns": 6.0, "legal_fraction": 1.0}
+    assert tally.take() == alone, "two models are no mirror"
 
 
 def test_games_between_fixed_opponents_are_not_ours() -> None:

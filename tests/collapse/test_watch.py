@@ -74,6 +74,24 @@ def test_a_rule_warns_again_only_after_a_recovery() -> None:
     assert len(flicker) == 1
 
 
+# -- games that end by an invalid answer --------------------------------------------------------
+
+
+def invalid(*fractions: float, games: int = 40) -> list[dict[str, float]]:
+    return [{"finished_games": games, "invalid_game_fraction": fraction} for fraction in fractions]
+
+
+def test_a_policy_that_cannot_play_is_named_at_the_first_update_and_once() -> None:
+    (sign,) = watch(invalid(0.975, 1.0, 1.0, 0.96, 1.0))
+    assert (sign.rule, sign.update, sign.began) == ("unplayable", 1, 1)
+    assert sign.text == "98% of the games ended by an invalid or unreadable answer of the policy"
+
+
+def test_a_policy_that_plays_some_games_and_few_games_do_not_warn() -> None:
+    assert not watch(invalid(0.9, 0.94, 0.9))
+    assert not watch(invalid(1.0, 1.0, games=15))
+
+
 # -- shares of answers -------------------------------------------------------------------------
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.documented_code import blocks_of
+from tests.inference.byte_model import build_byte_model
 from unstable_stream.errors import ConfigError
 from unstable_stream.extensions import KINDS
 from unstable_stream.extensions.imports import FILE_MODULE_PREFIX
@@ -20,7 +21,7 @@ from unstable_stream.runs.code import code_in_use
 from unstable_stream.runs.config import RunConfig, parse_config
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "extensions"
-TICTACTOE: dict[str, Any] = {"env_id": "TicTacToe-v0-train", "template": "observation"}
+TICTACTOE: dict[str, Any] = {"env_id": "TicTacToe-v0-train", "template": "tictactoe-board"}
 CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
     "algorithm": ("Vanilla", {"algorithm": {"type": "{it}", "weight": 0.5}}),
     "final_transformation": ("winner_takes_all", {"rewards": {"final": ["{it}"]}}),
@@ -32,7 +33,7 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
     "opponent_sampling": ("a_little_better", {"model_pool": {"sample_mode": "{it}"}}),
     "rating_system": ("Points", {"model_pool": {"rating_system": "{it}"}}),
     "buffer_strategy": ("surprising_first", {"buffer": {"strategy": "{it}"}}),
-    "template": ("Terse", {"train_envs": [TICTACTOE | {"template": "{it}"}]}),
+    "template": ("Terse", {"train_envs": [TICTACTOE | {"template": "{it}"}], "model": "./bytes"}),
     "opponent": (
         "middle_first",
         {"evaluation": {"opponents": ["{it}", {"name": "stubborn", "player": "opponent:Stubborn(start=7)"}]}},
@@ -42,6 +43,7 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
         {
             "train_envs": [{"env_id": "{it}(stones=9)", "template": "observation"}],
             "evaluation": {"opponents": ["random-legal"]},
+            "model": "./bytes",
         },
     ),
     "tracker": ("Printer", {"trackers": ["jsonl", {"type": "{it}", "only": "learner/"}]}),
@@ -50,11 +52,17 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
+@pytest.fixture(scope="session")
+def byte_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_byte_model(tmp_path_factory.mktemp("models") / "bytes")
+
+
 @pytest.fixture
-def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def directory(byte_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A working directory with copies of all examples; what is imported is forgotten after the test."""
     for path in EXAMPLES.glob("*.py"):
         shutil.copy(path, tmp_path)
+    (tmp_path / "bytes").symlink_to(byte_model)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     names = {path.stem for path in EXAMPLES.glob("*.py")}

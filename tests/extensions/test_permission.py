@@ -87,7 +87,8 @@ async def test_confinement_reaches_the_thread_of_a_call_in_a_notebook_and_proces
 
 
 def test_a_call_that_confines_itself_leaves_its_caller_free(target: str, tmp_path: Path) -> None:
-    settings: dict[str, object] = {"model": "tiny-player", "train_envs": [{"env_id": "SimpleTak-v0-train"}]}
+    env = {"env_id": "SimpleTak-v0-train", "template": "simpletak-board"}
+    settings: dict[str, object] = {"model": "tiny-player", "train_envs": [env]}
     settings["rewards"] = {"final": [target]}
 
     async def record() -> None:

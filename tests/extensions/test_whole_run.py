@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
+from tests.inference.byte_model import build_byte_model
 from unstable_stream.extensions import ALLOW_CODE
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "extensions"
 PROGRAM = "import sys; sys.argv[0] = 'unstable-stream'; from unstable_stream.cli import main; main()"
 CONFIG = """
 name = "own"
-model = "tiny-player"
+model = "./bytes"
 backend = "inline"
 algorithm = "algorithm:Vanilla"
 consumers = ["consumer.py:mean_length"]
@@ -84,6 +85,7 @@ def test_a_run_made_of_own_code_is_recorded_verified_and_confined(tmp_path: Path
         shutil.copy(path, tmp_path)
     (tmp_path / "own_opponent.py").write_text("def takes_one(observation: str) -> str:\n    return '[1]'\n")
     (tmp_path / "run.toml").write_text(CONFIG)
+    build_byte_model(tmp_path / "bytes")
     done = command(tmp_path, "train", "run.toml", "--quiet")
     assert done.returncode == 0, done.stderr
 

@@ -71,7 +71,7 @@ async def test_modules_that_the_model_lacks_are_named_before_anything_is_written
     config = parse_config(
         {
             "model": "tiny-player",
-            "train_envs": [{"env_id": "TicTacToe-v0-train"}],
+            "train_envs": [{"env_id": "TicTacToe-v0-train", "template": "tictactoe-board"}],
             "lora": {"target_modules": ["q_proj", "c_attn"]},
         }
     )
@@ -87,7 +87,8 @@ async def test_a_template_that_the_model_cannot_word_is_named_before_anything_is
         {"model": "tiny-player", "train_envs": [{"env_id": "TicTacToe-v0-train", "template": "chat"}]}
     )
     with pytest.raises(
-        ConfigError, match=r"model 'tiny-player': its .* prompts of the template 'chat': .* no chat template"
+        ConfigError,
+        match=r"model 'tiny-player': template 'chat' on the first turn of TicTacToe-v0-train: .* no chat",
     ):
         await launch(config, DataDir(tmp_path))
     assert list(tmp_path.iterdir()) == []

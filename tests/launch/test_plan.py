@@ -40,7 +40,7 @@ def config(**keys: Any) -> RunConfig:
     return parse_config(
         {
             "model": "tiny-player",
-            "train_envs": [{"env_id": "TicTacToe-v0-train"}],
+            "train_envs": [{"env_id": "TicTacToe-v0-train", "template": "tictactoe-board"}],
             "engine": {"type": "transformers", "max_model_len": 1024},
             **keys,
         }

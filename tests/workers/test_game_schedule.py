@@ -44,7 +44,7 @@ RUN = "run-test"
 def config(**sections: Any) -> RunConfig:
     values: dict[str, Any] = {
         "model": "tiny-player",
-        "train_envs": [{"env_id": "TicTacToe-v0-train"}],
+        "train_envs": [{"env_id": "TicTacToe-v0-train", "template": "tictactoe-board"}],
         "collector": {"num_workers": 8, "num_eval_workers": 4},
         "evaluation": {
             "opponents": [{"name": "random-legal"}],

@@ -66,7 +66,7 @@ def config(**learner: Any) -> RunConfig:
         {
             "model": "tiny-player",
             "seed": 3,
-            "train_envs": [{"env_id": "TicTacToe-v0-train"}],
+            "train_envs": [{"env_id": "TicTacToe-v0-train", "template": "tictactoe-board"}],
             "sampling": {"max_tokens": 4},
             "lora": {"lora_rank": 4, "lora_alpha": 8},
             "learner": {

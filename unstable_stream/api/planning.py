@@ -1,7 +1,6 @@
 """Tell where the processes of a run would compute, and their memory, before anything starts."""
 
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -23,15 +22,15 @@ def plan_config(config: "RunConfig", *, fetch: bool = True) -> "RunPlan":
         ConfigError: it cannot be placed, or the model does not fit.
         ServiceError: the cluster cannot be reached.
     """
-    from unstable_stream.inference.base_model import resolve_model
+    from unstable_stream.inference.base_model import model_here, resolve_model
     from unstable_stream.inference.model_shape import read_shape
     from unstable_stream.launch.machine import this_machine
     from unstable_stream.launch.plan import RunPlan, plan_shape
     from unstable_stream.runs.placement import place
 
-    here = config.model == "tiny-player" or Path(config.model).expanduser().is_dir()
     revision = config.model_revisions.get(config.model)
-    shape = read_shape(resolve_model(config.model, revision=revision)) if fetch or here else None
+    path = resolve_model(config.model, revision=revision) if fetch else model_here(config.model)
+    shape = None if path is None else read_shape(path)
     machines = [this_machine()]
     if config.backend == "ray" and "RAY_ADDRESS" in os.environ:
         from unstable_stream.launch.ray.placement import look_at_cluster

@@ -21,6 +21,7 @@ class GameTally:
         self._begin()
 
     def _begin(self) -> None:
+        self._games = self._invalid = 0
         self._turns = self._legal = 0
         self._judged = self._parsed = 0
         self._mirror_games = 0
@@ -38,6 +39,8 @@ class GameTally:
             and trained_model(seat.model_uid) == self._model
         ]
         others = [seat for seat in game.seats if not any(are_partners(seat, mine) for mine in own)]
+        self._games += bool(own)
+        self._invalid += any(seat.seat == game.invalid_seat for seat in own)
         for seat in own:
             self._turns += seat.turns
             self._legal += seat.turns - seat.invalid_moves
@@ -60,6 +63,9 @@ class GameTally:
     def take(self) -> dict[str, float]:
         """Return the metrics of the games counted, and begin anew; what was not counted has no metric."""
         metrics: dict[str, float] = {}
+        if self._games:
+            metrics["finished_games"] = float(self._games)
+            metrics["invalid_game_fraction"] = self._invalid / self._games
         if self._turns:
             metrics["game_turns"] = float(self._turns)
             metrics["legal_fraction"] = self._legal / self._turns

@@ -7,6 +7,10 @@ update before had made at the latest: the collapse began with the update before 
 the first uneasy number was made of. A rule warns again only after ten observations in a row that were not
 sick.
 
+``unplayable``
+    At least 95 % of an update's games, and of at least sixteen, ended by an invalid move of the policy. It
+    warns at once: a template or a model that cannot play shows so from the first update, and has no better
+    past to fall from.
 ``certain``
     The entropy is below 0.03 nats and below a tenth of its highest value so far, while at least one in ten
     games against fixed opponents is lost, or none is known. A policy that is certain explores nothing, and
@@ -57,7 +61,10 @@ Z: Final = 3.290526731491896
 """The standard normal quantile of 99.9 % on both sides. It is so high because every update tests once more
 against the best of all: at 99 %, one in fifteen steady runs of 120 updates warned; at 99.9 %, none of 150."""
 
-RULES: Final = ("certain", "unparsed", "illegal", "result", "divergence")
+INVALID_SHARE: Final = 0.95
+INVALID_GAMES: Final = 16
+
+RULES: Final = ("unplayable", "certain", "unparsed", "illegal", "result", "divergence")
 """The names of the rules."""
 
 
@@ -129,6 +136,22 @@ class _Rule(Protocol):
         """Fold an update's metrics; ``None`` if they say nothing about this rule."""
 
     def text(self, finding: _Finding) -> str: ...
+
+
+@dataclass
+class _Unplayable:
+    name: str = "unplayable"
+    signal: str = "invalid_game_fraction"
+
+    def observe(self, update: int, metrics: Mapping[str, float]) -> _Finding | None:
+        share = metrics.get(self.signal)
+        if share is None or metrics.get("finished_games", 0.0) < INVALID_GAMES:
+            return None
+        sick = share >= INVALID_SHARE
+        return _Finding(update, sick, sick, share, INVALID_SHARE)
+
+    def text(self, finding: _Finding) -> str:
+        return f"{finding.value:.0%} of the games ended by an invalid or unreadable answer of the policy"
 
 
 @dataclass
@@ -257,6 +280,7 @@ class CollapseWatch:
         self._rules: dict[str, _Rule] = {}
         self._alarms: dict[str, _Alarm] = {}
         for rule in (
+            _Unplayable(),
             _Certain(),
             _Share("unparsed", "parsed_fraction", "parse", PARSED_FALL),
             _Share("illegal", "legal_fraction", "are legal moves", LEGAL_FALL),
@@ -267,7 +291,8 @@ class CollapseWatch:
     def _add(self, rule: _Rule) -> None:
         self._rules[rule.signal] = rule
         rare = isinstance(rule, _Result | _Divergence)
-        self._alarms[rule.signal] = _Alarm(RARE_PATIENCE if rare else PATIENCE)
+        patience = 1 if isinstance(rule, _Unplayable) else RARE_PATIENCE if rare else PATIENCE
+        self._alarms[rule.signal] = _Alarm(patience)
 
     def apply(self, update: int, metrics: Mapping[str, float]) -> list[Sign]:
         """Fold one update; return the signs that it completes."""

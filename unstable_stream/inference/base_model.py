@@ -7,7 +7,14 @@ from typing import Final
 
 from unstable_stream.errors import ConfigError
 
-__all__ = ["MODEL_FILES", "is_snapshot", "model_fingerprint", "model_on_this_machine", "resolve_model"]
+__all__ = [
+    "MODEL_FILES",
+    "is_snapshot",
+    "model_fingerprint",
+    "model_here",
+    "model_on_this_machine",
+    "resolve_model",
+]
 
 _SAMPLE: Final = 2**20
 """Bytes of a large file that its fingerprint takes from the beginning and from the end."""
@@ -78,6 +85,16 @@ def resolve_model(name: str, *, revision: str | None = None) -> str:
             f"that could be fetched ({_first_line(error)}); correct the name, or make the directory: "
             "the examples with models/smollm2 need `make smollm2` first"
         ) from error
+
+
+def model_here(name: str) -> str | None:
+    """Return the directory of a base model that needs not be fetched; ``None``: Hugging Face has to be asked.
+
+    Raises:
+        ConfigError: it is no model's directory, and cannot be an id of Hugging Face's.
+    """
+    is_id = not name.startswith(("/", ".", "~")) and name.count("/") == 1
+    return None if is_id and not Path(name).is_dir() else resolve_model(name)
 
 
 def model_fingerprint(directory: Path, files: Sequence[str] = MODEL_FILES) -> str:

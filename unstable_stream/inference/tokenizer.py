@@ -110,6 +110,22 @@ class FileTokenizer:
         """Return the ids of a whole prompt, with whatever the model wants in front of one (``<bos>``)."""
         return list(self._backend.encode(text).ids)
 
+    def unknown_words(self, text: str) -> list[str]:
+        """Return the pieces of a prompt that it has no token for, in order."""
+        name = self._special_tokens.get("unk_token") or getattr(self._backend.model, "unk_token", None)
+        unknown = None if name is None else self._backend.token_to_id(name)
+        if unknown is None:
+            return []
+        found = self._backend.encode(text, add_special_tokens=False)
+        pieces = [
+            text[slice(*span)]
+            for span, token in zip(found.offsets, found.ids, strict=True)
+            if token == unknown
+        ]
+        return [
+            piece for piece in pieces if piece != name
+        ]  # in some models another token's work, such as an end
+
     def encode_answer(self, text: str) -> list[int]:
         """Return the ids of a completion of that text, with nothing in front of it or behind."""
         return list(self._backend.encode(text, add_special_tokens=False).ids)

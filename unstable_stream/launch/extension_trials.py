@@ -5,14 +5,13 @@ arguments that a built-in would receive. Every exception of an extension becomes
 extension, the error, and the expected signature.
 """
 
-import asyncio
 import inspect
 import json
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -23,8 +22,8 @@ from unstable_stream.extensions import KINDS, Reference, is_extension, load, nee
 from unstable_stream.extensions.build import refuse
 from unstable_stream.games.environments import Environment
 from unstable_stream.games.opponents.scripted import scripted_player
-from unstable_stream.games.players import TurnContext
 from unstable_stream.games.templates import get_template
+from unstable_stream.launch.first_turns import finish, first_turn
 from unstable_stream.log.topics import TOPICS_DIR
 from unstable_stream.model_pool import ModelPool
 from unstable_stream.model_pool.systems import live_rating_system
@@ -179,7 +178,7 @@ def _try_template(reference: Reference, config: RunConfig) -> None:
     template = get_template(reference.text)
     shown = [env for env in _envs(config) if env.template == reference.text] or _envs(config)
     for env in shown:
-        prompt = template.format(_first_turn(env).observation)
+        prompt = template.format(first_turn(env).observation)
         if not isinstance(prompt, str) or not prompt:
             raise ConfigError(f"format returned {prompt!r}, expected the prompt as text")
     action, feedback = template.extract("\\boxed{0}")
@@ -191,7 +190,7 @@ def _try_opponent(reference: Reference, config: RunConfig) -> None:
     for env in _envs(config):
         if env.num_players > 1:
             player = scripted_player(reference.text, env.env_id)
-            _finish(player.move(_first_turn(env)))
+            finish(player.move(first_turn(env)))
 
 
 def _try_environment(reference: Reference, config: RunConfig) -> None:
@@ -252,21 +251,6 @@ _TRIALS: Final[Mapping[str, Callable[[Reference, RunConfig], None]]] = {
 }
 
 
-def _first_turn(env: EnvConfig) -> TurnContext:
-    environment = Environment(env.env_id)
-    environment.reset(env.num_players, seed=0)
-    seen = environment.observe()
-    return TurnContext(
-        env_id=env.env_id,
-        seat=seen.seat,
-        num_players=env.num_players,
-        turn_index=0,
-        game_turn=0,
-        seed=0,
-        observation=seen.text,
-    )
-
-
 def _listed_move(observation: str) -> str:
     from unstable_stream.errors import GameError
     from unstable_stream.games.opponents.legal_moves import listed_moves
@@ -275,10 +259,6 @@ def _listed_move(observation: str) -> str:
         return listed_moves(observation)[0]
     except GameError:
         return "[0]"  # it lists none
-
-
-def _finish(work: Coroutine[Any, Any, T]) -> T:
-    return _in_thread(lambda: asyncio.run(work))
 
 
 def _in_thread(work: Callable[[], T]) -> T:

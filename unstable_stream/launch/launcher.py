@@ -31,11 +31,10 @@ from unstable_stream.events import (
     Metrics,
 )
 from unstable_stream.extensions import ALLOW_CODE, allowed_patterns
-from unstable_stream.inference.adapter_files import check_target_modules
-from unstable_stream.inference.base_model import is_snapshot, resolve_model
+from unstable_stream.inference.base_model import is_snapshot, model_here, resolve_model
 from unstable_stream.launch.machine import this_machine
 from unstable_stream.launch.plan import RunPlan, plan_run
-from unstable_stream.launch.preflight import check_config, check_prompts
+from unstable_stream.launch.preflight import check_config, check_model
 from unstable_stream.launch.recorded_progress import RecordedProgress
 from unstable_stream.log.open import opened_log
 from unstable_stream.log.port import EventLog
@@ -153,9 +152,8 @@ async def launch(
 
         await asyncio.to_thread(check_reachable)
     config, model_path = await asyncio.to_thread(_with_models, config)
-    check_target_modules(Path(model_path), config.lora.target_modules)
-    if config.learner.iterations:  # in a tournament opponents may play alone
-        await asyncio.to_thread(check_prompts, config, model_path)
+    if model_here(config.model) is None:  # it was fetched only now
+        await asyncio.to_thread(check_model, config, model_path)
     plan = partial(plan_run, config, model_path)
     here: Placement | None = None
     if config.backend == "inline" or "RAY_ADDRESS" not in os.environ:

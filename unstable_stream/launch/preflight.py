@@ -2,12 +2,12 @@
 
 import os
 import socket
-from collections.abc import Mapping
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Final
 
 from unstable_stream.adapter_format import MODEL_WEIGHTS_FILE, WEIGHTS_FILE
-from unstable_stream.errors import ConfigError, StoreError, UnstableStreamError
+from unstable_stream.errors import ConfigError, StoreError
 from unstable_stream.extensions import (
     KINDS,
     Reference,
@@ -21,20 +21,28 @@ from unstable_stream.games.openspiel.solution import information_states
 from unstable_stream.games.opponents.scripted import check_scripted
 from unstable_stream.games.seating import dealt_roles
 from unstable_stream.games.templates import get_template
-from unstable_stream.inference.base_model import resolve_model
+from unstable_stream.inference.adapter_files import check_target_modules
+from unstable_stream.inference.base_model import model_here, resolve_model
 from unstable_stream.inference.exploitability import game_of
-from unstable_stream.inference.tokenizer import Tokenizer, load_tokenizer
+from unstable_stream.inference.tokenizer import load_tokenizer
 from unstable_stream.launch.extension_trials import try_extensions
+from unstable_stream.launch.first_turns import check_first_turn
 from unstable_stream.reward_transformations import build_final, build_sampling, build_step
 from unstable_stream.runs.code import find_code
-from unstable_stream.runs.config import EngineExtensionConfig, OpponentConfig, RunConfig, VllmEngineConfig
+from unstable_stream.runs.config import (
+    EngineExtensionConfig,
+    EnvConfig,
+    OpponentConfig,
+    RunConfig,
+    VllmEngineConfig,
+)
 from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.seeds import train_game_seed
 from unstable_stream.stores import HostCache, Store, has_file, is_address
 from unstable_stream.streams.run_consumers import plugins_beside
 from unstable_stream.workers.game_schedule import build_pool
 
-__all__ = ["check_config", "check_prompts"]
+__all__ = ["check_config", "check_model"]
 
 _DEALS: Final = 32
 """So many games of an environment are dealt to learn which roles there are."""
@@ -59,7 +67,7 @@ def check_config(config: RunConfig) -> None:
     _check_opponents(config)
     try_extensions(config)
     plugins_beside(config, config.name, DataDir())
-    for env in dict.fromkeys((*config.train_envs, *config.evaluated_envs)):
+    for env in _envs(config):
         check_environment(env.env_id, env.num_players)
         get_template(env.template)
         for opponent in (*config.model_pool.fixed, *config.evaluation.opponents):
@@ -67,11 +75,11 @@ def check_config(config: RunConfig) -> None:
                 check_scripted(opponent.scripted, env.env_id)
     for opponent in (*config.model_pool.fixed, *config.evaluation.opponents):
         if opponent.kind == "openai":
-            _check_endpoint(opponent)
+            _check_endpoint(opponent, config)
         elif opponent.kind == "adapter":
             _check_weights(f"opponent {opponent.name!r}", opponent.path)
         elif opponent.kind == "model":
-            _check_model(opponent, config.model_revisions)
+            _check_opponent_model(opponent, config)
     for model in config.model_names:
         where = "learner" if model is None else f"trained_models, {model}"
         _check_weights(f"{where}.initial_lora_path", config.for_model(model).learner.initial_lora_path)
@@ -84,22 +92,34 @@ def check_config(config: RunConfig) -> None:
     build_final(list(config.rewards.final))
     build_step(list(config.rewards.step))
     build_sampling(list(config.rewards.sampling))
+    if (model_path := model_here(config.model)) is not None:
+        check_model(config, model_path)
 
 
-def check_prompts(config: RunConfig, model_path: str) -> None:
-    """Refuse a base model whose tokenizer cannot word the prompts of an environment.
+def check_model(config: RunConfig, model_path: str) -> None:
+    """Refuse a base model that cannot be trained as configured, or that cannot play an environment.
+
+    :func:`check_config` calls it where the model is on this machine, so that a dry run refuses what a start
+    does; a model that must be fetched first is checked when it was.
 
     Raises:
-        ConfigError: names the model and the template.
+        ConfigError: names the model and what to change.
     """
+    check_target_modules(Path(model_path), config.lora.target_modules)
+    if not config.learner.iterations:
+        return  # in a tournament opponents may play alone
     tokenizer = load_tokenizer(model_path)
-    for template in dict.fromkeys(env.template for env in (*config.train_envs, *config.evaluated_envs)):
-        _check_wording(f"model {config.model!r}", tokenizer, template)
+    for env in _envs(config):
+        check_first_turn(f"model {config.model!r}", env, env.template, tokenizer)
+
+
+def _envs(config: RunConfig) -> list[EnvConfig]:
+    return list(dict.fromkeys((*config.train_envs, *config.evaluated_envs)))
 
 
 def _check_roles(config: RunConfig) -> None:
     """Refuse a role that is never dealt: its model would wait for ever for steps."""
-    for env in dict.fromkeys((*config.train_envs, *config.evaluated_envs)):
+    for env in _envs(config):
         declared = env.teams or ()
         by_team = {member for group in declared for member in group if isinstance(member, str)}
         if not by_team and not config.deals_roles(env.env_id):
@@ -159,8 +179,9 @@ def _check_opponents(config: RunConfig) -> None:
             )
 
 
-def _check_endpoint(opponent: OpponentConfig) -> None:
-    get_template(opponent.template)
+def _check_endpoint(opponent: OpponentConfig, config: RunConfig) -> None:
+    for env in _envs(config):
+        check_first_turn(f"opponent {opponent.name!r}", env, opponent.template, None)
     if not os.environ.get(opponent.api_key_env):
         raise ConfigError(
             f"opponent {opponent.name!r} needs a key: set the environment variable {opponent.api_key_env} "
@@ -168,25 +189,16 @@ def _check_endpoint(opponent: OpponentConfig) -> None:
         )
 
 
-def _check_model(opponent: OpponentConfig, revisions: Mapping[str, str]) -> None:
-    """Refuse a model that is not there, or whose tokenizer cannot word the template's prompts."""
+def _check_opponent_model(opponent: OpponentConfig, config: RunConfig) -> None:
+    """Refuse a model that is not there, or that cannot play an environment."""
     where = f"opponent {opponent.name!r}"
     try:
         path = opponent.path or ""
-        tokenizer = load_tokenizer(resolve_model(path, revision=revisions.get(path)))
+        tokenizer = load_tokenizer(resolve_model(path, revision=config.model_revisions.get(path)))
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from error
-    _check_wording(where, tokenizer, opponent.template)
-
-
-def _check_wording(where: str, tokenizer: Tokenizer, template: str) -> None:
-    encode = tokenizer.encode_chat if get_template(template).chat else tokenizer.encode
-    try:
-        encode("move")
-    except UnstableStreamError as error:
-        raise ConfigError(
-            f"{where}: its tokenizer cannot word prompts of the template {template!r}: {error}"
-        ) from error
+    for env in _envs(config):
+        check_first_turn(where, env, opponent.template, tokenizer)
 
 
 def _check_weights(where: str, location: str | None) -> None:

@@ -1,0 +1,108 @@
+"""The first turn of an environment, worded and answered for a model, before anything is recorded."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from unstable_stream.errors import ConfigError
+from unstable_stream.inference.tokenizer import FileTokenizer, load_tokenizer
+from unstable_stream.launch.first_turns import check_first_turn
+from unstable_stream.launch.preflight import check_config
+from unstable_stream.runs.config import EnvConfig, parse_config
+from unstable_stream.tiny_player import tiny_player_path
+
+TEMPLATES = '''
+from unstable_stream.games.board_templates import format_tictactoe_board
+from unstable_stream.games.templates import extract_boxed
+
+class Blank:
+    def format(self, observation):
+        return "   "
+
+class Boxed:
+    """The tiny player reads the board, and has no token for a box."""
+    def format(self, observation):
+        return format_tictactoe_board(observation)
+    extract = staticmethod(extract_boxed)
+
+class Bare:
+    """The environment wants a number."""
+    def format(self, observation):
+        return format_tictactoe_board(observation)
+    def extract(self, completion):
+        return "cell", {"correct_answer_format": True}
+
+class OtherForm:
+    """An answer in a form that nobody else knows is not tried."""
+    def format(self, observation):
+        return format_tictactoe_board(observation)
+    def extract(self, completion):
+        return completion, {"correct_answer_format": completion.startswith("<move>")}
+'''
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> FileTokenizer:
+    return load_tokenizer(tiny_player_path())
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "words.py").write_text(TEMPLATES)
+    monkeypatch.chdir(tmp_path)
+
+
+def check(tokenizer: FileTokenizer | None, template: str, env_id: str = "TicTacToe-v0-train") -> None:
+    check_first_turn("somebody", EnvConfig(env_id=env_id, template=template), template, tokenizer)
+
+
+@pytest.mark.parametrize(
+    ("template", "says"),
+    [
+        ("qwen3-sp", r"no token for \d+ words of the prompt \('<\|im_start\|>user', 'Solve'"),
+        ("observation", r"no token for \d+ words of the prompt \('You', 'are', 'Player'"),
+        ("chat", "no chat template"),
+        ("simpletak-board", "no 4x4 SimpleTak board with an own symbol"),
+        ("words.py:Blank", "gives an empty prompt"),
+        ("words.py:Boxed", r"the tokenizer cannot write the answer '\\\\boxed\{0\}': it becomes '"),
+        (
+            "words.py:Bare",
+            r"the answer '\[0\]' is read as 'cell', which the environment calls invalid",
+        ),
+    ],
+)
+@pytest.mark.usefixtures("own")
+def test_a_template_that_a_model_cannot_use_is_named(
+    tokenizer: FileTokenizer, template: str, says: str
+) -> None:
+    with pytest.raises(ConfigError, match=says) as caught:
+        check(tokenizer, template)
+    assert "\n" not in str(caught.value)
+    assert str(caught.value).startswith(f"somebody: template {template!r} on the first turn of TicTacToe-v0-")
+
+
+@pytest.mark.usefixtures("own")
+def test_a_template_that_fits_is_not(tokenizer: FileTokenizer) -> None:
+    check(tokenizer, "tictactoe-board")
+    check(tokenizer, "words.py:OtherForm")
+    check(None, "qwen3-zs")
+
+
+def test_an_endpoint_cannot_use_a_template_of_another_game() -> None:
+    with pytest.raises(ConfigError, match="no 4x4 SimpleTak board"):
+        check(None, "simpletak-board")
+
+
+@pytest.mark.parametrize("missing", ["tokenizer.json", "everything"])
+def test_a_configuration_with_a_model_that_is_not_whole_is_refused_before_a_start(
+    tmp_path: Path, missing: str
+) -> None:
+    """A dry run checks no more and no less than a start does."""
+    model = tmp_path / "model"
+    if missing != "everything":
+        shutil.copytree(tiny_player_path(), model)
+        (model / missing).unlink()
+    env = {"env_id": "TicTacToe-v0-train", "template": "tictactoe-board"}
+    with pytest.raises(ConfigError, match=r"tokenizer|no such directory"):
+        check_config(parse_config({"model": str(model), "train_envs": [env]}))
