@@ -45,6 +45,7 @@ from unstable_stream.events.runs import (
     RunStarted,
 )
 from unstable_stream.events.steps import Step, StepTexts
+from unstable_stream.events.storable import storable_text, storable_values
 from unstable_stream.events.trajectories import Trajectory, Turn
 from unstable_stream.events.updates import CollapseWarning, DroppedStep, LearnerUpdate, StepsDropped
 
@@ -101,6 +102,8 @@ __all__ = [
     "recorded_structs",
     "step_id",
     "step_ids",
+    "storable_text",
+    "storable_values",
     "trained_model",
     "trajectory_id",
     "unpack_floats",

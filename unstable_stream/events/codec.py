@@ -26,6 +26,7 @@ from unstable_stream.events.runs import (
     RunStarted,
 )
 from unstable_stream.events.steps import Step
+from unstable_stream.events.storable import storable_values
 from unstable_stream.events.trajectories import Trajectory
 from unstable_stream.events.updates import CollapseWarning, LearnerUpdate, StepsDropped
 
@@ -81,8 +82,15 @@ _current_decoder: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Union[tuple
 
 
 def encode_event(event: Event) -> bytes:
-    """Return the JSON bytes of an event; equal events give equal bytes."""
-    return _encoder.encode(event)
+    """Return the JSON bytes of an event; equal events give equal bytes.
+
+    Text that is no Unicode is written as :func:`~unstable_stream.events.storable_text` returns it.
+    """
+    try:
+        return _encoder.encode(event)
+    except UnicodeEncodeError:
+        # Deeper than what the event's values are limited to: no field may be left out.
+        return _encoder.encode(storable_values(msgspec.to_builtins(event, str_keys=True), deepest=200))
 
 
 def decode_event(data: bytes | memoryview) -> Event:

@@ -4,6 +4,8 @@ import re
 import sys
 from dataclasses import dataclass
 
+from unstable_stream.events import storable_text
+
 __all__ = ["Diagnosis", "diagnose"]
 
 _PLAYER_COUNT = re.compile(r"player", re.IGNORECASE)
@@ -23,7 +25,7 @@ class Diagnosis:
 
 def diagnose(env_id: str, error: BaseException) -> Diagnosis:
     """Explain the exception that making, resetting or first observing an environment raised."""
-    text = str(error).strip()
+    text = storable_text(str(error)).strip()
     if isinstance(error, SyntaxError):
         return Diagnosis(
             "python-3.12",

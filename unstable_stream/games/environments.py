@@ -23,6 +23,7 @@ import difflib
 import importlib
 import importlib.util
 import inspect
+import math
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -33,6 +34,7 @@ from typing import Any, Final
 
 from unstable_stream.deferred_imports import deferring
 from unstable_stream.errors import ConfigError, EnvironmentUnavailableError, GameError
+from unstable_stream.events import storable_text, storable_values
 from unstable_stream.extensions import KINDS, Reference, build, entry_points_of, load
 from unstable_stream.extensions.build import refuse
 from unstable_stream.games.diagnosis import Diagnosis, diagnose
@@ -69,7 +71,7 @@ class StepResult:
     invalid_reason: str | None = None
     """The environment's words; the board-style ``-train`` observations do not repeat them."""
     info: dict[str, Any] = field(default_factory=dict)
-    """The environment's info for this step, JSON values only."""
+    """The environment's info for this step, as :func:`~unstable_stream.events.storable_values` returns it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,17 +170,18 @@ class Environment:
                 done, info = self._env.step(action=action)
                 # The next observation is read at once: one exchange of generators per move, not two.
                 self._observation = None if done else self._read_observation()
+            self.done = bool(done)
+            reason = self._invalid_reason
+            if self._state is None and isinstance(info, Mapping) and info.get("invalid_move"):
+                reason = str(info.get("reason") or "invalid move")
+            result = StepResult(self.done, reason is None, reason, storable_values(info))
         except Exception as error:
             raise GameError(
                 f"{self._label}: failed at turn {self.turn} on action {action[:200]!r}: "
                 f"{type(error).__name__}: {error}"
             ) from error
         self.turn += 1
-        self.done = bool(done)
-        reason = self._invalid_reason
-        if self._state is None and isinstance(info, Mapping) and info.get("invalid_move"):
-            reason = str(info.get("reason") or "invalid move")
-        return StepResult(self.done, reason is None, reason, _json_values(info))
+        return result
 
     @property
     def teams(self) -> tuple[tuple[int | str, ...], ...]:
@@ -216,28 +219,28 @@ class Environment:
                 given, game_info = self._env.close()
             rewards = None
             if self.done and given is not None:
-                rewards = {seat: float(given.get(seat, 0.0)) for seat in seats}
+                rewards = {seat: _reward(given.get(seat, 0.0), seat) for seat in seats}
+            facts = [game_info.get(seat, {}) for seat in seats]
+            reasons = dict.fromkeys(str(fact["reason"]) for fact in facts if fact.get("reason"))
+            return EnvironmentResult(
+                rewards=rewards,
+                reason=storable_text("; ".join(reasons)),
+                roles=_roles(getattr(self._state, "role_mapping", {}), facts),
+                invalid_seats=frozenset(seat for seat in seats if facts[seat].get("invalid_move")),
+            )
         except Exception as error:
             raise GameError(f"{self._label}: close failed: {type(error).__name__}: {error}") from error
-        facts = [game_info.get(seat, {}) for seat in seats]
-        reasons = dict.fromkeys(str(fact["reason"]) for fact in facts if fact.get("reason"))
-        return EnvironmentResult(
-            rewards=rewards,
-            reason="; ".join(reasons),
-            roles=_roles(getattr(self._state, "role_mapping", {}), facts),
-            invalid_seats=frozenset(seat for seat in seats if facts[seat].get("invalid_move")),
-        )
 
     def _read_observation(self) -> Observation:
         seat, observed = self._env.get_observation()
         if not 0 <= int(seat) < self.num_players:
             raise ValueError(f"it is the turn of seat {seat}, but there are {self.num_players} players")
         if isinstance(observed, str):
-            return Observation(int(seat), observed)
+            return Observation(int(seat), storable_text(observed))
         # A raw environment gives the new messages only, as (sender, text, kind).
         names: Mapping[int, str] = getattr(self._state, "role_mapping", {})
         lines = [f"[{names.get(sender, f'Player {sender}')}] {text}" for sender, text, _ in observed]
-        return Observation(int(seat), "\n".join(lines))
+        return Observation(int(seat), storable_text("\n".join(lines)))
 
     def _note_invalid(self, reason: str) -> None:
         self._invalid_reason = reason
@@ -371,19 +374,13 @@ def _roles(role_mapping: Mapping[int, str], facts: list[dict[str, Any]]) -> dict
         # Secret roles are in the game's info; the mapping has the names everyone sees.
         for name in (fact.get("role"), role_mapping.get(seat)):
             if name and name not in {"Player", f"Player {seat}"}:
-                roles[seat] = str(name)
+                roles[seat] = storable_text(str(name))
                 break
     return roles
 
 
-def _json_values(info: Mapping[Any, Any] | None) -> dict[str, Any]:
-    """Keep what JSON can hold; anything else has no stable form and is left out."""
-    return {str(key): value for key, value in (info or {}).items() if _is_json(value)}
-
-
-def _is_json(value: Any) -> bool:
-    if isinstance(value, dict):
-        return all(isinstance(key, str) and _is_json(item) for key, item in value.items())
-    if isinstance(value, (list, tuple)):
-        return all(_is_json(item) for item in value)
-    return value is None or isinstance(value, (str, int, float))
+def _reward(given: Any, seat: int) -> float:
+    reward = float(given)
+    if not math.isfinite(reward):
+        raise ValueError(f"the reward of seat {seat} is {reward}; expected a finite number")
+    return reward

@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from unstable_stream.errors import EventLogError
-from unstable_stream.events import GameAbandoned, GameStarted, event_id
+from unstable_stream.events import GameAbandoned, GameStarted, event_id, storable_text
 from unstable_stream.log.open import opened_log
 from unstable_stream.log.records import record_from_event
 from unstable_stream.runs.config import RunConfig
@@ -32,6 +32,8 @@ __all__ = ["HungGames", "abandoned", "end_with"]
 _LOOKS = 10
 """Looks within the time that a step may take. They are counted, not the time: a process that was stopped
 looks once when it goes on."""
+_LONGEST_REASON = 4000
+"""Characters: an exception of foreign code may say anything."""
 _RECORDING_S = 30.0
 """The log may be away: the process ends all the same."""
 
@@ -122,5 +124,5 @@ def abandoned(game: GameStarted, reason: str) -> GameAbandoned:
         game_id=game.game_id,
         game_index=game.game_index,
         split=game.split,
-        reason=reason,
+        reason=storable_text(reason)[:_LONGEST_REASON],
     )
