@@ -57,7 +57,7 @@ def test_templates_hold_the_observation_and_ask_for_a_box(name: str) -> None:
     assert r"\boxed{}" in prompt
     # Any number of players: nothing may claim two.
     assert re.search(r"\btwo\b|\bopponent\b|2-player", prompt, re.IGNORECASE) is None
-    assert get_template(name).extract(r"so \boxed{7}") == ("[7]", {"correct_answer_format": True})
+    assert get_template(name).extract(r"so</think> \boxed{7}") == ("[7]", {"correct_answer_format": True})
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from unstable_stream.errors import GameError
+from unstable_stream.games.thoughts import after_thoughts
 
 __all__ = ["BOARD_TEMPLATES", "extract_cell", "format_simpletak_board", "format_tictactoe_board"]
 
@@ -66,13 +67,14 @@ def format_tictactoe_board(observation: str) -> str:
 
 
 def extract_cell(completion: str) -> tuple[str, dict[str, bool]]:
-    """Return the first bracketed cell, e.g. ``[5]``, and whether there was one.
+    """Return the first bracketed cell after the thoughts, e.g. ``[5]``, and whether there was one.
 
-    Without one the stripped completion is returned as it is, and the environment decides.
+    Without one all that follows them is returned, stripped, and the environment decides.
     """
-    match = _ACTION.search(completion)
+    answer = after_thoughts(completion)
+    match = _ACTION.search(answer)
     if match is None:
-        return completion.strip(), {"correct_answer_format": False}
+        return answer.strip(), {"correct_answer_format": False}
     return f"[{match.group(1)}]", {"correct_answer_format": True}
 
 

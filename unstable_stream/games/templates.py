@@ -1,7 +1,8 @@
 r"""Define prompt templates, each with the extraction of the action from the completion.
 
 A template turns an observation into the text a model is given, and a completion back into what the
-environment understands: the last ``\boxed{4}`` becomes ``[4]``. To bring your own, write a function from
+environment understands: the last ``\boxed{4}`` becomes ``[4]``. Thoughts are never searched for it
+(:mod:`~unstable_stream.games.thoughts`). To bring your own, write a function from
 observation to text, or a class with ``format`` and ``extract``, and name it where a template is named, e.g.
 ``template = "path/to/file.py:mine"``. No wording assumes a number of players.
 """
@@ -17,6 +18,7 @@ from unstable_stream.extensions import KINDS, Reference, build, entry_points_of
 from unstable_stream.extensions.build import refuse
 from unstable_stream.games.board_templates import BOARD_TEMPLATES
 from unstable_stream.games.poker_boards import POKER_BOARDS
+from unstable_stream.games.thoughts import after_thoughts
 
 __all__ = ["TEMPLATES", "PromptTemplate", "extract_boxed", "extract_bracketed", "get_template"]
 
@@ -40,27 +42,35 @@ def extract_boxed(completion: str) -> tuple[str, dict[str, bool]]:
 
     Braces may nest; a box that is never closed does not count. A content that already holds a bracketed
     action is left as it is, so ``\boxed{[4]}`` and ``\boxed{4}`` both give ``[4]``. Without a box (or with an
-    empty one) the whole completion goes to the environment, which finds an action in it or calls it invalid.
+    empty one) all that follows the thoughts goes to the environment, which finds an action in it or calls it
+    invalid.
     """
-    content = _last_boxed(completion)
+    answer = after_thoughts(completion)
+    content = _last_boxed(answer)
     if content is None or not content.strip():
-        return completion.strip(), {"correct_answer_format": False}
+        return answer.strip(), {"correct_answer_format": False}
     return _bracketed(content.strip()), {"correct_answer_format": True}
 
 
 def extract_bracketed(completion: str) -> tuple[str, dict[str, bool]]:
-    """Return the last ``[…]`` of the completion, and whether there was one; else the whole completion."""
-    found = _BRACKETS.findall(completion)
+    """Return the last ``[…]`` after the thoughts, and whether there was one; else all that follows them."""
+    answer = after_thoughts(completion)
+    found = _BRACKETS.findall(answer)
     if not found:
-        return completion.strip(), {"correct_answer_format": False}
+        return answer.strip(), {"correct_answer_format": False}
     return found[-1], {"correct_answer_format": True}
 
 
 def _extract_first_bracketed(completion: str) -> tuple[str, dict[str, bool]]:
-    found = _BRACKETS.search(completion)
+    answer = after_thoughts(completion)
+    found = _BRACKETS.search(answer)
     if found is None:
-        return completion.strip(), {"correct_answer_format": False}
+        return answer.strip(), {"correct_answer_format": False}
     return found.group(), {"correct_answer_format": True}
+
+
+def _extract_boxed_after_thought(completion: str) -> tuple[str, dict[str, bool]]:
+    return extract_boxed(_THOUGHT + completion)
 
 
 _BRACE: Final = re.compile(r"\\boxed\{|\{|\}")
@@ -85,6 +95,8 @@ def _bracketed(content: str) -> str:
     return content if "[" in content and "]" in content else f"[{content}]"
 
 
+_THOUGHT: Final = "<think>\n"
+"""Opened for the model, as the chat templates of Qwen3's and DeepSeek's reasoning models do."""
 _TASK: Final = (
     "You are a player in the game described below. Choose a valid action that helps you win. "
     "Think it through step by step, then write your final action inside \\boxed{}."
@@ -112,7 +124,6 @@ def _default(observation: str) -> str:
 
 
 def _qwen3(task: str) -> Callable[[str], str]:
-    # The thinking tag is opened for the model, as Qwen3's own template does for its reasoning models.
     def format_observation(observation: str) -> str:
         return (
             f"<|im_start|>user\n{task}\n\nObservation:\n{observation.strip()}\n<|im_end|>\n"
@@ -126,7 +137,7 @@ def _qwen3_reasoning(observation: str) -> str:
     return (
         f"<|im_start|>system\n{_REASONING}<|im_end|>\n"
         f"<|im_start|>user\n{observation.strip()}<|im_end|>\n"
-        "<|im_start|>assistant\n<think>\n"
+        f"<|im_start|>assistant\n{_THOUGHT}"
     )
 
 
@@ -167,7 +178,7 @@ TEMPLATES: Final[Mapping[str, PromptTemplate]] = {
         # ChatML of the Qwen family: games between players, tasks for one, and opened thinking.
         PromptTemplate("qwen3-zs", _qwen3(_ZERO_SUM), extract_boxed),
         PromptTemplate("qwen3-sp", _qwen3(_SOLO), extract_boxed),
-        PromptTemplate("qwen3-reasoning", _qwen3_reasoning, extract_boxed),
+        PromptTemplate("qwen3-reasoning", _qwen3_reasoning, _extract_boxed_after_thought),
         PromptTemplate("gemma3-zs", _gemma3, extract_boxed),
         PromptTemplate("llama-instruct-zs", _llama_instruct, extract_boxed),
         # The move at once, without reasoning: its probability can be read (docs/exploitability.md).
