@@ -4,7 +4,8 @@ Run: python docs/build_configuration.py
 """
 
 from pathlib import Path
-from typing import Any, get_args
+from types import NoneType, UnionType
+from typing import Any, Union, get_args, get_origin
 
 from pydantic import BaseModel
 
@@ -93,6 +94,9 @@ def _type_name(annotation: Any) -> str:
         listed = "tuple" in text
         choices = get_args(get_args(annotation)[0] if listed else annotation)
         named = ", ".join(f"`{choice}`" for choice in choices if isinstance(choice, str))
+        if get_origin(annotation) in (Union, UnionType):
+            others = [_type_name(choice) for choice in choices if choice is not NoneType]
+            return " or ".join(other.removeprefix("one of ") for other in others)
         return f"{'list' if listed else 'one'} of {named}"
     for name, shown in (("dict", "table"), ("tuple", "list"), ("bool", "boolean"), ("float", "number")):
         if name in text:

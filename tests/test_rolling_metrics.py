@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.model_pool.outcomes import make_outcome
 from tests.reward_transformations.trajectories import RUN, make_trajectory, make_turn
-from unstable_stream.events import Event, GameOutcome, LearnerUpdate, Metrics, Trajectory, event_id
+from unstable_stream.events import Action, Event, GameOutcome, LearnerUpdate, Metrics, Trajectory, event_id
 from unstable_stream.rolling_metrics import FLUSH_EVERY_S, WINDOW, MetricsProcessor
 
 ENV = "collection-Env-v0"
@@ -124,6 +124,20 @@ def test_an_outcome_tells_of_the_whole_game() -> None:
         f"{ENV}/truncated-rate": 0.5,
     }
     assert MetricsProcessor(RUN).handle(make_outcome(0, {0: ("fixed", 1.0)})) == ()
+
+
+def test_an_endpoint_is_told_by_its_answers() -> None:
+    outcome = make_outcome(0, {0: ("ckpt-000003", 1.0), 1: ("o3", -1.0)})
+    ours, theirs = outcome.seats
+    asked = msgspec.structs.replace(
+        outcome,
+        seats=(ours, msgspec.structs.replace(theirs, kind="openai")),
+        actions=tuple(Action(turn % 2, "[0]") for turn in range(4)),
+        finish_reasons=("length", "stop", "length", "length"),
+        no_answers={1: 2},
+    )
+    values = rest(asked)
+    assert (values[f"{ENV}/cut-rate/o3"], values[f"{ENV}/no-answers/o3"]) == (0.5, 2.0)
 
 
 def test_an_update_is_published_at_once_and_once() -> None:

@@ -260,3 +260,9 @@ def _of_game(event: GameOutcome) -> Iterator[Sample]:
     yield "game-length", float(event.num_turns)
     yield "game-seconds", event.duration_ms / 1000
     yield "truncated-rate", float(event.reason == "truncated")
+    endpoints = {seat.seat: seat.model_uid for seat in event.seats if seat.kind == "openai"}
+    for seat, name in endpoints.items():
+        yield f"no-answers/{name}", float(event.no_answers.get(seat, 0))
+    for action, reason in zip(event.actions, event.finish_reasons, strict=False):
+        if action.seat in endpoints:
+            yield f"cut-rate/{endpoints[action.seat]}", float(reason == "length")

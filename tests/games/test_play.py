@@ -23,6 +23,8 @@ from tests.games.builders import (
 from unstable_stream.errors import EnvironmentUnavailableError, GameError
 from unstable_stream.events import (
     Action,
+    GameOutcome,
+    Trajectory,
     decode_event,
     encode_event,
     event_id,
@@ -32,6 +34,7 @@ from unstable_stream.events import (
 )
 from unstable_stream.games.play import PlayedGame, play_game, turn_seed
 from unstable_stream.games.players import Move, TurnContext
+from unstable_stream.proofs.play_again import ReplayRules, replay, trajectory_view
 
 TICTACTOE = "TicTacToe-v0-train"
 
@@ -284,3 +287,81 @@ def test_turn_seeds_are_stable_and_distinct(game_seed: int) -> None:
     seeds = [turn_seed(game_seed, seat, turn) for seat in range(4) for turn in range(20)]
     assert seeds == [turn_seed(game_seed, seat, turn) for seat in range(4) for turn in range(20)]
     assert len(set(seeds)) > 75  # 80 draws from 2**31 hardly ever meet
+
+
+class ForeignEnv:
+    """Says and takes anything: two players, one move each."""
+
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+
+    def reset(self, num_players: int, seed: int | None = None) -> None:
+        self.heard.clear()
+
+    def get_observation(self) -> tuple[int, str]:
+        return len(self.heard), f"\ud83d\x00 {self.heard}"
+
+    def step(self, action: str) -> tuple[bool, dict[Any, Any]]:
+        self.heard.append(action)
+        told: dict[Any, Any] = {"heard": [action, "\udc00"], "\ud800": float("nan"), 3: object()}
+        told["itself"] = told
+        return len(self.heard) == 2, told
+
+    def close(self) -> tuple[dict[int, float], dict[int, dict[str, str]]]:
+        return {0: 1.0, 1: -1.0}, {seat: {"reason": "so \ud83d", "role": f"R{seat}\ud83d"} for seat in (0, 1)}
+
+
+async def test_foreign_text_is_played_as_it_is_recorded() -> None:
+    started = make_started(f"{__name__}:ForeignEnv", [make_seat(0, trained=True), make_seat(1)])
+    players = {0: ListPlayer(["[a] \ud83d"], sampled=True), 1: ListPlayer(["\ud83d\ude00 \udc00"])}
+    played = await play(started, players)
+    outcome, (trajectory,) = played.outcome, played.trajectories
+    assert [action.action for action in outcome.actions] == ["[a] \ufffd", "\U0001f600 \ufffd"]
+    assert players[1].turns[0].observation == "\ufffd\x00 ['[a] \ufffd']"
+    assert trajectory.turns[0].step_info == {"heard": ["[a] \ufffd", "\ufffd"], "\ufffd": None}
+    assert (outcome.reason_text, outcome.seats[0].role) == ("so \ufffd", "R0\ufffd")
+    recorded = decode_event(encode_event(outcome))
+    assert recorded == outcome
+    assert isinstance(recorded, GameOutcome)
+    again = replay(recorded, ReplayRules(50, 0))
+    assert (again.outcome, again.problem) == (None, None)
+    stored = decode_event(encode_event(trajectory))
+    assert isinstance(stored, Trajectory)
+    assert again.views == [(trajectory.event_id, trajectory_view(stored))]
+
+
+class BadRewards(ForeignEnv):
+    """Ends with a reward that is no number."""
+
+    def close(self) -> tuple[dict[int, float], dict[int, dict[str, str]]]:
+        return {0: float("nan"), 1: 0.0}, {}
+
+
+async def test_a_reward_that_is_no_number_ends_the_game_with_its_reason() -> None:
+    started = make_started(f"{__name__}:BadRewards", 2)
+    with pytest.raises(GameError, match=rf"game {started.game_id}.*BadRewards.*the reward of seat 0 is nan"):
+        await play(started, {0: ListPlayer(["a"]), 1: ListPlayer(["b"])})
+
+
+@pytest.mark.parametrize("answer", [None, "[4]", Move(4), Move(None)])  # type: ignore[arg-type]
+async def test_an_answer_that_is_no_move_ends_the_game_with_its_reason(answer: Any) -> None:
+    class Strange:
+        async def move(self, turn: TurnContext) -> Move:
+            return answer  # type: ignore[no-any-return]
+
+    started = make_started(TICTACTOE, 2)
+    with pytest.raises(GameError, match=rf"{started.game_id}.*scripted-0 in seat 0 answered .* at turn 0"):
+        await play(started, {0: Strange(), 1: ListPlayer([])})
+
+
+async def test_the_end_of_every_answer_is_recorded() -> None:
+    class Endpoint:
+        async def move(self, turn: TurnContext) -> Move:
+            cell = turn.turn_index + 3
+            ended = ("length", "stop")[turn.turn_index]
+            return Move(f"[{cell}]", finish_reason=ended, no_answers=turn.turn_index)
+
+    played = await play(make_started(TICTACTOE, 2), {0: ListPlayer(["[0]", "[1]", "[2]"]), 1: Endpoint()})
+    assert played.outcome.finish_reasons == (None, "length", None, "stop", None)
+    assert played.outcome.no_answers == {1: 1}
+    assert replay(played.outcome, ReplayRules(50, 0)).outcome is None

@@ -1,90 +1,24 @@
 """The chat client against a real HTTP server on this machine, which misbehaves as endpoints do."""
 
 import asyncio
-import json
 import logging
 import traceback
-from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
 
+from tests.inference.endpoint import KEY, KEY_ENV, Answer, Endpoint, completion
+from tests.inference.endpoint import endpoint as endpoint  # a fixture
 from unstable_stream.errors import ConfigError, EngineError, EngineOverloadedError
 from unstable_stream.inference.engine import SamplingSettings
 from unstable_stream.inference.openai import OpenAIEngine
 
-KEY = "sk-secret-0123456789"
-KEY_ENV = "TEST_ENDPOINT_KEY"
 SETTINGS = SamplingSettings(max_tokens=12, temperature=0.4, top_p=0.8)
-
-Answer = tuple[int, dict[str, Any] | bytes]
-"""Status, and the object or the bytes of the body."""
-
-
-def _completion(text: str | None) -> Answer:
-    return 200, {
-        "id": "1",
-        "object": "chat.completion",
-        "created": 0,
-        "model": "m",
-        "choices": [
-            {"index": 0, "finish_reason": "length", "message": {"role": "assistant", "content": text}},
-        ],
-        "usage": {"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 7},
-    }
-
-
-class Endpoint:
-    """A chat endpoint; ``answer`` decides what each request gets, told its number and body."""
-
-    def __init__(self) -> None:
-        self.answer: Callable[[int, dict[str, Any]], Awaitable[Answer]] | None = None
-        self.bodies: list[dict[str, Any]] = []
-        self.heads: list[str] = []
-        self.url = ""
-        self.content_type = "application/json"
-
-    def replies(self, *answers: Answer) -> None:
-        """Give these answers in turn, the last one for ever."""
-
-        async def answer(number: int, _: dict[str, Any]) -> Answer:
-            return answers[min(number, len(answers) - 1)]
-
-        self.answer = answer
-
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        head = (await reader.readuntil(b"\r\n\r\n")).decode()
-        length = next(
-            int(line.split(":")[1]) for line in head.splitlines() if line.lower().startswith("content-length")
-        )
-        body = json.loads(await reader.readexactly(length))
-        self.heads.append(head)
-        self.bodies.append(body)
-        assert self.answer is not None
-        status, content = await self.answer(len(self.bodies) - 1, body)
-        data = content if isinstance(content, bytes) else json.dumps(content).encode()
-        writer.write(
-            f"HTTP/1.1 {status} X\r\ncontent-type: {self.content_type}\r\nretry-after-ms: 1\r\n"
-            f"connection: close\r\ncontent-length: {len(data)}\r\n\r\n".encode()
-            + data
-        )
-        await writer.drain()
-        writer.close()
-
-
-@pytest.fixture
-async def endpoint(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Endpoint]:
-    """A running endpoint, and the key in the environment."""
-    monkeypatch.setenv(KEY_ENV, KEY)
-    made = Endpoint()
-    server = await asyncio.start_server(made.serve, "127.0.0.1", 0)
-    made.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
-    yield made
-    server.close()
 
 
 async def _ask(endpoint: Endpoint, **options: Any) -> Any:
     """Ask once; returns the reply or raises what the engine raised."""
+    options = {"pause_s": 0.0, **options}
     engine = OpenAIEngine("some/model", base_url=endpoint.url, api_key_env=KEY_ENV, **options)
     try:
         return await engine.reply("your move", SETTINGS)
@@ -93,11 +27,10 @@ async def _ask(endpoint: Endpoint, **options: Any) -> Any:
 
 
 async def test_asks_with_the_settings_and_key(endpoint: Endpoint) -> None:
-    """One user message, all sampling settings, the key as bearer; the reply with its counts."""
-    endpoint.replies(_completion("[4]"))
+    """One user message, all sampling settings, the key as bearer; the reply with its end."""
+    endpoint.replies(completion("[4]"))
     reply = await _ask(endpoint)
-    assert (reply.text, reply.finish_reason) == ("[4]", "length")
-    assert (reply.prompt_tokens, reply.completion_tokens) == (5, 2)
+    assert (reply.text, reply.finish_reason, reply.no_answers) == ("[4]", "length", 0)
     assert endpoint.bodies == [
         {
             "model": "some/model",
@@ -113,7 +46,7 @@ async def test_asks_with_the_settings_and_key(endpoint: Endpoint) -> None:
 @pytest.mark.parametrize("status", [429, 500, 503])
 async def test_tries_again_when_busy(endpoint: Endpoint, status: int) -> None:
     """Two refusals, then an answer."""
-    endpoint.replies((status, {"error": {"message": "busy"}}), (status, {}), _completion("[4]"))
+    endpoint.replies((status, {"error": {"message": "busy"}}), (status, {}), completion("[4]"))
     assert (await _ask(endpoint)).text == "[4]"
     assert len(endpoint.bodies) == 3
 
@@ -150,7 +83,7 @@ async def test_slow_endpoints_time_out(endpoint: Endpoint) -> None:
 
     async def never(number: int, body: dict[str, Any]) -> Answer:
         await released.wait()
-        return _completion("late")
+        return completion("late")
 
     endpoint.answer = never
     with pytest.raises(EngineOverloadedError, match=r"no answer within 0\.1 s, after 1 attempts"):
@@ -173,15 +106,114 @@ async def test_an_answer_that_is_no_completion_is_no_end_of_the_worker(
 
 
 async def test_unreachable_and_empty_answers(endpoint: Endpoint) -> None:
-    """No server, no choices, no text."""
+    """No server, no choices."""
     endpoint.replies((200, {"id": "1", "object": "x", "created": 0, "model": "m", "choices": []}))
     with pytest.raises(EngineOverloadedError, match="without any choice"):
         await _ask(endpoint)
-    endpoint.replies(_completion(None))
-    assert (await _ask(endpoint)).text == ""
     endpoint.url = "http://127.0.0.1:9/v1"
     with pytest.raises(EngineOverloadedError, match="cannot be reached"):
         await _ask(endpoint, max_retries=0)
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (completion(None, reasoning="let me see"), "max_tokens = 12 is too small for a model that reasons"),
+        (completion(""), "max_tokens = 12 is too small"),
+        (completion("<think>[4] or"), "max_tokens = 12 is too small"),
+        (completion([{"type": "thinking", "thinking": "so"}]), "max_tokens = 12 is too small"),
+        (completion(" \n", "stop"), "finish_reason 'stop', no text"),
+        (completion("<think>[4]</think>\n", "stop"), "finish_reason 'stop', no text"),
+        (completion("As far as", "content_filter"), "finish_reason 'content_filter'"),
+        (completion("half", "error"), "finish_reason 'error'"),
+        (completion(None, "stop", refusal="I will not"), "a refusal: I will not"),
+        (completion(None, "tool_calls", tool_calls=[{"id": "1", "type": "function"}]), "a call of a tool"),
+        (completion(7, 7), "finish_reason '7', no text"),
+        (completion({"text": "[4]"}, None), "finish_reason 'stop', no text"),
+    ],
+)
+async def test_no_answer_is_asked_again_and_then_given_up(
+    endpoint: Endpoint, answer: Answer, words: str
+) -> None:
+    endpoint.replies(answer)
+    with pytest.raises(EngineOverloadedError, match="after 3 attempts, answered without an") as caught:
+        await _ask(endpoint)
+    assert words in str(caught.value)
+    assert "some/model" in str(caught.value)
+    assert len(endpoint.bodies) == 3
+
+
+async def test_an_answer_after_none_counts_those_before_it(endpoint: Endpoint) -> None:
+    endpoint.replies(completion(None), (200, b"<html>"), completion("[4]", "stop"))
+    reply = await _ask(endpoint)
+    assert (reply.text, reply.finish_reason, reply.no_answers) == ("[4]", "stop", 2)
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        ("<think>so</think>[4]", "<think>so</think>[4]"),
+        ([{"type": "thinking", "thinking": []}, {"type": "text", "text": "[4]"}], "[4]"),
+    ],
+)
+async def test_an_answer_beside_thoughts_is_one(endpoint: Endpoint, content: object, text: str) -> None:
+    endpoint.replies(completion(content, "stop"))
+    assert (await _ask(endpoint)).text == text
+
+
+async def test_a_body_that_nests_too_deep_is_no_end_of_the_worker(endpoint: Endpoint) -> None:
+    endpoint.replies((200, b"[" * 100_000))
+    with pytest.raises(EngineOverloadedError, match="no chat completion"):
+        await _ask(endpoint)
+
+
+async def test_a_request_has_the_fields_that_the_opponent_names(endpoint: Endpoint) -> None:
+    """As OpenAI's reasoning models and a vLLM server want them."""
+    endpoint.replies(completion("[4]"))
+    extra = {"reasoning_effort": "low", "chat_template_kwargs": {"enable_thinking": False}}
+    await _ask(endpoint, max_tokens_name="max_completion_tokens", own_temperature=True, extra_body=extra)
+    (body,) = endpoint.bodies
+    assert body == {
+        "model": "some/model",
+        "messages": [{"role": "user", "content": "your move"}],
+        "max_completion_tokens": 12,
+        **extra,
+    }
+
+
+@pytest.mark.parametrize(
+    ("said", "name", "remedy"),
+    [
+        (
+            "Unsupported parameter: 'max_tokens' is not supported with it. Use 'max_completion_tokens'",
+            "max_tokens",
+            'set max_tokens_name = "max_completion_tokens" for this opponent',
+        ),
+        (
+            "extra fields not permitted: max_completion_tokens",
+            "max_completion_tokens",
+            'set max_tokens_name = "max_tokens" for this opponent',
+        ),
+        (
+            "Unsupported value: 'temperature' does not support 0.4 with this model.",
+            "max_tokens",
+            'set temperature = "default" for this opponent',
+        ),
+        (
+            "'max_tokens' or 'max_completion_tokens' is too large: 12. The model's context length is 8",
+            "max_tokens",
+            "check the model's name, context length and max_tokens",
+        ),
+    ],
+)
+async def test_a_refused_setting_names_the_key_to_set(
+    endpoint: Endpoint, said: str, name: str, remedy: str
+) -> None:
+    endpoint.replies((400, {"error": {"message": said}}))
+    with pytest.raises(EngineError) as caught:
+        await _ask(endpoint, max_tokens_name=name)
+    assert remedy in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 async def test_no_more_at_once_than_allowed(endpoint: Endpoint) -> None:
@@ -197,7 +229,7 @@ async def test_no_more_at_once_than_allowed(endpoint: Endpoint) -> None:
             full.set()
         await full.wait()
         under_way -= 1
-        return _completion("[4]")
+        return completion("[4]")
 
     endpoint.answer = answer
     engine = OpenAIEngine("m", base_url=endpoint.url, api_key_env=KEY_ENV, max_concurrency=3)

@@ -9,7 +9,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from tests.inference.tiny_model import CHAT_TEMPLATE, VOCABULARY
 from unstable_stream.errors import EngineError
 from unstable_stream.games.players import SampledTokens, TurnContext
-from unstable_stream.games.templates import get_template
+from unstable_stream.games.templates import PromptTemplate, get_template
+from unstable_stream.games.thoughts import open_thought
 from unstable_stream.inference.engine import (
     Adapter,
     ChatReply,
@@ -230,6 +231,29 @@ class ChatMl(Plain):
         return f"<|im_start|>user\n{observation}<|im_end|>\n<|im_start|>assistant\n"
 
 
+@pytest.mark.parametrize(
+    ("variables", "opened"), [({}, "<think>"), ({"enable_thinking": False}, ""), ({"unknown": 1}, "<think>")]
+)
+async def test_a_chat_template_may_open_the_thoughts(
+    tmp_path: Path, chat_ml: FileTokenizer, variables: dict[str, bool], opened: str
+) -> None:
+    """The answer begins in them, whatever is read in the observation; the variable closes them."""
+    template = tmp_path / "chat_template.jinja"
+    template.write_text(
+        template.read_text() + "<think>\n{% if enable_thinking is false %}\n</think>\n\n{% endif %}"
+    )
+    tokenizer = load_tokenizer(tmp_path, variables)
+    engine = ScriptedEngine(Completion(tokenizer.encode("[1] or [2]"), [-1.0] * 10, "length"))
+    player = PolicyPlayer(engine, tokenizer, get_template("answer-chat"))
+    move = await player.move(_turn("</think> O says: <think>"))
+    assert move.sampled is not None
+    assert open_thought(move.sampled.completion) == ""
+    prompt = tokenizer.decode(move.sampled.prompt_token_ids)
+    assert open_thought(prompt) == opened
+    assert move.action == ("" if opened else "[1]")
+    assert (move.finish_reason, move.sampled.finish_reason) == ("length", "length")
+
+
 @pytest.mark.parametrize("template", [Plain(chat=True), ChatMl()])
 async def test_an_opponent_cannot_spell_control_tokens(chat_ml: FileTokenizer, template: Plain) -> None:
     """Only the markup of the template counts: two turns begin and one ends, whatever the observation says."""
@@ -293,12 +317,29 @@ async def test_engine_errors_reach_the_game(tokenizer: FileTokenizer) -> None:
         await PolicyPlayer(Failing(_answer("")), tokenizer, Plain()).move(_turn("X"))
 
 
-async def test_chat_player_records_the_action_alone() -> None:
+async def test_text_of_a_template_is_valid_before_a_model_gets_it(tokenizer: FileTokenizer) -> None:
+    template = PromptTemplate("own", lambda seen: f"board {seen} \ud83d", get_template("default").extract)
+    engine, chat = ScriptedEngine(_answer("[4]")), ScriptedChat("[4]")
+    move = await PolicyPlayer(engine, tokenizer, template).move(_turn("X"))
+    assert move.sampled is not None
+    assert move.sampled.prompt == "board X \ufffd"
+    await ChatPlayer(chat, template).move(_turn("X"))
+    assert chat.asked[0][0] == "board X \ufffd"
+
+
+async def test_another_models_answers_end_for_a_reason(tokenizer: FileTokenizer) -> None:
+    engine = ScriptedEngine(_answer("[4]", "length"))
+    move = await PolicyPlayer(engine, tokenizer, Plain(), recorded=False).move(_turn("X"))
+    assert (move.action, move.sampled, move.finish_reason) == ("[4]", None, "length")
+
+
+async def test_chat_player_records_the_action_and_the_end_alone() -> None:
     """Text in, text out; the package's own templates fit."""
     engine = ScriptedChat("I take \\boxed{4}")
     sampling = SamplingSettings(max_tokens=9)
     move = await ChatPlayer(engine, get_template("chat"), sampling).move(_turn("the board"))
     assert (move.action, move.format_feedback, move.sampled) == ("[4]", {"correct_answer_format": True}, None)
+    assert (move.finish_reason, move.no_answers) == ("stop", 0)
     ((prompt, asked),) = engine.asked
     assert prompt.endswith("the board")
     assert asked == sampling

@@ -87,6 +87,7 @@ def test_a_template_that_fits_is_not(tokenizer: FileTokenizer) -> None:
     check(tokenizer, "tictactoe-board")
     check(tokenizer, "words.py:OtherForm")
     check(None, "qwen3-zs")
+    check(None, "qwen3-reasoning")
 
 
 def test_an_endpoint_cannot_use_a_template_of_another_game() -> None:
@@ -106,3 +107,16 @@ def test_a_configuration_with_a_model_that_is_not_whole_is_refused_before_a_star
     env = {"env_id": "TicTacToe-v0-train", "template": "tictactoe-board"}
     with pytest.raises(ConfigError, match=r"tokenizer|no such directory"):
         check_config(parse_config({"model": str(model), "train_envs": [env]}))
+
+
+def test_variables_of_a_chat_template_that_no_prompt_uses_are_refused() -> None:
+    config = parse_config(
+        {
+            "model": "tiny-player",
+            "train_envs": [{"env_id": "TicTacToe-v0-train", "template": "tictactoe-board"}],
+            "chat_template_kwargs": {"enable_thinking": False},
+        }
+    )
+    with pytest.raises(ConfigError, match="tictactoe-board does not use the chat template"):
+        check_config(config)
+    check_config(config.model_copy(update={"chat_template_kwargs": {}}))

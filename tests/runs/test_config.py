@@ -1,6 +1,7 @@
 """Configuration: what is refused, and that the message says what to change."""
 
 import re
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,10 @@ from unstable_stream.runs.config import RunConfig, parse_config, read_toml
 
 ROOT = Path(__file__).parents[2]
 MINIMAL: dict[str, Any] = {"model": "tiny-player", "train_envs": [{"env_id": "TicTacToe-v0-train"}]}
+
+
+def _opponent(name: str, **settings: Any) -> dict[str, Any]:
+    return {"model_pool": {"fixed": [{"name": name, **settings}]}}
 
 
 @pytest.mark.parametrize(
@@ -26,6 +31,15 @@ def test_every_committed_configuration_loads(path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
+        (
+            _opponent("random-legal", extra_body={"n": 1}),
+            'belong to opponents of kind "openai", found "scripted"',
+        ),
+        (_opponent("m", kind="model", path="p", temperature="default"), 'of kind "openai", found "model"'),
+        (_opponent("m", kind="openai", temperature="hot"), "model_pool.fixed.0.temperature"),
+        (_opponent("m", kind="openai", extra_body={"temperature": 1}), "extra_body.temperature: other keys"),
+        (_opponent("m", kind="openai", extra_body={"since": date(2026, 1, 1)}), "extra_body.since"),
+        (_opponent("m", chat_template_kwargs={"a": 1}), 'kind "openai" or "model", found "scripted"'),
         ({"modle": "x"}, "unknown key 'modle'; known here: name, seed, model"),
         (
             {"learner": {"batchsize": 3}},
@@ -205,3 +219,9 @@ def test_an_unknown_key_of_any_algorithm_is_named_with_those_it_has() -> None:
                     "algorithm": {"type": name, "gae": 0.5},
                 }
             )
+
+
+def test_variables_of_the_chat_template_are_recorded_with_the_run() -> None:
+    config = parse_config(MINIMAL, ["chat_template_kwargs.enable_thinking=false"])
+    assert config.chat_template_kwargs == {"enable_thinking": False}
+    assert parse_config(config.model_dump(mode="json")) == config

@@ -11,7 +11,6 @@ from functools import partial
 from types import SimpleNamespace, TracebackType
 from typing import Any, Final, Self
 
-from unstable_stream.events import Event
 from unstable_stream.events.id_sets import IndexSet
 from unstable_stream.log.port import Consumer, Positions, Record
 from unstable_stream.log.simulated.producer import SimulatedProducer, SimulatedTransaction
@@ -98,9 +97,9 @@ def _unchecked_fence() -> dict[tuple[Any, str], Any]:
 def _game_in_parts() -> dict[tuple[Any, str], Any]:
     publish = _Publisher.publish
 
-    async def one_by_one(self: _Publisher, events: Sequence[Event]) -> None:
-        for event in reversed(events):
-            await publish(self, [event])
+    async def one_by_one(self: _Publisher, records: Sequence[Record]) -> None:
+        for record in reversed(records):
+            await publish(self, [record])
 
     return {(_Publisher, "publish"): one_by_one}
 

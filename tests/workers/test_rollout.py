@@ -1,12 +1,16 @@
 """Games fail, are cancelled or lose their engine: the log says so of exactly these games."""
 
 import asyncio
+import dataclasses
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import cast
 
 import msgspec
 import pytest
 
+from tests.inference.endpoint import KEY_ENV, Endpoint, completion
+from tests.inference.endpoint import endpoint as endpoint  # a fixture
 from tests.workers.pretend_engine import PretendEngine
 from unstable_stream.errors import EngineError, FencedError, ServiceError
 from unstable_stream.events import (
@@ -24,7 +28,7 @@ from unstable_stream.events import (
     game_id,
 )
 from unstable_stream.inference.base_model import resolve_model
-from unstable_stream.inference.engine import Adapter, Engine
+from unstable_stream.inference.engine import Adapter, Completion, Engine, GenerationRequest
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.reading import read_to_end
 from unstable_stream.log.records import event_from_record, record_from_event
@@ -139,6 +143,60 @@ async def test_a_game_its_engine_refuses_is_given_up_with_the_reason(log: LocalL
     (event,) = await read(log)
     assert isinstance(event, GameAbandoned)
     assert event.reason == "prompt of 900 tokens, context of 512"
+
+
+async def test_a_game_that_cannot_be_recorded_is_given_up_and_says_whose(log: LocalLog) -> None:
+    class Strange(PretendEngine):
+        async def generate(self, request: GenerationRequest) -> Completion:
+            completion = await super().generate(request)
+            return dataclasses.replace(completion, finish_reason=cast(str, object()))
+
+    assert await worker(log, Strange()).play([started(0)], ADAPTERS) == 0
+    (event,) = await read(log)
+    assert isinstance(event, GameAbandoned)
+    whose = f"game {game_id(RUN, 'train', 0)}: {ENV}: the trajectory of {checkpoint_uid(0)} in seat 0"
+    assert event.reason.startswith(f"{whose} cannot be recorded: TypeError: ")
+
+
+async def test_whatever_an_exception_says_is_a_reason(log: LocalLog) -> None:
+    engine = PretendEngine(error=EngineError("\ud83d" + "too long " * 10_000))
+    assert await worker(log, engine).play([started(0)], ADAPTERS) == 0
+    (event,) = await read(log)
+    assert isinstance(event, GameAbandoned)
+    assert event.reason.startswith("\ufffdtoo long")
+    assert len(event.reason) == 4000
+
+
+async def test_an_endpoint_is_asked_as_configured_and_its_answers_are_recorded(
+    log: LocalLog, endpoint: Endpoint
+) -> None:
+    opponent = {
+        "name": "m",
+        "kind": "openai",
+        "base_url": endpoint.url,
+        "api_key_env": KEY_ENV,
+        "template": "answer",
+        "max_tokens": 9,
+        "max_tokens_name": "max_completion_tokens",
+        "temperature": "default",
+        "extra_body": {"reasoning_effort": "low"},
+        "chat_template_kwargs": {"enable_thinking": False},
+    }
+    settings = parse_config(config().model_dump(mode="json") | {"model_pool": {"fixed": [opponent]}})
+    endpoint.replies(completion(None), completion("[4] \ud83d", "stop"), completion("so", "length"))
+    first = Seat(seat=0, model_uid="m", kind="openai", template="answer")
+    game = msgspec.structs.replace(started(0), seats=(first, msgspec.structs.replace(first, seat=1)))
+    assert await worker(log, PretendEngine(), settings).play([game], ADAPTERS) == 1
+    (outcome,) = await read(log)
+    assert isinstance(outcome, GameOutcome)
+    assert [action.action for action in outcome.actions] == ["[4]", "so"]
+    assert (outcome.finish_reasons, outcome.no_answers) == (("stop", "length"), {0: 1})
+    assert {
+        "max_completion_tokens": 9,
+        "reasoning_effort": "low",
+        "chat_template_kwargs": {"enable_thinking": False},
+    }.items() <= endpoint.bodies[0].items()
+    assert "temperature" not in endpoint.bodies[0]
 
 
 async def test_a_game_its_environment_refuses_is_given_up_and_others_go_on(log: LocalLog) -> None:

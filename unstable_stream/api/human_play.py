@@ -20,7 +20,7 @@ from unstable_stream.api.place import Place
 from unstable_stream.api.settings import make_config
 from unstable_stream.api.shorthand import template_for
 from unstable_stream.errors import ConfigError, UnstableStreamError
-from unstable_stream.events import Event, GameStarted, RunStarted, Seat, event_id, game_id
+from unstable_stream.events import Event, GameStarted, RunStarted, Seat, event_id, game_id, storable_text
 from unstable_stream.extensions import confined
 from unstable_stream.log.port import EventLog
 from unstable_stream.log.records import record_from_event
@@ -99,7 +99,7 @@ class HumanGame:
         self.run_id = new_run_id(self._config.name)
         self.game_id = game_id(self.run_id, HUMAN, 0)
         self.seat = seat
-        self.name = name.strip()[:60] or HUMAN
+        self.name = storable_text(name).strip()[:60] or HUMAN
         if "ckpt-" in self.name:
             raise ConfigError(f"name={self.name!r}: it would be taken for a checkpoint; choose another")
         self.opponent = self._fork.checkpoints[-1].model_uid
@@ -132,7 +132,7 @@ class HumanGame:
                 raise ConfigError(f"expected a move of at most {_LONGEST_MOVE:,} characters")
             self.state = "theirs"
         assert self._loop is not None
-        self._loop.call_soon_threadsafe(self._answers.put_nowait, action)
+        self._loop.call_soon_threadsafe(self._answers.put_nowait, storable_text(action))
 
     def give_up(self) -> None:
         """End the game at the person's turn; it is recorded as abandoned.
@@ -208,6 +208,7 @@ class HumanGame:
         from unstable_stream.games.templates import get_template
         from unstable_stream.inference.engine import SamplingSettings
         from unstable_stream.inference.policy_player import PolicyPlayer
+        from unstable_stream.workers.hung_games import abandoned
 
         self._loop = asyncio.get_running_loop()
         chosen, sampling = self._fork.checkpoints[-1], self._config.sampling
@@ -216,7 +217,14 @@ class HumanGame:
             template = get_template(self._template)
             model = self._config.model
             revision = self._config.model_revisions.get(model)
-            loaded = await asyncio.to_thread(load_policy, model, chosen, opened, revision=revision)
+            loaded = await asyncio.to_thread(
+                load_policy,
+                model,
+                chosen,
+                opened,
+                revision=revision,
+                chat_template_kwargs=self._config.chat_template_kwargs,
+            )
             try:
                 policy = PolicyPlayer(
                     loaded.engine,
@@ -249,13 +257,13 @@ class HumanGame:
                             invalid_moves_allowed=1,
                         )
                     except _GivenUpError as given_up:
-                        await _append(log, [_abandoned(started, str(given_up))])
+                        await _append(log, [abandoned(started, str(given_up))])
                         await finish_run(log, self.run_id, "stopped", str(given_up))
                         await self._store(log, "You gave up.")
                         return
                     except BaseException as error:
                         reason = f"{type(error).__name__}: {error}"
-                        await _append(log, [_abandoned(started, reason)])
+                        await _append(log, [abandoned(started, reason)])
                         await finish_run(log, self.run_id, "failed", reason)
                         raise
                     await _append(log, [*played.trajectories, played.outcome])
@@ -354,20 +362,6 @@ def _config(fork: Fork, recorded: RunConfig) -> RunConfig:
         "metrics_port": None,
     }
     return make_config(settings, recorded)
-
-
-def _abandoned(started: GameStarted, reason: str) -> Event:
-    from unstable_stream.events import GameAbandoned
-
-    return GameAbandoned(
-        event_id=event_id(started.run_id, "game-abandoned", started.game_id),
-        run_id=started.run_id,
-        occurred_at_ms=_now_ms(),
-        game_id=started.game_id,
-        game_index=started.game_index,
-        split=started.split,
-        reason=reason,
-    )
 
 
 async def _append(log: EventLog, events: Sequence[Event]) -> None:

@@ -1,8 +1,9 @@
 """Load one policy into an engine of this process: a model, or a checkpoint of a run."""
 
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from unstable_stream.events import Checkpoint
 from unstable_stream.stores import opened_checkpoint
@@ -36,6 +37,7 @@ def load_policy(
     revision: str | None = None,
     engine: EngineName = "transformers",
     lora_rank: int = 8,
+    chat_template_kwargs: Mapping[str, Any] | None = None,
 ) -> LoadedPolicy:
     """Load a policy, which computes in float32; its files stay open until ``opened`` closes.
 
@@ -46,6 +48,7 @@ def load_policy(
         revision: of a base model of Hugging Face's; ``None``: the newest.
         engine: what computes.
         lora_rank: of the checkpoint's adapter.
+        chat_template_kwargs: variables of the model's chat template.
 
     Raises:
         ConfigError: no such model.
@@ -60,7 +63,8 @@ def load_policy(
     if checkpoint is not None and checkpoint.path is not None:
         saved = opened.enter_context(opened_checkpoint(checkpoint.path, checkpoint.sha256))
         adapter = Adapter(checkpoint.model_uid, str(saved), checkpoint.sha256, checkpoint.probe)
-    return LoadedPolicy(_engine(engine, path, lora_rank), load_tokenizer(path), adapter)
+    tokenizer = load_tokenizer(path, chat_template_kwargs)
+    return LoadedPolicy(_engine(engine, path, lora_rank), tokenizer, adapter)
 
 
 def _engine(named: EngineName, path: str, lora_rank: int) -> "TransformersEngine | VllmEngine":

@@ -162,6 +162,13 @@ class GameOutcome(Event, frozen=True, kw_only=True, tag="game-outcome"):
     unparsed: dict[int, int] = msgspec.field(default_factory=dict)
     """By seat, its moves whose completion had no answer in the form that the template asks for. Seats whose
     completions were not judged are not in it."""
+    finish_reasons: tuple[str | None, ...] = ()
+    """The end of the model's answer behind each of ``actions``: ``stop``, ``length`` (cut at the limit),
+    or what an endpoint calls it; ``None``: no model answered. Empty: no model did in this game, or it was
+    recorded before there was this field."""
+    no_answers: dict[int, int] = msgspec.field(default_factory=dict)
+    """By seat, the requests that its endpoint gave no answer to, so that it was asked again; seats without
+    any are not in it."""
 
 
 def are_partners(one: Seat | SeatResult, other: Seat | SeatResult) -> bool:

@@ -13,7 +13,7 @@ Rules for the result:
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from unstable_stream.errors import GameError
 from unstable_stream.events import (
@@ -28,6 +28,7 @@ from unstable_stream.events import (
     event_id,
     pack_floats,
     pack_tokens,
+    storable_text,
     trajectory_id,
 )
 from unstable_stream.games.environments import Environment, EnvironmentResult, StepResult
@@ -98,7 +99,8 @@ async def play_game(
             accepts=accepts,
         )
         asked_ms = now_ms()
-        move = await players[seen.seat].move(turn)
+        # Before the environment gets it: what is played is what is recorded.
+        move = _storable(await players[seen.seat].move(turn), started, turn)
         latency_ms = float(now_ms() - asked_ms)
         with watched():
             result = environment.step(move.action)
@@ -107,11 +109,29 @@ async def play_game(
     return _events(started, _judge(environment, log.actions), log, end_ms, float(end_ms - begin_ms))
 
 
+def _storable(move: Move, started: GameStarted, turn: TurnContext) -> Move:
+    if not isinstance(move, Move) or not isinstance(move.action, str):
+        player = next(seat.model_uid for seat in started.seats if seat.seat == turn.seat)
+        raise GameError(
+            f"game {started.game_id}: {started.env_id}: {player} in seat {turn.seat} answered {move!r:.200} "
+            f"at turn {turn.game_turn}; expected a Move with the action as text"
+        )
+    return replace(
+        move,
+        action=storable_text(move.action),
+        format_feedback={storable_text(str(name)): bool(said) for name, said in move.format_feedback.items()},
+        finish_reason=None if move.finish_reason is None else storable_text(str(move.finish_reason)),
+    )
+
+
 class _GameLog:
     """The actions and turns of one game so far."""
 
     def __init__(self, num_players: int) -> None:
         self.actions: list[Action] = []
+        self.finish_reasons: list[str | None] = []
+        """One per action."""
+        self.no_answers: dict[int, int] = {}
         self.turns = [0] * num_players
         """Moves made by each seat."""
         self.sampled: list[list[Turn]] = [[] for _ in range(num_players)]
@@ -120,6 +140,9 @@ class _GameLog:
 
     def add(self, turn: TurnContext, move: Move, result: StepResult, latency_ms: float) -> None:
         self.actions.append(Action(turn.seat, move.action, result.valid))
+        self.finish_reasons.append(move.finish_reason)
+        if move.no_answers:
+            self.no_answers[turn.seat] = self.no_answers.get(turn.seat, 0) + move.no_answers
         self.turns[turn.seat] += 1
         sampled = move.sampled
         if sampled is None:
@@ -201,6 +224,8 @@ def _events(
         duration_ms=duration_ms,
         evaluated_uid=started.evaluated_uid,
         unparsed=_unparsed(log),
+        finish_reasons=tuple(log.finish_reasons) if any(log.finish_reasons) else (),
+        no_answers=log.no_answers,
     )
     return PlayedGame(trajectories, outcome)
 

@@ -53,6 +53,11 @@ class Move:
     format_feedback: dict[str, bool] = field(default_factory=dict)
     sampled: SampledTokens | None = None
     """``None`` for scripted players: their turns are in the outcome's actions only."""
+    finish_reason: str | None = None
+    """The end of the model's answer: ``stop``, ``length``, or what an endpoint calls it; ``None``: no model
+    answered."""
+    no_answers: int = 0
+    """Requests before it that an endpoint gave no answer to."""
 
 
 class Player(Protocol):

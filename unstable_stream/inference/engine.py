@@ -148,9 +148,11 @@ class ChatReply:
     """A chat endpoint's answer."""
 
     text: str
+    """Never blank, nor a thought alone: that is no answer."""
     finish_reason: str
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
+    """``stop``, ``length``, or what the endpoint calls it."""
+    no_answers: int = 0
+    """Requests before it that the endpoint gave no answer to."""
 
 
 class ChatEngine(Protocol):
@@ -159,7 +161,7 @@ class ChatEngine(Protocol):
     async def reply(self, prompt: str, sampling: SamplingSettings) -> ChatReply:
         """Answer one user message.
 
-        Raises :class:`~unstable_stream.errors.EngineOverloadedError` when retries ran out,
+        Raises :class:`~unstable_stream.errors.EngineOverloadedError` when retries ran out, also on no answer,
         :class:`~unstable_stream.errors.EngineError` for a refused key, unknown model or bad request.
         """
 

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from unstable_stream.errors import EngineError
+from unstable_stream.events import storable_text
 from unstable_stream.games.players import Move, SampledTokens, TurnContext
+from unstable_stream.games.thoughts import open_thought
 from unstable_stream.inference.engine import (
     Adapter,
     ChatEngine,
@@ -69,8 +71,8 @@ class PolicyPlayer:
                 recorded: sample-and-rank of Adiwardana et al., 2020 (arXiv:2001.09977), with the
                 log-probability per token, so that long answers are not at a disadvantage. One of ``votes``
                 and this is 1.
-            recorded: ``False``: nothing is recorded but the action, because the tokens are those of another
-                model than the run's.
+            recorded: ``False``: nothing is recorded but the action and the answer's finish reason, because
+                the tokens are those of another model than the run's.
         """
         self._engine = engine
         self._tokenizer = tokenizer
@@ -84,6 +86,9 @@ class PolicyPlayer:
         limits = [limit for limit in (max_model_len, tokenizer.context_tokens) if limit is not None]
         self._context = min(limits, default=None)
         self._vocabulary_size = tokenizer.vocabulary_size
+        # A chat template may open the thoughts: the model's turn, which is read, begins with them. Whatever
+        # the observation says does not matter.
+        self._opened = open_thought(tokenizer.decode(tokenizer.encode_chat("move"))) if template.chat else ""
 
     async def move(self, turn: TurnContext) -> Move:
         """Sample a completion, seeded by the turn, and read the action from it.
@@ -92,7 +97,9 @@ class PolicyPlayer:
         ``format_feedback["prompt_truncated"]``. Control tokens spelled in the observation, perhaps by an
         opponent, are broken up; those of the template count. Raises what the engine and the template raise.
         """
-        prompt = self._template.format(self._tokenizer.without_control_tokens(turn.observation))
+        prompt = storable_text(
+            self._template.format(self._tokenizer.without_control_tokens(turn.observation))
+        )
         encode = self._tokenizer.encode_chat if self._template.chat else self._tokenizer.encode
         prompt_ids = encode(prompt)
         room = self._prompt_room()
@@ -104,11 +111,12 @@ class PolicyPlayer:
             prompt = self._tokenizer.decode(prompt_ids, skip_special=False)
         completions = await self._answers(prompt_ids, turn.seed)
         texts = [self._tokenizer.decode(completion.token_ids) for completion in completions]
-        found = [self._template.extract(text) for text in texts]
+        found = [self._template.extract(self._opened + text) for text in texts]
         chosen = _most_probable(completions, found) if self._best_of > 1 else _elected(found)
         completion, text, (action, feedback) = completions[chosen], texts[chosen], found[chosen]
+        finish_reason = completion.finish_reason
         if not self._recorded:
-            return Move(action, {**feedback, "prompt_truncated": truncated})
+            return Move(action, {**feedback, "prompt_truncated": truncated}, finish_reason=finish_reason)
         # Engines give log-probabilities of greedy moves at temperature 1, without top-p.
         greedy = self._sampling.temperature == 0
         return Move(
@@ -120,11 +128,12 @@ class PolicyPlayer:
                 completion=text,
                 completion_token_ids=tuple(completion.token_ids),
                 logprobs=tuple(completion.logprobs),
-                finish_reason=completion.finish_reason,
+                finish_reason=finish_reason,
                 policy_version=self._policy_version,
                 temperature=1.0 if greedy else self._sampling.temperature,
                 top_p=1.0 if greedy else self._sampling.top_p,
             ),
+            finish_reason,
         )
 
     async def _answers(self, prompt_ids: Sequence[int], seed: int) -> list[Completion]:
@@ -195,7 +204,7 @@ def _formed(answers: Sequence[tuple[str, dict[str, bool]]]) -> Sequence[int]:
 
 
 class ChatPlayer:
-    """Plays one seat through a chat endpoint; nothing is recorded but the action."""
+    """Plays one seat through a chat endpoint; recorded are the action and the answer's finish reason."""
 
     def __init__(
         self, engine: ChatEngine, template: Template, sampling: SamplingSettings | None = None
@@ -207,6 +216,7 @@ class ChatPlayer:
 
     async def move(self, turn: TurnContext) -> Move:
         """Ask for a reply and read the action from it. Raises what the engine and the template raise."""
-        reply = await self._engine.reply(self._template.format(turn.observation), self._sampling)
+        prompt = storable_text(self._template.format(turn.observation))
+        reply = await self._engine.reply(prompt, self._sampling)
         action, feedback = self._template.extract(reply.text)
-        return Move(action, feedback)
+        return Move(action, feedback, finish_reason=reply.finish_reason, no_answers=reply.no_answers)

@@ -70,9 +70,11 @@ class FileTokenizer:
         chat_template: str | None,
         model_config: Mapping[str, Any],
         generation_config: Mapping[str, Any],
+        chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
         """Wrap ``backend``; ``name`` is for messages, the configs are those saved with the model."""
         self._name = name
+        self._chat_template_kwargs = dict(chat_template_kwargs or {})
         self._backend = backend
         # Files saved after training may cut or pad; a recorded prompt must be all of it and nothing else.
         backend.no_truncation()
@@ -139,9 +141,12 @@ class FileTokenizer:
             )
         try:
             text = self._chat.render(
-                messages=[{"role": "user", "content": message}],
-                add_generation_prompt=True,
-                **self._special_tokens,
+                {
+                    **self._special_tokens,
+                    **self._chat_template_kwargs,
+                    "messages": [{"role": "user", "content": message}],
+                    "add_generation_prompt": True,
+                }
             )
         except jinja2.TemplateError as error:
             raise ConfigError(
@@ -155,18 +160,21 @@ class FileTokenizer:
         return self._backend.decode(token_ids, skip_special_tokens=skip_special)
 
 
-def load_tokenizer(model_path: str | Path) -> FileTokenizer:
+def load_tokenizer(
+    model_path: str | Path, chat_template_kwargs: Mapping[str, Any] | None = None
+) -> FileTokenizer:
     """Read the tokenizer saved with a model.
 
     Args:
         model_path: A directory as transformers saves it, or a hub name (this loads transformers).
+        chat_template_kwargs: Variables of the chat template, beside those that every prompt has.
 
     Raises:
         ConfigError: There is none, or its files cannot be read.
     """
     directory = Path(model_path)
     if not (directory / "tokenizer.json").is_file():
-        return _load_with_transformers(str(model_path))
+        return _load_with_transformers(str(model_path), chat_template_kwargs)
     try:
         backend = tokenizers.Tokenizer.from_file(str(directory / "tokenizer.json"))
     except Exception as error:
@@ -180,10 +188,13 @@ def load_tokenizer(model_path: str | Path) -> FileTokenizer:
         chat_template=_chat_template(directory, config),
         model_config=_read_json(directory / "config.json"),
         generation_config=_read_json(directory / "generation_config.json"),
+        chat_template_kwargs=chat_template_kwargs,
     )
 
 
-def _load_with_transformers(model_path: str) -> FileTokenizer:
+def _load_with_transformers(
+    model_path: str, chat_template_kwargs: Mapping[str, Any] | None = None
+) -> FileTokenizer:
     if Path(model_path).is_dir() and not any(Path(model_path).glob("*token*")):
         raise ConfigError(f"{model_path} has no tokenizer files; expected tokenizer.json beside the model")
     import transformers
@@ -204,6 +215,7 @@ def _load_with_transformers(model_path: str) -> FileTokenizer:
         chat_template=_pick_template(loaded.chat_template),
         model_config=config,
         generation_config={},
+        chat_template_kwargs=chat_template_kwargs,
     )
 
 

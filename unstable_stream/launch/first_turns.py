@@ -84,7 +84,9 @@ def _check_answer(
         legal = finish(scripted_player("first-legal", env.env_id).move(turn)).action
     except GameError:
         return  # an environment of the user's own need not list its moves
-    answers = {answer: template.extract(answer) for answer in (legal, f"\\boxed{{{legal.strip('[]')}}}")}
+    forms = (legal, f"\\boxed{{{legal.strip('[]')}}}")
+    thought = [f"</think>{form}" for form in forms]  # of templates that open the thoughts
+    answers = {answer: template.extract(answer) for answer in (*forms, *thought)}
     read = {
         answer: action
         for answer, (action, form) in answers.items()

@@ -108,7 +108,13 @@ def check_model(config: RunConfig, model_path: str) -> None:
     check_target_modules(Path(model_path), config.lora.target_modules)
     if not config.learner.iterations:
         return  # in a tournament opponents may play alone
-    tokenizer = load_tokenizer(model_path)
+    templates = dict.fromkeys((*(env.template for env in _envs(config)), *config.measured_games.values()))
+    if config.chat_template_kwargs and not any(get_template(name).chat for name in templates):
+        raise ConfigError(
+            f"chat_template_kwargs: {', '.join(templates)} does not use the chat template of the model; "
+            "choose a prompt template that does, such as chat or answer-chat, or leave it out"
+        )
+    tokenizer = load_tokenizer(model_path, config.chat_template_kwargs)
     for env in _envs(config):
         check_first_turn(f"model {config.model!r}", env, env.template, tokenizer)
 
@@ -194,7 +200,8 @@ def _check_opponent_model(opponent: OpponentConfig, config: RunConfig) -> None:
     where = f"opponent {opponent.name!r}"
     try:
         path = opponent.path or ""
-        tokenizer = load_tokenizer(resolve_model(path, revision=config.model_revisions.get(path)))
+        model_path = resolve_model(path, revision=config.model_revisions.get(path))
+        tokenizer = load_tokenizer(model_path, opponent.chat_template_kwargs)
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from error
     for env in _envs(config):

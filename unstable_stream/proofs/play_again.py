@@ -124,9 +124,13 @@ def replay(outcome: GameOutcome, rules: ReplayRules) -> Replay:
         raise EnvironmentUnavailableError(f"{error} Or leave the games out: --no-games") from error
     except GameError as error:
         return Replay(None, (), str(error))
-    # The time, and whether a completion had an answer, come from the record: the sampling is not made again.
+    # The time, and what is known of completions, come from the record: the sampling is not made again.
     again = msgspec.structs.replace(
-        played.outcome, duration_ms=outcome.duration_ms, unparsed=outcome.unparsed
+        played.outcome,
+        duration_ms=outcome.duration_ms,
+        unparsed=outcome.unparsed,
+        finish_reasons=outcome.finish_reasons,
+        no_answers=outcome.no_answers,
     )
     body = encode_event(again)
     return Replay(

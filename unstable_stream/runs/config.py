@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 import pydantic
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, JsonValue
 
 from unstable_stream.errors import ConfigError
 from unstable_stream.extensions import KINDS, Reference, is_extension
@@ -94,6 +94,10 @@ class RunConfig(Section):
     model_revisions: dict[str, str] = Field(default_factory=dict)
     """Version of each model of Hugging Face's, by its id: a commit, tag or branch; by default the newest. The
     run records the commit that it began with, and keeps it.
+    """
+    chat_template_kwargs: dict[str, JsonValue] = Field(default_factory=dict)
+    """Variables of the model's chat template, e.g. ``{ enable_thinking = false }`` for Qwen3, where a prompt
+    template uses it (``chat``, ``answer-chat``). One that it does not know changes nothing.
     """
     log: str = "local"
     """The event log: ``local`` (a file in the data directory), or brokers of Kafka such as

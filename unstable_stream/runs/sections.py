@@ -4,7 +4,7 @@ The docstring under a field is its only description: docs/configuration.md is ma
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self, TypeAlias
+from typing import Annotated, Any, Final, Literal, Self, TypeAlias
 
 import pydantic
 from pydantic import (
@@ -13,6 +13,7 @@ from pydantic import (
     ConfigDict,
     Discriminator,
     Field,
+    JsonValue,
     PositiveFloat,
     PositiveInt,
     Tag,
@@ -140,6 +141,20 @@ class EnvConfig(Section):
         return self
 
 
+_OWN_KEYS: Final = frozenset(
+    {
+        "model",
+        "messages",
+        "stream",
+        "max_tokens",
+        "max_completion_tokens",
+        "temperature",
+        "chat_template_kwargs",
+    }
+)
+"""Fields of a request that are not for ``extra_body``."""
+
+
 class OpponentConfig(Section):
     """A fixed opponent."""
 
@@ -157,7 +172,16 @@ class OpponentConfig(Section):
     """Name of the environment variable that holds the key; the key itself is never recorded."""
     template: Named = "default"
     max_tokens: PositiveInt = 1024
-    temperature: float = Field(1.0, ge=0)
+    """Longest answer; the thoughts of a model that reasons count, so it needs several thousand."""
+    max_tokens_name: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
+    """Kind ``openai``: the name of that limit in a request; OpenAI's o-series and GPT-5 want the second."""
+    temperature: Annotated[float, Field(ge=0)] | Literal["default"] = 1.0
+    """``"default"`` (kind ``openai``): none is sent, as models want that accept only their own."""
+    extra_body: dict[str, JsonValue] = Field(default_factory=dict)
+    """Kind ``openai``: more fields of each request, e.g. ``{ reasoning_effort = "low" }``."""
+    chat_template_kwargs: dict[str, JsonValue] = Field(default_factory=dict)
+    """Kind ``model``: variables of its chat template, e.g. ``{ enable_thinking = false }``. Kind ``openai``:
+    sent under this name, as servers of vLLM and SGLang take them."""
     weight: float = Field(1.0, gt=0)
     """In ``model_pool.fixed``: weight of the draw in the modes ``fixed`` and ``random``; checkpoints: 1."""
     path: str | None = None
@@ -201,6 +225,19 @@ class OpponentConfig(Section):
             )
         if self.kind == "model" and self.sha256:
             raise ValueError('sha256 belongs to opponents of kind "adapter", found "model"')
+        if self.kind != "openai" and (
+            self.extra_body or self.max_tokens_name != "max_tokens" or self.temperature == "default"
+        ):
+            raise ValueError(
+                'extra_body, max_tokens_name and temperature = "default" belong to opponents of kind '
+                f'"openai", found "{self.kind}"'
+            )
+        if own := _OWN_KEYS.intersection(self.extra_body):
+            raise ValueError(f"extra_body.{min(own)}: other keys of the opponent decide on it; leave it out")
+        if self.kind not in ("openai", "model") and self.chat_template_kwargs:
+            raise ValueError(
+                f'chat_template_kwargs belongs to opponents of kind "openai" or "model", found "{self.kind}"'
+            )
         if self.kind != "model" and self.num_gpus:
             raise ValueError(f'num_gpus belongs to opponents of kind "model", found "{self.kind}"')
         return self

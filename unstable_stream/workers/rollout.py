@@ -11,7 +11,7 @@ from contextlib import nullcontext
 from functools import partial
 
 from unstable_stream.errors import EngineDiedError, EngineError, GameError
-from unstable_stream.events import Event, GameStarted, Seat
+from unstable_stream.events import GameStarted, Seat, Trajectory, event_type
 from unstable_stream.games.opponents.scripted import scripted_player
 from unstable_stream.games.play import PlayedGame, play_game
 from unstable_stream.games.players import Player
@@ -49,13 +49,9 @@ class RolloutWorker:
         """
         self._hung_games = HungGames(config.collector.env_step_timeout_s, hung) if hung else None
         self._others = dict(others or {})
-        self._tokenizers = {
-            path: load_tokenizer(resolve_model(path, revision=config.model_revisions.get(path)))
-            for path in self._others
-        }
         self._config = config
         self._engine = engine
-        self._tokenizer = load_tokenizer(model_path)
+        self._tokenizer = load_tokenizer(model_path, config.chat_template_kwargs)
         self._chat_engines: dict[str, OpenAIEngine] = {}
         self._games: dict[str, asyncio.Task[PlayedGame]] = {}
         self._reasons: dict[str, str] = {}
@@ -68,6 +64,14 @@ class RolloutWorker:
             top_p=config.sampling.top_p,
         )
         self._opponents = {o.name: o for o in (*config.evaluation.opponents, *config.model_pool.fixed)}
+        self._tokenizers = {
+            name: load_tokenizer(
+                resolve_model(opponent.path, revision=config.model_revisions.get(opponent.path)),
+                opponent.chat_template_kwargs,
+            )
+            for name, opponent in self._opponents.items()
+            if opponent.path in self._others
+        }
 
     async def play(self, games: Sequence[GameStarted], adapters: Mapping[str, Adapter]) -> int:
         """Play games to their ends; return the number published as finished.
@@ -99,7 +103,7 @@ class RolloutWorker:
         Raises:
             EngineDiedError: the engine died; it must be measured again.
         """
-        await self._publisher.publish([await self._meter.measure(wanted, adapters)])
+        await self._publisher.publish([record_from_event(await self._meter.measure(wanted, adapters))])
 
     async def close(self) -> None:
         """Stop playing: games in flight get no end in the log, so they are played again.
@@ -123,21 +127,21 @@ class RolloutWorker:
         playing = asyncio.ensure_future(self._play(game, adapters))
         self._games[game.game_id] = playing
         try:
-            played = await playing
+            records = _records(await playing)
         except asyncio.CancelledError:
             reason = self._reasons.pop(game.game_id, None)
             if reason is None:
                 raise  # this worker is being stopped, not only this game
-            await self._publisher.publish([abandoned(game, reason)])
+            await self._publisher.publish([record_from_event(abandoned(game, reason))])
             return False
         except EngineDiedError:
             raise
         except (EngineError, GameError) as error:
-            await self._publisher.publish([abandoned(game, str(error))])
+            await self._publisher.publish([record_from_event(abandoned(game, str(error)))])
             return False
         finally:
             del self._games[game.game_id]
-        await self._publisher.publish([*played.trajectories, played.outcome])
+        await self._publisher.publish(records)
         return True
 
     async def _play(self, game: GameStarted, adapters: Mapping[str, Adapter]) -> PlayedGame:
@@ -161,8 +165,7 @@ class RolloutWorker:
         votes, best_of = (evaluation.votes, evaluation.best_of) if _is_evaluated(seat, game) else (1, 1)
         if seat.kind == "openai":
             opponent = self._opponents[seat.model_uid]
-            sampling = SamplingSettings(max_tokens=opponent.max_tokens, temperature=opponent.temperature)
-            return ChatPlayer(self._chat_engine(opponent), template, sampling)
+            return ChatPlayer(self._chat_engine(opponent), template, _sampling_of(opponent))
         if seat.kind == "model":
             return self._other_model(self._opponents[seat.model_uid], template, votes, best_of)
         return PolicyPlayer(
@@ -183,9 +186,9 @@ class RolloutWorker:
         assert opponent.path is not None, "checked with the configuration"
         return PolicyPlayer(
             self._others[opponent.path],
-            self._tokenizers[opponent.path],
+            self._tokenizers[opponent.name],
             template,
-            sampling=SamplingSettings(max_tokens=opponent.max_tokens, temperature=opponent.temperature),
+            sampling=_sampling_of(opponent),
             votes=votes,
             best_of=best_of,
             recorded=False,
@@ -194,11 +197,22 @@ class RolloutWorker:
     def _chat_engine(self, opponent: OpponentConfig) -> OpenAIEngine:
         engine = self._chat_engines.get(opponent.name)
         if engine is None:
+            variables = opponent.chat_template_kwargs
             engine = OpenAIEngine(
-                model=opponent.name, base_url=opponent.base_url, api_key_env=opponent.api_key_env
+                model=opponent.name,
+                base_url=opponent.base_url,
+                api_key_env=opponent.api_key_env,
+                max_tokens_name=opponent.max_tokens_name,
+                own_temperature=opponent.temperature == "default",
+                extra_body=opponent.extra_body | ({"chat_template_kwargs": variables} if variables else {}),
             )
             self._chat_engines[opponent.name] = engine
         return engine
+
+
+def _sampling_of(opponent: OpponentConfig) -> SamplingSettings:
+    temperature = 1.0 if opponent.temperature == "default" else opponent.temperature
+    return SamplingSettings(max_tokens=opponent.max_tokens, temperature=temperature)
 
 
 def _is_evaluated(seat: Seat, game: GameStarted) -> bool:
@@ -206,8 +220,28 @@ def _is_evaluated(seat: Seat, game: GameStarted) -> bool:
     return game.split == "eval" and game.evaluated_uid in (None, seat.model_uid)
 
 
+def _records(played: PlayedGame) -> list[Record]:
+    """Return the records of a game.
+
+    Raises:
+        GameError: an event has something in it that cannot be recorded; names the game and the player.
+    """
+    records = []
+    outcome = played.outcome
+    for event in (*played.trajectories, outcome):
+        try:
+            records.append(record_from_event(event))
+        except (TypeError, ValueError, RecursionError) as error:
+            whose = f" of {event.model_uid} in seat {event.seat}" if isinstance(event, Trajectory) else ""
+            raise GameError(
+                f"game {outcome.game_id}: {outcome.env_id}: the {event_type(event)}{whose} cannot be "
+                f"recorded: {type(error).__name__}: {error}"
+            ) from error
+    return records
+
+
 class _Publisher:
-    """Gathers events during an append and appends them in the next batch."""
+    """Gathers records during an append and appends them in the next batch."""
 
     def __init__(self, log: EventLog) -> None:
         self._event_log = log
@@ -215,9 +249,9 @@ class _Publisher:
         self._flushed: asyncio.Task[None] | None = None
         self._appends: set[asyncio.Task[None]] = set()
 
-    async def publish(self, events: Sequence[Event]) -> None:
-        """Return when the events are in the log; events of one call are appended together."""
-        self._waiting.extend(record_from_event(event) for event in events)
+    async def publish(self, records: Sequence[Record]) -> None:
+        """Return when the records are in the log; those of one call are appended together."""
+        self._waiting.extend(records)
         if self._flushed is None:
             self._flushed = asyncio.create_task(self._flush())
             self._appends.add(self._flushed)

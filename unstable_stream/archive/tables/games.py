@@ -51,6 +51,11 @@ def _counts(row: Item) -> bool:
     return bool(min(each.seat for each in same if are_partners(each, row.item)) == row.item.seat)
 
 
+def _finish_reason(row: Item) -> str | None:
+    reasons = row.event.finish_reasons
+    return reasons[row.place] if row.place < len(reasons) else None
+
+
 _MODELS = Column("models", "VARCHAR[]", "Model uids in seat order.", _models)
 
 TABLES = (
@@ -129,6 +134,12 @@ TABLES = (
                 "Whether this seat's invalid move ended the game.",
                 lambda row: row.event.invalid_seat == row.item.seat,
             ),
+            Column(
+                "no_answers",
+                "INTEGER",
+                "Requests that its endpoint gave no answer to, so that it was asked again.",
+                lambda row: row.event.no_answers.get(row.item.seat, 0),
+            ),
             *columns_of(
                 GameOutcome, of="event", only=("occurred_at_ms",), renamed={"occurred_at_ms": "finished_at"}
             ),
@@ -143,6 +154,13 @@ TABLES = (
             *columns_of(GameOutcome, of="event", only=("run_id", "game_id")),
             Column("game_turn", "INTEGER", "0-based among the game's moves.", "place"),
             *columns_of(Action, of="item"),
+            Column(
+                "finish_reason",
+                "VARCHAR",
+                "The end of the model's answer: `stop`, `length` (cut at the token limit), or what an "
+                "endpoint calls it; NULL: no model answered.",
+                _finish_reason,
+            ),
         ),
         items_of("actions"),
     ),

@@ -50,6 +50,8 @@ NOT_COLUMNS: Final[Mapping[type[msgspec.Struct], Mapping[str, str]]] = {
         "seats": "Each is a row of `seats`; `models`, `rewards` and `winner` sum them up.",
         "actions": "Each is a row of `actions`.",
         "unparsed": "`turns.format_feedback` says it of each move.",
+        "finish_reasons": "`actions.finish_reason` has them.",
+        "no_answers": "`seats.no_answers` has them.",
     },
     Seat: {"parent_uid": _PARENT},
     SeatResult: {"parent_uid": _PARENT},
