@@ -105,7 +105,7 @@ def _check_answer(
         return
     written = {answer: tokenizer.decode(tokenizer.encode_answer(answer)) for answer in accepted}
     if all(template.extract(text)[0] != read[answer] for answer, text in written.items()):
-        answer = accepted[-1]
+        answer = accepted[0]
         raise ConfigError(
             f"{about}: the tokenizer cannot write the answer {answer!r}: it becomes {written[answer]!r}; "
             "choose a template made for this model, or another model"
