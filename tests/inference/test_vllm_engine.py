@@ -2,6 +2,7 @@
 
 import asyncio
 import importlib.util
+import json
 import math
 import os
 import shutil
@@ -407,8 +408,14 @@ async def test_cancelling_the_caller_aborts_the_request_in_vllm(
 
 
 async def test_a_policy_is_read_as_by_the_other_engine(tmp_path: Path) -> None:
-    """At every information state of Kuhn poker: of the tiny player, and of an adapter of it."""
-    model = tiny_player_path()
+    """At every information state of Kuhn poker: of the tiny player, and of an adapter of it.
+
+    One of its ends stands in the file that vLLM by itself does not ask.
+    """
+    model = Path(shutil.copytree(tiny_player_path(), tmp_path / "model"))
+    config = json.loads((model / "config.json").read_text(encoding="utf-8"))
+    ends = load_tokenizer(model).eos_token_ids | {load_tokenizer(model).encode("z")[0]}
+    (model / "config.json").write_text(json.dumps(config | {"eos_token_id": sorted(ends)}), encoding="utf-8")
     adapter = build_adapter(model, tmp_path / "adapter", seed=1)
     reader = PolicyReader("openspiel:kuhn_poker", load_tokenizer(model), get_template("kuhn-board"))
     ours = VllmEngine(str(model), max_loras=1, lora_rank=8, dtype="float32", kv_cache_gb=0.25, seed=0)
@@ -421,6 +428,11 @@ async def test_a_policy_is_read_as_by_the_other_engine(tmp_path: Path) -> None:
                 assert here.probabilities == pytest.approx(there.probabilities, abs=TOLERANCE)
             nash_conv = reader.judge(expected).nash_conv
             assert reader.judge(found).nash_conv == pytest.approx(nash_conv, abs=4 * TOLERANCE)
+        asked = [GenerationRequest([5], SamplingSettings(200, temperature=2.0), seed=n) for n in range(16)]
+        for engine in (ours, other):
+            answers = await asyncio.gather(*map(engine.generate, asked))
+            assert {answer.token_ids[-1] for answer in answers if answer.finish_reason == "stop"} == ends
+            assert not any(ends.intersection(answer.token_ids[:-1]) for answer in answers)
     finally:
         await ours.close()
         await other.close()

@@ -65,7 +65,8 @@ class SamplingSettings:
     temperature: float = 1.0
     top_p: float = 1.0
     stop_token_ids: tuple[int, ...] = ()
-    """Token ids that end the completion, beside the model's own end token; the completion keeps the token."""
+    """Token ids that end the completion, beside the model's own (``end_token_ids`` of
+    :mod:`unstable_stream.inference.tokenizer`); the completion keeps the token."""
 
 
 @dataclass(frozen=True, slots=True)

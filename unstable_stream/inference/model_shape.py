@@ -8,6 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from unstable_stream.errors import ConfigError
+from unstable_stream.inference.model_config import (
+    context_tokens,
+    read_config,
+    read_json,
+    text_config,
+    vocabulary_size,
+)
 
 __all__ = ["ModelShape", "read_shape"]
 
@@ -58,8 +65,12 @@ def read_shape(model_path: Path | str) -> ModelShape:
     """
     directory = Path(model_path)
     try:
-        config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
-        config = config.get("text_config", config)
+        whole = read_config(directory)
+        config = text_config(whole)
+        context = context_tokens(whole, read_json(directory / "tokenizer_config.json"))
+        rows = vocabulary_size(whole)
+        if context is None or rows is None:
+            raise ValueError("config.json gives no context length, or no vocabulary")
         weights = [_header(path) for path in sorted(directory.glob("*.safetensors"))]
         names = {name for header in weights for name in header}
         tensors = [tensor for header in weights for name, tensor in header.items() if name != "__metadata__"]
@@ -74,8 +85,8 @@ def read_shape(model_path: Path | str) -> ModelShape:
             heads=heads,
             key_heads=int(config.get("num_key_value_heads") or heads),
             head_size=int(config.get("head_dim") or hidden // heads),
-            vocabulary=int(config["vocab_size"]),
-            max_positions=int(config["max_position_embeddings"]),
+            vocabulary=rows,
+            max_positions=context,
             tied="lm_head.weight" not in names,
         )
     except (OSError, ValueError, KeyError, TypeError, struct.error) as error:

@@ -5,12 +5,13 @@
 ``tokenizer.json`` on disk, such as a hub name, goes through transformers.
 """
 
+import contextlib
 import datetime
 import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import jinja2
 import jinja2.ext
@@ -20,10 +21,28 @@ import jinja2.sandbox
 import tokenizers
 
 from unstable_stream.errors import ConfigError
+from unstable_stream.inference.model_config import (
+    context_tokens,
+    read_config,
+    read_json,
+    text_config,
+    token_ids,
+    vocabulary_size,
+)
+from unstable_stream.log_lines import get_logger
 
-__all__ = ["FileTokenizer", "Tokenizer", "load_tokenizer"]
+__all__ = ["FileTokenizer", "Tokenizer", "end_token_ids", "load_tokenizer"]
+
+_logger = get_logger(__name__)
 
 _SPECIAL_NAMES = ("bos_token", "eos_token", "pad_token", "unk_token")
+_ANSWER: Final = "unstable-stream-answer"
+"""Stands for an answer in a chat template, to see what follows one."""
+_TURN_ENDS: Final = (
+    *("<|im_end|>", "<end_of_turn>", "<turn|>", "<|eot_id|>", "<|eot|>", "<|end_of_turn|>", "<|endofturn|>"),
+    *("<|END_OF_TURN_TOKEN|>", "<|end_of_text|>", "<|endoftext|>"),
+)
+"""Names of tokens that end a turn, where no chat template shows which one does."""
 
 
 class Tokenizer(Protocol):
@@ -31,7 +50,7 @@ class Tokenizer(Protocol):
 
     @property
     def eos_token_ids(self) -> frozenset[int]:
-        """Ids that end a completion of the model it belongs to."""
+        """Ids that end an answer of the model it belongs to, in every engine: see :func:`end_token_ids`."""
 
     @property
     def context_tokens(self) -> int | None:
@@ -71,6 +90,7 @@ class FileTokenizer:
         model_config: Mapping[str, Any],
         generation_config: Mapping[str, Any],
         chat_template_kwargs: Mapping[str, Any] | None = None,
+        tokenizer_config: Mapping[str, Any] | None = None,
     ) -> None:
         """Wrap ``backend``; ``name`` is for messages, the configs are those saved with the model."""
         self._name = name
@@ -82,20 +102,11 @@ class FileTokenizer:
         self._special_tokens = dict(special_tokens)
         self._control = _control_tokens(backend)
         self._chat = None if chat_template is None else _compile(name, chat_template)
-        text_config = model_config.get("text_config") or model_config
-        limit = text_config.get("max_position_embeddings")
-        self.context_tokens: int | None = None if limit is None else int(limit)
-        size = text_config.get("vocab_size")
-        self.vocabulary_size: int | None = None if size is None else int(size)
+        self.context_tokens = context_tokens(model_config, tokenizer_config)
+        self.vocabulary_size = vocabulary_size(model_config)
+        ends = _config_ends(model_config, generation_config) | self._own_ends(tokenizer_config or {})
         self.eos_token_ids = frozenset(
-            token
-            for found in (
-                generation_config.get("eos_token_id"),
-                text_config.get("eos_token_id"),
-                backend.token_to_id(special_tokens.get("eos_token", "")),
-            )
-            for token in (found if isinstance(found, list) else [found])
-            if token is not None
+            token for token in ends if self.vocabulary_size is None or token < self.vocabulary_size
         )
 
     def without_control_tokens(self, text: str) -> str:
@@ -139,21 +150,53 @@ class FileTokenizer:
                 f"{self._name} has no chat template; choose a prompt template that writes the markup itself "
                 "(such as qwen3-zs or default), or add chat_template.jinja to the model directory"
             )
+        text = self._render([{"role": "user", "content": message}], add_generation_prompt=True)
+        # The template writes <bos> itself where the model has one.
+        return list(self._backend.encode(text, add_special_tokens=False).ids)
+
+    def _render(self, messages: Sequence[Mapping[str, str]], *, add_generation_prompt: bool = False) -> str:
+        assert self._chat is not None
         try:
-            text = self._chat.render(
+            return self._chat.render(
                 {
                     **self._special_tokens,
                     **self._chat_template_kwargs,
-                    "messages": [{"role": "user", "content": message}],
-                    "add_generation_prompt": True,
+                    "messages": messages,
+                    "add_generation_prompt": add_generation_prompt,
                 }
             )
-        except jinja2.TemplateError as error:
+        # A template is code of others: what it asks of a message may raise anything.
+        except Exception as error:
             raise ConfigError(
                 f"the chat template of {self._name} failed on a user message: {error}"
             ) from error
-        # The template writes <bos> itself where the model has one.
-        return list(self._backend.encode(text, add_special_tokens=False).ids)
+
+    def _own_ends(self, tokenizer_config: Mapping[str, Any]) -> set[int]:
+        """Return the ids that end an answer as the tokenizer and its chat template have it."""
+        named = [self._special_tokens.get("eos_token", ""), _text_of(tokenizer_config.get("eot_token"))]
+        ends = {id_ for name in named if (id_ := self._backend.token_to_id(name)) is not None}
+        return ends | (self._template_ends() or self._ends_by_name())
+
+    def _template_ends(self) -> set[int]:
+        """Return the id of the token that the chat template writes behind an answer; empty if none is there.
+
+        Where it writes one between turns only, as GLM-4's, that one: the beginning of the next turn.
+        """
+        if self._chat is None:
+            return set()
+        user, answer = {"role": "user", "content": "?"}, {"role": "assistant", "content": _ANSWER}
+        added = {token.content: id_ for id_, token in self._backend.get_added_tokens_decoder().items()}
+        for messages in ([user, answer], [user, answer, user]):
+            with contextlib.suppress(ConfigError):  # it takes no answers: whoever plays with it is refused
+                _, _, behind = self._render(messages).rpartition(_ANSWER)
+                begins = [text for text in added if text.strip() and behind.lstrip().startswith(text)]
+                if begins:
+                    return {added[max(begins, key=len)]}
+        return set()
+
+    def _ends_by_name(self) -> set[int]:
+        found = self._backend.get_added_tokens_decoder().items()
+        return {id_ for id_, token in found if token.special and token.content in _TURN_ENDS}
 
     def decode(self, token_ids: Sequence[int], *, skip_special: bool = True) -> str:
         """Return the text; without special tokens unless told otherwise."""
@@ -180,41 +223,76 @@ def load_tokenizer(
     except Exception as error:
         # The library's Rust side raises bare `Exception` for whatever is wrong with the file.
         raise ConfigError(f"{directory / 'tokenizer.json'} cannot be read: {error}") from error
-    config = _read_json(directory / "tokenizer_config.json")
+    config = read_json(directory / "tokenizer_config.json")
     return FileTokenizer(
         str(model_path),
         backend,
-        special_tokens=_special_tokens(config | _read_json(directory / "special_tokens_map.json")),
+        special_tokens=_special_tokens(config | read_json(directory / "special_tokens_map.json")),
         chat_template=_chat_template(directory, config),
-        model_config=_read_json(directory / "config.json"),
-        generation_config=_read_json(directory / "generation_config.json"),
+        model_config=read_config(directory),
+        generation_config=read_json(directory / "generation_config.json"),
+        tokenizer_config=config,
         chat_template_kwargs=chat_template_kwargs,
     )
+
+
+def end_token_ids(model_path: str | Path) -> frozenset[int]:
+    """Return the ids at which every engine ends an answer of a model; warns if there is none.
+
+    They come from ``config.json``, ``generation_config.json``, the tokenizer (its end and end-of-turn token)
+    and the token that the chat template writes behind an answer. Files of fine-tuned models disagree: what
+    one of them calls an end is one, for whatever a model writes behind it nobody has asked.
+
+    Args:
+        model_path: as for :func:`load_tokenizer`; a model without a tokenizer has the first two alone.
+    """
+    try:
+        ends = load_tokenizer(model_path).eos_token_ids
+    except ConfigError:
+        directory = Path(model_path)
+        ends = _config_ends(read_config(directory), read_json(directory / "generation_config.json"))
+    if not ends:
+        _logger.warning(
+            "the model names no token that ends an answer: each goes on to sampling.max_tokens; add "
+            "eos_token_id to its generation_config.json",
+            model=str(model_path),
+        )
+    return frozenset(ends)
+
+
+def _config_ends(config: Mapping[str, Any], generation_config: Mapping[str, Any]) -> set[int]:
+    sections = (generation_config, config, text_config(config))
+    return set().union(*(token_ids(section.get("eos_token_id")) for section in sections))
 
 
 def _load_with_transformers(
     model_path: str, chat_template_kwargs: Mapping[str, Any] | None = None
 ) -> FileTokenizer:
-    if Path(model_path).is_dir() and not any(Path(model_path).glob("*token*")):
+    directory = Path(model_path)
+    if directory.is_dir() and not any(directory.glob("*token*")):
         raise ConfigError(f"{model_path} has no tokenizer files; expected tokenizer.json beside the model")
     import transformers
 
     try:
         loaded = transformers.AutoTokenizer.from_pretrained(model_path)
-        config = transformers.AutoConfig.from_pretrained(model_path).get_text_config().to_dict()
+        config = transformers.AutoConfig.from_pretrained(model_path).to_dict()
     except (OSError, ValueError) as error:
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise ConfigError(
             f"the tokenizer of {model_path!r} cannot be loaded: {reason}; expected a model directory, "
             "or a hub name that is cached or reachable"
         ) from error
+    generation: dict[str, Any] = {}
+    with contextlib.suppress(OSError):  # it has none
+        generation = transformers.GenerationConfig.from_pretrained(model_path).to_dict()
     return FileTokenizer(
         model_path,
         loaded.backend_tokenizer,
         special_tokens=_special_tokens(loaded.special_tokens_map),
         chat_template=_pick_template(loaded.chat_template),
         model_config=config,
-        generation_config={},
+        generation_config=generation,
+        tokenizer_config=loaded.init_kwargs,
         chat_template_kwargs=chat_template_kwargs,
     )
 
@@ -232,25 +310,14 @@ def _control_tokens(backend: tokenizers.Tokenizer) -> re.Pattern[str] | None:
     return re.compile("|".join(map(re.escape, sorted(texts, key=len, reverse=True)))) if texts else None
 
 
-def _read_json(path: Path) -> dict[str, Any]:
-    """Return the object in the file, or an empty one if there is no file: all these files are optional."""
-    if not path.is_file():
-        return {}
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ConfigError(f"{path} is not JSON: {error}") from error
-    return value if isinstance(value, dict) else {}
-
-
 def _special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
     """Text by name; files hold either the text or an object around it."""
     found = {name: config.get(name) for name in _SPECIAL_NAMES}
-    return {
-        name: value["content"] if isinstance(value, dict) else str(value)
-        for name, value in found.items()
-        if value is not None
-    }
+    return {name: _text_of(value) for name, value in found.items() if value is not None}
+
+
+def _text_of(token: object) -> str:
+    return str(token["content"]) if isinstance(token, dict) else "" if token is None else str(token)
 
 
 def _chat_template(directory: Path, config: Mapping[str, Any]) -> str | None:

@@ -133,9 +133,13 @@ class TransformersEngine:
             memory_fraction=gpu_memory_fraction,
         )
         self._prover = AdapterProver(self._decoder.dtype)
-        self.max_model_len: Final = min(
-            max_model_len or self._decoder.max_positions, self._decoder.max_positions
-        )
+        limits = [limit for limit in (max_model_len, self._decoder.max_positions) if limit is not None]
+        if not limits:
+            raise ConfigError(
+                f"{model_path}: neither config.json nor tokenizer_config.json says how many tokens the model "
+                "takes; set engine.max_model_len"
+            )
+        self.max_model_len: Final = min(limits)
         """Most tokens of prompt and completion together."""
         self._max_parallel_seq = max_parallel_seq
         self._max_batch_tokens = max_batch_tokens

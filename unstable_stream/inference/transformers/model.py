@@ -21,6 +21,8 @@ from transformers.utils import logging as transformers_logging
 
 from unstable_stream.deferred_imports import deferring
 from unstable_stream.errors import ConfigError
+from unstable_stream.inference.model_config import context_tokens, read_json
+from unstable_stream.inference.tokenizer import end_token_ids
 from unstable_stream.inference.transformers.lora import AdapterTable
 from unstable_stream.inference.transformers.whole_models import Span
 
@@ -180,9 +182,12 @@ class RowDecoder:
             torch.cuda.set_per_process_memory_fraction(memory_fraction, self._device.index)
         self._model = _load_model(model_path, self._device, dtype)
         config = self._model.config.get_text_config()
-        self.max_positions = int(config.max_position_embeddings)
+        self.max_positions = context_tokens(
+            self._model.config.to_dict(), read_json(Path(model_path) / "tokenizer_config.json")
+        )
+        """Most tokens of prompt and completion together; ``None``: the model does not say."""
         self.vocabulary = int(config.vocab_size)
-        self.eos_token_ids = _eos_token_ids(self._model)
+        self.eos_token_ids = end_token_ids(model_path)
         head = self._model.get_output_embeddings()
         self.adapters = AdapterTable(self._model, head=head, max_loras=max_loras)
         self._last = torch.zeros(1, dtype=torch.long, device=self._device)
@@ -425,14 +430,6 @@ def _default_store_bytes(device: torch.device, fraction: float | None) -> int:
     if fraction is not None:
         free = min(free, int(total * fraction) - torch.cuda.memory_reserved(device))
     return max(0, free) // 2
-
-
-def _eos_token_ids(model: Any) -> frozenset[int]:
-    found: set[int] = set()
-    for config in (model.generation_config, model.config.get_text_config()):
-        ids = getattr(config, "eos_token_id", None)
-        found.update(ids if isinstance(ids, list) else [] if ids is None else [ids])
-    return frozenset(found)
 
 
 def _load_model(model_path: str, device: torch.device, dtype: str) -> Any:

@@ -30,6 +30,7 @@ from unstable_stream.inference.engine import (
     Tokens,
 )
 from unstable_stream.inference.token_randomness import check_sampling
+from unstable_stream.inference.tokenizer import end_token_ids
 from unstable_stream.inference.vllm.limits import VLLM_LORA_RANKS, check_extra_engine_args
 from unstable_stream.inference.vllm.process_variables import child_environment, set_defaults
 
@@ -151,6 +152,7 @@ class VllmEngine:
         self.max_model_len: Final[int] = self._llm.vllm_config.model_config.max_model_len
         """Most tokens of prompt and completion together."""
         self._vocabulary: int = self._llm.vllm_config.model_config.get_vocab_size()
+        self._ends = end_token_ids(model_path)
         self._model_path = model_path
         self._max_parallel_seq = max_parallel_seq
         self._lora_rank = lora_rank
@@ -294,7 +296,9 @@ class VllmEngine:
             temperature=request.sampling.temperature,
             top_p=request.sampling.top_p,
             max_tokens=request.sampling.max_tokens,
-            stop_token_ids=list(request.sampling.stop_token_ids),
+            # Ours alone: vLLM by itself knows the tokenizer's and those of the generation configuration.
+            stop_token_ids=sorted(self._ends.union(request.sampling.stop_token_ids)),
+            ignore_eos=True,
             # None besides that of the sampled token.
             logprobs=0,
             flat_logprobs=True,
