@@ -41,7 +41,7 @@ def write(
     backend.decoder = decoders.ByteLevel()
     backend.add_special_tokens([AddedToken(name, special=True) for name in special])
     backend.save(str(directory / "tokenizer.json"))
-    ids = {name: backend.token_to_id(name) for name in special}
+    ids = {token.content: id_ for id_, token in backend.get_added_tokens_decoder().items()}
     named = {"vocab_size": backend.get_vocab_size(), "max_position_embeddings": 64, **(config or {})}
     files = {"config": named, "generation_config": generation, "tokenizer_config": tokenizer_config}
     for name, content in files.items():

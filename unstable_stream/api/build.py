@@ -67,6 +67,8 @@ def build(
     chosen = {"log": log, "backend": backend}
     settings |= {name: value for name, value in chosen.items() if value is not None}
     made = make_config(settings, config, overrides)
+    # A new run takes the model as it is now, also if its settings are those of a recorded one.
+    made = made.model_copy(update={"model_fingerprint": ""})
     return Run(check(made), Place.at(data, made.log))
 
 

@@ -23,6 +23,7 @@ from unstable_stream.api.settings import make_config
 from unstable_stream.api.shorthand import opponents
 from unstable_stream.errors import ConfigError
 from unstable_stream.extensions import confined
+from unstable_stream.runs.base_model import ModelIdentity
 from unstable_stream.runs.fork import check_fork
 
 if TYPE_CHECKING:
@@ -83,7 +84,8 @@ def evaluation(
     if not isinstance(named, Sequence) or not named:
         raise ConfigError("against: expected at least one opponent, e.g. random-legal or RUN@10")
     model = found[1].model if found else policy
-    met = [each for given in named for each in _opponent(place, given, model)]
+    own = ModelIdentity.of_run(found[1]) if found else ModelIdentity.of_model(policy)
+    met = [each for given in named for each in _opponent(place, given, own)]
     settings: dict[str, Any] = {
         "name": f"eval-{found[1].name if found else model.rstrip('/').rpartition('/')[2]}",
         "evaluation": {"opponents": met, "max_eval_games_per_ckpt": games, "first_last_games": games},
@@ -114,17 +116,21 @@ def evaluation(
     return Run(changed, place, fork=fork, allowed=allowed)
 
 
-def _opponent(place: Place, given: object, model: str) -> list[dict[str, Any]]:
-    """Return the configuration of an opponent; that of a checkpoint is its adapter."""
+def _opponent(place: Place, given: object, own: ModelIdentity) -> list[dict[str, Any]]:
+    """Return the configuration of an opponent; that of a checkpoint is its adapter.
+
+    ``own`` is the base model of the policy.
+    """
     if isinstance(given, Run):
         place, given = given.place, f"{given.id}@"
     if not isinstance(given, str) or "@" not in given:
         return opponents(given)
     named = CheckpointName(given[:-1]) if given.endswith("@") else split_name(given)
     fork, config = find_checkpoint(place, *named)
-    if config.model != model:
+    base = ModelIdentity.of_run(config)
+    if not base.matches(own):
         raise ConfigError(
-            f"opponent {given}: its base model is {config.model}, that of the policy is {model}; one engine "
-            "plays adapters of one base model"
+            f"opponent {given}: its base model is {base}, that of the policy is {own}; one engine plays "
+            "adapters of one base model"
         )
     return [as_opponent(fork)]

@@ -25,6 +25,7 @@ from unstable_stream.extensions import confined
 from unstable_stream.log.port import EventLog
 from unstable_stream.log.records import record_from_event
 from unstable_stream.log_lines import get_logger
+from unstable_stream.runs.base_model import base_model_path
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.fork import Fork, check_fork
 from unstable_stream.runs.recording import finish_run, new_run_id, start_run
@@ -215,15 +216,9 @@ class HumanGame:
         allowed = self._place.allowed_code(self._fork.parent_run_id, [], self._config, self._config)
         with confined(allowed), ExitStack() as opened:
             template = get_template(self._template)
-            model = self._config.model
-            revision = self._config.model_revisions.get(model)
+            path = await asyncio.to_thread(base_model_path, self._config)
             loaded = await asyncio.to_thread(
-                load_policy,
-                model,
-                chosen,
-                opened,
-                revision=revision,
-                chat_template_kwargs=self._config.chat_template_kwargs,
+                load_policy, path, chosen, opened, chat_template_kwargs=self._config.chat_template_kwargs
             )
             try:
                 policy = PolicyPlayer(

@@ -30,11 +30,10 @@ class LoadedPolicy:
 
 
 def load_policy(
-    model: str,
+    path: str,
     checkpoint: Checkpoint | None,
     opened: ExitStack,
     *,
-    revision: str | None = None,
     engine: EngineName = "transformers",
     lora_rank: int = 8,
     chat_template_kwargs: Mapping[str, Any] | None = None,
@@ -42,23 +41,20 @@ def load_policy(
     """Load a policy, which computes in float32; its files stay open until ``opened`` closes.
 
     Args:
-        model: the base model.
+        path: the directory of the base model.
         checkpoint: of a run with this base model; ``None``: the model itself.
         opened: gets what has to stay open.
-        revision: of a base model of Hugging Face's; ``None``: the newest.
         engine: what computes.
         lora_rank: of the checkpoint's adapter.
         chat_template_kwargs: variables of the model's chat template.
 
     Raises:
-        ConfigError: no such model.
+        ConfigError: the model cannot be loaded.
         EngineError: the checkpoint's weights are missing, or not those that were recorded.
     """
-    from unstable_stream.inference.base_model import resolve_model
     from unstable_stream.inference.engine import Adapter
     from unstable_stream.inference.tokenizer import load_tokenizer
 
-    path = resolve_model(model, revision=revision)
     adapter = None
     if checkpoint is not None and checkpoint.path is not None:
         saved = opened.enter_context(opened_checkpoint(checkpoint.path, checkpoint.sha256))

@@ -22,15 +22,15 @@ def plan_config(config: "RunConfig", *, fetch: bool = True) -> "RunPlan":
         ConfigError: it cannot be placed, or the model does not fit.
         ServiceError: the cluster cannot be reached.
     """
-    from unstable_stream.inference.base_model import model_here, resolve_model
+    from unstable_stream.inference.base_model import model_here
     from unstable_stream.inference.model_shape import read_shape
     from unstable_stream.launch.machine import this_machine
     from unstable_stream.launch.plan import RunPlan, plan_shape
+    from unstable_stream.runs.base_model import base_model_path
     from unstable_stream.runs.placement import place
 
-    revision = config.model_revisions.get(config.model)
-    path = resolve_model(config.model, revision=revision) if fetch else model_here(config.model)
-    shape = None if path is None else read_shape(path)
+    here = model_here(config.model) is not None
+    shape = read_shape(base_model_path(config)) if fetch or here else None
     machines = [this_machine()]
     if config.backend == "ray" and "RAY_ADDRESS" in os.environ:
         from unstable_stream.launch.ray.placement import look_at_cluster

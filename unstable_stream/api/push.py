@@ -24,6 +24,7 @@ from unstable_stream.api.trained_on import read_training
 from unstable_stream.errors import ConfigError, RunError
 from unstable_stream.events import Checkpoint
 from unstable_stream.inference.model_license import find_license
+from unstable_stream.log_lines import get_logger
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.history import read_history
 from unstable_stream.stores import opened_checkpoint
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from unstable_stream.runs.history import RunStatus
 
 __all__ = ["Pushed", "push", "push_checkpoint"]
+
+_log = get_logger(__name__)
 
 _HUB: Final = "hf://"
 _REPOSITORY: Final = re.compile(r"[\w.\-]+/[\w.\-]+")
@@ -79,7 +82,8 @@ def push(
         RunError: no such run or checkpoint, nothing was trained, the destination has files, or it cannot be
             written.
         CheckpointError: the checkpoint's files are not those that were recorded.
-        ConfigError: no such form of a destination, the base model is not there, or a secret may be recorded.
+        ConfigError: no such form of a destination, the base model is to be merged and not there, or a secret
+            may be recorded.
         ArchiveError: there is no archive to make the model card from.
     """
     if isinstance(checkpoint, Run):
@@ -170,14 +174,14 @@ def _write(
     published = published_config(config)
     training = read_training(place.archive, run_id, chosen)
     status, log_id = _read_run(place, run_id)
-    base = _base_directory(config.model, config.model_revisions.get(config.model), needed=form != "whole")
+    base = _base_directory(config, needed=form == "merged")
     _write_model(staging, chosen, form, base)
     card = ModelCard(
         name=name,
         form=form,
         run_id=run_id,
         checkpoint=chosen,
-        base_is_on_hub=_is_on_hub(config.model),
+        base_is_on_hub=_is_on_hub(config),
         base_license=find_license(config.model, base),
         log_id=log_id,
         trained_with=status.began.package_version if status.began else "",
@@ -198,20 +202,23 @@ def _read_run(place: Place, run_id: str) -> "tuple[RunStatus, str]":
     return wait_for(read())
 
 
-def _base_directory(model: str, revision: str | None, *, needed: bool) -> Path | None:
-    """Return the base model's directory; ``None``: it is not there, and not ``needed``."""
-    from unstable_stream.inference.base_model import resolve_model
+def _base_directory(config: RunConfig, *, needed: bool) -> Path | None:
+    """Return the base model's directory; ``None``: it is not there, or another one, and not ``needed``."""
+    from unstable_stream.runs.base_model import base_model_path
 
     try:
-        return Path(resolve_model(model, revision=revision))
-    except ConfigError:
+        return Path(base_model_path(config, weights=needed))
+    except ConfigError as error:
         if needed:
             raise
+        _log.warning("pushed without the base model's tokenizer and license", reason=str(error))
         return None
 
 
-def _is_on_hub(model: str) -> bool:
-    return _REPOSITORY.fullmatch(model) is not None and not Path(model).is_dir()
+def _is_on_hub(config: RunConfig) -> bool:
+    """Whether the base model is one of Hugging Face's; a run records the fingerprint of any other."""
+    named = _REPOSITORY.fullmatch(config.model) is not None and not Path(config.model).is_dir()
+    return named and not config.model_fingerprint
 
 
 def _write_model(staging: Path, chosen: Checkpoint, form: Form, base: Path | None) -> None:
@@ -225,15 +232,15 @@ def _write_model(staging: Path, chosen: Checkpoint, form: Form, base: Path | Non
             copy_loadable(saved, target, chosen.sha256)
         if form == "whole":
             return
-        assert base is not None
         if form == "merged":
+            assert base is not None
             merge_adapter(base, target, staging)
     if form == "adapter":
         # The learner recorded the directory that the base model had here; others know it by its name.
         config_file = staging / ADAPTER_CONFIG_FILE
         adapter = json.loads(config_file.read_bytes()) | {"base_model_name_or_path": chosen.base_model}
         config_file.write_text(json.dumps(adapter, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-    for name, content in tokenizer_files(str(base)).items():
+    for name, content in ({} if base is None else tokenizer_files(str(base))).items():
         if form == "merged" or name != _GENERATION:
             (staging / name).write_bytes(content)
 

@@ -16,6 +16,7 @@ from unstable_stream.api.settings import make_config
 from unstable_stream.api.shorthand import TINY_PLAYER, environments, opponents
 from unstable_stream.errors import ConfigError, RunError
 from unstable_stream.extensions import KINDS, Reference, confined, entry_points_of
+from unstable_stream.runs.base_model import ModelIdentity
 from unstable_stream.runs.config import RunConfig
 
 if TYPE_CHECKING:
@@ -168,11 +169,14 @@ def _check_one_model(runs: dict[str, RunConfig], model: str | None) -> None:
     if not runs:
         return
     first = next(iter(runs))
-    expected, whose = (runs[first].model, first) if model is None else (model, f"model={model}")
+    own = ModelIdentity.of_run
+    expected, whose = (
+        (own(runs[first]), first) if model is None else (ModelIdentity.of_model(model), f"model={model}")
+    )
     for player, config in runs.items():
-        if config.model != expected:
+        if not own(config).matches(expected):
             raise ConfigError(
-                f"different base models: that of {player} is {config.model}, that of {whose} is {expected}. "
+                f"different base models: that of {player} is {own(config)}, that of {whose} is {expected}. "
                 "One engine plays the checkpoints of one base model: leave one out, or evaluate each against "
                 "the same scripted opponents, unstable-stream eval RUN@UPDATE --against random-legal"
             )

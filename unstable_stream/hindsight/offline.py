@@ -25,6 +25,7 @@ from unstable_stream.log.records import record_from_event
 from unstable_stream.log.topic_drift import create_declared_topics
 from unstable_stream.log.topics import load_topics
 from unstable_stream.proofs.replayed_steps import replayed_step
+from unstable_stream.runs.base_model import base_model_path, with_fingerprint
 from unstable_stream.runs.config import RunConfig, parse_config, read_toml
 from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.runs.history import RunHistory
@@ -81,6 +82,9 @@ def load_offline_config(
     changes = read_toml(path)
     tree = overlaid(recorded, {"log": log, "buffer": {"max_staleness": None}, "learner": {"num_learners": 1}})
     config = parse_config(overlaid(tree, changes), overrides, origin=str(path))
+    begun = parse_config(recorded)
+    if config.model != begun.model:
+        config = config.model_copy(update={"model_fingerprint": ""})
     if len(config.trained_models) > 1:
         names = [model.name for model in config.trained_models]
         raise ConfigError(
@@ -92,7 +96,7 @@ def load_offline_config(
             f"{path}: buffer.max_staleness = {config.buffer.max_staleness}, but the policy versions of "
             "replayed steps count the updates of another run: leave it out"
         )
-    sampled_with = parse_config(recorded).sampling.top_p
+    sampled_with = begun.sampling.top_p
     if sampled_with < 1:
         raise ConfigError(
             f"the steps were sampled with sampling.top_p = {sampled_with}: the learner scores tokens under "
@@ -133,7 +137,6 @@ async def train_offline(
         LearnerError: training cannot go on, see the message.
     """
     # Imported here: the learner loads torch.
-    from unstable_stream.inference.base_model import resolve_model
     from unstable_stream.workers.learner import LearnerService
 
     wanted = replace(wanted, topics=(Step.TOPIC,))
@@ -146,7 +149,8 @@ async def train_offline(
             f"no such steps of run {source}{of_model} here. A log keeps steps for some days only: take them "
             "from the archive with --source archive"
         )
-    model_path = resolve_model(config.model, revision=config.model_revisions.get(config.model))
+    model_path = base_model_path(config)
+    config = with_fingerprint(config, model_path)
     stop = stop or asyncio.Event()
     progress = progress or OfflineProgress()
     run_id = new_run_id(config.name)

@@ -22,8 +22,12 @@ _SAMPLE: Final = 2**20
 _FILES: Final = ("*.json", "*.safetensors", "*.txt", "*.jinja", "*.model", "README.md", "LICENSE*")
 """The last two say under which license the model is (:mod:`unstable_stream.inference.model_license`)."""
 
-MODEL_FILES: Final = (*_FILES[:-2], "*.bin")
-"""Those that make a model what it is."""
+MODEL_FILES: Final = (
+    *("config.json", "generation_config.json", "*.safetensors", "*.bin"),
+    *("tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab.*", "merges.txt"),
+    *("*.model", "*.jinja"),
+)
+"""Those that make a model what it is: weights, configuration, tokenizer and chat template."""
 
 
 def model_on_this_machine(name: str, path: str) -> str:
@@ -45,16 +49,36 @@ def is_snapshot(path: str) -> bool:
     return Path(path).parent.name == "snapshots"
 
 
-def resolve_model(name: str, *, revision: str | None = None) -> str:
+def resolve_model(
+    name: str, *, revision: str | None = None, fingerprint: str = "", weights: bool = True
+) -> str:
     """Return the local directory of a base model; downloads a Hugging Face model on first use.
 
     Args:
         name: a directory, the id of a model at Hugging Face, or ``tiny-player``.
         revision: of a model at Hugging Face; ``None``: the newest.
+        fingerprint: the recorded one of the model that is expected; empty: none was recorded.
+        weights: whether the weights of a model of Hugging Face's are fetched too.
 
     Raises:
-        ConfigError: neither a directory nor a model that can be had; says what to change.
+        ConfigError: neither a directory nor a model that can be had, or not the one that is expected; says
+            what to change.
     """
+    if not fingerprint:
+        return _resolve(name, revision, weights)
+    remedy = (
+        f"the run began with a model of fingerprint {fingerprint[:12]}: put it back there (a link will do), "
+        "or name the directory where it is now, with --set model=DIRECTORY where the command takes settings"
+    )
+    if name != "tiny-player" and not Path(name).expanduser().is_dir():
+        raise ConfigError(f"model = {name!r}: no such directory; {remedy}")
+    path = _resolve(name, revision, weights)
+    if (found := model_fingerprint(Path(path))) != fingerprint:
+        raise ConfigError(f"model = {name!r} is another model, of fingerprint {found[:12]}; {remedy}")
+    return path
+
+
+def _resolve(name: str, revision: str | None, weights: bool) -> str:
     if name == "tiny-player":
         from unstable_stream.tiny_player import tiny_player_path
 
@@ -78,7 +102,8 @@ def resolve_model(name: str, *, revision: str | None = None) -> str:
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
     try:
-        return snapshot_download(name, revision=revision, allow_patterns=list(_FILES))
+        wanted = [pattern for pattern in _FILES if weights or pattern != "*.safetensors"]
+        return snapshot_download(name, revision=revision, allow_patterns=wanted)
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
         raise ConfigError(
             f"model = {name!r}: {Path.cwd()} has no such directory, and Hugging Face no such model "
@@ -104,7 +129,7 @@ def model_fingerprint(directory: Path, files: Sequence[str] = MODEL_FILES) -> st
     tensors are at the beginning of a file, and trained weights differ everywhere. Empty: none is there.
     """
     digest = hashlib.sha256()
-    found = sorted(path for pattern in files for path in directory.glob(pattern))
+    found = sorted({path for pattern in files for path in directory.glob(pattern) if path.is_file()})
     for path in found:
         size = path.stat().st_size
         digest.update(f"{path.name} {size}\n".encode())

@@ -1,7 +1,7 @@
 """Read a model's ``config.json``, whatever names its authors gave to things."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -70,19 +70,19 @@ def context_tokens(
     """
     found = [section.get(name) for section in (text_config(config), config) for name in _CONTEXT]
     found.append((tokenizer_config or {}).get("model_max_length"))
-    return next((int(each) for each in found if _is_number(each) and 0 < each <= _SANE_TOKENS), None)
+    return next((each for each in _numbers(found) if 0 < each <= _SANE_TOKENS), None)
 
 
 def vocabulary_size(config: Mapping[str, Any]) -> int | None:
     """Return the number of rows of the embedding; ``None``: the configuration does not say."""
     found = (section.get("vocab_size") for section in (text_config(config), config))
-    return next((int(each) for each in found if _is_number(each)), None)
+    return next(_numbers(found), None)
 
 
 def token_ids(value: object) -> set[int]:
     """Return the ids of ``eos_token_id``: a number, several, or none."""
-    return {each for each in (value if isinstance(value, list | tuple) else [value]) if _is_number(each)}
+    return set(_numbers(value if isinstance(value, list | tuple) else [value]))
 
 
-def _is_number(value: Any) -> bool:  # JSON
-    return isinstance(value, int | float) and not isinstance(value, bool)
+def _numbers(values: Iterable[object]) -> Iterator[int]:
+    return (int(value) for value in values if isinstance(value, int | float) and not isinstance(value, bool))

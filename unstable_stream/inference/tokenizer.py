@@ -250,14 +250,15 @@ def end_token_ids(model_path: str | Path) -> frozenset[int]:
         ends = load_tokenizer(model_path).eos_token_ids
     except ConfigError:
         directory = Path(model_path)
-        ends = _config_ends(read_config(directory), read_json(directory / "generation_config.json"))
+        own = _config_ends(read_config(directory), read_json(directory / "generation_config.json"))
+        ends = frozenset(own)
     if not ends:
         _logger.warning(
             "the model names no token that ends an answer: each goes on to sampling.max_tokens; add "
             "eos_token_id to its generation_config.json",
             model=str(model_path),
         )
-    return frozenset(ends)
+    return ends
 
 
 def _config_ends(config: Mapping[str, Any], generation_config: Mapping[str, Any]) -> set[int]:

@@ -41,6 +41,7 @@ from unstable_stream.log.port import EventLog
 from unstable_stream.log.reading import ends_of, readable_events
 from unstable_stream.log.topic_drift import prepare_topics
 from unstable_stream.log_lines import get_logger
+from unstable_stream.runs.base_model import base_model_path, with_fingerprint
 from unstable_stream.runs.code import patterns_of, remember_code
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.data_dir import DataDir
@@ -204,18 +205,23 @@ async def launch(
 
 
 def _with_models(config: RunConfig) -> tuple[RunConfig, str]:
-    """Fetch what models of Hugging Face's the run uses; return the configuration with the commit of each, and
-    the directory of the base model.
+    """Fetch what models of Hugging Face's the run uses; return the configuration with the commit of each and
+    the fingerprint of the base model, and the directory of the base model.
     """
-    names = (config.model, *config.opponent_models)
-    paths = {name: resolve_model(name, revision=config.model_revisions.get(name)) for name in names}
+    model_path = base_model_path(config)
+    paths = {config.model: model_path} | {
+        name: resolve_model(name, revision=config.model_revisions.get(name))
+        for name in config.opponent_models
+        if name != config.model
+    }
     commits = {
         name: Path(path).name
         for name, path in paths.items()
         if is_snapshot(path) and not Path(name).expanduser().is_dir()
     }
     revisions = {**config.model_revisions, **commits}
-    return config.model_copy(update={"model_revisions": revisions}), paths[config.model]
+    config = config.model_copy(update={"model_revisions": revisions})
+    return with_fingerprint(config, model_path), model_path
 
 
 def _check_backend(config: RunConfig) -> None:

@@ -19,6 +19,7 @@ from unstable_stream.launch.supervisor import FENCED_STATUS
 from unstable_stream.loading import loading
 from unstable_stream.log.open import opened_log
 from unstable_stream.log_lines import get_logger
+from unstable_stream.runs.base_model import base_model_path
 from unstable_stream.runs.code import find_code
 from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.runs.history import read_history
@@ -80,12 +81,11 @@ async def _serve(service: str, run_id: str, data: DataDir, log_url: str) -> None
         return
     # Imported here: the other services need no Ray.
     with loading():
-        from unstable_stream.inference.base_model import resolve_model
         from unstable_stream.launch.ray.cluster import connect
 
     connect()
     stop = _stop_on_signals()
-    model_path = resolve_model(config.model, revision=config.model_revisions.get(config.model))
+    model_path = base_model_path(config)
     if service == "collector":
         with loading():
             from unstable_stream.launch.ray.collector import run_collector

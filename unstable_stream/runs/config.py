@@ -50,7 +50,7 @@ from unstable_stream.runs.sections import (
     VllmEngineConfig,
     as_table,
 )
-from unstable_stream.stores.address import IN_THIS_PROCESS
+from unstable_stream.stores.address import IN_THIS_PROCESS, is_address
 
 __all__ = [
     "A2CConfig",
@@ -90,7 +90,14 @@ class RunConfig(Section):
     seed: int = 0
     """Every seed of the run is derived from this one."""
     model: str
-    """Base model: a directory, a Hugging Face id, or ``tiny-player``."""
+    """Base model: a directory, a Hugging Face id, or ``tiny-player``. A relative directory begins at the
+    working directory; the run records it as an absolute one.
+    """
+    model_fingerprint: str = ""
+    """Recorded by the run when it starts: the fingerprint of the files of its base model. When the run is
+    resumed, forked, evaluated or played, the model must have it; it may be at another place. Empty: a model
+    of Hugging Face's, which has a commit in ``model_revisions``, or a run that recorded none.
+    """
     model_revisions: dict[str, str] = Field(default_factory=dict)
     """Version of each model of Hugging Face's, by its id: a commit, tag or branch; by default the newest. The
     run records the commit that it began with, and keeps it.
@@ -540,9 +547,49 @@ def parse_config(
     for name, value in parted:
         _apply_override(tree, name, value)
     try:
-        return RunConfig.model_validate(tree)
+        return _located(RunConfig.model_validate(tree))
     except pydantic.ValidationError as error:
         raise ConfigError("\n".join(f"{origin}: {_explain(item)}" for item in error.errors())) from error
+
+
+def _located(config: RunConfig) -> RunConfig:
+    """Return the configuration with absolute paths of models and adapters: it is read by processes, and by
+    later commands, that stand elsewhere.
+
+    A relative one begins at the working directory, or in what an earlier version has recorded, at the one in
+    which the run was started.
+    """
+
+    def located(name: str | None, *, model: bool) -> Any:
+        if not name or is_address(name) or (model and name == "tiny-player"):
+            return name
+        path = Path(name).expanduser()
+        there = (Path(base) / path for base in (config.directory, Path.cwd()) if base)
+        found = next((each for each in there if each.is_dir()), None)
+        # A model that is no directory is an id, or the error will say what was typed.
+        return str(found.absolute() if found else name if model else path.absolute())
+
+    def of_opponents(opponents: Sequence[OpponentConfig]) -> tuple[OpponentConfig, ...]:
+        return tuple(
+            each.model_copy(update={"path": located(each.path, model=each.kind == "model")})
+            for each in opponents
+        )
+
+    def begun(section: Any) -> Any:  # LearnerConfig or TrainedModelConfig
+        return section.model_copy(
+            update={"initial_lora_path": located(section.initial_lora_path, model=False)}
+        )
+
+    pool, evaluation = config.model_pool, config.evaluation
+    return config.model_copy(
+        update={
+            "model": located(config.model, model=True),
+            "learner": begun(config.learner),
+            "trained_models": tuple(map(begun, config.trained_models)),
+            "model_pool": pool.model_copy(update={"fixed": of_opponents(pool.fixed)}),
+            "evaluation": evaluation.model_copy(update={"opponents": of_opponents(evaluation.opponents)}),
+        }
+    )
 
 
 def _deep_copy(values: Mapping[str, Any]) -> dict[str, Any]:

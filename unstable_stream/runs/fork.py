@@ -16,6 +16,7 @@ from unstable_stream.errors import ConfigError, RunError, StoreError
 from unstable_stream.events import Checkpoint, GameStarted, checkpoint_uid, named_id
 from unstable_stream.log.port import EventLog
 from unstable_stream.log_lines import get_logger
+from unstable_stream.runs.base_model import keeps_base_model
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.history import find_run
 from unstable_stream.runs.starts import run_events
@@ -26,7 +27,7 @@ __all__ = ["Fork", "check_fork", "find_fork"]
 
 _log = get_logger(__name__)
 _KEPT_KEYS = (
-    "model",
+    "model_fingerprint",
     "seed",
     "lora",
     "learner.parameters",
@@ -194,7 +195,8 @@ def check_fork(fork: Fork, config: RunConfig, changed: RunConfig, *, to_train: b
     Raises:
         ConfigError: it changes a key that the checkpoint depends on, or no update is left to make.
     """
-    bound = [key for key in _KEPT_KEYS if _at(changed, key) != _at(config, key)]
+    bound = [] if keeps_base_model(config, changed) else ["model"]
+    bound += [key for key in _KEPT_KEYS if _at(changed, key) != _at(config, key)]
     if changed.seats_by_model != config.seats_by_model:
         bound.append("trained_models (names, seats and env_ids)")
     bound += [

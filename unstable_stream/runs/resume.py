@@ -15,6 +15,7 @@ from unstable_stream.errors import ConfigError, StoreError
 from unstable_stream.events import RunResumed, event_id
 from unstable_stream.log.port import EventLog
 from unstable_stream.log.records import record_from_event
+from unstable_stream.runs.base_model import keeps_base_model
 from unstable_stream.runs.code import code_in_use
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.history import read_history
@@ -24,8 +25,8 @@ from unstable_stream.version import __version__
 __all__ = ["check_resumable", "resume_run"]
 
 _KEPT: Final = (
-    "model",  # the base model of the checkpoints
     "model_revisions",
+    "model_fingerprint",
     "lora",
     "learner.parameters",
     "seed",
@@ -46,13 +47,14 @@ _KEPT: Final = (
 def check_resumable(begun: RunConfig, config: RunConfig) -> None:
     """Refuse to resume a run if settings have changed that its derived events depend on.
 
-    The adapter that a model began with may be at another place, with the same weights.
+    The base model, and the adapter that a model began with, may be at another place, with the same weights.
 
     Raises:
         ConfigError: a setting has changed; the message names each such key, with both values.
     """
     before, after = begun.model_dump(mode="json"), config.model_dump(mode="json")
-    changed = [
+    changed = [] if keeps_base_model(begun, config) else [*_changes("model", begun.model, config.model)]
+    changed += [
         change for name in _KEPT for change in _changes(name, _value(before, name), _value(after, name))
     ]
     changed += _changes("trained_models", begun.seats_by_model, config.seats_by_model)
@@ -70,7 +72,13 @@ def check_resumable(begun: RunConfig, config: RunConfig) -> None:
 
 async def resume_run(log: EventLog, run_id: str, config: RunConfig) -> RunResumed:
     """Record that a run is resumed; raises :class:`RunError` if there is no such run."""
-    resumption = (await read_history(log)).run(run_id).resumptions + 1
+    run = (await read_history(log)).run(run_id)
+    recorded = run.settings.get("model_fingerprint")
+    if recorded and config.model_fingerprint != recorded:  # it was started and resumed by one script
+        raise ConfigError(
+            f"model = {config.model!r} has changed since run {run_id} began with it: put it back as it was"
+        )
+    resumption = run.resumptions + 1
     event = RunResumed(
         event_id=event_id(run_id, "run-resumed", resumption),
         run_id=run_id,
