@@ -357,8 +357,9 @@ def test_a_base_model_in_a_directory_is_found_by_its_path_and_keeps_its_chat_tem
         tokenizer = AutoTokenizer.from_pretrained(directory)
         assert tokenizer.chat_template == CHAT_TEMPLATE
     base.rename(tmp_path / "elsewhere")
+    tokenizer_files = {"tokenizer.json", "tokenizer_config.json", "chat_template.jinja"}
     alone = begun.push(tmp_path / "alone").files
-    assert {name for name in done.files if name not in alone} == {"tokenizer.json", "tokenizer_config.json"}
+    assert {name for name in done.files if name not in alone} == tokenizer_files
     with pytest.raises(ConfigError, match=r"no such directory; the run began with a model of fingerprint"):
         begun.push(tmp_path / "not", merged=True)
     (tmp_path / "elsewhere" / "generation_config.json").write_text("{}")

@@ -414,7 +414,7 @@ async def test_a_policy_is_read_as_by_the_other_engine(tmp_path: Path) -> None:
     """
     model = Path(shutil.copytree(tiny_player_path(), tmp_path / "model"))
     config = json.loads((model / "config.json").read_text(encoding="utf-8"))
-    ends = load_tokenizer(model).eos_token_ids | {load_tokenizer(model).encode("z")[0]}
+    ends = load_tokenizer(model).eos_token_ids | {load_tokenizer(model).encode("[4]")[0]}
     (model / "config.json").write_text(json.dumps(config | {"eos_token_id": sorted(ends)}), encoding="utf-8")
     adapter = build_adapter(model, tmp_path / "adapter", seed=1)
     reader = PolicyReader("openspiel:kuhn_poker", load_tokenizer(model), get_template("kuhn-board"))

@@ -66,8 +66,8 @@ def check_target_modules(model_path: Path, targets: Sequence[str]) -> None:
     if layers and unknown:
         known = {layer.rpartition(".")[2] for layer in layers.difference(heads_and_embeddings(layers))}
         raise ConfigError(
-            f"lora.target_modules names {', '.join(unknown)}, which {model_path} does not have; "
-            f"its layers are {', '.join(sorted(known))}"
+            f"lora.target_modules names {', '.join(unknown)}, which {model_path} does not have: set "
+            f"lora.target_modules to some of its layers {', '.join(sorted(known))}"
         )
 
 

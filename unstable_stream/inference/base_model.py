@@ -93,7 +93,7 @@ def _resolve(name: str, revision: str | None, weights: bool) -> str:
                 "copy or convert the whole model"
             )
         return str(path.resolve())
-    if name.startswith(("/", ".", "~")) or name.count("/") != 1:
+    if not _may_be_id(name):
         raise ConfigError(
             f"model = {name!r}: no such directory; give a model directory, a Hugging Face id such as "
             '"Qwen/Qwen3-0.6B", or "tiny-player"'
@@ -112,14 +112,13 @@ def _resolve(name: str, revision: str | None, weights: bool) -> str:
         ) from error
 
 
-def model_here(name: str) -> str | None:
-    """Return the directory of a base model that needs not be fetched; ``None``: Hugging Face has to be asked.
+def model_here(name: str) -> bool:
+    """Return whether a base model is not fetched: a directory, ``tiny-player``, or no id of Hugging Face's."""
+    return Path(name).is_dir() or not _may_be_id(name)
 
-    Raises:
-        ConfigError: it is no model's directory, and cannot be an id of Hugging Face's.
-    """
-    is_id = not name.startswith(("/", ".", "~")) and name.count("/") == 1
-    return None if is_id and not Path(name).is_dir() else resolve_model(name)
+
+def _may_be_id(name: str) -> bool:
+    return not name.startswith(("/", ".", "~")) and name.count("/") == 1
 
 
 def model_fingerprint(directory: Path, files: Sequence[str] = MODEL_FILES) -> str:

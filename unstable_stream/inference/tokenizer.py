@@ -109,6 +109,21 @@ class FileTokenizer:
             token for token in ends if self.vocabulary_size is None or token < self.vocabulary_size
         )
 
+    def check_vocabulary(self) -> None:
+        """Check that what text is encoded to are tokens of the model; control tokens may be more than it has.
+
+        Raises:
+            ConfigError: the tokenizer is larger than the model's embedding.
+        """
+        words = [id_ for id_, token in self._backend.get_added_tokens_decoder().items() if not token.special]
+        size = max([self._backend.get_vocab_size(with_added_tokens=False) - 1, *words]) + 1
+        if self.vocabulary_size is not None and size > self.vocabulary_size:
+            raise ConfigError(
+                f"the tokenizer of {self._name} has {size:,} tokens and the model {self.vocabulary_size:,} "
+                "(vocab_size in config.json): use the tokenizer that the model was trained with, or resize "
+                "its embedding (resize_token_embeddings of transformers)"
+            )
+
     def without_control_tokens(self, text: str) -> str:
         """Return ``text`` so that none of it is encoded as a control token (``<|im_end|>``, ``<eos>``).
 

@@ -34,7 +34,7 @@ from unstable_stream.extensions import ALLOW_CODE, allowed_patterns
 from unstable_stream.inference.base_model import is_snapshot, model_here, resolve_model
 from unstable_stream.launch.machine import this_machine
 from unstable_stream.launch.plan import RunPlan, plan_run
-from unstable_stream.launch.preflight import check_config, check_model
+from unstable_stream.launch.preflight import check_base_model, check_config
 from unstable_stream.launch.recorded_progress import RecordedProgress
 from unstable_stream.log.open import opened_log
 from unstable_stream.log.port import EventLog
@@ -153,8 +153,8 @@ async def launch(
 
         await asyncio.to_thread(check_reachable)
     config, model_path = await asyncio.to_thread(_with_models, config)
-    if model_here(config.model) is None:  # it was fetched only now
-        await asyncio.to_thread(check_model, config, model_path)
+    if not model_here(config.model):  # it was fetched only now
+        await asyncio.to_thread(check_base_model, config, model_path)
     plan = partial(plan_run, config, model_path)
     here: Placement | None = None
     if config.backend == "inline" or "RAY_ADDRESS" not in os.environ:

@@ -3,7 +3,6 @@
 import os
 import socket
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Final
 
 from unstable_stream.adapter_format import MODEL_WEIGHTS_FILE, WEIGHTS_FILE
@@ -21,19 +20,21 @@ from unstable_stream.games.openspiel.solution import information_states
 from unstable_stream.games.opponents.scripted import check_scripted
 from unstable_stream.games.seating import dealt_roles
 from unstable_stream.games.templates import get_template
-from unstable_stream.inference.adapter_files import check_target_modules
 from unstable_stream.inference.base_model import model_here, resolve_model
 from unstable_stream.inference.exploitability import game_of
+from unstable_stream.inference.model_checks import check_model
 from unstable_stream.inference.tokenizer import load_tokenizer
 from unstable_stream.launch.extension_trials import try_extensions
 from unstable_stream.launch.first_turns import check_first_turn
 from unstable_stream.reward_transformations import build_final, build_sampling, build_step
+from unstable_stream.runs.base_model import base_model_path
 from unstable_stream.runs.code import find_code
 from unstable_stream.runs.config import (
     EngineExtensionConfig,
     EnvConfig,
     OpponentConfig,
     RunConfig,
+    TransformersEngineConfig,
     VllmEngineConfig,
 )
 from unstable_stream.runs.data_dir import DataDir
@@ -42,7 +43,7 @@ from unstable_stream.stores import HostCache, Store, has_file, is_address
 from unstable_stream.streams.run_consumers import plugins_beside
 from unstable_stream.workers.game_schedule import build_pool
 
-__all__ = ["check_config", "check_model"]
+__all__ = ["check_config", "check_base_model"]
 
 _DEALS: Final = 32
 """So many games of an environment are dealt to learn which roles there are."""
@@ -92,21 +93,28 @@ def check_config(config: RunConfig) -> None:
     build_final(list(config.rewards.final))
     build_step(list(config.rewards.step))
     build_sampling(list(config.rewards.sampling))
-    if (model_path := model_here(config.model)) is not None:
-        check_model(config, model_path)
+    if model_here(config.model):
+        check_base_model(config, base_model_path(config))
 
 
-def check_model(config: RunConfig, model_path: str) -> None:
-    """Refuse a base model that cannot be trained as configured, or that cannot play an environment.
+def check_base_model(config: RunConfig, model_path: str) -> None:
+    """Refuse a base model that engine or learner cannot compute, or that cannot play an environment.
 
     :func:`check_config` calls it where the model is on this machine, so that a dry run refuses what a start
     does; a model that must be fetched first is checked when it was.
 
     Raises:
-        ConfigError: names the model and what to change.
+        ConfigError: names the model, the reason and what would do.
     """
-    check_target_modules(Path(model_path), config.lora.target_modules)
-    if not config.learner.iterations:
+    trains = config.learner.iterations > 0
+    adapts = trains and config.learner.parameters == "lora"
+    check_model(
+        model_path,
+        plays_here=isinstance(config.engine, TransformersEngineConfig),
+        trains=trains,
+        targets=config.lora.target_modules if adapts else None,
+    )
+    if not trains:
         return  # in a tournament opponents may play alone
     templates = dict.fromkeys((*(env.template for env in _envs(config)), *config.measured_games.values()))
     if config.chat_template_kwargs and not any(get_template(name).chat for name in templates):
@@ -115,6 +123,7 @@ def check_model(config: RunConfig, model_path: str) -> None:
             "choose a prompt template that does, such as chat or answer-chat, or leave it out"
         )
     tokenizer = load_tokenizer(model_path, config.chat_template_kwargs)
+    tokenizer.check_vocabulary()
     for env in _envs(config):
         check_first_turn(f"model {config.model!r}", env, env.template, tokenizer)
 
@@ -201,7 +210,9 @@ def _check_opponent_model(opponent: OpponentConfig, config: RunConfig) -> None:
     try:
         path = opponent.path or ""
         model_path = resolve_model(path, revision=config.model_revisions.get(path))
+        check_model(model_path, plays_here=True)
         tokenizer = load_tokenizer(model_path, opponent.chat_template_kwargs)
+        tokenizer.check_vocabulary()
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from error
     for env in _envs(config):

@@ -11,6 +11,7 @@ from transformers.utils import logging as transformers_logging
 
 from unstable_stream.deferred_imports import deferring
 from unstable_stream.errors import LearnerError
+from unstable_stream.learners.language_model import language_model_class
 
 with deferring({"scipy.optimize": ("linear_sum_assignment",)}):  # for losses of object detection
     import transformers.modeling_utils
@@ -31,7 +32,8 @@ def load_base_model(model_name: str, dtype: torch.dtype) -> Any:  # a transforme
         config = transformers.AutoConfig.from_pretrained(model_name)
         _switch_noise_off(config)
         with no_progress_bar():
-            model = transformers.AutoModelForCausalLM.from_pretrained(model_name, config=config, dtype=dtype)
+            loads = language_model_class(config)
+            model = loads.from_pretrained(model_name, config=config, dtype=dtype)
     except (OSError, ValueError) as error:
         raise LearnerError(
             f"base model {model_name!r} could not be loaded: {error}. Expected a Hugging Face directory or "

@@ -11,10 +11,12 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
+from transformers.pytorch_utils import Conv1D
 
 from unstable_stream.adapter_format import CONFIG_FILE, REMEDY, WEIGHTS_FILE, adapter_scale, refused_fields
 from unstable_stream.errors import LearnerError
 from unstable_stream.learners.base_model import copy_weights, load_base_model
+from unstable_stream.learners.language_model import layers_named, linear_layers
 
 __all__ = [
     "ALL_PROJECTIONS",
@@ -80,14 +82,16 @@ def build_policy(
     import peft  # not for full fine-tuning
 
     model = load_base_model(model_name, base_dtype).requires_grad_(False)
+    targets = _targets(model, model_name, settings)
     lora = peft.LoraConfig(
         r=settings.lora_rank,
         lora_alpha=settings.lora_alpha,
         lora_dropout=settings.lora_dropout,
-        target_modules=list(settings.target_modules),
+        target_modules=targets,
         layers_to_transform=_layers(model, settings),
         task_type="CAUSAL_LM",
         bias="none",
+        fan_in_fan_out=all(isinstance(model.get_submodule(name), Conv1D) for name in targets),
         base_model_name_or_path=model_name,
     )
     with torch.random.fork_rng(devices=[]):
@@ -101,6 +105,21 @@ def build_policy(
     for parameter in _adapter_parameters(model).values():
         parameter.data = parameter.data.float()
     return model.to(device)
+
+
+def _targets(model: Any, model_name: str, settings: LoraSettings) -> list[str]:  # a transformers model
+    """Return the names of the layers that are adapted, all of the language model: see
+    :mod:`unstable_stream.learners.language_model`.
+    """
+    there = linear_layers(model)
+    found = {target: layers_named(there, [target]) for target in settings.target_modules}
+    if missing := [target for target, names in found.items() if not names]:
+        known = sorted({name.rpartition(".")[2] for name in there})
+        raise LearnerError(
+            f"LoRA does not fit {model_name!r}, which has no linear layers {', '.join(missing)}: set "
+            f"lora.target_modules to some of {', '.join(known)}"
+        )
+    return sorted({name for names in found.values() for name in names})
 
 
 def _layers(model: Any, settings: LoraSettings) -> list[int] | None:  # a transformers model
@@ -117,6 +136,10 @@ def _layers(model: Any, settings: LoraSettings) -> list[int] | None:  # a transf
 
 def adapter_config(model: Any, model_name: str, settings: LoraSettings) -> dict[str, Any]:
     """Return the content of ``adapter_config.json`` that PEFT and vLLM read."""
+    targets = sorted(settings.target_modules)
+    if layers_named(linear_layers(model, outside=True), targets):
+        # PEFT would adapt the encoders too, by the same names.
+        targets = sorted({name.partition(".lora_")[0] for name in _adapter_parameters(model)})
     return {
         "base_model_name_or_path": model_name,
         "bias": "none",
@@ -129,7 +152,7 @@ def adapter_config(model: Any, model_name: str, settings: LoraSettings) -> dict[
         "modules_to_save": None,
         "peft_type": "LORA",
         "r": settings.lora_rank,
-        "target_modules": sorted(settings.target_modules),
+        "target_modules": targets,
         "task_type": "CAUSAL_LM",
         "use_dora": False,
         "use_rslora": False,

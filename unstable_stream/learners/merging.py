@@ -6,6 +6,7 @@ import transformers
 
 from unstable_stream.errors import LearnerError
 from unstable_stream.learners.base_model import no_progress_bar
+from unstable_stream.learners.language_model import language_model_class
 
 __all__ = ["merge_adapter"]
 
@@ -29,7 +30,8 @@ def merge_adapter(model_path: Path | str, adapter: Path, target: Path) -> None:
     with no_progress_bar():
         try:
             # The configuration is that of the base model as it is, its dropout included: others may train on.
-            base = transformers.AutoModelForCausalLM.from_pretrained(model_path, dtype="auto")
+            config = transformers.AutoConfig.from_pretrained(model_path)
+            base = language_model_class(config).from_pretrained(model_path, dtype="auto")
             merged = peft.PeftModel.from_pretrained(base, adapter).merge_and_unload()
         except (OSError, ValueError, RuntimeError) as error:
             first = str(error).strip().partition("\n")[0]

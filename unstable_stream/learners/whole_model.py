@@ -17,8 +17,13 @@ _OTHER_JSON: Final = ("config.json", "state.json")
 
 
 def build_whole_policy(model_name: str, *, device: torch.device) -> Any:  # a transformers model
-    """Load the base model with all parameters trainable, in float32: sums of small steps need its digits."""
-    return load_base_model(model_name, torch.float32).requires_grad_(True).to(device)
+    """Load the base model in float32, since sums of small steps need its digits, with all parameters of its
+    language model trainable; encoders of images or sound stay as they are, and are saved with it.
+    """
+    model = load_base_model(model_name, torch.float32).requires_grad_(False)
+    for trained in (model.get_decoder(), model.get_output_embeddings()):
+        trained.requires_grad_(True)
+    return model.to(device)
 
 
 def whole_weights(model: nn.Module) -> dict[str, Tensor]:

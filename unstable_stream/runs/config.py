@@ -285,7 +285,8 @@ class RunConfig(Section):
                 f"update would be made. Set learner.save_every to at most {bound + 1}, or raise "
                 "buffer.max_staleness"
             )
-        unsupported = heads_and_embeddings(self.lora.target_modules)
+        adapts = self.learner.parameters == "lora"
+        unsupported = heads_and_embeddings(self.lora.target_modules) if adapts else []
         if unsupported and not isinstance(self.engine, EngineExtensionConfig):
             raise ConfigError(
                 f"lora.target_modules names {', '.join(unsupported)}: no engine adapts the output head or an "

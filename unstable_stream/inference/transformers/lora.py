@@ -9,6 +9,7 @@ from typing import Any, Final
 import safetensors
 import safetensors.torch
 from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
 
 from unstable_stream.adapter_format import CONFIG_FILE, REMEDY, WEIGHTS_FILE, adapter_scale, refused_fields
 from unstable_stream.errors import EngineError
@@ -21,11 +22,13 @@ __all__ = ["AdaptedLinear", "AdapterTable"]
 class AdaptedLinear(nn.Module):
     """``base(x)`` plus its adapter's ``scale * B A x`` for each span of tokens (Hu et al. 2021, eq. 3)."""
 
-    def __init__(self, base: nn.Linear, spans: list[Span]) -> None:
+    def __init__(self, base: nn.Linear | Conv1D, spans: list[Span]) -> None:
         """Wrap ``base``; ``spans`` is shared by all layers and describes the batch at hand."""
         super().__init__()
         self.base: nn.Module = base
-        self.features = (base.in_features, base.out_features)
+        # GPT-2's Conv1D is a linear layer with its weight transposed.
+        shape = base.weight.T.shape if isinstance(base, nn.Linear) else base.weight.shape
+        self.features = (shape[0], shape[1])
         self.spans = spans
         self.deltas: dict[str | None, tuple[Tensor, Tensor]] = {}
         """By uid: A transposed, shape (in, rank), and B transposed times scale, shape (rank, out)."""
@@ -60,7 +63,7 @@ class AdapterTable:
         self._paths: dict[str, str] = {}
         self._linears: dict[str, AdaptedLinear] = {}
         for name, module in list(model.named_modules()):
-            if isinstance(module, nn.Linear) and module is not head:
+            if isinstance(module, nn.Linear | Conv1D) and module is not head:
                 wrapped = AdaptedLinear(module, self.spans)
                 parent, _, child = name.rpartition(".")
                 setattr(model.get_submodule(parent), child, wrapped)

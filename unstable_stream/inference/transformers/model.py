@@ -10,7 +10,7 @@ import contextlib
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -25,13 +25,18 @@ from unstable_stream.inference.model_config import context_tokens, read_json
 from unstable_stream.inference.tokenizer import end_token_ids
 from unstable_stream.inference.transformers.lora import AdapterTable
 from unstable_stream.inference.transformers.whole_models import Span
+from unstable_stream.learners.language_model import language_model_class
 
 with deferring({"scipy.optimize": ("linear_sum_assignment",)}):  # for losses of object detection
     import transformers.modeling_utils
 
-__all__ = ["RowDecoder", "sample"]
+__all__ = ["ATTENTION", "SUPPORTED", "RowDecoder", "attention_shape", "sample"]
 
-_ATTENTION = "unstable_stream_rows"
+ATTENTION: Final = "unstable_stream_rows"
+"""The name under which transformers knows our attention."""
+SUPPORTED: Final = (
+    "take a model with plain attention in every layer, such as Qwen3, Llama, Mistral, Gemma 3, Phi-3 or GPT-2"
+)
 _LENGTH_STEP = 64
 """Row lengths in the key/value store are multiples of this, so that it seldom grows."""
 
@@ -45,7 +50,9 @@ class _Probe:
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float, window: int | None) -> Tensor:
         self.key_shapes[layer] = (k.shape[1], k.shape[2])
-        return torch.zeros_like(q)
+        if v.shape != k.shape:
+            self.extras.add("values of another size than keys")
+        return q.new_zeros((*q.shape[:2], v.shape[2]))
 
 
 class _Batch:
@@ -156,10 +163,15 @@ def _attend(
     if isinstance(row_batch, _Probe):
         # Names of what only some models ask for; computing without it would be quietly wrong.
         row_batch.extras.update(name for name in ("softcap", "s_aux") if extras.get(name) is not None)
+        if not getattr(module, "is_causal", True):
+            row_batch.extras.add("attention to later tokens")
     q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
     scale = q.shape[-1] ** -0.5 if scaling is None else scaling
     layer = int(module.layer_idx)  # type: ignore[arg-type]
     return row_batch.attend(layer, q, k, v, scale, sliding_window)[None], None
+
+
+transformers.AttentionInterface.register(ATTENTION, _attend)
 
 
 class RowDecoder:
@@ -192,7 +204,7 @@ class RowDecoder:
         self.adapters = AdapterTable(self._model, head=head, max_loras=max_loras)
         self._last = torch.zeros(1, dtype=torch.long, device=self._device)
         self.adapters.whole.head.register_forward_pre_hook(self._select_last)
-        layers, heads, size = self._probe(model_path)
+        layers, heads, size = attention_shape(self._model, model_path)
         self._store = torch.zeros(
             (layers, 2, 0, heads, 0, size), dtype=next(self._model.parameters()).dtype, device=self._device
         )
@@ -320,40 +332,12 @@ class RowDecoder:
         del self._uids[kept:]
         return moves
 
-    def _forward(self, ids: list[int], positions: list[int], batch: _Batch | _Probe) -> Tensor:
-        output = self._model(
-            input_ids=torch.tensor([ids], device=self._device),
-            position_ids=torch.tensor([positions], device=self._device),
-            use_cache=False,
-            row_batch=batch,
-        )
-        logits: Tensor = output.logits[0]
-        return logits
+    def _forward(self, ids: list[int], positions: list[int], batch: _Batch) -> Tensor:
+        return _forward(self._model, ids, positions, batch)
 
     def _select_last(self, head: nn.Module, args: tuple[Tensor]) -> tuple[Tensor]:
         # Only each row's last token is asked for its successor: the vocabulary is the widest layer by far.
         return (args[0][:, self._last],)
-
-    @torch.inference_mode()
-    def _probe(self, model_path: str) -> tuple[int, int, int]:
-        """Return layers, key heads and head size; refuse models that our attention would get wrong."""
-        probe = _Probe()
-        try:
-            self._forward([0], [0], probe)
-        except TypeError as error:
-            raise ConfigError(
-                f"{model_path}: {type(self._model).__name__} does not take other attention ({error})"
-            ) from error
-        layers = int(self._model.config.get_text_config().num_hidden_layers)
-        shapes = set(probe.key_shapes.values())
-        if len(probe.key_shapes) != layers or len(shapes) != 1 or probe.extras:
-            raise ConfigError(
-                f"{model_path}: {type(self._model).__name__} is not a stack of equal attention layers "
-                f"({len(probe.key_shapes)} of {layers} layers attend, key shapes {sorted(shapes)}, "
-                f"asks for {sorted(probe.extras) or 'nothing special'}); use the vLLM engine for it"
-            )
-        heads, size = shapes.pop()
-        return layers, heads, size
 
     def _make_room(self, rows: int, reach: int) -> None:
         layers, two, slots, heads, length, size = self._store.shape
@@ -369,6 +353,47 @@ class RowDecoder:
         used = max(self._lengths, default=0)
         grown[:, :, :old, :, :used] = self._store[:, :, :old, :, :used]
         self._store = grown
+
+
+def _forward(model: Any, ids: list[int], positions: list[int], batch: _Batch | _Probe) -> Tensor:
+    device = next(model.parameters()).device
+    output = model(
+        input_ids=torch.tensor([ids], device=device),
+        position_ids=torch.tensor([positions], device=device),
+        use_cache=False,
+        row_batch=batch,
+    )
+    logits: Tensor = output.logits[0]
+    return logits
+
+
+@torch.inference_mode()
+def attention_shape(model: Any, model_path: str) -> tuple[int, int, int]:  # a transformers model
+    """Return layers, key heads and head size of a model, which may be on the device ``meta``.
+
+    Raises:
+        ConfigError: our attention would compute it wrong.
+    """
+    probe = _Probe()
+    refused = f"{model_path}: the transformers engine cannot play {type(model).__name__}, which"
+    try:
+        _forward(model, [0], [0], probe)
+    except (TypeError, AttributeError, KeyError) as error:
+        raise ConfigError(
+            f"{refused} does not take other attention ({error}); {SUPPORTED}, or use the vLLM engine"
+        ) from error
+    layers = int(model.config.get_text_config().num_hidden_layers)
+    shapes = set(probe.key_shapes.values())
+    if any(isinstance(module, nn.Conv1d) for module in model.get_decoder().modules()):
+        probe.extras.add("a state from token to token")
+    if len(probe.key_shapes) != layers or len(shapes) != 1 or probe.extras:
+        raise ConfigError(
+            f"{refused} is not a stack of equal attention layers "
+            f"({len(probe.key_shapes)} of {layers} layers attend, key shapes {sorted(shapes)}, "
+            f"asks for {sorted(probe.extras) or 'nothing special'}); {SUPPORTED}, or use the vLLM engine"
+        )
+    heads, size = shapes.pop()
+    return layers, heads, size
 
 
 @torch.inference_mode()
@@ -438,11 +463,11 @@ def _load_model(model_path: str, device: torch.device, dtype: str) -> Any:
         dtype = "bfloat16" if device.type == "cuda" else "float32"
     if Path(model_path).is_dir() and not (Path(model_path) / "config.json").is_file():
         raise ConfigError(f"{model_path} is no model directory: it has no config.json")
-    transformers.AttentionInterface.register(_ATTENTION, _attend)
     try:
+        config = transformers.AutoConfig.from_pretrained(model_path)
         with _quiet():
-            model = transformers.AutoModelForCausalLM.from_pretrained(
-                model_path, dtype=getattr(torch, dtype), attn_implementation=_ATTENTION
+            model = language_model_class(config).from_pretrained(
+                model_path, config=config, dtype=getattr(torch, dtype), attn_implementation=ATTENTION
             )
     except (OSError, ValueError, KeyError) as error:
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
