@@ -113,7 +113,7 @@ def _resolve(name: str, revision: str | None, weights: bool) -> str:
 
 
 def model_here(name: str) -> bool:
-    """Return whether a base model is not fetched: a directory, ``tiny-player``, or no id of Hugging Face's."""
+    """Return whether a base model is not fetched: a directory, ``tiny-player`` or no id."""
     return Path(name).is_dir() or not _may_be_id(name)
 
 
