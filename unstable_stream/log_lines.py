@@ -11,6 +11,8 @@ import logging
 import sys
 from typing import Any, Final, TextIO, cast
 
+from unstable_stream.plain_text import plain
+
 __all__ = ["get_logger", "stderr_of_the_moment"]
 
 
@@ -19,7 +21,7 @@ class _Stderr(io.TextIOBase):
     # tells of.
     def write(self, text: str) -> int:
         with contextlib.suppress(OSError):
-            sys.stderr.write(text)
+            sys.stderr.write(plain(text))  # ids and errors in a line are as records have them
         return len(text)
 
     def flush(self) -> None:
@@ -37,6 +39,11 @@ def _quiet() -> Any:
 
     return structlog.wrap_logger(
         structlog.PrintLogger(stderr_of_the_moment),
+        [
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(),
+            structlog.dev.ConsoleRenderer(colors=False),
+        ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
         cache_logger_on_first_use=False,
     )

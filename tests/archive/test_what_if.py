@@ -17,7 +17,7 @@ SCHEMA = {"name": "VARCHAR", "value": "DOUBLE"}
 
 
 def test_a_set_is_there_when_it_is_whole(tmp_path: Path) -> None:
-    directory = set_directory(tmp_path, "run-a", "elo-k=16")
+    directory = set_directory(tmp_path / "run-a", "elo-k=16")
     with open_set(directory) as made:
         made.about.update(system="elo")
         made.write("ratings", SCHEMA, {"name": ["x", "y"], "value": [1.0, 2.0]})
@@ -44,7 +44,7 @@ def query_file(archive: Path, path: Path) -> list[tuple[object, ...]]:
 
 
 def test_a_set_that_failed_leaves_nothing_behind(tmp_path: Path) -> None:
-    directory = set_directory(tmp_path, "run-a", "half")
+    directory = set_directory(tmp_path / "run-a", "half")
 
     def fail_half_way() -> None:
         with open_set(directory) as made:
@@ -57,7 +57,7 @@ def test_a_set_that_failed_leaves_nothing_behind(tmp_path: Path) -> None:
 
 
 def test_a_label_is_used_once_unless_it_is_to_be_replaced(tmp_path: Path) -> None:
-    directory = set_directory(tmp_path, "run-a", "mine")
+    directory = set_directory(tmp_path / "run-a", "mine")
     for label in ("first", "second"):
         with open_set(directory, replace=label == "second") as made:
             made.about["which"] = label
@@ -80,7 +80,7 @@ def test_a_set_without_a_place_is_only_asked(tmp_path: Path) -> None:
 @pytest.mark.parametrize("label", ["", "..", "a/b", ".hidden", "-x", "a b"])
 def test_a_label_that_is_no_file_name_is_refused(tmp_path: Path, label: str) -> None:
     with pytest.raises(ConfigError, match="expected letters, digits"):
-        set_directory(tmp_path, "run-a", label)
+        set_directory(tmp_path / "run-a", label)
 
 
 @pytest.mark.parametrize("batch_rows", [1, 3, 2048, 200_000])

@@ -56,10 +56,10 @@ async def test_with_the_recorded_parameters_nothing_differs(
     log: LocalLog, archive: Path, tmp_path: Path
 ) -> None:
     recorded = await recorded_ratings(log, RUN)
-    from_log = set_directory(tmp_path, RUN, "from-log")
+    from_log = set_directory(tmp_path / RUN, "from-log")
     with open_set(from_log) as out:
         done = await rerate_from_log(log, RUN, AS_RECORDED, out=out)
-    from_archive = set_directory(tmp_path, RUN, "from-archive")
+    from_archive = set_directory(tmp_path / RUN, "from-archive")
     with open_set(from_archive) as out:
         again = rerate_from_archive(archive, RUN, AS_RECORDED, out=out)
     assert (done.changed, again.changed) == (0, 0)
@@ -82,7 +82,7 @@ async def test_other_parameters_make_other_ratings_and_say_so(
     log: LocalLog, archive: Path, tmp_path: Path
 ) -> None:
     before = await recorded_ratings(log, RUN)
-    directory = set_directory(tmp_path, RUN, "wide")
+    directory = set_directory(tmp_path / RUN, "wide")
     with open_set(directory) as out:
         done = rerate_from_archive(archive, RUN, TrueSkill(TrueSkillSettings(beta=8.0)), out=out)
     assert done.changed == len(done.models)

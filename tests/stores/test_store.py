@@ -207,7 +207,7 @@ def test_a_wrong_key_is_refused_at_once_and_without_the_key(s3: str, monkeypatch
 
 @pytest.mark.parametrize("address", ["nowhere://bucket/runs", "s3x://bucket"])
 def test_an_unknown_kind_of_store_is_refused(address: str) -> None:
-    with pytest.raises(ConfigError, match="no store of kind"):
+    with pytest.raises(ConfigError, match="no kind of store"):
         Store(address)
 
 

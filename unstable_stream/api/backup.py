@@ -4,19 +4,20 @@ import os
 import shutil
 import sqlite3
 import tempfile
+from collections.abc import Collection, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
 from unstable_stream.api.loops import wait_for
 from unstable_stream.api.place import Place
-from unstable_stream.errors import RunError
-from unstable_stream.events import Checkpoint
+from unstable_stream.errors import ConfigError, RunError
+from unstable_stream.events import Checkpoint, RunResumed, RunStarted, is_checkpoint_uid
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.reading import events_to_end, read_to_end
 from unstable_stream.log.spill import POINTER_HEADER, pointer_in
 from unstable_stream.runs.data_dir import DataDir
-from unstable_stream.stores import LOST, is_address
+from unstable_stream.stores import LOST, is_address, path_part
 
 __all__ = ["Backup", "back_up"]
 
@@ -32,6 +33,8 @@ class Backup:
     checkpoints: int
     missing: tuple[str, ...]
     """Checkpoints, and files of values, that the log names and that are not there."""
+    left_out: tuple[str, ...] = ()
+    """Directories that checkpoint events name and that are not those of checkpoints of their run."""
     stored: int = 0
     """Checkpoints that are in a store, which keeps its own copies: they are not in the backup."""
     values: int = 0
@@ -48,13 +51,15 @@ def back_up(data: Path | str | None, target: Path | str) -> Backup:
     1. the archive, while its write lock is held: it may be behind the log, never ahead of it;
     2. the states of plug-ins, then the log, each as of one moment, by SQLite's online backup;
     3. checkpoints, and values that were too large for their topics: never changed once they are published, so
-       they are linked, or copied to another disk.
+       they are linked, or copied to another disk. An event may name any path: a checkpoint is taken from the
+       data directory, or from the ``learner.ckpt_root`` that its run was recorded with, and nowhere else.
 
     Args:
         data: the data directory; by default ``unstable-data``.
         target: a directory that does not exist yet. It appears when all is in it.
 
     Raises:
+        ConfigError: ``target`` cannot be a data directory.
         EventLogError: there is no log.
         RunError: ``target`` exists, or the disk is full.
         ArchiveBusyError: somebody held the archive for a minute.
@@ -62,14 +67,22 @@ def back_up(data: Path | str | None, target: Path | str) -> Backup:
     from unstable_stream.archive import copy_archive
 
     place, target = Place.at(data), Path(target).absolute()
+    whole = DataDir(target)
     if target.exists():
         raise RunError(f"{target} exists: name a directory that does not, a backup never replaces anything")
 
-    async def named(log: Path) -> tuple[set[str], set[str]]:
+    async def named(log: Path) -> tuple[set[str], dict[str, set[str]], set[str]]:
+        paths: set[str] = set()
+        roots: dict[str, set[str]] = {}
         async with LocalLog.open(log) as copied:
-            found = [event async for _, event in events_to_end(copied, [Checkpoint.TOPIC])]
-            paths = [event.path for event in found if isinstance(event, Checkpoint)]
-            return {path for path in paths if path is not None}, await _spilled(copied)
+            async for _, event in events_to_end(copied, [Checkpoint.TOPIC, RunStarted.TOPIC]):
+                if isinstance(event, Checkpoint) and event.path is not None:
+                    paths.add(event.path)
+                elif isinstance(event, RunStarted | RunResumed):
+                    learner = event.config.get("learner")
+                    root = learner.get("ckpt_root") if isinstance(learner, dict) else None
+                    roots.setdefault(event.run_id, set()).add(str(root))
+            return paths, roots, await _spilled(copied)
 
     async def exists() -> None:
         async with place.opened_log():
@@ -88,9 +101,16 @@ def back_up(data: Path | str | None, target: Path | str) -> Backup:
                 _copy_database(file, partial / file.relative_to(place.data.root))
             if (code := place.data.root / "code").is_dir():
                 shutil.copytree(code, partial / "code")
-            named_paths, named_values = wait_for(named(copied.log))
+            named_paths, roots, named_values = wait_for(named(copied.log))
             paths = sorted(path for path in named_paths if not is_address(path))
-            missing = [path for path in paths if not _link_checkpoint(Path(path), place.data, partial)]
+            homes = {path: _checkpoint_at(path, place.data, roots) for path in paths}
+            missing = [path for path, home in homes.items() if home is None and not os.path.isdir(path)]
+            left_out = [path for path, home in homes.items() if home is None and path not in missing]
+            # Two paths may name one checkpoint, if the data directory was moved between.
+            linked = {Path(*home.parts[-2:]): home for home in homes.values() if home is not None}
+            for name, home in linked.items():
+                copy = partial / "checkpoints" / name
+                shutil.copytree(home, copy, symlinks=True, copy_function=_link_or_copy)
             values = sorted(path for path in named_values if not is_address(path))
             lost = [path for path in values if not _link_value(Path(path), place.data, partial)]
             partial.rename(target)
@@ -98,13 +118,13 @@ def back_up(data: Path | str | None, target: Path | str) -> Backup:
             shutil.rmtree(partial, ignore_errors=True)
     except (OSError, sqlite3.Error) as error:
         raise RunError(f"could not write the backup to {target}: {error}; nothing is left there") from error
-    whole = DataDir(target)
     return Backup(
         target,
         whole.log.stat().st_size,
         whole.archive_file.stat().st_size if whole.archive_file.is_file() else 0,
-        len(paths) - len(missing),
+        len(linked),
         (*missing, *lost),
+        tuple(left_out),
         len(named_paths) - len(paths),
         len(values) - len(lost),
         len(named_values) - len(values),
@@ -126,16 +146,26 @@ def _copy_database(source: Path, target: Path) -> None:
         live.backup(copy, pages=-1)
 
 
-def _link_checkpoint(path: Path, data: DataDir, partial: Path) -> bool:
-    """Put a checkpoint into the backup under its name; return false if it is not there."""
-    directory = data.root / "checkpoints" / path.parent.name / path.name
-    if not directory.is_dir():
-        directory = path  # another learner.ckpt_root
-    if not directory.is_dir():
-        return False
-    target = partial / "checkpoints" / path.parent.name / path.name
-    shutil.copytree(directory, target, copy_function=_link_or_copy)
-    return True
+def _checkpoint_at(path: str, data: DataDir, roots: Mapping[str, Collection[str]]) -> Path | None:
+    """Return the directory of a checkpoint; ``None``: it is not there, or in no directory of its run's.
+
+    Args:
+        path: what its event says.
+        data: where it is looked for first: it may have been moved.
+        roots: by run, each ``learner.ckpt_root`` that it was recorded with.
+    """
+    own = data.own_checkpoint(path)
+    if own is not None or not os.path.isdir(path):
+        return own
+    named = Path(path)
+    root, run_id = named.parent.parent, named.parent.name
+    if str(root) not in roots.get(run_id, ()) or not is_checkpoint_uid(named.name.rpartition("-")[0]):
+        return None
+    try:
+        inside = root.resolve() / path_part(run_id, "run id") / named.name
+    except ConfigError:
+        return None
+    return named if named.resolve() == inside else None
 
 
 def _link_value(path: Path, data: DataDir, partial: Path) -> bool:
@@ -143,6 +173,8 @@ def _link_value(path: Path, data: DataDir, partial: Path) -> bool:
 
     What a person has given up is not there either, and has a file that says so.
     """
+    if ".." in path.parts:
+        return False  # it would lead out of the backup
     here = data.root / "checkpoints" / Path(*path.parts[-3:])
     for file in (here, path, Path(f"{here}{LOST}"), Path(f"{path}{LOST}")):
         if file.is_file():

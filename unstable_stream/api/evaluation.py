@@ -25,6 +25,7 @@ from unstable_stream.errors import ConfigError
 from unstable_stream.extensions import confined
 from unstable_stream.runs.base_model import ModelIdentity
 from unstable_stream.runs.fork import check_fork
+from unstable_stream.runs.recording import derived_name
 
 if TYPE_CHECKING:
     from unstable_stream.launch.launcher import Backend
@@ -87,7 +88,7 @@ def evaluation(
     own = ModelIdentity.of_run(found[1]) if found else ModelIdentity.of_model(policy)
     met = [each for given in named for each in _opponent(place, given, own)]
     settings: dict[str, Any] = {
-        "name": f"eval-{found[1].name if found else model.rstrip('/').rpartition('/')[2]}",
+        "name": derived_name("eval", found[1].name if found else Path(model).name),
         "evaluation": {"opponents": met, "max_eval_games_per_ckpt": games, "first_last_games": games},
         "evaluation.seed": seed,
         "evaluation.votes": votes,

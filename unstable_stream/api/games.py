@@ -272,9 +272,9 @@ class Game:
             tokens: each sampled token with its log-probability in nats.
             prompts: also what the engine was given, word for word.
         """
-        from rich.console import Console
+        from unstable_stream.plain_text import plain_console
 
-        Console(highlight=False).print(
+        plain_console(highlight=False).print(
             shown_game(self.archive, self.transcript, tokens=tokens, prompts=prompts)
         )
 

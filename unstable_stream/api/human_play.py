@@ -28,7 +28,7 @@ from unstable_stream.log_lines import get_logger
 from unstable_stream.runs.base_model import base_model_path
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.fork import Fork, check_fork
-from unstable_stream.runs.recording import finish_run, new_run_id, start_run
+from unstable_stream.runs.recording import derived_name, finish_run, new_run_id, start_run
 from unstable_stream.views.transcript import Move as ShownMove
 from unstable_stream.views.transcript import SeatLine, Transcript
 
@@ -347,7 +347,7 @@ class _Seated:
 
 def _config(fork: Fork, recorded: RunConfig) -> RunConfig:
     settings: dict[str, Any] = {
-        "name": f"play-{fork.parent_run_id}-{fork.update}",
+        "name": derived_name("play", f"{fork.parent_run_id}-{fork.update}"),
         "learner.iterations": fork.update,
         "model_pool.fixed": (),
         "model_pool.sample_mode": "mirror",

@@ -23,6 +23,7 @@ def standing_rows(standings: Sequence[Standing]) -> list[tuple[Any, ...]]:
 def ladder_table(standings: Sequence[Standing]) -> "Table":
     """Return who is strongest, for Rich."""
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(box=None, header_style="dim")
     table.add_column("", justify="right", no_wrap=True)
@@ -32,7 +33,7 @@ def ladder_table(standings: Sequence[Standing]) -> "Table":
     for row in standings:
         table.add_row(
             str(row.rank),
-            row.player,
+            Text(row.player),
             f"{row.games:,}",
             f"{row.score:.1%}",
             f"{row.wins}/{row.draws}/{row.losses}",
@@ -48,6 +49,7 @@ def ladder_table(standings: Sequence[Standing]) -> "Table":
 def payoff_table(standings: Sequence[Standing]) -> "Table":
     """Return the mean score of each row's player against each column's, for Rich; players by rank."""
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(box=None, header_style="dim")
     table.add_column("", justify="right", no_wrap=True)
@@ -57,6 +59,6 @@ def payoff_table(standings: Sequence[Standing]) -> "Table":
     for row in standings:
         scores = (row.against.get(other.player) for other in standings)
         table.add_row(
-            str(row.rank), row.player, *("–" if score is None else f"{score:.1%}" for score in scores)
+            str(row.rank), Text(row.player), *("–" if score is None else f"{score:.1%}" for score in scores)
         )
     return table

@@ -119,6 +119,7 @@ def _next_commands(run: Run, view: RunView) -> tuple[tuple[str, str], ...]:
 
 def _evaluations(view: RunView) -> "Table":
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(box=None, header_style="dim")
     table.add_column("against", no_wrap=True)
@@ -136,7 +137,7 @@ def _evaluations(view: RunView) -> "Table":
             met = "yes" if matchup.opponent in trained_against else "never"
             first = iteration == curve[0][0]
             table.add_row(
-                matchup.label if first else "",
+                Text(matchup.label if first else ""),
                 *([met if first else ""] if trained else []),
                 str(iteration),
                 str(score.games),
@@ -161,6 +162,7 @@ def _trained_against(view: RunView) -> set[str]:
 
 def _ladder(view: RunView) -> "Table":
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(box=None, header_style="dim")
     for name in ("rank", "model", "mu", "sigma", "games"):
@@ -171,6 +173,10 @@ def _ladder(view: RunView) -> "Table":
         # The best, and those a reader looks for: fixed opponents, the start and the end.
         if rank <= _BEST_SHOWN or iterations[rating.model_uid] in (None, 0, newest):
             table.add_row(
-                str(rank), rating.model_uid, f"{rating.mu:.1f}", f"{rating.sigma:.1f}", f"{rating.games:,}"
+                str(rank),
+                Text(rating.model_uid),
+                f"{rating.mu:.1f}",
+                f"{rating.sigma:.1f}",
+                f"{rating.games:,}",
             )
     return table

@@ -64,7 +64,8 @@ def track_run(
 
     async def give(history: LogHistory | ArchiveHistory) -> Tracked:
         run_id, _ = await find_recorded_run(history, run)
-        home = place.data.tracking(run_id) if directory is None else Path(directory) / run_id
+        here = place.data.tracking(run_id)
+        home = here if directory is None else Path(directory) / here.name
         tracker, title = _tracker_of(to, home)
         received = Received(home, title)
         return await track(history, run_id, tracker, received, follow=follow, progress=progress)

@@ -69,7 +69,7 @@ def rerate_run(
     found, run_id, config = _find(place, run, source)
     title = Reference.parse(system).target.rpartition(":")[2]
     name = label or "-".join([title, *(f"{key}={value:g}" for key, value in given.items())])
-    directory = None if dry_run else set_directory(place.root, run_id, name)
+    directory = None if dry_run else set_directory(place.data.what_if(run_id), name)
     rater = _system(system, given, config)
     if directory is None:
         return _rate(place, run_id, rater, scopes, None, found, on_progress), None
@@ -197,7 +197,7 @@ def rederive_run(
             asked = config.model_copy(update={"rewards": new})
             allowed = place.allowed_code(run_id, allow_code, asked, config)
             name = label or (Path(rewards).stem if isinstance(rewards, str | Path) else "rederived")
-            directory = None if dry_run else set_directory(place.root, run_id, name)
+            directory = None if dry_run else set_directory(place.data.what_if(run_id), name)
             stored = open_set(directory, replace=replace or label is None)
             with confined(allowed), stored as out:
                 return await rederive(log, run_id, config, new, out, on_progress), directory

@@ -8,6 +8,7 @@ import msgspec
 
 from unstable_stream.api.place import Place
 from unstable_stream.hindsight.why import Provenance, find_node, trace
+from unstable_stream.plain_text import plain, plain_console
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -31,9 +32,7 @@ class Why:
 
     def show(self) -> None:
         """Print the tree."""
-        from rich.console import Console
-
-        Console(highlight=False).print(self.rendered())
+        plain_console(highlight=False).print(self.rendered())
 
     def rendered(self) -> "RenderableType":
         """Return the tree, ready to print with Rich."""
@@ -46,7 +45,7 @@ class Why:
 
         text = io.StringIO()
         Console(file=text, width=120, highlight=False, color_system=None).print(self.rendered())
-        return text.getvalue().rstrip()
+        return plain(text.getvalue().rstrip())
 
     def to_json(self) -> bytes:
         """Return all of it, tokens included, as one JSON object."""

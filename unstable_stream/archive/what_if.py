@@ -36,21 +36,22 @@ TableSchema = Mapping[str, str]
 Values: TypeAlias = Sequence[Any] | NDArray[Any] | Coded
 """A column; ``Any``: values of its type."""
 
-_LABEL: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.=,+-]*")
+_LABEL: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.=,+-]{0,149}")
 _COMPRESSION: Final = "zstd"
 
 
-def set_directory(data: Path, run_id: str, label: str) -> Path:
-    """Return where the set with this label is kept.
+def set_directory(sets: Path, label: str) -> Path:
+    """Return where the set with this label is kept, among the sets of its run.
 
     Raises:
         ConfigError: a label that cannot be a file name everywhere.
     """
     if not _LABEL.fullmatch(label):
         raise ConfigError(
-            f"label {label!r}: expected letters, digits and any of _ . = , + - with a letter or digit first"
+            f"label {label!r}: expected up to 150 letters, digits and any of _ . = , + - with a letter or "
+            "digit first"
         )
-    return data / "what-if" / run_id / label
+    return sets / label
 
 
 class LabelledSet:

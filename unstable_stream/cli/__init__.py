@@ -1,6 +1,7 @@
 """The command line ``unstable-stream``: parses first; a command loads heavy libraries when it runs."""
 
 import contextlib
+import io
 import logging
 import sys
 
@@ -8,6 +9,7 @@ import typer
 
 from unstable_stream.cli.commands import LazyCommands
 from unstable_stream.errors import UnstableStreamError
+from unstable_stream.plain_text import plain
 from unstable_stream.version import __version__
 
 __all__ = ["app", "main"]
@@ -62,12 +64,17 @@ _EXTRAS = (
 
 def main() -> None:
     """Run the command line; a user's mistake ends as one line on stderr and status 1."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(
+                errors="backslashreplace"
+            )  # a terminal may lack a letter, or a path an encoding
     _write_no_core_files()
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # repeats at length what our errors say
     try:
         app()
     except UnstableStreamError as error:
-        print(f"error: {error}", *getattr(error, "__notes__", ()), sep="\n", file=sys.stderr)
+        print(plain("\n".join([f"error: {error}", *getattr(error, "__notes__", ())])), file=sys.stderr)
         sys.exit(1)
     except ModuleNotFoundError as error:
         hint = _missing(error.name or "")

@@ -75,14 +75,13 @@ def _archive(
 
     Example: unstable-stream archive --restore s3://bucket/run-parquet
     """
-    from rich.console import Console
 
-    from unstable_stream.api.output import configure_output
+    from unstable_stream.api.output import configure_output, plain, plain_console
     from unstable_stream.api.place import Place
     from unstable_stream.api.serving import archive, compact_archive
 
     place = Place.at(data, log)
-    console = Console(stderr=True, highlight=False)
+    console = plain_console(stderr=True, highlight=False)
     if sum([rebuild or follow, compact, bool(drop), bool(restore)]) > 1:
         raise typer.BadParameter(
             "--compact, --drop and --restore are done one at a time, and without --rebuild and --follow"
@@ -112,7 +111,7 @@ def _archive(
     if done.old is not None:
         print(f"the old archive is kept as {done.old}", file=sys.stderr)
     if done.dropped:
-        print(f"dropped runs are not archived again: {', '.join(done.dropped)}", file=sys.stderr)
+        print(f"dropped runs are not archived again: {plain(', '.join(done.dropped))}", file=sys.stderr)
     console.print(
         f"{done.records:,} records archived, {done.rejected:,} of them could not be decoded "
         "(see dead_letters)"
@@ -121,16 +120,17 @@ def _archive(
 
 def _drop(place: "Place", run: str, console: "Console", *, yes: bool, idle_days: float) -> None:
     from unstable_stream.api.dropping import drop_run, look_at_run
+    from unstable_stream.api.output import plain
 
     found = look_at_run(place, run, idle_days=idle_days)
     named = f"{found.run_id} ({found.name})" if found.name else found.run_id
     typer.echo(
-        f"run {named}: {found.records:,} records, {found.share:.1%} of the archive of "
+        f"run {plain(named)}: {found.records:,} records, {found.share:.1%} of the archive of "
         f"{found.archive_bytes / 1e6:,.1f} MB",
         err=True,
     )
     if found.forks:
-        typer.echo(f"forked from it, and not dropped with it: {', '.join(found.forks)}", err=True)
+        typer.echo(f"forked from it, and not dropped with it: {plain(', '.join(found.forks))}", err=True)
     if found.unasked_logs:
         typer.echo(
             f"note: of its log {', '.join(found.unasked_logs)} it is not known whether all of the run is "

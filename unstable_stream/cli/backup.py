@@ -25,6 +25,7 @@ def _backup(
     Example: unstable-stream backup /backups/monday --data unstable-data
     """
     from unstable_stream.api.backup import back_up
+    from unstable_stream.api.output import plain
 
     done = back_up(data, target)
     typer.echo(
@@ -36,5 +37,9 @@ def _backup(
     for stored, what in ((done.stored, "checkpoints"), (done.stored_values, "values too large for a topic")):
         if stored:
             print(f"{stored} {what} are in a store, and not in the backup", file=sys.stderr)
+    for path in done.left_out:
+        print(
+            f"left out, for it is in no directory of checkpoints of its run: {plain(path)}", file=sys.stderr
+        )
     for path in done.missing:
-        print(f"not there, and so not in the backup: {path}", file=sys.stderr)
+        print(f"not there, and so not in the backup: {plain(path)}", file=sys.stderr)

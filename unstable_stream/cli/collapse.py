@@ -24,11 +24,12 @@ def _collapse(
 
     Example: unstable-stream collapse quickstart-2026
     """
+    from unstable_stream.api.output import plain
     from unstable_stream.api.run import open_run
 
     found = open_run(run, data, log).collapse()
     for sentence in found.advice:
-        typer.secho(sentence, fg="yellow")
+        typer.secho(plain(sentence), fg="yellow")
     if found.warnings:
         raise typer.Exit(1)
     typer.echo(f"no sign of a collapse in {found.updates} updates")

@@ -64,9 +64,7 @@ def _consume(
         begin = "end" if start == "end" else "beginning"
     else:
         begin = parse_moment(start, "--from")
-    from rich.console import Console
-
-    from unstable_stream.api.output import configure_output
+    from unstable_stream.api.output import configure_output, plain_console
     from unstable_stream.api.place import Place
     from unstable_stream.api.serving import PluginCounters, consume, load_plugin
 
@@ -80,7 +78,7 @@ def _consume(
             done = f"{counted.handled:,} events, {counted.emitted:,} metrics"
             status.update(f"{loaded.name}: {done}, at {moment:%Y-%m-%d %H:%M:%S}")
 
-    console = Console(stderr=True, highlight=False)
+    console = plain_console(stderr=True, highlight=False)
     with console.status(loaded.name) as status, every(_SHOW_EVERY_S, show):
         consume(
             Place.at(data, log),

@@ -42,12 +42,11 @@ def _export(
 
     Example: unstable-stream export RUN -o batches --batches csv
     """
-    from rich.console import Console
-
     from unstable_stream.api.archived import BatchFormat, export_batches, export_run
+    from unstable_stream.api.output import plain_console
     from unstable_stream.api.place import Place
 
-    console = Console(stderr=True, highlight=False)
+    console = plain_console(stderr=True, highlight=False)
     if batches and tables:
         raise typer.BadParameter("--batches and --tables exclude each other", param_hint="--batches")
     if batches and "://" in out:

@@ -7,6 +7,7 @@ from typing import Any
 
 import typer
 
+from unstable_stream.api.output import plain, plain_console
 from unstable_stream.api.place import DEFAULT_DATA_DIR, ArchiveAddress
 from unstable_stream.cli.options import DataOption
 from unstable_stream.cli.query_output import (
@@ -149,7 +150,8 @@ def _narrow(columns: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> tuple[li
     ]
     if shared:
         print(
-            "all: " + ", ".join(f"{name} {rows[0][columns.index(name)]}" for name in shared), file=sys.stderr
+            plain("all: " + ", ".join(f"{name} {rows[0][columns.index(name)]}" for name in shared)),
+            file=sys.stderr,
         )
     kept = [place for place, name in enumerate(columns) if name not in shared]
     narrowed = [[_narrow_cell(columns[place], row[place]) for place in kept] for row in rows]
@@ -189,9 +191,8 @@ def _show(
 
         print(msgspec.json.encode(transcript).decode())
         return
-    from rich.console import Console
 
-    console = Console(highlight=False)
+    console = plain_console(highlight=False)
     shown = shown_game(archive, transcript, tokens=tokens, prompts=prompts)
     if not pager:
         console.print(shown)
@@ -208,13 +209,12 @@ def _is_terminal() -> bool:
 def _browse(archive: ArchiveAddress, games: Sequence[str]) -> None:
     """Show one game at a time; keys go on, back, or end."""
     import click
-    from rich.console import Console
 
     from unstable_stream.api.games import load_transcript, shown_game
 
     if not _is_terminal():
         raise typer.BadParameter("--browse needs a terminal to read keys from; 'games show ID' does not")
-    console = Console(highlight=False)
+    console = plain_console(highlight=False)
     if not games:
         console.print("no such games")
         return

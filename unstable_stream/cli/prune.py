@@ -35,6 +35,7 @@ def _prune(
 
     Example: unstable-stream prune --dry-run
     """
+    from unstable_stream.api.output import plain
     from unstable_stream.api.place import Place
     from unstable_stream.api.states import prune_states
 
@@ -46,6 +47,6 @@ def _prune(
     kept = sorted({each.run_id for each in found if each.kept})
     for run_id in kept:
         typer.echo(
-            f"{run_id}: kept, since its records are gone from the log. If it is never resumed again: "
-            f"unstable-stream prune {run_id}"
+            f"{plain(run_id)}: kept, since its records are gone from the log. If it is never resumed again: "
+            f"unstable-stream prune {plain(run_id)}"
         )

@@ -32,16 +32,16 @@ def _push(
 
     Example: unstable-stream push RUN hf://me/tictactoe-player --merged
     """
-    from rich.console import Console
-
+    from unstable_stream.api.output import plain, plain_console
     from unstable_stream.api.push import push
 
-    with Console(stderr=True, highlight=False).status("pushing"):
+    with plain_console(stderr=True, highlight=False).status("pushing"):
         done = push(
             checkpoint, destination, merged=merged, replace=replace, public=public, data=data, log=log
         )
     kinds = {"adapter": "adapter", "merged": "merged model", "whole": "whole model"}
     size = sum(done.files.values()) / 1e6
     typer.echo(
-        f"{done.destination}: {kinds[done.form]} {done.checkpoint}, {len(done.files)} files, {size:,.1f} MB"
+        f"{done.destination}: {kinds[done.form]} {plain(done.checkpoint)}, {len(done.files)} files, "
+        f"{size:,.1f} MB"
     )

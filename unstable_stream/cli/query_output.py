@@ -11,7 +11,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from unstable_stream.api.output import cell_text, plain, write_csv
+from unstable_stream.api.output import cell_text, plain, plain_console, write_csv
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -93,7 +93,10 @@ def take_rows(columns: Sequence[str], rows: Iterable[Sequence[Any]], form: Forma
     def print_spool() -> None:
         with spool:
             spool.seek(0)
-            shutil.copyfileobj(spool, sys.stdout)
+            if sys.stdout.isatty():
+                sys.stdout.writelines(map(plain, spool))
+            else:
+                shutil.copyfileobj(spool, sys.stdout)
 
     return print_spool
 
@@ -110,7 +113,6 @@ def _write_json(file: IO[str], columns: Sequence[str], rows: Iterable[Sequence[A
 
 
 def _print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], count: int) -> None:
-    from rich.console import Console
 
     cells = [[_table_cell(value) for value in row] for row in rows]
     numeric = [any(isinstance(row[n], int | float) for row in rows) for n in range(len(columns))]
@@ -121,14 +123,14 @@ def _print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], count: i
         for width, number, name in zip(longest, numeric, columns, strict=True)
     ]
     gaps = 2 * len(columns)
-    console = Console()
+    console = plain_console()
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = sum(longest) + gaps
     if sum(narrowest) + gaps <= console.width:
         _print_rows_as_lines(console, columns, cells, numeric, narrowest)
     else:
         _print_rows_as_blocks(console, columns, cells)
-    talk = Console(stderr=True, highlight=False)
+    talk = plain_console(stderr=True, highlight=False)
     if count > len(rows):
         talk.print(f"{len(rows):,} of {count:,} rows shown; --csv or --json prints all.", style="dim")
     elif not rows:

@@ -140,9 +140,9 @@ def _progress(*, shown: bool) -> "Iterator[Callable[[int, int], None]]":
 
 
 def _console() -> "Console":
-    from rich.console import Console
+    from unstable_stream.api.output import plain_console
 
-    return Console(stderr=True, highlight=False)
+    return plain_console(stderr=True, highlight=False)
 
 
 def _rehearse(replayed: "Replay", target: str) -> None:

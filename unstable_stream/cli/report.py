@@ -36,13 +36,12 @@ def _report(
 
     Example: unstable-stream report RUN OTHER_RUN -o comparison.html
     """
-    from rich.console import Console
-
     from unstable_stream.api.archived import find_runs, write_report
+    from unstable_stream.api.output import plain_console
     from unstable_stream.api.place import Place
 
     archive = Place.at(data).archive
-    console = Console(stderr=True, highlight=False)
+    console = plain_console(stderr=True, highlight=False)
     with console.status("writing the report"):
         size = write_report(
             archive, find_runs(archive, runs or []), output, samples=samples, tokenizer=tokenizer

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import typer
 
-from unstable_stream.api.output import configure_output
+from unstable_stream.api.output import configure_output, plain, plain_console
 
 if TYPE_CHECKING:
     from unstable_stream.api.build import RunConfig
@@ -49,8 +49,8 @@ def run_to_end(
         run.start(live=not quiet)
     if run.state != "completed":
         print(
-            f"run {run.id} {run.state}; go on with: unstable-stream train --resume {run.id}"
-            f"{run.place.options}",
+            plain(f"run {run.id} {run.state}; go on with: unstable-stream train --resume {run.id}")
+            + run.place.options,
             file=sys.stderr,
         )
         raise typer.Exit(130)
@@ -60,14 +60,14 @@ def run_to_end(
 
 def print_summary(run: "Run") -> None:
     """Print the results of a run, and the commands that ask it further."""
-    from rich.console import Console
+    from rich.markup import escape
 
     from unstable_stream.api.summary import summarise
 
     summary = summarise(run)
     # Piped into a file, the tables keep their columns.
-    console = Console(width=None if sys.stdout.isatty() else _PIPED_WIDTH)
-    console.print(f"\n[bold]Run {run.id} {run.state}[/]: {summary.work}", highlight=False)
+    console = plain_console(width=None if sys.stdout.isatty() else _PIPED_WIDTH)
+    console.print(f"\n[bold]Run {escape(run.id)} {run.state}[/]: {summary.work}", highlight=False)
     if summary.evaluations is not None:
         title, detail = summary.evaluations_title
         console.print(f"\n[bold]{title}[/]: {detail}")
@@ -81,9 +81,9 @@ def print_summary(run: "Run") -> None:
     if summary.ladder is not None:
         console.print("\n[bold]Rating ladder[/]: all rated games, by mu - 3 sigma")
         console.print(summary.ladder)
-    console.print(f"\nEverything that happened is in [bold]{summary.place}[/]. Ask it:")
+    console.print(f"\nEverything that happened is in [bold]{escape(summary.place)}[/]. Ask it:")
     for purpose, command in summary.next_commands:
-        console.print(f"  [dim]# {purpose}[/]\n  {command}", highlight=False, soft_wrap=True)
+        console.print(f"  [dim]# {purpose}[/]\n  {escape(command)}", highlight=False, soft_wrap=True)
 
 
 def print_dry_run(config: "RunConfig") -> None:

@@ -27,6 +27,7 @@ def _scale(
 
     Example: unstable-stream scale quickstart-2026 --engines 4
     """
+    from unstable_stream.api.output import plain
     from unstable_stream.api.run import open_run
 
     if (engines is None) is not as_configured:
@@ -35,5 +36,6 @@ def _scale(
     found.scale(engines)
     wanted = "as many engines as configured" if engines is None else f"{engines} engine{'s' * (engines > 1)}"
     typer.echo(
-        f"run {found.id} shall have {wanted}: table engine_changes of the archive tells what comes of it"
+        f"run {plain(found.id)} shall have {wanted}: table engine_changes of the archive tells what comes of "
+        "it"
     )

@@ -69,13 +69,13 @@ def _statement(statement: str | None, file: Path | None) -> str:
 
 
 def _print_relations() -> None:
-    from rich.console import Console
     from rich.padding import Padding
     from rich.text import Text
 
     from unstable_stream.api.archived import relations
+    from unstable_stream.api.output import plain_console
 
-    console = Console()
+    console = plain_console()
     for relation in relations():
         console.print(Text.assemble((relation.name, "bold"), f" ({relation.kind}): ", relation.doc))
         console.print(Padding(Text(", ".join(relation.columns), style="dim"), (0, 0, 0, 4)))

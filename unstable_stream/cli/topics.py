@@ -33,9 +33,9 @@ def _list(context: typer.Context, data: DataOption = DEFAULT_DATA_DIR, log: LogO
     """
     if context.invoked_subcommand is not None:
         return
-    from rich.console import Console
     from rich.table import Table
 
+    from unstable_stream.api.output import plain_console
     from unstable_stream.api.place import Place
     from unstable_stream.api.topics import declared_topics, kept, record_counts
 
@@ -54,7 +54,7 @@ def _list(context: typer.Context, data: DataOption = DEFAULT_DATA_DIR, log: LogO
             ", ".join(spec.events),
             "–" if count is None else f"{count:,}",
         )
-    Console().print(table)
+    plain_console().print(table)
 
 
 def _describe(
@@ -66,16 +66,16 @@ def _describe(
 
     Example: unstable-stream topics describe trajectories
     """
-    from rich.console import Console
     from rich.table import Table
 
+    from unstable_stream.api.output import plain_console
     from unstable_stream.api.place import Place
     from unstable_stream.api.topics import declared_topic, event_fields, show_setting, topic_settings
 
     spec = declared_topic(name)
     settings = topic_settings(Place.at(data, log))
     actual = None if settings is None else settings.get(name)
-    console = Console()
+    console = plain_console()
     console.print(f"[bold]{spec.name}[/]: {spec.description}")
     console.print(
         f"key {spec.key}; written by {', '.join(spec.writers)}; read by {', '.join(spec.readers)}\n"
@@ -152,6 +152,7 @@ def _trim(
 
     Example: unstable-stream topics trim --dry-run
     """
+    from unstable_stream.api.output import plain
     from unstable_stream.api.place import Place
     from unstable_stream.api.topics import trim
 
@@ -164,7 +165,8 @@ def _trim(
             )
         if each.held_back:
             typer.echo(
-                f"{each.at}: {each.held_back:,} expired records stay, {each.held_by} has yet to read them"
+                f"{each.at}: {each.held_back:,} expired records stay, {plain(each.held_by)} has yet to read "
+                "them"
             )
     if not expired:
         typer.echo("nothing has expired")

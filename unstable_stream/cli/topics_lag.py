@@ -71,9 +71,9 @@ def _lag(
 
 
 def _clear() -> None:
-    from rich.console import Console
+    from unstable_stream.api.output import plain_console
 
-    Console().clear()
+    plain_console().clear()
 
 
 def _rows(found: Sequence["Lag"], partitions: bool) -> list[tuple[object, ...]]:

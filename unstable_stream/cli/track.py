@@ -76,10 +76,11 @@ def _track(
 @contextmanager
 def _progress() -> "Iterator[Callable[[int, int], None]]":
     """Show on standard error, if it is a terminal, how many records are read."""
-    from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    console = Console(stderr=True, highlight=False)
+    from unstable_stream.api.output import plain_console
+
+    console = plain_console(stderr=True, highlight=False)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("records read", total=None)

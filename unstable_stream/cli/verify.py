@@ -32,6 +32,7 @@ def _verify(
 
     Example: unstable-stream verify quickstart-2026 --jobs 2
     """
+    from unstable_stream.api.output import plain
     from unstable_stream.api.run import open_run
 
     with _progress_bar() as progress:
@@ -44,7 +45,7 @@ def _verify(
         typer.echo(report.table())
         typer.secho(f" {report.verdict}", fg="green" if report.ok else "red")
     for note in report.notes:
-        typer.echo(f"note: {note}", err=True)
+        typer.echo(plain(f"note: {note}"), err=True)
     for problem in report.problems:
         typer.echo(problem, err=True)
     if not report.ok:
@@ -54,10 +55,11 @@ def _verify(
 @contextmanager
 def _progress_bar() -> Iterator[Callable[[str, int, int], None]]:
     """Show on stderr, if it is a terminal, what is being done; it goes away at the end."""
-    from rich.console import Console
     from rich.progress import Progress
 
-    console = Console(stderr=True)
+    from unstable_stream.api.output import plain_console
+
+    console = plain_console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("verifying", total=None)
         yield lambda what, done, total: bar.update(task, description=what, completed=done, total=total)

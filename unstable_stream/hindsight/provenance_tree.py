@@ -9,7 +9,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from unstable_stream.hindsight.why import Direction, End, Link, Node, NodeKey, Provenance
-from unstable_stream.views.literal import plain
+from unstable_stream.plain_text import plain
 
 __all__ = ["render"]
 

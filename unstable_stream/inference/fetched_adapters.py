@@ -15,7 +15,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from unstable_stream.errors import AdapterError, CheckpointError, EngineError, StoreUnavailableError
+from unstable_stream.errors import (
+    AdapterError,
+    CheckpointError,
+    ConfigError,
+    EngineError,
+    StoreUnavailableError,
+)
 from unstable_stream.inference.engine import (
     Adapter,
     AdapterResult,
@@ -138,7 +144,7 @@ class FetchingEngine:
             # Shielded: others may wait for the same fetch when this caller is cancelled.
             directory = await asyncio.shield(fetched.directory)
             yield replace(adapter, path=str(directory))
-        except CheckpointError as error:
+        except (CheckpointError, ConfigError) as error:
             raise AdapterError(f"adapter {adapter.uid!r}: {error}") from error
         finally:
             fetched.in_flight -= 1

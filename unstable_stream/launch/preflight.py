@@ -224,7 +224,7 @@ def _check_weights(where: str, location: str | None) -> None:
         return
     try:
         found = any(has_file(location, name) for name in (WEIGHTS_FILE, MODEL_WEIGHTS_FILE))
-    except StoreError as error:
+    except (ConfigError, StoreError) as error:
         raise ConfigError(f"{where}: {error}") from error
     if not found:
         raise ConfigError(

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterator
 
+from unstable_stream.errors import ConfigError
 from unstable_stream.log.port import EventLog
 from unstable_stream.proofs.balance import balance
 from unstable_stream.proofs.evidence import Evidence, weights_of
@@ -29,8 +30,12 @@ async def audit_run(log: EventLog, run_id: str, *, located: Callable[[str], str]
 
 
 def _file_problems(ledger: Ledger, located: Callable[[str], str]) -> Iterator[Problem]:
-    for _, (_, checkpoint) in sorted(ledger.checkpoints.items()):
-        weights = weights_of(checkpoint, located)
+    for _, (where, checkpoint) in sorted(ledger.checkpoints.items()):
+        try:
+            weights = weights_of(checkpoint, located)
+        except ConfigError as error:
+            yield Problem("checkpoint file not found", f"{where}: {checkpoint.model_uid}: {error}")
+            continue
         if weights is None or weights.sha256 == checkpoint.sha256:
             continue
         text = f"{checkpoint.model_uid}: {weights.path}"

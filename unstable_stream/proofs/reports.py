@@ -6,6 +6,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from unstable_stream.plain_text import plain
 from unstable_stream.proofs.differences import Difference
 
 __all__ = [
@@ -37,7 +38,7 @@ def abridged(problems: Iterable[Problem]) -> tuple[str, ...]:
     """Return one line per problem: of each kind the first few, and a count of the rest."""
     by_kind: dict[str, list[str]] = {}
     for kind, text in problems:
-        by_kind.setdefault(kind, []).append(text)
+        by_kind.setdefault(plain(kind), []).append(plain(text))
     lines = []
     for kind, texts in by_kind.items():
         lines += [f"{kind}: {text}" for text in texts[:_PROBLEMS_OF_A_KIND]]
@@ -181,7 +182,7 @@ class Check:
     def problems(self) -> list[str]:
         """The first differences, and how many more there are."""
         more = self.differing - len(self.first)
-        told = [f"{self.name}: {difference}" for difference in self.first]
+        told = [plain(f"{self.name}: {difference}") for difference in self.first]
         return [*told, f"{self.name}: and {more:,} more"] if more > 0 else told
 
     def differs(self, difference: Difference) -> None:
@@ -244,4 +245,4 @@ def _table(title: str, rows: Sequence[tuple[str, ...]]) -> str:
     for name, *numbers, remark in rows:
         cells = [number.rjust(width) for number, width in zip(numbers, widths[1:], strict=False)]
         lines.append(f" {'  '.join((name.ljust(widths[0]), *cells, remark))}".rstrip())
-    return "\n".join(lines)
+    return plain("\n".join(lines))

@@ -15,6 +15,7 @@ or some 100 bytes for every step, rating and trajectory, whichever is more.
 import asyncio
 from collections.abc import Callable, Iterable
 
+from unstable_stream.errors import ConfigError
 from unstable_stream.events import Checkpoint, Rating, Step
 from unstable_stream.log.port import EventLog
 from unstable_stream.proofs.balance import balance
@@ -74,7 +75,11 @@ def _check_files(checkpoints: Iterable[tuple[str, Checkpoint]], located: Callabl
     for where, checkpoint in checkpoints:
         if checkpoint.sha256 is None or checkpoint.path is None:
             continue
-        weights = weights_of(checkpoint, located)
+        try:
+            weights = weights_of(checkpoint, located)
+        except ConfigError as error:
+            check.differs(Difference(where, checkpoint.event_id, str(error)))
+            continue
         if weights is None or weights.sha256 is None:
             check.gone += 1
             continue

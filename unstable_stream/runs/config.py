@@ -50,7 +50,7 @@ from unstable_stream.runs.sections import (
     VllmEngineConfig,
     as_table,
 )
-from unstable_stream.stores.address import IN_THIS_PROCESS, is_address
+from unstable_stream.stores.address import IN_THIS_PROCESS, LONGEST_NAME, is_address, path_part
 
 __all__ = [
     "A2CConfig",
@@ -86,7 +86,7 @@ class RunConfig(Section):
     """Everything a run needs."""
 
     name: str = "run"
-    """Display name; part of the run id."""
+    """Display name; part of the run id, so of file names: at most 150 bytes of printable text."""
     seed: int = 0
     """Every seed of the run is derived from this one."""
     model: str
@@ -148,6 +148,14 @@ class RunConfig(Section):
     """Services that are not started with the run, because they run elsewhere for all runs of the log."""
     max_restarts: int = Field(5, ge=0)
     """The most restarts of a dead service within an hour; one more death stops the run."""
+
+    @pydantic.field_validator("name")
+    @classmethod
+    def _name_fits_a_file(cls, value: str) -> str:
+        try:
+            return path_part(value, "a name", longest=LONGEST_NAME)
+        except ConfigError as error:
+            raise ValueError(f"it becomes a part of file names: {error}") from error
 
     @property
     def max_pending_steps(self) -> int:
@@ -524,7 +532,7 @@ def _spec_of(section: BaseModel) -> str | dict[str, Any]:
 def read_toml(path: Path) -> dict[str, Any]:
     """Return the content of a TOML file; raises :class:`ConfigError`."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))  # some editors write a byte order mark
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror or error}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -647,14 +655,14 @@ def _explain(item: Any) -> str:
     if item["type"] == "missing":
         return f"{where!r} is required"
     message = item["msg"].removeprefix("Value error, ")
-    if not where or _has_user(item["input"]):
+    if not where or _may_hold_secret(item["input"]):
         return f"{where}: {message}" if where else message
     return f"{where}: {message}, found {item['input']!r}"
 
 
-def _has_user(value: object) -> bool:
-    """Return whether a value is an address with a user, and so perhaps with a password to keep quiet."""
-    return isinstance(value, str) and "@" in value.partition("://")[2].partition("/")[0]
+def _may_hold_secret(value: object) -> bool:
+    """Return whether a value is an address with what may be a password or a signature to keep quiet."""
+    return isinstance(value, str) and bool(set(value.partition("://")[2]) & set("@?#"))
 
 
 def _known_keys(location: tuple[Any, ...]) -> list[str]:

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from unstable_stream.archive_address import ArchiveAddress, chosen_archive
-from unstable_stream.stores.address import is_address, name_of, owner_of
+from unstable_stream.errors import ConfigError
+from unstable_stream.stores.address import checked_address, is_address, name_of, owner_of, path_part
 
 __all__ = ["DEFAULT_DATA_DIR", "DataDir"]
 
@@ -15,9 +16,26 @@ DEFAULT_DATA_DIR = Path("unstable-data")
 
 @dataclass(frozen=True, slots=True)
 class DataDir:
-    """The files of all runs that share a directory."""
+    """The files of all runs that share a directory. None is outside of it, whatever id a record has.
+
+    An id that cannot be part of a file name is refused with :class:`~unstable_stream.errors.ConfigError`.
+    """
 
     root: Path = DEFAULT_DATA_DIR
+
+    def __post_init__(self) -> None:
+        """Refuse a path that DuckDB takes for another one, before anything is written.
+
+        Raises:
+            ConfigError: the absolute path has a ``?``, a ``\\`` or a null in it, or is no UTF-8.
+        """
+        path = str(self.root.absolute())
+        # DuckDB takes what follows "?" for parameters, and "\" for "/".
+        if set(path) & set("?\\\0") or path.encode(errors="replace").decode() != path:
+            raise ConfigError(
+                f"data directory {path!r}: expected a path without ? and \\, in UTF-8, for the archive's "
+                "database takes it for another one; name another directory with --data (data=…)"
+            )
 
     @property
     def log(self) -> Path:
@@ -36,30 +54,50 @@ class DataDir:
 
     def checkpoints(self, run_id: str) -> Path:
         """Directory of a run's checkpoints."""
-        return self.root / "checkpoints" / run_id
+        return self._of_run("checkpoints", run_id)
+
+    def _of_run(self, kind: str, run_id: str, suffix: str = "") -> Path:
+        return self.root / kind / f"{path_part(run_id, 'run id')}{suffix}"
+
+    def own_checkpoint(self, checkpoint: str) -> Path | None:
+        """Return the directory in this one of a checkpoint that an event names, by its run and name, or
+        ``None``.
+        """
+        try:
+            here = self.checkpoints(owner_of(checkpoint)) / path_part(name_of(checkpoint), "checkpoint")
+        except ConfigError:
+            return None
+        inside = here.resolve().is_relative_to((self.root / "checkpoints").resolve())
+        return here if inside and here.is_dir() else None
 
     def located(self, checkpoint: str) -> str:
         """Return where a checkpoint is that an event names: here under its run and name, if it is here.
 
         Events name it with the directory of the day. A data directory that was moved, or put back elsewhere
         from a backup, must not use the files of another one.
+
+        Raises:
+            ConfigError: what the event names is no path and no address of a store.
         """
-        if is_address(checkpoint):
-            return checkpoint
-        here = self.root / "checkpoints" / owner_of(checkpoint) / name_of(checkpoint)
-        return str(here.absolute()) if here.is_dir() else checkpoint
+        checked_address(checkpoint, "checkpoint")
+        here = None if is_address(checkpoint) else self.own_checkpoint(checkpoint)
+        return checkpoint if here is None else str(here.absolute())
 
     def service_logs(self, run_id: str) -> Path:
         """Directory of the output of a run's processes."""
-        return self.root / "logs" / run_id
+        return self._of_run("logs", run_id)
 
     def tracking(self, run_id: str) -> Path:
         """Directory of the files that trackers write about a run."""
-        return self.root / "tracking" / run_id
+        return self._of_run("tracking", run_id)
+
+    def what_if(self, run_id: str) -> Path:
+        """Directory of the ratings and rewards that other settings would have given a run."""
+        return self._of_run("what-if", run_id)
 
     def own_code(self, run_id: str) -> Path:
         """File with the code names of a run started here; see :mod:`unstable_stream.runs.code`."""
-        return self.root / "code" / f"{run_id}.json"
+        return self._of_run("code", run_id, ".json")
 
     def options(self, log: str = "local") -> str:
         """Options that lead a command to this directory and ``log``, each after a space; none by default."""

@@ -25,18 +25,24 @@ from unstable_stream.runs.code import code_in_use
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.history import read_history
 from unstable_stream.runs.starts import present_ends
-from unstable_stream.stores import checked_address, opened_checkpoint
+from unstable_stream.stores import LONGEST_NAME, checked_address, opened_checkpoint
 from unstable_stream.version import __version__
 
 if TYPE_CHECKING:
     from unstable_stream.runs.fork import Fork
 
 __all__ = [
+    "derived_name",
     "finish_run",
     "initial_checkpoint",
     "new_run_id",
     "start_run",
 ]
+
+
+def derived_name(kind: str, origin: str) -> str:
+    """Return the name of a run about another run or a model: ``eval-demo``, cut where it is too long."""
+    return f"{kind}-{origin}".encode()[:LONGEST_NAME].decode(errors="ignore").rstrip(". ")
 
 
 def new_run_id(name: str) -> str:

@@ -6,11 +6,13 @@ system is no address: it is used as it is, and nothing of it is copied.
 """
 
 from unstable_stream.stores.address import (
+    LONGEST_NAME,
     checked_address,
     is_address,
     joined,
     name_of,
     owner_of,
+    path_part,
 )
 from unstable_stream.stores.cache import HostCache
 from unstable_stream.stores.checkpoint_files import (
@@ -23,6 +25,7 @@ from unstable_stream.stores.store import Store, store_wait_s, waiting_until
 from unstable_stream.stores.values import LOST, keep_value, kept_value
 
 __all__ = [
+    "LONGEST_NAME",
     "LOST",
     "HostCache",
     "Store",
@@ -36,6 +39,7 @@ __all__ = [
     "name_of",
     "opened_checkpoint",
     "owner_of",
+    "path_part",
     "sha256_of",
     "store_wait_s",
     "waiting_until",

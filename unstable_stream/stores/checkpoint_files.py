@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Final
 
 from unstable_stream.adapter_format import CONFIG_FILE, MODEL_WEIGHTS_FILE, WEIGHTS_FILE
-from unstable_stream.errors import CheckpointError
+from unstable_stream.errors import CheckpointError, StoreError
 from unstable_stream.log_lines import get_logger
-from unstable_stream.stores.address import is_address
+from unstable_stream.stores.address import checked_address, is_address, path_part
 from unstable_stream.stores.cache import HostCache
 from unstable_stream.stores.store import Store
 
@@ -63,10 +63,12 @@ def opened_checkpoint(
         cache: where to keep what is fetched; by default that of this host.
 
     Raises:
+        ConfigError: it cannot be such a location.
         CheckpointError: it is not there, incomplete, or another one than was recorded.
         StoreUnavailableError: the store was away for too long.
         StoreError: the store refuses, or the cache cannot be written.
     """
+    checked_address(location, "checkpoint")
     if not is_address(location):
         yield Path(location)
         return
@@ -191,15 +193,25 @@ def _sha256_of_file(path: Path) -> str:
 
 
 def sha256_of(location: str, name: str) -> str | None:
-    """Return the digest of a file as it is now, in a directory or a store; ``None``: there is none."""
+    """Return the digest of a file as it is now, in a directory or a store; ``None``: there is none.
+
+    Raises:
+        ConfigError: it cannot be such a location, as for all that is asked of one here.
+        StoreError: it cannot be read.
+    """
+    checked_address(location, "checkpoint")
     if is_address(location):
         return Store(location).sha256(name)
     path = Path(location, name)
-    return _sha256_of_file(path) if path.is_file() else None
+    try:
+        return _sha256_of_file(path) if path.is_file() else None
+    except OSError as error:
+        raise StoreError(f"{path} cannot be read: {error.strerror}") from error
 
 
 def has_file(location: str, name: str | None = None) -> bool:
     """Tell whether a directory or a place in a store has a file, or any file at all."""
+    checked_address(location, "checkpoint")
     if not is_address(location):
         return Path(location).is_dir() if name is None else Path(location, name).is_file()
     there = Store(location).names()
@@ -214,7 +226,8 @@ def hold_optimizer_state(location: str, run_id: str) -> None:
         OSError: a directory that cannot be written.
         StoreError: a store that cannot.
     """
-    second = f"{OPTIMIZER_FILE}.of-{run_id}"
+    checked_address(location, "checkpoint")
+    second = f"{OPTIMIZER_FILE}.of-{path_part(run_id, 'run id')}"
     if is_address(location):
         Store(location).copy(OPTIMIZER_FILE, second)
         return

@@ -1,8 +1,9 @@
 """One place in a store: read and write whole files there, and wait for a store that is away.
 
-The only module that imports fsspec. Which stores there are follows from the packages that are installed:
-fsspec itself knows ``memory`` and ``file``, s3fs adds ``s3``, gcsfs ``gs``, adlfs ``abfs``. Credentials,
-endpoint and region are found where the store's own client looks for them; nothing of them is ever recorded.
+Only this module makes clients of fsspec, and only for addresses that
+:func:`~unstable_stream.stores.address.checked_address` accepts: fsspec itself knows ``memory`` and ``file``,
+s3fs adds ``s3``, gcsfs ``gs``, adlfs ``abfs``. Credentials, endpoint and region are found where the store's
+own client looks for them; nothing of them is ever recorded.
 
 What passes (no connection, no answer, an answer 5xx or 429) is tried again with growing pauses until
 ``patience_s`` is over. What lasts (no such bucket, no permission) is an error at once.
@@ -21,6 +22,7 @@ from typing import Any, Final, TypeVar
 
 from unstable_stream.errors import ConfigError, StoreError, StoreUnavailableError
 from unstable_stream.log_lines import get_logger
+from unstable_stream.stores.address import checked_address
 
 __all__ = [
     "PATIENCE_S",
@@ -48,9 +50,11 @@ _SLOWEST_BYTES_PER_S: Final = 250_000
 _PIECE_BYTES: Final = 1 << 22
 _PACKAGES: Final = {
     "s3": "unstable_stream[s3]",
+    "s3a": "unstable_stream[s3]",
     "gs": "gcsfs",
     "gcs": "gcsfs",
     "abfs": "adlfs",
+    "abfss": "adlfs",
     "az": "adlfs",
 }
 """The package to install, by the first part of an address."""
@@ -152,8 +156,11 @@ class Store:
         """Find the client of the store; nothing is asked of the store yet.
 
         Raises:
-            ConfigError: there is no such kind of store, or its client is not installed.
+            ConfigError: the address is refused (:func:`checked_address`), or the store's client is not
+                installed.
+            StoreUnavailableError: the client wants to reach the store at once, and cannot.
         """
+        checked_address(address, "store")
         self.address = address.rstrip("/")
         self._patience_s = patience_s
         self._files, self._root = _client(self.address)
@@ -381,11 +388,12 @@ def _client(address: str) -> tuple[Any, str]:  # fsspec has no types
     try:
         files, root = fsspec.core.url_to_fs(address, **settings)
     except (ImportError, ValueError) as error:
-        package = _PACKAGES.get(kind)
-        remedy = f"pip install '{package}'" if package else "expected e.g. s3://bucket/runs, or a directory"
         raise ConfigError(
-            f"{address}: no store of kind {kind!r} is known here ({error}): {remedy}"
+            f"{address}: no store of kind {kind!r} is known here ({error}): pip install "
+            f"'{_PACKAGES.get(kind, 'fsspec')}'"
         ) from error
+    except OSError as error:
+        raise StoreUnavailableError(f"{address} could not be reached: {error}") from error
     if kind in ("s3", "s3a"):
         files.retries = 1
     return files, root

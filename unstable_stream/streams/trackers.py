@@ -16,6 +16,7 @@ from unstable_stream.events import Metrics
 from unstable_stream.events.id_sets import DIGEST_BYTES, digest
 from unstable_stream.extensions import KINDS, Reference, Spec, build, load
 from unstable_stream.extensions.build import refuse
+from unstable_stream.stores import path_part
 from unstable_stream.streams.plugins import Context, Plugin
 
 __all__ = ["JsonLinesTracker", "Received", "Tracker", "build_tracker", "tracker_plugin", "tracker_title"]
@@ -67,7 +68,7 @@ class Received:
 
     def __init__(self, directory: Path, title: str) -> None:
         """Name the file; it need not exist."""
-        self._path = directory / f".{title}.received"
+        self._path = directory / f".{path_part(title, 'tracker')}.received"
 
     def read(self) -> set[bytes]:
         """Return the digests of the ids."""

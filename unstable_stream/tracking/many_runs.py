@@ -3,13 +3,14 @@
 import time
 from collections.abc import Iterable, Mapping, Sequence
 
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 from rich.live import Live
 from rich.panel import Panel
 from rich.table import Column, Table
 from rich.text import Text
 
 from unstable_stream.log.port import EventLog
+from unstable_stream.plain_text import plain_console
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.run_view import RunView
 from unstable_stream.runs.starts import run_starts
@@ -30,7 +31,7 @@ async def watch_runs(log: EventLog, runs: Mapping[str, RunConfig]) -> None:
     Without a terminal, print a line for each every ten seconds.
     """
     views = {run_id: RunView(run_id, config) for run_id, config in runs.items()}
-    console = Console(stderr=True)
+    console = plain_console(stderr=True)
     consumer = await log.consumer(TOPICS)
     began = time.monotonic()
     try:
@@ -52,7 +53,7 @@ async def watch_runs(log: EventLog, runs: Mapping[str, RunConfig]) -> None:
                 printed = elapsed_s
                 for run_id, view in views.items():
                     line = f"{run_id} {plain_line(view, elapsed_s, '')}"
-                    console.print(line, highlight=False, soft_wrap=True)
+                    console.print(line, highlight=False, markup=False, soft_wrap=True)
     finally:
         await consumer.close()
 
@@ -82,7 +83,7 @@ def render_runs(views: Iterable[RunView]) -> RenderableType:
             Text(view.run_id, style="bold" if state == "running" else "dim"),
             view.games_of_all if total else f"{view.update}/{view.config.learner.iterations}",
             f"{games_per_s:.1f}" if state == "running" else "",
-            _won(view),
+            Text(_won(view)),
             _share([well for well, _ in view.recent_turns]),
             ", ".join(f"{entropy:.2f}" for entropy in entropies if entropy is not None),
             _state(view),

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterable, Mapping
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.panel import Panel
 from rich.progress_bar import ProgressBar
@@ -15,6 +15,7 @@ from unstable_stream.errors import EventError
 from unstable_stream.events import trained_model
 from unstable_stream.log.port import Consumer, EventLog
 from unstable_stream.log.records import event_from_record
+from unstable_stream.plain_text import plain_console
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.run_view import RunView
 from unstable_stream.runs.starts import run_starts
@@ -65,13 +66,13 @@ class Stage:
         self.text = ""
         self.shown = False
         """True while a live view shows the stage."""
-        self._console = Console(stderr=True)
+        self._console = plain_console(stderr=True)
 
     def __call__(self, text: str) -> None:
         """Set the present stage."""
         self.text = text
         if not self.shown:
-            self._console.print(text, style="dim", highlight=False, soft_wrap=True)
+            self._console.print(text, style="dim", highlight=False, markup=False, soft_wrap=True)
 
 
 async def watch_run(
@@ -89,7 +90,7 @@ async def watch_run(
     and data directory, each after a space.
     """
     view = RunView(run_id, config)
-    console = Console(stderr=True)
+    console = plain_console(stderr=True)
     consumer = await log.consumer(TOPICS)
     started = time.monotonic()
     stage = stage or Stage()
@@ -118,7 +119,8 @@ async def watch_run(
             told = troubles
             if time.monotonic() - started - printed >= PLAIN_EVERY_S:
                 printed = time.monotonic() - started
-                console.print(plain_line(view, printed, stage.text), highlight=False, soft_wrap=True)
+                line = plain_line(view, printed, stage.text)
+                console.print(line, highlight=False, markup=False, soft_wrap=True)
     finally:
         await consumer.close()
 
@@ -174,7 +176,9 @@ def render(
     troubles = _troubles(services) + _waits(view) + _illegal(view) + _warnings(view, options)[-_WARNINGS:]
     if troubles:
         parts += [Text(), *(Text(trouble, style="yellow") for trouble in troubles)]
-    return Panel(Group(*parts), title=f"[bold]{view.run_id}[/]", title_align="left", border_style="blue")
+    return Panel(
+        Group(*parts), title=Text(view.run_id, style="bold"), title_align="left", border_style="blue"
+    )
 
 
 def _warnings(view: RunView, options: str) -> list[str]:
@@ -275,7 +279,7 @@ def _evaluations(view: RunView) -> Table:
         low, high = latest.interval()
         sparks = "".join(_SPARKS[min(7, int(score.win_rate * 8))] for _, score in curve)
         table.add_row(
-            f"{matchup.label} ({matchup.env_id})",
+            Text(f"{matchup.label} ({matchup.env_id})"),
             str(latest.games),
             f"{curve[0][1].win_rate:.0%}",
             f"[bold]{latest.win_rate:.0%}[/] at update {iteration}",

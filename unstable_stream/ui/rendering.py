@@ -7,9 +7,9 @@ from typing import Any, Final
 import jinja2
 from starlette.responses import HTMLResponse
 
+from unstable_stream.plain_text import plain
 from unstable_stream.ui.site import Shelf, Site
 from unstable_stream.version import __version__
-from unstable_stream.views.literal import plain
 from unstable_stream.views.written import FILTERS
 
 __all__ = ["page"]

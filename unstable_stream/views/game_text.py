@@ -8,7 +8,7 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from unstable_stream.views.literal import plain
+from unstable_stream.plain_text import plain
 from unstable_stream.views.transcript import Move, SeatLine, Transcript
 
 __all__ = ["render"]

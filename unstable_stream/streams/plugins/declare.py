@@ -17,7 +17,7 @@ from unstable_stream.streams.plugins.context import Context
 
 __all__ = ["Handler", "Plugin", "StateCodec", "consumer"]
 
-_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _PLAIN: Final = (str, int, float, bool, bytes, type(None))
 
 
@@ -215,7 +215,7 @@ def _declare(
     backoff_s: float,
 ) -> Plugin:
     if not _NAME.fullmatch(name):
-        raise PluginError(f"plug-in name {name!r}: expected letters, digits, '.', '_' and '-'")
+        raise PluginError(f"plug-in name {name!r}: expected up to 100 letters, digits, '.', '_' and '-'")
     if isinstance(topics, str):
         raise PluginError(
             f"plug-in {name!r}: topics = {topics!r} is one string; expected a list: [{topics!r}]"

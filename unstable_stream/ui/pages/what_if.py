@@ -192,7 +192,7 @@ def _key(name: str) -> str:
 
 
 def _kept(shelf: Shelf, run_id: str) -> list[str]:
-    directory = shelf.place.root / "what-if" / run_id
+    directory = shelf.place.data.what_if(run_id)
     return (
         sorted(path.name for path in directory.iterdir() if path.name[0] != ".") if directory.is_dir() else []
     )
