@@ -10,14 +10,7 @@ __all__ = ["plain", "plain_console"]
 
 # Models and records say what they like, and a terminal obeys control characters: show them as what they are,
 # unknown. So too the line and paragraph separators, and what turns the direction of the text around.
-_UNSHOWN: Final = (
-    *range(32),
-    *range(127, 160),
-    0x2028,
-    0x2029,
-    *range(0x202A, 0x202F),
-    *range(0x2066, 0x206A),
-)
+_UNSHOWN: Final = (*range(32), *range(127, 160), *range(0x2028, 0x202F), *range(0x2066, 0x206A))
 _CONTROL: Final = dict.fromkeys([code for code in _UNSHOWN if chr(code) not in "\n\t"], "\ufffd")
 
 

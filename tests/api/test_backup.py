@@ -21,7 +21,7 @@ from unstable_stream.api.place import Place
 from unstable_stream.api.serving import archive
 from unstable_stream.archive import open_archive, query
 from unstable_stream.errors import EventLogError, RunError
-from unstable_stream.events import Checkpoint
+from unstable_stream.events import Checkpoint, RunStarted
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.port import TopicPartition
 from unstable_stream.log.records import record_from_event
@@ -145,6 +145,52 @@ async def test_a_run_goes_on_from_a_backup_wherever_it_is_put(tmp_path: Path) ->
         _, checkpoints = await published(log)
         assert all(Path(DataDir(now).located(each.path)).is_dir() for each in checkpoints if each.path)
     assert not was.exists()
+
+
+def test_a_backup_takes_no_directory_but_those_of_the_runs_checkpoints(tmp_path: Path) -> None:
+    data, other = DataDir(tmp_path / "data"), tmp_path / "others"
+    started = next(event for event in made_up_run(RUN) if isinstance(event, RunStarted))
+    started = msgspec.structs.replace(started, config={"learner": {"ckpt_root": str(other)}})
+    hidden = msgspec.structs.replace(started, event_id="hidden", run_id=".ssh")
+    own = _checkpoint(data, "ckpt-000001-0a")
+    # Of a place that the data directory had before: the same checkpoint once more.
+    moved = f"/gone/checkpoints/{_OTHER}/ckpt-000001-0a"
+    theirs = [other / RUN / "ckpt-000002-0b", other / RUN / "ckpt-proposer-000002-0b"]
+    elsewhere = [
+        other / RUN / "keys",  # not the name of a checkpoint
+        other / ".ssh" / "ckpt-000003-0c",  # not the id of a run
+        other / _OTHER / "ckpt-000003-0c",  # another run's root
+        tmp_path / RUN / "ckpt-000003-0c",
+        other / RUN / "ckpt-000004-linked",
+    ]
+    for directory in (*theirs, *elsewhere[:-1]):
+        directory.mkdir(parents=True)
+        (directory / "file").touch()
+    (theirs[0] / "link").symlink_to(elsewhere[0] / "file")
+    elsewhere[-1].symlink_to(elsewhere[0])
+    up = f"{other}/{_OTHER}/../{RUN}/ckpt-000002-0b"
+    absent = ["\0", "/" + "x" * 300, "/" + "y/" * 3000, str(other / RUN / "ckpt-000009-0f")]
+    paths = [str(own.path), moved, *map(str, (*theirs, *elsewhere)), up, *absent]
+    named = [
+        msgspec.structs.replace(own, event_id=str(number), path=path) for number, path in enumerate(paths)
+    ]
+
+    async def record() -> None:
+        async with LocalLog.open(data.log, synchronous="NORMAL") as log:
+            await log.create_topics(list(load_topics().values()))
+            await log.append([record_from_event(event) for event in (started, hidden, *named)])
+
+    asyncio.run(record())
+    done = back_up(data.root, tmp_path / "copy")
+    assert set(done.left_out) == {*map(str, elsewhere), up}
+    assert set(done.missing) == set(absent)
+    copies = tmp_path / "copy" / "checkpoints"
+    assert {path.relative_to(copies) for path in copies.glob("*/*")} == {
+        Path(_OTHER, "ckpt-000001-0a"),
+        *(path.relative_to(other) for path in theirs),
+    }
+    assert (copies / RUN / theirs[0].name / "link").is_symlink()
+    assert done.checkpoints == 3
 
 
 def test_where_a_checkpoint_is(tmp_path: Path) -> None:

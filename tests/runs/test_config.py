@@ -9,6 +9,8 @@ import pytest
 
 from unstable_stream.errors import ConfigError
 from unstable_stream.runs.config import RunConfig, parse_config, read_toml
+from unstable_stream.runs.recording import derived_name, new_run_id
+from unstable_stream.stores import path_part
 
 ROOT = Path(__file__).parents[2]
 MINIMAL: dict[str, Any] = {"model": "tiny-player", "train_envs": [{"env_id": "TicTacToe-v0-train"}]}
@@ -111,6 +113,38 @@ def test_a_password_in_an_address_is_refused_and_not_repeated() -> None:
     with pytest.raises(ConfigError, match=r"learner\.ckpt_root: .*no user, password") as refused:
         parse_config({**MINIMAL, "learner": {"ckpt_root": "s3://me:s3cret@bucket/runs"}})
     assert "s3cret" not in str(refused.value)
+
+
+def test_a_signature_in_an_address_is_not_repeated() -> None:
+    for address in ("s3://bucket/runs?sig=s3cret", "simplecache::https://me:s3cret@host", "x://host/#s3cret"):
+        with pytest.raises(ConfigError, match=r"learner\.ckpt_root: ") as refused:
+            parse_config(MINIMAL, [f"learner.ckpt_root={address}"])
+        assert "s3cret" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "name", ["a" * 151, "ü" * 76, "../run", "a/b", "..", ".hidden", "run.", "", " ", "a\nb", "\x1b[31mred"]
+)
+def test_a_name_that_no_file_can_have_is_refused_before_anything_is_recorded(name: str) -> None:
+    with pytest.raises(
+        ConfigError, match=r"^configuration: name: it becomes a part of file names"
+    ) as refused:
+        parse_config({**MINIMAL, "name": name})
+    assert str(refused.value).isprintable()
+    assert parse_config({**MINIMAL, "name": "Größe 2: what?"}).name == "Größe 2: what?"
+
+
+def test_the_name_of_a_run_about_another_is_cut() -> None:
+    for origin in ("demo", "ü" * 75, "a" * 144 + ".b", "tiny."):
+        name = derived_name("eval", origin)
+        assert name.startswith("eval-")
+        assert path_part(new_run_id(parse_config({**MINIMAL, "name": name}).name), "run id")
+
+
+def test_a_byte_order_mark_is_passed_over(tmp_path: Path) -> None:
+    path = tmp_path / "marked.toml"
+    path.write_text('model = "tiny-player"', encoding="utf-8-sig")
+    assert read_toml(path) == {"model": "tiny-player"}
 
 
 def test_several_mistakes_are_reported_together() -> None:

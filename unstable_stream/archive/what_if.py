@@ -48,8 +48,8 @@ def set_directory(sets: Path, label: str) -> Path:
     """
     if not _LABEL.fullmatch(label):
         raise ConfigError(
-            f"label {label!r}: expected up to 150 letters, digits and any of _ . = , + - with a letter or "
-            "digit first"
+            f"label {label!r}: expected letters, digits and any of _ . = , + - with a letter or digit "
+            "first, 150 at most"
         )
     return sets / label
 
@@ -84,6 +84,7 @@ class LabelledSet:
         with duckdb.connect() as connection:
             for table in self._writers:
                 path = str(self._directory / f"{table}.parquet").replace("'", "''")
+                path = re.sub(r"[*?\[]", r"[\g<0>]", path)  # it is a pattern
                 connection.execute(f"CREATE VIEW \"{table}\" AS FROM '{path}'")
             cursor = connection.execute(sql)
             description = cursor.description or []

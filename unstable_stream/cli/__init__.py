@@ -66,9 +66,7 @@ def main() -> None:
     """Run the command line; a user's mistake ends as one line on stderr and status 1."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(
-                errors="backslashreplace"
-            )  # a terminal may lack a letter, or a path an encoding
+            stream.reconfigure(errors="backslashreplace")  # the terminal may not have every letter
     _write_no_core_files()
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # repeats at length what our errors say
     try:

@@ -90,7 +90,7 @@ def checked_address(location: str, key: str) -> str:
         parts = urlsplit(location)
     except ValueError as error:
         raise ConfigError(f"{key}: {shown} is no address: {error}") from error
-    if "@" in parts.netloc or parts.query or parts.fragment:
+    if set(parts.netloc) & set("@:") or parts.query or parts.fragment:
         raise ConfigError(
             f"{key}: an address is recorded with the run, so it holds no user, password, query or fragment: "
             f"expected {_bare(location)}, with credentials in the environment or the files that the store's "
