@@ -32,7 +32,7 @@ from typing import Annotated, Final, Self, TypeVar
 
 import msgspec
 
-from unstable_stream.errors import RecordTooLargeError, SpilledValueError, UnknownTopicError
+from unstable_stream.errors import ConfigError, RecordTooLargeError, SpilledValueError, UnknownTopicError
 from unstable_stream.events import RunResumed, RunStarted
 from unstable_stream.log.forwarding import ForwardingLog
 from unstable_stream.log.port import (
@@ -49,7 +49,16 @@ from unstable_stream.log.port import (
 )
 from unstable_stream.log.reading import events_to_end
 from unstable_stream.log.records import source_header
-from unstable_stream.stores import LOST, is_address, joined, keep_value, kept_value, name_of, waiting_until
+from unstable_stream.stores import (
+    LOST,
+    is_address,
+    joined,
+    keep_value,
+    kept_value,
+    name_of,
+    path_part,
+    waiting_until,
+)
 
 __all__ = ["POINTER_HEADER", "Pointer", "SpillingLog", "pointer_in", "spilling", "whole_records"]
 
@@ -223,7 +232,9 @@ class SpillingLog(ForwardingLog):
 
     async def _location(self, source: bytes, sha256: str) -> str:
         run_id = source.decode(errors="replace").removeprefix(source_header("").decode())
-        if not run_id or run_id.startswith(".") or name_of(run_id) != run_id:
+        try:
+            path_part(run_id, "run id")
+        except ConfigError:
             run_id = _NO_RUN
         if run_id not in self._roots:
             self._roots[run_id] = await self._recorded_root(run_id)

@@ -33,8 +33,8 @@ class DataDir:
         # DuckDB takes what follows "?" for parameters, and "\" for "/".
         if set(path) & set("?\\\0") or path.encode(errors="replace").decode() != path:
             raise ConfigError(
-                f"data directory {path!r}: expected a path without ? and \\, in UTF-8, for the archive's "
-                "database takes it for another one; name another directory with --data (data=…)"
+                f"data directory {path!r}: expected a path in UTF-8 without ? and \\, for the archive's "
+                "database opens another file then; name another directory with --data (data=…)"
             )
 
     @property
