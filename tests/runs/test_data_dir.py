@@ -94,8 +94,11 @@ def test_a_path_that_the_archive_would_take_for_another_is_refused_before_anythi
     assert list(tmp_path.iterdir()) == []
 
 
-def test_any_other_path_holds_log_archive_sets_and_backups(tmp_path: Path) -> None:
-    place = Place.at(tmp_path / "a #%25;'\"$HOME ~é中\n[b]*{c}:d\x1b")
+def test_any_other_path_holds_log_archive_sets_and_backups(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    place = Place.at("mysql:a #%25;'\"$HOME ~é中\n[b]*{c}\x1b")
     asyncio.run(append(place.root, recorded("run-a")))
     (place.root / "sibling").mkdir()
     archive(place)

@@ -133,7 +133,9 @@ def open_archive(
             f"no archive at {path}: start a run first, or make one of an existing log with "
             "unstable-stream archive, or name the data directory with --data"
         )
-    connection = _retry_while_held(path, timeout_s, lambda: duckdb.connect(str(path), read_only=read_only))
+    connection = _retry_while_held(
+        path, timeout_s, lambda: duckdb.connect(str(path.absolute()), read_only=read_only)
+    )
     silence(connection)
     try:
         _, digest = _check_version(connection, path)
@@ -214,6 +216,11 @@ def copy_archive(path: Path, target: Path, *, timeout_s: float = 60.0) -> None:
         archive.close()
 
 
+def _quoted(path: Path) -> str:
+    # Absolute: DuckDB takes what is before a colon for the name of an extension to load.
+    return str(path.absolute()).replace("'", "''")
+
+
 class WritableArchive:
     """An archive that can be locked for writing and released many times.
 
@@ -239,7 +246,7 @@ class WritableArchive:
             ArchiveError: it is not an archive, or a newer version of the package wrote it.
         """
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        name = str(self.path).replace("'", "''")
+        name = _quoted(self.path)
         # The row group size can only be given when attaching.
         attach = f"ATTACH '{name}' AS {_NAME} (ROW_GROUP_SIZE {_ROW_GROUP_ROWS})"
         _retry_while_held(self.path, self._timeout_s, lambda: self._engine.execute(attach))
@@ -274,7 +281,7 @@ class WritableArchive:
         """
         renewed = self.path.with_name(f"{self.path.name}.new")
         log_of_renewed = renewed.with_name(f"{renewed.name}.wal")
-        quoted = str(renewed).replace("'", "''")
+        quoted = _quoted(renewed)
         try:
             with self.held() as connection:
                 connection.execute("CHECKPOINT")

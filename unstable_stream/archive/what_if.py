@@ -58,7 +58,7 @@ class LabelledSet:
     """A set being written; made by :func:`open_set`."""
 
     def __init__(self, directory: Path) -> None:
-        self._directory = directory
+        self._directory = directory.absolute()  # what is before a colon is for Arrow and DuckDB a kind of URI
         self._writers: dict[str, pq.ParquetWriter] = {}
         self.about: dict[str, Any] = {}
         """The content of ``about.json``."""
