@@ -122,7 +122,7 @@ def test_what_a_file_leaves_out_is_the_default_of_its_type(tmp_path: Path) -> No
 
 
 def test_a_tokenizer_larger_than_its_model_is_refused(tmp_path: Path) -> None:
-    """Control tokens may be more than the model has, as Gemma 3 of 1B has one for images: no text has them."""
+    """Control tokens may be more than the model has, as of Gemma 3 of 1B: no text has them."""
     write(tmp_path, config={"vocab_size": 256})
     load_tokenizer(tmp_path).check_vocabulary()
     write(tmp_path, config={"vocab_size": 255})
