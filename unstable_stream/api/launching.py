@@ -1,15 +1,24 @@
-"""A run on its way: launched in this thread, or on a thread of its own with an event loop of its own."""
+"""A run on its way: launched in this thread, or on a thread of its own with an event loop of its own.
+
+Python delivers signals to the main thread only. If a run on a thread of its own was started there, SIGTERM
+and SIGHUP end it in order, and then this process, unless the program handles them itself. A program that ends
+by itself, or by Ctrl-C, ends the runs that it does not wait for.
+"""
 
 import asyncio
+import concurrent.futures.thread  # noqa: F401 - first: what is registered later is called earlier at the end
+import signal
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from contextvars import copy_context
-from functools import partial
+from functools import cache, partial
+from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
 from unstable_stream.api.loops import is_loop_running
 from unstable_stream.api.place import Place
+from unstable_stream.launch.stopping import Requests, Stop, end_by, say
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.fork import Fork
 
@@ -21,6 +30,9 @@ __all__ = ["Launching", "launch_here", "may_run_here"]
 _HEARD_EVERY_S: Final = 0.2
 """Seconds after which a waiting thread notices Ctrl-C."""
 
+_going: "Final[set[Launching]]" = set()
+_requests: Final = Requests()
+
 
 def _work(
     config: RunConfig,
@@ -31,7 +43,7 @@ def _work(
     resume: bool,
     live: bool,
     on_recorded: Callable[[], None],
-    stop: asyncio.Event | None = None,
+    stop: Stop | None = None,
 ) -> "Coroutine[Any, Any, Launch]":
     """Return the launch of a run, not begun."""
     # Imported here: the launcher loads the games.
@@ -84,7 +96,7 @@ def launch_here(
     live: bool,
     on_recorded: Callable[[], None],
 ) -> "Launch":
-    """Run to the end in this thread, the main one, which ends the run in order at SIGINT or SIGTERM."""
+    """Run to the end in this thread, the main one, which ends the run in order at a signal."""
     return asyncio.run(_work(config, place, run_id, fork, resume=resume, live=live, on_recorded=on_recorded))
 
 
@@ -104,21 +116,28 @@ class Launching:
     ) -> None:
         self._result: Future[Launch] = Future()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._stop: asyncio.Event | None = None
+        self._stop: Stop | None = None
         self._ready = threading.Event()
 
         async def run() -> "Launch":
-            self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+            self._loop, self._stop = asyncio.get_running_loop(), Stop()
             self._ready.set()
             work = partial(_work, config, place, run_id, fork, resume=resume, live=live)
             return await work(on_recorded=on_recorded, stop=self._stop)
 
         self._thread = threading.Thread(
             target=copy_context().run,
-            args=(_settle, self._result, run, self._ready),
+            args=(self._settle, run),
             name=f"run {run_id}",
             daemon=True,
         )
+        self.run_id = run_id
+        _end_with_program_at_its_end()
+        _going.add(self)
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGHUP):
+                if signal.getsignal(number) is signal.SIG_DFL:
+                    signal.signal(number, _end_by_signal)
         self._thread.start()
 
     @property
@@ -126,11 +145,15 @@ class Launching:
         """True while the run is running."""
         return not self._result.done()
 
-    def stop(self) -> None:
-        """Ask it to end in order; :meth:`wait` for it."""
+    def stop(self, reason: str = "stop() was called", number: int | None = None) -> None:
+        """Ask it to end in order, and at once if it was asked before; :meth:`wait` for it."""
         self._ready.wait()
         if self.running and self._loop is not None and self._stop is not None:
-            self._loop.call_soon_threadsafe(self._stop.set)
+            self._loop.call_soon_threadsafe(self._stop.ask, reason, number)
+
+    def join(self) -> None:
+        """Wait for its end, whatever it is."""
+        self._thread.join()
 
     def wait(self, timeout_s: float | None = None) -> "Launch":
         """Wait for the end of the run and return the run, or raise its error.
@@ -144,13 +167,37 @@ class Launching:
             waited += _HEARD_EVERY_S
         return self._result.result(timeout=0)
 
+    def _settle(self, work: "Callable[[], Coroutine[Any, Any, Launch]]") -> None:
+        try:
+            self._result.set_result(asyncio.run(work()))
+        except BaseException as error:  # noqa: BLE001 - raised again by whoever waits
+            self._result.set_exception(error)
+        finally:
+            self._ready.set()
+            _going.discard(self)
 
-def _settle(
-    result: "Future[Launch]", work: "Callable[[], Coroutine[Any, Any, Launch]]", ready: threading.Event
-) -> None:
-    try:
-        result.set_result(asyncio.run(work()))
-    except BaseException as error:  # noqa: BLE001 - raised again by whoever waits
-        result.set_exception(error)
-    finally:
-        ready.set()
+
+@cache
+def _end_with_program_at_its_end() -> None:
+    # Not of atexit: its functions run when threads can be given no more work.
+    threading._register_atexit(_end_with_program)  # type: ignore[attr-defined]
+
+
+def _end_with_program() -> None:
+    going = list(_going)
+    for launching in going:
+        say(f"the program ends: stopping run {launching.run_id} in order")
+        launching.stop("its program ended")
+    for launching in going:
+        launching.join()
+
+
+def _end_by_signal(number: int, _: FrameType | None) -> None:
+    if not _requests.take(signal.Signals(number)):
+        return
+    going = list(_going)
+    for launching in going:
+        launching.stop(signal.Signals(number).name, number)
+    for launching in going:
+        launching.join()
+    end_by(number)

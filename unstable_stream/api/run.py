@@ -1,5 +1,6 @@
 """A run: start it, watch it, ask it, prove it, fork it."""
 
+import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -142,11 +143,12 @@ class Run:
 
         Args:
             iterations: learner updates, instead of those configured.
-            block: return when it is over; Ctrl-C ends it in order. ``False``: return at once, then
-                :meth:`wait` or :meth:`stop`.
+            block: return when it is over; Ctrl-C ends it in order, a second one at once. ``False``: return at
+                once, then :meth:`wait` or :meth:`stop`; at the end of the program it is stopped in order.
             live: with ``block``, show its progress.
 
         Raises:
+            SystemExit: SIGTERM or SIGHUP ended it, in order.
             RunError: it was started before.
             ConfigError: it cannot run; nothing was written.
             ServiceError: a part of it kept dying; :meth:`resume` goes on.
@@ -216,19 +218,21 @@ class Run:
         self._launching = self._outcome = None
         with confined(self._allowed):
             if block and may_run_here():
-                self._outcome = launch_here(
-                    *run, resume=resume, live=live, on_recorded=self._note_recorded
-                ).outcome
+                launched = launch_here(*run, resume=resume, live=live, on_recorded=self._note_recorded)
+                self._outcome = launched.outcome
+                if launched.signal in (signal.SIGTERM, signal.SIGHUP):
+                    raise SystemExit(128 + launched.signal)
                 return self
             self._launching = Launching(
                 *run, resume=resume, live=live and block, on_recorded=self._note_recorded
             )
         if not block:
             return self
-        try:
-            return self.wait()
-        except KeyboardInterrupt:
-            return self.stop()
+        while True:
+            try:
+                return self.wait()
+            except KeyboardInterrupt:
+                self._launching.stop("SIGINT", signal.SIGINT)
 
     def _note_recorded(self) -> None:
         self._recorded = True

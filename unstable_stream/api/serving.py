@@ -1,10 +1,9 @@
 """Services that run by themselves beside or after runs: archiving, processors, plug-ins, monitoring.
 
-Each ends in order at SIGINT or SIGTERM.
+Each ends in order at SIGINT, SIGTERM or SIGHUP, and a third signal ends the process.
 """
 
 import asyncio
-import signal
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from unstable_stream.api.place import Place
 from unstable_stream.archive_address import is_shared
 from unstable_stream.errors import ArchiveError, ConfigError
 from unstable_stream.extensions import confined
+from unstable_stream.launch.stopping import Stop, stopped_by_signals
 from unstable_stream.log.port import Start
 from unstable_stream.runs.code import own_patterns
 from unstable_stream.streams.plugins import ENTRY_POINTS, Discovered, Plugin, discovered_plugins, load_plugin
@@ -42,15 +42,9 @@ PLUGIN_GROUP: Final = ENTRY_POINTS
 
 @asynccontextmanager
 async def _stopped_by_signals() -> AsyncIterator[asyncio.Event]:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
-    try:
-        yield stop
-    finally:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.remove_signal_handler(number)
+    stop = Stop()
+    with stopped_by_signals(stop):
+        yield stop.asked
 
 
 @dataclass

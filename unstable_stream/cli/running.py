@@ -1,5 +1,6 @@
 """Running to the end with the live view; shared by all commands that play games."""
 
+import contextlib
 import logging
 import sys
 from collections.abc import Sequence
@@ -43,10 +44,11 @@ def run_to_end(
     Exits with status 130 if it was interrupted.
     """
     configure_output("launcher", level=logging.WARNING)  # the live view says the rest
-    if resume:
-        run.resume(live=not quiet, overrides=overrides, allow_code=allow_code)
-    else:
-        run.start(live=not quiet)
+    with contextlib.suppress(SystemExit):  # a signal has ended it in order
+        if resume:
+            run.resume(live=not quiet, overrides=overrides, allow_code=allow_code)
+        else:
+            run.start(live=not quiet)
     if run.state != "completed":
         print(
             plain(f"run {run.id} {run.state}; go on with: unstable-stream train --resume {run.id}")

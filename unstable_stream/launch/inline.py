@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from unstable_stream.inference.engine import Engine
 from unstable_stream.launch.stream_services import serve_stream
@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 __all__ = ["InlineService", "InlineServices"]
 
 T = TypeVar("T")
+
+_CANCELLED_S: Final = 1.0
+"""Seconds in which a service ends that waits for no thread."""
 
 _logger = get_logger(__name__)
 
@@ -86,6 +89,7 @@ class InlineServices:
         self.failure: BaseException | None = None
         """The first error of an essential service."""
         self._changed = asyncio.Event()
+        self._killed = False
 
     async def prepare(self, progress: Callable[[str], None]) -> None:
         """Do nothing: no preparation is needed."""
@@ -115,16 +119,28 @@ class InlineServices:
         service.stop.set()
         await asyncio.wait([service.task])
 
+    async def kill(self) -> None:
+        """Cancel the services that still run; threads end what they compute, and nobody takes it."""
+        self._killed = True
+        tasks = self._cancelled()
+        if tasks:
+            await asyncio.wait(tasks, timeout=_CANCELLED_S)
+
     async def close(self) -> None:
-        """Cancel the services that still run."""
-        tasks = [service.task for service in self.services.values() if service.task is not None]
-        for task in tasks:
-            task.cancel()
+        """Cancel the services that still run and, unless they were killed, wait for their threads."""
+        tasks = self._cancelled()
         try:
-            await asyncio.gather(*tasks, return_exceptions=True)
+            if not self._killed:
+                await asyncio.gather(*tasks, return_exceptions=True)
         finally:
             self._loader.shutdown(wait=False)
             unload()
+
+    def _cancelled(self) -> "list[asyncio.Task[None]]":
+        tasks = [service.task for service in self.services.values() if service.task is not None]
+        for task in tasks:
+            task.cancel()
+        return tasks
 
     def _ended(self, service: InlineService, task: "asyncio.Task[None]") -> None:
         error = None if task.cancelled() else task.exception()

@@ -4,7 +4,12 @@
 2. record the run (or its resumption) in the log;
 3. start the services that do not run elsewhere; start Ray, if it is used, before those that need it;
 4. wait until the learner has made its updates and the collector has evaluated the last checkpoint;
-5. record the end, then stop the processors and after them the archiver, each when it has drained its topics.
+5. stop the learner, the collector and the processors, record the end, and then stop the archiver, each when
+   it has drained its topics.
+
+A signal or the caller may ask for the end at any time (:mod:`unstable_stream.launch.stopping`). From the
+moment in which a run is recorded, its end is recorded too; before, a signal ends this process with nothing
+written.
 
 The services are processes on Ray's machine or cluster (:mod:`unstable_stream.launch.supervisor`), or tasks
 of this process (:mod:`unstable_stream.launch.inline`).
@@ -13,13 +18,13 @@ of this process (:mod:`unstable_stream.launch.inline`).
 import asyncio
 import contextlib
 import os
-import signal
 import threading
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar, cast
 
 from unstable_stream.errors import ConfigError, FencedError, RunError, ServiceError, UnstableStreamError
 from unstable_stream.events import (
@@ -29,6 +34,7 @@ from unstable_stream.events import (
     GameOutcome,
     GameStarted,
     Metrics,
+    RunStarted,
 )
 from unstable_stream.extensions import ALLOW_CODE, allowed_patterns
 from unstable_stream.inference.base_model import is_snapshot, model_here, resolve_model
@@ -36,6 +42,7 @@ from unstable_stream.launch.machine import this_machine
 from unstable_stream.launch.plan import RunPlan, plan_run
 from unstable_stream.launch.preflight import check_base_model, check_config
 from unstable_stream.launch.recorded_progress import RecordedProgress
+from unstable_stream.launch.stopping import Stop, end_by, say, stopped_by_signals
 from unstable_stream.log.open import opened_log
 from unstable_stream.log.port import EventLog
 from unstable_stream.log.reading import ends_of, readable_events
@@ -57,11 +64,14 @@ __all__ = ["Backend", "Launch", "launch"]
 
 _logger = get_logger(__name__)
 
+T = TypeVar("T")
+
 Backend: TypeAlias = Literal["ray", "inline"]
 
 Watch: TypeAlias = Callable[[EventLog, str, RunConfig, Mapping[str, Service]], Awaitable[None]]
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_LAST_RECORD_S = 10.0
+"""Seconds that the record of the end may take when a run ends at once."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +81,8 @@ class Launch:
     run_id: str
     outcome: str
     """``completed`` or ``stopped``."""
+    signal: int | None = None
+    """The signal that stopped it; ``None``: no signal did."""
 
 
 class _Services(Protocol):
@@ -96,8 +108,11 @@ class _Services(Protocol):
     async def stop(self, name: str) -> None:
         """Ask a service to drain and end, and wait for it."""
 
+    async def kill(self) -> None:
+        """End the services at once, so that they write nothing more."""
+
     async def close(self) -> None:
-        """End the services that still run."""
+        """End the services that still run, and what they ran on."""
 
 
 async def launch(
@@ -109,13 +124,15 @@ async def launch(
     run_id: str | None = None,
     watch: Watch | None = None,
     backend: Backend | None = None,
-    stop: asyncio.Event | None = None,
+    stop: Stop | None = None,
     progress: Callable[[str], None] = lambda stage: None,
     on_start: Callable[[str], None] = lambda run_id: None,
 ) -> Launch:
     """Run a configuration until its end or until ``stop``.
 
-    In the main thread SIGINT and SIGTERM stop it too; in other threads signals are not touched.
+    In the main thread SIGINT, SIGTERM and SIGHUP stop it in order, and a second of them at once, which ends
+    this process. Before the run is recorded they end the process as always. In other threads signals are not
+    touched.
 
     Args:
         config: the run's whole configuration, already checked against a run to resume.
@@ -125,8 +142,8 @@ async def launch(
         run_id: id of a new run; ``None``: a new id is made.
         watch: the live view; it runs beside the run and is cancelled at the end.
         backend: replaces ``config.backend`` and is recorded with the run.
-        stop: ends the run in order when it is set; the run can be resumed. It belongs to the caller's event
-            loop.
+        stop: ends the run in order when it is asked, and at once when it is asked again; the run can be
+            resumed. It belongs to the caller's event loop.
         progress: called with a few words about the present stage, until the first game is played.
         on_start: called with the run's id when the run is recorded.
 
@@ -143,23 +160,24 @@ async def launch(
         config = config.model_copy(update={"backend": backend})
     if not config.directory:
         config = config.model_copy(update={"directory": os.getcwd()})
-    stop = stop or asyncio.Event()
+    stop = stop or Stop()
+    progress = _harmless(progress)
     progress("checking the configuration")
     _check_backend(config)
-    await asyncio.to_thread(check_config, config)
+    await _in_thread(check_config, config)
     if config.backend == "ray":
         # Before anything is written: Ray may not be installed, or its cluster gone.
         from unstable_stream.launch.ray.cluster import check_reachable
 
-        await asyncio.to_thread(check_reachable)
-    config, model_path = await asyncio.to_thread(_with_models, config)
+        await _in_thread(check_reachable)
+    config, model_path = await _in_thread(_with_models, config)
     if not model_here(config.model):  # it was fetched only now
-        await asyncio.to_thread(check_base_model, config, model_path)
+        await _in_thread(check_base_model, config, model_path)
     plan = partial(plan_run, config, model_path)
     here: Placement | None = None
     if config.backend == "inline" or "RAY_ADDRESS" not in os.environ:
         # Of a cluster only Ray knows the machines.
-        planned = plan([await asyncio.to_thread(this_machine)])
+        planned = plan([await _in_thread(this_machine)])
         here = planned.placement
         for line in planned.lines:
             progress(line)
@@ -172,36 +190,81 @@ async def launch(
         def tell(words: str) -> None:
             loop.call_soon_threadsafe(progress, words)
 
-        await asyncio.to_thread(check_cluster, plan, config, model_path, data.root, tell)
+        await _in_thread(check_cluster, plan, config, model_path, data.root, tell)
     run_id = resume or run_id or new_run_id(config.name)
     opened = opened_log(config.log, data.log, synchronous=config.synchronous)
-    with _stopped_by_signals(stop):
-        async with opened as log:
-            await prepare_topics(log, config.log, data.options(config.log))
-            remember_code(config, data.own_code(run_id))  # first: without it the owner could not resume
-            resumption = await _record(log, run_id, config, resume=resume is not None, fork=fork)
-            started = await run_started(log, run_id)
+    async with opened as log:
+        await prepare_topics(log, config.log, data.options(config.log))
+        remember_code(config, data.own_code(run_id))  # first: without it the owner could not resume
+        services = _services(log, run_id, config, data, model_path, plan, here)
+        viewer: asyncio.Future[None] | None = None
+        remedy = f"unstable-stream train --resume {run_id}{data.options(config.log)}"
+        with stopped_by_signals(stop):
+            started, resumption = await _record(log, run_id, config, resume=resume is not None, fork=fork)
             trains = config.learner.iterations > (started.parent_update or 0)
-            on_start(run_id)
-            services = _services(log, run_id, config, data, model_path, plan, here)
-            viewer = asyncio.ensure_future(watch(log, run_id, config, services.services)) if watch else None
+
+            def begun() -> None:
+                nonlocal viewer
+                on_start(run_id)
+                if watch is not None:
+                    viewer = asyncio.ensure_future(watch(log, run_id, config, services.services))
+
             try:
-                return await _supervise(log, run_id, resumption, config, services, stop, progress, trains)
+                launched = await _supervise(
+                    log, run_id, resumption, config, services, stop, progress, trains, begun, remedy
+                )
             except FencedError as error:
                 raise ServiceError(
                     f"run {run_id} was taken over by another launcher, where it goes on; this one has "
                     f"ended: {error}"
                 ) from error
             except UnstableStreamError as error:
-                remedy = f"resume it with: unstable-stream train --resume {run_id}{data.options(config.log)}"
                 if config.backend == "inline":
-                    error.add_note(remedy)
+                    error.add_note(f"resume it with: {remedy}")
                     raise
-                raise ServiceError(f"run {run_id} stopped: {error}\n{remedy}") from error
+                raise ServiceError(f"run {run_id} stopped: {error}\nresume it with: {remedy}") from error
             finally:
                 await services.close()
                 if viewer is not None:
                     await _end(viewer)
+    if stop.at_once.is_set() and stop.signal and threading.current_thread() is threading.main_thread():
+        end_by(stop.signal)  # threads that still compute would hold this process up
+    return launched
+
+
+async def _in_thread(work: Callable[..., T], *arguments: object) -> T:
+    """Work in a thread that the end of this process does not wait for, unlike ``asyncio.to_thread``."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[T] = loop.create_future()
+
+    def settle(result: T | None, error: BaseException | None) -> None:
+        if not done.done():  # else the caller was cancelled
+            if error is not None:
+                done.set_exception(error)
+            else:
+                done.set_result(cast("T", result))
+
+    def run() -> None:
+        result, error = None, None
+        try:
+            result = work(*arguments)
+        except BaseException as raised:  # noqa: BLE001 - raised again by the caller
+            error = raised
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
+            loop.call_soon_threadsafe(settle, result, error)
+
+    threading.Thread(target=copy_context().run, args=(run,), daemon=True).start()
+    return await done
+
+
+def _harmless(progress: Callable[[str], None]) -> Callable[[str], None]:
+    """Let a terminal that was closed not end the run."""
+
+    def report(stage: str) -> None:
+        with contextlib.suppress(OSError):
+            progress(stage)
+
+    return report
 
 
 def _with_models(config: RunConfig) -> tuple[RunConfig, str]:
@@ -234,17 +297,19 @@ def _check_backend(config: RunConfig) -> None:
         )
 
 
-async def _record(log: EventLog, run_id: str, config: RunConfig, *, resume: bool, fork: Fork | None) -> int:
-    """Return the number of the resumption; 0 if the run is new."""
+async def _record(
+    log: EventLog, run_id: str, config: RunConfig, *, resume: bool, fork: Fork | None
+) -> tuple[RunStarted, int]:
+    """Return the start of the run, and the number of the resumption; 0 if the run is new."""
     if not resume:
-        await start_run(log, config, run_id, fork)
-        return 0
-    if (await run_started(log, run_id)).replays:
+        return await start_run(log, config, run_id, fork), 0
+    started = await run_started(log, run_id)
+    if started.replays:
         raise RunError(
             f"run {run_id} trains on the replayed steps of another run and plays no games: begin one "
             f"with games from its checkpoint, unstable-stream fork {run_id}"
         )
-    return (await resume_run(log, run_id, config)).resumption
+    return started, (await resume_run(log, run_id, config)).resumption
 
 
 def _services(
@@ -288,27 +353,48 @@ async def _supervise(
     resumption: int,
     config: RunConfig,
     services: _Services,
-    stop: asyncio.Event,
+    stop: Stop,
     progress: Callable[[str], None],
     trains: bool,
+    begun: Callable[[], None],
+    remedy: str,
 ) -> Launch:
+    """Run the services until their end, and record the end, whatever happens."""
     reporter = Reporter(log, run_id, LAUNCHER, lambda: service_values(services.services))
     reporting = asyncio.ensure_future(reporter.run())
     loading = _Loading(run_id, config)
     telling = asyncio.ensure_future(_tell_of_loading(log, run_id, loading, progress))
-    work = asyncio.ensure_future(_work(services, config, stop, progress, loading, trains))
-    stopping = asyncio.ensure_future(stop.wait())
+    work = asyncio.ensure_future(_work(services, config, progress, loading, trains))
+    stopping = asyncio.ensure_future(stop.asked.wait())
     beside: list[asyncio.Future[Any]] = [work, stopping]
     if config.learner.on_collapse == "stop":
         beside.append(asyncio.ensure_future(_collapse(log, run_id)))
     outcome, reason = "failed", "the launcher was interrupted"
+    recorded = False
+
+    async def end() -> None:
+        nonlocal outcome, reason, recorded
+        await asyncio.gather(services.stop("collector"), services.stop("learner"))
+        await services.stop("processors")
+        await services.stop("consumers")
+        await _end(reporting)
+        await reporter.report()  # that they are down; the archiver stores it yet
+        if services.failure is not None and outcome == "completed":
+            outcome, reason = "failed", str(services.failure)  # while it was stopped
+        await finish_run(log, run_id, outcome, reason, resumption=resumption)
+        recorded = True
+        await asyncio.gather(services.stop("archiver"), services.stop("monitor"))
+
     try:
+        begun()
         await asyncio.wait(beside, return_when=asyncio.FIRST_COMPLETED)
         if work.done():
             work.result()
             outcome, reason = "completed", f"{config.learner.iterations} updates" if trains else "evaluated"
         elif stopping.done():
-            outcome, reason = "stopped", "interrupted"
+            outcome, reason = "stopped", stop.reason
+            if stop.signal is not None:
+                say(_stopping_words(run_id, stop.reason, services.services, remedy))
         else:
             outcome, reason = "stopped", f"on a sign of collapse: {beside[-1].result().text}"
     except UnstableStreamError as error:
@@ -322,24 +408,39 @@ async def _supervise(
             task.cancel()
         await _end(telling)
         await asyncio.wait(beside)
-        await asyncio.gather(services.stop("collector"), services.stop("learner"))
-        await services.stop("processors")
-        await services.stop("consumers")
-        await _end(reporting)
-        await reporter.report()  # that they are down; the archiver stores it yet
-        if services.failure is not None and outcome == "completed":
-            outcome, reason = "failed", str(services.failure)  # while it was stopped
-        await finish_run(log, run_id, outcome, reason, resumption=resumption)
-        await asyncio.gather(services.stop("archiver"), services.stop("monitor"))
+        ending = asyncio.ensure_future(end())
+        hurry = asyncio.ensure_future(stop.at_once.wait())
+        try:
+            await asyncio.wait((ending, hurry), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            hurry.cancel()
+            if not ending.done():
+                ending.cancel()
+                await asyncio.wait([ending])
+            if not recorded:
+                await services.kill()
+                await _end(reporting)
+                async with asyncio.timeout(_LAST_RECORD_S):
+                    await finish_run(log, run_id, outcome, reason, resumption=resumption)
+        if not ending.cancelled():
+            ending.result()
     if services.failure is not None:
         raise services.failure
-    return Launch(run_id, outcome)
+    return Launch(run_id, outcome, stop.signal if outcome == "stopped" else None)
+
+
+def _stopping_words(run_id: str, reason: str, services: Mapping[str, Service], remedy: str) -> str:
+    up = [name for name, service in services.items() if service.pid is not None]
+    waits = [f"{name} (to finish its update)" if name == "learner" else name for name in up]
+    return (
+        f"{reason}: stopping run {run_id}; waiting for {', '.join(waits) or 'nothing'}. "
+        f"A second signal ends it at once. Then go on with: {remedy}"
+    )
 
 
 async def _work(
     services: _Services,
     config: RunConfig,
-    stop: asyncio.Event,
     progress: Callable[[str], None],
     loading: "_Loading",
     trains: bool,
@@ -356,7 +457,6 @@ async def _work(
     if config.consumers or config.trackers:
         services.start("consumers", essential=False)
     await services.prepare(progress)
-    _stop_on_signals(stop)  # again: Ray has set its own handler, which aborts at SIGTERM
     loading.begun = True
     workers = ("learner", "collector") if trains else ("collector",)
     for name in workers:
@@ -437,28 +537,6 @@ async def _end(task: "asyncio.Future[None]") -> None:
     task.cancel()
     await asyncio.wait([task])
     error = None if task.cancelled() else task.exception()
-    if error is not None:
-        _logger.warning("a view of the run failed", error=f"{type(error).__name__}: {error}")
-
-
-@contextlib.contextmanager
-def _stopped_by_signals(stop: asyncio.Event) -> Iterator[None]:
-    """Let SIGINT and SIGTERM set ``stop``, in the main thread; restore the old handlers afterwards."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.getsignal(number) for number in _SIGNALS}
-    _stop_on_signals(stop)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            asyncio.get_running_loop().remove_signal_handler(number)
-            if handler is not None:  # None: it was set by something else than Python
-                signal.signal(number, handler)
-
-
-def _stop_on_signals(stop: asyncio.Event) -> None:
-    if threading.current_thread() is threading.main_thread():
-        for number in _SIGNALS:
-            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    with contextlib.suppress(OSError):  # the terminal was closed, maybe the view failed of it
+        if error is not None:
+            _logger.warning("a view of the run failed", error=f"{type(error).__name__}: {error}")

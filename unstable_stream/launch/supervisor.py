@@ -179,6 +179,19 @@ class Supervisor:
             service.watcher.cancel()
             await asyncio.gather(service.watcher, return_exceptions=True)
 
+    async def kill(self) -> None:
+        """Kill the services that still run, and start none again."""
+        watchers = [service.watcher for service in self.services.values() if service.watcher is not None]
+        for service in self.services.values():
+            service.stopping = True
+        for watcher in watchers:
+            watcher.cancel()
+        await asyncio.gather(*watchers, return_exceptions=True)
+        for service in self.services.values():
+            if service.process is not None and service.process.returncode is None:
+                service.process.kill()
+                await service.process.wait()
+
     def _watched(self, service: ServiceProcess, watcher: "asyncio.Task[None]") -> None:
         """End the run where a service would not be started again: it would stand still without a word."""
         error = None if watcher.cancelled() else watcher.exception()

@@ -272,7 +272,7 @@ def check_cluster(
     """
     start_local()
     try:
-        planned = plan_on_cluster(plan, joining=True)
+        planned = plan_on_cluster(plan)
         check_nodes(config, model_path, data, planned.placement.machines, progress)
     finally:
         stop_local()

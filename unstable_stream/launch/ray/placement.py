@@ -3,9 +3,8 @@
 GPUs are reserved in one placement group before any actor starts. So a run that finds no GPU is told so in
 time, instead of an actor that waits for ever, and two parts never wait for what the other holds.
 
-The launcher owns the group, on a cluster by a process beside it
-(:mod:`unstable_stream.launch.ray.reservation`), and it ends with the launcher. Its services find plan and
-group by environment variables.
+A process of the launcher's owns the group (:mod:`unstable_stream.launch.ray.keeper`), and it ends with the
+launcher. Its services find plan and group by environment variables.
 """
 
 import os
@@ -48,14 +47,11 @@ _HEAD: Final = "node:__internal_head__"
 """The resource that Ray gives its head."""
 
 
-def plan_on_cluster(
-    plan: Callable[[list[Machine]], RunPlan], *, joining: bool, deadline_s: float = _DEADLINE_S
-) -> RunPlan:
-    """Plan for the machines that Ray has now.
+def plan_on_cluster(plan: Callable[[list[Machine]], RunPlan], *, deadline_s: float = _DEADLINE_S) -> RunPlan:
+    """Plan for the machines that Ray has now; wait for others that join as long as the plan is refused.
 
     Args:
         plan: makes a plan for machines, or raises :class:`ConfigError`.
-        joining: machines may still join: wait for them as long as the plan is refused.
         deadline_s: seconds to wait.
 
     Raises:
@@ -67,7 +63,7 @@ def plan_on_cluster(
         try:
             return plan(cluster_machines(deadline_s))
         except ConfigError:
-            if not joining or time.monotonic() > end:
+            if time.monotonic() > end:
                 raise
         time.sleep(_POLL_S)
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from unstable_stream.launch.plan import RunPlan
-from unstable_stream.launch.ray.reservation import Reservation
+from unstable_stream.launch.ray.keeper import RayKeeper
 from unstable_stream.launch.supervisor import Progress, Supervisor
-from unstable_stream.runs.placement import Machine, Placement
+from unstable_stream.runs.placement import Machine
 
 __all__ = ["RayServices"]
 
@@ -33,7 +33,7 @@ class RayServices(Supervisor):
             arguments, log_dir, max_restarts=max_restarts, progress=progress, environment=environment
         )
         self._plan = plan
-        self._reservation: Reservation | None = None
+        self._keeper: RayKeeper | None = None
 
     async def prepare(self, progress: Callable[[str], None]) -> None:
         """Start Ray, or connect to the cluster that ``RAY_ADDRESS`` names, and reserve what the run wants.
@@ -44,47 +44,16 @@ class RayServices(Supervisor):
         """
         progress("starting Ray")
         joining = "RAY_ADDRESS" in os.environ
-        # In a thread, so that other services can start meanwhile and Ctrl-C works.
-        self.environment["RAY_ADDRESS"] = await asyncio.to_thread(_start)
-        planned = await asyncio.to_thread(_place, self._plan, joining)
-        if joining:
-            # Who is connected to a cluster whose head is lost is ended by Ray, without a word.
-            await asyncio.to_thread(_stop)
-        if joining and planned.placement.uses_gpus:
-            self._reservation = await Reservation.make(planned.placement, self.environment)
-            self.environment |= self._reservation.variables
-        else:
-            self.environment |= await asyncio.to_thread(_reserve, planned.placement)
+        self._keeper = await RayKeeper.start(self.environment, self._log_dir / "ray.log")
+        self.environment["RAY_ADDRESS"], machines = await self._keeper.look()
+        planned = await asyncio.to_thread(self._plan, machines)
+        self.environment |= await self._keeper.reserve(planned.placement)
         if joining:  # else the launcher has said it
             for line in planned.lines:
                 progress(line)
 
     async def close(self) -> None:
-        """End Ray, if it was started here, and give up what is reserved on a cluster."""
-        if self._reservation is not None:
-            await self._reservation.close()
-        await asyncio.to_thread(_stop)
-
-
-def _start() -> str:
-    from unstable_stream.launch.ray.cluster import start_local  # loads Ray
-
-    return start_local()
-
-
-def _place(plan: Callable[[list[Machine]], RunPlan], joining: bool) -> RunPlan:
-    from unstable_stream.launch.ray.placement import plan_on_cluster
-
-    return plan_on_cluster(plan, joining=joining)
-
-
-def _reserve(placement: Placement) -> dict[str, str]:
-    from unstable_stream.launch.ray.placement import reserve
-
-    return reserve(placement)
-
-
-def _stop() -> None:
-    from unstable_stream.launch.ray.cluster import stop_local
-
-    stop_local()
+        """End what still runs; end Ray, if it was started here, and give up what is reserved on a cluster."""
+        await self.kill()
+        if self._keeper is not None:
+            await self._keeper.close()
