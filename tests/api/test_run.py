@@ -157,7 +157,19 @@ def test_a_fork_is_built_with_changes(run: us.Run, data: Path) -> None:
     with pytest.raises(RunError, match="nobody can wait"):
         run.wait()
     with pytest.raises(ConfigError, match="a run keeps what its steps"):
-        run.resume(batch_size=21)
+        run.resume(batch_size=21, iterations=run.config.learner.iterations + 1)
+
+
+def test_a_completed_run_is_resumed_for_more_updates_only(run: us.Run, data: Path) -> None:
+    before = list(run.replay(topics=["runs"]))
+    done = run.config.learner.iterations
+    for resume in (run.resume, run.resumable_config):
+        with pytest.raises(RunError, match=f"is completed: .* {done} updates.* N above {done}$"):
+            resume(learning_rate=1e-4)
+        with pytest.raises(RunError, match="is completed"):
+            resume(iterations=done - 1)
+    assert run.resumable_config(iterations=done + 2).learner.iterations == done + 2
+    assert list(run.replay(topics=["runs"])) == before
 
 
 def test_a_run_is_exported_and_reported(run: us.Run, tmp_path: Path) -> None:

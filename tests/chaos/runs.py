@@ -129,6 +129,10 @@ class _Chaos:
                 await run.until("its start", lambda seen: bool(seen.of(RunStarted)))
                 self.result.run_id = self._history.of(RunStarted)[0].run_id
                 if await self._do_some(run):
+                    await self._history.read_all()
+                    if [end.outcome for end in self._history.of(RunFinished)][-1:] == ["completed"]:
+                        status = 0  # the launcher died after that
+                        break
                     run = kind.resume(run, self.result.run_id)
                     continue
                 # Runs end in order, too: some at once, the others when they have made their updates.

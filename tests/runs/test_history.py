@@ -1,6 +1,7 @@
 """What is known of a run is a fold of its events: the same in any order, however often they are delivered."""
 
 import secrets
+import time
 
 import msgspec
 import pytest
@@ -13,6 +14,7 @@ from unstable_stream.events import (
     Event,
     GameAbandoned,
     LearnerUpdate,
+    Metrics,
     RunFinished,
     RunResumed,
     RunStarted,
@@ -32,6 +34,7 @@ from unstable_stream.runs.history import (
     read_history,
     run_started,
 )
+from unstable_stream.runs.life import LOST_AFTER_MS, silence_of, state_of
 from unstable_stream.runs.recording import finish_run, start_run
 from unstable_stream.runs.resume import resume_run
 
@@ -241,6 +244,48 @@ async def test_a_life_is_written_and_read_back(any_log: EventLog) -> None:
     await finish_run(any_log, run, "completed", "3 updates")
     assert (await read_history(any_log)).find(run).state == "completed"
     assert run in (await read_history(any_log)).finished()
+
+
+async def test_a_run_without_a_sign_of_life_is_lost(any_log: EventLog) -> None:
+    await create_declared_topics(any_log, load_topics())
+    now_ms = time.time_ns() // 1_000_000
+    silent, alive, ended = (f"{kind}-{secrets.token_hex(6)}" for kind in ("silent", "alive", "ended"))
+    began_ms = now_ms - 3 * 3_600_000
+    for run in (silent, alive, ended):
+        await any_log.append([record_from_event(started(run, began_ms))])
+    reported = (silent, now_ms - 2 * LOST_AFTER_MS), (alive, now_ms - LOST_AFTER_MS // 2)
+    for run, at_ms in reported:
+        report = Metrics(
+            event_id=f"report-{run}", run_id=run, occurred_at_ms=at_ms, source="launcher", values={"up": 1.0}
+        )
+        await any_log.append([record_from_event(report)])
+    await finish_run(any_log, ended, "stopped", "SIGTERM")
+
+    found = {run.run_id: run for run in await list_runs(any_log)}
+    assert [found[run].state for run in (silent, alive, ended)] == ["lost", "running", "stopped"]
+    assert [found[run].silence for run in (silent, alive, ended)] == ["silent for 20 min", "", ""]
+    await resume_run(any_log, silent, parse_config(_CONFIG))
+    found = {run.run_id: run for run in await list_runs(any_log)}
+    assert found[silent].state == "running"
+
+
+@pytest.mark.parametrize(
+    ("outcome", "silent_ms", "state", "silence"),
+    [
+        (None, 0, "running", ""),
+        (None, LOST_AFTER_MS, "running", ""),
+        (None, -5_000, "running", ""),  # another machine's clock
+        (None, 12 * 60_000 + 59_000, "lost", "silent for 12 min"),
+        (None, 119 * 60_000, "lost", "silent for 119 min"),
+        (None, 5 * 3_600_000, "lost", "silent for 5 h"),
+        (None, 90 * 86_400_000, "lost", "silent for 90 days"),
+        ("failed", 90 * 86_400_000, "failed", ""),
+    ],
+)
+def test_the_state_of_a_silent_run(outcome: str | None, silent_ms: int, state: str, silence: str) -> None:
+    now_ms = 1_900_000_000_000
+    assert state_of(outcome, now_ms - silent_ms, now_ms) == state
+    assert silence_of(state, now_ms - silent_ms, now_ms) == silence
 
 
 async def test_a_launcher_ends_only_its_own_part_of_a_run(any_log: EventLog) -> None:

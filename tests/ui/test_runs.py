@@ -1,7 +1,7 @@
 """The list of runs."""
 
 from contextlib import closing
-from datetime import timedelta
+from datetime import UTC, timedelta
 from pathlib import Path
 
 import pytest
@@ -14,7 +14,7 @@ from unstable_stream.archive import ArchiveWriter, drop_run, held, open_writer, 
 from unstable_stream.archive_address import ARCHIVE_VARIABLE, ArchiveAddress
 from unstable_stream.errors import RunError
 from unstable_stream.ui import Site
-from unstable_stream.views.run_list import list_runs
+from unstable_stream.views.run_list import life_of, list_runs
 
 
 def test_a_run_has_state_progress_win_rate_speed_and_trouble(archive: Path) -> None:
@@ -35,7 +35,15 @@ def test_a_run_has_state_progress_win_rate_speed_and_trouble(archive: Path) -> N
     assert one.games_per_s == pytest.approx(38 / 37)
     assert one.trouble is not None
     assert one.trouble.startswith("60% of the answers")
-    assert (other.run_id, other.state, other.finished_at, other.trouble) == ("run-b", "running", None, None)
+    assert (other.run_id, other.recorded_state, other.finished_at) == ("run-b", "running", None)
+    assert other.trouble is None
+    # It was recorded long ago.
+    assert other.state == "lost"
+    assert other.silence.startswith("silent for ")
+    assert (one.silence, life_of("running", other.last_at, other.last_at.replace(tzinfo=UTC))[0]) == (
+        "",
+        "running",
+    )
     assert timedelta() < other.last_at - other.started_at < timedelta(minutes=1)
 
 
@@ -45,6 +53,7 @@ def test_the_page_lists_them(client: TestClient, base: str) -> None:
     assert "6 of 6 updates, 38 games" in page
     assert page.count("<polyline") == 2
     assert "60% of the answers" in page
+    assert 'state-lost">lost</span><small>silent for' in page
 
 
 def test_an_archive_that_is_not_there_yet(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from unstable_stream.events import (
 )
 from unstable_stream.inference.transformers.lora import AdaptedLinear
 from unstable_stream.launch.launcher import Backend, Launch, launch
+from unstable_stream.launch.stopping import Stop
 from unstable_stream.log.open import opened_log
 from unstable_stream.log.port import EventLog
 from unstable_stream.log.reading import read_to_end, readable_events
@@ -65,17 +66,17 @@ class StopAfterUpdate:
     """A watcher that stops its run after the first update."""
 
     def __init__(self) -> None:
-        self.stop = asyncio.Event()
+        self.stop = Stop()
 
     async def __call__(
         self, log: EventLog, run_id: str, settings: RunConfig, services: Mapping[str, Service]
     ) -> None:
         consumer = await log.consumer([LearnerUpdate.TOPIC])
         try:
-            while not self.stop.is_set():
+            while not self.stop.asked.is_set():
                 for event in readable_events(await consumer.poll(timeout_s=0.1)):
                     if event.run_id == run_id:
-                        self.stop.set()
+                        self.stop.ask("it has made an update")
         finally:
             await consumer.close()
 

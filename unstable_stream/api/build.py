@@ -146,21 +146,26 @@ def sql(
 def runs_overview(place: Place) -> QueryResult:
     """Return the archived runs, newest first, with the evaluated win rate of each one's latest checkpoint.
 
-    Runs that were dropped from the archive come last, with the state ``dropped`` and without numbers.
+    A run without an end of which nothing was archived for ten minutes is ``lost``, and ``silence`` says for
+    how long. Runs that were dropped from the archive come last, with the state ``dropped`` and without
+    numbers.
 
     Raises:
         ArchiveError: there is no archive.
     """
     runs = run_list.list_runs(place.archive)
     return QueryResult(
-        ("run", "name", "started", "state", "games", "updates", "win_rate"),
-        ("VARCHAR", "VARCHAR", "TIMESTAMP", "VARCHAR", "BIGINT", "BIGINT", "DOUBLE"),
+        ("run", "name", "started", "state", "games", "updates", "win_rate", "silence"),
+        ("VARCHAR", "VARCHAR", "TIMESTAMP", "VARCHAR", "BIGINT", "BIGINT", "DOUBLE", "VARCHAR"),
         [
-            (run.run_id, run.name, run.started_at, run.state, run.games, run.updates, run.win_rate)
+            (
+                *(run.run_id, run.name, run.started_at, run.state, run.games, run.updates, run.win_rate),
+                run.silence or None,
+            )
             for run in runs
         ]
         + [
-            (run.run_id, run.name, run.started_at, "dropped", None, None, None)
+            (run.run_id, run.name, run.started_at, "dropped", None, None, None, None)
             for run in dropped_runs(place.archive)
         ],
     )

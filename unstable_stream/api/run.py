@@ -19,9 +19,9 @@ from unstable_stream.extensions import confined, loading
 from unstable_stream.log.open import check_log
 from unstable_stream.runs.config import RunConfig, parse_config
 from unstable_stream.runs.fork import Fork, check_fork, find_fork
-from unstable_stream.runs.history import find_run
+from unstable_stream.runs.history import RunStatus, find_run, read_history
 from unstable_stream.runs.recording import new_run_id
-from unstable_stream.runs.resume import check_resumable
+from unstable_stream.runs.resume import check_resumable, check_unfinished
 
 if TYPE_CHECKING:
     from unstable_stream.api.push import Pushed
@@ -99,9 +99,9 @@ class Run:
 
     @property
     def state(self) -> str:
-        """``built``, ``running``, ``completed``, ``stopped`` or ``failed``.
+        """``built``, ``running``, ``lost``, ``completed``, ``stopped`` or ``failed``.
 
-        A run whose processes were killed without a word counts as ``running``.
+        A run whose processes were killed without a word is ``lost`` after ten minutes of silence.
         """
         if self._launching is not None and self._launching.running:
             return "running"
@@ -180,7 +180,7 @@ class Run:
             changes: settings to change; those that its steps and ratings follow from stay.
 
         Raises:
-            RunError: it was never started, or plays no games.
+            RunError: it was never started, plays no games, or is completed and is given no more updates.
             ConfigError: a change that would break what is recorded.
         """
         if not self._recorded:
@@ -203,6 +203,12 @@ class Run:
         self, overrides: Sequence[str], allow_code: Sequence[str] | None, changes: Mapping[str, object]
     ) -> tuple[RunConfig, list[str] | None]:
         config = make_config(changes, self._config, overrides)
+
+        async def read() -> RunStatus:
+            async with self._place.opened_history() as log:
+                return (await read_history(log)).run(self._id)
+
+        check_unfinished(wait_for(read()), config)
         check_resumable(self._config, config)
         return config, self._place.allowed_code(self._id, allow_code, config, self._config)
 

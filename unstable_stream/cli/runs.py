@@ -26,6 +26,8 @@ def _runs(
 ) -> None:
     """List the runs, newest first, with the evaluated win rate of each one's latest checkpoint.
 
+    A run that has not ended and has recorded nothing for ten minutes is lost: resume it.
+
     Asks the archive; with --log, or where there is no archive, the log, which knows no games and win rates.
 
     Example: unstable-stream runs --data unstable-data
@@ -39,10 +41,10 @@ def _runs(
     place = Place.at(data, log)
     if asked_for or (not place.has_archive and (log is not None or place.data.log.is_file())):
         rows = [
-            (run.run_id, run.name, _utc(run.started_at_ms), run.state, run.updates)
+            (run.run_id, run.name, _utc(run.started_at_ms), run.state, run.updates, run.silence or None)
             for run in list_runs(data, log)
         ]
-        print_rows(("run", "name", "started", "state", "updates"), rows, form)
+        print_rows(("run", "name", "started", "state", "updates", "silence"), rows, form)
         return
     result = runs_overview(place)
     print_rows(result.columns, result.rows, form)

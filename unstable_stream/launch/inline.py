@@ -119,10 +119,10 @@ class InlineServices:
         service.stop.set()
         await asyncio.wait([service.task])
 
-    async def kill(self) -> None:
-        """Cancel the services that still run; threads end what they compute, and nobody takes it."""
+    async def kill(self, *, but: str = "") -> None:
+        """Cancel the services that still run, but for one. Threads end what they compute, for nobody."""
         self._killed = True
-        tasks = self._cancelled()
+        tasks = self._cancelled(but)
         if tasks:
             await asyncio.wait(tasks, timeout=_CANCELLED_S)
 
@@ -136,8 +136,8 @@ class InlineServices:
             self._loader.shutdown(wait=False)
             unload()
 
-    def _cancelled(self) -> "list[asyncio.Task[None]]":
-        tasks = [service.task for service in self.services.values() if service.task is not None]
+    def _cancelled(self, but: str = "") -> "list[asyncio.Task[None]]":
+        tasks = [each.task for each in self.services.values() if each.task is not None and each.name != but]
         for task in tasks:
             task.cancel()
         return tasks

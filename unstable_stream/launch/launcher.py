@@ -71,7 +71,7 @@ Backend: TypeAlias = Literal["ray", "inline"]
 Watch: TypeAlias = Callable[[EventLog, str, RunConfig, Mapping[str, Service]], Awaitable[None]]
 
 _LAST_RECORD_S = 10.0
-"""Seconds that the record of the end may take when a run ends at once."""
+"""Seconds in which the end is recorded and archived when a run ends at once."""
 
 
 @dataclass(frozen=True)
@@ -108,8 +108,8 @@ class _Services(Protocol):
     async def stop(self, name: str) -> None:
         """Ask a service to drain and end, and wait for it."""
 
-    async def kill(self) -> None:
-        """End the services at once, so that they write nothing more."""
+    async def kill(self, *, but: str = "") -> None:
+        """End the services at once, but for one, so that they write nothing more."""
 
     async def close(self) -> None:
         """End the services that still run, and what they ran on."""
@@ -418,10 +418,16 @@ async def _supervise(
                 ending.cancel()
                 await asyncio.wait([ending])
             if not recorded:
-                await services.kill()
+                await services.kill(but="archiver")
                 await _end(reporting)
-                async with asyncio.timeout(_LAST_RECORD_S):
-                    await finish_run(log, run_id, outcome, reason, resumption=resumption)
+                try:
+                    async with asyncio.timeout(_LAST_RECORD_S):
+                        await finish_run(log, run_id, outcome, reason, resumption=resumption)
+                        recorded = True
+                        await services.stop("archiver")
+                except TimeoutError:
+                    if not recorded:
+                        say(f"the end of run {run_id} could not be recorded within {_LAST_RECORD_S:g} s")
         if not ending.cancelled():
             ending.result()
     if services.failure is not None:

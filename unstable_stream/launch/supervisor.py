@@ -179,15 +179,15 @@ class Supervisor:
             service.watcher.cancel()
             await asyncio.gather(service.watcher, return_exceptions=True)
 
-    async def kill(self) -> None:
-        """Kill the services that still run, and start none again."""
-        watchers = [service.watcher for service in self.services.values() if service.watcher is not None]
-        for service in self.services.values():
+    async def kill(self, *, but: str = "") -> None:
+        """Kill the services that still run, but for one, and start none of them again."""
+        killed = [service for service in self.services.values() if service.name != but]
+        for service in killed:
             service.stopping = True
-        for watcher in watchers:
-            watcher.cancel()
-        await asyncio.gather(*watchers, return_exceptions=True)
-        for service in self.services.values():
+            if service.watcher is not None:
+                service.watcher.cancel()
+        await asyncio.gather(*(each.watcher for each in killed if each.watcher), return_exceptions=True)
+        for service in killed:
             if service.process is not None and service.process.returncode is None:
                 service.process.kill()
                 await service.process.wait()

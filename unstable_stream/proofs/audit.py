@@ -9,6 +9,7 @@ from unstable_stream.proofs.balance import balance
 from unstable_stream.proofs.evidence import Evidence, weights_of
 from unstable_stream.proofs.ledger import Ledger
 from unstable_stream.proofs.reports import AuditReport, Problem
+from unstable_stream.runs.history import hear_of_runs
 
 __all__ = ["audit_run"]
 
@@ -26,6 +27,7 @@ async def audit_run(log: EventLog, run_id: str, *, located: Callable[[str], str]
         ConfigError: its configuration does not make sense to this version of the package.
     """
     ledger = await (await Evidence.read(log, run_id)).ledger()
+    await hear_of_runs(log, [ledger.run])
     return balance(ledger, await asyncio.to_thread(lambda: list(_file_problems(ledger, located))))
 
 

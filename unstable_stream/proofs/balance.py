@@ -43,6 +43,7 @@ def balance(ledger: Ledger, more_problems: Iterable[Problem] = ()) -> AuditRepor
     return AuditReport(
         run_id=ledger.run.run_id,
         state=ledger.run.state,
+        silence=ledger.run.silence,
         games=games,
         steps=steps,
         updates=len(ledger.updates),

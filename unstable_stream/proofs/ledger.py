@@ -143,6 +143,7 @@ class Ledger:
                 if event.topic == Trajectory.TOPIC:
                     self.letters.add(event.record_headers.get("ce_id", b"").decode(errors="replace"))
         elif event.run_id == self.run.run_id:
+            self.run.heard_at_ms = max(self.run.heard_at_ms, event.occurred_at_ms)
             index = self.records(type(event))
             slot = index.add(partition, offset, event.event_id, body_digest(encode_event(event)))
             apply = _APPLY.get(type(event))

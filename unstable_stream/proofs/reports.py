@@ -53,7 +53,9 @@ class Report:
 
     run_id: str
     state: str
-    """``running`` (or killed), ``completed``, ``stopped`` or ``failed``."""
+    """``running``, ``lost``, ``completed``, ``stopped`` or ``failed``."""
+    silence: str = ""
+    """For how long a lost run has been silent, in words."""
     problems: tuple[str, ...]
     """All that is wrong, a line each; of many of a kind the first, and a count."""
 
@@ -153,7 +155,8 @@ class AuditReport(Report):
             ("redelivered", f"{self.redelivered:,}", f"counted once; {self.replayed:,} played again"),
             ("dead letters", f"{self.rejected:,}", ""),
         ]
-        return _table(f"{self.run_id} ({self.state})", rows)
+        state = f"{self.state}, {self.silence}" if self.silence else self.state
+        return _table(f"{self.run_id} ({state})", rows)
 
 
 @dataclass(slots=True)

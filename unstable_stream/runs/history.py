@@ -5,6 +5,7 @@ gives the same result for any order of the topics, and for repeated events. It k
 of each run, so memory grows only with the number of runs.
 """
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -15,6 +16,7 @@ from unstable_stream.events import (
     Event,
     ExtensionUse,
     LearnerUpdate,
+    Metrics,
     RunFinished,
     RunResumed,
     RunStarted,
@@ -25,8 +27,18 @@ from unstable_stream.events.run_ids import no_run, pick_run
 from unstable_stream.log.port import EventLog
 from unstable_stream.log.reading import events_to_end
 from unstable_stream.runs.config import RunConfig, parse_config
+from unstable_stream.runs.life import LOST_AFTER_MS, silence_of, state_of
 
-__all__ = ["RunHistory", "RunStatus", "find_run", "list_runs", "pick_run", "read_history", "run_started"]
+__all__ = [
+    "RunHistory",
+    "RunStatus",
+    "find_run",
+    "hear_of_runs",
+    "list_runs",
+    "pick_run",
+    "read_history",
+    "run_started",
+]
 
 _NAMED_RUNS: Final = 10
 
@@ -40,6 +52,10 @@ class RunStatus:
     """``None`` until this event has been read."""
     resumed: RunResumed | None = None
     """The latest resumption, if there was one."""
+    heard_at_ms: int = 0
+    """Unix milliseconds of the newest event that has been read."""
+    asked_at_ms: int | None = None
+    """Unix milliseconds of the moment that :attr:`state` is of; ``None``: no silent run is lost."""
     _ends: dict[str, RunFinished] = field(default_factory=dict)
     _newest: dict[str | None, int] = field(default_factory=dict)
     """By trained model, the iteration of its newest checkpoint that has been read."""
@@ -50,7 +66,8 @@ class RunStatus:
         return f"<RunStatus {self.run_id}: {self.state}, {self.updates} updates>"
 
     def apply(self, event: Event) -> None:
-        """Fold an event of this run; event types that tell nothing about the whole run are ignored."""
+        """Fold an event of this run; of most types only the time is of interest."""
+        self.heard_at_ms = max(self.heard_at_ms, event.occurred_at_ms)
         if isinstance(event, RunStarted):
             self.began = self.began or event
         elif isinstance(event, RunResumed):
@@ -90,8 +107,16 @@ class RunStatus:
 
     @property
     def state(self) -> str:
-        """``running`` (also of a run that was killed), ``completed``, ``stopped`` or ``failed``."""
-        return self.ended.outcome if self.ended else "running"
+        """``running``, ``lost`` (no end, and silent for ten minutes), ``completed``, ``stopped`` or
+        ``failed``.
+        """
+        outcome = self.ended.outcome if self.ended else None
+        return state_of(outcome, self.heard_at_ms, self.asked_at_ms or self.heard_at_ms)
+
+    @property
+    def silence(self) -> str:
+        """For how long a lost run has been silent, in words; empty for others."""
+        return silence_of(self.state, self.heard_at_ms, self.asked_at_ms or self.heard_at_ms)
 
     @property
     def updates_before(self) -> int:
@@ -222,9 +247,30 @@ async def read_history(log: EventLog, topics: Sequence[str] = (RunStarted.TOPIC,
 
 
 async def list_runs(log: EventLog) -> list[RunStatus]:
-    """Return all runs with the number of their updates, newest first."""
+    """Return all runs with the number of their updates and their present state, newest first."""
     # Read checkpoints first: then the run of every checkpoint read is found too.
-    return (await read_history(log, (Checkpoint.TOPIC, RunStarted.TOPIC))).newest_first()
+    runs = (await read_history(log, (Checkpoint.TOPIC, RunStarted.TOPIC))).newest_first()
+    await hear_of_runs(log, runs)
+    return runs
+
+
+async def hear_of_runs(log: EventLog, runs: Sequence[RunStatus]) -> None:
+    """Find out which runs without an end have recorded a sign of life lately; the others are ``lost``."""
+    now_ms = time.time_ns() // 1_000_000
+    open_runs = {run.run_id: run for run in runs if not run.ended}
+    for run in open_runs.values():
+        run.asked_at_ms = now_ms
+    if not open_runs or Metrics.TOPIC not in await log.topics():
+        return
+    starts = await log.offsets_for_time(Metrics.TOPIC, now_ms - LOST_AFTER_MS)
+    async for _, event in events_to_end(log, (Metrics.TOPIC,), starts=starts):
+        if event.run_id in open_runs:
+            open_runs[event.run_id].apply(event)
+    for run in open_runs.values():
+        if run.state == "lost":  # there are few of these: find out how long each has been silent
+            starts = await log.offsets_for_time(Metrics.TOPIC, run.heard_at_ms)
+            async for _, event in events_to_end(log, (Metrics.TOPIC,), run_id=run.run_id, starts=starts):
+                run.apply(event)
 
 
 async def find_run(log: EventLog, prefix: str) -> tuple[str, RunConfig]:

@@ -11,18 +11,18 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from unstable_stream.adapter_format import WEIGHTS_FILE
-from unstable_stream.errors import ConfigError, StoreError
+from unstable_stream.errors import ConfigError, RunError, StoreError
 from unstable_stream.events import RunResumed, event_id
 from unstable_stream.log.port import EventLog
 from unstable_stream.log.records import record_from_event
 from unstable_stream.runs.base_model import keeps_base_model
 from unstable_stream.runs.code import code_in_use
 from unstable_stream.runs.config import RunConfig
-from unstable_stream.runs.history import read_history
+from unstable_stream.runs.history import RunStatus, read_history
 from unstable_stream.stores.checkpoint_files import sha256_of
 from unstable_stream.version import __version__
 
-__all__ = ["check_resumable", "resume_run"]
+__all__ = ["check_resumable", "check_unfinished", "resume_run"]
 
 _KEPT: Final = (
     "model_revisions",
@@ -68,6 +68,23 @@ def check_resumable(begun: RunConfig, config: RunConfig) -> None:
             f"{'; '.join(changed)}. Leave it, or take it into a new run that begins here with: "
             "unstable-stream fork RUN --set KEY=VALUE"
         )
+
+
+def check_unfinished(run: RunStatus, config: RunConfig) -> None:
+    """Refuse to resume a run that is completed, unless it is to make more updates now.
+
+    Raises:
+        RunError: it has nothing left to do; says how it can go on.
+    """
+    done = run.config().learner.iterations
+    if run.state != "completed" or config.learner.iterations > done:
+        return
+    if not done:
+        raise RunError(f"run {run.run_id} is completed: it has played all of its games")
+    raise RunError(
+        f"run {run.run_id} is completed: it has made its {done} updates. To go on, give it more of them: "
+        f"--set learner.iterations=N with N above {done}"
+    )
 
 
 async def resume_run(log: EventLog, run_id: str, config: RunConfig) -> RunResumed:

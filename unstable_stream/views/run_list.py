@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Final
 
 from unstable_stream.archive import query
 from unstable_stream.archive_address import ArchiveAddress
+from unstable_stream.runs.life import silence_of, state_of
 
-__all__ = ["RunLine", "RunStanding", "list_runs", "read_standing"]
+__all__ = ["RunLine", "RunStanding", "life_of", "list_runs", "read_standing"]
 
 _RECENT_S: Final = 120
 _STANDINGS: Final = f"""
@@ -32,12 +33,16 @@ WITH played AS (
 ), letters AS (
     SELECT run_id, count(*) AS letters, arg_max(reason, occurred_at) AS reason
     FROM dead_letters GROUP BY run_id
+), heard AS (
+    -- Launchers report each minute, also when no game ends for long.
+    SELECT run_id, max(occurred_at) AS last_at
+    FROM metrics SEMI JOIN (SELECT run_id FROM runs WHERE state = 'running') USING (run_id) GROUP BY run_id
 ), signs AS (
     SELECT run_id, arg_max(text, occurred_at) AS text FROM collapse_warnings GROUP BY run_id
 )
 SELECT
     r.run_id, r.name, r.state, r.started_at, r.finished_at,
-    greatest(r.started_at, p.last_at, u.last_at, r.finished_at) AS last_at,
+    greatest(r.started_at, p.last_at, u.last_at, h.last_at, r.finished_at) AS last_at,
     coalesce(p.games, 0) AS games, coalesce(u.updates, 0) AS updates,
     coalesce(u.last_update, r.parent_update, 0) AS last_update,
     try_cast(r.config->>'$.learner.iterations' AS BIGINT) AS iterations,
@@ -54,6 +59,7 @@ LEFT JOIN played AS p USING (run_id)
 LEFT JOIN recent AS n USING (run_id)
 LEFT JOIN spoken AS s USING (run_id)
 LEFT JOIN learned AS u USING (run_id)
+LEFT JOIN heard AS h USING (run_id)
 LEFT JOIN letters AS d USING (run_id)
 LEFT JOIN signs USING (run_id)
 """
@@ -79,7 +85,7 @@ class RunStanding:
 
     run_id: str
     name: str
-    state: str
+    recorded_state: str
     """``running``, ``completed``, ``stopped`` or ``failed``; killed without a word, it stays ``running``."""
     started_at: datetime
     finished_at: datetime | None
@@ -103,6 +109,19 @@ class RunStanding:
     """Whether it makes updates of its own: false for evaluations, tournaments and games of people."""
 
     @property
+    def state(self) -> str:
+        """The state now: the recorded one, or ``lost`` if it runs and nothing was archived of it lately."""
+        return self._life(datetime.now(tz=UTC))[0]
+
+    @property
+    def silence(self) -> str:
+        """For how long a lost run has been silent, in words; empty for others."""
+        return self._life(datetime.now(tz=UTC))[1]
+
+    def _life(self, now: datetime) -> tuple[str, str]:
+        return life_of(self.recorded_state, self.last_at, now)
+
+    @property
     def progress(self) -> float | None:
         """The share of its updates that is done, 0 to 1."""
         return min(1.0, self.last_update / self.iterations) if self.iterations else None
@@ -116,6 +135,20 @@ class RunLine(RunStanding):
     """Evaluated win rate of its checkpoints, in order, 0 to 1."""
     win_rate: float | None
     """That of the latest."""
+
+
+def life_of(recorded_state: str, heard_at: datetime, now: datetime) -> tuple[str, str]:
+    """Return state and silence of an archived run; see :mod:`unstable_stream.runs.life`.
+
+    Args:
+        recorded_state: of the view ``runs``.
+        heard_at: the newest time of the run in the archive, UTC without a zone.
+        now: the present.
+    """
+    outcome = None if recorded_state == "running" else recorded_state
+    heard_at_ms, now_ms = (int(at.timestamp() * 1000) for at in (heard_at.replace(tzinfo=UTC), now))
+    state = state_of(outcome, heard_at_ms, now_ms)
+    return state, silence_of(state, heard_at_ms, now_ms)
 
 
 def read_standing(archive: ArchiveAddress, run_id: str) -> RunStanding | None:

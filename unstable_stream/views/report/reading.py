@@ -4,13 +4,14 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
 from unstable_stream.archive import dropped_error, open_archive, query
 from unstable_stream.archive_address import ArchiveAddress
 from unstable_stream.errors import RunError
 from unstable_stream.events.run_ids import pick_run
+from unstable_stream.views.run_list import life_of
 
 __all__ = [
     "Change",
@@ -177,7 +178,8 @@ _TOTALS = """
         (SELECT min(finished_at) FROM game_outcomes WHERE run_id = $run) AS first_game_at,
         greatest(
             (SELECT max(finished_at) FROM game_outcomes WHERE run_id = $run),
-            (SELECT max(occurred_at) FROM updates WHERE run_id = $run)
+            (SELECT max(occurred_at) FROM updates WHERE run_id = $run),
+            (SELECT max(occurred_at) FROM metrics WHERE run_id = $run)
         ) AS last_at
     FROM (SELECT 1) LEFT JOIN (FROM ledger WHERE run_id = $run) AS l ON true
 """
@@ -200,6 +202,8 @@ class RunFacts:
     """To its end, or to the last that was heard of it."""
     bin_s: float
     """Width of a bar in charts over time, seconds."""
+    heard_at: datetime
+    """The end, or the last that was heard of it."""
     drops: Sequence[Row]
     collapses: Sequence[Row]
     """Warnings of a collapse."""
@@ -222,6 +226,12 @@ class RunFacts:
     payoff: Sequence[Row] = ()
     models: Sequence[Row] = ()
     throughput: Sequence[Row] = ()
+
+    @property
+    def life(self) -> tuple[str, str]:
+        """The state now, and the reason of the end or, of a lost run, for how long it has been silent."""
+        state, silence = life_of(self.about["state"], self.heard_at, datetime.now(tz=UTC))
+        return state, silence or self.about["reason"] or ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,6 +301,7 @@ def read_summary(archive: ArchiveAddress, run_id: str, label: str) -> RunFacts:
         config=json.loads(about["config"] or "{}"),
         started_at=about["started_at"],
         duration_s=duration_s,
+        heard_at=last,
         bin_s=_bin_width(duration_s),
         **told,
     )
