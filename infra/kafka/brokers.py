@@ -174,12 +174,12 @@ class KafkaCluster:
         """End one broker and wait until it has gone; ``SIGKILL`` is a crash."""
         pid = self.pid(node)
         if pid is not None:
-            os.kill(pid, number)
+            _send(pid, number)
             deadline = time.monotonic() + _STOP_TIMEOUT_S
             while self.pid(node) is not None:
                 if time.monotonic() > deadline:
                     # With a majority of controllers gone, the last ones wait for them for minutes.
-                    os.kill(pid, signal.SIGKILL)
+                    _send(pid, signal.SIGKILL)
                     deadline += _STOP_TIMEOUT_S
                 time.sleep(0.05)
             # The last threads of a killed process may keep its port for a moment: start() would find it
@@ -194,7 +194,7 @@ class KafkaCluster:
         pids = {node: self.pid(node) for node in nodes}
         for pid in pids.values():  # all at once: none can stop cleanly after the majority has gone
             if pid is not None:
-                os.kill(pid, signal.SIGTERM)
+                _send(pid, signal.SIGTERM)
         for node in nodes:
             self.stop(node)
             if delete:
@@ -279,6 +279,11 @@ def _started_at(pid: int) -> str:
     )
     state, _, started = shown.stdout.strip().partition(" ")
     return "" if state.startswith("Z") else " ".join(started.split())
+
+
+def _send(pid: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
+        os.kill(pid, number)
 
 
 def _reap(pid: int) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from infra.kafka.brokers import KafkaCluster
 from tests.chaos.orders import Orders
+from tests.processes import send
 from tests.whole_run.processes import RAY_AGENTS, History, LaunchedRun
 from unstable_stream.events import GameAbandoned
 
@@ -151,12 +152,11 @@ def _hanging(orders: Orders) -> Inject:
 def _stopping(words: str) -> Inject:
     async def stop(run: LaunchedRun, rng: random.Random) -> str:
         process = await run.find(words) if words else run.launcher
-        process.suspend()
+        send(process, signal.SIGSTOP)
         try:
             await asyncio.sleep(rng.uniform(*_STOPPED_S))  # the fault itself takes this time
         finally:
-            if process.is_running():
-                process.resume()
+            send(process, signal.SIGCONT)
         return ""
 
     return stop

@@ -218,7 +218,7 @@ async def test_closing_ends_the_wait_for_a_store_that_is_away(
     began = time.monotonic()
     await engine.close()
     engine._threads.shutdown(wait=True)  # as the interpreter does at its end
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 120  # the store's patience is 300 s
     with pytest.raises(StoreUnavailableError, match="given up"):
         await asked
     monkeypatch.setattr(Store, "names", names)

@@ -8,11 +8,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
 from infra.kafka.brokers import KafkaCluster, KafkaUnavailableError, why_unavailable
 from tests.conftest import free_port_pair, skip_without_kafka
+from tests.processes import still_runs
 
 SCRIPT = Path(__file__).parents[2] / "infra" / "kafka" / "brokers.py"
 
@@ -58,7 +58,7 @@ def test_up_status_down_up_again_and_delete(tmp_path: Path, cluster_of: list[Kaf
 
     down = brokers("down", *where)
     assert (down.returncode, down.stdout) == (0, "Kafka is down; its data is kept\n")
-    assert not is_running(pid)
+    assert not still_runs(pid)
     assert brokers("status", *where).stdout == "broker 1: not running\n"
     identity = (tmp_path / "kafka" / "cluster-id").read_text()
 
@@ -143,13 +143,6 @@ def test_a_pid_file_that_says_nothing_is_no_running_broker(tmp_path: Path, conte
     home.mkdir(parents=True)
     (home / "pid").write_text(content)
     assert KafkaCluster(tmp_path / "kafka").pid(1) is None
-
-
-def is_running(pid: int) -> bool:
-    try:
-        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return False
 
 
 @pytest.mark.broker

@@ -8,13 +8,13 @@ import sys
 import time
 from pathlib import Path
 
-import psutil
 import pytest
 
 from infra.lab.cluster import RAY_HEAD, RAY_WORKERS, Lab, main, why_unavailable
 from infra.lab.faults import FAULTS, do_faults
 from infra.lab.hosts import REPOSITORY, Hosts, HostsUnavailableError
 from infra.lab.hosts import why_unavailable as why_no_hosts
+from tests.processes import still_runs
 
 pytestmark = pytest.mark.slow
 
@@ -26,14 +26,6 @@ def left_behind(pid: int | None = None) -> list[str]:
         for what in (("-br", "link"), ("netns", "list"))
     )
     return [name for name in (*links, *namespaces) if name.startswith(f"usl{pid or os.getpid()}")]
-
-
-def lives(pid: int) -> bool:
-    """Tell whether there is such a process that has not ended; nobody may have asked yet how it ended."""
-    try:
-        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return False
 
 
 def test_hosts_have_names_addresses_and_disks_of_their_own_and_leave_nothing(tmp_path: Path) -> None:
@@ -76,6 +68,7 @@ OTHER_LAB = """
 import sys
 from pathlib import Path
 from infra.lab.hosts import Hosts
+from tests.processes import still_runs
 with Hosts(Path(sys.argv[1])) as hosts:
     print(hosts.add("one").address)
 """
@@ -132,7 +125,7 @@ def test_an_interrupted_lab_leaves_nothing(tmp_path: Path, number: signal.Signal
     said = lab.communicate(timeout=180)[0].decode()
     assert lab.returncode != 0, said
     assert left_behind(lab.pid) == []
-    assert not [pid for pid in pids if lives(pid)], said
+    assert not [pid for pid in pids if still_runs(pid)], said
 
 
 def test_a_fault_that_is_not_known_is_refused_in_words(capsys: pytest.CaptureFixture[str]) -> None:

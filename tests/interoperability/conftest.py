@@ -15,7 +15,7 @@ from unstable_stream.log.port import EventLog
 from unstable_stream.log.topics import load_topics
 from unstable_stream.runs.data_dir import DataDir
 
-DEADLINE_S = 30.0
+DEADLINE_S = 120.0
 
 MakeTopics: TypeAlias = Callable[..., Awaitable[dict[str, str]]]
 ReadMessages: TypeAlias = Callable[[Sequence[str], int], list[confluent_kafka.Message]]

@@ -13,6 +13,7 @@ import psutil
 import pytest
 from ray.cluster_utils import Cluster
 
+from tests.processes import send
 from tests.whole_run.processes import History, LaunchedRun, run_command
 from unstable_stream.events import (
     EnginesChanged,
@@ -106,7 +107,7 @@ async def test_engines_follow_the_cluster_a_person_and_losses(
         assert run.history.of(EnginesChanged)[-1].reason == "a person wants 3"
 
         (pid,) = pids_that_write("engine-2", tmp_path)
-        psutil.Process(pid).send_signal(signal.SIGKILL)
+        assert send(pid)
         await run.until(
             "its successor",
             lambda seen: changes(seen)[-2:] == [("engine-2", "lost"), ("engine-2", "added")],
@@ -123,7 +124,7 @@ async def test_engines_follow_the_cluster_a_person_and_losses(
         )
 
         (pid,) = pids_that_write("rollout-0", tmp_path)
-        psutil.Process(pid).send_signal(signal.SIGKILL)
+        assert send(pid)
         updates = len(run.history.of(LearnerUpdate))
         await run.until("more updates", lambda seen: len(seen.of(LearnerUpdate)) >= updates + 3)
         await run.until("word of its successor", lambda seen: len(parts(seen, "rollout-0")) == 3)

@@ -138,7 +138,7 @@ async def test_the_monitor_serves_until_sigterm_and_logs_for_machines(
         lines = [json.loads(line) for line in monitor.printed.splitlines()]
         (line,) = [line for line in lines if line["event"] == "serving metrics"]
         assert (line["service"], line["run"], line["level"]) == ("monitor", run, "info")
-        with urllib.request.urlopen(f"http://127.0.0.1:{line['port']}/metrics", timeout=10) as response:
+        with urllib.request.urlopen(f"http://127.0.0.1:{line['port']}/metrics", timeout=60) as response:
             served = response.read().decode()
         assert f'unstable_stream_run_active{{run="{run}"}} 1.0' in served
         assert f'unstable_stream_learner_update{{run="{run}"}} 2.0' in served

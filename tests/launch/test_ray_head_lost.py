@@ -1,15 +1,14 @@
 """Ray ends who is connected to a cluster whose head is lost; the launcher must live to tell what to do."""
 
 import re
-import signal
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-import psutil
 import pytest
 from ray.cluster_utils import Cluster
 
+from tests.processes import send
 from tests.whole_run.processes import LaunchedRun
 from unstable_stream.events import LearnerUpdate, RunFinished
 
@@ -43,7 +42,7 @@ async def test_a_run_whose_ray_head_dies_says_how_it_is_resumed(
         await run.until("an update", lambda seen: bool(seen.of(LearnerUpdate)))
         for name in ("gcs_server", "raylet"):
             for started in cluster.head_node.all_processes[name]:
-                psutil.Process(started.process.pid).send_signal(signal.SIGKILL)
+                send(started.process.pid)  # the one may end with the other
         assert await run.end() == 1, run.told()
         said = run.stderr.read_text()
         assert "Ray cluster" in said, said

@@ -83,8 +83,8 @@ async def supervised(
         running = asyncio.ensure_future(work)
         try:
             async with asyncio.timeout(DEADLINE_S):
-                doing = then(services, stop)
-                await asyncio.wait([running, *([doing] if doing else [])])
+                await (then(services, stop) or asyncio.sleep(0))
+                await asyncio.wait([running])
         finally:
             await services.close()
         result = running.exception() or running.result()

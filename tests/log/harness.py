@@ -12,7 +12,7 @@ from unstable_stream.log.topics import load_topics
 
 __all__ = ["DEADLINE_S", "LogHarness", "read", "records", "share_out", "topics_of_one_partition"]
 
-DEADLINE_S = 30.0
+DEADLINE_S = 120.0
 FOREVER_S = 600.0
 """A poll that is to be woken waits this long: if nobody wakes it, the deadline passes first."""
 """After this long a condition that did not come true fails the test."""

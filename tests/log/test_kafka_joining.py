@@ -17,7 +17,7 @@ from unstable_stream.log.kafka.membership import Membership, ShareAssignor
 from unstable_stream.log.marks import Mark
 from unstable_stream.log.port import TopicPartition
 
-_DEADLINE_S = 30.0
+_DEADLINE_S = 120.0
 
 
 class _Joining:

@@ -357,7 +357,7 @@ class _Learner:
 
     async def update(self, number: int, reads: int) -> LearnerUpdate:
         """Draw the next batch as soon as there is one."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             while self._buffer.available(number) < self._settings.learner.batch_size:
                 for record in await self.consumer.poll(max_records=reads, timeout_s=0.2):
                     step = event_from_record(record)

@@ -82,7 +82,7 @@ async def consume(
 ) -> None:
     """Run until the end, or, with ``stop``, until it is set and all is drained."""
     consumer = await log.consumer([TOPIC], "group")
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         await run_consumer(
             log,
             [TOPIC],
@@ -134,7 +134,7 @@ async def test_few_records_wait_for_more_where_a_batch_is_dear_but_not_after_a_s
     await fill(log, 1)
     sink, stop = Notes(), asyncio.Event()
     running = asyncio.ensure_future(consume(log, sink, Pace(wait_s=0.01, gather_s=3600), stop))
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         while not sink.open:
             await asyncio.sleep(0.005)
     await fill(log, 5)
@@ -193,7 +193,7 @@ async def test_a_position_that_could_not_be_set_passes_over_nothing(
         await seek(positions)
 
     monkeypatch.setattr(consumer, "seek", lose_one)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         await run_consumer(log, [TOPIC], consumer, sink, stop=asyncio.Event(), drain=False, until_end=True)
     assert lost
     assert sink.seen == [*places(0, 0, 5), *places(1, 0, 5)]
@@ -203,7 +203,7 @@ async def test_it_does_not_end_while_a_partition_is_not_open(log: LocalLog) -> N
     await fill(log, 3)
     sink = Notes(closed={ONE})
     running = asyncio.ensure_future(consume(log, sink, Pace(wait_s=0.01)))
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         while len(sink.settled) < 3:
             await asyncio.sleep(0.005)
     assert not running.done()

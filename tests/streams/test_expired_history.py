@@ -249,7 +249,7 @@ async def test_a_first_host_of_all_runs_publishes_what_expired_of_runs_that_go_o
         async with RunDirectory(log) as runs:
             sink = FoldSink(log, REWARDS, runs, None, archive=archive, pace=OFTEN)
             hosting = asyncio.ensure_future(host_processors([sink], stop=stop))
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(120):
                 while not await _steps(log, RUN):
                     assert not hosting.done()
             hosting.cancel()
@@ -328,7 +328,7 @@ async def test_a_host_at_work_goes_on_from_the_archive(log: LocalLog, tmp_path: 
             return done
 
         sink.process = expire_first  # type: ignore[method-assign]
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             await host_processors([sink], stop=stop, max_records=4)
     assert await log.committed_positions(RATINGS_GROUP[False]) == {OUTCOMES: 30}
     ratings = [event.event_id for event in await events(log, "ratings", RUN)]

@@ -245,7 +245,7 @@ async def test_a_reader_that_pauses_does_not_keep_writers_from_the_archive(
     first = await anext(pieces)
     # While the reader has read some and not the rest, somebody else writes.
     await local.publish(made_up_run("another"))
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         await archived(local)
     rest = [record async for piece in pieces for record in piece.records]
     assert len(first.records) == 5

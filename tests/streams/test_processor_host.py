@@ -278,7 +278,7 @@ async def test_two_hosts_share_the_partitions_and_hand_them_over(path: Path, log
     async with LocalLog.open(path) as other_log:
         second = _start(other_log, REWARDS)
         shared, index = False, 8
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             while not shared:  # games come in while the partitions move
                 first.held.clear()
                 second.held.clear()
@@ -319,7 +319,7 @@ async def test_a_host_whose_partition_is_taken_over_and_over_stops(log: LocalLog
     at = TopicPartition(GameOutcome.TOPIC, 0)
     await _until(lambda: host.held == {at})
     index = 8
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         while not host.task.done():
             await log.producer(host.sink.producer_id(at))
             await log.append(games(index, 1))

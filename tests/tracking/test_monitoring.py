@@ -183,7 +183,7 @@ def test_the_documented_alerts_are_the_ones_in_the_file() -> None:
 
 
 def scrape(port: int) -> Samples:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as response:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as response:
         text = response.read().decode()
     return {
         (sample.name.removeprefix("unstable_stream_"), frozenset(sample.labels.items())): sample.value

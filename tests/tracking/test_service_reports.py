@@ -106,7 +106,7 @@ async def test_nothing_is_reported_once_the_work_is_told_to_stop(log: LocalLog) 
 
     stop = asyncio.Event()
     async with (
-        asyncio.timeout(30),
+        asyncio.timeout(120),
         reporting(Reporter(log, RUN, "test", measure, every_s=0.0), stop) as silent,
     ):
         while len(await reports(log)) < 3:

@@ -13,6 +13,7 @@ from typing import Self, TypeVar
 
 import psutil
 
+from tests.processes import children_of, command_of, end_together, send
 from unstable_stream.events import Event
 from unstable_stream.log.open import open_log_at
 from unstable_stream.log.port import Consumer, EventLog, TopicPartition
@@ -189,25 +190,21 @@ class LaunchedRun:
     ) -> None:
         self.look()
         for process in self.seen.values():
-            if process.is_running():
-                process.kill()
+            send(process)
         self.popen.wait()
         if self._owns_history:
             await self.history.close()
 
     def look(self) -> list[psutil.Process]:
         """Return the processes below the launcher now, and remember them."""
-        try:
-            found: list[psutil.Process] = self.launcher.children(recursive=True)
-        except psutil.NoSuchProcess:
-            return []
+        found = children_of(self.launcher)
         self.seen.update((process.pid, process) for process in found)
         return found
 
     async def kill(self, words: str) -> int:
         """kill -9 the one process below the launcher whose command line has ``words``; return its pid."""
-        process = await self.find(words)
-        process.kill()
+        while not send(process := await self.find(words)):
+            pass  # it has just ended: another one takes its place
         return int(process.pid)
 
     async def find(self, words: str) -> psutil.Process:
@@ -215,7 +212,7 @@ class LaunchedRun:
         matching: list[psutil.Process] = []
 
         def is_there(_: History) -> bool:
-            matching[:] = [process for process in self.look() if words in _command(process)]
+            matching[:] = [process for process in self.look() if words in command_of(process)]
             return len(matching) == 1
 
         await self.until(f"a process {words!r}", is_there)
@@ -245,9 +242,8 @@ class LaunchedRun:
 
     def left_behind(self, *exempt: str) -> list[str]:
         """What of all processes ever seen is still there, given time to go, but for ``exempt`` commands."""
-        watched = [process for process in self.seen.values() if not _command(process).startswith(exempt)]
-        _, alive = psutil.wait_procs(watched, timeout=60)
-        return [f"{process.pid} {_command(process)}" for process in alive]
+        watched = [process for process in self.seen.values() if not command_of(process).startswith(exempt)]
+        return [f"{process.pid} {command_of(process)}" for process in end_together(watched, within_s=60)]
 
     def told(self) -> str:
         """What the run printed, and the ends of its services' logs."""
@@ -309,10 +305,3 @@ class StandingService:
     def told(self) -> str:
         """The end of what it printed."""
         return self._output.read_text(errors="replace")[-3000:]
-
-
-def _command(process: psutil.Process) -> str:
-    try:
-        return " ".join(process.cmdline())
-    except psutil.NoSuchProcess:
-        return ""

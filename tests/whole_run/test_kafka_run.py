@@ -11,6 +11,7 @@ import pytest
 
 from infra.kafka.brokers import KafkaCluster
 from tests.conftest import free_port_pair, skip_without_kafka
+from tests.processes import command_of
 from tests.whole_run.processes import DEADLINE_S, LaunchedRun, StandingService, run_command
 from tests.whole_run.test_kills import assert_published_once, progress_beyond
 from unstable_stream.events import (
@@ -106,7 +107,7 @@ async def test_processors_and_archiver_stand_elsewhere(tmp_path: Path, one_broke
         async with LaunchedRun.train(tmp_path / "run", *settings, log=log) as run:
             await run.until("the first update", lambda seen: bool(seen.of(LearnerUpdate)))
             during = rows(shelf, "SELECT count(*) AS games FROM game_outcomes")
-            names = {" ".join(process.cmdline()[-9:]) for process in run.look()}
+            names = {command_of(process) for process in run.look()}
             assert not [name for name in names if "service processors" in name or "service archiver" in name]
             assert await run.end() == 0, run.told()
             assert run.left_behind() == []

@@ -1,6 +1,10 @@
 """SIGTERM to ``train``, as by an operator or Kubernetes: services end in order, and the run can go on."""
 
+import asyncio
+import os
 import signal
+import subprocess
+import sys
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -10,8 +14,8 @@ import pytest
 
 from infra.kafka.brokers import KafkaCluster
 from tests.conftest import free_port_pair, skip_without_kafka
-from tests.whole_run.processes import DEADLINE_S, LaunchedRun
-from unstable_stream.events import LearnerUpdate, Metrics, RunFinished
+from tests.whole_run.processes import DEADLINE_S, History, LaunchedRun, environment
+from unstable_stream.events import GameOutcome, LearnerUpdate, Metrics, RunFinished, RunStarted
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
@@ -31,6 +35,71 @@ def served(port: int) -> str:
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as response:
         text: str = response.read().decode()
     return text
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+async def test_a_signal_to_the_whole_group_while_ray_starts_ends_the_run_in_order(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    """As ``timeout`` sends SIGTERM, and a closed terminal SIGHUP."""
+    async with LaunchedRun.train(tmp_path, "learner.iterations=50") as run:
+        await run.find("launch.ray.keeper")
+        os.killpg(run.popen.pid, number)
+        assert await run.end() == 130, run.told()
+        assert run.left_behind() == []
+        (began,) = run.history.of(RunStarted)
+        (end,) = run.history.of(RunFinished)
+        assert (end.outcome, end.reason, end.updates) == ("stopped", number.name, 0)
+        said = run.stderr.read_text()
+        assert f"{number.name}: stopping run {began.run_id}; waiting for " in said
+        assert "Traceback" not in said
+
+
+_SCRIPT = """
+import sys
+from pathlib import Path
+import unstable_stream as us
+from tests.whole_run.test_backends import config
+
+run = us.build(config=config(learner={"iterations": 1000}), data=Path(sys.argv[1]), backend="inline")
+run.start(block=False, live=False)
+print(run.id, flush=True)
+sys.stdin.readline()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, None], ids=["TERM", "HUP", "its own end"])
+async def test_a_script_that_does_not_wait_ends_its_run_in_order(
+    tmp_path: Path, number: signal.Signals | None
+) -> None:
+    history = History(tmp_path)
+    with subprocess.Popen(
+        [sys.executable, "-c", _SCRIPT, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment("local"),
+        cwd=Path(__file__).resolve().parents[2],
+    ) as script:
+        try:
+            async with asyncio.timeout(DEADLINE_S):
+                while not history.of(GameOutcome):
+                    assert script.poll() is None
+                    if (tmp_path / "log.sqlite").exists():
+                        await history.read(timeout_s=0.2)
+                    await asyncio.sleep(0.05)
+                if number is not None:
+                    script.send_signal(number)
+                _, said = await asyncio.to_thread(script.communicate)
+        finally:
+            script.kill()
+    await history.read_all()
+    (end,) = history.of(RunFinished)
+    await history.close()
+    assert script.returncode == (-number if number else 0), said
+    assert (end.outcome, end.reason) == ("stopped", number.name if number else "its program ended")
+    assert f"stopping run {end.run_id}" in said
+    assert "Traceback" not in said
 
 
 async def test_train_stops_in_order_and_says_how_to_go_on(location: str, tmp_path: Path) -> None:
@@ -53,7 +122,8 @@ async def test_train_stops_in_order_and_says_how_to_go_on(location: str, tmp_pat
         assert await run.end() == 130, run.told()
         assert run.left_behind() == []
         (end,) = run.history.of(RunFinished)
-        assert (end.outcome, end.updates) == ("stopped", len(run.history.of(LearnerUpdate)))
+        assert (end.outcome, end.reason) == ("stopped", "SIGTERM")
+        assert end.updates == len(run.history.of(LearnerUpdate))
         told = run.stderr.read_text()
         log_option = "" if location == "local" else f" --log {location}"
         assert f"go on with: unstable-stream train --resume {run_id} --data {data}{log_option}\n" in told

@@ -106,7 +106,7 @@ async def test_sql_works_while_the_archiver_runs(log: LocalLog, archive_at: Arch
     service = asyncio.create_task(
         run_archiver(log, path, stop=stop, flush_interval_s=_FAST_S, on_flush=count)
     )
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         await stored.wait()
     assert query(path, "SELECT count(*) FROM events").rows == [(half,)]
     await _publish(log, events[half:])
@@ -297,7 +297,7 @@ async def test_a_reader_that_never_leaves_delays_but_does_not_stop_it(
         run_archiver(log, path, stop=stop, flush_interval_s=_FAST_S, on_flush=lambda _: flushed.set())
     )
     events = made_up_run()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         await _publish(log, events[:1])
         await flushed.wait()
         with open_archive(path):

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.processes import still_runs
 from tests.workers.test_learner_service import BATCH, RUN, config, new_log, published, service, steps
 from unstable_stream.algorithms import Reinforce, TokenBatch
 from unstable_stream.errors import ConfigError, LearnerError
@@ -147,13 +148,6 @@ def test_a_learner_that_cannot_start_says_why(tmp_path: Path) -> None:
         build_learners(made, algorithm, DirectoryHome(tmp_path), tmp_path, model, Share("learner"))
 
 
-def ended(process: int) -> bool:
-    try:
-        return Path(f"/proc/{process}/stat").read_text().split()[2] == "Z"
-    except FileNotFoundError:
-        return True
-
-
 def leader(directory: str) -> None:
     """Run in a new process: start two learners, print the other's process, and train until killed."""
     pair = build(settings(2), Path(directory))
@@ -169,9 +163,9 @@ async def test_without_the_first_the_others_end(tmp_path: Path) -> None:
         other = int(await asyncio.to_thread(process.stdout.readline))
         process.kill()
     deadline = time.monotonic() + DEADLINE_S
-    while not ended(other) and time.monotonic() < deadline:
+    while still_runs(other):
+        assert time.monotonic() < deadline
         await asyncio.sleep(0.05)
-    assert ended(other)
 
 
 async def test_a_service_with_two_learners_trains_to_the_end_and_resumes(tmp_path: Path) -> None:
