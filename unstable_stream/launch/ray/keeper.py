@@ -7,7 +7,7 @@ this process, in a session of its own, is connected in the launcher's place::
 
     python -m unstable_stream.launch.ray.keeper
 
-1. It starts Ray, or connects to ``RAY_ADDRESS``, and writes Ray's address and machines as a line of JSON.
+1. It starts Ray, or connects to ``RAY_ADDRESS``, and writes Ray's variables and machines as a line of JSON.
 2. It reads the placement as a line of JSON, reserves it, and writes the variables by which services find it.
 3. It ends Ray when its standard input closes, so also after a launcher that was killed.
 """
@@ -65,14 +65,15 @@ class RayKeeper:
             )
         return cls(process, log_path)
 
-    async def look(self) -> tuple[str, list[Machine]]:
-        """Return Ray's address and its machines, once it has started; call it once.
+    async def look(self) -> tuple[dict[str, str], list[Machine]]:
+        """Return, once Ray has started, the variables with which services reach it, and its machines; call it
+        once.
 
         Raises:
             ServiceError: Ray did not start, or a machine does not describe itself.
         """
         answer = await self._answer()
-        return answer["address"], msgspec.convert(answer["machines"], list[Machine])
+        return answer["variables"], msgspec.convert(answer["machines"], list[Machine])
 
     async def reserve(self, placement: Placement) -> dict[str, str]:
         """Reserve what a plan wants; return the environment variables by which services find it.
@@ -126,8 +127,13 @@ def main() -> int:
 
     del os.environ[_NO_HANDLER]
     try:
+        before = dict(os.environ)
         address = start_local()
-        _write({"address": address, "machines": msgspec.to_builtins(cluster_machines())})
+        # Ray sets some for its own processes, such as the mode in which they prove that they are ours.
+        changed = {name: value for name, value in os.environ.items() if value != before.get(name)}
+        variables = {name: value for name, value in changed.items() if name.startswith("RAY_")}
+        variables["RAY_ADDRESS"] = address
+        _write({"variables": variables, "machines": msgspec.to_builtins(cluster_machines())})
         if line := sys.stdin.buffer.readline():
             _write({"variables": reserve(msgspec.json.decode(line, type=Placement))})
             sys.stdin.buffer.read()

@@ -45,7 +45,8 @@ class RayServices(Supervisor):
         progress("starting Ray")
         joining = "RAY_ADDRESS" in os.environ
         self._keeper = await RayKeeper.start(self.environment, self._log_dir / "ray.log")
-        self.environment["RAY_ADDRESS"], machines = await self._keeper.look()
+        variables, machines = await self._keeper.look()
+        self.environment |= variables
         planned = await asyncio.to_thread(self._plan, machines)
         self.environment |= await self._keeper.reserve(planned.placement)
         if joining:  # else the launcher has said it
