@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+import unstable_stream as us
 from tests.api.untrained_run import record_untrained_run
 from unstable_stream.api.human_play import HumanGame, State
 from unstable_stream.api.place import Place
@@ -86,6 +87,24 @@ def test_a_person_who_leaves_gives_up_after_a_while(place: Place) -> None:
     assert game.wait(60.0, for_=("over", "failed")) == "over"
     rows = query(place.archive, "SELECT state FROM games WHERE game_id = $1", [game.game_id]).rows
     assert rows == [("abandoned",)]
+
+
+def test_a_game_whose_program_ends_is_recorded_as_stopped(place: Place) -> None:
+    game = HumanGame(place, RUN).start()
+    assert wait(game) == "yours"
+    game.stop("SIGTERM")
+    game.join()
+    assert (game.state, game.says) == ("failed", "SIGTERM")
+    game.stop("SIGTERM")  # it has ended
+    (status,) = [status for status in us.list_runs(place.root) if status.run_id == game.run_id]
+    assert status.ended is not None
+    assert (status.ended.outcome, status.ended.reason) == ("stopped", "SIGTERM")
+
+    async def problems() -> int:
+        async with place.opened_log() as log:
+            return len((await audit_run(log, game.run_id)).problems)
+
+    assert asyncio.run(problems()) == 0
 
 
 @pytest.mark.parametrize(

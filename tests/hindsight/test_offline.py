@@ -1,6 +1,7 @@
 """A learner trains on replayed steps alone, from log and archive; the run adds up and names its origin."""
 
 import asyncio
+import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from unstable_stream.hindsight.offline import (
     load_offline_config,
     train_offline,
 )
+from unstable_stream.launch.stopping import Stop
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.reading import read_to_end
 from unstable_stream.log.records import event_from_record, record_from_event
@@ -152,6 +154,41 @@ async def test_a_feeder_that_fails_ends_the_run_instead_of_leaving_the_learner_w
         await train_offline(LogHistory(log), WANTED, config(), DataDir(tmp_path), log)
     events = [event_from_record(record) async for record in read_to_end(log, ("runs",))]
     assert [event.outcome for event in events if isinstance(event, RunFinished)] == ["failed"]
+
+
+async def outcomes(log: LocalLog) -> list[tuple[str, str]]:
+    events = [event_from_record(record) async for record in read_to_end(log, ("runs",))]
+    return [(event.outcome, event.reason) for event in events if isinstance(event, RunFinished)]
+
+
+async def test_a_learner_that_cannot_be_loaded_leaves_no_run_without_end(
+    log: LocalLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: Any, **named: Any) -> None:
+        raise LearnerError("no such device")
+
+    monkeypatch.setattr("unstable_stream.workers.learner.LearnerService", fail)
+    with pytest.raises(LearnerError, match="no such device"):
+        await train_offline(LogHistory(log), WANTED, config(), DataDir(tmp_path), log)
+    assert await outcomes(log) == [("failed", "LearnerError: no such device")]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_signal_while_the_learner_loads_ends_it_in_order(
+    log: LocalLog, tmp_path: Path, number: signal.Signals
+) -> None:
+    stop = Stop()
+    with pytest.raises(KeyboardInterrupt if number == signal.SIGINT else SystemExit):
+        await train_offline(
+            LogHistory(log),
+            WANTED,
+            config(),
+            DataDir(tmp_path),
+            log,
+            stop=stop,
+            on_start=lambda run_id: stop.ask(number.name, number),
+        )
+    assert await outcomes(log) == [("stopped", f"0 updates on steps of {SOURCE}: {number.name}")]
 
 
 async def test_without_steps_no_run_is_begun(log: LocalLog, tmp_path: Path) -> None:

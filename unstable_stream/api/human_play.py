@@ -10,11 +10,12 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from unstable_stream.api.checkpoints import find_policy
+from unstable_stream.api.launching import end_with_program, has_ended
 from unstable_stream.api.loaded_policy import load_policy
 from unstable_stream.api.place import Place
 from unstable_stream.api.settings import make_config
@@ -29,6 +30,7 @@ from unstable_stream.runs.base_model import base_model_path
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.fork import Fork, check_fork
 from unstable_stream.runs.recording import derived_name, finish_run, new_run_id, start_run
+from unstable_stream.tracking.service_reports import LAUNCHER, Reporter
 from unstable_stream.views.transcript import Move as ShownMove
 from unstable_stream.views.transcript import SeatLine, Transcript
 
@@ -113,10 +115,14 @@ class HumanGame:
         self._changed = threading.Condition()
         self._answers: asyncio.Queue[str | None] = asyncio.Queue()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._playing: asyncio.Task[None] | None = None
+        self._ready = threading.Event()
+        self._ended_by = ""
         self._thread = threading.Thread(target=self._run, name=f"play {self.game_id}", daemon=True)
 
     def start(self) -> "HumanGame":
         """Begin it."""
+        end_with_program(self)
         self._thread.start()
         return self
 
@@ -147,6 +153,18 @@ class HumanGame:
             self.state = "theirs"
         assert self._loop is not None
         self._loop.call_soon_threadsafe(self._answers.put_nowait, None)
+
+    def stop(self, reason: str, number: int | None = None) -> None:
+        """End the game wherever it is; it is recorded as abandoned."""
+        self._ready.wait()
+        with suppress(RuntimeError):  # its loop is closed: it has just ended
+            if self._loop is not None and self._playing is not None:
+                self._ended_by = reason
+                self._loop.call_soon_threadsafe(self._playing.cancel)
+
+    def join(self) -> None:
+        """Wait for the end of its thread."""
+        self._thread.join()
 
     def wait(self, timeout_s: float, *, for_: Sequence[State] = ("yours", "over", "failed")) -> State:
         """Wait until it is in one of these states, or the time is over; return its state."""
@@ -197,12 +215,17 @@ class HumanGame:
     def _run(self) -> None:
         try:
             asyncio.run(self._play())
+        except asyncio.CancelledError:
+            self._set("failed", self._ended_by)
         except UnstableStreamError as error:
             self._set("failed", str(error))
         except Exception as error:
             self._set("failed", f"{type(error).__name__}: {error}")
             _log.exception("the game failed", game=self.game_id)
             raise
+        finally:
+            self._ready.set()
+            has_ended(self)
 
     async def _play(self) -> None:
         from unstable_stream.games.play import play_game
@@ -211,7 +234,8 @@ class HumanGame:
         from unstable_stream.inference.policy_player import PolicyPlayer
         from unstable_stream.workers.hung_games import abandoned
 
-        self._loop = asyncio.get_running_loop()
+        self._loop, self._playing = asyncio.get_running_loop(), asyncio.current_task()
+        self._ready.set()
         chosen, sampling = self._fork.checkpoints[-1], self._config.sampling
         allowed = self._place.allowed_code(self._fork.parent_run_id, [], self._config, self._config)
         with confined(allowed), ExitStack() as opened:
@@ -243,6 +267,8 @@ class HumanGame:
                     started = self._started(run)
                     await _append(log, [started])
                     self._set("theirs")
+                    alive = Reporter(log, self.run_id, LAUNCHER, lambda: {"services/game/up": 1.0})
+                    reporting = asyncio.ensure_future(alive.run())  # a person may think for long
                     try:
                         played = await play_game(
                             started,
@@ -256,11 +282,17 @@ class HumanGame:
                         await finish_run(log, self.run_id, "stopped", str(given_up))
                         await self._store(log, "You gave up.")
                         return
+                    except asyncio.CancelledError:
+                        await _append(log, [abandoned(started, self._ended_by)])
+                        await finish_run(log, self.run_id, "stopped", self._ended_by)
+                        raise
                     except BaseException as error:
                         reason = f"{type(error).__name__}: {error}"
                         await _append(log, [abandoned(started, reason)])
                         await finish_run(log, self.run_id, "failed", reason)
                         raise
+                    finally:
+                        reporting.cancel()
                     await _append(log, [*played.trajectories, played.outcome])
                     await finish_run(log, self.run_id, "completed", "")
                     reward = {each.seat: each.reward for each in played.outcome.seats}[self.seat]

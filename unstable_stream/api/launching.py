@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from contextvars import copy_context
 from functools import cache, partial
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from unstable_stream.api.loops import is_loop_running
 from unstable_stream.api.place import Place
@@ -25,12 +25,19 @@ from unstable_stream.runs.fork import Fork
 if TYPE_CHECKING:
     from unstable_stream.launch.launcher import Launch
 
-__all__ = ["Launching", "launch_here", "may_run_here"]
+__all__ = [
+    "Launching",
+    "end_runs_at_signals",
+    "end_with_program",
+    "has_ended",
+    "launch_here",
+    "may_run_here",
+]
 
 _HEARD_EVERY_S: Final = 0.2
 """Seconds after which a waiting thread notices Ctrl-C."""
 
-_going: "Final[set[Launching]]" = set()
+_going: "Final[set[EndsWithProgram]]" = set()
 _requests: Final = Requests()
 
 
@@ -100,6 +107,40 @@ def launch_here(
     return asyncio.run(_work(config, place, run_id, fork, resume=resume, live=live, on_recorded=on_recorded))
 
 
+class EndsWithProgram(Protocol):
+    """A run of this process on a thread of its own."""
+
+    @property
+    def run_id(self) -> str:
+        """The full id."""
+
+    def stop(self, reason: str, number: int | None = None) -> None:
+        """Ask it to end; ``number`` is the signal that asks."""
+
+    def join(self) -> None:
+        """Wait for its end."""
+
+
+def end_with_program(run: EndsWithProgram) -> None:
+    """Have a run end in order with this program, until :func:`has_ended`."""
+    _end_all_at_the_end()
+    _going.add(run)
+    end_runs_at_signals()
+
+
+def has_ended(run: EndsWithProgram) -> None:
+    """Forget a run that has ended."""
+    _going.discard(run)
+
+
+def end_runs_at_signals() -> None:
+    """Let SIGTERM and SIGHUP end runs in order, where the main thread calls this and leaves them alone."""
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is signal.SIG_DFL:
+                signal.signal(number, _end_by_signal)
+
+
 class Launching:
     """A run that was launched on a thread of its own."""
 
@@ -132,12 +173,7 @@ class Launching:
             daemon=True,
         )
         self.run_id = run_id
-        _end_with_program_at_its_end()
-        _going.add(self)
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGTERM, signal.SIGHUP):
-                if signal.getsignal(number) is signal.SIG_DFL:
-                    signal.signal(number, _end_by_signal)
+        end_with_program(self)
         self._thread.start()
 
     @property
@@ -174,30 +210,30 @@ class Launching:
             self._result.set_exception(error)
         finally:
             self._ready.set()
-            _going.discard(self)
+            has_ended(self)
 
 
 @cache
-def _end_with_program_at_its_end() -> None:
+def _end_all_at_the_end() -> None:
     # Not of atexit: its functions run when threads can be given no more work.
-    threading._register_atexit(_end_with_program)  # type: ignore[attr-defined]
+    threading._register_atexit(_end_all)  # type: ignore[attr-defined]
 
 
-def _end_with_program() -> None:
+def _end_all() -> None:
     going = list(_going)
-    for launching in going:
-        say(f"the program ends: stopping run {launching.run_id} in order")
-        launching.stop("its program ended")
-    for launching in going:
-        launching.join()
+    for run in going:
+        say(f"the program ends: stopping run {run.run_id} in order")
+        run.stop("its program ended")
+    for run in going:
+        run.join()
 
 
 def _end_by_signal(number: int, _: FrameType | None) -> None:
     if not _requests.take(signal.Signals(number)):
         return
     going = list(_going)
-    for launching in going:
-        launching.stop(signal.Signals(number).name, number)
-    for launching in going:
-        launching.join()
+    for run in going:
+        run.stop(signal.Signals(number).name, number)
+    for run in going:
+        run.join()
     end_by(number)

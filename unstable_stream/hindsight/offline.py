@@ -12,6 +12,7 @@ staleness. Importance ratios use the recorded log-probabilities, as always.
 
 import asyncio
 import contextlib
+import signal
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from typing import Any, Final
 
 from unstable_stream.errors import ConfigError, RunError
 from unstable_stream.events import LearnerUpdate, RunStarted, Step, trained_model
+from unstable_stream.launch.stopping import Stop, end_by, say, stopped_by_signals
 from unstable_stream.log.port import Consumer, EventLog
 from unstable_stream.log.reading import readable_events
 from unstable_stream.log.records import record_from_event
@@ -32,6 +34,7 @@ from unstable_stream.runs.history import RunHistory
 from unstable_stream.runs.overlay import overlaid
 from unstable_stream.runs.recording import finish_run, new_run_id, start_run
 from unstable_stream.streams.ordered_history import History, Slice, merged
+from unstable_stream.tracking.service_reports import LAUNCHER, Reporter
 
 __all__ = ["OfflineProgress", "find_recorded_run", "load_offline_config", "train_offline"]
 
@@ -113,7 +116,7 @@ async def train_offline(
     log: EventLog,
     *,
     epochs: int = 1,
-    stop: asyncio.Event | None = None,
+    stop: Stop | None = None,
     progress: OfflineProgress | None = None,
     on_start: Callable[[str], None] = lambda run_id: None,
 ) -> str:
@@ -128,13 +131,14 @@ async def train_offline(
         data: the data directory of its checkpoints.
         log: where the new run is recorded.
         epochs: the number of passes over the slice; the steps of each epoch have their own ids.
-        stop: ends it after the current update.
+        stop: ends it after the current update, as a signal does; asked again, at once.
         progress: updated during the run.
         on_start: called with the new run's id.
 
     Raises:
         RunError: the slice holds no steps.
         LearnerError: training cannot go on, see the message.
+        KeyboardInterrupt, SystemExit: a signal ended it; the end is recorded.
     """
     # Imported here: the learner loads torch.
     from unstable_stream.workers.learner import LearnerService
@@ -151,34 +155,66 @@ async def train_offline(
         )
     model_path = base_model_path(config)
     config = with_fingerprint(config, model_path)
-    stop = stop or asyncio.Event()
+    stop = stop or Stop()
     progress = progress or OfflineProgress()
     run_id = new_run_id(config.name)
     await create_declared_topics(log, load_topics())
-    await start_run(log, config, run_id, replayed_run_id=source)
-    on_start(run_id)
-    service = await asyncio.to_thread(
-        LearnerService, config, run_id, data, model_path, plays=False, model=model
-    )
-    feeding = asyncio.ensure_future(_feed(history, wanted, config, run_id, log, epochs, stop, progress))
-    outcome, reason = "failed", "interrupted"
-    try:
-        updates = await service.train(log, stop)
-        done = updates >= config.learner.iterations
-        exhausted = feeding.done()
-        if exhausted:
-            feeding.result()  # raises the task's error
-        progress.updates = updates
-        outcome = "completed" if done else "stopped"
-        reason = f"{updates} updates on steps of {source}" + (
-            "" if done else ": there were no more steps" if exhausted else ": interrupted"
-        )
-    finally:
-        feeding.cancel()
-        await asyncio.wait([feeding])
-        await asyncio.to_thread(service.close)
-        await finish_run(log, run_id, outcome, reason)
+    with stopped_by_signals(stop):
+        await start_run(log, config, run_id, replayed_run_id=source)
+        alive = Reporter(log, run_id, LAUNCHER, lambda: {"services/learner/up": 1.0})
+        beside: list[asyncio.Future[Any]] = [
+            asyncio.ensure_future(alive.run()),
+            asyncio.ensure_future(_announce(stop, run_id)),
+        ]
+        service: LearnerService | None = None
+        outcome, reason = "failed", "interrupted"
+        try:
+            on_start(run_id)
+            service = await asyncio.to_thread(
+                LearnerService, config, run_id, data, model_path, plays=False, model=model
+            )
+            feeding = asyncio.ensure_future(
+                _feed(history, wanted, config, run_id, log, epochs, stop.asked, progress)
+            )
+            training = asyncio.ensure_future(service.train(log, stop.asked))
+            hurry = asyncio.ensure_future(stop.at_once.wait())
+            beside += [feeding, hurry]
+            await asyncio.wait((training, hurry), return_when=asyncio.FIRST_COMPLETED)
+            if training.done():
+                updates = progress.updates = training.result()
+                done, exhausted = updates >= config.learner.iterations, feeding.done()
+                if exhausted:
+                    feeding.result()  # raises the task's error
+                outcome = "completed" if done else "stopped"
+                reason = f"{updates} updates on steps of {source}" + (
+                    "" if done else ": there were no more steps" if exhausted else f": {stop.reason}"
+                )
+            else:
+                training.cancel()
+                outcome, reason = "stopped", stop.reason
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}"
+            raise
+        finally:
+            for task in beside:
+                task.cancel()
+            await asyncio.wait(beside)
+            await finish_run(log, run_id, outcome, reason)
+            if stop.at_once.is_set() and stop.signal is not None:
+                end_by(stop.signal)  # else the update would hold this process up
+            if service is not None:
+                await asyncio.to_thread(service.close)
+    if stop.signal == signal.SIGINT:
+        raise KeyboardInterrupt
+    if stop.signal is not None:
+        raise SystemExit(128 + stop.signal)
     return run_id
+
+
+async def _announce(stop: Stop, run_id: str) -> None:
+    await stop.asked.wait()
+    if stop.signal is not None:
+        say(f"{stop.reason}: stopping run {run_id} after its update. A second signal ends it at once")
 
 
 async def _feed(

@@ -1,4 +1,4 @@
-"""Serve the pages until Ctrl-C or SIGTERM."""
+"""Serve the pages until Ctrl-C, SIGTERM or SIGHUP; games that are being played end then too."""
 
 import secrets
 import socket
@@ -9,6 +9,7 @@ from typing import Final
 
 import uvicorn
 
+from unstable_stream.api.launching import end_runs_at_signals
 from unstable_stream.api.place import Place
 from unstable_stream.errors import ServiceError
 from unstable_stream.ui.app import build_app
@@ -77,6 +78,7 @@ def serve(
         on_ready(link)
         if browser:
             threading.Thread(target=_open, args=(link,), daemon=True).start()
+        end_runs_at_signals()  # the games that are being played; the server itself goes before
         server.run([bound])
 
 

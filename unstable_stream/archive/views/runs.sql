@@ -1,7 +1,7 @@
 -- One row per run.
 -- run_id: The run.
 -- name: Display name.
--- state: `running`, `completed`, `stopped` or `failed`; a run killed without a word stays `running`.
+-- state: `running`, `completed`, `stopped` or `failed`; a run killed without a word stays `running` here, and commands and pages call it `lost` after ten minutes of silence.
 -- started_at: UTC.
 -- finished_at: UTC; NULL while it runs.
 -- resumptions: How often it was resumed.
