@@ -92,10 +92,10 @@ def test_a_person_who_leaves_gives_up_after_a_while(place: Place) -> None:
 def test_a_game_whose_program_ends_is_recorded_as_stopped(place: Place) -> None:
     game = HumanGame(place, RUN).start()
     assert wait(game) == "yours"
-    game.stop("SIGTERM")
+    game.end("SIGTERM")
     game.join()
     assert (game.state, game.says) == ("failed", "SIGTERM")
-    game.stop("SIGTERM")  # it has ended
+    game.end("SIGTERM")  # it has ended
     (status,) = [status for status in us.list_runs(place.root) if status.run_id == game.run_id]
     assert status.ended is not None
     assert (status.ended.outcome, status.ended.reason) == ("stopped", "SIGTERM")

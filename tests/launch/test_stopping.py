@@ -4,6 +4,7 @@ import asyncio
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,11 +13,11 @@ from types import FrameType
 import pytest
 
 from tests.workers.test_game_schedule import RUN, config
-from unstable_stream.errors import ServiceError
+from unstable_stream.errors import RunError, ServiceError
 from unstable_stream.events import Event, RunFinished
 from unstable_stream.launch import stopping
 from unstable_stream.launch.inline import InlineServices
-from unstable_stream.launch.launcher import Launch, _harmless, _supervise
+from unstable_stream.launch.launcher import Launch, _harmless, _in_thread, _supervise
 from unstable_stream.launch.stopping import Requests, Stop, stopped_by_signals
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.reading import read_to_end, readable_events
@@ -146,6 +147,21 @@ async def test_a_service_that_fails_while_it_is_stopped_leaves_no_run_without_en
     result, events = await supervised(tmp_path, ("processors fails",), ask)
     assert isinstance(result, ServiceError)
     assert ends(events) == [("stopped", "stop() was called")]
+
+
+async def test_what_is_done_before_the_record_is_left_at_once() -> None:
+    stop, never = Stop(), threading.Event()
+    checking = asyncio.ensure_future(_in_thread(stop, never.wait))
+    try:
+        for _ in range(2):
+            stop.ask("SIGTERM", signal.SIGTERM)
+        with pytest.raises(RunError, match="SIGTERM: ended before the run was recorded; nothing was written"):
+            await asyncio.wait_for(checking, DEADLINE_S)
+    finally:
+        never.set()
+    assert await _in_thread(Stop(), divmod, 7, 2) == (3, 1)
+    with pytest.raises(ZeroDivisionError):
+        await _in_thread(Stop(), divmod, 7, 0)
 
 
 def test_a_closed_terminal_does_not_end_the_run() -> None:

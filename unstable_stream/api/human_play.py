@@ -154,7 +154,7 @@ class HumanGame:
         assert self._loop is not None
         self._loop.call_soon_threadsafe(self._answers.put_nowait, None)
 
-    def stop(self, reason: str, number: int | None = None) -> None:
+    def end(self, reason: str, number: int | None = None) -> None:
         """End the game wherever it is; it is recorded as abandoned."""
         self._ready.wait()
         with suppress(RuntimeError):  # its loop is closed: it has just ended

@@ -114,8 +114,8 @@ class EndsWithProgram(Protocol):
     def run_id(self) -> str:
         """The full id."""
 
-    def stop(self, reason: str, number: int | None = None) -> None:
-        """Ask it to end; ``number`` is the signal that asks."""
+    def end(self, reason: str, number: int | None = None) -> None:
+        """Ask it to end in order; ``number`` is the signal that asks."""
 
     def join(self) -> None:
         """Wait for its end."""
@@ -164,7 +164,7 @@ class Launching:
             self._loop, self._stop = asyncio.get_running_loop(), Stop()
             self._ready.set()
             work = partial(_work, config, place, run_id, fork, resume=resume, live=live)
-            return await work(on_recorded=on_recorded, stop=self._stop)
+            return await work(on_recorded=self._note_recorded, stop=self._stop)
 
         self._thread = threading.Thread(
             target=copy_context().run,
@@ -173,6 +173,7 @@ class Launching:
             daemon=True,
         )
         self.run_id = run_id
+        self._on_recorded, self._recorded = on_recorded, False
         end_with_program(self)
         self._thread.start()
 
@@ -186,6 +187,12 @@ class Launching:
         self._ready.wait()
         if self.running and self._loop is not None and self._stop is not None:
             self._loop.call_soon_threadsafe(self._stop.ask, reason, number)
+
+    def end(self, reason: str, number: int | None = None) -> None:
+        """Ask it to end in order and, if it is not recorded yet, at once."""
+        self.stop(reason, number)
+        if not self._recorded:
+            self.stop(reason, number)
 
     def join(self) -> None:
         """Wait for its end, whatever it is."""
@@ -202,6 +209,10 @@ class Launching:
             self._thread.join(_HEARD_EVERY_S)
             waited += _HEARD_EVERY_S
         return self._result.result(timeout=0)
+
+    def _note_recorded(self) -> None:
+        self._recorded = True
+        self._on_recorded()
 
     def _settle(self, work: "Callable[[], Coroutine[Any, Any, Launch]]") -> None:
         try:
@@ -223,7 +234,7 @@ def _end_all() -> None:
     going = list(_going)
     for run in going:
         say(f"the program ends: stopping run {run.run_id} in order")
-        run.stop("its program ended")
+        run.end("its program ended")
     for run in going:
         run.join()
 
@@ -233,7 +244,7 @@ def _end_by_signal(number: int, _: FrameType | None) -> None:
         return
     going = list(_going)
     for run in going:
-        run.stop(signal.Signals(number).name, number)
+        run.end(signal.Signals(number).name, number)
     for run in going:
         run.join()
     end_by(number)

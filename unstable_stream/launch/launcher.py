@@ -164,20 +164,20 @@ async def launch(
     progress = _harmless(progress)
     progress("checking the configuration")
     _check_backend(config)
-    await _in_thread(check_config, config)
+    await _in_thread(stop, check_config, config)
     if config.backend == "ray":
         # Before anything is written: Ray may not be installed, or its cluster gone.
         from unstable_stream.launch.ray.cluster import check_reachable
 
-        await _in_thread(check_reachable)
-    config, model_path = await _in_thread(_with_models, config)
+        await _in_thread(stop, check_reachable)
+    config, model_path = await _in_thread(stop, _with_models, config)
     if not model_here(config.model):  # it was fetched only now
-        await _in_thread(check_base_model, config, model_path)
+        await _in_thread(stop, check_base_model, config, model_path)
     plan = partial(plan_run, config, model_path)
     here: Placement | None = None
     if config.backend == "inline" or "RAY_ADDRESS" not in os.environ:
         # Of a cluster only Ray knows the machines.
-        planned = plan([await _in_thread(this_machine)])
+        planned = plan([await _in_thread(stop, this_machine)])
         here = planned.placement
         for line in planned.lines:
             progress(line)
@@ -190,7 +190,7 @@ async def launch(
         def tell(words: str) -> None:
             loop.call_soon_threadsafe(progress, words)
 
-        await _in_thread(check_cluster, plan, config, model_path, data.root, tell)
+        await _in_thread(stop, check_cluster, plan, config, model_path, data.root, tell)
     run_id = resume or run_id or new_run_id(config.name)
     opened = opened_log(config.log, data.log, synchronous=config.synchronous)
     async with opened as log:
@@ -232,8 +232,12 @@ async def launch(
     return launched
 
 
-async def _in_thread(work: Callable[..., T], *arguments: object) -> T:
-    """Work in a thread that the end of this process does not wait for, unlike ``asyncio.to_thread``."""
+async def _in_thread(stop: Stop, work: Callable[..., T], *arguments: object) -> T:
+    """Work in a thread that nobody has to wait for, unlike that of ``asyncio.to_thread``.
+
+    Raises:
+        RunError: ``stop`` asks for the end at once.
+    """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
 
@@ -254,7 +258,14 @@ async def _in_thread(work: Callable[..., T], *arguments: object) -> T:
             loop.call_soon_threadsafe(settle, result, error)
 
     threading.Thread(target=copy_context().run, args=(run,), daemon=True).start()
-    return await done
+    hurry = asyncio.ensure_future(stop.at_once.wait())
+    try:
+        await asyncio.wait((done, hurry), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        hurry.cancel()
+    if not done.done():
+        raise RunError(f"{stop.reason}: ended before the run was recorded; nothing was written")
+    return done.result()
 
 
 def _harmless(progress: Callable[[str], None]) -> Callable[[str], None]:
