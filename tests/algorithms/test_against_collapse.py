@@ -1,13 +1,15 @@
 """The options against collapse, worked out by hand on a bigram table."""
 
 import math
+from itertools import pairwise
 
+import numpy as np
 import pytest
 import torch
 
 from tests.algorithms.policies import AdaptedBigramPolicy, BigramPolicy
 from tests.algorithms.test_reinforce import UNIFORM, bound, gradient, sample
-from unstable_stream.algorithms import Reinforce
+from unstable_stream.algorithms import Reinforce, TrainingSample
 from unstable_stream.algorithms.covariance import clip_cov_tokens, kl_cov_tokens, token_covariances
 from unstable_stream.errors import LearnerError
 
@@ -48,6 +50,55 @@ def test_the_expected_penalty_is_the_gradient_of_the_divergence() -> None:
     log_policy = torch.log_softmax(logits, 0)
     ((log_policy.exp() * (log_policy - UNIFORM)).sum() / 10).backward()  # type: ignore[no-untyped-call]
     torch.testing.assert_close(expected, logits.grad)
+
+
+def answers(length: int, end: int) -> list[list[int]]:
+    """All answers of tokens 0 to 3 that end at the token ``end``, or at the limit."""
+    open_ended: list[list[int]] = [[]]
+    found = []
+    for _ in range(length):
+        grown = [[*answer, token] for answer in open_ended for token in range(4)]
+        found += [answer for answer in grown if answer[-1] == end]
+        open_ended = [answer for answer in grown if answer[-1] != end]
+    return found + open_ended
+
+
+@pytest.mark.parametrize("length", [1, 3])
+def test_the_expected_penalty_of_whole_answers_is_the_gradient_of_their_divergence(length: int) -> None:
+    """By enumeration: token 3 ends an answer, so an early token decides on how much divergence follows."""
+    torch.manual_seed(3)
+    policy = AdaptedBigramPolicy()
+    with torch.no_grad():
+        policy.table.weight.normal_()
+        policy.table.base.normal_()
+    found = answers(length, end=3)
+    rows = {
+        name: torch.log_softmax(table, -1)
+        for name, table in (("policy", policy.table.base + policy.table.weight), ("base", policy.table.base))
+    }
+
+    def logprobs(name: str, answer: list[int]) -> torch.Tensor:
+        return torch.stack([rows[name][before][token] for before, token in pairwise([0, *answer])])
+
+    sums = torch.stack([torch.stack([logprobs(name, answer).sum() for name in rows]) for answer in found])
+    probability = sums[:, 0].exp()
+    assert probability.sum().item() == pytest.approx(1.0)
+    divergence = (probability * (sums[:, 0] - sums[:, 1])).sum()
+    (true,) = torch.autograd.grad(divergence / 10, policy.table.weight, retain_graph=True)
+    algorithm = bound(Reinforce(kl_coef=1.0), policy)
+    # A second answer in the batch: what is later must be later in the same answer.
+    other = sample([1], [2, 0], 0.0, [rows["policy"][1][2].item(), rows["policy"][2][0].item()])
+
+    def of(samples: list[TrainingSample]) -> torch.Tensor:
+        policy.table.weight.grad = None
+        algorithm.update(algorithm.prepare_batch(samples), scale=1.0, update=1)
+        assert policy.table.weight.grad is not None
+        return policy.table.weight.grad
+
+    expected = -of([other])
+    for answer, weight in zip(found, probability.tolist(), strict=True):
+        expected += weight * of([sample([0], answer, 0.0, logprobs("policy", answer).tolist()), other])
+    torch.testing.assert_close(expected, true, rtol=1e-4, atol=1e-6)
 
 
 def test_the_adapter_is_on_again_after_scoring_the_base_model() -> None:
@@ -112,36 +163,39 @@ def test_clipping_is_the_gradient_of_ppos_objective() -> None:
 
 
 def test_covariances_are_centred_products() -> None:
-    found = token_covariances(torch.tensor([2.0, 0.0, -2.0, 0.0]), torch.tensor([-1.0, -1.0, -5.0, -5.0]))
+    found = token_covariances(np.array([2.0, 0.0, -2.0, 0.0]), np.array([-1.0, -1.0, -5.0, -5.0]))
     assert found.tolist() == [4.0, 0.0, 4.0, 0.0]  # means 0 and -3
 
 
 def test_clip_cov_draws_only_between_its_bounds() -> None:
-    covariances = torch.tensor([0.5, 1.0, 2.0, 4.9, 5.0, 3.0])
-    eligible = torch.tensor([True, True, True, True, True, False])
-    everything = clip_cov_tokens(covariances, eligible, ratio=1.0, low=1.0, high=5.0)
-    assert everything.tolist() == [False, False, True, True, False, False]
-    drawn = set()
-    for seed in range(20):
-        torch.manual_seed(seed)
-        one = clip_cov_tokens(covariances, eligible, ratio=2e-4, low=1.0, high=5.0)
-        assert one.sum() == 1  # int(6 x 2e-4) is 0: the authors' code takes at least one
-        drawn.add(int(one.nonzero()))
-    assert drawn == {2, 3}
-    assert not clip_cov_tokens(covariances, eligible, ratio=0.5, low=6.0, high=9.0).any()
+    covariances = np.array([0.5, 1.0, 2.0, 4.9, 5.0, 3.0])
+    eligible = np.array([True, True, True, True, True, False])
+
+    def chosen(ratio: float, low: float = 1.0, seed: int = 0) -> list[int]:
+        generator = np.random.default_rng(seed)
+        flags = clip_cov_tokens(covariances, eligible, generator, ratio=ratio, low=low, high=5.0)
+        return np.flatnonzero(flags).tolist()
+
+    assert chosen(1.0) == [2, 3]
+    assert {tuple(chosen(0.2, seed=seed)) for seed in range(20)} == {(2,), (3,)}  # 1.2 of six
+    assert chosen(0.16) == []  # 0.96 of six
+    assert chosen(0.5, low=6.0) == []
 
 
-def test_kl_cov_takes_the_largest() -> None:
-    covariances = torch.tensor([0.5, -9.0, 2.0, 4.9])
+def test_kl_cov_takes_the_largest_share_rounded_down() -> None:
+    covariances = np.array([0.5, -9.0, 2.0, 4.9])
     assert kl_cov_tokens(covariances, ratio=0.5).tolist() == [False, False, True, True]
-    assert kl_cov_tokens(covariances, ratio=2e-4).tolist() == [False, False, False, True]
+    assert kl_cov_tokens(covariances, ratio=0.49).tolist() == [False, False, False, True]
+    assert not kl_cov_tokens(covariances, ratio=0.24).any()
+    assert kl_cov_tokens(np.arange(100.0), ratio=0.29).sum() == 29  # in floats .29 * 100 is below 29
+    assert kl_cov_tokens(np.zeros(4), ratio=0.5).tolist() == [True, True, False, False]
 
 
 ROWS = [
-    sample([0], [1], 2.0, logprobs=[UNIFORM + 0.3]),
-    sample([1], [1], -2.0, logprobs=[UNIFORM]),
-    sample([2], [1], 0.5, logprobs=[UNIFORM]),
-    sample([3], [1], -0.5, logprobs=[UNIFORM]),
+    sample([0], [1], 2.0, logprobs=[UNIFORM + 0.3], step_id="first"),
+    sample([1], [1], -2.0, logprobs=[UNIFORM], step_id="second"),
+    sample([2], [1], 0.5, logprobs=[UNIFORM], step_id="third"),
+    sample([3], [1], -0.5, logprobs=[UNIFORM], step_id="fourth"),
 ]
 
 
@@ -196,13 +250,17 @@ def test_the_state_of_the_bonus_is_restored() -> None:
 
 
 def test_summaries_name_the_options_that_are_on() -> None:
-    algorithm = Reinforce(kl_coef=0.1, clip_low=0.2, clip_cov_ratio=0.5, entropy_coef=0.25)
+    algorithm = Reinforce(kl_coef=0.1, clip_low=0.2, clip_cov_ratio=0.5, kl_cov_ratio=0.5, entropy_coef=0.25)
     _, sums = gradient(algorithm, [sample([0], [1, 2])], AdaptedBigramPolicy())
     metrics = algorithm.summarize(sums)
     assert (metrics["kl_to_base"], metrics["clip_fraction"], metrics["clip_cov_fraction"]) == (0, 0, 0)
+    assert metrics["kl_cov_fraction"] == 0.5
     assert metrics["entropy_coef"] == 0.25
     _, sums = gradient(Reinforce(), [sample([0], [1, 2])], AdaptedBigramPolicy())
-    assert not {"kl_to_base", "clip_fraction", "clip_cov_fraction"} & Reinforce().summarize(sums).keys()
+    assert (
+        not {"kl_to_base", "clip_fraction", "clip_cov_fraction", "kl_cov_fraction"}
+        & Reinforce().summarize(sums).keys()
+    )
 
 
 @pytest.mark.parametrize(

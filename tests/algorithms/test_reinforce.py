@@ -48,6 +48,10 @@ def gradient(
     """Gradient of the table and the summed statistics, all samples in one micro-batch."""
     policy = policy or BigramPolicy()
     bound(algorithm, policy)
+    if algorithm.measures:
+        with torch.no_grad():
+            measured = algorithm.measure(samples)
+        algorithm.begin_step(samples, measured, np.random.default_rng(0))
     sums = algorithm.update(algorithm.prepare_batch(samples), scale=1 / len(samples), update=1)
     assert policy.table.weight.grad is not None
     return policy.table.weight.grad, {name: value.item() for name, value in sums.items()}

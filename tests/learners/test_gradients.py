@@ -108,6 +108,89 @@ def test_how_the_batch_is_cut_does_not_matter(make_learner: MakeLearner, overrid
     assert found.metrics["entropy"] == pytest.approx(expected.metrics["entropy"], rel=1e-4)
 
 
+COVARIANCE = {
+    "Clip-Cov": {"clip_cov_ratio": 0.1, "clip_cov_lb": -9.0, "clip_cov_ub": 9.0, "clip_high": 3.0},
+    "KL-Cov": {"kl_cov_ratio": 0.2, "kl_cov_coef": 0.5},
+}
+
+
+@pytest.mark.parametrize("kind", [Reinforce, A2C])
+@pytest.mark.parametrize("method", COVARIANCE)
+def test_tokens_are_chosen_among_a_whole_optimizer_step(
+    make_learner: MakeLearner, method: str, kind: type[Reinforce]
+) -> None:
+    """However the batch is cut, the same tokens are chosen, and no more than the share asked for."""
+    samples = make_samples(12)
+    whole, rows, tokens = (
+        warmed(make_learner, algorithm=kind(**COVARIANCE[method]), optimizer_steps_per_update=2, **cut)
+        for cut in ({"mini_batch_size": 64}, {"mini_batch_size": 1}, {"mini_batch_tokens": 50})
+    )
+    metrics = whole.update(samples, 1).metrics
+    for cut in (rows, tokens):
+        found = cut.update(samples, 1).metrics
+        assert_same(gradients(cut), gradients(whole))
+        assert found["grad_norm"] == pytest.approx(metrics["grad_norm"], rel=1e-4)
+        for name in ("clip_cov_fraction", "kl_cov_fraction"):
+            assert found.get(name) == metrics.get(name)
+    steps = optimizer_chunks(12, 2, seed=11, update=1)
+    counts = [sum(len(samples[index].completion_token_ids) for index in step) for step in steps]
+    share = COVARIANCE[method].get("clip_cov_ratio", 0.2)
+    chosen = sum(int(share * count) for count in counts)
+    name = "clip_cov_fraction" if method == "Clip-Cov" else "kl_cov_fraction"
+    assert metrics[name] == pytest.approx(chosen / sum(counts))
+
+
+def test_kl_cov_equals_the_loop(make_learner: MakeLearner) -> None:
+    """All tokens of the step in one list, sorted by their covariance, in plain Python."""
+    samples = make_samples(9)
+    learner = warmed(make_learner, algorithm=Reinforce(kl_cov_ratio=0.2, kl_cov_coef=0.5), mini_batch_size=2)
+    tokens = []
+    for sample in samples:
+        prompt, completion = sample.prompt_token_ids.tolist(), sample.completion_token_ids.tolist()
+        logits = learner.model(torch.tensor([prompt + completion])).logits[0]
+        for index, token in enumerate(completion):
+            distribution = torch.log_softmax(logits[len(prompt) + index - 1] / sample.temperature, dim=-1)
+            tokens.append((distribution[token], float(sample.logprobs[index]), sample.advantage))
+    mean_logprob = sum(logprob.item() for logprob, _, _ in tokens) / len(tokens)
+    mean_advantage = sum(advantage for _, _, advantage in tokens) / len(tokens)
+    order = sorted(
+        range(len(tokens)),
+        key=lambda at: -(tokens[at][0].item() - mean_logprob) * (tokens[at][2] - mean_advantage),
+    )
+    penalised = order[: len(tokens) // 5]
+    loss = torch.zeros(())
+    for at, (logprob, behaviour, advantage) in enumerate(tokens):
+        weight = (logprob.detach() - behaviour).exp().clamp(max=2.0)
+        loss = loss - weight * advantage * logprob + 0.5 * (at in penalised) * (logprob - behaviour).abs()
+    (loss / 8 / len(samples)).backward()  # type: ignore[no-untyped-call]
+    expected = gradients(learner)
+    learner.update(samples, 1)
+    assert_same(gradients(learner), expected)
+
+
+def test_a_share_below_one_token_chooses_none(make_learner: MakeLearner) -> None:
+    plain, chosen = (
+        warmed(make_learner, algorithm=Reinforce(**each), mini_batch_size=2)
+        for each in ({}, {"kl_cov_ratio": 2e-4, "clip_cov_ratio": 2e-4, "clip_cov_lb": -9.0})
+    )
+    plain.update(make_samples(8), 1)
+    metrics = chosen.update(make_samples(8), 1).metrics
+    assert (metrics["clip_cov_fraction"], metrics["kl_cov_fraction"]) == (0.0, 0.0)
+    assert_same(gradients(chosen), gradients(plain))
+
+
+def test_the_choice_of_tokens_draws_no_random_numbers_of_training(make_learner: MakeLearner) -> None:
+    """With dropout: the pass that measures takes none from the pass that trains, and is without dropout."""
+    lora = {"lora_rank": 4, "lora_alpha": 8, "lora_dropout": 0.3}
+    plain, chosen = (
+        warmed(make_learner, algorithm=Reinforce(**each), lora_cfg=lora)
+        for each in ({}, {"kl_cov_ratio": 1e-9})
+    )
+    plain.update(make_samples(6), 1)
+    chosen.update(make_samples(6), 1)
+    assert_same(gradients(chosen), gradients(plain))
+
+
 @pytest.mark.parametrize("algorithm", [Reinforce, PPO, A2C])
 def test_a_budget_of_tokens_bounds_each_forward_pass_but_for_a_longer_row(
     make_learner: MakeLearner, monkeypatch: pytest.MonkeyPatch, algorithm: type[Reinforce]

@@ -32,6 +32,7 @@ from unstable_stream.workers.learner_ranks import LearnerGroup, build_learners
 pytestmark = pytest.mark.slow  # each starts processes that load torch and a model
 DEADLINE_S = 60.0
 A2C = {"type": "a2c", "critic_learning_rate": 0.05, "epochs": 2}
+KL_COV = {"type": "reinforce", "kl_cov_ratio": 0.3, "clip_cov_ratio": 0.3, "clip_cov_lb": -9.0}
 
 
 def settings(num_learners: int, **sections: Any) -> RunConfig:
@@ -70,7 +71,9 @@ def train(learner: Any, numbers: Sequence[int]) -> list[dict[str, float]]:
 
 
 @pytest.mark.parametrize(
-    "algorithm", [{"type": "reinforce", "entropy_coef": 0.01}, A2C], ids=["reinforce", "a2c"]
+    "algorithm",
+    [{"type": "reinforce", "entropy_coef": 0.01}, A2C, KL_COV],
+    ids=["reinforce", "a2c", "covariance"],
 )
 def test_two_learners_make_the_weights_of_one(
     group: Callable[..., LearnerGroup], tmp_path: Path, algorithm: dict[str, Any]
@@ -83,6 +86,8 @@ def test_two_learners_make_the_weights_of_one(
     for mine, theirs in zip(found, expected, strict=True):
         for name in ("loss", "grad_norm", "entropy", "is_ratio_mean", "completion_tokens", "samples"):
             assert mine[name] == pytest.approx(theirs[name], rel=1e-3, abs=1e-5), name
+        for name in ("clip_cov_fraction", "kl_cov_fraction"):
+            assert mine.get(name) == theirs.get(name) != 0.0, name
     saved, reference = load_checkpoint(both.save().path), load_checkpoint(alone.save().path)
     assert saved.weights.keys() == reference.weights.keys()
     for name, tensor in reference.weights.items():

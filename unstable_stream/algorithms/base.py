@@ -57,6 +57,11 @@ class TokenBatch:
     """int64[B]: the index, among the ``N`` tokens, of each row's first."""
     shared_prefix: int = 0
     """Number of tokens with which all inputs begin, and which predict no trained token."""
+    left_out: Tensor | None = None
+    """bool[N]: tokens without a gradient of their advantage, where the optimizer step's tokens were compared
+    (:meth:`BaseAlgo.begin_step`)."""
+    penalised: Tensor | None = None
+    """bool[N]: tokens with KL-Cov's penalty, likewise."""
 
 
 class OwnNetwork(NamedTuple):
@@ -74,7 +79,8 @@ class BaseAlgo(RemembersArguments, ABC):
 
     The learner divides the batch into micro-batches, clips and steps. It sets ``scale`` so that the gradients
     add up to the mean over the optimizer step's samples. It calls, in this order: :meth:`initialize` and
-    :meth:`networks` once; for every update :meth:`admit` for each sample, :meth:`begin_update` once, then
+    :meth:`networks` once; for every update :meth:`admit` for each sample, :meth:`begin_update` once, then for
+    each optimizer step :meth:`measure` and :meth:`begin_step` if it :attr:`measures`, and
     :meth:`prepare_batch` and :meth:`update` for each micro-batch, ``epochs`` times over the batch, and
     :meth:`summarize` and :meth:`finish_update` once.
 
@@ -121,6 +127,13 @@ class BaseAlgo(RemembersArguments, ABC):
         """Whether the policy has an adapter, which can be switched off to score the base model."""
         return bool(self._adapter_layers)
 
+    @property
+    def measures(self) -> bool:
+        """Whether it compares all samples of an optimizer step before their gradient is computed; by default
+        it does not.
+        """
+        return False
+
     def admit(self, sample: TrainingSample) -> Admission:
         """Decide about one sample; drop it if its prompt fills ``max_train_len``: no token to train on is
         left.
@@ -141,6 +154,27 @@ class BaseAlgo(RemembersArguments, ABC):
         Args:
             samples: the admitted samples with tokens to train on.
             micro_batches: a division of them into parts that fit into memory, as indices.
+        """
+
+    def measure(self, samples: Sequence[TrainingSample]) -> Sequence[NDArray[np.float32]]:
+        """Return what :meth:`begin_step` needs to know of each sample of a micro-batch.
+
+        It is called without gradients, for the micro-batches of this learner; the results go to all learners.
+        """
+        raise NotImplementedError(f"{type(self).__name__} measures, and has no method measure")
+
+    def begin_step(
+        self,
+        samples: Sequence[TrainingSample],
+        measured: Sequence[NDArray[np.float32]],
+        generator: np.random.Generator,
+    ) -> None:
+        """Look at all samples of an optimizer step before their gradient is computed.
+
+        Args:
+            samples: those with tokens to train on, of all learners.
+            measured: the result of :meth:`measure` for each.
+            generator: the same in every learner, seeded with the run's seed, the update and the step.
         """
 
     def prepare_batch(

@@ -13,16 +13,25 @@ For ``n`` samples in an optimizer step, with completion ``y`` of sample ``i``, a
   differently, and the policy has changed since; the truncated ratio corrects for both. Truncation as in
   V-trace's rho-bar: Espeholt et al., "IMPALA", arXiv:1802.01561; per token against the engine's own numbers:
   Yao et al., "Your Efficient RL Framework Secretly Brings You Off-Policy RL Training", 2025.
-- The entropy bonus ``c`` falls linearly to zero over ``entropy_decay_updates``.
+- The entropy bonus ``c`` falls linearly to zero over ``entropy_decay_updates``. ``H_it`` is the entropy of the
+  distribution that the token was drawn from, the bonus of Mnih et al., arXiv:1602.01783. Its gradient makes
+  each of these distributions wider. It is not the gradient of the entropy of whole answers: it does not count
+  that a token leads to more or less certain places, and it has no importance weight.
 
 Four options keep a policy from collapsing. All are off by default, and they can be combined:
 
-- ``kl_coef`` adds the divergence from the base model to the loss. Its term is ``w * (log pi - log base)^2 /
-  2``, the estimator k2 of Schulman, "Approximating KL Divergence", 2020. GRPO (arXiv:2402.03300, equation 4)
-  differentiates k3 instead, whose expected gradient is not that of KL(pi || base): Tang and Munos, "On a Few
-  Pitfalls in KL Divergence Gradient Estimation for RL", arXiv:2506.09477. The gradient of k2, ``(log pi - log
-  base) grad log pi``, is that of the same penalty in the reward. What is reported is k3: it has the same mean
-  as the divergence, and less variance. The reference is the base model, also with ``initial_lora_path``.
+- ``kl_coef`` adds the divergence of the whole answer from the base model to the loss, divided by ``L`` as all
+  else. With ``d_it = log pi(y_it) - log base(y_it)``, the gradient of ``E sum_t d_it`` is ``E sum_t (d_it +
+  d_i(t+1) + ... + d_iT) grad log pi(y_it)``: a token pays for the divergence that follows it too. So the term
+  is ``w_it * (d_it^2 / 2 + (sum of the later d) * log pi(y_it))``, the sum without gradient: the estimator k2
+  of Schulman, "Approximating KL Divergence", 2020, and the score function of the rest. It is the same penalty
+  in the reward of each token, undiscounted. GRPO (arXiv:2402.03300, equation 4) differentiates k3 of each
+  token instead, whose expected gradient is not that of KL(pi || base), and k2 alone gives it for answers of
+  one token only: Tang and Munos, "On a Few Pitfalls in KL Divergence Gradient Estimation for RL",
+  arXiv:2506.09477. The expectation is exact for turns that the present policy played; for older ones each
+  token has the weight ``w`` of its own ratio only, as its advantage has. What an answer does to the prompts
+  of later turns is not counted. What is reported is k3 per token: it has the same mean as ``d``, and less
+  variance. The reference is the base model, also with ``initial_lora_path``.
 - ``clip_low`` and ``clip_high`` clip the ratio ``pi / mu`` as PPO does (Schulman et al., arXiv:1707.06347,
   equation 7): a token beyond the bound that its advantage pushes it over has no gradient. Separate bounds,
   the upper one wider, are DAPO's "clip-higher" (Yu et al., arXiv:2503.14476). ``is_clip`` still
@@ -38,10 +47,13 @@ and prefer ``kl_coef``, which pulls towards text.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final, Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from unstable_stream.algorithms.base import BaseAlgo, TokenBatch, divergence_k3
@@ -57,6 +69,7 @@ _MAX_LOG_RATIO: Final = 20.0
 _OPTIONAL: Final = {
     "clipped": "clip_fraction",
     "left_out": "clip_cov_fraction",
+    "penalised": "kl_cov_fraction",
     "kl_to_base": "kl_to_base",
 }
 """Sum over tokens and the metric of its mean, each there only if the option is on."""
@@ -76,10 +89,12 @@ class Reinforce(BaseAlgo):
         clip_low: tokens with a negative advantage and a ratio below ``1 - clip_low`` have no gradient; PPO
             uses 0.2. ``None``: no bound.
         clip_high: the same for a positive advantage and a ratio above ``1 + clip_high``; DAPO uses 0.28.
-        clip_cov_ratio: share of the tokens that Clip-Cov leaves out; 0: off, the paper's is 2e-4.
+        clip_cov_ratio: share of an optimizer step's tokens that Clip-Cov leaves out, rounded down; 0: off,
+            the paper's is 2e-4. This and KL-Cov cost a forward pass more.
         clip_cov_lb: lower bound of the covariance of a token that Clip-Cov may leave out.
         clip_cov_ub: upper bound of the same. Both suppose advantages with a standard deviation of 1.
-        kl_cov_ratio: share of the tokens that KL-Cov penalises; 0: off, the paper's is 2e-4 to 2e-3.
+        kl_cov_ratio: share of the tokens that KL-Cov penalises, likewise; 0: off, the paper's is 2e-4 to
+            2e-3.
         kl_cov_coef: weight of KL-Cov's penalty, the absolute log ratio to the policy that sampled.
         target_entropy: nats. The entropy bonus begins at ``entropy_coef`` and adapts so that the mean entropy
             of the trained tokens does not fall below it; ``entropy_decay_updates`` has no effect. ``None``:
@@ -160,6 +175,8 @@ class Reinforce(BaseAlgo):
         self.epochs = epochs
         self._adapted_coef = entropy_coef
         self._last_entropy: float | None = None
+        self._chosen: dict[str, NDArray[np.bool_]] = {}
+        """By step id, bool[2, tokens]: which tokens of the optimizer step are left out, and penalised."""
 
     def admit(self, sample: TrainingSample) -> Admission:
         """Decide about one sample: by ``truncated_turns`` at the token limit, else by the base rule."""
@@ -177,8 +194,72 @@ class Reinforce(BaseAlgo):
             return self.entropy_coef
         return self.entropy_coef * max(0.0, 1.0 - (update - 1) / self.entropy_decay_updates)
 
+    @property
+    def measures(self) -> bool:
+        """Whether Clip-Cov or KL-Cov is on."""
+        return self.clip_cov_ratio > 0 or self.kl_cov_ratio > 0
+
+    def measure(self, samples: Sequence[TrainingSample]) -> list[NDArray[np.float32]]:
+        """Return log-probability and advantage of each sample's tokens, float32[2, tokens]."""
+        batch = self.prepare_batch(samples)
+        table = torch.stack([self.score(batch)[0].float(), batch.advantages]).cpu().numpy()
+        return np.split(table, batch.first_tokens[1:].tolist(), axis=1)
+
+    def begin_step(
+        self,
+        samples: Sequence[TrainingSample],
+        measured: Sequence[NDArray[np.float32]],
+        generator: np.random.Generator,
+    ) -> None:
+        """Choose the tokens of Clip-Cov and KL-Cov among all of the optimizer step."""
+        logprobs, advantages = np.concatenate(measured, axis=1).astype(np.float64)
+        # Where equal tokens were in different micro-batches, their last digits must not decide between them.
+        logprobs = logprobs.round(4)
+        lengths = [values.shape[1] for values in measured]
+        behaviour = np.concatenate(
+            [sample.logprobs[:length] for sample, length in zip(samples, lengths, strict=True)]
+        )
+        covariances = token_covariances(advantages, logprobs)
+        left_out = np.zeros(len(covariances), dtype=np.bool_)
+        penalised = np.zeros(len(covariances), dtype=np.bool_)
+        if self.clip_cov_ratio > 0:
+            ratio = torch.from_numpy(logprobs - behaviour).clamp(max=_MAX_LOG_RATIO).exp()
+            left_out = clip_cov_tokens(
+                covariances,
+                ~self._beyond_clip(ratio, torch.from_numpy(advantages)).numpy(),
+                generator,
+                ratio=self.clip_cov_ratio,
+                low=self.clip_cov_lb,
+                high=self.clip_cov_ub,
+            )
+        if self.kl_cov_ratio > 0:
+            penalised = kl_cov_tokens(covariances, ratio=self.kl_cov_ratio)
+        flags = np.split(np.stack([left_out, penalised]), np.cumsum(lengths)[:-1], axis=1)
+        self._chosen = {sample.step_id: part for sample, part in zip(samples, flags, strict=True)}
+
+    def prepare_batch(
+        self, samples: Sequence[TrainingSample], advantages: Sequence[float] | None = None
+    ) -> TokenBatch:
+        """Turn samples into tensors, with the tokens that :meth:`begin_step` chose."""
+        batch = super().prepare_batch(samples, advantages)
+        chosen = [self._chosen.get(sample.step_id) for sample in samples] if self.measures else []
+        flags = [part for part in chosen if part is not None]
+        if not flags or len(flags) < len(samples):
+            return batch
+        left_out, penalised = torch.from_numpy(np.concatenate(flags, axis=1)).to(self.device)
+        return replace(batch, left_out=left_out, penalised=penalised)
+
     def update(self, batch: TokenBatch, *, scale: float, update: int) -> Mapping[str, Tensor]:
-        """Accumulate the gradient of the loss above; see :meth:`BaseAlgo.update`."""
+        """Accumulate the gradient of the loss above; see :meth:`BaseAlgo.update`.
+
+        Raises:
+            LearnerError: with Clip-Cov or KL-Cov, :meth:`begin_step` did not see the batch.
+        """
+        if self.measures and (batch.left_out is None or batch.penalised is None):
+            raise LearnerError(
+                "clip_cov_ratio and kl_cov_ratio choose among all tokens of an optimizer step: call "
+                "measure and begin_step with its samples before prepare_batch"
+            )
         entropy_weight = self.entropy_weight(update)
         base = self.score_base(batch) if self.kl_coef > 0 else None
         states = self.states(batch)
@@ -189,27 +270,19 @@ class Reinforce(BaseAlgo):
             weight = self._weight(ratio)
             truncated = ratio > (self.is_clip if self.is_clip is not None else math.inf)
             clipped = self._beyond_clip(ratio, batch.advantages)
-            covariances = token_covariances(batch.advantages, logprobs)
-            if self.clip_cov_ratio > 0:
-                left_out = clip_cov_tokens(
-                    covariances,
-                    ~clipped,
-                    ratio=self.clip_cov_ratio,
-                    low=self.clip_cov_lb,
-                    high=self.clip_cov_ub,
-                )
-            else:
-                left_out = torch.zeros_like(clipped)
-            trained = ~(clipped | left_out)
+            trained = ~clipped if batch.left_out is None else ~(clipped | batch.left_out)
         objective = (weight * trained * batch.advantages * logprobs).sum()
         if entropy_weight > 0:
             objective = objective + entropy_weight * entropy.sum()
         if base is not None:
-            objective = objective - self.kl_coef * (weight * (logprobs - base).square() / 2).sum()
-        if self.kl_cov_ratio > 0:
-            penalised = kl_cov_tokens(covariances, ratio=self.kl_cov_ratio)
+            log_base_ratio = logprobs - base
+            later = _later_sums(log_base_ratio.detach(), batch)
+            # The second term has the value 0, so that the loss stays that of the tokens themselves.
+            own = log_base_ratio.square() / 2 + later * (logprobs - logprobs.detach())
+            objective = objective - self.kl_coef * (weight * own).sum()
+        if batch.penalised is not None:
             moved = (logprobs - batch.behaviour_logprobs).abs()
-            objective = objective - self.kl_cov_coef * (penalised * moved).sum()
+            objective = objective - self.kl_cov_coef * (batch.penalised * moved).sum()
         loss = objective * (-scale / self.max_generation_len)
         other_loss, other_sums = self.other_loss(batch, states, scale=scale)
         (loss + other_loss).backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
@@ -231,8 +304,10 @@ class Reinforce(BaseAlgo):
             }
             if self.clip_low is not None or self.clip_high is not None:
                 sums["clipped"] = clipped.float().sum()
-            if self.clip_cov_ratio > 0:
-                sums["left_out"] = left_out.float().sum()
+            if batch.left_out is not None and self.clip_cov_ratio > 0:
+                sums["left_out"] = batch.left_out.float().sum()
+            if batch.penalised is not None and self.kl_cov_ratio > 0:
+                sums["penalised"] = batch.penalised.float().sum()
             if base is not None:
                 sums["kl_to_base"] = divergence_k3(logprobs, base).sum()
             return sums
@@ -300,3 +375,10 @@ class Reinforce(BaseAlgo):
         """Restore the adaptive entropy bonus; a checkpoint without its state begins at ``entropy_coef``."""
         self._adapted_coef = state.get("entropy_coef", self.entropy_coef)
         self._last_entropy = state.get("entropy")
+
+
+def _later_sums(values: Tensor, batch: TokenBatch) -> Tensor:
+    """Return for each token the sum of the values at the later tokens of its row, float32[N]."""
+    running = values.double().cumsum(0)  # over all rows, so a difference of two would lose digits in float32
+    ends = torch.cat([batch.first_tokens[1:], batch.first_tokens.new_tensor([len(values)])]) - 1
+    return (running[ends[batch.rows]] - running).float()

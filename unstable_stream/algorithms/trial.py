@@ -64,6 +64,10 @@ def try_algorithm(algorithm: BaseAlgo) -> None:
     if not admitted:
         return
     algorithm.begin_update(admitted, [range(len(admitted))])
+    if algorithm.measures:
+        with torch.no_grad():
+            measured = algorithm.measure(admitted)
+        algorithm.begin_step(admitted, measured, np.random.default_rng(0))
     batch = algorithm.prepare_batch(admitted)
     sums = algorithm.update(batch, scale=1.0 / len(samples), update=1)
     totals = {name: float(value) for name, value in sums.items()}

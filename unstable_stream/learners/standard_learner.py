@@ -108,6 +108,15 @@ class Algorithm(Protocol[SampleT_contra, BatchT]):
     def begin_update(
         self, samples: Sequence[SampleT_contra], micro_batches: Sequence[Sequence[int]]
     ) -> None: ...
+    @property
+    def measures(self) -> bool: ...
+    def measure(self, samples: Sequence[SampleT_contra]) -> Sequence[NDArray[np.float32]]: ...
+    def begin_step(
+        self,
+        samples: Sequence[SampleT_contra],
+        measured: Sequence[NDArray[np.float32]],
+        generator: np.random.Generator,
+    ) -> None: ...
     def prepare_batch(self, samples: Sequence[SampleT_contra]) -> BatchT: ...
     def update(self, batch: BatchT, *, scale: float, update: int) -> Mapping[str, Tensor]: ...
     def summarize(self, totals: Mapping[str, float]) -> dict[str, float]: ...
@@ -367,6 +376,10 @@ class StandardLearner(Generic[SampleT, BatchT]):
                 trained = [kept[index][0] for index in indices if kept[index][1] == "train"]
                 if trained:
                     share = len(indices) / len(kept)
+                    if self.algorithm.measures:
+                        self._begin_step(
+                            trained, np.random.default_rng([self.seed, update_number, len(norms)])
+                        )
                     norms.append(self._optimizer_step(trained, len(indices), share, update_number, totals))
         # Sums are those of one pass over the batch: the mean of all passes.
         for name in totals:
@@ -592,6 +605,19 @@ class StandardLearner(Generic[SampleT, BatchT]):
                     totals[name] += value * (share if name == "loss" else 1.0)
         self._optimizer.step()
         return norm
+
+    def _begin_step(self, samples: list[SampleT], generator: np.random.Generator) -> None:
+        """Let the algorithm look at an optimizer step's samples; each rank measures its micro-batches."""
+        own = self._micro_batches(samples)[self._rank.number :: self._rank.count]
+        with self._evaluating(), torch.no_grad():
+            parts = [(indices, self.algorithm.measure([samples[at] for at in indices])) for indices in own]
+        measured = {
+            index: values
+            for part in self._rank.gather(parts)
+            for indices, found in part
+            for index, values in zip(indices, found, strict=True)
+        }
+        self.algorithm.begin_step(samples, [measured[index] for index in range(len(samples))], generator)
 
     def _add_up_gradients(self) -> None:
         """Sum each parameter's gradient over the ranks; one that had nothing to compute adds zeros."""
