@@ -13,10 +13,10 @@ For ``n`` samples in an optimizer step, with completion ``y`` of sample ``i``, a
   differently, and the policy has changed since; the truncated ratio corrects for both. Truncation as in
   V-trace's rho-bar: Espeholt et al., "IMPALA", arXiv:1802.01561; per token against the engine's own numbers:
   Yao et al., "Your Efficient RL Framework Secretly Brings You Off-Policy RL Training", 2025.
-- The entropy bonus ``c`` falls linearly to zero over ``entropy_decay_updates``. ``H_it`` is the entropy of the
-  distribution that the token was drawn from, the bonus of Mnih et al., arXiv:1602.01783. Its gradient makes
-  each of these distributions wider. It is not the gradient of the entropy of whole answers: it does not count
-  that a token leads to more or less certain places, and it has no importance weight.
+- The entropy bonus ``c`` falls linearly to zero over ``entropy_decay_updates``. ``H_it`` is the entropy of
+  the distribution that the token was drawn from, as in Mnih et al., arXiv:1602.01783. Its gradient makes each
+  of these distributions wider. It is not the gradient of the entropy of whole answers: it does not count that
+  a token leads to more or less certain places, and it has no importance weight.
 
 Four options keep a policy from collapsing. All are off by default, and they can be combined:
 
