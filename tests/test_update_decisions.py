@@ -34,6 +34,24 @@ def step(index: int, **fields: object) -> Step:
     return msgspec.structs.replace(make_step(index), **fields)
 
 
+@pytest.mark.parametrize("decided", ["mask", "drop"])
+@pytest.mark.parametrize(
+    ("truncated", "cut_off", "left_out"),
+    [
+        (True, True, True),  # the answer was cut before it named an action
+        (True, False, False),  # it was cut behind its action, as every answer of one token is
+        (True, None, True),  # recorded before players looked for an action
+        (False, None, False),
+    ],
+)
+def test_truncated_is_cut_before_an_action(
+    decided: Admission, truncated: bool, cut_off: bool | None, left_out: bool
+) -> None:
+    turn = step(0, truncated=truncated, cut_off=cut_off)
+    admit = partial(everything, truncated_turns=decided)
+    assert decide_batch([turn], 1, unchanged, admit).admissions == (decided if left_out else "train",)
+
+
 def test_an_update_by_hand() -> None:
     buffer = StepBuffer(4, strategy="fifo", max_staleness=1)
     # Update 3 trains on version 2 if on policy, and takes version 1 besides.

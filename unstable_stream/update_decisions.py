@@ -60,7 +60,7 @@ class TrainingSample:
     temperature: float = 1.0
     """The sampling temperature of the completion."""
     truncated: bool = False
-    """True if the completion was cut at the token limit."""
+    """True if the completion was cut at the token limit before an action was found in it."""
     trajectory_id: str = ""
     """The trajectory it is a turn of."""
     turn_index: int = 0
@@ -96,7 +96,7 @@ class TrainingSample:
             logprobs=unpack_floats(step.logprobs),
             advantage=advantage,
             temperature=step.temperature,
-            truncated=step.truncated,
+            truncated=step.truncated if step.cut_off is None else step.cut_off,
             trajectory_id=step.trajectory_id,
             turn_index=step.turn_index,
             shaped=None if type(shaped) is Sample else shaped,
@@ -240,7 +240,8 @@ def admission(
     """Decide about one sample as the built-in algorithms do.
 
     A prompt that fills ``max_train_len`` tokens leaves nothing to train on: ``drop``. A completion without
-    tokens is masked: its token sum is zero. ``truncated_turns`` decides about turns cut at the token limit.
+    tokens is masked: its token sum is zero. ``truncated_turns`` decides about turns that were cut at the
+    token limit before an action was found in them.
     """
     if max_train_len is not None and len(sample.prompt_token_ids) >= max_train_len:
         return "drop"

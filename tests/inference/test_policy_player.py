@@ -116,6 +116,25 @@ async def test_records_exactly_what_was_sampled(tokenizer: FileTokenizer) -> Non
     assert (request.sampling, request.adapter, request.seed) == (sampling, adapter, 77)
 
 
+class Silent(Plain):
+    """It says nothing of the form of an answer."""
+
+    def extract(self, completion: str) -> tuple[str, dict[str, bool]]:
+        return super().extract(completion)[0], {}
+
+
+@pytest.mark.parametrize("template", [Plain(), Silent()], ids=["formed", "silent"])
+@pytest.mark.parametrize(
+    ("text", "reason", "cut_off"),
+    [("take [4]", "length", False), ("<eos>", "length", True), ("take [4]", "stop", None)],
+)
+async def test_an_answer_is_cut_off_only_if_no_action_was_found(
+    tokenizer: FileTokenizer, template: Plain, text: str, reason: str, cut_off: bool | None
+) -> None:
+    player = PolicyPlayer(ScriptedEngine(_answer(text, reason)), tokenizer, template)
+    assert (await player.move(_turn("X"))).format_feedback.get("cut_off") is cut_off
+
+
 @pytest.mark.parametrize(
     ("tokens", "logprobs", "said"),
     [

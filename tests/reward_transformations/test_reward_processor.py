@@ -57,7 +57,10 @@ def test_each_turn_becomes_a_step_with_every_stage_of_its_reward() -> None:
     trajectory = make_trajectory(
         game_index=4,
         rewards={0: -1.0, 1: 1.0},
-        turns=[make_turn(0, policy_version=None), make_turn(1, finish_reason="length", policy_version=5)],
+        turns=[
+            make_turn(0, policy_version=None),
+            make_turn(1, finish_reason="length", policy_version=5, format_feedback={"cut_off": False}),
+        ],
     )
     processor = _processor()
     _steps(processor, make_trajectory(game_index=3, rewards={0: -1.0, 1: 1.0}))
@@ -85,6 +88,7 @@ def test_each_turn_becomes_a_step_with_every_stage_of_its_reward() -> None:
         reward=-0.25,
     )
     assert (second.turn_index, second.truncated, second.policy_version) == (1, True, 5)
+    assert (first.cut_off, second.cut_off) == (None, False)
     assert len({first.event_id, second.event_id}) == 2
 
 

@@ -171,6 +171,23 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], R
     return known.__getitem__
 
 
+async def test_a_second_update_in_a_row_without_a_turn_to_train_on_ends_the_run(tmp_path: Path) -> None:
+    base = config()
+    algorithm = base.algorithm.model_copy(update={"truncated_turns": "drop"})
+    cut = [msgspec.structs.replace(each, truncated=True, cut_off=True) for each in steps(2 * BATCH)]
+    async with new_log(tmp_path) as log:
+        await log.create_topics(list(load_topics().values()))
+        await log.append([record_from_event(each) for each in cut])
+        learner = service(tmp_path, base.model_copy(update={"algorithm": algorithm}))
+        expected = r"update 2 has no turn .* 0 are masked and 16 dropped\..*max_tokens = 4.*The update before"
+        with structlog.testing.capture_logs() as logged, pytest.raises(LearnerError, match=expected):
+            await learner.train(log, asyncio.Event())
+        (update,), _ = await published(log)
+    assert update.metrics["optimizer_steps"] == 0
+    (warned,) = [each["event"] for each in logged if each["log_level"] == "warning"]
+    assert warned.startswith("update 1 has no turn to train on")
+
+
 async def test_n_iterations_make_n_updates_and_n_plus_one_checkpoints(
     uninterrupted: Callable[[int], Result],
 ) -> None:

@@ -82,9 +82,9 @@ class Reinforce(BaseAlgo):
         is_clip: upper bound of the importance ratio per token; ``None``: no correction (ratio 1).
         entropy_coef: weight of the entropy bonus at update 1.
         entropy_decay_updates: the bonus reaches zero after this many updates; ``None``: it stays.
-        truncated_turns: the treatment of turns cut at the token limit. ``train``: like any other turn.
-            ``mask``: they count in the batch mean but contribute nothing. ``drop``: they are left out and
-            recorded as ``truncated``.
+        truncated_turns: the treatment of turns that were cut at the token limit, and in which no action was
+            found. ``train``: like any other turn. ``mask``: they count in the batch mean but contribute
+            nothing. ``drop``: they are left out and recorded as ``truncated``.
         kl_coef: weight of the divergence from the base model; 0: it is not computed.
         clip_low: tokens with a negative advantage and a ratio below ``1 - clip_low`` have no gradient; PPO
             uses 0.2. ``None``: no bound.
@@ -179,7 +179,7 @@ class Reinforce(BaseAlgo):
         """By step id, bool[2, tokens]: which tokens of the optimizer step are left out, and penalised."""
 
     def admit(self, sample: TrainingSample) -> Admission:
-        """Decide about one sample: by ``truncated_turns`` at the token limit, else by the base rule."""
+        """Decide about one sample: by ``truncated_turns`` if it is truncated, else by the base rule."""
         return admission(sample, max_train_len=self.max_train_len, truncated_turns=self.truncated_turns)
 
     def entropy_weight(self, update: int) -> float:

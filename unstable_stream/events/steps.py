@@ -75,6 +75,9 @@ class Step(Event, frozen=True, kw_only=True, tag="step"):
     """After the step reward transformations: what the learner sees, before sampling transformations."""
     texts: StepTexts | None = None
     """The texts of the turn; ``None`` unless the run's own code may ask for it (``rewards.step_texts``)."""
+    cut_off: bool | None = None
+    """Of a completion that was cut: whether no action was found in it, so that the learner takes it for
+    truncated. ``None``: it was not cut, or was recorded before players said so; then ``truncated`` counts."""
 
     @property
     def key(self) -> str:

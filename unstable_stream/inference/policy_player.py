@@ -94,8 +94,9 @@ class PolicyPlayer:
         """Sample a completion, seeded by the turn, and read the action from it.
 
         A prompt that leaves no room for a completion loses its beginning, and the move says so in
-        ``format_feedback["prompt_truncated"]``. Control tokens spelled in the observation, perhaps by an
-        opponent, are broken up; those of the template count. Raises what the engine and the template raise.
+        ``format_feedback["prompt_truncated"]``. Of a completion that was cut at the token limit it says in
+        ``format_feedback["cut_off"]`` whether no action was found in it. Control tokens spelled in the
+        observation, perhaps by an opponent, are broken up; those of the template count. Raises what the engine and the template raise.
         """
         prompt = storable_text(
             self._template.format(self._tokenizer.without_control_tokens(turn.observation))
@@ -115,13 +116,17 @@ class PolicyPlayer:
         chosen = _most_probable(completions, found) if self._best_of > 1 else _elected(found)
         completion, text, (action, feedback) = completions[chosen], texts[chosen], found[chosen]
         finish_reason = completion.finish_reason
+        feedback = {**feedback, "prompt_truncated": truncated}
+        if finish_reason == "length":
+            # A template of a user's own may say nothing of the format.
+            feedback["cut_off"] = not feedback.get("correct_answer_format", bool(action.strip()))
         if not self._recorded:
-            return Move(action, {**feedback, "prompt_truncated": truncated}, finish_reason=finish_reason)
+            return Move(action, feedback, finish_reason=finish_reason)
         # Engines give log-probabilities of greedy moves at temperature 1, without top-p.
         greedy = self._sampling.temperature == 0
         return Move(
             action,
-            {**feedback, "prompt_truncated": truncated},
+            feedback,
             SampledTokens(
                 prompt=prompt,
                 prompt_token_ids=tuple(prompt_ids),

@@ -180,6 +180,7 @@ class RewardProcessor:
                 completion_token_ids=turn.completion_token_ids,
                 logprobs=turn.logprobs,
                 truncated=turn.finish_reason == "length",
+                cut_off=turn.format_feedback.get("cut_off"),
                 temperature=temperature,
                 raw_reward=raw_reward,
                 final_reward=final_reward,

@@ -535,7 +535,7 @@ class PolicyGradientConfig(Section):
     entropy_coef: float = Field(0.0, ge=0)
     """Entropy bonus at the first update, falling linearly to 0 at the last."""
     truncated_turns: Literal["train", "mask", "drop"] = "train"
-    """Treatment of completions cut at the token limit."""
+    """Treatment of completions that were cut at the token limit before an action was found in them."""
     kl_coef: float = Field(0.0, ge=0)
     """Weight of the divergence from the base model in the loss."""
     clip_low: float | None = Field(None, gt=0, le=1)

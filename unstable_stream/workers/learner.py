@@ -193,6 +193,8 @@ class LearnerService:
         """Offsets of the outcomes that an update before the start has counted."""
         self._first_update = 0
         """The update after which the run begins: 0, or that of its parent at the fork."""
+        self._idle = False
+        """Whether the last update had no turn to train on."""
         self._tally = GameTally(model)
         self._watch = CollapseWatch()
         self._warnings: list[CollapseWarning] = []
@@ -685,6 +687,7 @@ class LearnerService:
         decision = decide_update(
             self._buffer, settings.batch_size, number, self._transform, self._algorithm.admit
         )
+        self._check_trains(decision, number)
         named = {str(partition): offset for partition, offset in sorted(positions.items())}
         result = await _computed(self._train, decision, number)
         now = _now_ms()
@@ -711,6 +714,27 @@ class LearnerService:
             model=self._model,
         )
         return update, checkpoint
+
+    def _check_trains(self, decision: UpdateDecision, number: int) -> None:
+        """Warn of an update that can take no optimizer step; a second in a row raises ``LearnerError``."""
+        before, self._idle = self._idle, "train" not in decision.admissions
+        if not self._idle:
+            return
+        config = self._config
+        masked = decision.admissions.count("mask")
+        said = (
+            f"update {number} has no turn to train on: of {len(decision.admissions)}, {masked} are masked "
+            f"and {len(decision.admissions) - masked} dropped. Their answers were cut at "
+            f"sampling.max_tokens = {config.sampling.max_tokens} before an action was found "
+            "(algorithm.truncated_turns), or have no token, or their prompts fill "
+            f"learner.max_train_len = {config.learner.max_train_len}"
+        )
+        if before:
+            raise LearnerError(
+                f"run {self._run_id}: {said}. The update before it had none either, so nothing is learned: "
+                'raise these limits, or begin a run with algorithm.truncated_turns = "train"'
+            )
+        _logger.warning(f"{said}; a second such update in a row ends the run")
 
     async def _save(
         self, number: int, positions: Mapping[str, int], now_ms: int, *, knows: bool = True
