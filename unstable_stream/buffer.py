@@ -2,9 +2,13 @@
 
 Steps arrive from several partitions in an order that nobody controls. So every choice here is a function of
 the *set* of folded steps, never of their order of arrival. Each step has a hash priority computed from (seed,
-stream, step id), and selection goes by rank. Therefore the steps kept at overflow are a uniform reservoir
-(the k extreme hashes of a set; Cohen & Kaplan, "Summarizing data using bottom-k sketches", PODC 2007). The
-batch of an update is a uniform draw without replacement, which anyone can recompute from the log.
+stream, step id), and selection goes by rank. Therefore the steps kept at overflow are a uniform sample (the k
+extreme hashes of a set; Cohen & Kaplan, "Summarizing data using bottom-k sketches", PODC 2007). The batch of
+an update is a uniform draw without replacement, which anyone can recompute from the log.
+
+Each update has priorities of its own, for its draw and for the overflow before it. With the same ones for all
+updates, which runs recorded earlier have, a step with a high priority would survive every overflow: the more
+arrives, the more of what is kept is old.
 
 **Rebuilding after a restart:** first :meth:`StepBuffer.apply` every recorded update, then
 :meth:`~StepBuffer.add` the steps again. In this order the buffer recognises steps that were used before, and
@@ -22,7 +26,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,7 +50,8 @@ arguments, because ``verify`` draws the batches again.
 _Mask = NDArray[np.intp]
 _Words = NDArray[np.uint64]
 
-_OVERFLOW_STREAM: Final = 0  # updates count from 1, so no batch shares the overflow priorities
+_OVERFLOW_STREAM: Final = 2**63  # plus the number of the next update: no batch shares these priorities
+_ONE_OVERFLOW_STREAM: Final = 0  # updates count from 1
 _MIN_CAPACITY: Final = 1024
 
 _COLUMNS: Final = np.dtype(
@@ -120,14 +125,17 @@ class StepBuffer:
 
     Args:
         max_buffer_size: the most steps kept; steps beyond it are dropped as ``overflow``.
-        strategy: ``random``: overflow is a uniform reservoir and batches are uniform draws; ``fifo``: batches
-            take the oldest steps by (policy version, game index, seat, turn, id) and overflow drops them;
+        strategy: ``random``: what is kept at overflow and what a batch takes are uniform draws; ``fifo``:
+            batches take the oldest steps by (policy version, game index, seat, turn, id) and overflow drops
+            them;
             ``prioritised``: steps with a large reward are drawn more often (:class:`Prioritised`); or a
             reference to an extension, a :data:`Ranking`.
         seed: together with the update number and the step ids, it decides every choice of ``random`` and
             ``prioritised``.
         max_staleness: the most policy versions between a step and fully on-policy training, in which update
             ``u`` trains on version ``u - 1``; ``None``: no limit.
+        overflow_draws: the priorities of steps at overflow in ``random`` and ``prioritised`` are drawn for
+            ``each-update``, or ``once`` for all.
         by_game: whether outcomes will be told (:meth:`finish_game`), so that memory does not grow with the
             number of games.
 
@@ -143,6 +151,7 @@ class StepBuffer:
         seed: int = 0,
         max_staleness: int | None = None,
         *,
+        overflow_draws: Literal["each-update", "once"] = "each-update",
         by_game: bool = False,
     ) -> None:
         if max_buffer_size < 1:
@@ -154,9 +163,7 @@ class StepBuffer:
         self._uniform = Reference.parse(strategy).target == "random"
         self._seed = seed
         self._max_staleness = max_staleness
-        # Eviction costs O(n), so it waits until the excess is an eighth, or until a caller asks. The time of
-        # eviction does not matter: the lowest ranks of a union stay the same.
-        self._slack = max(64, max_buffer_size // 8)
+        self._draws_once = overflow_draws == "once"
         self._stopped = False
         self._by_game = by_game
         self.clear()
@@ -195,8 +202,6 @@ class StepBuffer:
             rows[name] = column
         self._slot_of.update(zip(fresh, range(start, start + len(fresh)), strict=True))
         self._steps.extend(fresh.values())
-        if len(self._steps) > self._max_size + self._slack:
-            self._settle_overflow()
 
     def get_batch(self, batch_size: int, update: int) -> Batch:
         """Remove and return the batch of ``update``: ``batch_size`` steps, or all available ones if there are
@@ -216,7 +221,7 @@ class StepBuffer:
 
     def drop(self, update: int) -> tuple[DroppedStep, ...]:
         """Remove and return the steps that no batch from ``update`` on can have, by reason, then id."""
-        self._settle_overflow()
+        self._settle_overflow(update)
         dropped = [DroppedStep(step.event_id, "overflow") for step in self._overflow.values()]
         self._used.add((key, step.game_index) for key, step in self._overflow.items())
         self._overflow.clear()
@@ -278,7 +283,7 @@ class StepBuffer:
 
     def available(self, update: int) -> int:
         """Return the number of steps that a batch for ``update`` can be drawn from: pending and not stale."""
-        self._settle_overflow()
+        self._settle_overflow(update)
         return int(np.count_nonzero(self._versions() >= self._oldest_allowed(update)))
 
     def stop(self) -> None:
@@ -301,28 +306,33 @@ class StepBuffer:
             return int(np.iinfo(np.int64).min)
         return update - 1 - self._max_staleness
 
-    def _first(self, count: int, stream: int) -> _Mask:
-        """Return the slots of the first ``count`` steps, in order; ``stream`` selects the priorities of
-        ``random`` and ``prioritised``.
+    def _first(self, count: int, update: int, *, overflow: bool = False) -> _Mask:
+        """Return the slots of the first ``count`` steps of the batch of ``update``, or of the overflow before
+        it, in order.
         """
         rows = self._columns[: len(self._steps)]
+        stream = update
+        if overflow:
+            # Until the update is drawn, the time of eviction does not matter: the lowest ranks of a union
+            # stay the same.
+            stream = _ONE_OVERFLOW_STREAM if self._draws_once else _OVERFLOW_STREAM + update
         if self._ranking is not None:
             if isinstance(self._ranking, Prioritised):
                 priorities = _priorities(rows["hi"], rows["lo"], self._seed, stream)
                 ranks = self._ranking.keys(self._steps, priorities)
             else:
-                ranks = self._ranks(self._ranking, stream)
-            return _lowest([-ranks if stream == _OVERFLOW_STREAM else ranks, rows["hi"], rows["lo"]], count)
+                ranks = self._ranks(self._ranking, 0 if overflow else update)
+            return _lowest([-ranks if overflow else ranks, rows["hi"], rows["lo"]], count)
         if self._uniform:
             priority = _priorities(rows["hi"], rows["lo"], self._seed, stream)
             return _lowest([priority, rows["hi"], rows["lo"]], count)
         names = ("policy_version", "game_index", "seat", "turn_index", "hi", "lo")
         return _lowest([rows[name] for name in names], count)
 
-    def _ranks(self, ranking: Ranking, stream: int) -> NDArray[np.float64]:
+    def _ranks(self, ranking: Ranking, update: int) -> NDArray[np.float64]:
         ranks = np.empty(len(self._steps))
         for slot, step in enumerate(self._steps):
-            rank = ranking(step, stream, self._seed)
+            rank = ranking(step, update, self._seed)
             if not isinstance(rank, (int, float)) or not math.isfinite(rank):
                 raise LearnerError(
                     f"the buffer strategy ranked step {step.event_id} at {rank!r}; expected a finite number"
@@ -330,11 +340,11 @@ class StepBuffer:
             ranks[slot] = rank
         return ranks
 
-    def _settle_overflow(self) -> None:
+    def _settle_overflow(self, update: int) -> None:
         excess = len(self._steps) - self._max_size
         if excess <= 0:
             return
-        victims = self._first(excess, _OVERFLOW_STREAM)
+        victims = self._first(excess, update, overflow=True)
         self._overflow.update(self._remove(victims))
 
     def _remove(self, slots: _Mask) -> list[tuple[bytes, Step]]:

@@ -138,6 +138,57 @@ def test_overflow_is_a_uniform_reservoir_whatever_came_first() -> None:
     assert counts[:20].sum() / counts.sum() == pytest.approx(1 / 3, abs=0.02)
 
 
+def mean_staleness(arriving: int, draws: str) -> float:
+    """Of batches of 20 from a buffer of 80, to which so many steps come before each of 40 updates."""
+    buffer = StepBuffer(80, seed=3, overflow_draws=draws)  # type: ignore[arg-type]
+    found: list[int] = []
+    for update in range(1, 41):
+        new = [make_step(1000 * update + index, policy_version=update - 1) for index in range(arriving)]
+        for part in (new[::2], new[1::2]):
+            buffer.extend(part)
+            buffer.available(update)  # it may be asked at any time
+        batch = buffer.get_batch(20, update)
+        found += [update - 1 - step.policy_version for step in batch.steps if update > 20]
+    return sum(found) / len(found)
+
+
+def staleness_of_random_eviction(arriving: int) -> float:
+    """The same with a list, of which a random sample stays."""
+    rng = random.Random(3)
+    pending: list[int] = []
+    found: list[int] = []
+    for update in range(1, 401):
+        pending += [update - 1] * arriving
+        pending = rng.sample(pending, min(80, len(pending)))
+        drawn, pending = pending[:20], pending[20:]
+        found += [update - 1 - version for version in drawn if update > 20]
+    return sum(found) / len(found)
+
+
+@pytest.mark.parametrize("arriving", [40, 60, 120])
+def test_the_more_arrives_the_younger_is_what_overflow_keeps(arriving: int) -> None:
+    assert mean_staleness(arriving, "each-update") == pytest.approx(
+        staleness_of_random_eviction(arriving), abs=0.25
+    )
+    assert mean_staleness(arriving, "once") > 2.0  # as recorded before: old ones gather
+
+
+def test_a_run_recorded_before_keeps_its_draws() -> None:
+    """The overflow and batches of one priority for all updates, computed apart in plain integers."""
+    steps = [make_step(index) for index in range(30)]
+
+    def priority(step: Step, stream: int) -> int:
+        digest = hashlib.blake2b(step.event_id.encode(), digest_size=16).digest()
+        hi, lo = struct.unpack("<QQ", digest)
+        return plain_mix(plain_mix(hi ^ plain_mix((plain_mix(7) + stream) % 2**64)) ^ lo)
+
+    for draws, overflow in (("once", 0), ("each-update", 2**63 + 4)):
+        batch = filled(steps, 10, seed=7, overflow_draws=draws).get_batch(3, 4)
+        order = sorted(steps, key=lambda step, stream=overflow: priority(step, stream))  # type: ignore[misc]
+        assert sorted(drop.step_id for drop in batch.dropped) == sorted(ids(order[:20]))
+        assert ids(batch.steps) == ids(sorted(order[20:], key=lambda step: priority(step, 4))[:3])
+
+
 def test_overflow_is_reported_with_the_next_batch_and_once() -> None:
     buffer = filled([make_step(index) for index in range(30)], 10)
     batch = buffer.get_batch(4, 1)

@@ -343,6 +343,7 @@ class _Learner:
             strategy=settings.buffer.strategy,
             seed=settings.seed,
             max_staleness=settings.buffer.max_staleness,
+            overflow_draws=settings.buffer.overflow_draws,
         )
 
     @classmethod

@@ -6,7 +6,7 @@ import pytest
 
 from tests.workers.test_game_schedule import config
 from unstable_stream.runs.config import A2CConfig, PPOConfig, ReinforceConfig, parse_config
-from unstable_stream.runs.overlay import overlaid
+from unstable_stream.runs.overlay import as_recorded, overlaid
 
 
 def changed(*overrides: str, **sections: Any) -> Any:
@@ -52,3 +52,18 @@ def test_a_file_over_a_recorded_configuration() -> None:
     assert parse_config(overlaid(recorded, {"algorithm": {"type": "ppo"}})).algorithm == PPOConfig()
     kept = parse_config(overlaid(recorded, {"algorithm": {"kl_coef": 0.1}})).algorithm
     assert kept == ReinforceConfig(entropy_coef=0.05, kl_coef=0.1)
+
+
+def test_what_a_run_recorded_keeps_its_meaning() -> None:
+    """A run of an earlier version: its buffer and ``ppo`` were others, and the keys that say so did not exist."""
+    recorded = config(algorithm={"type": "reinforce", "epochs": 2, "entropy_coef": 0.1}).model_dump(mode="json")
+    del recorded["buffer"]["overflow_draws"]
+    recorded["algorithm"] |= {"type": "ppo", "clip_low": 0.2, "clip_high": 0.3, "is_clip": 3.0}
+    read = parse_config(as_recorded(recorded))
+    assert read.buffer.overflow_draws == "once"
+    clipped = ReinforceConfig(epochs=2, entropy_coef=0.1, clip_low=0.2, clip_high=0.3, is_clip=3.0)
+    assert read.algorithm == clipped
+    assert as_recorded(read.model_dump(mode="json")) == read.model_dump(mode="json")
+    today = config(algorithm={"type": "ppo"})
+    assert parse_config(as_recorded(today.model_dump(mode="json"))) == today
+    assert today.buffer.overflow_draws == "each-update"

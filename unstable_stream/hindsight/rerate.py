@@ -22,6 +22,7 @@ from unstable_stream.log.port import EventLog
 from unstable_stream.model_pool.rating_columns import GameColumns, Names
 from unstable_stream.model_pool.systems import RatingSystem
 from unstable_stream.runs.config import RunConfig, parse_config
+from unstable_stream.runs.overlay import as_recorded
 from unstable_stream.runs.starts import run_events
 
 __all__ = ["find_archived_run", "rerate_from_archive", "rerate_from_log"]
@@ -150,4 +151,4 @@ def find_archived_run(path: ArchiveAddress, run_id: str) -> tuple[str, RunConfig
     ).rows
     configs = dict(rows)
     full_id = pick_run(run_id, configs, str(path))
-    return full_id, parse_config(msgspec.json.decode(configs[full_id]), origin=f"run {full_id}")
+    return full_id, parse_config(as_recorded(msgspec.json.decode(configs[full_id])), origin=f"run {full_id}")

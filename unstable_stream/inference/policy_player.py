@@ -96,7 +96,8 @@ class PolicyPlayer:
         A prompt that leaves no room for a completion loses its beginning, and the move says so in
         ``format_feedback["prompt_truncated"]``. Of a completion that was cut at the token limit it says in
         ``format_feedback["cut_off"]`` whether no action was found in it. Control tokens spelled in the
-        observation, perhaps by an opponent, are broken up; those of the template count. Raises what the engine and the template raise.
+        observation, perhaps by an opponent, are broken up; those of the template count. Raises what the
+        engine and the template raise.
         """
         prompt = storable_text(
             self._template.format(self._tokenizer.without_control_tokens(turn.observation))

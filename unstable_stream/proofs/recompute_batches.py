@@ -130,6 +130,7 @@ class _Batches:
             strategy=self._config.buffer.strategy,
             seed=self._config.seed,
             max_staleness=self._config.buffer.max_staleness,
+            overflow_draws=self._config.buffer.overflow_draws,
         )
         buffer.extend(
             pending.step

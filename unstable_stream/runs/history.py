@@ -28,6 +28,7 @@ from unstable_stream.log.port import EventLog
 from unstable_stream.log.reading import events_to_end
 from unstable_stream.runs.config import RunConfig, parse_config
 from unstable_stream.runs.life import LOST_AFTER_MS, silence_of, state_of
+from unstable_stream.runs.overlay import as_recorded
 
 __all__ = [
     "RunHistory",
@@ -154,7 +155,7 @@ class RunStatus:
     def settings(self) -> Mapping[str, Any]:
         """The recorded settings that :meth:`config` parses; empty if they have not been read."""
         latest = self.resumed or self.began
-        return {} if latest is None else latest.config
+        return {} if latest is None else as_recorded(latest.config)
 
     @property
     def extensions(self) -> Sequence[ExtensionUse]:
@@ -182,11 +183,7 @@ class RunStatus:
         return self.first_config() if self.resumed is None else self._parsed(self.resumed.config)
 
     def _parsed(self, settings: Mapping[str, Any]) -> RunConfig:
-        rewards = settings.get("rewards")
-        if isinstance(rewards, Mapping) and "step_texts" not in rewards:
-            # Recorded before steps could carry texts, so its steps have none, whatever code it names.
-            settings = {**settings, "rewards": {**rewards, "step_texts": False}}
-        return parse_config(settings, origin=f"run {self.run_id}")
+        return parse_config(as_recorded(settings), origin=f"run {self.run_id}")
 
 
 class RunHistory:

@@ -16,12 +16,33 @@ from unstable_stream.runs.sections import (
     VllmEngineConfig,
 )
 
-__all__ = ["overlaid", "retyped"]
+__all__ = ["as_recorded", "overlaid", "retyped"]
 
 _TYPES: Final[Mapping[str, Sequence[type[BaseModel]]]] = {
     "algorithm": (ReinforceConfig, PPOConfig, A2CConfig),  # the first is the default
     "engine": (TransformersEngineConfig, VllmEngineConfig),
 }
+
+
+_CLIPPED: Final = {"epochs": 4, "clip_low": 0.2, "clip_high": 0.2, "is_clip": 3.0}
+"""The defaults of what was called ``ppo`` before it had a critic: REINFORCE with PPO's objective."""
+
+
+def as_recorded(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the configuration that a run recorded as it would be written today, with the same meaning.
+
+    A run records all keys. So a key that is not there did not exist, and what it chooses was the only way.
+    """
+    tree = dict(settings)
+    rewards, buffer, algorithm = (tree.get(name) for name in ("rewards", "buffer", "algorithm"))
+    if isinstance(rewards, Mapping) and "step_texts" not in rewards:
+        # Its steps have no texts, whatever code it names.
+        tree["rewards"] = {**rewards, "step_texts": False}
+    if isinstance(buffer, Mapping) and "overflow_draws" not in buffer:
+        tree["buffer"] = {**buffer, "overflow_draws": "once"}
+    if isinstance(algorithm, Mapping) and algorithm.get("type") == "ppo" and "gae_lambda" not in algorithm:
+        tree["algorithm"] = {**_CLIPPED, **algorithm, "type": "reinforce"}
+    return tree
 
 
 def overlaid(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -525,6 +525,10 @@ class BufferConfig(Section):
     ``floor``), or an extension."""
     max_staleness: int | None = Field(None, ge=0)
     """Steps sampled more than this many policy versions ago are dropped; ``None``: never."""
+    overflow_draws: Literal["each-update", "once"] = "each-update"
+    """``each-update``: which steps ``random`` and ``prioritised`` keep when there are too many is drawn again
+    before each update; ``once``, as in runs recorded without a value: a step that was kept once always is,
+    so that old ones gather."""
 
 
 class PolicyGradientConfig(Section):

@@ -159,6 +159,7 @@ class LearnerService:
             strategy=config.buffer.strategy,
             seed=config.seed,
             max_staleness=config.buffer.max_staleness,
+            overflow_draws=config.buffer.overflow_draws,
             by_game=plays,
         )
         self._data = data
