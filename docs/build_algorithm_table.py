@@ -24,21 +24,19 @@ GAMES = 200
 OPPONENTS = ("random-legal", "first-legal")
 
 NO_BASELINE = ("rewards.final=[]",)
-GROUP = (*NO_BASELINE, 'rewards.sampling=[{ type = "GroupRelativeAdvantage" }]')
-RATIO = "algorithm.is_clip=2.0"
-PPO = ("algorithm.type=ppo", RATIO, "learner.learning_rate=5e-4")
+GROUP = 'rewards.sampling=[{ type = "GroupRelativeAdvantage" }]'
+GROUP_MEAN = 'rewards.sampling=[{ type = "GroupRelativeAdvantage", normalize = false }]'
+HALF_RATE = ("learner.learning_rate=5e-4",)
+CLIPPED = (*HALF_RATE, "algorithm.epochs=4", "algorithm.clip_low=0.2", "algorithm.clip_high=0.2")
 ADAPTER = ("learner.parameters=lora", "learner.learning_rate=1.5e-3")
 SETTINGS: dict[str, tuple[str, ...]] = {
     "reinforce": (),
+    "reinforce, half the rate": HALF_RATE,
     "SPIRAL": ("rewards.sampling=[]",),
     "RLOO": (*NO_BASELINE, 'rewards.sampling=[{ type = "LeaveOneOutAdvantage" }]'),
-    "PPO": PPO,
-    "GRPO with KL": (*PPO, *GROUP, *ADAPTER, "algorithm.kl_coef=0.01"),
-    "Dr. GRPO": (
-        *PPO,
-        *NO_BASELINE,
-        'rewards.sampling=[{ type = "GroupRelativeAdvantage", normalize = false }]',
-    ),
+    "clipped": CLIPPED,
+    "GRPO with KL": (*CLIPPED, *NO_BASELINE, GROUP, *ADAPTER, "algorithm.kl_coef=0.01"),
+    "Dr. GRPO": (*CLIPPED, *NO_BASELINE, GROUP_MEAN),
     "A2C": ("algorithm.type=a2c", "algorithm.discount=0.8", *NO_BASELINE),
 }
 """What each changes in the quickstart's configuration."""

@@ -10,6 +10,7 @@ from typing import Any, Union, get_args, get_origin
 from pydantic import BaseModel
 
 from unstable_stream.runs.config import RunConfig
+from unstable_stream.runs.presets import PRESETS
 
 PAGE = Path(__file__).with_name("configuration.md")
 
@@ -35,11 +36,32 @@ def render() -> str:
             variant = f", type = {_variant(tag)}" if tag and len(_models(field.annotation)) > 1 else ""
             brackets = f"[[{name}]]" if "tuple" in str(field.annotation) else f"[{name}]"
             parts.append(_section(f"`{brackets}`{variant}", model))
+        if name == "algorithm":
+            parts.append(_presets())
     evaluation = _models(RunConfig.model_fields["evaluation"].annotation)[0].model_fields
     measured, opponent = (_models(evaluation[name].annotation)[0] for name in ("exploitability", "opponents"))
     parts.append(_section("`[evaluation.exploitability]`", measured))
     parts.append(_section("Opponents (`evaluation.opponents`, `model_pool.fixed`)", opponent))
     return "\n".join(parts)
+
+
+def _presets() -> str:
+    lines = [
+        "## `[algorithm]`, presets",
+        "",
+        "Names that `algorithm.type` takes besides. A run records what they stand for; what is set beside them "
+        "is stronger. [algorithms.md](algorithms.md) has their formulas.",
+        "",
+        "| Name | `algorithm` | `rewards.final` | `rewards.sampling` |",
+        "|---|---|---|---|",
+    ]
+    for name, preset in PRESETS.items():
+        algorithm = ", ".join(
+            f"{key} = {_toml(value)}" for key, value in {"type": preset.type, **preset.settings}.items()
+        )
+        rewards = [_toml(preset.rewards[stage]) for stage in ("final", "sampling")]
+        lines.append(f"| `{name}` | `{algorithm}` | `{rewards[0]}` | `{rewards[1]}` |")
+    return "\n".join(lines) + "\n"
 
 
 def _variant(tag: Any) -> str:

@@ -1,4 +1,7 @@
-"""PPO worked out by hand on a bigram table, against the objective as the paper writes it."""
+"""PPO worked out by hand on a bigram table, against the objective as the paper writes it.
+
+Its critic begins at 0, so the advantage of a single turn is its reward.
+"""
 
 import math
 
@@ -9,13 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.algorithms.policies import BigramPolicy
-from tests.algorithms.test_reinforce import UNIFORM, gradient, sample
+from tests.algorithms.test_reinforce import UNIFORM, bound, gradient, sample
 from unstable_stream.algorithms import PPO
 from unstable_stream.errors import LearnerError
 
 
 def test_its_defaults_are_those_of_the_paper() -> None:
     algorithm = PPO()
+    assert algorithm.gae_lambda == 0.95
+    assert [*bound(algorithm, BigramPolicy()).networks()] == ["critic"]
     assert (algorithm.epochs, algorithm.clip_low, algorithm.clip_high, algorithm.is_clip) == (
         4,
         0.2,

@@ -48,6 +48,7 @@ def gradient(
     """Gradient of the table and the summed statistics, all samples in one micro-batch."""
     policy = policy or BigramPolicy()
     bound(algorithm, policy)
+    algorithm.begin_update(samples, [range(len(samples))])
     if algorithm.measures:
         with torch.no_grad():
             measured = algorithm.measure(samples)

@@ -214,7 +214,7 @@ def test_every_built_in_algorithm_is_an_object_a_name_or_a_table() -> None:
         assert type(built).__name__.lower() == config.type
         assert (built.epochs, built.truncated_turns) == (config.epochs, config.truncated_turns)  # type: ignore[attr-defined]
     with pytest.raises(ConfigError, match="gae_lambda"):
-        of(algorithm={"type": "ppo", "gae_lambda": 0.5})
+        of(algorithm={"type": "reinforce", "gae_lambda": 0.5})
 
 
 class Plain:

@@ -55,8 +55,10 @@ def test_a_file_over_a_recorded_configuration() -> None:
 
 
 def test_what_a_run_recorded_keeps_its_meaning() -> None:
-    """A run of an earlier version: its buffer and ``ppo`` were others, and the keys that say so did not exist."""
-    recorded = config(algorithm={"type": "reinforce", "epochs": 2, "entropy_coef": 0.1}).model_dump(mode="json")
+    """A run of an earlier version: its buffer and ``ppo`` were others, and it has no keys that say so."""
+    recorded = config(algorithm={"type": "reinforce", "epochs": 2, "entropy_coef": 0.1}).model_dump(
+        mode="json"
+    )
     del recorded["buffer"]["overflow_draws"]
     recorded["algorithm"] |= {"type": "ppo", "clip_low": 0.2, "clip_high": 0.3, "is_clip": 3.0}
     read = parse_config(as_recorded(recorded))

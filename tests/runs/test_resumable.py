@@ -8,6 +8,9 @@ from tests.workers.test_game_schedule import config
 from unstable_stream.errors import ConfigError
 from unstable_stream.runs.resume import check_resumable
 
+REWARDS = config().rewards.model_dump(mode="json")
+"""Those that the run has: a preset brings others, where they are not named."""
+
 
 def test_what_nothing_recorded_depends_on_may_change() -> None:
     begun = config(learner={"iterations": 5})
@@ -29,8 +32,8 @@ def test_what_nothing_recorded_depends_on_may_change() -> None:
         {"model_pool": {"sample_mode": "lagged", "lag_range": (2, 5), "max_active_lora": 6}},
         {"train_envs": [{"env_id": "KuhnPoker-v0-train"}]},
         {"curriculum": {"floor": 0.5}},
-        {"algorithm": {"type": "a2c"}},
-        {"algorithm": {"type": "ppo", "epochs": 2}},
+        {"algorithm": {"type": "a2c"}, "rewards": REWARDS},
+        {"algorithm": {"type": "ppo", "epochs": 2}, "rewards": REWARDS},
     ],
 )
 def test_who_plays_next_may_change(changes: dict[str, Any]) -> None:

@@ -29,6 +29,8 @@ class Kind:
     """A file of ``examples/extensions/``."""
     built_in: Mapping[str, str] = field(default_factory=dict)
     """``module:Name`` by built-in name."""
+    presets: tuple[str, ...] = ()
+    """Other names, which the configuration replaces by a built-in one with settings."""
     names_elsewhere: str = ""
     """The other source of names; empty: a name that is not built in is an error."""
     families: Mapping[str, str] = field(default_factory=dict)
@@ -74,6 +76,7 @@ KINDS: Final[Mapping[str, Kind]] = {
                 "ppo": "unstable_stream.algorithms.ppo:PPO",
                 "a2c": "unstable_stream.algorithms.a2c:A2C",
             },
+            presets=("spiral", "rloo", "grpo", "dr-grpo"),
         ),
         Kind(
             "final_transformation",

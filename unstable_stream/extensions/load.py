@@ -85,7 +85,7 @@ def module_of(kind: Kind, reference: Reference, where: str) -> tuple[ModuleType,
     if ":" not in target:
         point = entry_points_of(kind).get(target)
         if point is None:
-            known = ", ".join([*kind.built_in, *entry_points_of(kind)]) or "none by name"
+            known = ", ".join([*kind.built_in, *kind.presets, *entry_points_of(kind)]) or "none by name"
             raise ConfigError(
                 f"{where}: unknown {kind.name.replace('_', ' ')} {target!r}; known: {known}; or give "
                 "package.module:Name or path/to/file.py:Name"

@@ -20,6 +20,7 @@ from unstable_stream.extensions import KINDS, Reference, is_extension
 from unstable_stream.inference.adapter_files import heads_and_embeddings
 from unstable_stream.inference.vllm.limits import VLLM_LORA_RANKS, check_extra_engine_args
 from unstable_stream.runs.overlay import retyped
+from unstable_stream.runs.presets import named_table, resolved, without_advantage
 from unstable_stream.runs.sections import (
     A2CConfig,
     AlgorithmConfig,
@@ -336,6 +337,11 @@ class RunConfig(Section):
             listed += [(name, f"{name}s.{place}", spec) for place, spec in enumerate(specs)]
         return [(kind, key, Reference.parse(spec, key)) for kind, key, spec in listed]
 
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _resolve_preset(cls, value: Any) -> Any:
+        return resolved(value) if isinstance(value, Mapping) else value
+
     @pydantic.field_validator("engine", mode="before")
     @classmethod
     def _default_engine(cls, value: Any) -> Any:
@@ -547,10 +553,15 @@ def parse_config(
     Raises:
         ConfigError: one line per problem: the key, what was found and what to change.
     """
-    tree = _deep_copy(values)
+    tree = {
+        key: named_table(value) if key in ("algorithm", "engine") else value
+        for key, value in _deep_copy(values).items()
+    }
     parted = [_parted(override) for override in overrides]
     for name, value in parted:
         section, _, leaf = name.partition(".")
+        if name in ("algorithm", "algorithm.type"):
+            tree = without_advantage(tree, value)
         if leaf == "type" and isinstance(tree.get(section), Mapping) and tree[section].get("type") != value:
             tree[section] = retyped(section, tree[section], value)
     for name, value in parted:

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel
 
+from unstable_stream.runs.presets import PRESETS, without_advantage
 from unstable_stream.runs.sections import (
     A2CConfig,
     PPOConfig,
@@ -47,7 +48,7 @@ def as_recorded(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def overlaid(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """Return ``base`` with the keys of ``changes`` in place of its own, section by section."""
-    tree = dict(base)
+    tree = without_advantage(base, changes.get("algorithm"))
     for key, value in changes.items():
         below = tree.get(key)
         if isinstance(below, Mapping) and isinstance(value, Mapping):
@@ -67,6 +68,8 @@ def retyped(name: str, section: Mapping[str, Any], new: Any) -> dict[str, Any]:
     the old type, as all do in the configuration that a run records, give way to the new one's defaults.
     """
     known = {_name(model): model for model in _TYPES.get(name, ())}
+    if name == "algorithm":
+        known |= {preset: known[stands_for.type] for preset, stands_for in PRESETS.items()}
     before, after = known.get(_type(name, section)), known.get(new)
     if before is None or after is None:
         return {"type": new}

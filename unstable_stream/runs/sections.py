@@ -572,13 +572,32 @@ class PolicyGradientConfig(Section):
 
 
 class ReinforceConfig(PolicyGradientConfig):
-    """REINFORCE: one pass over each batch. The default."""
+    """REINFORCE, and what builds on it without a critic: one pass over each batch. The default."""
 
     type: Literal["reinforce"] = "reinforce"
 
 
-class PPOConfig(PolicyGradientConfig):
-    """PPO: the clipped objective, several passes over each batch."""
+class CriticConfig(PolicyGradientConfig):
+    """The settings of algorithms with a critic and generalised advantage estimation."""
+
+    discount: float = Field(1.0, ge=0, le=1)
+    """Factor by which a turn discounts the next one; as that of ``Discount``, if it is among the rewards."""
+    gae_lambda: float = Field(0.95, ge=0, le=1)
+    """1: the advantage is the return minus the value; 0: it trusts the critic's value of the next turn."""
+    critic_learning_rate: float = Field(1e-2, gt=0)
+    """The peak; it follows the schedule of ``learner.learning_rate``."""
+    normalize_advantages: bool = False
+    """Divide the advantages of an update by their standard deviation."""
+
+
+class A2CConfig(CriticConfig):
+    """A2C: REINFORCE with a critic and generalised advantage estimation."""
+
+    type: Literal["a2c"] = "a2c"
+
+
+class PPOConfig(CriticConfig):
+    """PPO: a critic, generalised advantage estimation, and several passes with the clipped objective."""
 
     type: Literal["ppo"] = "ppo"
     epochs: PositiveInt = 4
@@ -591,24 +610,11 @@ class PPOConfig(PolicyGradientConfig):
     """Upper bound of the ratio; ``None``: no bound."""
 
 
-class A2CConfig(PolicyGradientConfig):
-    """A2C: REINFORCE with a critic and generalised advantage estimation."""
-
-    type: Literal["a2c"] = "a2c"
-    discount: float = Field(1.0, ge=0, le=1)
-    """Factor by which a turn discounts the next one; as that of ``Discount``, if it is among the rewards."""
-    gae_lambda: float = Field(0.95, ge=0, le=1)
-    """1: the advantage is the return minus the value; 0: it trusts the critic's value of the next turn."""
-    critic_learning_rate: float = Field(1e-2, gt=0)
-    """The peak; it follows the schedule of ``learner.learning_rate``."""
-    normalize_advantages: bool = False
-    """Divide the advantages of an update by their standard deviation."""
-
-
 def _algorithm_tag(value: Any) -> str:
     return _tag_among(value, {"reinforce", "ppo", "a2c"})
 
 
+# Further names are presets: :mod:`unstable_stream.runs.presets` replaces them by one of these with settings.
 AlgorithmConfig: TypeAlias = Annotated[
     Annotated[ReinforceConfig, Tag("reinforce")]
     | Annotated[PPOConfig, Tag("ppo")]
