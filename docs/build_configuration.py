@@ -49,8 +49,8 @@ def _presets() -> str:
     lines = [
         "## `[algorithm]`, presets",
         "",
-        "Names that `algorithm.type` takes besides. A run records what they stand for; what is set beside them "
-        "is stronger. [algorithms.md](algorithms.md) has their formulas.",
+        "Names that `algorithm.type` takes besides. A run records what they stand for; what is set beside "
+        "them is stronger. [algorithms.md](algorithms.md) has their formulas.",
         "",
         "| Name | `algorithm` | `rewards.final` | `rewards.sampling` |",
         "|---|---|---|---|",

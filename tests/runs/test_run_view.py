@@ -5,7 +5,7 @@ import pickle
 import msgspec
 
 from tests.model_pool.outcomes import RUN, make_outcome
-from unstable_stream.events import GameAbandoned, GameOutcome
+from unstable_stream.events import Action, GameAbandoned, GameOutcome
 from unstable_stream.runs.config import parse_config
 from unstable_stream.runs.run_view import RunView
 
@@ -42,3 +42,28 @@ def test_a_game_given_up_is_not_counted_when_it_is_finished_later() -> None:
     for event in (abandoned, outcome, _outcome(4)):
         view.apply(event)
     assert (view.abandoned, view.games["train"]) == (1, 1)
+
+
+def _evaluated(index: int, moves: str, players: tuple[str, str], first_wins: bool = True) -> GameOutcome:
+    rewards = (1.0, -1.0) if first_wins else (-1.0, 1.0)
+    named = {seat: (players[seat], rewards[seat]) for seat in (0, 1)}
+    actions = tuple(Action(number % 2, move) for number, move in enumerate(moves))
+    outcome = make_outcome(index, named, env_id="Env-0")
+    return msgspec.structs.replace(outcome, split="eval", actions=actions)
+
+
+def test_games_that_repeat_one_another_are_named() -> None:
+    """By players and seats. Other moves, or another end of the same moves, are another game."""
+    view = RunView(RUN, CONFIG)
+    games = [
+        *[("abc", ("first", "second"))] * 3,
+        *[("ab", ("second", "first"))] * 2,
+        ("abc", ("first", "third")),  # once
+        ("ab", ("third", "first")),
+        ("ac", ("third", "first")),
+    ]
+    for index, (moves, players) in enumerate(games):
+        view.apply(_evaluated(index, moves, players))
+    view.apply(_evaluated(20, "a", ("third", "second")))
+    view.apply(_evaluated(21, "a", ("third", "second"), first_wins=False))  # what was dealt decided
+    assert view.repeated_games() == [("first and second", 3), ("second and first", 2)]

@@ -28,6 +28,9 @@ _MANY_SEATS: Final = (
 _EVALUATION: Final = ("Evaluation", "seats taken in turn; the same seed plays the same games")
 
 
+_REPEATS_NAMED: Final = 4
+
+
 @dataclass(frozen=True)
 class Summary:
     """The results of a run; the tables are for Rich."""
@@ -44,6 +47,8 @@ class Summary:
     """The ladder of a tournament; ``None`` for other runs."""
     payoffs: "Table | None"
     """Each player's score against each other one, in a tournament."""
+    repeats: str
+    """Which evaluation games are repeats of one another, so that no interval holds for them; may be empty."""
     ladder: "Table | None"
     """Ratings over all rated games: the best, the fixed opponents, the first and the last checkpoint."""
     place: str
@@ -72,6 +77,7 @@ def summarise(run: Run) -> Summary:
         standings_title=_MANY_SEATS if many else _TWO_SEATS,
         standings=ladder_table(standings) if standings else None,
         payoffs=payoff_table(standings) if standings else None,
+        repeats=_repeats(view),
         ladder=_ladder(view) if view.ratings and not standings else None,
         place=str(run.place.root),
         next_commands=_next_commands(run, view),
@@ -148,6 +154,18 @@ def _evaluations(view: RunView) -> "Table":
                 f"{score.won_by_invalid / score.games:.0%}/{score.lost_by_invalid / score.games:.0%}",
             )
     return table
+
+
+def _repeats(view: RunView) -> str:
+    found = view.repeated_games()
+    if not found:
+        return ""
+    named = [f"{players} ({games:,} times)" for players, games in found[:_REPEATS_NAMED]]
+    more = f", and {len(found) - len(named):,} more" if len(found) > len(named) else ""
+    return (
+        f"All games of {', '.join(named)}{more}, by seat, were one and the same, move by move. Such games tell "
+        "what one of them tells; intervals take games as independent, and are too narrow here"
+    )
 
 
 def _trains(view: RunView) -> bool:

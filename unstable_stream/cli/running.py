@@ -80,6 +80,8 @@ def print_summary(run: "Run") -> None:
     if summary.payoffs is not None:
         console.print("\n[bold]Payoff matrix[/]: the row's mean score, 1 for a win and 1/2 for a draw")
         console.print(summary.payoffs)
+    if summary.repeats:
+        console.print(f"\n{summary.repeats}", highlight=False)
     if summary.ladder is not None:
         console.print("\n[bold]Rating ladder[/]: all rated games, by mu - 3 sigma")
         console.print(summary.ladder)

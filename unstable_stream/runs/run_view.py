@@ -4,6 +4,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import msgspec
+
 from unstable_stream.events import (
     OVERALL,
     Checkpoint,
@@ -20,7 +22,7 @@ from unstable_stream.events import (
     are_partners,
     trained_model,
 )
-from unstable_stream.events.id_sets import IndexSet
+from unstable_stream.events.id_sets import IndexSet, digest
 from unstable_stream.intervals import wilson_interval
 from unstable_stream.model_pool.results import one_of_each_side
 from unstable_stream.runs.config import RunConfig
@@ -91,6 +93,17 @@ class Matchup(NamedTuple):
 
 
 @dataclass
+class _SameGame:
+    """The evaluation games of some players in the same seats."""
+
+    moves: bytes
+    """Of the first game: its moves and ranks."""
+    games: int = 0
+    alike: bool = True
+    """Whether all of them were that game."""
+
+
+@dataclass
 class RunView:
     """The fold. Pass it every event of the run, in any topic order."""
 
@@ -125,6 +138,8 @@ class RunView:
     checkpoints: int = 0
     warnings: dict[str, CollapseWarning] = field(default_factory=dict)
     """Signs of a collapse, by event id."""
+    _played: dict[tuple[str, tuple[str, ...]], _SameGame] = field(default_factory=dict)
+    """By environment and players, in the order of the seats."""
     status: RunStatus = field(init=False)
     """The state of the run."""
     _ends: deque[tuple[int, int]] = field(default_factory=deque)
@@ -215,6 +230,12 @@ class RunView:
             (event.occurred_at_ms, sum(result.turns for result in event.seats if result.trained))
         )
         self._forget_ends(event.occurred_at_ms)
+        if event.split == "eval":
+            moves = digest(msgspec.json.encode([event.actions, [each.rank for each in event.seats]]))
+            players = (event.env_id, tuple(result.model_uid for result in event.seats))
+            played = self._played.setdefault(players, _SameGame(moves))
+            played.games += 1
+            played.alike = played.alike and played.moves == moves
         rewards = {result.seat: result.reward for result in event.seats}
         for result in one_of_each_side(event.seats):
             partners = [each.seat for each in event.seats if are_partners(each, result)]
@@ -227,6 +248,18 @@ class RunView:
                 score.add(result.reward, max(others), by_invalid=event.invalid_seat is not None)
             elif event.split == "train" and result.trained and not all(r.trained for r in event.seats):
                 self.recent.append((result.reward > max(others), lost_by_invalid))
+
+    def repeated_games(self) -> list[tuple[str, int]]:
+        """Return the players, in the order of the seats, all of whose evaluation games were one and the same,
+        move by move, and how often it was played.
+
+        Players without chance in an environment without chance repeat it for every seed.
+        """
+        return [
+            (" and ".join(players), played.games)
+            for (_, players), played in sorted(self._played.items())
+            if played.alike and played.games > 1
+        ]
 
     @property
     def update(self) -> int:
