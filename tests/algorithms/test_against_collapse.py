@@ -174,7 +174,7 @@ def test_clip_cov_draws_only_between_its_bounds() -> None:
     def chosen(ratio: float, low: float = 1.0, seed: int = 0) -> list[int]:
         generator = np.random.default_rng(seed)
         flags = clip_cov_tokens(covariances, eligible, generator, ratio=ratio, low=low, high=5.0)
-        return np.flatnonzero(flags).tolist()
+        return [int(place) for place in np.flatnonzero(flags)]
 
     assert chosen(1.0) == [2, 3]
     assert {tuple(chosen(0.2, seed=seed)) for seed in range(20)} == {(2,), (3,)}  # 1.2 of six
@@ -187,7 +187,9 @@ def test_kl_cov_takes_the_largest_share_rounded_down() -> None:
     assert kl_cov_tokens(covariances, ratio=0.5).tolist() == [False, False, True, True]
     assert kl_cov_tokens(covariances, ratio=0.49).tolist() == [False, False, False, True]
     assert not kl_cov_tokens(covariances, ratio=0.24).any()
-    assert kl_cov_tokens(np.arange(100.0), ratio=0.29).sum() == 29  # in floats .29 * 100 is below 29
+    assert (
+        kl_cov_tokens(np.arange(100, dtype=np.float64), ratio=0.29).sum() == 29
+    )  # in floats .29 * 100 is below 29
     assert kl_cov_tokens(np.zeros(4), ratio=0.5).tolist() == [True, True, False, False]
 
 

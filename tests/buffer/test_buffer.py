@@ -125,7 +125,7 @@ def test_draws_are_uniform() -> None:
     assert chi_square < 73
 
 
-def test_overflow_is_a_uniform_reservoir_whatever_came_first() -> None:
+def test_overflow_is_a_uniform_draw_whatever_came_first() -> None:
     counts = np.zeros(60)
     for seed in range(400):
         buffer = StepBuffer(20, seed=seed)

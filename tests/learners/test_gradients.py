@@ -108,10 +108,13 @@ def test_how_the_batch_is_cut_does_not_matter(make_learner: MakeLearner, overrid
     assert found.metrics["entropy"] == pytest.approx(expected.metrics["entropy"], rel=1e-4)
 
 
-COVARIANCE = {
+COVARIANCE: dict[str, dict[str, Any]] = {
     "Clip-Cov": {"clip_cov_ratio": 0.1, "clip_cov_lb": -9.0, "clip_cov_ub": 9.0, "clip_high": 3.0},
     "KL-Cov": {"kl_cov_ratio": 0.2, "kl_cov_coef": 0.5},
 }
+
+
+PLAIN: dict[str, Any] = {}
 
 
 @pytest.mark.parametrize("kind", [Reinforce, A2C])
@@ -171,7 +174,7 @@ def test_kl_cov_equals_the_loop(make_learner: MakeLearner) -> None:
 def test_a_share_below_one_token_chooses_none(make_learner: MakeLearner) -> None:
     plain, chosen = (
         warmed(make_learner, algorithm=Reinforce(**each), mini_batch_size=2)
-        for each in ({}, {"kl_cov_ratio": 2e-4, "clip_cov_ratio": 2e-4, "clip_cov_lb": -9.0})
+        for each in (PLAIN, {"kl_cov_ratio": 2e-4, "clip_cov_ratio": 2e-4, "clip_cov_lb": -9.0})
     )
     plain.update(make_samples(8), 1)
     metrics = chosen.update(make_samples(8), 1).metrics
@@ -184,7 +187,7 @@ def test_the_choice_of_tokens_draws_no_random_numbers_of_training(make_learner: 
     lora = {"lora_rank": 4, "lora_alpha": 8, "lora_dropout": 0.3}
     plain, chosen = (
         warmed(make_learner, algorithm=Reinforce(**each), lora_cfg=lora)
-        for each in ({}, {"kl_cov_ratio": 1e-9})
+        for each in (PLAIN, {"kl_cov_ratio": 1e-9})
     )
     plain.update(make_samples(6), 1)
     chosen.update(make_samples(6), 1)

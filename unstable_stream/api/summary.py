@@ -48,7 +48,7 @@ class Summary:
     payoffs: "Table | None"
     """Each player's score against each other one, in a tournament."""
     repeats: str
-    """Which evaluation games are repeats of one another, so that no interval holds for them; may be empty."""
+    """The players whose evaluation games were one and the same, so that no interval holds; may be empty."""
     ladder: "Table | None"
     """Ratings over all rated games: the best, the fixed opponents, the first and the last checkpoint."""
     place: str
@@ -163,8 +163,8 @@ def _repeats(view: RunView) -> str:
     named = [f"{players} ({games:,} times)" for players, games in found[:_REPEATS_NAMED]]
     more = f", and {len(found) - len(named):,} more" if len(found) > len(named) else ""
     return (
-        f"All games of {', '.join(named)}{more}, by seat, were one and the same, move by move. Such games tell "
-        "what one of them tells; intervals take games as independent, and are too narrow here"
+        f"All games of {', '.join(named)}{more}, by seat, were one and the same, move by move. Such games "
+        "tell what one of them tells; intervals take games as independent, and are too narrow here"
     )
 
 
