@@ -45,6 +45,12 @@ class LearnerUpdate(Event, frozen=True, kw_only=True, tag="learner-update"):
     """Milliseconds of the update."""
     model: str | None = None
     """Name of the trained model, which counts its own updates; ``None``: the run trains one."""
+    resumption: int | None = None
+    """The resumption with whose configuration it was made; 0: that of the start, ``None``: not known, as in
+    updates of earlier versions."""
+    computed_with: dict[str, str] = msgspec.field(default_factory=dict)
+    """Versions, device, threads, number format and learners. Where all are the same, an update repeated on a
+    CPU is equal bit by bit. Empty: not known."""
 
 
 class StepsDropped(Event, frozen=True, kw_only=True, tag="steps-dropped"):

@@ -63,6 +63,7 @@ __all__ = [
     "remove_attempts",
     "save_checkpoint",
     "saved_model",
+    "weight_file_content",
 ]
 
 _WEIGHTS: Final = {"lora": "adapter_model.safetensors", "all": "model.safetensors"}
@@ -133,6 +134,11 @@ def attempt_directory(root: Path, model_uid: str) -> Path:
     return root / f"{model_uid}-{secrets.token_hex(4)}"
 
 
+def weight_file_content(weights: Mapping[str, Tensor]) -> bytes:
+    """Return the bytes of the weight file with these tensors: the same for the same tensors."""
+    return safetensors.torch.save(dict(weights), metadata={"format": "pt"})
+
+
 def save_checkpoint(
     directory: Path,
     *,
@@ -157,7 +163,7 @@ def save_checkpoint(
     weight_file = _WEIGHTS[state.parameters]
     files = {
         **(tokenizer or {}),
-        weight_file: safetensors.torch.save(dict(weights), metadata={"format": "pt"}),
+        weight_file: weight_file_content(weights),
         _CONFIG[state.parameters]: json.dumps(dict(config), indent=2, sort_keys=True).encode(),
     }
     if networks:

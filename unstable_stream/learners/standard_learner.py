@@ -7,6 +7,7 @@ checkpoint continues the same curve, bit for bit on a CPU.
 """
 
 import contextlib
+import hashlib
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,7 +28,9 @@ from unstable_stream.learners.checkpoint import (
     attempt_directory,
     load_checkpoint,
     save_checkpoint,
+    weight_file_content,
 )
+from unstable_stream.learners.computed_with import computed_with
 from unstable_stream.learners.learning_rate import LrSchedule
 from unstable_stream.learners.lora import (
     LoraSettings,
@@ -211,16 +214,7 @@ class StandardLearner(Generic[SampleT, BatchT]):
         gpu_memory_fraction: float | None = None,
         rank: Rank | None = None,
     ) -> None:
-        _check_positive(
-            batch_size=batch_size,
-            mini_batch_size=mini_batch_size,
-            learning_rate=learning_rate,
-            max_generation_len=max_generation_len,
-            grad_clip=grad_clip,
-            optimizer_steps_per_update=optimizer_steps_per_update,
-            mini_batch_tokens=1 if mini_batch_tokens is None else mini_batch_tokens,
-            max_train_len=1 if max_train_len is None else max_train_len,
-        )
+        _check_positive(batch_size=batch_size, max_train_len=1 if max_train_len is None else max_train_len)
         if gradient_checkpointing and activation_checkpointing:
             raise LearnerError(
                 "gradient_checkpointing and activation_checkpointing are both set; they recompute the same "
@@ -233,19 +227,13 @@ class StandardLearner(Generic[SampleT, BatchT]):
             )
         if num_threads is not None:
             torch.set_num_threads(num_threads)
-        self.algorithm = algorithm
         self.model_name = model_name
         self.batch_size = batch_size
-        self.mini_batch_size = mini_batch_size
-        self.learning_rate = learning_rate
-        self.grad_clip = grad_clip
-        self.optimizer_steps_per_update = optimizer_steps_per_update
         self.max_train_len = max_train_len
         self.seed = seed
         self.ckpt_root = Path(ckpt_root)
         self.parameters: Literal["lora", "all"] = parameters
         self.lora = LoraSettings.from_settings(lora_cfg)
-        self.lr_schedule = LrSchedule.from_settings(lr_schedule)
         gpu = f"cuda:{rank.number}" if rank is not None else "cuda"
         self.device = torch.device(device or (gpu if torch.cuda.is_available() else "cpu"))
         self._on_gpu = self.device.type == "cuda"
@@ -253,7 +241,8 @@ class StandardLearner(Generic[SampleT, BatchT]):
         if self._on_gpu and gpu_memory_fraction is not None:
             # What is beyond belongs to an engine, which could not start anew if it were taken.
             torch.cuda.set_per_process_memory_fraction(gpu_memory_fraction, self.device.index)
-        self.mini_batch_tokens = mini_batch_tokens or (4096 if self._on_gpu else 1024)
+        self._recompute_logits = activation_checkpointing
+        self._betas = betas
         self._rank = rank or Alone()
         self._step = 0
         self._samples_seen = 0
@@ -277,16 +266,80 @@ class StandardLearner(Generic[SampleT, BatchT]):
         elif activation_checkpointing:
             checkpoint_activations(self.model)
         self.model.train()
+        self._bind(
+            algorithm,
+            learning_rate=learning_rate,
+            lr_schedule=lr_schedule,
+            grad_clip=grad_clip,
+            weight_decay=weight_decay,
+            optimizer_steps_per_update=optimizer_steps_per_update,
+            mini_batch_size=mini_batch_size,
+            mini_batch_tokens=mini_batch_tokens,
+            max_generation_len=max_generation_len,
+            num_threads=num_threads,
+        )
+        with self._autocast():
+            self._prober = AdapterProber(self.model)
+
+    def configure(self, algorithm: Algorithm[SampleT, BatchT], **settings: Any) -> None:
+        """Make the next updates with this algorithm and these settings.
+
+        What training has come to stays, as if a checkpoint were loaded into a learner that was made so: the
+        weights, the optimizer's state and the algorithm's own, as far as the new one has them.
+
+        Args:
+            algorithm: a new object, not bound to a policy yet.
+            settings: ``learning_rate``, ``lr_schedule``, ``grad_clip``, ``weight_decay``,
+                ``optimizer_steps_per_update``, ``mini_batch_size``, ``mini_batch_tokens``,
+                ``max_generation_len`` and ``num_threads``, all of them and as for the constructor.
+
+        Raises:
+            LearnerError: the settings cannot work, or the algorithm's networks have another shape.
+        """
+        networks = {name: tensor.clone() for name, tensor in self._network_tensors().items()}
+        optimizer, kept = self._optimizer.state_dict(), self.algorithm.state_dict()
+        self._bind(algorithm, **settings)
+        self._take_over(networks, optimizer, kept, origin="the update before")
+
+    def _bind(
+        self,
+        algorithm: Algorithm[SampleT, BatchT],
+        *,
+        learning_rate: float,
+        lr_schedule: Mapping[str, Any] | LrSchedule | None,
+        grad_clip: float,
+        weight_decay: float,
+        optimizer_steps_per_update: int,
+        mini_batch_size: int,
+        mini_batch_tokens: int | None,
+        max_generation_len: int,
+        num_threads: int | None,
+    ) -> None:
+        _check_positive(
+            mini_batch_size=mini_batch_size,
+            learning_rate=learning_rate,
+            max_generation_len=max_generation_len,
+            grad_clip=grad_clip,
+            optimizer_steps_per_update=optimizer_steps_per_update,
+            mini_batch_tokens=1 if mini_batch_tokens is None else mini_batch_tokens,
+        )
+        self.algorithm = algorithm
+        self.learning_rate = learning_rate
+        self.lr_schedule = LrSchedule.from_settings(lr_schedule)
+        self.grad_clip = grad_clip
+        self.optimizer_steps_per_update = optimizer_steps_per_update
+        self.mini_batch_size = mini_batch_size
+        self.mini_batch_tokens = mini_batch_tokens or (4096 if self._on_gpu else 1024)
+        self._num_threads = num_threads
         # The same on every rank and after every restart: an algorithm may draw the weights of its networks.
         with self._autocast(), self._seeded(0, alike=True):
             algorithm.initialize(
                 self.model,
                 device=self.device,
                 max_generation_len=max_generation_len,
-                max_train_len=max_train_len,
-                recompute_logits=activation_checkpointing,
+                max_train_len=self.max_train_len,
+                recompute_logits=self._recompute_logits,
             )
-            self._prober = AdapterProber(self.model)
             networks = dict(algorithm.networks())
         self._networks = {name: network.module for name, network in networks.items()}
         self._optimizer = torch.optim.AdamW(
@@ -301,7 +354,7 @@ class StandardLearner(Generic[SampleT, BatchT]):
                 )
             ],
             lr=learning_rate,
-            betas=betas,
+            betas=self._betas,
             weight_decay=weight_decay,
             fused=True,
         )
@@ -354,6 +407,8 @@ class StandardLearner(Generic[SampleT, BatchT]):
                 f"update {update_number} got {len(samples)} samples; "
                 f"expected 1 to batch_size = {self.batch_size}"
             )
+        if self._num_threads is not None and torch.get_num_threads() != self._num_threads:
+            torch.set_num_threads(self._num_threads)  # a thread begins with what the last one in here set
         if admissions is None:
             admissions = [self.algorithm.admit(sample) for sample in samples]
         dropped = left_out(samples, admissions)
@@ -468,6 +523,16 @@ class StandardLearner(Generic[SampleT, BatchT]):
         with self._autocast():
             return self._prober.measure(self._probe_tokens)
 
+    def computed_with(self) -> dict[str, str]:
+        """Return what decides on the last bits of an update, by name; call it in the thread that updates."""
+        dtype = "bfloat16" if self._lower else "float32"
+        return {**computed_with(self.device, dtype), "learners": str(self._rank.count)}
+
+    def weights_sha256(self) -> str:
+        """Return the digest that the weight file of a checkpoint would have now."""
+        weights = whole_weights(self.model) if self.parameters == "all" else adapter_weights(self.model)
+        return hashlib.sha256(weight_file_content(weights)).hexdigest()
+
     def load(self, path: Path | str, expect_sha256: str | None = None) -> CheckpointState:
         """Continue from a full checkpoint: restore weights, optimizer state and counters.
 
@@ -496,25 +561,40 @@ class StandardLearner(Generic[SampleT, BatchT]):
                 )
         load_weights = load_whole_weights if self.parameters == "all" else load_adapter_weights
         load_weights(self.model, loaded.weights, origin=str(path))
-        known = self._load_networks(loaded.networks, origin=str(path))
-        # Hyper-parameters come from the configuration, because a resume may change them; state comes from the
-        # file. Parameters are counted through, the policy's first.
-        groups = self._optimizer.state_dict()["param_groups"]
-        restored = {number for group in groups[: None if known else 1] for number in group["params"]}
-        states = {number: state for number, state in loaded.optimizer["state"].items() if number in restored}
-        self._optimizer.load_state_dict({"state": states, "param_groups": groups})
-        self.algorithm.load_state_dict(loaded.state.algorithm)
+        self._take_over(
+            loaded.networks, loaded.optimizer, loaded.state.algorithm, origin=f"checkpoint {path}"
+        )
         self._step = loaded.state.update
         self._samples_seen = loaded.state.samples_seen
         self._broken = None
         return loaded.state
 
+    def _take_over(
+        self,
+        networks: Mapping[str, Tensor],
+        optimizer: Mapping[str, Any],
+        algorithm: Mapping[str, Any],
+        *,
+        origin: str,
+    ) -> None:
+        """Go on with the state of another optimizer and algorithm over the same policy.
+
+        Hyper-parameters come from the settings, because a resume may change them.
+        """
+        known = self._load_networks(networks, origin=origin)
+        # Parameters are counted through, the policy's first.
+        groups = self._optimizer.state_dict()["param_groups"]
+        restored = {number for group in groups[: None if known else 1] for number in group["params"]}
+        states = {number: state for number, state in optimizer["state"].items() if number in restored}
+        self._optimizer.load_state_dict({"state": states, "param_groups": groups})
+        self.algorithm.load_state_dict(algorithm)
+
     def _load_networks(self, tensors: Mapping[str, Tensor], *, origin: str) -> bool:
-        """Restore the algorithm's networks. A checkpoint of an algorithm without them has none: they begin
-        anew, and the answer is ``False``.
+        """Restore the algorithm's networks. An algorithm without them left none: they begin anew, and the
+        answer is ``False``.
 
         Raises:
-            LearnerError: the checkpoint's networks have other parameters.
+            LearnerError: the networks have other parameters.
         """
         expected = self._network_tensors()
         if not tensors or not expected:
@@ -523,7 +603,7 @@ class StandardLearner(Generic[SampleT, BatchT]):
             name: tensor.shape for name, tensor in expected.items()
         }:
             raise LearnerError(
-                f"checkpoint {origin} holds the networks {', '.join(sorted(tensors))}; the algorithm "
+                f"{origin} holds the networks {', '.join(sorted(tensors))}; the algorithm "
                 f"{type(self.algorithm).__name__} has {', '.join(sorted(expected))}, or with other shapes. "
                 "Resume with the run's own algorithm"
             )

@@ -7,13 +7,14 @@ next is free to change: every game is recorded with its players before it is pla
 """
 
 import time
-from collections.abc import Iterator
-from typing import Any, Final
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, Self
 
 from unstable_stream.adapter_format import WEIGHTS_FILE
 from unstable_stream.errors import ConfigError, RunError, StoreError
-from unstable_stream.events import RunResumed, event_id
+from unstable_stream.events import LearnerUpdate, RunResumed, RunStarted, event_id
 from unstable_stream.log.port import EventLog
+from unstable_stream.log.reading import events_to_end
 from unstable_stream.log.records import record_from_event
 from unstable_stream.runs.base_model import keeps_base_model
 from unstable_stream.runs.code import code_in_use
@@ -22,7 +23,7 @@ from unstable_stream.runs.history import RunStatus, read_history
 from unstable_stream.stores.checkpoint_files import sha256_of
 from unstable_stream.version import __version__
 
-__all__ = ["check_resumable", "check_unfinished", "resume_run"]
+__all__ = ["RecordedConfigs", "check_resumable", "check_unfinished", "resume_run"]
 
 _KEPT: Final = (
     "model_revisions",
@@ -85,6 +86,66 @@ def check_unfinished(run: RunStatus, config: RunConfig) -> None:
         f"run {run.run_id} is completed: it has made its {done} updates. To go on, give it more of them: "
         f"--set learner.iterations=N with N above {done}"
     )
+
+
+class RecordedConfigs:
+    """The configurations that a run has had, one for each of its starts: an update was made with one of them.
+
+    Which one, the update says itself. Of updates of earlier versions it follows from the times.
+    """
+
+    def __init__(self, starts: Mapping[int, RunStatus]) -> None:
+        """Use :meth:`read`; ``starts``: the run as it was at each start, by number, 0 is the first."""
+        self._starts = dict(sorted(starts.items()))
+
+    @classmethod
+    async def read(cls, log: EventLog, run_id: str) -> Self:
+        """Read the starts of a run; there are none if the run is not recorded."""
+        began: RunStarted | None = None
+        resumed: dict[int, RunResumed] = {}
+        async for _, event in events_to_end(log, (RunStarted.TOPIC,), run_id=run_id):
+            if event.run_id == run_id and isinstance(event, RunStarted):
+                began = began or event
+            elif event.run_id == run_id and isinstance(event, RunResumed):
+                resumed.setdefault(event.resumption, event)
+        if began is None:
+            return cls({})
+        starts: dict[int, RunStatus] = {}
+        for number, event in ((0, None), *resumed.items()):
+            starts[number] = RunStatus(run_id, began, event)
+        return cls(starts)
+
+    def number_of(self, config: RunConfig, model: str | None) -> int | None:
+        """Return the newest start with this configuration of a trained model; ``None``: there is none."""
+        wanted = config.model_dump(mode="json")
+        for number, start in reversed(self._starts.items()):
+            if start.config().for_model(model).model_dump(mode="json") == wanted:
+                return number
+        return None
+
+    def of(self, update: LearnerUpdate) -> RunConfig | None:
+        """Return the configuration that an update was made with; ``None``: the run is not recorded.
+
+        Raises:
+            RunError: the update names a start that is not in the log.
+            ConfigError: this version of the package does not accept the configuration.
+        """
+        if not self._starts:
+            return None
+        number = update.resumption
+        if number is None:
+            before = [
+                number
+                for number, start in self._starts.items()
+                if (start.resumed or start.began).occurred_at_ms <= update.occurred_at_ms
+            ]
+            number = max(before, default=0)
+        if number not in self._starts:
+            raise RunError(
+                f"run {update.run_id}: update {update.update} was made after resumption {number}, and "
+                f"topic {RunResumed.TOPIC} does not have it: the log has lost it, restore it from a backup"
+            )
+        return self._starts[number].config().for_model(update.model)
 
 
 async def resume_run(log: EventLog, run_id: str, config: RunConfig) -> RunResumed:

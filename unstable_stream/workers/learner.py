@@ -25,8 +25,8 @@ What the learner knew at a checkpoint is beside it (:mod:`unstable_stream.worker
 so a restart folds only what came later. Without that file it folds the whole history, with the same result.
 
 Updates published since the last checkpoint (``save_every`` above 1) are trained again from their recorded
-step ids, without publishing, so that the curve continues. They have the learning rate that the recorded
-warnings left them.
+step ids, without publishing, so that the curve continues: with the settings of their time, and compared with
+what was recorded (:mod:`unstable_stream.workers.recorded_updates`).
 """
 
 import asyncio
@@ -34,10 +34,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from unstable_stream.adapter_format import WEIGHTS_FILE
-from unstable_stream.algorithms import TokenBatch
 from unstable_stream.buffer import StepBuffer
 from unstable_stream.collapse import CollapseWatch, GameTally, Sign
 from unstable_stream.errors import CheckpointError, EventLogError, FencedError, LearnerError, StoreError
@@ -56,7 +55,7 @@ from unstable_stream.events import (
     trained_model,
 )
 from unstable_stream.events.used_ids import UsedIds
-from unstable_stream.learners import StandardLearner, UpdateResult, saved_model
+from unstable_stream.learners import UpdateResult, saved_model
 from unstable_stream.log.marks import Mark, marks_of
 from unstable_stream.log.port import Consumer, EventLog, Positions, Producer, StoredRecord, TopicPartition
 from unstable_stream.log.reading import of_run, read_to_end, readable_event, readable_events, settled_ends
@@ -68,21 +67,21 @@ from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.runs.placement import Share
 from unstable_stream.runs.recording import initial_checkpoint
+from unstable_stream.runs.resume import RecordedConfigs
 from unstable_stream.runs.starts import run_events, run_starts
-from unstable_stream.stores import name_of, opened_checkpoint, owner_of, sha256_of
+from unstable_stream.stores import name_of, opened_checkpoint, sha256_of
 from unstable_stream.streams.missing import whole_history
 from unstable_stream.update_decisions import (
-    TrainingSample,
     UpdateDecision,
-    decide_batch,
     decide_update,
     drawn_ids,
 )
 from unstable_stream.workers.checkpoint_home import StoredHome, home_of
 from unstable_stream.workers.learner_core import build_training_algorithm
 from unstable_stream.workers.learner_progress import LearnerProgress, Place, read_progress, write_progress
-from unstable_stream.workers.learner_ranks import LearnerGroup, build_learners
+from unstable_stream.workers.learner_ranks import Learner, LearnerGroup, build_learners
 from unstable_stream.workers.lost_steps import drop_events, lost_steps
+from unstable_stream.workers.recorded_updates import RecordedUpdates, load_training
 from unstable_stream.workers.store_report import report_store_wait
 from unstable_stream.workers.unreadable import UNREADABLE, promised_steps, unreadable_trajectories
 
@@ -90,7 +89,6 @@ __all__ = ["LearnerService"]
 
 _OF_A_MODEL: Final = (LearnerUpdate, StepsDropped, CollapseWarning)
 T = TypeVar("T")
-_Learner: TypeAlias = StandardLearner[TrainingSample, TokenBatch] | LearnerGroup
 
 _POLL_S = 1.0
 _KEPT_FOR_FORKS: Final = 10
@@ -145,7 +143,7 @@ class LearnerService:
         """Held while it computes: all services of a process share its random generators and other ranks."""
         self._algorithm = build_training_algorithm(config)
         self._home = home_of(config, run_id, data)
-        self._learner: _Learner = build_learners(
+        self._learner: Learner = build_learners(
             config,
             self._algorithm,
             self._home,
@@ -165,6 +163,9 @@ class LearnerService:
         self._data = data
         self._archive = data.archive
         self._log_id = ""
+        self._recorded = RecordedConfigs({})
+        self._resumption: int | None = None
+        """The start of the run whose configuration this is."""
         self._places: dict[str, Place] = {}
         """By id, where the pending steps are in the log."""
         self._updates_from: dict[str, int] = {}
@@ -216,6 +217,8 @@ class LearnerService:
             FencedError: another learner of this model has taken over.
         """
         self._log_id = await log.log_id()
+        self._recorded = await RecordedConfigs.read(log, self._run_id)
+        self._resumption = self._recorded.number_of(self._config, self._model)
         of_model = "" if self._model is None else f"/{self._model}"
         producer = await log.producer(f"learner/{self._run_id}{of_model}")
         consumer = await log.consumer([Step.TOPIC, GameOutcome.TOPIC])
@@ -367,11 +370,7 @@ class LearnerService:
             if newest.iteration > 0:
                 assert newest.path is not None, "only the initial policy is without weights"
                 directory = await asyncio.to_thread(self._open, newest)
-                state = await _computed(self._learner.load, directory, newest.sha256)
-                if state.sampling and owner_of(newest.path) == self._run_id:
-                    # A fork's first checkpoint is its parent's; it learns its own. By name, because a data
-                    # directory may be reached by another path.
-                    self._transform.load_state(state.sampling)
+                await _computed(load_training, self._learner, self._transform, newest, directory)
                 progress = read_progress(directory, self._run_id, newest.iteration)
                 if progress is not None and not await progress.fits(log):
                     _logger.warning("the log is not the one that was read: folding its whole history")
@@ -553,6 +552,10 @@ class LearnerService:
                 step = readable_event(record)
                 if isinstance(step, Step):
                     steps.setdefault(step.event_id, step)
+        begun = self._learner.step
+        repeating = RecordedUpdates(
+            self._learner, self._algorithm, self._config, self._recorded, self._transform
+        )
         for update in updates:
             batch = batches[update.update]
             lost = [step_id for step_id in batch if step_id not in steps]
@@ -560,12 +563,18 @@ class LearnerService:
                 raise LearnerError(
                     f"run {self._run_id}: update {update.update} cannot be made again: {len(lost)} of "
                     f"its steps are gone from the log (first: {lost[0]}). Begin a new run at the last "
-                    f"checkpoint: unstable-stream fork {self._run_id} --at {self._learner.step}"
+                    f"checkpoint: unstable-stream fork {self._run_id} --at {begun}"
                 )
-            decision = decide_batch(
-                [steps[step_id] for step_id in batch], update.update, self._transform, self._algorithm.admit
-            )
-            await _computed(self._train, decision, update.update)
+            drawn = [steps[step_id] for step_id in batch]
+            repeated = await _computed(repeating.repeat, update, drawn, self._rate_factor(update.update))
+            if repeated.differing:
+                raise LearnerError(
+                    f"run {self._run_id}: {repeated.problem(update)}. Training stops, since its weights "
+                    "would not be those of the record. Resume it with the versions and the code, and on the "
+                    "kind of machine, that recorded the update; or begin a new run at the last checkpoint: "
+                    f"unstable-stream fork {self._run_id} --at {begun}"
+                )
+        self._algorithm = await _computed(repeating.configure, self._config)
 
     # -- one update ---------------------------------------------------------------------------
 
@@ -651,14 +660,19 @@ class LearnerService:
     def _event_id(self, kind: str, *natural_key: object) -> str:
         return named_id(self._run_id, kind, *natural_key, model=self._model)
 
-    def _train(self, decision: UpdateDecision, update: int) -> UpdateResult:
+    def _rate_factor(self, update: int) -> float:
+        """Return what the warnings before an update have left of its learning rate."""
         lowered = [each.learning_rate_factor for each in self._warnings if each.update < update]
-        return self._learner.update(
+        return lowered[-1] if lowered else 1.0
+
+    def _train(self, decision: UpdateDecision, update: int) -> tuple[UpdateResult, dict[str, str]]:
+        result = self._learner.update(
             decision.samples,
             update,
             decision.admissions,
-            learning_rate_factor=lowered[-1] if lowered else 1.0,
+            learning_rate_factor=self._rate_factor(update),
         )
+        return result, self._learner.computed_with()
 
     def _warning(self, sign: Sign) -> CollapseWarning:
         settings = self._config.learner
@@ -690,7 +704,7 @@ class LearnerService:
         )
         self._check_trains(decision, number)
         named = {str(partition): offset for partition, offset in sorted(positions.items())}
-        result = await _computed(self._train, decision, number)
+        result, computed_with = await _computed(self._train, decision, number)
         now = _now_ms()
         saves = number % settings.save_every == 0 or number == settings.iterations
         checkpoint = await self._save(number, named, now) if saves else None
@@ -713,6 +727,8 @@ class LearnerService:
             positions=named,
             duration_ms=(time.monotonic() - started) * 1000,
             model=self._model,
+            resumption=self._resumption,
+            computed_with=computed_with,
         )
         return update, checkpoint
 

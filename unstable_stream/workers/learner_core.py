@@ -2,7 +2,7 @@
 
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from unstable_stream.algorithms import BaseAlgo, TokenBatch, build_algorithm
 from unstable_stream.inference.cores import available_cores
@@ -14,7 +14,7 @@ from unstable_stream.update_decisions import TrainingSample
 from unstable_stream.workers.checkpoint_home import CheckpointHome
 from unstable_stream.workers.dtype import fastest_on_cpu, kept
 
-__all__ = ["build_learner", "build_training_algorithm", "learner_dtype"]
+__all__ = ["build_learner", "build_training_algorithm", "learner_dtype", "update_settings"]
 
 _TRAINED_ROWS: Final = 256
 """Tokens to measure the number format with: enough to be bound by arithmetic, as micro-batches are."""
@@ -35,7 +35,6 @@ def build_learner(
     ``dtype`` is what :func:`learner_dtype` found; ``rank``: the place among several learners.
     """
     settings = config.learner
-    threads = settings.num_threads or max(1, available_cores() // settings.num_learners)
     with ExitStack() as opened:
         begun = settings.initial_lora_path
         if begun is not None:
@@ -44,20 +43,7 @@ def build_learner(
             model_path,
             algorithm=algorithm,
             batch_size=settings.batch_size,
-            mini_batch_size=settings.mini_batch_size,
-            mini_batch_tokens=settings.mini_batch_tokens,
-            learning_rate=settings.learning_rate,
-            lr_schedule={
-                "type": settings.lr_schedule if settings.lr_final_fraction < 1 else "constant",
-                "final_fraction": settings.lr_final_fraction,
-                "warmup": settings.lr_warmup_updates,
-                "total": settings.iterations,
-            },
-            grad_clip=settings.grad_clip,
-            weight_decay=settings.weight_decay,
-            optimizer_steps_per_update=settings.optimizer_steps,
             max_train_len=settings.max_train_len,
-            max_generation_len=config.sampling.max_tokens,
             parameters=settings.parameters,
             lora_cfg=config.lora.model_dump(),
             initial_lora_path=begun,
@@ -65,12 +51,33 @@ def build_learner(
             activation_checkpointing=settings.activation_checkpointing,
             ckpt_root=checkpoints.absolute(),
             seed=config.seed,
-            num_threads=threads,
             device=None if share is None or share.num_gpus else "cpu",
             dtype=dtype,
             rank=rank,
             gpu_memory_fraction=None if share is None else share.memory_fraction,
+            **update_settings(config),
         )
+
+
+def update_settings(config: RunConfig) -> dict[str, Any]:
+    """Return what :meth:`StandardLearner.configure` takes beside the algorithm: a resume may change it."""
+    settings = config.learner
+    return {
+        "learning_rate": settings.learning_rate,
+        "lr_schedule": {
+            "type": settings.lr_schedule if settings.lr_final_fraction < 1 else "constant",
+            "final_fraction": settings.lr_final_fraction,
+            "warmup": settings.lr_warmup_updates,
+            "total": settings.iterations,
+        },
+        "grad_clip": settings.grad_clip,
+        "weight_decay": settings.weight_decay,
+        "optimizer_steps_per_update": settings.optimizer_steps,
+        "mini_batch_size": settings.mini_batch_size,
+        "mini_batch_tokens": settings.mini_batch_tokens,
+        "max_generation_len": config.sampling.max_tokens,
+        "num_threads": settings.num_threads or max(1, available_cores() // settings.num_learners),
+    }
 
 
 def build_training_algorithm(config: RunConfig) -> BaseAlgo:

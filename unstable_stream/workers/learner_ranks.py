@@ -23,7 +23,7 @@ import threading
 from collections.abc import Sequence
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from unstable_stream.algorithms import BaseAlgo, TokenBatch
 from unstable_stream.errors import LearnerError
@@ -36,9 +36,14 @@ from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.placement import Share
 from unstable_stream.update_decisions import Admission, TrainingSample
 from unstable_stream.workers.checkpoint_home import CheckpointHome
-from unstable_stream.workers.learner_core import build_learner, build_training_algorithm, learner_dtype
+from unstable_stream.workers.learner_core import (
+    build_learner,
+    build_training_algorithm,
+    learner_dtype,
+    update_settings,
+)
 
-__all__ = ["LearnerGroup", "build_learners", "serve"]
+__all__ = ["Learner", "LearnerGroup", "build_learners", "configure", "serve"]
 
 _ENDS_WITHIN_S: Final = 20.0
 
@@ -204,6 +209,15 @@ class LearnerGroup:
                     ) from error
             raise
 
+    def configure(self, config: RunConfig, algorithm: BaseAlgo) -> None:
+        """Make the next updates of all ranks with other settings; see :meth:`StandardLearner.configure`."""
+        self._ranks.tell("configure", self._model, config)
+        self._first.configure(algorithm, **update_settings(config))
+
+    def computed_with(self) -> dict[str, str]:
+        """Return what decides on the last bits; see :meth:`StandardLearner.computed_with`."""
+        return self._first.computed_with()
+
     def load(self, path: Path | str, expect_sha256: str | None = None) -> CheckpointState:
         """Continue all ranks from a checkpoint; see :meth:`StandardLearner.load`."""
         self._ranks.tell("load", self._model, path, expect_sha256)
@@ -222,6 +236,10 @@ class LearnerGroup:
         self._ranks.close()
 
 
+Learner: TypeAlias = StandardLearner[TrainingSample, TokenBatch] | LearnerGroup
+"""All learners of one model."""
+
+
 def build_learners(
     config: RunConfig,
     algorithm: BaseAlgo,
@@ -230,8 +248,8 @@ def build_learners(
     model_path: str,
     share: Share | None,
     *,
-    beside: StandardLearner[TrainingSample, TokenBatch] | LearnerGroup | None = None,
-) -> StandardLearner[TrainingSample, TokenBatch] | LearnerGroup:
+    beside: Learner | None = None,
+) -> Learner:
     """Load the model for one learner, or for several.
 
     ``beside``: what this returned for another trained model of the run, whose base model is shared.
@@ -244,6 +262,22 @@ def build_learners(
     if isinstance(beside, StandardLearner):
         learner.share_base(beside)
     return learner
+
+
+def configure(learner: Learner, config: RunConfig) -> BaseAlgo:
+    """Make the next updates with the settings of this configuration; return its algorithm.
+
+    Raises:
+        LearnerError: see :meth:`StandardLearner.configure`.
+        ConfigError: the algorithm cannot be loaded here.
+    """
+    find_code(config)
+    algorithm = build_training_algorithm(config)
+    if isinstance(learner, LearnerGroup):
+        learner.configure(config, algorithm)
+    else:
+        learner.configure(algorithm, **update_settings(config))
+    return algorithm
 
 
 def _start(start: _Start) -> _Other:
@@ -287,6 +321,8 @@ def serve(descriptor: int) -> None:
             elif name == "load":
                 number, *place = arguments
                 learners[number].load(*place)
+            elif name == "configure":
+                configure(learners[arguments[0]], arguments[1])
             else:
                 number, samples, update, admissions, factor = arguments
                 learners[number].update(samples, update, admissions, learning_rate_factor=factor)
