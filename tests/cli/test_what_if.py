@@ -59,6 +59,13 @@ def test_verify_says_what_was_compared(data: Path) -> None:
     ]
 
 
+def test_verify_wants_a_number_of_updates_to_train_on_again(data: Path) -> None:
+    for number in ("0", "-1", "some"):
+        result = ask(data, "verify", RUN, "--train", "--updates", number)
+        assert result.exit_code == 2
+        assert f"'{number}' is neither a number above 0 nor 'all'" in " ".join(result.stderr.split())
+
+
 def test_verify_ends_with_status_1_and_tells_where_what_differs(data: Path, tmp_path: Path) -> None:
     async def tamper() -> Step:
         async with (

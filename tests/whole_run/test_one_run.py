@@ -84,9 +84,14 @@ def test_the_audit_is_balanced(finished_run: FinishedRun) -> None:
 
 
 def test_everything_derived_can_be_recomputed_and_every_game_played_again(finished_run: FinishedRun) -> None:
-    done = run_command(finished_run.data, "verify", finished_run.run_id, "--json")
+    options = ("--train", "--updates", "all", "--json")
+    done = run_command(finished_run.data, "verify", finished_run.run_id, *options)
     assert (done.returncode, done.stderr) == (0, "")
     report = json.loads(done.stdout)
+    assert report["trained"] == (
+        f"{UPDATES} of {UPDATES} updates trained again: metrics equal bit by bit; "
+        f"sha256 of {UPDATES} of {UPDATES} checkpoints equal"
+    )
     compared = {check["name"]: check["compared"] for check in report["checks"]}
     assert compared["steps"] == len(finished_run.of(Step))
     assert compared["ratings"] == len(finished_run.of(Rating))

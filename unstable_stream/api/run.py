@@ -467,6 +467,8 @@ class Run:
         *,
         games: bool = True,
         jobs: int = 1,
+        train: bool = False,
+        updates: int | Literal["all"] = 5,
         allow_code: Sequence[str] | None = None,
         progress: "Progress" = lambda what, done, total: None,
     ) -> "VerifyReport":
@@ -475,11 +477,16 @@ class Run:
         Args:
             games: also play every recorded game again.
             jobs: processes that play.
+            train: also train on recorded updates again, and compare metrics and weights.
+            updates: how many of them, spread over the run, as far as its checkpoints have optimizer states;
+                ``"all"``: every one, from the beginning.
             allow_code: load only the run's own code and what fits these patterns; ``None``: load all.
             progress: told what is being done, how many records of it are done and how many there are.
         """
         from unstable_stream.proofs.verify import verify_run
 
+        if updates != "all" and updates < 1:
+            raise ConfigError(f'updates={updates}: expected at least 1, or "all"')
         allowed = self._place.allowed_code(self._id, allow_code, self._config, self._config)
 
         async def read() -> "VerifyReport":
@@ -489,6 +496,8 @@ class Run:
                     self._id,
                     games=games,
                     jobs=jobs,
+                    train=train,
+                    updates=None if updates == "all" else updates,
                     progress=progress,
                     located=self._place.data.located,
                 )

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Literal
 
 import typer
 
@@ -20,6 +21,10 @@ def _verify(
     run: str = typer.Argument(..., help="Run id, or an unambiguous prefix."),
     games: bool = typer.Option(True, "--games/--no-games", help="Play every recorded game again."),
     jobs: int = typer.Option(1, "--jobs", "-j", min=1, help="Processes that play."),
+    train: bool = typer.Option(False, "--train", help="Train on recorded updates again."),
+    updates: str = typer.Option(
+        "5", "--updates", help="With --train: how many updates, spread over the run, or 'all'."
+    ),
     as_json: bool = typer.Option(False, "--json", help="Print the report as one JSON object."),
     data: DataOption = DEFAULT_DATA_DIR,
     log: LogOption = "local",
@@ -28,16 +33,22 @@ def _verify(
     """Recompute a run's steps, ratings and batches from their causes, play its games again, and compare.
 
     Status 1 if anything differs, with the first differences of each kind on stderr. What the processors of
-    a stopped run have yet to do is counted as pending. Changes nothing.
+    a stopped run have yet to do is counted as pending. With --train, updates are trained on again: metrics
+    and weights must come out as recorded. Changes nothing.
 
-    Example: unstable-stream verify quickstart-2026 --jobs 2
+    Example: unstable-stream verify quickstart-2026 --train --jobs 2
     """
     from unstable_stream.api.output import plain
     from unstable_stream.api.run import open_run
 
     with _progress_bar() as progress:
         report = open_run(run, data, log).verify(
-            games=games, jobs=jobs, allow_code=allow_code or [], progress=progress
+            games=games,
+            jobs=jobs,
+            train=train,
+            updates=_number(updates),
+            allow_code=allow_code or [],
+            progress=progress,
         )
     if as_json:
         print(report.to_json().decode())
@@ -50,6 +61,14 @@ def _verify(
         typer.echo(problem, err=True)
     if not report.ok:
         raise typer.Exit(1)
+
+
+def _number(updates: str) -> int | Literal["all"]:
+    if updates == "all":
+        return "all"
+    if not updates.isdecimal() or int(updates) < 1:
+        raise typer.BadParameter(f"{updates!r} is neither a number above 0 nor 'all'", param_hint="--updates")
+    return int(updates)
 
 
 @contextmanager

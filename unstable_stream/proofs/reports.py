@@ -204,13 +204,27 @@ class VerifyReport(Report):
     checks: Sequence[Check]
     notes: Sequence[str] = ()
     """Facts that may explain differences: records are missing, the code here is not the recorded code."""
+    trained: str | None = None
+    """The result of training again, in a line; ``None``: it was not asked for."""
 
     @classmethod
-    def of(cls, audit: AuditReport, checks: Sequence[Check], notes: Sequence[str] = ()) -> "VerifyReport":
+    def of(
+        cls,
+        audit: AuditReport,
+        checks: Sequence[Check],
+        notes: Sequence[str] = (),
+        trained: str | None = None,
+    ) -> "VerifyReport":
         """Put together what both depths found."""
         problems = (*audit.problems, *(problem for check in checks for problem in check.problems))
         return cls(
-            run_id=audit.run_id, state=audit.state, problems=problems, audit=audit, checks=checks, notes=notes
+            run_id=audit.run_id,
+            state=audit.state,
+            problems=problems,
+            audit=audit,
+            checks=checks,
+            notes=notes,
+            trained=trained,
         )
 
     @property
@@ -225,7 +239,8 @@ class VerifyReport(Report):
         for check in self.checks:
             counts = (check.compared, check.differing, check.pending, check.gone)
             rows.append((check.name, *(f"{count:,}" for count in counts), check.skipped or ""))
-        return _table(f"{self.run_id} ({self.state})", rows)
+        table = _table(f"{self.run_id} ({self.state})", rows)
+        return table if self.trained is None else f"{table}\n {self.trained}"
 
     def to_json(self) -> bytes:
         """Return the report as one JSON object."""
@@ -237,6 +252,7 @@ class VerifyReport(Report):
                 "checks": self.checks,
                 "ledger": self.audit.problems,
                 "notes": self.notes,
+                "trained": self.trained,
             }
         )
 

@@ -3,6 +3,7 @@
 - ``steps``, ``ratings`` and the processors' snapshots: folded again (:mod:`~.recompute_steps_and_ratings`).
 - batches, drops and the use of every step: the draws made again (:mod:`~.recompute_batches`).
 - the collector's snapshot: its run folded again (:mod:`~.check_collector`).
+- on request, updates: trained on again (:mod:`~.repeat_training`).
 - games and trajectories: played again from seed and actions (:mod:`~.recompute_games`).
 - checkpoint files against their recorded digests.
 
@@ -24,6 +25,7 @@ from unstable_stream.proofs.differences import Difference
 from unstable_stream.proofs.evidence import Evidence, Progress, weights_of
 from unstable_stream.proofs.recompute_batches import recompute_batches
 from unstable_stream.proofs.recompute_steps_and_ratings import recompute_steps_and_ratings
+from unstable_stream.proofs.repeat_training import repeat_training
 from unstable_stream.proofs.reports import Check, VerifyReport
 from unstable_stream.runs.code import changed_code, find_code
 
@@ -36,6 +38,8 @@ async def verify_run(
     *,
     games: bool = True,
     jobs: int = 1,
+    train: bool = False,
+    updates: int | None = 5,
     located: Callable[[str], str] = str,
     progress: Progress = lambda what, done, total: None,
 ) -> VerifyReport:
@@ -46,12 +50,15 @@ async def verify_run(
         run_id: the full id.
         games: also play every game again.
         jobs: processes that play.
+        train: also train on recorded updates again.
+        updates: how many of them, spread over the run; ``None``: all.
         located: returns where the checkpoint is that an event names.
         progress: called with the progress.
 
     Raises:
         RunError: no such run.
         ConfigError: the run's reward transformations cannot be loaded here.
+        LearnerError: the run's learner cannot be made here.
         EnvironmentUnavailableError: the run's games cannot be played here.
     """
     evidence = await Evidence.read(log, run_id, progress)
@@ -59,14 +66,19 @@ async def verify_run(
     ledger = await evidence.ledger()
     audit = balance(ledger)
     steps, ratings = ledger.records(Step), ledger.records(Rating)
-    checkpoints = [placed for _, placed in sorted(ledger.checkpoints.items())]
+    checkpoints = dict(sorted(ledger.checkpoints.items()))
     del ledger
     checks = await recompute_steps_and_ratings(evidence, steps, ratings, games=games, jobs=jobs)
     checks += await recompute_batches(evidence, steps, audit.steps.pending)
     checks.append(await check_collector(evidence))
-    checks.append(await asyncio.to_thread(_check_files, checkpoints, located))
+    checks.append(await asyncio.to_thread(_check_files, list(checkpoints.values()), located))
+    trained = None
+    if train:
+        repeated = await repeat_training(evidence, checkpoints, updates=updates, located=located)
+        checks += [repeated.updates, repeated.weights]
+        trained = repeated.summary()
     notes = [*evidence.missing, *changed_code(evidence.run.extensions, evidence.run.config())]
-    return VerifyReport.of(audit, checks, notes)
+    return VerifyReport.of(audit, checks, notes, trained)
 
 
 def _check_files(checkpoints: Iterable[tuple[str, Checkpoint]], located: Callable[[str], str]) -> Check:

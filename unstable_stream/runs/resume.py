@@ -110,10 +110,8 @@ class RecordedConfigs:
                 resumed.setdefault(event.resumption, event)
         if began is None:
             return cls({})
-        starts: dict[int, RunStatus] = {}
-        for number, event in ((0, None), *resumed.items()):
-            starts[number] = RunStatus(run_id, began, event)
-        return cls(starts)
+        later = {number: RunStatus(run_id, began, event) for number, event in resumed.items()}
+        return cls({0: RunStatus(run_id, began), **later})
 
     def number_of(self, config: RunConfig, model: str | None) -> int | None:
         """Return the newest start with this configuration of a trained model; ``None``: there is none."""
@@ -137,7 +135,7 @@ class RecordedConfigs:
             before = [
                 number
                 for number, start in self._starts.items()
-                if (start.resumed or start.began).occurred_at_ms <= update.occurred_at_ms
+                if start.resumed is not None and start.resumed.occurred_at_ms <= update.occurred_at_ms
             ]
             number = max(before, default=0)
         if number not in self._starts:

@@ -69,6 +69,23 @@ class RecordedUpdates:
         self._transform = transform
         self._elsewhere = ""
 
+    def begin(
+        self, transform: SamplingRewardTransform, checkpoint: Checkpoint | None, directory: Path | None
+    ) -> None:
+        """Go on from a checkpoint in its directory, or with ``None`` from what the learner was made with.
+
+        Args:
+            transform: the sampling transformations, just made.
+            checkpoint: whose path may be of another host.
+            directory: where it is here.
+
+        Raises:
+            CheckpointError, LearnerError: see :func:`load_training`.
+        """
+        self._transform, self._elsewhere = transform, ""
+        if checkpoint is not None and directory is not None:
+            load_training(self._learner, transform, checkpoint, directory)
+
     def repeat(self, update: LearnerUpdate, steps: Sequence[Step], rate_factor: float) -> RepeatedUpdate:
         """Train on an update again.
 
