@@ -27,7 +27,7 @@ from unstable_stream.runs.placement import Machine, Share, place
 from unstable_stream.update_decisions import TrainingSample
 from unstable_stream.workers.checkpoint_home import DirectoryHome
 from unstable_stream.workers.learner_core import build_training_algorithm
-from unstable_stream.workers.learner_ranks import LearnerGroup, build_learners
+from unstable_stream.workers.learner_ranks import LearnerGroup, build_learners, configure
 
 pytestmark = pytest.mark.slow  # each starts processes that load torch and a model
 DEADLINE_S = 60.0
@@ -113,6 +113,16 @@ def test_all_resume_from_one_checkpoint(group: Callable[..., LearnerGroup]) -> N
     resumed.load(middle.path, middle.sha256)
     assert (resumed.step, resumed.samples_seen) == (1, BATCH)
     assert train(resumed, [2, 3]) == expected
+
+
+def test_all_ranks_change_their_settings(group: Callable[..., LearnerGroup], tmp_path: Path) -> None:
+    pair, alone = group(), build(settings(1), tmp_path / "alone")
+    for learner, count in ((pair, 2), (alone, 1)):
+        train(learner, [1])
+        configure(learner, settings(count, algorithm=A2C))
+    (found,), (expected,) = train(pair, [2]), train(alone, [2])
+    assert found["value_loss"] == pytest.approx(expected["value_loss"], rel=1e-3)
+    assert found["grad_norm"] == pytest.approx(expected["grad_norm"], rel=1e-3)
 
 
 def test_a_learner_that_was_killed_is_named(group: Callable[..., LearnerGroup]) -> None:

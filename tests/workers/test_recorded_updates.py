@@ -120,6 +120,16 @@ async def crashed(directory: Path) -> RunConfig:
     return settings
 
 
+def cut_otherwise(update: LearnerUpdate) -> LearnerUpdate:
+    metrics = {**update.metrics, "padding_fraction": 0.9, "micro_batch_tokens_max": 7.0}
+    return replace(update, metrics=metrics, computed_with={**update.computed_with, "learners": "8"})
+
+
+def other_rate(update: LearnerUpdate) -> LearnerUpdate:
+    metrics = {**update.metrics, "learning_rate": update.metrics["learning_rate"] * 0.99}
+    return replace(update, metrics=metrics, computed_with={"dtype": "bfloat16"})
+
+
 def other_entropy(factor: float, **changes: Any) -> Callable[[LearnerUpdate], LearnerUpdate]:
     def change(update: LearnerUpdate) -> LearnerUpdate:
         metrics = {**update.metrics, "entropy": update.metrics["entropy"] * factor}
@@ -134,6 +144,13 @@ def other_entropy(factor: float, **changes: Any) -> Callable[[LearnerUpdate], Le
         (1, other_entropy(1 + 1e-12), r"update 2, trained again .* entropy = [\d.]+, recorded is [\d.]+\. "),
         (0, other_entropy(1 + 1e-6, computed_with={"torch": "1.0"}), None),
         (0, other_entropy(1 + 1e-6, computed_with={}), None),
+        (1, cut_otherwise, None),
+        (0, other_entropy(1.1, computed_with={"dtype": "bfloat16"}), None),
+        (
+            0,
+            other_rate,
+            r"update 1, .*learning_rate = 0.01, recorded is 0.0099.*dtype was bfloat16, here float32",
+        ),
         (
             0,
             other_entropy(1.1, computed_with={"torch": "1.0"}),
@@ -141,7 +158,16 @@ def other_entropy(factor: float, **changes: Any) -> Callable[[LearnerUpdate], Le
         ),
         (1, other_entropy(1.1, computed_with={}), r"recorded without what it was computed with"),
     ],
-    ids=["last-bits", "elsewhere", "unknown", "elsewhere-too-far", "unknown-too-far"],
+    ids=[
+        "last-bits",
+        "elsewhere",
+        "unknown",
+        "more-learners",
+        "bfloat16",
+        "rate-elsewhere",
+        "elsewhere-too-far",
+        "unknown-too-far",
+    ],
 )
 async def test_an_update_that_comes_out_otherwise_ends_the_resumption(
     tmp_path: Path, number: int, change: Callable[[LearnerUpdate], LearnerUpdate], expected: str | None

@@ -47,12 +47,12 @@ class TrainingRepeated:
     exact: int = 0
     """Updates whose metrics were compared bit by bit."""
     elsewhere: str = ""
-    """Why the others were compared within the tolerance, in words; of several reasons the last."""
+    """Why the others were compared within a tolerance, in words; of several reasons the last."""
+    tolerance: str = ""
+    """The tolerance for that reason."""
 
     def summary(self) -> str:
         """Return the result as one line."""
-        from unstable_stream.workers.recorded_updates import ABSOLUTE, RELATIVE  # loads torch
-
         done, differing = self.updates.compared, self.updates.differing
         what = f"{done:,} of {self.wanted:,} updates trained again"
         if not done:
@@ -62,7 +62,7 @@ class TrainingRepeated:
         if self.exact == done:
             parts.append(f"{verb} bit by bit")
         else:
-            within = f"within {RELATIVE:.0%} or {ABSOLUTE} ({self.elsewhere})"
+            within = f"within {self.tolerance} ({self.elsewhere})"
             parts.append(f"{verb} {within}" + (f", {self.exact:,} bit by bit" if self.exact else ""))
         if self.weights.compared:
             equal = self.weights.compared - self.weights.differing
@@ -269,7 +269,8 @@ class _Model:
             check.differs(Difference(where, update.event_id, f"{what} cannot be trained again: {error}"))
             return False
         self._result.exact += not repeated.elsewhere
-        self._result.elsewhere = repeated.elsewhere or self._result.elsewhere
+        if repeated.tolerance:
+            self._result.elsewhere, self._result.tolerance = repeated.elsewhere, str(repeated.tolerance)
         if repeated.differing:
             check.differs(Difference(where, update.event_id, repeated.problem(update)))
             return False
