@@ -46,7 +46,7 @@ def export_batches(
         raise ArchiveError(f"batches as {file_format!r}: expected one of {', '.join(_OPTIONS)}")
     target = Path(directory).absolute()
     with written_beside(target) as partial:
-        with open_archive(archive, timeout_s=timeout_s) as connection:
+        with open_archive(archive, files=True, timeout_s=timeout_s) as connection:
             run_id, _ = find_exported_run(connection, run)
             # Joined once: the texts are kilobytes, and there may be thousands of updates.
             connection.execute(

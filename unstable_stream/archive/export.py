@@ -106,7 +106,7 @@ def export_run(
         store = Store(checked_address(str(directory), "export"))
         replaced = _replaced_in(store, force)
         with tempfile.TemporaryDirectory(prefix="unstable-stream-export-") as made:
-            with open_archive(archive, timeout_s=timeout_s) as connection:
+            with open_archive(archive, files=True, timeout_s=timeout_s) as connection:
                 manifest = _write(connection, run, names, Path(made))
             for name in replaced:
                 store.remove(name)
@@ -116,7 +116,7 @@ def export_run(
     target = Path(directory).absolute()
     replaced = _replaced(target, force)
     with written_beside(target) as partial:
-        with open_archive(archive, timeout_s=timeout_s) as connection:
+        with open_archive(archive, files=True, timeout_s=timeout_s) as connection:
             manifest = _write(connection, run, names, partial)
         for name in replaced:
             (target / name).unlink(missing_ok=True)

@@ -12,7 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from unstable_stream.archive.batch import EVENTS
-from unstable_stream.archive.sql_errors import JSON_ERRORS, explain
+from unstable_stream.archive.sql_errors import explain
+from unstable_stream.archive.statements import admit
 from unstable_stream.archive.store import TABLES_OF_RUNS, Connection, open_archive, with_all_columns
 from unstable_stream.archive.tables import TABLES
 from unstable_stream.archive_address import ArchiveAddress, is_shared
@@ -31,9 +32,6 @@ __all__ = [
 ]
 
 _FETCH_ROWS: Final = 2048
-_ARCHIVE_ALONE: Final = "SET enable_external_access = false"
-"""No other file, database, extension or network from here on; DuckDB does not take this back."""
-
 _CANCELLED: Final = "the query was cancelled"
 _PARQUET_ROWS: Final = 20_480
 _held: Final[ContextVar[tuple[str, Connection] | None]] = ContextVar("held_archive", default=None)
@@ -136,15 +134,9 @@ def query_arrow(
 
     ``run_id`` leaves only this run in every table and view.
     """
-    with open_archive(path, timeout_s=timeout_s) as connection:
-        connection.execute(JSON_ERRORS)
-        if run_id is not None:
-            _keep_run(connection, run_id, shared=is_shared(path))
-        if not files:
-            connection.execute(_ARCHIVE_ALONE)
-        with _explained(sql):
-            found = connection.sql(sql, params=parameters)
-            return pa.table({}) if found is None else found.to_arrow_table()
+    with _asked(path, sql, run_id=run_id, files=files, timeout_s=timeout_s) as connection:
+        found = connection.sql(sql, params=parameters)
+        return pa.table({}) if found is None else found.to_arrow_table()
 
 
 def write_parquet(path: ArchiveAddress, sql: str, target: Path, *, cancel: Cancel | None = None) -> None:
@@ -153,17 +145,38 @@ def write_parquet(path: ArchiveAddress, sql: str, target: Path, *, cancel: Cance
     Raises:
         ArchiveError: the SQL is wrong, or has no columns.
     """
-    with open_archive(path) as connection, (cancel or Cancel()).watching(connection):
-        connection.execute(JSON_ERRORS)
-        connection.execute(_ARCHIVE_ALONE)
-        with _explained(sql):
-            found = connection.sql(sql)
-            if found is None:
-                raise ArchiveError("the statement returns no rows to write")
-            reader = found.to_arrow_reader(_PARQUET_ROWS)
-            with pyarrow.parquet.ParquetWriter(target, reader.schema, compression="zstd") as writer:
-                for batch in reader:
-                    writer.write_batch(batch)
+    with _asked(path, sql, cancel=cancel) as connection:
+        found = connection.sql(sql)
+        if found is None:
+            raise ArchiveError("the statement returns no rows to write")
+        reader = found.to_arrow_reader(_PARQUET_ROWS)
+        with pyarrow.parquet.ParquetWriter(target, reader.schema, compression="zstd") as writer:
+            for batch in reader:
+                writer.write_batch(batch)
+
+
+@contextlib.contextmanager
+def _asked(
+    path: ArchiveAddress,
+    sql: str,
+    *,
+    run_id: str | None = None,
+    write: bool = False,
+    files: bool = False,
+    timeout_s: float = 30.0,
+    cancel: Cancel | None = None,
+) -> Iterator[Connection]:
+    """Open the archive for a query that was admitted: the door for all SQL that comes from outside."""
+    kept = _held.get()
+    if kept is not None and kept[0] == str(path) and not write and not files and run_id is None:
+        opened: contextlib.AbstractContextManager[Connection] = contextlib.nullcontext(kept[1])
+    else:
+        opened = open_archive(path, read_only=not write, files=files, timeout_s=timeout_s)
+    with opened as connection, (cancel or Cancel()).watching(connection), _explained(sql):
+        if run_id is not None:
+            _keep_run(connection, run_id, shared=is_shared(path))
+        admit(connection, sql, write=write, files=files)
+        yield connection
 
 
 def _keep_run(connection: duckdb.DuckDBPyConnection, run_id: str, *, shared: bool) -> None:
@@ -216,16 +229,6 @@ def held_if_shared(path: ArchiveAddress) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _opened(path: ArchiveAddress, *, alone: bool, timeout_s: float) -> Iterator[Connection]:
-    kept = _held.get()
-    if alone and kept is not None and kept[0] == str(path):
-        yield kept[1]
-        return
-    with open_archive(path, read_only=True, timeout_s=timeout_s) as connection:
-        yield connection
-
-
-@contextlib.contextmanager
 def stream(
     path: ArchiveAddress,
     sql: str,
@@ -241,23 +244,14 @@ def stream(
     The archive is held until the context is left, and a writer waits for that long: read on without a pause.
     ``cancel`` ends it from another thread.
     """
-    opened = (
-        open_archive(path, read_only=False, timeout_s=timeout_s)
-        if write
-        else _opened(path, alone=not files, timeout_s=timeout_s)
-    )
-    with opened as connection, (cancel or Cancel()).watching(connection):
-        connection.execute(JSON_ERRORS)
+    with _asked(path, sql, write=write, files=files, timeout_s=timeout_s, cancel=cancel) as connection:
         lacking = _missing(connection)
-        if not files:
-            connection.execute(_ARCHIVE_ALONE)
-        with _explained(sql):
-            # Without a statement there is nothing to return.
-            cursor = connection.execute(sql, parameters) or connection
-            description = cursor.description or []
+        # Without a statement there is nothing to return.
+        cursor = connection.execute(sql, parameters) or connection
+        description = cursor.description or []
         columns = [column[0] for column in description]
         types = [str(column[1]) for column in description]
-        yield StreamedResult(columns, types, _rows(cursor, sql) if description else iter(()), lacking)
+        yield StreamedResult(columns, types, _rows(cursor) if description else iter(()), lacking)
 
 
 def _missing(connection: duckdb.DuckDBPyConnection) -> list[str]:
@@ -270,12 +264,8 @@ def _missing(connection: duckdb.DuckDBPyConnection) -> list[str]:
     return [f"{topic} ({offsets:,})" for topic, offsets in found]
 
 
-def _rows(cursor: duckdb.DuckDBPyConnection, sql: str) -> Iterator[tuple[Any, ...]]:
-    while True:
-        with _explained(sql):
-            rows = cursor.fetchmany(_FETCH_ROWS)
-        if not rows:
-            return
+def _rows(cursor: duckdb.DuckDBPyConnection) -> Iterator[tuple[Any, ...]]:
+    while rows := cursor.fetchmany(_FETCH_ROWS):
         yield from rows
 
 

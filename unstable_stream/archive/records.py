@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 import duckdb
 
-from unstable_stream.archive.store import open_archive
+from unstable_stream.archive.store import connect, unreadable
 from unstable_stream.archive_address import ArchiveAddress, is_shared
 from unstable_stream.errors import ArchiveError
 
@@ -213,7 +213,7 @@ class RecordReader:
     def _hold(self) -> duckdb.DuckDBPyConnection:
         if self._connection is None:
             time.sleep(max(0.0, self._closed_at + _WRITERS_TURN_S - time.monotonic()))
-            self._connection = open_archive(self.path, timeout_s=self._timeout_s, records_only=True)
+            self._connection = connect(self.path, timeout_s=self._timeout_s, records_only=True)
             self._timer = threading.Timer(_LONGEST_HOLD_S, self.release)
             self._timer.daemon = True
             self._timer.start()
@@ -225,4 +225,4 @@ class RecordReader:
             try:
                 return connection.execute(sql, parameters | {"log": self.log_id}).fetchall()
             except duckdb.Error as error:
-                raise ArchiveError(f"cannot read the archive {self.path}: {error}") from error
+                raise unreadable(self.path, error) from error

@@ -19,6 +19,7 @@ JSON_ERRORS: Final = "SET errors_as_json = true"
 
 _NO_CLOSE_NAME: Final = 0.6
 _SHOWN_NAMES: Final = 3
+_SETTINGS_AND_OVERLOADS: Final = ("Candidate functions", "Possible solutions", "This limit was set by")
 _ENDS_WITH_OFFSET: Final = re.compile(r"\boffset\W*$", re.IGNORECASE)
 
 
@@ -45,11 +46,11 @@ def _details(error: duckdb.Error) -> Mapping[str, Any]:
 
 
 def _lines(message: str) -> Iterable[str]:
-    """Leave out DuckDB's own proposals, of which many are not alike at all, and its lists of overloads."""
+    """Leave out DuckDB's own proposals: names that are not alike at all, overloads, settings (locked)."""
     for line in message.splitlines():
         if line.startswith(("Did you mean", "Candidate bindings", "LINE ")):
             continue
-        if line.strip().startswith("Candidate functions"):
+        if line.strip().startswith(_SETTINGS_AND_OVERLOADS):
             return
         yield line
 
@@ -59,6 +60,8 @@ def _advice(details: Mapping[str, Any], before: str) -> Iterable[str]:
     candidates = str(details.get("candidates") or "").split(",")
     if "attached in read-only mode" in message:
         yield "Add --write to change the archive."
+    elif details.get("exception_type") == "Out of Memory":
+        yield "The memory and disk of a query are bounded: ask for fewer rows or columns, or for one run."
     elif "disabled by configuration" in message:
         yield "Add --files to let a query read and write files."
     elif details.get("error_subtype") == "SYNTAX_ERROR":

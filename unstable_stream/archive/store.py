@@ -18,6 +18,8 @@ from typing import Final, TypeAlias, TypeVar
 import duckdb
 
 from unstable_stream.archive.batch import EVENTS
+from unstable_stream.archive.limits import Settings, lock, reader_settings
+from unstable_stream.archive.sql_errors import explain
 from unstable_stream.archive.tables import TABLES
 from unstable_stream.archive.tables.declare import Column
 from unstable_stream.archive.view_files import load_views, macros
@@ -31,10 +33,11 @@ __all__ = [
     "Connection",
     "WritableArchive",
     "archive_bytes",
+    "connect",
     "copy_archive",
     "definitions_digest",
     "open_archive",
-    "silence",
+    "unreadable",
     "with_all_columns",
 ]
 
@@ -52,6 +55,7 @@ views replaced.
 """
 
 _RETRY_S: Final = 0.01
+_NEWER_MESSAGE: Final = "file with version number"
 _BUSY_MESSAGES: Final = ("Could not set lock", "already attached", "different configuration")
 # DuckDB rewrites the last row group of a table at each checkpoint. Its default of 122,880 rows means some
 # hundred megabytes of text and tokens; 20,480 rows makes batch-wise inserting 1.6 times as fast (measured)
@@ -64,6 +68,11 @@ _CHECKPOINT_THRESHOLD: Final = "2MB"
 # The archiver shares the machine with games and training.
 _WRITER_THREADS: Final = 2
 _WRITER_MEMORY: Final = "2GB"
+# A new archive can be read by every DuckDB that pyproject.toml allows: its own format would be that of the
+# DuckDB that is installed.
+_STORAGE_VERSION: Final = "v1.4.0"
+# DuckDB's header: a checksum, "DUCK", the storage version, four flags; then the library's version.
+_MAKER: Final = slice(52, 84)
 _NAME: Final = "archive"
 _RENEWED: Final = "renewed"
 _POSITIONS: Final = (
@@ -102,48 +111,89 @@ def definitions_digest() -> str:
     return hashlib.sha256("".join(statements).encode()).hexdigest()
 
 
+@contextlib.contextmanager
 def open_archive(
-    path: ArchiveAddress, *, read_only: bool = True, timeout_s: float = 10.0, records_only: bool = False
-) -> duckdb.DuckDBPyConnection:
-    """Open an existing archive; close it soon (``with open_archive(path) as con``), a writer may be waiting.
+    path: ArchiveAddress,
+    *,
+    read_only: bool = True,
+    files: bool = False,
+    timeout_s: float = 10.0,
+    records_only: bool = False,
+) -> Iterator[Connection]:
+    """Open an existing archive (``with open_archive(path) as con``); leave soon, a writer may be waiting.
 
     A shared archive is opened as it is now, in memory; nobody waits for its readers.
 
     Args:
         path: the archive.
         read_only: by default nothing can be changed; a shared archive never can.
+        files: other files may be read and written. In one process either all connections may, or none: the
+            others wait.
         timeout_s: how long to wait while another process holds it.
         records_only: only ``events`` and the archive's own tables are asked for, which opens a shared archive
             sooner.
 
     Raises:
         ArchiveBusyError: another process held it for ``timeout_s`` seconds.
-        ArchiveError: there is none, it is not an archive, or a newer version of the package wrote it.
+        ArchiveError: there is none, it is not an archive, or a newer version of the package wrote it; or
+            DuckDB failed on it inside the block, e.g. because it is damaged.
     """
+    connection = connect(
+        path, read_only=read_only, files=files, timeout_s=timeout_s, records_only=records_only
+    )
+    try:
+        with connection:
+            yield connection
+    except duckdb.Error as error:
+        raise unreadable(path, error) from error
+
+
+def unreadable(path: ArchiveAddress, error: duckdb.Error) -> ArchiveError:
+    """Return what to raise when DuckDB cannot read an archive."""
+    return ArchiveError(
+        f"cannot read the archive {path}: {explain(error, '').rstrip('.')}. If it is damaged, move it away "
+        "and fill a new one from the log: unstable-stream archive"
+    )
+
+
+def connect(
+    path: ArchiveAddress,
+    *,
+    read_only: bool = True,
+    files: bool = False,
+    timeout_s: float = 10.0,
+    records_only: bool = False,
+) -> Connection:
+    """Return what :func:`open_archive` yields; the caller closes it, and raises :func:`unreadable`."""
     if is_shared(path):
         if not read_only:
             raise ArchiveError(f"{path} is a shared archive: only archivers change it")
         # Imported here: deltalake may not be installed.
         from unstable_stream.archive.shared.snapshot import open_shared
 
-        return open_shared(path, records_only=records_only)
+        return open_shared(path, files=files, records_only=records_only)
     path = Path(path)
     if not path.is_file():
         raise ArchiveError(
             f"no archive at {path}: start a run first, or make one of an existing log with "
             "unstable-stream archive, or name the data directory with --data"
         )
+    path = path.absolute()
+    settings = reader_settings(str(path), files=files)
     connection = _retry_while_held(
-        path, timeout_s, lambda: duckdb.connect(str(path.absolute()), read_only=read_only)
+        path, timeout_s, lambda: duckdb.connect(str(path), read_only=read_only, config=settings)
     )
-    silence(connection)
     try:
+        lock(connection, files=files)
         _, digest = _check_version(connection, path)
         if read_only and digest != definitions_digest():
             # Nobody has written to it since another version of the package made its views.
             _supply(connection)
             _create_views(connection, "TEMP")
-    except ArchiveError:
+    except duckdb.Error as error:
+        connection.close()
+        raise unreadable(path, error) from error
+    except BaseException:
         connection.close()
         raise
     return connection
@@ -312,12 +362,12 @@ class WritableArchive:
         return done
 
     def _start(self) -> duckdb.DuckDBPyConnection:
-        settings: dict[str, str | bool | int | float | list[str]] = {
+        settings: Settings = {
             "threads": _WRITER_THREADS,
             "memory_limit": _WRITER_MEMORY,
+            "storage_compatibility_version": _STORAGE_VERSION,
         }
         engine = duckdb.connect(config=settings)
-        silence(engine)
         engine.execute(f"SET checkpoint_threshold = '{_CHECKPOINT_THRESHOLD}'")
         engine.execute("PRAGMA disable_checkpoint_on_shutdown")
         return engine
@@ -332,8 +382,14 @@ def _retry_while_held(
             return attempt()
         except duckdb.Error as error:
             # DuckDB has no error class of its own for a held lock.
+            if _NEWER_MESSAGE in str(error):
+                raise ArchiveError(
+                    f"the archive {path} was made by DuckDB {_maker(path)}, and {duckdb.__version__} is "
+                    "installed, which cannot read it: pip install --upgrade duckdb, or move the archive away "
+                    "and fill a new one from the log: unstable-stream archive"
+                ) from error
             if not any(message in str(error) for message in _BUSY_MESSAGES):
-                raise ArchiveError(f"cannot open the archive {path}: {error}") from error
+                raise unreadable(path, error) from error
             if time.monotonic() >= deadline:
                 raise ArchiveBusyError(
                     f"the archive {path} was held by another process for {timeout_s:g} s: "
@@ -342,13 +398,11 @@ def _retry_while_held(
         time.sleep(_RETRY_S)
 
 
-def silence(connection: Connection) -> None:
-    """Keep DuckDB from printing the progress of slow queries on stdout, before the rows."""
-    try:
-        connection.execute("SET enable_progress_bar = false")
-    except duckdb.InvalidInputException:
-        # A Jupyter kernel without ipywidgets: DuckDB can show no bar there, and refuses to be told so.
-        return
+def _maker(path: Path) -> str:
+    """Return the version of DuckDB that made a file, which is in its header."""
+    with path.open("rb") as file:
+        header = file.read(_MAKER.stop)
+    return header[_MAKER].rstrip(b"\0").decode("ascii", errors="replace") or "of a newer version"
 
 
 def _check_version(connection: duckdb.DuckDBPyConnection, path: Path) -> tuple[int, str]:

@@ -7,9 +7,7 @@ empty and has the columns of this package, so files of older and newer ones fit.
 
 import contextlib
 import io
-import os
 import secrets
-import tempfile
 from collections.abc import Iterator
 from typing import BinaryIO, Final
 
@@ -18,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from unstable_stream.archive.batch import EVENTS
+from unstable_stream.archive.limits import lock, reader_settings
 from unstable_stream.archive.newest import Newest
 from unstable_stream.archive.shared.relations import (
     NUMBER,
@@ -28,7 +27,7 @@ from unstable_stream.archive.shared.relations import (
     of_relation,
 )
 from unstable_stream.archive.shared.table import SharedTable
-from unstable_stream.archive.store import SCHEMA_VERSION, Connection, definitions_digest, silence
+from unstable_stream.archive.store import SCHEMA_VERSION, Connection, definitions_digest
 from unstable_stream.archive.view_files import load_views, macros
 from unstable_stream.archive_address import ArchiveAddress
 from unstable_stream.errors import ArchiveError
@@ -43,11 +42,12 @@ _OF_RECORDS: Final = "missing_of_runs"
 """The view that needs no typed table."""
 
 
-def open_shared(archive: ArchiveAddress, *, records_only: bool = False) -> Connection:
+def open_shared(archive: ArchiveAddress, *, files: bool = False, records_only: bool = False) -> Connection:
     """Open the present version of a shared archive, read-only; writers go on meanwhile.
 
     Args:
         archive: its address.
+        files: other files may be read and written.
         records_only: only ``events`` and the archive's own tables. Of the others it must be known which
             events were archived twice, which is found out here.
 
@@ -55,7 +55,9 @@ def open_shared(archive: ArchiveAddress, *, records_only: bool = False) -> Conne
         ArchiveError: there is none, or a newer version of the package wrote it.
         ArchiveBusyError: its store cannot be reached.
     """
-    return open_table(SharedTable(archive), records_only=records_only)
+    connection = open_table(SharedTable(archive), records_only=records_only)
+    lock(connection, files=files)
+    return connection
 
 
 def open_table(table: SharedTable, *, records_only: bool = False) -> Connection:
@@ -67,11 +69,9 @@ def open_table(table: SharedTable, *, records_only: bool = False) -> Connection:
     def opened(name: str) -> BinaryIO:
         return io.BytesIO(shapes[name]) if name in shapes else table.open(name)
 
-    # DuckDB makes the directory when memory is not enough, and removes it.
-    spill = os.path.join(tempfile.gettempdir(), f"unstable-stream-sql-{secrets.token_hex(8)}")
-    connection = duckdb.connect(config={"temp_directory": spill})
+    # Each in an engine of its own.
+    connection = duckdb.connect(config=reader_settings(secrets.token_hex(8), files=True))
     try:
-        silence(connection)
         connection.register_filesystem(SnapshotFiles(sizes, opened))
         connection.execute(f"SET allowed_directories = ['{PROTOCOL}://']")
         connection.execute(_ABOUT, [SCHEMA_VERSION, __version__, definitions_digest(), table.archive_id])
