@@ -25,7 +25,7 @@ async def opened_log(
     location: str,
     file: Path,
     *,
-    synchronous: Literal["FULL", "NORMAL"] = "NORMAL",
+    synchronous: Literal["FULL", "NORMAL"] = "FULL",
     existing: bool = False,
 ) -> AsyncIterator[EventLog]:
     """Open a log for the duration of an ``async with`` block.
@@ -73,7 +73,7 @@ def open_existing_log(location: str, file: Path) -> EventLog:
 def open_log_at(
     location: str,
     file: Path,
-    synchronous: Literal["FULL", "NORMAL"] = "NORMAL",
+    synchronous: Literal["FULL", "NORMAL"] = "FULL",
     *,
     connect_timeout_s: float = 15.0,
 ) -> EventLog:

@@ -111,7 +111,7 @@ class RunConfig(Section):
     """The event log: ``local`` (a file in the data directory), or brokers of Kafka such as
     ``kafka://host:9092,other:9092``.
     """
-    synchronous: Literal["FULL", "NORMAL"] = "NORMAL"
+    synchronous: Literal["FULL", "NORMAL"] = "FULL"
     """Local log: ``FULL`` survives power loss, ``NORMAL`` survives any kill of a process."""
     train_envs: tuple[EnvConfig, ...] = Field(min_length=1)
     """The training environments."""
