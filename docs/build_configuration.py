@@ -4,8 +4,8 @@ Run: python docs/build_configuration.py
 """
 
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Any, Union, get_args, get_origin
+from types import UnionType
+from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
 
@@ -13,6 +13,8 @@ from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.presets import PRESETS
 
 PAGE = Path(__file__).with_name("configuration.md")
+
+_NAMES: Final = {bool: "boolean", int: "integer", float: "number", str: "text", dict: "table"}
 
 _INTRO = """# Configuration
 
@@ -88,7 +90,7 @@ def _section(title: str, model: type[BaseModel]) -> str:
                 if field.is_required()
                 else f"`{_toml(field.get_default(call_default_factory=True))}`"
             )
-            kind = _type_name(field.annotation) + " or section" * bool(_models(field.annotation))
+            kind = type_name(field.annotation)
         meaning = " ".join((field.description or "").replace("``", "`").split())
         lines.append(f"| `{name}` | {kind} | {default} | {meaning} |")
     return "\n".join(lines) + "\n"
@@ -108,22 +110,20 @@ def _toml(value: Any) -> str:
     return str(value)
 
 
-def _type_name(annotation: Any) -> str:
-    text = str(annotation)
-    if annotation == (str | dict[str, Any]):
-        return "text or table"
-    if "Literal" in text:
-        listed = "tuple" in text
-        choices = get_args(get_args(annotation)[0] if listed else annotation)
-        named = ", ".join(f"`{choice}`" for choice in choices if isinstance(choice, str))
-        if get_origin(annotation) in (Union, UnionType):
-            others = [_type_name(choice) for choice in choices if choice is not NoneType]
-            return " or ".join(other.removeprefix("one of ") for other in others)
-        return f"{'list' if listed else 'one'} of {named}"
-    for name, shown in (("dict", "table"), ("tuple", "list"), ("bool", "boolean"), ("float", "number")):
-        if name in text:
-            return shown
-    return "integer" if "int" in text else "text"
+def type_name(annotation: Any) -> str:
+    """Return how the page calls the type of a key, which is never empty."""
+    origin, parts = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return type_name(parts[0])
+    if origin in (Union, UnionType):
+        return " or ".join(dict.fromkeys(type_name(part) for part in parts if part is not type(None)))
+    if origin is Literal:
+        return f"one of {', '.join(f'`{choice}`' for choice in parts)}"
+    if origin in (tuple, list):
+        return "list of" + type_name(parts[0]).removeprefix("one of") if "Literal" in str(parts) else "list"
+    if _models(annotation):
+        return "section"
+    return _NAMES[origin or annotation]
 
 
 if __name__ == "__main__":

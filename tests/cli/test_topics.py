@@ -121,7 +121,7 @@ def test_other_partitions_cannot_be_mended_by_a_command(
     checked = run("topics", "check", *place)
     assert checked.exit_code == 1
     assert (
-        f"{first.name}: partitions 2, declared 3\n    to keep its records set partitions = 2"
+        f"{first.name}: partitions 2, declared 3\n    the records of a key would lie on two partitions"
         in checked.output
     )
     assert f"{second.name}: missing\n    unstable-stream topics create" in checked.output

@@ -1,9 +1,10 @@
 """Configuration: what is refused, and that the message says what to change."""
 
+import importlib.util
 import re
 from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import pytest
 
@@ -213,17 +214,41 @@ def test_steps_carry_texts_where_own_code_may_read_them() -> None:
     ).step_texts
 
 
-def test_every_key_is_documented() -> None:
-    import importlib.util
-
+def _page_writer() -> Any:
+    """Return the script as a module; ``Any``: it is in no package."""
     script = ROOT / "docs" / "build_configuration.py"
     spec = importlib.util.spec_from_file_location("build_configuration", script)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    return module
+
+
+def test_every_key_is_documented() -> None:
     page = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
-    assert page == module.render(), "run: python docs/build_configuration.py"
+    assert page == _page_writer().render(), "run: python docs/build_configuration.py"
+
+
+@pytest.mark.parametrize(
+    ("annotation", "name"),
+    [
+        (int | Literal["all"], "integer or one of `all`"),
+        (Literal["a", "b"] | None, "one of `a`, `b`"),
+        (Annotated[float, "seconds"] | None, "number"),
+        (tuple[Literal["a", "b"], ...], "list of `a`, `b`"),
+        (tuple[str | dict[str, Any], ...], "list"),
+        (str | dict[str, Any] | None, "text or table"),
+        (bool | RunConfig, "boolean or section"),
+    ],
+)
+def test_the_page_names_every_type(annotation: object, name: str) -> None:
+    assert _page_writer().type_name(annotation) == name
+
+
+def test_a_type_without_a_name_is_not_written() -> None:
+    with pytest.raises(KeyError):
+        _page_writer().type_name(bytes)
 
 
 def test_configurations_are_frozen() -> None:

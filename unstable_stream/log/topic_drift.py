@@ -6,7 +6,7 @@ from typing import Final, Literal, TypeAlias
 
 from unstable_stream.errors import EventLogError
 from unstable_stream.log.port import EventLog, TopicSpec
-from unstable_stream.log.topics import TOPICS_DIR, load_topics
+from unstable_stream.log.topics import load_topics
 from unstable_stream.log_lines import get_logger
 
 __all__ = [
@@ -97,15 +97,15 @@ def remedy(drift: Drift, log: str, place: str = "") -> str:
         return f"unstable-stream topics create{place}"
     if drift.setting != "partitions":
         return f"unstable-stream topics create --alter{place}"
-    assert drift.actual is not None
-    # The number of partitions decides the partition of a key. Changing it loses the order of a key's records.
-    keep = f"to keep its records set partitions = {drift.actual.partitions} in {_file_of(drift.topic)}"
+    # The number of partitions decides the partition of a key, and no log takes partitions away.
+    keep = "the records of a key would lie on two partitions. No run can go on with this log: start one"
     if log == "local":
-        return f"{keep}, or use another directory with --data"
+        return f"{keep} in another directory with --data. What is archived of this one stays readable"
     brokers = log.partition("://")[2].partition("/")[0].partition("?")[0].rpartition("@")[2]
     return (
-        f"{keep}, or use another cluster; to throw them away: kafka-topics.sh --bootstrap-server {brokers} "
-        f"--delete --topic {drift.topic} && unstable-stream topics create{place}"
+        f"{keep} on another cluster with --log. What is archived of this one stays readable. To throw the "
+        f"topic's records away instead: kafka-topics.sh --bootstrap-server {brokers} --delete "
+        f"--topic {drift.topic} && unstable-stream topics create{place}"
     )
 
 
@@ -157,7 +157,3 @@ def show_setting(spec: TopicSpec, setting: Setting) -> str:
             return "forever"
         return f"{value // _DAY_MS} days" if value % _DAY_MS == 0 else f"{value} ms"
     return f"{value:,} bytes" if setting == "max_message_bytes" else str(value)
-
-
-def _file_of(topic: str) -> str:
-    return str(TOPICS_DIR / f"{topic}.toml")

@@ -224,8 +224,7 @@ class KafkaTopics:
             elif existing != spec.partitions:
                 raise EventLogError(
                     f"topic {spec.name!r} exists with {existing} partitions, {spec.partitions} were asked "
-                    f"for: set partitions = {existing}, or use another log; keys would change their "
-                    "partition."
+                    "for: the records of a key would lie on two partitions. Use another log."
                 )
         return list(missing.values())
 

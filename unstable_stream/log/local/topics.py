@@ -102,7 +102,7 @@ def create_topics(connection: sqlite3.Connection, specs: Sequence[TopicSpec]) ->
         if existing and existing != spec.partitions:
             raise EventLogError(
                 f"topic {spec.name!r} exists with {existing} partitions, {spec.partitions} were asked for: "
-                f"set partitions = {existing}, or use another log; keys would change their partition."
+                "the records of a key would lie on two partitions. Use another log."
             )
         if existing:
             continue
