@@ -67,6 +67,26 @@ def test_values_as_arrow_sees_them(archive: Path, tmp_path: Path) -> None:
     assert {body["run_id"] for body in bodies} == {"run-a"}
 
 
+def test_every_text_is_a_string_to_any_reader_of_parquet(archive: Path, tmp_path: Path) -> None:
+    manifest = export_run(archive, "run-a", tmp_path / "tables")
+    views = export_run(archive, "run-a", tmp_path / "views", tables=["training_batches", "learning_curve"])
+    files = [tmp_path / "tables" / table.file for table in manifest.tables.values()]
+    files += [tmp_path / "views" / table.file for table in views.tables.values()]
+    files += export_batches(archive, "run-a", tmp_path / "batches", "parquet")
+    others = set()
+    for file in files:
+        schema = pq.ParquetFile(file).schema
+        columns = [schema.column(index) for index in range(len(schema))]
+        others |= {
+            (column.path, str(column.logical_type))
+            for column in columns
+            if column.physical_type == "BYTE_ARRAY" and str(column.logical_type) != "String"
+        }
+    # Bytes indeed.
+    assert others == {(name, "None") for name in ("value_bytes", "record_value", "headers.key_value.value")}
+    assert query(archive, "FROM duckdb_columns() WHERE data_type = 'JSON'").rows
+
+
 def test_views_can_be_exported_too(archive: Path, tmp_path: Path) -> None:
     manifest = export_run(archive, "run-b", tmp_path / "out", tables=["learning_curve", "seats", "seats"])
     assert list(manifest.tables) == ["learning_curve", "seats"]

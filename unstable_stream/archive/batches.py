@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
-from unstable_stream.archive.export import find_exported_run, written_beside
+from unstable_stream.archive.export import find_exported_run, with_plain_json, written_beside
 from unstable_stream.archive.store import open_archive
 from unstable_stream.archive_address import ArchiveAddress
 from unstable_stream.errors import ArchiveError
@@ -59,10 +59,11 @@ def export_batches(
             there = [name for name in files if (target / name).exists()]
             if there and not force:
                 raise ArchiveError(f"{target} has {there[0]} already; replace such files with --force")
+            rows = f"SELECT {with_plain_json(connection, 'exported_batches')} FROM exported_batches"
             for (update,), name in zip(updates, files, strict=True):
                 quoted = str(partial / name).replace("'", "''")
                 connection.execute(
-                    f"COPY (FROM exported_batches WHERE update = {update:d} ORDER BY batch_position) "
+                    f"COPY ({rows} WHERE update = {update:d} ORDER BY batch_position) "
                     f"TO '{quoted}' ({_OPTIONS[file_format]})"
                 )
         target.mkdir(exist_ok=True)

@@ -34,6 +34,7 @@ __all__ = [
     "default_tables",
     "export_run",
     "find_exported_run",
+    "with_plain_json",
     "written_beside",
 ]
 
@@ -188,7 +189,8 @@ def _write(
         path = directory / f"{name}.parquet"
         quoted = str(path).replace("'", "''")
         copied = connection.execute(
-            f"COPY (SELECT * FROM \"{name}\" WHERE run_id = getvariable('run')) TO '{quoted}' "
+            f'COPY (SELECT {with_plain_json(connection, name)} FROM "{name}" '
+            f"WHERE run_id = getvariable('run')) TO '{quoted}' "
             f"(FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE {_ROW_GROUP_ROWS})"
         )
         ((rows,),) = copied.fetchall()
@@ -208,6 +210,20 @@ def _write(
     )
     (directory / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(manifest)) + b"\n")
     return manifest
+
+
+def with_plain_json(connection: duckdb.DuckDBPyConnection, relation: str) -> str:
+    """Return what selects all columns of ``relation``, those of JSON as text.
+
+    A Parquet file would call them JSON, which not every reader takes for text: Polars shows bytes.
+    """
+    described = connection.execute(f'DESCRIBE "{relation}"').fetchall()
+    texts = [
+        f'"{name}"::{kind.replace("JSON", "VARCHAR")} AS "{name}"'
+        for name, kind, *_ in described
+        if "JSON" in kind
+    ]
+    return f"* REPLACE ({', '.join(texts)})" if texts else "*"
 
 
 _MISSING_OF_RUN: Final = """
