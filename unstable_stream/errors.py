@@ -26,6 +26,7 @@ __all__ = [
     "LearnerError",
     "LogUnavailableError",
     "OffsetOutOfRangeError",
+    "PartitionsChangedError",
     "PluginError",
     "RecordTooLargeError",
     "RecordsLostError",
@@ -93,6 +94,10 @@ class EventLogError(UnstableStreamError):
 
 class UnknownTopicError(EventLogError):
     """The topic or partition does not exist in this log."""
+
+
+class PartitionsChangedError(EventLogError):
+    """A topic has another number of partitions than before, so that records of a key are not in order."""
 
 
 class OffsetOutOfRangeError(EventLogError):

@@ -33,6 +33,14 @@ async def test_aiokafka_tells_a_consumer_what_the_brokers_say() -> None:
     await consumer.stop()
 
 
+def test_partitions_that_were_added_are_counted() -> None:
+    metadata, leaders = _watched()
+    _tell(metadata, 1, 2)
+    assert leaders.partitions == {"t": 2}
+    _tell(metadata, 1, 2, 1)
+    assert leaders.partitions == {"t": 3}
+
+
 def test_another_leader_is_told_once() -> None:
     metadata, leaders = _watched()
     _tell(metadata, 1, 2)

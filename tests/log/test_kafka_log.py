@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
-from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
+from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, RecordsToDelete
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import ProducerFenced
 from aiokafka.partitioner import DefaultPartitioner
@@ -20,6 +20,7 @@ from unstable_stream.errors import (
     EventLogError,
     LogUnavailableError,
     OffsetOutOfRangeError,
+    PartitionsChangedError,
     RecordTooLargeError,
     UnknownTopicError,
 )
@@ -27,7 +28,7 @@ from unstable_stream.log.kafka.log import KafkaLog
 from unstable_stream.log.kafka.sending import Sender
 from unstable_stream.log.kafka.states import STATES
 from unstable_stream.log.partitioner import partition_for_key
-from unstable_stream.log.port import Record, TopicPartition, TopicSpec
+from unstable_stream.log.port import Consumer, Record, TopicPartition, TopicSpec
 
 MEGABYTE = 1024 * 1024
 
@@ -266,6 +267,32 @@ async def test_what_retention_deleted_is_said_and_skipped_by_seeking(
             await read(member, 1)
     await member.seek(await log.beginning_offsets(topic))
     assert [record.value for record in await read(member, 1)] == [b"d"]
+
+
+@pytest.mark.parametrize("group", [None, "group"])
+async def test_partitions_that_are_added_stop_a_reader_with_both_counts(
+    log: KafkaLog, kafka_bootstrap: str, group: str | None
+) -> None:
+    topic = await _topic(log, 2)
+    await log.append([Record(topic, "k", b"1")])
+    consumer = await log.consumer([topic], group and f"{group}-{topic}")
+    assert len(await read(consumer, 1)) == 1
+    admin = AIOKafkaAdminClient(bootstrap_servers=kafka_bootstrap)
+    await admin.start()
+    await admin.create_partitions({topic: NewPartitions(total_count=5)})
+    await admin.close()
+    with pytest.raises(PartitionsChangedError, match=f"{topic}' had 2 partitions .* has 5 now"):
+        await _poll_for_ever(consumer)
+    ((at, _),) = await log.append([Record(topic, "k", b"2")])
+    assert at.partition == partition_for_key("k", 2) != partition_for_key("k", 5), "where its key always was"
+    with pytest.raises(PartitionsChangedError):
+        await log.consumer([topic])
+
+
+async def _poll_for_ever(consumer: Consumer) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        while True:
+            await consumer.poll()
 
 
 async def test_one_transaction_may_commit_for_several_groups(log: KafkaLog) -> None:

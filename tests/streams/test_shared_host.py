@@ -10,7 +10,7 @@ import pytest
 from tests.log.harness import topics_of_one_partition
 from tests.model_pool.outcomes import RUN
 from tests.streams.hosted_games import OTHER_RUN, events, forget_snapshots, games
-from unstable_stream.errors import ServiceError
+from unstable_stream.errors import PartitionsChangedError, ServiceError
 from unstable_stream.events import (
     GameOutcome,
     RecordRejected,
@@ -22,7 +22,7 @@ from unstable_stream.events import (
 )
 from unstable_stream.extensions import confined
 from unstable_stream.log.local.log import LocalLog
-from unstable_stream.log.port import EventLog, Record
+from unstable_stream.log.port import EventLog, Record, TopicPartition
 from unstable_stream.log.records import record_from_event
 from unstable_stream.runs.config import parse_config
 from unstable_stream.runs.recording import start_run
@@ -231,3 +231,44 @@ async def test_without_snapshots_only_runs_that_lost_records_are_set_aside(log: 
     letters = [e for e in await events(log, "dead-letters") if isinstance(e, RecordRejected)]
     assert {letter.record_key for letter in letters} == {f"{OTHER_RUN}/Env-3"}
     assert all("is a fold from 0, and no snapshot holds it" in letter.reason for letter in letters)
+
+
+async def _begun_with(log: LocalLog, run_id: str, partitions: int) -> RunStarted:
+    """Return the start of a run when ``trajectories`` had so many partitions."""
+    return RunStarted(
+        event_id=f"{run_id} began",
+        run_id=run_id,
+        occurred_at_ms=0,
+        name=run_id,
+        seed=0,
+        config=_settings(),
+        log_id=await log.log_id(),
+        start_offsets={Trajectory.TOPIC: (0,) * partitions},
+    )
+
+
+async def test_a_run_whose_input_has_other_partitions_since_is_set_aside_and_the_others_go_on(
+    log: LocalLog,
+) -> None:
+    there = (await log.topics())[Trajectory.TOPIC]
+    for run_id, partitions in ((RUN, there + 2), (OTHER_RUN, there)):
+        await log.append([record_from_event(await _begun_with(log, run_id, partitions))])
+        await log.append(_of(run_id, 0, 10))
+    await _drain(log, REWARDS)
+    assert await _steps(log, OTHER_RUN) == await _expected(log, OTHER_RUN) != {}
+    assert await _steps(log, RUN) == {}
+    reasons = {e.reason for e in await events(log, "dead-letters") if isinstance(e, RecordRejected)}
+    told = f"topic 'trajectories' had {there + 2} partitions when run {RUN} began, and has {there} now"
+    assert reasons
+    assert all(told in reason for reason in reasons)
+    with pytest.raises(PartitionsChangedError, match="when run"):
+        await _drain(log, REWARDS, run_id=RUN)
+
+
+async def test_a_partition_that_only_the_group_knows_stops_the_host_and_is_named(log: LocalLog) -> None:
+    there = (await log.topics())[Trajectory.TOPIC]
+    async with RunDirectory(log) as runs:
+        sink = FoldSink(log, REWARDS, runs, None)
+        with pytest.raises(PartitionsChangedError, match=f"had {there} partitions .* has {there + 3} now"):
+            await sink.follow({TopicPartition(Trajectory.TOPIC, place) for place in (0, there + 2)})
+        await sink.close()

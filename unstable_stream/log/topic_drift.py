@@ -4,16 +4,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias
 
-from unstable_stream.errors import EventLogError
+from unstable_stream.errors import EventLogError, PartitionsChangedError
 from unstable_stream.log.port import EventLog, TopicSpec
 from unstable_stream.log.topics import load_topics
 from unstable_stream.log_lines import get_logger
 
 __all__ = [
+    "WHEN_OPENED",
     "Drift",
     "Setting",
     "create_declared_topics",
     "find_drift",
+    "partitions_changed",
     "prepare_topics",
     "remedy",
     "show_setting",
@@ -21,6 +23,8 @@ __all__ = [
 ]
 
 _DAY_MS: Final = 86_400_000
+
+WHEN_OPENED: Final = "when this process opened the log"
 
 Setting: TypeAlias = Literal["topic", "partitions", "cleanup_policy", "retention_ms", "max_message_bytes"]
 
@@ -106,6 +110,19 @@ def remedy(drift: Drift, log: str, place: str = "") -> str:
         f"{keep} on another cluster with --log. What is archived of this one stays readable. To throw the "
         f"topic's records away instead: kafka-topics.sh --bootstrap-server {brokers} --delete "
         f"--topic {drift.topic} && unstable-stream topics create{place}"
+    )
+
+
+def partitions_changed(topic: str, before: int, now: int, when: str) -> PartitionsChangedError:
+    """Return the error that a topic had ``before`` partitions at some time, and has ``now``.
+
+    ``when``: the time in words, e.g. :data:`WHEN_OPENED`.
+    """
+    return PartitionsChangedError(
+        f"topic {topic!r} had {before} partitions {when}, and has {now} now: later records of a key are in "
+        "another partition than its earlier ones, out of order. Nothing is lost, and what is recorded can be "
+        "read. Kafka takes no partitions away, so begin new runs on topics as they are declared: "
+        "unstable-stream topics check"
     )
 
 

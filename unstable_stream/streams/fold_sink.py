@@ -50,6 +50,7 @@ from unstable_stream.errors import FencedError, OffsetOutOfRangeError, RecordsLo
 from unstable_stream.log.marks import lost_marks
 from unstable_stream.log.port import EventLog, Positions, Producer, StoredRecord, TopicPartition
 from unstable_stream.log.reading import ends_of, read_on
+from unstable_stream.log.topic_drift import WHEN_OPENED, partitions_changed
 from unstable_stream.log_lines import get_logger
 from unstable_stream.streams.consumer import is_processed
 from unstable_stream.streams.hosted_folds import HostedFolds
@@ -129,6 +130,7 @@ class FoldSink:
         Raises:
             ServiceError: part of the history was deleted, so the state of a partition cannot be restored, or
                 records of it cannot be processed.
+            PartitionsChangedError: partitions were added to an input.
         """
         self._lost = {at: offset for at, offset in self._lost.items() if at in assigned}
         lost = self._open.keys() - assigned | self._lost.keys() & self._open.keys()
@@ -239,6 +241,10 @@ class FoldSink:
                     raise one
             topics = {at.topic for at in partitions}
             beginnings = await self._beginnings(topics)
+            for at in partitions:
+                if at not in beginnings:  # the group knows it before this process does
+                    before = sum(other.topic == at.topic for other in beginnings)
+                    raise partitions_changed(at.topic, before, max(before, at.partition) + 1, WHEN_OPENED)
             begun: Positions = {}
             if self.run_id is not None:
                 begun = await self._folds.starts(self.run_id, topics)

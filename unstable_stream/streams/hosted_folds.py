@@ -7,7 +7,13 @@ from collections.abc import AsyncIterator, Collection, Sequence
 import msgspec
 
 from unstable_stream.archive_address import ArchiveAddress
-from unstable_stream.errors import ArchiveError, ConfigError, EventError, ServiceError
+from unstable_stream.errors import (
+    ArchiveError,
+    ConfigError,
+    EventError,
+    PartitionsChangedError,
+    ServiceError,
+)
 from unstable_stream.events import Event
 from unstable_stream.extensions import KINDS, use_of
 from unstable_stream.log.port import EventLog, Positions, StoredRecord
@@ -109,21 +115,24 @@ class HostedFolds:
             EventError: the run was never started, or this host serves all runs and cannot fold this one. Its
                 records are set aside, and the other runs go on.
             ConfigError: this host serves only this run, and no processor can be made from its configuration.
+            PartitionsChangedError: this host serves only this run, and its input has other partitions since.
         """
         if run_id in self._refused:
             raise EventError(self._refused[run_id])
         config = None
         try:
             config = self._runs.config(run_id)
+            self._runs.check_partitions(run_id, self.spec.inputs)
             return self.spec.make(run_id, config), digest_of(self.spec, config)
         except EventError:
             raise
         except Exception as error:
             # Code that the run names raises what it likes when it is loaded and made.
             own = config is not None and self._runs_own_code(run_id)
-            if self.run_id is not None or not (own or isinstance(error, ConfigError)):
+            told = isinstance(error, ConfigError | PartitionsChangedError)
+            if self.run_id is not None or not (own or told):
                 raise
-            text = str(error) if isinstance(error, ConfigError) else f"{type(error).__name__}: {error}"
+            text = str(error) if told else f"{type(error).__name__}: {error}"
             raise self._refuse(run_id, text) from error
 
     async def starts(self, run_id: str, topics: Collection[str]) -> Positions:

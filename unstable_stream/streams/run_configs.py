@@ -5,12 +5,13 @@ event is the first of its run, so a consumer that reads any other event of the r
 """
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from unstable_stream.errors import EventError
 from unstable_stream.events import RunStarted
 from unstable_stream.log.port import Consumer, EventLog, Positions
 from unstable_stream.log.reading import read_on, readable_events, settled_ends
+from unstable_stream.log.topic_drift import partitions_changed
 from unstable_stream.runs.code import find_code
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.history import RunHistory, RunStatus
@@ -26,6 +27,9 @@ class RunDirectory:
         self._event_log = log
         self._history = RunHistory()
         self._configs: dict[str, RunConfig] = {}
+        self._partitions: Mapping[str, int] = {}
+        """The number of partitions by topic when topic ``runs`` was first read."""
+        self._log_id = ""
         self._consumer: Consumer | None = None
         self._reading = asyncio.Lock()
 
@@ -42,6 +46,7 @@ class RunDirectory:
         # A start may lie behind an open transaction of another producer, unlike other events of its run.
         ends = await settled_ends(self._event_log, (RunStarted.TOPIC,))
         if self._consumer is None:
+            self._partitions, self._log_id = await self._event_log.topics(), await self._event_log.log_id()
             self._consumer = await self._event_log.consumer([RunStarted.TOPIC])
         async for records in read_on(self._consumer, ends):
             for event in readable_events(records):
@@ -71,6 +76,17 @@ class RunDirectory:
             config = self._configs[run_id] = run.first_config()
             find_code(config)
         return config
+
+    def check_partitions(self, run_id: str, topics: Collection[str]) -> None:
+        """Raise :class:`PartitionsChangedError` if a topic had other partitions when a run began."""
+        run = self._history.runs.get(run_id)
+        began = None if run is None else run.began
+        if began is None or began.log_id != self._log_id:
+            return
+        for topic in topics:
+            before, now = len(began.start_offsets.get(topic, ())), self._partitions.get(topic, 0)
+            if before and before != now:
+                raise partitions_changed(topic, before, now, f"when run {run_id} began")
 
     async def starts(self, run_id: str, topics: Collection[str]) -> Positions:
         """Return the offsets at which a run began, where they are known; they may be deleted by now."""

@@ -32,6 +32,7 @@ from unstable_stream.log.kafka.standstill import Standstill
 from unstable_stream.log.kafka.topics import KafkaTopics
 from unstable_stream.log.marks import Mark
 from unstable_stream.log.port import Positions, Start, StoredRecord, TopicPartition
+from unstable_stream.log.topic_drift import WHEN_OPENED, partitions_changed
 from unstable_stream.log_lines import get_logger
 
 __all__ = ["KafkaConsumer", "LogParts"]
@@ -121,6 +122,7 @@ class KafkaConsumer:
             OffsetOutOfRangeError: retention deleted the next record; call :meth:`seek` to go on.
             RecordsLostError: a partition has another leader, and that lacks a record that was returned. The
                 next call goes on from the same positions.
+            PartitionsChangedError: partitions were added to a topic.
             EventLogError: the brokers do not allow reading.
         """
         self._check_open()
@@ -144,6 +146,7 @@ class KafkaConsumer:
             self._consumer.subscribe(list(self._topics), listener=self._members)
         await asyncio.sleep(0)  # with records ready nothing below waits, but fetches and heartbeats must run
         while True:
+            self._check_partitions()
             bell = self._bell = loop.create_future()
             if await self._follow_the_group(timeout_s):
                 self._check_open()
@@ -169,6 +172,12 @@ class KafkaConsumer:
             waiting.update(task for task in beside if task is not None and not task.done())
             await asyncio.wait(waiting, timeout=deadline - loop.time(), return_when=asyncio.FIRST_COMPLETED)
             self._check_open()
+
+    def _check_partitions(self) -> None:
+        for name in self._topics:
+            topic, now = self._log.topics.known(name), self._leaders.partitions.get(name, 0)
+            if topic is not None and now > topic.partitions:
+                raise partitions_changed(name, topic.partitions, now, WHEN_OPENED)
 
     async def _find_ends(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
         return await self._log.offsets.end(partitions)

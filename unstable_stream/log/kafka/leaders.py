@@ -41,12 +41,16 @@ class Leaders:
     def __init__(self, consumer: WatchedConsumer) -> None:
         self._leaders: dict[TopicPartition, int] = {}
         self._moved: set[TopicPartition] = set()
+        self.partitions: dict[str, int] = {}
+        """The number of partitions by topic, as the brokers said last."""
         consumer.on_metadata(self.see)
 
     def see(self, metadata: Any) -> None:
         """Take in what the brokers say of the cluster; ``metadata`` is aiokafka's."""
         for topic in metadata.topics(exclude_internal_topics=False):
-            for partition in metadata.partitions_for_topic(topic) or ():
+            partitions = metadata.partitions_for_topic(topic) or ()
+            self.partitions[topic] = len(partitions)
+            for partition in partitions:
                 at, leader = TopicPartition(topic, partition), self._leader(metadata, topic, partition)
                 if self._leaders.setdefault(at, leader) != leader:
                     self._leaders[at] = leader

@@ -206,7 +206,8 @@ def waves(packed: Sequence[Packed]) -> Iterable[list[Packed]]:
 def stored_record(record: Any) -> StoredRecord:
     """Return the stored record for a record of ``aiokafka``; bytes of a key that are no text are replaced."""
     key = record.key
-    headers: Mapping[str, bytes] = dict(record.headers)
+    # Kafka's headers may have no value, and several of one name.
+    headers: Mapping[str, bytes] = {name: value or b"" for name, value in record.headers}
     return StoredRecord(
         record.topic,
         record.partition,

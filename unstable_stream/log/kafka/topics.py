@@ -15,6 +15,7 @@ from unstable_stream.errors import EventLogError, UnknownTopicError
 from unstable_stream.log.kafka.cluster import Cluster, Lazy
 from unstable_stream.log.kafka.errors import is_passing, translated
 from unstable_stream.log.port import Positions, TopicPartition, TopicSpec
+from unstable_stream.log.topic_drift import WHEN_OPENED, partitions_changed
 
 __all__ = ["KafkaTopics", "Topic"]
 
@@ -78,10 +79,20 @@ class KafkaTopics:
         return self._known.get(name)
 
     async def find(self, names: Iterable[str], *, reload: bool = False) -> Mapping[str, Topic]:
-        """Return these topics; raises :class:`UnknownTopicError` if one does not exist."""
+        """Return these topics.
+
+        Raises:
+            UnknownTopicError: one does not exist.
+            PartitionsChangedError: one had another number of partitions before.
+        """
         names = dict.fromkeys(names)
         if reload or not all(name in self._known for name in names):
-            self._known |= await self._cluster.ask(lambda: self._look_for(names), "read the topics")
+            found = await self._cluster.ask(lambda: self._look_for(names), "read the topics")
+            for name, topic in found.items():
+                before = self._known.get(name, topic).partitions
+                if topic.partitions != before:
+                    raise partitions_changed(name, before, topic.partitions, WHEN_OPENED)
+            self._known |= found
         return {name: self._known[name] for name in names}
 
     async def _look_for(self, names: Iterable[str]) -> dict[str, Topic]:
