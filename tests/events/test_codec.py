@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import jsonschema
 import msgspec
@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from unstable_stream.errors import EventDecodeError, UnknownEventError, UnknownSchemaVersionError
 from unstable_stream.events import (
     EVENT_TYPES,
+    MOST_LEVELS,
     Event,
     Rating,
     Trajectory,
@@ -27,6 +28,7 @@ from unstable_stream.events import (
     game_id,
     pack_floats,
     pack_tokens,
+    recorded_structs,
     step_id,
     trajectory_id,
     unpack_floats,
@@ -219,3 +221,92 @@ def test_no_event_stores_a_python_path() -> None:
         assert isinstance(cls.__struct_config__.tag, str)
         assert "." not in name
         assert msgspec.json.schema(cls)["$defs"]
+
+
+def _nested(levels: int, kind: str) -> Any:
+    value: Any = 0
+    for _ in range(levels):
+        value = [value] if kind == "list" else {"a": value}
+    return value
+
+
+_FREE = [
+    ("run-started", ("config",)),
+    ("run-resumed", ("config",)),
+    ("checkpoint", ("lora",)),
+    ("trajectory", ("turns", 0, "step_info")),
+    ("step.with-texts.v1", ("texts", "step_info")),
+]
+
+
+def _with(name: str, path: tuple[Any, ...], value: Any) -> bytes:
+    stem = name if "." in name else f"{name}.v1"
+    body = json.loads((TOPICS_DIR / "golden" / f"{stem}.json").read_bytes())
+    inner = body
+    for key in path[:-1]:
+        inner = inner[key]
+    inner[path[-1]] = value
+    return msgspec.json.encode(body)
+
+
+def test_the_fields_of_any_form_are_those_that_are_checked() -> None:
+    free = {
+        (struct.__name__, field)
+        for struct in recorded_structs()
+        for field, kind in get_type_hints(struct).items()
+        if kind == dict[str, Any]
+    }
+    checked = {("RunStarted", "config"), ("RunResumed", "config"), ("Checkpoint", "lora")}
+    assert free == checked | {("Turn", "step_info"), ("StepTexts", "step_info")}
+
+
+@pytest.mark.parametrize("kind", ["list", "table"])
+@pytest.mark.parametrize(("name", "path"), _FREE)
+def test_values_nest_at_most_so_deep(name: str, path: tuple[Any, ...], kind: str) -> None:
+    event = decode_event(_with(name, path, {"x": _nested(MOST_LEVELS - 1, kind)}))
+    assert decode_event(encode_event(event)) == event
+    where = ".".join(part for part in path if isinstance(part, str))
+    for levels in (MOST_LEVELS, 300):
+        with pytest.raises(
+            EventDecodeError, match=rf"nest deeper than {MOST_LEVELS} levels - at `\$\.{where}`"
+        ):
+            decode_event(_with(name, path, {"x": _nested(levels, kind)}))
+
+
+@pytest.mark.parametrize("deep", [b"[" * 3000 + b"]" * 3000, b"[" * 10**6, b'{"":' * 10**5])
+@pytest.mark.parametrize("template", [b"%s", b'{"type":"rating","foreign":%s}', b'{"type":%s}', b"[%s]"])
+def test_no_nesting_exhausts_the_decoder(template: bytes, deep: bytes) -> None:
+    with pytest.raises(EventDecodeError):
+        decode_event(template % deep)
+
+
+def test_an_error_quotes_little_of_a_long_type() -> None:
+    with pytest.raises(UnknownEventError) as found:
+        decode_event(b'{"type":"%s"}' % (b"x" * 10**6))
+    assert len(str(found.value)) < 1000
+
+
+@pytest.mark.parametrize(
+    ("name", "path"),
+    [("trajectory", ("turns", 0)), ("step", ()), ("checkpoint.with-probe.v1", ("probe", "sequences", 0))],
+)
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("prompt_token_ids", "AAAA"),
+        ("completion_token_ids", "AAAAAA=="),
+        ("logprobs", ""),
+        ("logprobs", "AAAAAAAAAAAAAAAAAAAAAAAA"),
+    ],
+)
+def test_packed_arrays_are_whole_and_share_their_lengths(
+    name: str, path: tuple[Any, ...], field: str, value: str
+) -> None:
+    with pytest.raises(EventDecodeError, match="bytes"):
+        decode_event(_with(name, (*path, field), value))
+
+
+def test_an_outcome_promises_no_more_turns_than_a_game_can_have() -> None:
+    for turns in (-1, 10**6, 2**63 - 1):
+        with pytest.raises(EventDecodeError, match=f"got {turns} - at"):
+            decode_event(_with("game-outcome", ("seats", 0, "turns"), turns))

@@ -76,6 +76,33 @@ def test_tables_and_strings_say_the_same(spec: Any, target: str, arguments: dict
     assert Reference.parse(reference.spec) == reference
 
 
+@pytest.mark.parametrize(
+    "spec",
+    [
+        f"a:B(x={'-' * 9000}1)",
+        f"a:B(x={'[' * 150}{']' * 150})",
+        f"a:B(x={'[' * 33}{']' * 33})",
+        f"a:B(x={'(' * 4000}1)",
+        f"a:B(x={'1+' * 4000}1)",
+        f"a:B(x=0x{'f' * 5000})",
+        f"a:B(x={'9' * 5000})",
+        "a" * 20_000,
+        "a:B(x={[]: 1})",
+        "a:B(x={1, 2})",
+        "a:B(x=b'1')",
+        "a:B(x=1j)",
+        "a:B(**{'x': 1})",
+        "a:B(x='\x00')",
+        {"type": "a" * 20_000},
+    ],
+)
+def test_a_string_that_asks_too_much_is_refused_with_a_short_quote(spec: Any) -> None:
+    with pytest.raises(ConfigError) as found:
+        Reference.parse(spec, "algorithm")
+    assert str(found.value).startswith("algorithm: ")
+    assert len(str(found.value)) < 400
+
+
 @pytest.mark.parametrize("spec", ["a:B(1)", "a:B(x=y)", "a:B(x=)", "(x=1)", {"depth": 3}, {"type": 3}])
 def test_what_is_no_reference_is_refused(spec: Any) -> None:
     with pytest.raises(ConfigError, match=r"my\.key: "):

@@ -6,7 +6,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-__all__ = ["absurd", "changed_bytes", "changed_document", "refusal"]
+__all__ = ["absurd", "changed_bytes", "changed_document", "paths", "refusal"]
 
 absurd: st.SearchStrategy[Any] = st.one_of(
     st.none(),
@@ -23,14 +23,15 @@ absurd: st.SearchStrategy[Any] = st.one_of(
 _Path = tuple[Any, ...]
 
 
-def _paths(document: Any, here: _Path = ()) -> Iterator[_Path]:
+def paths(document: Any, here: _Path = ()) -> Iterator[_Path]:
+    """Yield the place of every value in a document."""
     yield here
     if isinstance(document, dict):
         for key, value in document.items():
-            yield from _paths(value, (*here, key))
+            yield from paths(value, (*here, key))
     elif isinstance(document, list):
         for index, value in enumerate(document):
-            yield from _paths(value, (*here, index))
+            yield from paths(value, (*here, index))
 
 
 @st.composite
@@ -38,7 +39,7 @@ def changed_document(draw: st.DrawFn, document: Any) -> Any:
     """Return a copy of ``document`` with one to three values replaced, removed or repeated."""
     changed = copy.deepcopy(document)
     for _ in range(draw(st.integers(1, 3))):
-        path = draw(st.sampled_from([path for path in _paths(changed) if path] or [()]))
+        path = draw(st.sampled_from([path for path in paths(changed) if path] or [()]))
         if not path:
             return copy.deepcopy(draw(absurd))
         parent = changed

@@ -67,3 +67,46 @@ def test_topic_files(data: st.DataObject, tmp_path_factory: pytest.TempPathFacto
     (directory / name).write_bytes(data.draw(changed_bytes(TOPIC_FILES[name])))
     refused = refusal(EventLogError, lambda: load_topics(directory))
     assert refused is None or str(directory / name) in refused
+
+
+def _nested(levels: int) -> Any:
+    value: Any = []
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize("levels", [100, 300, 3000, 100_000])
+@pytest.mark.parametrize("key", ["rewards.final", "algorithm", "seed", "nothing.of.this.name"])
+def test_deep_values_are_refused(key: str, levels: int, tmp_path: Path) -> None:
+    text = "[" * levels + "]" * levels
+    file = tmp_path / "run.toml"
+    file.write_text(f"{key} = {text}")
+    assert "nest deeper" in (refusal(ConfigError, lambda: read_toml(file)) or "")
+    values = tomllib.loads(CONFIGURATIONS[0].decode())
+    assert "nest deeper" in (refusal(ConfigError, lambda: parse_config(values, [f"{key}={text}"])) or "")
+    assert "nest deeper" in (
+        refusal(ConfigError, lambda: parse_config({**values, key: _nested(levels)})) or ""
+    )
+
+
+@pytest.mark.parametrize("number", ["0x" + "f" * 5000, "9" * 5000])
+def test_numbers_of_thousands_of_digits_are_refused(number: str, tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text(f"seed = {number}")
+    assert str(file) in (refusal(ConfigError, lambda: read_toml(file)) or "")
+    values = tomllib.loads(CONFIGURATIONS[0].decode())
+    assert refusal(ConfigError, lambda: parse_config(values, [f"seed={number}"]))
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-32", "latin-1"])
+def test_a_file_in_another_encoding_is_refused_by_name(encoding: str, tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    file.write_bytes('name = "é"'.encode(encoding))
+    assert str(file) in (refusal(ConfigError, lambda: read_toml(file)) or "")
+
+
+def test_a_byte_order_mark_is_no_part_of_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    file.write_bytes('name = "é"'.encode("utf-8-sig"))
+    assert read_toml(file) == {"name": "é"}

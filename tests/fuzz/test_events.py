@@ -17,6 +17,7 @@ from unstable_stream.errors import EventError
 from unstable_stream.events import Event, GameOutcome, LearnerUpdate, Step, decode_event, encode_event
 from unstable_stream.log.port import StoredRecord
 from unstable_stream.log.topics import TOPICS_DIR
+from unstable_stream.proofs.balance import balance
 from unstable_stream.proofs.ledger import Ledger
 from unstable_stream.runs.config import parse_config
 from unstable_stream.runs.history import RunHistory
@@ -129,6 +130,8 @@ def fold_ledger(events: list[Event]) -> None:
     for offset, event in enumerate(events):
         if ledger is not None:
             ledger.apply(event, 0, offset)
+    if ledger is not None:
+        assert str(balance(ledger))
 
 
 def fold_monitor(events: list[Event]) -> None:
@@ -169,3 +172,21 @@ def test_folds_take_any_event_that_decodes(fold: Callable[[list[Event]], None], 
     # All events as they were recorded, in between the changed ones, so that changed ones meet a state.
     events = events_of([*GOLDEN.values(), *bodies, *GOLDEN.values()])
     fold(events)
+
+
+@pytest.mark.parametrize("number", [-(2**63), -1, 2**31, 2**63 - 1, 2**64 - 1])
+@pytest.mark.parametrize(
+    ("name", "field"),
+    [
+        ("step.v1", "turn_index"),
+        ("learner-update.v1", "update"),
+        ("game-started.v1", "game_index"),
+        ("game-outcome.v1", "game_index"),
+        ("checkpoint.v1", "iteration"),
+        ("run-started.v1", "parent_update"),
+        ("run-started.v1", "parent_games"),
+    ],
+)
+def test_no_number_makes_the_books_endless(name: str, field: str, number: int) -> None:
+    body = json.dumps({**json.loads(GOLDEN[name]), field: number}).encode()
+    fold_ledger(events_of([body, *(GOLDEN[other] for other in GOLDEN if other != name)]))

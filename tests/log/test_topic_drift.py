@@ -10,7 +10,7 @@ from unstable_stream.errors import EventLogError
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.port import TopicSpec
 from unstable_stream.log.topic_drift import Drift, find_drift, prepare_topics, remedy
-from unstable_stream.log.topics import TOPICS_DIR, load_topics
+from unstable_stream.log.topics import load_topics
 
 DECLARED = TopicSpec("steps", 8, retention_ms=604_800_000, max_message_bytes=16_777_216)
 

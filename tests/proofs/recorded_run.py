@@ -35,7 +35,7 @@ from unstable_stream.games.play import play_game
 from unstable_stream.games.players import Move, SampledTokens, TurnContext
 from unstable_stream.log.partitioner import partition_for_key
 from unstable_stream.log.port import Consumer, EventLog, Record, StoredRecord
-from unstable_stream.log.reading import read_to_end
+from unstable_stream.log.reading import events_to_end, read_to_end, readable_event
 from unstable_stream.log.records import event_from_record, record_from_event
 from unstable_stream.runs.config import ReinforceConfig, RunConfig
 from unstable_stream.runs.recording import start_run
@@ -350,8 +350,7 @@ class _Learner:
     async def start(cls, log: EventLog, run_id: str, settings: RunConfig) -> "_Learner":
         """Start from what the log holds, as after a crash."""
         learner = cls(run_id, settings, await log.consumer([Step.TOPIC]))
-        async for record in read_to_end(log, (LearnerUpdate.TOPIC,)):
-            event = event_from_record(record)
+        async for _, event in events_to_end(log, (LearnerUpdate.TOPIC,)):
             if isinstance(event, LearnerUpdate) and event.run_id == run_id:
                 learner._buffer.apply(event)
         return learner
@@ -361,7 +360,7 @@ class _Learner:
         async with asyncio.timeout(120):
             while self._buffer.available(number) < self._settings.learner.batch_size:
                 for record in await self.consumer.poll(max_records=reads, timeout_s=0.2):
-                    step = event_from_record(record)
+                    step = readable_event(record)
                     if isinstance(step, Step) and step.run_id == self._run_id:
                         self._buffer.add(step)
         positions = {str(at): offset for at, offset in sorted(self.consumer.positions().items())}

@@ -6,6 +6,7 @@ from msgspec.structs import replace
 
 from unstable_stream.events import RecordRejected, decode_event
 from unstable_stream.log.port import Record, StoredRecord
+from unstable_stream.log.topics import load_topics
 from unstable_stream.streams.dead_letters import DeadLetters
 
 RECORD = StoredRecord("steps", 3, 17, "run-a/7", b"\xff\x00", {"ce_id": b"x"}, 1_500)
@@ -70,3 +71,16 @@ def test_an_absurd_time_does_not_prevent_the_letter() -> None:
     for absurd in (-1, 10**18):
         found = letter(DeadLetters("archiver").about(replace(RECORD, timestamp_ms=absurd), "r"))
         assert (found.occurred_at_ms, found.record_timestamp_ms) == (0, absurd)
+
+
+def test_a_letter_fits_its_topic_whatever_the_record_holds() -> None:
+    headers = {"x" * 40_000: b"", "ce_id": b"game", "large": b"\xff" * 10**6, "none": b""}
+    headers |= {str(number): b"\x00" * 1000 for number in range(1000)}
+    huge = replace(RECORD, key="\x00" * 10**6, value=b"\xff" * 2 * 10**7, headers=headers)
+    (record,) = DeadLetters("archiver").about(huge, "reason " * 10**6)
+    found = letter([record])
+    assert len(record.value) + 10_000 < load_topics()["dead-letters"].max_message_bytes
+    assert found.record_headers["ce_id"] == b"game"
+    assert "large" not in found.record_headers
+    assert "key and headers cut; whole at steps[3]@17" in found.reason
+    assert found.reason.endswith("(value cut from 20000000 to 8388608 bytes; whole at steps[3]@17)")

@@ -1,7 +1,6 @@
 """The topics of a log: as declared and as they are, how far their readers are, and what they end with."""
 
 import asyncio
-import json
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from unstable_stream.api.place import Place
 from unstable_stream.errors import EventLogError, UnknownTopicError
 from unstable_stream.log import topic_drift, topics
 from unstable_stream.log.port import EventLog, StoredRecord, TopicPartition, TopicSpec, Trimmable
+from unstable_stream.log.records import json_object
 from unstable_stream.log.topic_drift import Drift, show_setting
 from unstable_stream.runs.history import read_history
 from unstable_stream.tracking.lag import Lag, live_groups, measure_lag
@@ -239,11 +239,8 @@ def lags(
 
 def record_body(record: StoredRecord) -> dict[str, object]:
     """Return a record's JSON object; anything else under a name that says so."""
-    try:
-        body = json.loads(record.value)
-    except ValueError:
-        return {"unreadable": record.value.decode(errors="replace")}
-    return body if isinstance(body, dict) else {"unreadable": body}
+    body = json_object(record.value)
+    return {"unreadable": record.value.decode(errors="replace")} if body is None else body
 
 
 def tail(

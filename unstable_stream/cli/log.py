@@ -61,7 +61,7 @@ def _line(record: "StoredRecord", body: dict[str, object]) -> str:
     moment = datetime.fromtimestamp(min(max(0, record.timestamp_ms), _LATEST_MS) / 1000, tz=UTC)
     hidden = {"type", "event_id", "run_id", "occurred_at_ms", "schema_version"}
     fields = " ".join(f"{name}={_short(value)}" for name, value in body.items() if name not in hidden)
-    return f"{moment:%H:%M:%S} [{record.partition}]@{record.offset} {body.get('type', '?')} {fields}"
+    return f"{moment:%H:%M:%S} [{record.partition}]@{record.offset} {_short(body.get('type', '?'))} {fields}"
 
 
 def _short(value: object) -> str:

@@ -21,7 +21,7 @@ from unstable_stream.events.checkpoints import (
 from unstable_stream.events.codec import EVENT_TYPES, decode_event, encode_event, event_type
 from unstable_stream.events.dead_letters import RecordRejected
 from unstable_stream.events.descriptions import event_schemas, field_description, recorded_structs
-from unstable_stream.events.envelope import LATEST_MS, Event
+from unstable_stream.events.envelope import LATEST_MS, MOST_LEVELS, Event, unfit
 from unstable_stream.events.games import (
     ON_ENGINE,
     Action,
@@ -52,6 +52,7 @@ from unstable_stream.events.updates import CollapseWarning, DroppedStep, Learner
 __all__ = [
     "EVENT_TYPES",
     "LATEST_MS",
+    "MOST_LEVELS",
     "ON_ENGINE",
     "OVERALL",
     "Action",
@@ -106,6 +107,7 @@ __all__ = [
     "storable_values",
     "trained_model",
     "trajectory_id",
+    "unfit",
     "unpack_floats",
     "unpack_tokens",
 ]

@@ -4,14 +4,19 @@ Schema evolution follows msgspec's: a new field has a default, a meaning never c
 meaning raises ``SCHEMA_VERSION`` and adds an upcast in :mod:`unstable_stream.events.codec`.
 """
 
-from typing import Annotated, ClassVar, Final, TypeAlias
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Final, TypeAlias
 
 import msgspec
 
-__all__ = ["LATEST_MS", "Event", "Int64"]
+__all__ = ["LATEST_MS", "MOST_LEVELS", "Event", "Int64", "unfit"]
 
 LATEST_MS: Final = 253_402_300_799_999
 """The last millisecond of the year 9999: the latest that Python's dates, and so headers, can hold."""
+
+MOST_LEVELS: Final = 64
+"""The most levels of values within a field of any form (``config``, ``lora``, ``step_info``). Whatever walks
+them later may recurse: Python gives up at 1,000 levels, pydantic at 255."""
 
 Int64: TypeAlias = Annotated[int, msgspec.Meta(extra_json_schema={"format": "int64"})]
 """A whole number that 32 bits may not hold: 64 bits in tables. Decoding does not check it."""
@@ -46,3 +51,21 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
     def key(self) -> str:
         """The record key: what must stay in order lives under one key."""
         return self.run_id
+
+
+def unfit(values: Mapping[str, Any], levels: int = MOST_LEVELS) -> str | None:
+    """Return why values of any form cannot be an event's field; ``None``: they can. It does not recurse."""
+    level = list(values.values())
+    for _ in range(levels):
+        if not level:
+            return None
+        below: list[Any] = []
+        for value in level:
+            if isinstance(value, Mapping):
+                below += value.values()
+            elif isinstance(value, list | tuple):
+                below += value
+            elif isinstance(value, int) and value.bit_length() > 64:
+                return "hold a whole number of more than 64 bits"
+        level = below
+    return f"nest deeper than {levels} levels" if level else None

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from unstable_stream.errors import ConfigError
+from unstable_stream.events import unfit
+from unstable_stream.extensions.arguments import is_plain
 
 __all__ = ["OBJECT_PREFIX", "Reference", "Spec", "absolute"]
 
@@ -20,6 +22,12 @@ Spec: TypeAlias = str | Mapping[str, Any]
 
 OBJECT_PREFIX: Final = "object:"
 """The prefix of the name of an object that only this process has."""
+
+_LONGEST: Final = 10_000
+"""Characters of a reference as a string. A longer call can exhaust Python's parser."""
+_LEVELS: Final = 32
+"""Levels of its arguments: fewer than a recorded configuration may have, since it stands within one."""
+_LONGEST_QUOTE: Final = 200
 
 _FILE: Final = re.compile(r"(?P<path>.+\.py)(?::(?P<name>[A-Za-z_][\w.]*)?)?")
 
@@ -38,22 +46,29 @@ class Reference:
         """Read a table or a string; ``where`` names the key in messages.
 
         Raises:
-            ConfigError: the table has no ``type``, or an argument is no ``key=value`` with a plain value.
+            ConfigError: the table has no ``type``, the string is too long, or an argument is no ``key=value``
+                with a plain value.
         """
         if not isinstance(spec, str):
             arguments = dict(spec)
             target = arguments.pop("type", None)
             if not isinstance(target, str):
-                raise ConfigError(f"{where}: {dict(spec)} has no type, which names what is used")
+                found = f"{dict(spec)}"[:_LONGEST_QUOTE]
+                raise ConfigError(f"{where}: {found} has no type, which names what is used")
             inner = cls.parse(target, where)
             return cls(inner.target, {**inner.arguments, **arguments})
         text = spec.strip()
+        if len(text) > _LONGEST:
+            raise ConfigError(
+                f"{where}: {text[:_LONGEST_QUOTE]!r} and so on has {len(text)} characters, expected at "
+                f"most {_LONGEST}"
+            )
         if not text.endswith(")"):
             return cls(text)
         file = text.find(".py:")
         opening = text.find("(", max(file, 0))
         if opening <= 0:
-            raise ConfigError(f"{where}: {text!r}: expected target(key=value, ...)")
+            raise ConfigError(f"{where}: {text[:_LONGEST_QUOTE]!r}: expected target(key=value, ...)")
         return cls(text[:opening], _arguments(text[opening:], text, where))
 
     @property
@@ -97,11 +112,17 @@ def absolute(spec: Spec, where: str = "extension", directory: Path | None = None
 
 
 def _arguments(call: str, text: str, where: str) -> dict[str, Any]:
-    problem = f"{where}: {text!r}: expected target(key=value, ...) with numbers, strings, lists or tables"
+    problem = (
+        f"{where}: {text[:_LONGEST_QUOTE]!r}: expected target(key=value, ...) with numbers, strings, lists "
+        "or tables"
+    )
     try:
         parsed = ast.parse(f"_{call}", mode="eval").body
         if not isinstance(parsed, ast.Call) or parsed.args:
             raise ConfigError(problem)
-        return {word.arg: ast.literal_eval(word.value) for word in parsed.keywords if word.arg is not None}
-    except (SyntaxError, ValueError) as error:
+        arguments = {str(word.arg): ast.literal_eval(word.value) for word in parsed.keywords if word.arg}
+    except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError) as error:
         raise ConfigError(problem) from error
+    if len(arguments) < len(parsed.keywords) or unfit(arguments, _LEVELS) or not is_plain(arguments):
+        raise ConfigError(problem)
+    return arguments

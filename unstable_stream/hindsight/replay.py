@@ -103,7 +103,7 @@ def line_of(record: StoredRecord) -> bytes:
     try:
         msgspec.json.decode(record.value, type=msgspec.Raw)
         record.value.decode()
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return msgspec.json.encode(head | {"value_base64": base64.b64encode(record.value).decode()})
     # Insert the body unchanged: decoding and encoding it again would be most of the work.
     return msgspec.json.encode(head)[:-1] + b',"event":' + record.value.replace(b"\n", b" ") + b"}"

@@ -3,14 +3,28 @@
 The attributes are ``ce_*`` headers and the body is plain JSON, so that any tool can read a topic.
 """
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
+from typing import Any, Final
+
+import msgspec
 
 from unstable_stream.errors import EventError
-from unstable_stream.events import EVENT_TYPES, Event, decode_event, encode_event, event_type
+from unstable_stream.events import EVENT_TYPES, Event, decode_event, encode_event, event_type, unfit
 from unstable_stream.log.port import Record, StoredRecord
 
-__all__ = ["event_from_record", "event_headers", "record_from_event", "schema_uri", "source_header"]
+__all__ = [
+    "event_from_record",
+    "event_headers",
+    "id_header",
+    "json_object",
+    "record_from_event",
+    "schema_uri",
+    "source_header",
+]
+
+_json_decoder: Final = msgspec.json.Decoder()
 
 
 def record_from_event(event: Event) -> Record:
@@ -76,3 +90,17 @@ def event_from_record(record: StoredRecord) -> Event:
         return decode_event(record.value)
     except EventError as error:
         raise type(error)(f"{record}: {error}") from error
+
+
+def json_object(value: bytes) -> dict[str, Any] | None:
+    """Return the JSON object in a record's value, an event or not; ``None``: none that can be walked."""
+    try:
+        body = _json_decoder.decode(value)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    return body if isinstance(body, dict) and unfit(body) is None else None
+
+
+def id_header(headers: Mapping[str, bytes]) -> str:
+    """Return the event id that the headers of a record name, also of one that is no event; empty: none."""
+    return headers.get("ce_id", b"").decode(errors="replace")

@@ -32,7 +32,7 @@ def load_topics(directory: Path = TOPICS_DIR) -> Mapping[str, TopicSpec]:
     for path in sorted(directory.glob("*.toml")):
         try:
             spec = msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), TopicSpec)
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:
+        except (ValueError, RecursionError) as error:  # also of a field of the wrong type
             raise EventLogError(f"{path}: {error}") from error
         if spec.name != path.stem:
             raise EventLogError(f"{path}: name = {spec.name!r} must equal the file name")

@@ -93,7 +93,7 @@ def _game_problems(ledger: Ledger, games: Mapping[str, GameCounts]) -> Iterator[
         of_split = [game for game in ledger.games.values() if game.split == split]
         indices = {game.game_index for game in of_split if game.started != ABSENT}
         first = ledger.run.games_before if split == "train" else 0
-        for missing in sorted(set(range(first, max(indices, default=-1) + 1)) - indices):
+        for missing in _gaps(indices, first):
             text = f"{split} game {missing} was never started, later ones were"
             yield Problem("game index left out", text)
         if counts.started != counts.finished + counts.abandoned + counts.in_flight:
@@ -105,6 +105,14 @@ def _game_problems(ledger: Ledger, games: Mapping[str, GameCounts]) -> Iterator[
         if ledger.run.state == "completed" and counts.in_flight:
             text = f"the run is over, but {counts.in_flight} {split} games never ended"
             yield Problem("games in flight", text)
+
+
+def _gaps(numbers: Set[int], first: int) -> Iterator[str]:
+    """Yield the ranges that are missing from ``first`` to the largest number, which a record may invent."""
+    for number in sorted(numbers):
+        if number > first:
+            yield str(first) if number == first + 1 else f"{first} to {number - 1}"
+        first = max(first, number + 1)
 
 
 def _count_steps(ledger: Ledger) -> tuple[StepCounts, list[Problem]]:
@@ -259,8 +267,7 @@ def _update_problems(ledger: Ledger) -> Iterator[Problem]:
     for model, number in ledger.updates:
         made.setdefault(model, set()).add(number)
     for model, numbers in sorted(made.items()):
-        expected = range(ledger.run.updates_before + 1, max(numbers) + 1)
-        for missing in sorted(set(expected) - numbers):
+        for missing in _gaps(numbers, ledger.run.updates_before + 1):
             yield Problem("update left out", f"there is no update {named((model, missing))}, but later ones")
     for key, update in ledger.updates.items():
         model, number = key

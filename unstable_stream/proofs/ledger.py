@@ -33,6 +33,7 @@ from unstable_stream.events import (
     encode_event,
 )
 from unstable_stream.events.id_sets import body_digest
+from unstable_stream.log.records import id_header
 from unstable_stream.proofs.record_index import RecordIndex
 from unstable_stream.proofs.reports import Problem
 from unstable_stream.reward_transformations import expected_steps
@@ -93,7 +94,7 @@ class Update(NamedTuple):
     kind: type[Event] = LearnerUpdate
 
 
-def named(key: tuple[str, int]) -> str:
+def named(key: tuple[str, object]) -> str:
     """Return the name of an update: its number, after the model's name if the run trains several."""
     model, number = key
     return f"{model}/{number}" if model else str(number)
@@ -141,7 +142,7 @@ class Ledger:
             if not event.consumer.startswith("plugin/"):  # what a plug-in failed at, the run may have used
                 self.rejected[f"{event.topic}[{event.partition}]@{event.offset}"] = event.run_id
                 if event.topic == Trajectory.TOPIC:
-                    self.letters.add(event.record_headers.get("ce_id", b"").decode(errors="replace"))
+                    self.letters.add(id_header(event.record_headers))
         elif event.run_id == self.run.run_id:
             self.run.heard_at_ms = max(self.run.heard_at_ms, event.occurred_at_ms)
             index = self.records(type(event))
@@ -200,7 +201,8 @@ class Ledger:
 
     def _apply_step(self, event: Step, slot: int) -> None:
         self.step_views.append(self._view(event.trajectory_id).number)
-        self.step_turns.append(event.turn_index)
+        # No trajectory has a turn of another number, so such a step matches none.
+        self.step_turns.append(event.turn_index if 0 <= event.turn_index < 2**31 else ABSENT)
 
     def _apply_update(self, event: LearnerUpdate, slot: int) -> None:
         key = (event.model or "", event.update)

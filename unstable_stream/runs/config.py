@@ -10,12 +10,13 @@ Every choice of code is open: a built-in's name, or a reference to an extension
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Final, Literal, Self
 
 import pydantic
 from pydantic import BaseModel, Field, JsonValue
 
 from unstable_stream.errors import ConfigError
+from unstable_stream.events import MOST_LEVELS, unfit
 from unstable_stream.extensions import KINDS, Reference, is_extension
 from unstable_stream.inference.adapter_files import heads_and_embeddings
 from unstable_stream.inference.vllm.limits import VLLM_LORA_RANKS, check_extra_engine_args
@@ -79,6 +80,7 @@ __all__ = [
     "TransformersEngineConfig",
     "VllmEngineConfig",
     "parse_config",
+    "parse_toml",
     "read_toml",
 ]
 
@@ -535,14 +537,39 @@ def _spec_of(section: BaseModel) -> str | dict[str, Any]:
     return section.spec if isinstance(section, ExtensionConfig) else str(getattr(section, "type", ""))
 
 
+_TOO_DEEP: Final = f"values nest deeper than {MOST_LEVELS} levels"
+
+
 def read_toml(path: Path) -> dict[str, Any]:
     """Return the content of a TOML file; raises :class:`ConfigError`."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8-sig"))  # some editors write a byte order mark
+        return parse_toml(path.read_text(encoding="utf-8-sig"), str(path))  # some editors write a BOM
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror or error}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: not valid TOML: {error}") from error
+
+
+def parse_toml(text: str, origin: str) -> dict[str, Any]:
+    """Return the content of a TOML document; ``origin`` names it in messages.
+
+    Raises:
+        ConfigError: it is no TOML, or its values nest too deep.
+    """
+    try:
+        values = tomllib.loads(text)
+    except RecursionError as error:
+        raise ConfigError(f"{origin}: {_TOO_DEEP}") from error
+    except ValueError as error:  # also of a number with too many digits
+        raise ConfigError(f"{origin}: not valid TOML: {error}") from error
+    _check(values, origin)
+    return values
+
+
+def _check(values: Mapping[str, Any], origin: str) -> None:
+    problem = unfit(values)
+    if problem is not None:
+        raise ConfigError(f"{origin}: values {problem}")
 
 
 def parse_config(
@@ -553,6 +580,7 @@ def parse_config(
     Raises:
         ConfigError: one line per problem: the key, what was found and what to change.
     """
+    _check(values, origin)
     tree = {
         key: named_table(value) if key in ("algorithm", "engine") else value
         for key, value in _deep_copy(values).items()
@@ -628,9 +656,13 @@ def _parted(override: str) -> tuple[str, Any]:
     if not separator or not name:
         raise ConfigError(f"--set {override!r}: expected key=value, e.g. --set learner.iterations=50")
     try:
-        return name.strip(), tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+        values = tomllib.loads(f"value = {text}")
+    except RecursionError as error:
+        raise ConfigError(f"--set {name}: {_TOO_DEEP}") from error
+    except ValueError:
         return name.strip(), text  # a bare word is a string, so that --set name=demo needs no quotes
+    _check(values, f"--set {name}")
+    return name.strip(), values["value"]
 
 
 def _apply_override(tree: dict[str, Any], name: str, value: Any) -> None:

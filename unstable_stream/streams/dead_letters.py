@@ -12,6 +12,10 @@ __all__ = ["DeadLetters", "RejectedRecord"]
 
 _MAX_VALUE_BYTES: Final = 8 * 1024 * 1024
 """Bytes. A longer value is cut: in base64 it would exceed the limit of the topic."""
+_MAX_HEADER_BYTES: Final = 64 * 1024
+"""Bytes of all headers: of a record with more, those that are too many or too large are left out."""
+_MAX_TEXT: Final = 10_000
+"""Characters of a key, and of a reason, which may quote foreign text."""
 
 _log = get_logger(__name__)
 
@@ -63,6 +67,15 @@ class DeadLetters:
         if record.topic == RecordRejected.TOPIC:
             return []
         size = len(record.value)
+        reason = reason[:_MAX_TEXT]
+        headers: dict[str, bytes] = {}
+        room = _MAX_HEADER_BYTES
+        for name, value in record.headers.items():
+            taken = 2 * len(name) + len(value)
+            if taken <= room:
+                headers[name], room = value, room - taken
+        if len(headers) < len(record.headers) or len(record.key) > _MAX_TEXT:
+            reason += f" (key and headers cut; whole at {where})"
         if size > _MAX_VALUE_BYTES:
             reason += f" (value cut from {size} to {_MAX_VALUE_BYTES} bytes; whole at {where})"
         place = (record.topic, record.partition, record.offset)
@@ -76,9 +89,9 @@ class DeadLetters:
             partition=record.partition,
             offset=record.offset,
             reason=reason,
-            record_key=record.key,
+            record_key=record.key[:_MAX_TEXT],
             record_value=record.value[:_MAX_VALUE_BYTES],
-            record_headers=dict(record.headers),
+            record_headers=headers,
             record_timestamp_ms=record.timestamp_ms,
         )
         return [record_from_event(letter)]

@@ -10,6 +10,7 @@ import msgspec
 
 from unstable_stream.errors import ConfigError
 from unstable_stream.log.port import StoredRecord
+from unstable_stream.log.records import json_object
 
 __all__ = ["Condition", "RecordFilter", "parse_condition"]
 
@@ -19,7 +20,6 @@ _ALIASES: Final = {
     "game": ("game_id",),
     "model": ("model_uid", "seats.model_uid"),
 }
-_decoder: Final = msgspec.json.Decoder()
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,26 +76,18 @@ class RecordFilter:
                 if source != _source_of(self.run_id):
                     return False
             else:
-                body = _body(record)
+                body = json_object(record.value) or {}
                 if body.get("run_id") != self.run_id:
                     return False
         if not self.conditions:
             return True
-        body = _body(record) if body is None else body
+        body = (json_object(record.value) or {}) if body is None else body
         return bool(body) and all(condition.holds(body) for condition in self.conditions)
 
 
 @functools.lru_cache(maxsize=16)
 def _source_of(run_id: str) -> bytes:
     return f"/unstable_stream/runs/{run_id}".encode()
-
-
-def _body(record: StoredRecord) -> dict[str, Any]:
-    try:
-        body = _decoder.decode(record.value)
-    except msgspec.DecodeError:
-        return {}
-    return body if isinstance(body, dict) else {}
 
 
 def _values(value: Any, path: Sequence[str]) -> Iterator[Any]:

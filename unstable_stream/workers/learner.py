@@ -59,7 +59,7 @@ from unstable_stream.learners import UpdateResult, saved_model
 from unstable_stream.log.marks import Mark, marks_of
 from unstable_stream.log.port import Consumer, EventLog, Positions, Producer, StoredRecord, TopicPartition
 from unstable_stream.log.reading import of_run, read_to_end, readable_event, readable_events, settled_ends
-from unstable_stream.log.records import record_from_event
+from unstable_stream.log.records import id_header, record_from_event
 from unstable_stream.log_lines import get_logger
 from unstable_stream.reward_transformations import build_sampling, expected_step_ids
 from unstable_stream.reward_transformations.transform import Untold
@@ -481,7 +481,7 @@ class LearnerService:
         missing = dict(progress.pending)
         ends = {at: max(progress.positions.get(str(at), 0), first) for at, first in starts.items()}
         async for record in read_to_end(log, (Step.TOPIC,), run_id=self._run_id, starts=starts, ends=ends):
-            name = record.headers.get("ce_id", b"").decode()
+            name = id_header(record.headers)
             if name in missing:
                 del missing[name]
                 self._add_steps([record])
@@ -548,7 +548,7 @@ class LearnerService:
         wanted = {step_id for batch in batches.values() for step_id in batch}
         steps: dict[str, Step] = {}
         async for record in read_to_end(log, (Step.TOPIC,), run_id=self._run_id, starts=starts):
-            if record.headers.get("ce_id", b"").decode() in wanted:
+            if id_header(record.headers) in wanted:
                 step = readable_event(record)
                 if isinstance(step, Step):
                     steps.setdefault(step.event_id, step)

@@ -29,6 +29,7 @@ from unstable_stream.events import (
 from unstable_stream.events.id_sets import IndexSet
 from unstable_stream.log.port import EventLog, Positions, StoredRecord
 from unstable_stream.log.reading import events_to_end, read_to_end, settled_ends
+from unstable_stream.log.records import id_header
 from unstable_stream.reward_transformations import RewardProcessor, expected_step_ids
 from unstable_stream.runs.history import read_history
 from unstable_stream.runs.starts import recorded_starts, run_events
@@ -90,7 +91,7 @@ async def lost_steps(
     if lost:
         async with aclosing(await _settled(log, Step.TOPIC, run_id)) as records:
             async for record in records:
-                lost.discard(record.headers.get("ce_id", b"").decode())
+                lost.discard(id_header(record.headers))
     return sorted(lost)
 
 
@@ -100,12 +101,12 @@ async def _leave_out_unshaped(log: EventLog, run_id: str, missing: dict[str, lis
     starts = await _processed(log, groups)
     async with aclosing(await _settled(log, Trajectory.TOPIC, run_id, starts)) as records:
         async for record in records:
-            missing.pop(record.headers.get("ce_id", b"").decode(), None)
+            missing.pop(id_header(record.headers), None)
     topics = (RecordRejected.TOPIC,)
     async with aclosing(events_to_end(log, topics, ends=await settled_ends(log, topics))) as letters:
         async for _, event in letters:
             if isinstance(event, RecordRejected) and event.consumer in groups:
-                missing.pop(event.record_headers.get("ce_id", b"").decode(), None)
+                missing.pop(id_header(event.record_headers), None)
 
 
 async def _settled(

@@ -14,7 +14,7 @@ from unstable_stream.errors import EventError
 from unstable_stream.events import GameOutcome, RecordRejected, Trajectory, decode_event, trajectory_id
 from unstable_stream.log.port import EventLog, Positions
 from unstable_stream.log.reading import events_to_end, settled_ends
-from unstable_stream.log.records import source_header
+from unstable_stream.log.records import id_header, source_header
 from unstable_stream.reward_transformations import RewardProcessor, expected_step_ids
 from unstable_stream.runs.starts import run_starts
 from unstable_stream.streams.processor import group_of
@@ -32,7 +32,7 @@ def unreadable_trajectories(letters: Iterable[RecordRejected], run_id: str) -> d
     found: dict[str, int] = {}
     for letter in letters:
         headers = letter.record_headers
-        name = headers.get("ce_id", b"").decode(errors="replace")
+        name = id_header(headers)
         is_ours = letter.consumer in shaping and headers.get("ce_source") == source_header(run_id)
         if name and is_ours and letter.topic == Trajectory.TOPIC and not _is_event(letter.record_value):
             found[name] = letter.record_timestamp_ms

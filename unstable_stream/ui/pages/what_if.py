@@ -2,7 +2,6 @@
 
 import json
 import math
-import tomllib
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -14,6 +13,7 @@ from unstable_stream.api.what_if import SYSTEMS, rederive_run, rerate_run, setti
 from unstable_stream.archive import query
 from unstable_stream.errors import ConfigError
 from unstable_stream.extensions import KINDS, Reference, is_extension
+from unstable_stream.runs.config import parse_toml
 from unstable_stream.ui.jobs import Job
 from unstable_stream.ui.rendering import page
 from unstable_stream.ui.site import Shelf, Site
@@ -126,10 +126,7 @@ def _number(name: str, text: str) -> float:
 
 def _transformations(text: str) -> Mapping[str, object]:
     """Read stages of transformations, all of this package: a page must not load other code."""
-    try:
-        stages = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"the transformations are no TOML: {error}") from None
+    stages = parse_toml(text, "the transformations")
     for stage, specs in stages.items():
         if stage not in _STAGES or not isinstance(specs, list):
             raise ConfigError(f"{stage}: expected lists named {', '.join(_STAGES)}")
