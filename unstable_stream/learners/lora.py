@@ -88,7 +88,6 @@ def build_policy(
         lora_alpha=settings.lora_alpha,
         lora_dropout=settings.lora_dropout,
         target_modules=targets,
-        layers_to_transform=_layers(model, settings),
         task_type="CAUSAL_LM",
         bias="none",
         fan_in_fan_out=all(isinstance(model.get_submodule(name), Conv1D) for name in targets),
@@ -119,7 +118,19 @@ def _targets(model: Any, model_name: str, settings: LoraSettings) -> list[str]: 
             f"LoRA does not fit {model_name!r}, which has no linear layers {', '.join(missing)}: set "
             f"lora.target_modules to some of {', '.join(known)}"
         )
-    return sorted({name for names in found.values() for name in names})
+    numbers = _layers(model, settings)
+    return sorted(
+        {
+            name
+            for names in found.values()
+            for name in names
+            if numbers is None or _layer_number(name) in numbers
+        }
+    )
+
+
+def _layer_number(name: str) -> int:
+    return next((int(part) for part in name.split(".") if part.isdecimal()), -1)
 
 
 def _layers(model: Any, settings: LoraSettings) -> list[int] | None:  # a transformers model
