@@ -160,10 +160,12 @@ def test_runs_of_a_log_are_listed_without_an_archive(tmp_path: Path) -> None:
         listed = CliRunner().invoke(app, ["runs", "--data", str(tmp_path), "--json", *option])
         rows = json.loads(listed.stdout)
         assert [(row["run"], row["state"], row["updates"]) for row in rows] == [
-            ("later", "running", 2),
+            ("later", "lost", 2),  # it has been silent since 1970
             (RUN, "completed", 2),
         ]
         assert rows[0]["started"].startswith("1970-01-01T00:00:01")
+        assert rows[0]["silence"].startswith("silent for ")
+        assert rows[1]["silence"] is None
 
 
 async def test_runs_of_a_kafka_log_are_listed(kafka_bootstrap: str, tmp_path: Path) -> None:

@@ -206,6 +206,7 @@ def test_archive_catches_up_with_the_log(tmp_path: Path) -> None:
 
 def test_runs_with_state_counts_and_latest_win_rate(data: Path) -> None:
     rows = list(csv.DictReader(io.StringIO(_output("runs", "--data", str(data)))))
+    assert [row.pop("silence").startswith("silent for ") for row in rows] == [False, True]
     assert rows == [
         {
             "run": run,
@@ -216,7 +217,7 @@ def test_runs_with_state_counts_and_latest_win_rate(data: Path) -> None:
             "updates": str(updates),
             "win_rate": "0.5",
         }
-        for run, state, finished, updates in (("run-a", "completed", 38, 6), ("run-b", "running", 14, 2))
+        for run, state, finished, updates in (("run-a", "completed", 38, 6), ("run-b", "lost", 14, 2))
     ]
 
 
