@@ -62,6 +62,7 @@ SELECT current_setting('memory_limit')
 SELECT getvariable('nothing')
 FROM json_each('[1, 2]')
 FROM repeat(1, 3)
+SELECT list_filter(list_transform([1], lambda x: x), lambda y: y > 0)
 SELECT length(repeat('x', 1000000))
 SELECT version(), now(), random(), gen_random_uuid(), current_database()
 SELECT 1::DECIMAL(38, 10), 1e300, 'nan'::DOUBLE, '2020-01-01'::DATE, INTERVAL 1 YEAR, 'a'::BLOB
@@ -128,9 +129,6 @@ _REFUSED_KINDS: Final = {
         "PRAGMA disable_optimizer",
         "PRAGMA enable_verification",
         "PRAGMA verify_parallelism",
-        "PRAGMA database_size",
-        "PRAGMA show_tables",
-        "PRAGMA storage_info('events')",
     ),
     "COPY": (
         "COPY runs TO '{place}/out.csv'",
@@ -178,7 +176,7 @@ _WRONG: Final = {
     "SELEC 1": "SELEC",
     "IMPORT DATABASE '{place}'": "PRAGMA is refused|disabled by configuration",
     "SELECT 1; IMPORT DATABASE '{place}'": "PRAGMA is refused|disabled by configuration",
-    "RESET ALL": "syntax|SET is refused",
+    "RESET ALL": "syntax|SET is refused|Can only",
     ".tables": "syntax",
     "SELECT": "SELECT",
     "SELECT 'unterminated": "unterminated",
@@ -208,11 +206,10 @@ _WRONG: Final = {
     "SELECT " + "[" * 900 + "1" + "]" * 900: "more than 50 brackets",
     "SELECT " + "{'a':" * 900 + "1" + "}" * 900: "more than 50 brackets",
     "SELECT " + "/* */ (" * 51 + "1" + ")" * 51: "more than 50 brackets",
+    "SELECT " + "list_transform([1], lambda x: " * 26 + "1" + ")" * 26: "more than 8 lambdas",
     "SELECT " + "NOT " * 5_000 + "true": "depth",
-    "SELECT " + "- " * 5_000 + "1": "depth",
     "SELECT 1" + " + 1" * 5_000: "depth",
     "SELECT NULL::INT" + "[]" * 2_000: "depth",
-    "SELECT json_structure('" + "[" * 50_000 + "]" * 50_000 + "')": "depth",
     "SELECT '" + "x" * 200_000 + "'": "at most 200,000",
     "SELECT 1 -- " + "x" * 1_000_000: "at most 200,000",
 }

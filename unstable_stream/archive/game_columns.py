@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from unstable_stream.archive.read import arrow_reader
 from unstable_stream.archive.store import open_archive
 from unstable_stream.archive_address import ArchiveAddress, is_shared
 
@@ -71,13 +72,13 @@ def archived_seats(path: ArchiveAddress, run_id: str, *, timeout_s: float = 30.0
         order = " ORDER BY record_number, seat" if is_shared(path) else ""
         there = connection.sql("SELECT * FROM seats LIMIT 0").columns
         team = "coalesce(team, -1)" if "team" in there else "-1"
-        reader = connection.sql(
+        relation = connection.sql(
             f'SELECT game_id, env_id, model_uid, policy_version, "rank", {team}::INTEGER AS team '
             f"FROM seats WHERE run_id = $run{order}",
             params={"run": run_id},
-        ).to_arrow_reader(_BATCH_ROWS)
+        )
         left_over: pa.Table | None = None
-        for batch in reader:
+        for batch in arrow_reader(relation, _BATCH_ROWS):
             rows = pa.Table.from_batches([batch])
             if left_over is not None:
                 rows = pa.concat_tables([left_over, rows])

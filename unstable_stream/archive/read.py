@@ -23,6 +23,7 @@ __all__ = [
     "Cancel",
     "QueryResult",
     "StreamedResult",
+    "arrow_reader",
     "held",
     "held_if_shared",
     "query",
@@ -32,6 +33,8 @@ __all__ = [
 ]
 
 _FETCH_ROWS: Final = 2048
+_CTRL_C: Final = "Query interrupted"
+"""DuckDB's Python package raises a bare RuntimeError with this message."""
 _CANCELLED: Final = "the query was cancelled"
 _PARQUET_ROWS: Final = 20_480
 _held: Final[ContextVar[tuple[str, Connection] | None]] = ContextVar("held_archive", default=None)
@@ -149,10 +152,17 @@ def write_parquet(path: ArchiveAddress, sql: str, target: Path, *, cancel: Cance
         found = connection.sql(sql)
         if found is None:
             raise ArchiveError("the statement returns no rows to write")
-        reader = found.to_arrow_reader(_PARQUET_ROWS)
+        reader = arrow_reader(found, _PARQUET_ROWS)
         with pyarrow.parquet.ParquetWriter(target, reader.schema, compression="zstd") as writer:
             for batch in reader:
                 writer.write_batch(batch)
+
+
+def arrow_reader(relation: duckdb.DuckDBPyRelation, rows: int) -> pa.RecordBatchReader:
+    """Return what reads ``relation`` in batches of so many rows."""
+    # DuckDB 1 has only the older name, of which DuckDB 2 warns.
+    new = hasattr(duckdb.DuckDBPyRelation, "to_arrow_reader")
+    return relation.to_arrow_reader(rows) if new else relation.fetch_arrow_reader(rows)
 
 
 @contextlib.contextmanager
@@ -275,5 +285,9 @@ def _explained(sql: str) -> Iterator[None]:
         yield
     except duckdb.InterruptException as error:
         raise ArchiveError(_CANCELLED) from error
+    except RuntimeError as error:
+        if str(error) == _CTRL_C:
+            raise KeyboardInterrupt from error
+        raise
     except duckdb.Error as error:
         raise ArchiveError(explain(error, sql)) from error

@@ -47,6 +47,8 @@ _DEEPEST: Final = 50
 """Brackets in brackets. The time to plan a nested list grows with a power of the depth, and during it a query
 cannot be interrupted: 900 take minutes.
 """
+_DEEPEST_LAMBDA: Final = 8
+"""Lambdas in lambdas; the time doubles with each, and 20 take seconds."""
 _NAME: Final = re.compile(r'["`]?(\w+)')
 
 
@@ -98,6 +100,7 @@ def _statements(connection: duckdb.DuckDBPyConnection, sql: str) -> list[tuple[s
 
 def _check_words(sql: str) -> None:
     depth, name = 0, ""
+    lambdas: list[int] = []
     for word in _words(sql):
         if word[0] in "([{":
             depth += 1
@@ -105,10 +108,16 @@ def _check_words(sql: str) -> None:
                 raise ArchiveError(f"the query has more than {_DEEPEST} brackets in each other")
         elif word[0] in ")]}":
             depth -= 1
+            while lambdas and lambdas[-1] > depth:
+                lambdas.pop()
         if word[0] == "(" and name in UNSAFE_FUNCTIONS:
             raise ArchiveError(f"the function {name} is refused: it does not read the archive")
         found = _NAME.match(word)
         name = found[1].lower() if found else ""
+        if name == "lambda":
+            lambdas.append(depth)
+            if len(lambdas) > _DEEPEST_LAMBDA:
+                raise ArchiveError(f"the query has more than {_DEEPEST_LAMBDA} lambdas in each other")
 
 
 def _words(sql: str) -> Iterator[str]:
