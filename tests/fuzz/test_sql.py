@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.archive.history import made_up_run, stored
+from tests.archive.statements import STATEMENTS
 from tests.fuzz.mutations import refusal
 from unstable_stream.archive import ArchiveWriter, query
 from unstable_stream.errors import ArchiveError
@@ -18,21 +19,12 @@ WORDS = """
     ATTACH COPY TO INSTALL LOAD CALL EXPORT IMPORT DATABASE
 """
 words = st.sampled_from(WORDS.split())
+known = st.sampled_from([sql for sql, _ in STATEMENTS if len(sql) < 200])
 statements = st.one_of(
     st.text(max_size=40),
     st.lists(words, max_size=12).map(" ".join),
-    st.sampled_from(
-        [
-            "DELETE FROM runs",
-            "DROP TABLE events",
-            "CREATE TABLE mine (a INTEGER)",
-            "UPDATE runs SET name = 'mine'",
-            "BEGIN; DELETE FROM events; COMMIT",
-            "CHECKPOINT",
-            "PRAGMA threads = 1",
-            "SELECT 1; DELETE FROM runs",
-        ]
-    ),
+    # Cut and put together: a part of one statement, then another.
+    st.builds(lambda one, cut, other: one[:cut] + other, known, st.integers(0, 60), known),
 )
 
 

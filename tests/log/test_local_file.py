@@ -1,9 +1,10 @@
 """The local log's file: contiguous offsets, locks, damage, deleted records, and how it stores headers."""
 
 import asyncio
+import inspect
 import sqlite3
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import psutil
@@ -22,7 +23,9 @@ from unstable_stream.log.local import database as local_database
 from unstable_stream.log.local import records as local_records
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.local.producer import LocalProducer
+from unstable_stream.log.open import open_log_at, opened_log
 from unstable_stream.log.port import Record, TopicPartition, TopicSpec
+from unstable_stream.runs.config import RunConfig
 
 AT = TopicPartition("t", 0)
 
@@ -389,3 +392,11 @@ async def test_a_cancelled_close_closes_all_that_is_open(tmp_path: Path) -> None
     with pytest.raises(asyncio.CancelledError):
         await closing
     assert process.num_fds() == before
+
+
+@pytest.mark.parametrize("opened", [LocalLog.open, open_log_at, opened_log])
+def test_acknowledged_records_are_on_disk_unless_somebody_chose_otherwise(
+    opened: Callable[..., object],
+) -> None:
+    assert inspect.signature(opened).parameters["synchronous"].default == "FULL"
+    assert RunConfig.model_fields["synchronous"].default == "FULL"

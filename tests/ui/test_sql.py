@@ -13,6 +13,7 @@ from starlette.testclient import TestClient
 from tests.ui.conftest import HOST
 from unstable_stream.archive import Cancel, query, stream
 from unstable_stream.errors import ArchiveError
+from unstable_stream.ui.pages import sql as pages_sql
 
 _ORIGIN = {"origin": f"http://{HOST}"}
 _ENDLESS = "SELECT count(*) FROM range(10000000) a, range(10000000) b WHERE a.range * b.range % 7 = 3"
@@ -82,6 +83,17 @@ def test_files_leave_nothing_behind(
         assert client.get(f"{base}/sql/rows.{kind}?q=FROM range(100000)").status_code == 200
         assert client.get(f"{base}/sql/rows.{kind}?q=SELECT nothing").status_code == 400
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_a_file_of_rows_is_bounded(
+    client: TestClient, base: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(pages_sql, "_MOST_BYTES", 50_000)
+    answer = client.get(f"{base}/sql/rows.{kind}?q=SELECT random() FROM range(1000000)")
+    assert (answer.status_code, list(tmp_path.iterdir())) == (400, [])
+    assert "more than 50,000 bytes: ask for fewer" in answer.text
 
 
 def test_a_query_in_the_address_stays_text(client: TestClient, base: str) -> None:

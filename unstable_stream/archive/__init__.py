@@ -12,6 +12,7 @@ from unstable_stream.archive.read import (
     query,
     query_arrow,
     stream,
+    too_many_bytes,
     write_parquet,
 )
 from unstable_stream.archive.records import ArchivedRow, RecordReader
@@ -50,5 +51,6 @@ __all__ = [
     "query_arrow",
     "restore_run",
     "stream",
+    "too_many_bytes",
     "write_parquet",
 ]

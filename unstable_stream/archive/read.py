@@ -29,6 +29,7 @@ __all__ = [
     "query",
     "query_arrow",
     "stream",
+    "too_many_bytes",
     "write_parquet",
 ]
 
@@ -142,11 +143,13 @@ def query_arrow(
         return pa.table({}) if found is None else found.to_arrow_table()
 
 
-def write_parquet(path: ArchiveAddress, sql: str, target: Path, *, cancel: Cancel | None = None) -> None:
-    """Run ``sql`` as :func:`query` does and write its rows to a Parquet file, however many they are.
+def write_parquet(
+    path: ArchiveAddress, sql: str, target: Path, *, most_bytes: int, cancel: Cancel | None = None
+) -> None:
+    """Run ``sql`` as :func:`query` does and write its rows to a Parquet file.
 
     Raises:
-        ArchiveError: the SQL is wrong, or has no columns.
+        ArchiveError: the SQL is wrong, or has no columns, or its rows take more than ``most_bytes``.
     """
     with _asked(path, sql, cancel=cancel) as connection:
         found = connection.sql(sql)
@@ -156,6 +159,15 @@ def write_parquet(path: ArchiveAddress, sql: str, target: Path, *, cancel: Cance
         with pyarrow.parquet.ParquetWriter(target, reader.schema, compression="zstd") as writer:
             for batch in reader:
                 writer.write_batch(batch)
+                if target.stat().st_size > most_bytes:
+                    raise too_many_bytes(most_bytes)
+
+
+def too_many_bytes(most: int) -> ArchiveError:
+    """Return what to raise when the rows of a query make a file of more than ``most`` bytes."""
+    return ArchiveError(
+        f"the rows take more than {most:,} bytes: ask for fewer, or use unstable-stream sql or export"
+    )
 
 
 def arrow_reader(relation: duckdb.DuckDBPyRelation, rows: int) -> pa.RecordBatchReader:

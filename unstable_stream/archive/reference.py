@@ -16,7 +16,7 @@ __all__ = ["Relation", "archive_reference", "relations"]
 _INTRO: Final = """# The archive
 
 Every record of every topic, in one DuckDB file: `archive.duckdb` in the data directory. Read it with
-`unstable-stream sql "SELECT …"`, or with any DuckDB client of the same version or newer, opened read-only.
+`unstable-stream sql "SELECT …"`, or with any DuckDB client from version 1.4 on, opened read-only.
 DuckDB lets one process write or many read: the archiver holds the file only while it stores a batch, and
 `unstable-stream` waits its turn; another client that finds it locked tries again.
 

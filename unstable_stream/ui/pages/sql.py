@@ -2,7 +2,7 @@
 
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from unstable_stream.archive import Cancel, stream, write_parquet
+from unstable_stream.archive import Cancel, stream, too_many_bytes, write_parquet
 from unstable_stream.archive.examples import EXAMPLES
 from unstable_stream.archive.reference import relations
 from unstable_stream.errors import ArchiveError, ConfigError
@@ -26,6 +26,9 @@ __all__ = ["cancel", "download_csv", "download_parquet", "rows", "show"]
 _LONGEST_S: Final = 120.0
 """A query reads the archive, and a run wants to write it."""
 _SHOWN: Final = 1000
+_MOST_BYTES: Final = 2_000_000_000
+"""Of a file of rows: it is written to the temporary directory first."""
+_BETWEEN_LOOKS: Final = 2048
 _PART_BYTES: Final = 256 * 1024
 _EXACT: Final = 2**53
 """Whole numbers from here on are text: a browser rounds them."""
@@ -116,7 +119,7 @@ def download_csv(site: Site, shelf: Shelf, request: Request) -> Response:
             stream(shelf.archive, sql, cancel=end) as result,
             path.open("w", encoding="utf-8", newline="") as file,
         ):
-            write_csv(file, result.columns, result.rows)
+            write_csv(file, result.columns, _bounded(result.rows, path))
         return _sent(path, "text/csv; charset=utf-8")
     except ArchiveError as error:
         raise ConfigError(str(error)) from error
@@ -124,12 +127,20 @@ def download_csv(site: Site, shelf: Shelf, request: Request) -> Response:
         path.unlink()
 
 
+def _bounded(rows: Iterable[tuple[Any, ...]], path: Path) -> Iterator[tuple[Any, ...]]:
+    """Yield the rows while the file that they are written to is small enough; ``Any``: DuckDB's values."""
+    for number, row in enumerate(rows):
+        if number % _BETWEEN_LOOKS == 0 and path.stat().st_size > _MOST_BYTES:
+            raise too_many_bytes(_MOST_BYTES)
+        yield row
+
+
 def download_parquet(site: Site, shelf: Shelf, request: Request) -> Response:
     """Return all rows as Parquet."""
     path = _temporary(".parquet")
     try:
         with _cancellable(shelf, request) as (sql, end):
-            write_parquet(shelf.archive, sql, path, cancel=end)
+            write_parquet(shelf.archive, sql, path, most_bytes=_MOST_BYTES, cancel=end)
         return _sent(path, "application/vnd.apache.parquet")
     except ArchiveError as error:
         raise ConfigError(str(error)) from error
