@@ -39,7 +39,7 @@ _DOING: Final = "training again"
 
 @dataclass(slots=True)
 class TrainingRepeated:
-    """What was trained again, and how it came out."""
+    """The updates that were trained again, and the result."""
 
     updates: Check = field(default_factory=lambda: Check("training"))
     weights: Check = field(default_factory=lambda: Check("trained weights"))
@@ -47,7 +47,7 @@ class TrainingRepeated:
     exact: int = 0
     """Updates whose metrics were compared bit by bit."""
     elsewhere: str = ""
-    """Why the others were compared within a tolerance, in words; of several reasons the last."""
+    """Reason for which the others were compared within a tolerance, in words."""
     tolerance: str = ""
     """The tolerance for that reason."""
 

@@ -45,7 +45,7 @@ _OF_THE_RECORD: Final = frozenset(
 
 
 class Tolerance(NamedTuple):
-    """How far a metric may be from what was computed elsewhere: either bound is enough."""
+    """The bounds of a metric that was computed elsewhere; to be within either is enough."""
 
     relative: float
     """Share of the larger of the two."""
@@ -64,7 +64,7 @@ _BFLOAT16: Final = Tolerance(0.2, 0.1, frozenset({"grad_norm"}))
 
 
 class RepeatedUpdate(NamedTuple):
-    """How an update came out that was trained again."""
+    """The result of training on an update again."""
 
     differing: dict[str, tuple[float, float]]
     """The metrics that differ: recorded, repeated."""
