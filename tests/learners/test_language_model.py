@@ -66,10 +66,9 @@ def write(path: Path, config: Any) -> str:
     return str(path)
 
 
-def settings(*targets: str, **others: Any) -> LoraSettings:
-    return LoraSettings(
-        lora_rank=4, lora_alpha=8, **({"target_modules": targets} if targets else {}), **others
-    )
+def settings(*targets: str, last_layers: int | None = None) -> LoraSettings:
+    named = targets or LoraSettings().target_modules
+    return LoraSettings(lora_rank=4, lora_alpha=8, target_modules=named, last_layers=last_layers)
 
 
 @pytest.mark.parametrize("config", [gemma3, mistral3])

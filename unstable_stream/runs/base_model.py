@@ -54,7 +54,7 @@ def keeps_base_model(recorded: RunConfig, changed: RunConfig) -> bool:
 
 
 class ModelIdentity(NamedTuple):
-    """What a base model is: of two runs, or of a run and a model that a command names."""
+    """The identity of a base model, to compare two runs, or a run and a model that a command names."""
 
     name: str
     fingerprint: str
