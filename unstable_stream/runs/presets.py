@@ -17,7 +17,7 @@ _BATCH_NORM: Final = ({"type": "NormalizeRewardsByEnv", "z_score": True},)
 
 @dataclass(frozen=True)
 class Preset:
-    """What a name stands for."""
+    """The settings that a name stands for."""
 
     type: str
     """The built-in algorithm."""
