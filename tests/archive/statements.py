@@ -196,7 +196,7 @@ _WRONG: Final = {
     "EXPLAIN ANALYZE CREATE TABLE x (a INT)": "read-only",
     "EXPLAIN ANALYZE COPY runs TO '{place}/out.csv'": "disabled by configuration",
     "EXPLAIN ANALYZE CALL enable_logging('QueryLog', storage='stdout')": "enable_logging is refused",
-    "WITH x AS (DELETE FROM metrics RETURNING *) FROM x": "read-only|needs a SELECT",
+    "WITH x AS (DELETE FROM metrics RETURNING *) FROM x": "read-only|needs a SELECT|base table",
     "WITH p AS (PIVOT (SELECT 1 a) ON a USING sum(a)) DELETE FROM metrics": "read-only|DELETE",
     "COPY (PIVOT (SELECT 1 a) ON a USING sum(a)) TO '{place}/x.csv'": "disabled by configuration|COPY",
     "CREATE TABLE t AS PIVOT (SELECT 1 a) ON a USING sum(a)": "read-only|CREATE",

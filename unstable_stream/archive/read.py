@@ -14,7 +14,13 @@ import pyarrow.parquet
 from unstable_stream.archive.batch import EVENTS
 from unstable_stream.archive.sql_errors import explain
 from unstable_stream.archive.statements import admit
-from unstable_stream.archive.store import TABLES_OF_RUNS, Connection, open_archive, with_all_columns
+from unstable_stream.archive.store import (
+    TABLES_OF_RUNS,
+    Connection,
+    open_archive,
+    unreadable,
+    with_all_columns,
+)
 from unstable_stream.archive.tables import TABLES
 from unstable_stream.archive_address import ArchiveAddress, is_shared
 from unstable_stream.errors import ArchiveError
@@ -36,6 +42,7 @@ __all__ = [
 _FETCH_ROWS: Final = 2048
 _CTRL_C: Final = "Query interrupted"
 """DuckDB's Python package raises a bare RuntimeError with this message."""
+_DAMAGED: Final = "Corrupt database file"
 _CANCELLED: Final = "the query was cancelled"
 _PARQUET_ROWS: Final = 20_480
 _held: Final[ContextVar[tuple[str, Connection] | None]] = ContextVar("held_archive", default=None)
@@ -194,7 +201,7 @@ def _asked(
         opened: contextlib.AbstractContextManager[Connection] = contextlib.nullcontext(kept[1])
     else:
         opened = open_archive(path, read_only=not write, files=files, timeout_s=timeout_s)
-    with opened as connection, (cancel or Cancel()).watching(connection), _explained(sql):
+    with opened as connection, (cancel or Cancel()).watching(connection), _explained(path, sql):
         if run_id is not None:
             _keep_run(connection, run_id, shared=is_shared(path))
         admit(connection, sql, write=write, files=files)
@@ -292,7 +299,7 @@ def _rows(cursor: duckdb.DuckDBPyConnection) -> Iterator[tuple[Any, ...]]:
 
 
 @contextlib.contextmanager
-def _explained(sql: str) -> Iterator[None]:
+def _explained(path: ArchiveAddress, sql: str) -> Iterator[None]:
     try:
         yield
     except duckdb.InterruptException as error:
@@ -302,4 +309,6 @@ def _explained(sql: str) -> Iterator[None]:
             raise KeyboardInterrupt from error
         raise
     except duckdb.Error as error:
+        if _DAMAGED in str(error) or isinstance(error, duckdb.FatalException | duckdb.SerializationException):
+            raise unreadable(path, error) from error
         raise ArchiveError(explain(error, sql)) from error

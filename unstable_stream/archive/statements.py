@@ -81,7 +81,7 @@ def admit(connection: duckdb.DuckDBPyConnection, sql: str, *, write: bool, files
         remedy = ""
         if kind in _CHANGING and not write:
             remedy = " Add --write to change the archive."
-        elif kind in _REACHING and not files:
+        elif kind in _REACHING - {"SET"} and not files:
             remedy = " Add --files to let a query read and write files (files=True in Python)."
         raise ArchiveError(
             f"a statement of the kind {kind.replace('_', ' ')} is refused: a query reads, with SELECT, FROM, "
