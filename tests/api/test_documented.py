@@ -128,7 +128,7 @@ def test_every_argument_of_every_part_reaches_the_run() -> None:
         "batch_delay_buffer": 2.0,
         "parameters": "lora",
         "lora_cfg": lora,
-        "initial_lora_path": "somewhere",
+        "initial_lora_path": "/somewhere",
         "save_every": 2,
         "activation_checkpointing": False,
         "gradient_checkpointing": True,
@@ -165,7 +165,9 @@ def test_every_argument_of_every_part_reaches_the_run() -> None:
     assert {**config["engine"], **engine} == config["engine"]
     assert {**config["lora"], **lora, "target_modules": ("q_proj",)} == config["lora"]
     assert config["model_pool"]["fixed"][0]["name"] == "random-legal"
-    assert config["buffer"] == {"max_buffer_size": 64, "strategy": "prioritised", "max_staleness": 3}
+    assert {**config["buffer"], "max_buffer_size": 64, "strategy": "prioritised", "max_staleness": 3} == (
+        config["buffer"]
+    )
     assert [stage[0]["type"] for stage in list(config["rewards"].values())[:3]] == [
         "WinDrawLossFormatter",
         "RewardForFormat",

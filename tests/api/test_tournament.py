@@ -137,9 +137,9 @@ def test_a_mistake_is_told_in_one_line_before_anything_is_written(
 
 def test_runs_of_different_base_models_are_both_named(runs: tuple[us.Run, us.Run], tmp_path: Path) -> None:
     copied = Path(shutil.copytree(tiny_player_path(), tmp_path / "copied"))
-    us.tournament([f"{runs[0].id}@2", "base"], model=str(copied))  # the same files are the same model
-    (copied / "generation_config.json").write_text('{"eos_token_id": [1, 5]}')
     data = runs[0].place.root
+    us.tournament([runs[0], "base"], model=str(copied), data=data)  # the same files are the same model
+    (copied / "generation_config.json").write_text('{"eos_token_id": [1, 5]}')
     other = us.build(model=str(copied), train_envs=[ENV], backend="inline", data=data, iterations=0)
     other.start(live=False)
     with pytest.raises(ConfigError, match="different base models") as raised:

@@ -330,8 +330,9 @@ def test_target_modules_that_the_model_lacks_are_named_with_those_it_has(tiny_mo
     with pytest.raises(ConfigError) as caught:
         check_target_modules(tiny_model, ["q_proj", "c_attn", "proj"])
     assert str(caught.value) == (
-        f"lora.target_modules names c_attn, proj, which {tiny_model} does not have; its layers are "
-        "down_proj, gate_proj, k_proj, o_proj, q_proj, up_proj, v_proj"
+        f"lora.target_modules names c_attn, proj, which {tiny_model} does not have: "
+        "set lora.target_modules to some of its layers down_proj, gate_proj, k_proj, o_proj, q_proj, "
+        "up_proj, v_proj"
     )
 
 

@@ -75,7 +75,7 @@ async def test_modules_that_the_model_lacks_are_named_before_anything_is_written
             "lora": {"target_modules": ["q_proj", "c_attn"]},
         }
     )
-    with pytest.raises(ConfigError, match=r"lora\.target_modules names c_attn, .*its layers are down_proj, "):
+    with pytest.raises(ConfigError, match=r"lora\.target_modules names c_attn, .*its layers down_proj, "):
         await launch(config, DataDir(tmp_path))
     assert list(tmp_path.iterdir()) == []
 

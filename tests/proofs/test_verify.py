@@ -1,6 +1,7 @@
 """Verification finds nothing in a truthful run, and in another what was changed, where, and both values."""
 
 import asyncio
+import math
 import secrets
 import sqlite3
 from collections.abc import AsyncIterator, Callable
@@ -30,6 +31,7 @@ from unstable_stream.events import (
     Trajectory,
     encode_event,
 )
+from unstable_stream.events.arrays import pack_floats, unpack_floats
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.port import EventLog, Positions, StoredRecord
 from unstable_stream.log.reading import events_to_end
@@ -190,15 +192,15 @@ async def test_drops_of_every_kind_are_among_what_was_verified(recorded: Path) -
 
 
 async def test_a_step_that_nobody_could_have_trained_on_is_found(recorded: Path, tmp_path: Path) -> None:
-    def cut(event: Event) -> Event:
-        return replace(event, logprobs=b"")
+    def cut(event: Step) -> Event:
+        return replace(event, logprobs=pack_floats([math.nan] * len(unpack_floats(event.logprobs))))
 
     async with tampered(recorded, tmp_path, nth(2, Step, cut)) as log:
         report = await verify_run(log, RUN)
     assert differing(report) == {"steps": 1, "updates": 1}
     (found,) = next(check for check in report.checks if check.name == "updates").first
     assert "cannot be decided again: step" in found.what
-    assert "but 0 log-probabilities" in found.what
+    assert "a log-probability that is not finite" in found.what
 
 
 async def test_a_run_that_is_not_there_is_an_error(recorded: Path) -> None:

@@ -84,7 +84,7 @@ def test_rewards_are_shaped_otherwise(asking: TestClient, place: Place) -> None:
         ("rewards", {"rewards": 'final = [{ type = "evil.py:Own" }]'}, "code of your own"),
         ("rewards", {"rewards": 'final = ["os:system"]'}, "code of your own"),
         ("rewards", {"rewards": "other = []"}, "expected lists named"),
-        ("rewards", {"rewards": "final ="}, "no TOML"),
+        ("rewards", {"rewards": "final ="}, "not valid TOML"),
         ("rewards", {"rewards": "x" * 70_000}, "too long"),
     ],
 )

@@ -332,8 +332,8 @@ def test_mirror_seats_are_trained_and_fixed_opponents_are_not() -> None:
     fixed.apply(checkpoint(0))
     games = [game for game in fixed.next_games(0) if game.split == "train"][:2]
     assert [[(s.kind, s.trained, s.template) for s in game.seats] for game in games] == [
-        [("checkpoint", True, "default"), ("scripted", False, None)],
-        [("scripted", False, None), ("checkpoint", True, "default")],
+        [("checkpoint", True, "tictactoe-board"), ("scripted", False, None)],
+        [("scripted", False, None), ("checkpoint", True, "tictactoe-board")],
     ]
 
 

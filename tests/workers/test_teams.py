@@ -1,10 +1,12 @@
 """Games of teams and of hidden roles: who plays together, against whom, and what counts."""
 
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+from tests.inference.byte_model import build_byte_model
 from tests.workers.test_game_schedule import RUN, checkpoint, config, outcome
 from tests.workers.test_several_models import checkpoint as checkpoint_of
 from tests.workers.test_several_models import play as play_some
@@ -177,8 +179,9 @@ def test_evaluation_does_not_wait_for_a_model_that_has_had_its_last_update() -> 
     assert all("ckpt-guesses-000005" in players for players in met)
 
 
-def test_the_dealt_role_decides_which_model_plays() -> None:
-    settings = config(train_envs=[MAFIA], trained_models=BY_ROLE)
+def test_the_dealt_role_decides_which_model_plays(tmp_path: Path) -> None:
+    reader = str(build_byte_model(tmp_path / "model"))  # the tiny player reads boards only
+    settings = config(train_envs=[MAFIA], trained_models=BY_ROLE, model=reader)
     check_config(settings)
     games = play(schedule(settings))
     arrangements = set()
