@@ -664,7 +664,8 @@ class LearnerConfig(Section):
     max_train_len: PositiveInt | None = None
     """The most tokens of prompt and completion together that are trained on."""
     parameters: Literal["lora", "all"] = "lora"
-    """The parameters that are trained: those of a LoRA adapter, or all of the model's (full fine-tuning)."""
+    """The parameters that are trained: those of a LoRA adapter, or all of the language model's (full
+    fine-tuning). Encoders of images or sound that a model has beside it are not trained."""
     initial_lora_path: str | None = None
     """Directory or address of an adapter to begin with, as PEFT saves it or of a checkpoint."""
     ckpt_root: str | None = None
