@@ -56,7 +56,7 @@ from unstable_stream.runs.fork import Fork
 from unstable_stream.runs.history import run_started
 from unstable_stream.runs.placement import Machine, Placement
 from unstable_stream.runs.recording import finish_run, new_run_id, start_run
-from unstable_stream.runs.resume import resume_run
+from unstable_stream.runs.resume import check_plays, resume_run
 from unstable_stream.runs.starts import run_starts
 from unstable_stream.tracking.service_reports import LAUNCHER, Reporter, Service, service_values
 
@@ -315,11 +315,7 @@ async def _record(
     if not resume:
         return await start_run(log, config, run_id, fork), 0
     started = await run_started(log, run_id)
-    if started.replays:
-        raise RunError(
-            f"run {run_id} trains on the replayed steps of another run and plays no games: begin one "
-            f"with games from its checkpoint, unstable-stream fork {run_id}"
-        )
+    check_plays(started)
     return started, (await resume_run(log, run_id, config)).resumption
 
 

@@ -23,7 +23,7 @@ from unstable_stream.runs.history import RunStatus, read_history
 from unstable_stream.stores.checkpoint_files import sha256_of
 from unstable_stream.version import __version__
 
-__all__ = ["RecordedConfigs", "check_resumable", "check_unfinished", "resume_run"]
+__all__ = ["RecordedConfigs", "check_plays", "check_resumable", "check_unfinished", "resume_run"]
 
 _KEPT: Final = (
     "model_revisions",
@@ -71,12 +71,27 @@ def check_resumable(begun: RunConfig, config: RunConfig) -> None:
         )
 
 
+def check_plays(began: RunStarted) -> None:
+    """Refuse to resume a run that plays no games.
+
+    Raises:
+        RunError: it trains on replayed steps; says what to do instead.
+    """
+    if began.replays:
+        raise RunError(
+            f"run {began.run_id} trains on the replayed steps of another run and plays no games: begin one "
+            f"with games from its checkpoint, unstable-stream fork {began.run_id}"
+        )
+
+
 def check_unfinished(run: RunStatus, config: RunConfig) -> None:
-    """Refuse to resume a run that is completed, unless it is to make more updates now.
+    """Refuse to resume a run that is completed, unless it is to make more updates now, or plays no games.
 
     Raises:
         RunError: it has nothing left to do; says how it can go on.
     """
+    if run.began is not None:
+        check_plays(run.began)
     done = run.config().learner.iterations
     if run.state != "completed" or config.learner.iterations > done:
         return
