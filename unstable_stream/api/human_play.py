@@ -122,8 +122,10 @@ class HumanGame:
 
     def start(self) -> "HumanGame":
         """Begin it."""
+        self._thread.start()  # first: who ends it waits for the thread
         end_with_program(self)
-        self._thread.start()
+        if not self._thread.is_alive():
+            has_ended(self)
         return self
 
     def move(self, action: str) -> None:

@@ -174,8 +174,10 @@ class Launching:
         )
         self.run_id = run_id
         self._on_recorded, self._recorded = on_recorded, False
+        self._thread.start()  # first: who ends it waits for the thread
         end_with_program(self)
-        self._thread.start()
+        if not self.running:
+            has_ended(self)
 
     @property
     def running(self) -> bool:

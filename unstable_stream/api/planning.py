@@ -29,7 +29,8 @@ def plan_config(config: "RunConfig", *, fetch: bool = True) -> "RunPlan":
     from unstable_stream.runs.base_model import base_model_path
     from unstable_stream.runs.placement import place
 
-    shape = read_shape(base_model_path(config)) if fetch or model_here(config.model) else None
+    here = model_here(config.model, config.model_revisions.get(config.model))
+    shape = read_shape(base_model_path(config)) if fetch or here else None
     machines = [this_machine()]
     if config.backend == "ray" and "RAY_ADDRESS" in os.environ:
         from unstable_stream.launch.ray.placement import look_at_cluster

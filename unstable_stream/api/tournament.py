@@ -121,6 +121,8 @@ def tournament(
     settings["lora.lora_rank"] = max(config.lora.lora_rank for config in runs.values())
     if envs is not None:
         settings["eval_envs"] = envs
+    if model is not None:
+        settings["model"] = model  # the same one, perhaps at another place
     changed = make_config(settings, recorded, overrides)
     allowed = place.allowed_code(split_name(first)[0], allow_code, changed, recorded)
     with confined(allowed):

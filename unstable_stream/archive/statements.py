@@ -49,6 +49,7 @@ cannot be interrupted: 900 take minutes.
 """
 _DEEPEST_LAMBDA: Final = 8
 """Lambdas in lambdas; the time doubles with each, and 20 take seconds."""
+_AFTER_A_QUERY: Final = frozenset({"union", "intersect", "except", "order", "limit", "offset"})
 _NAME: Final = re.compile(r'["`]?(\w+)')
 
 
@@ -76,6 +77,8 @@ def admit(connection: duckdb.DuckDBPyConnection, sql: str, *, write: bool, files
     _check_words(sql)
     admitted = _READING | (_CHANGING if write else set()) | (_REACHING if files else set())
     for kind, text in _statements(connection, sql):
+        if kind == "EXPLAIN" and (explained := _explained(text)):
+            admit(connection, explained, write=write, files=files)  # with ANALYZE it is run
         if kind in admitted or (kind == _FOUND_COLUMNS and not text):
             continue
         remedy = ""
@@ -96,6 +99,22 @@ def _statements(connection: duckdb.DuckDBPyConnection, sql: str) -> list[tuple[s
     except (ValueError, IndexError) as error:
         # Statements that DuckDB knows, and its Python package does not: UPDATE EXTENSIONS.
         raise ArchiveError(f"DuckDB's Python package cannot take this query apart: {error}") from error
+
+
+def _explained(sql: str) -> str:
+    """Return the statement that an EXPLAIN is about; empty if it is a query in brackets."""
+    rest, depth = sql.encode(), 0
+    tokens = [start for start, kind in duckdb.tokenize(sql) if not str(kind).endswith("comment")]
+    for start in tokens:
+        word = _NAME.match(rest[start:].decode(errors="replace"))
+        sign = rest[start : start + 1]
+        depth += (sign == b"(") - (sign == b")")
+        name = word[1].lower() if word else ""
+        if name in _AFTER_A_QUERY and not depth:
+            return ""
+        if not (depth or sign == b")" or name in ("explain", "analyze", "analyse", "verbose")):
+            return rest[start:].decode(errors="replace")
+    return ""
 
 
 def _check_words(sql: str) -> None:

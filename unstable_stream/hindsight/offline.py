@@ -83,9 +83,10 @@ def load_offline_config(
             the steps were sampled with top-p.
     """
     changes = read_toml(path)
-    tree = overlaid(recorded, {"log": log, "buffer": {"max_staleness": None}, "learner": {"num_learners": 1}})
+    begun = parse_config(recorded, recorded=True)
+    alone = {"log": log, "buffer": {"max_staleness": None}, "learner": {"num_learners": 1}}
+    tree = overlaid(begun.model_dump(mode="json"), alone)
     config = parse_config(overlaid(tree, changes), overrides, origin=str(path))
-    begun = parse_config(recorded)
     if config.model != begun.model:
         config = config.model_copy(update={"model_fingerprint": ""})
     if len(config.trained_models) > 1:

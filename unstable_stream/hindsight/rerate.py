@@ -151,4 +151,5 @@ def find_archived_run(path: ArchiveAddress, run_id: str) -> tuple[str, RunConfig
     ).rows
     configs = dict(rows)
     full_id = pick_run(run_id, configs, str(path))
-    return full_id, parse_config(as_recorded(msgspec.json.decode(configs[full_id])), origin=f"run {full_id}")
+    recorded = as_recorded(msgspec.json.decode(configs[full_id]))
+    return full_id, parse_config(recorded, recorded=True, origin=f"run {full_id}")

@@ -1,6 +1,7 @@
 """The base model that a configuration names: a directory, the tiny player, or a Hugging Face id."""
 
 import hashlib
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -10,6 +11,7 @@ from unstable_stream.errors import ConfigError
 __all__ = [
     "MODEL_FILES",
     "is_snapshot",
+    "model_directory",
     "model_fingerprint",
     "model_here",
     "model_on_this_machine",
@@ -70,7 +72,7 @@ def resolve_model(
         f"the run began with a model of fingerprint {fingerprint[:12]}: put it back there (a link will do), "
         "or name the directory where it is now, with --set model=DIRECTORY where the command takes settings"
     )
-    if name != "tiny-player" and not Path(name).expanduser().is_dir():
+    if name != "tiny-player" and model_directory(name) is None:
         raise ConfigError(f"model = {name!r}: no such directory; {remedy}")
     path = _resolve(name, revision, weights)
     if (found := model_fingerprint(Path(path))) != fingerprint:
@@ -83,11 +85,10 @@ def _resolve(name: str, revision: str | None, weights: bool) -> str:
         from unstable_stream.tiny_player import tiny_player_path
 
         return str(tiny_player_path())
-    path = Path(name).expanduser()
-    if path.is_dir():
+    if (path := model_directory(name)) is not None:
         if not (path / "config.json").is_file():
             raise ConfigError(f"model = {name!r}: the directory has no config.json, so it holds no model")
-        if not _has_weights(path):
+        if weights and not _has_weights(path):
             raise ConfigError(
                 f"model = {name!r}: the directory has a config.json and no weights (*.safetensors or *.bin): "
                 "copy or convert the whole model"
@@ -112,9 +113,19 @@ def _resolve(name: str, revision: str | None, weights: bool) -> str:
         ) from error
 
 
-def model_here(name: str) -> bool:
-    """Return whether a base model is not fetched: a directory, ``tiny-player`` or no id."""
-    return Path(name).is_dir() or not _may_be_id(name)
+def model_here(name: str, revision: str | None = None) -> bool:
+    """Return whether a base model is not fetched: a directory, ``tiny-player``, no id, or fetched before."""
+    if model_directory(name) is not None or not _may_be_id(name):
+        return True
+    from huggingface_hub import try_to_load_from_cache
+
+    return isinstance(try_to_load_from_cache(name, "config.json", revision=revision), str)
+
+
+def model_directory(name: str) -> Path | None:
+    """Return the directory that a model's name is the path of; ``None``: there is none that can be seen."""
+    path = Path(os.path.expanduser(name))  # pathlib raises where there is no such user
+    return path if os.path.isdir(path) else None  # and where a path is too long, or may not be looked at
 
 
 def _may_be_id(name: str) -> bool:

@@ -41,6 +41,8 @@ def check_model(
             f"{model_path} holds quantised weights ({method or 'quantization_config in config.json'}), which "
             "are not trained: take the model that they were made from, in bfloat16, float16 or float32"
         )
+    if not (plays_here or trains):
+        return
     if config.get("model_type") not in KNOWN_TYPES:
         from unstable_stream.inference.transformers.trial import try_model
 

@@ -1,6 +1,7 @@
 """Read a model's ``config.json``, whatever names its authors gave to things."""
 
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -85,4 +86,5 @@ def token_ids(value: object) -> set[int]:
 
 
 def _numbers(values: Iterable[object]) -> Iterator[int]:
-    return (int(value) for value in values if isinstance(value, int | float) and not isinstance(value, bool))
+    found = (value for value in values if isinstance(value, int | float) and not isinstance(value, bool))
+    return (int(value) for value in found if math.isfinite(value))

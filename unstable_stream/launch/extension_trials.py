@@ -178,7 +178,8 @@ def _try_template(reference: Reference, config: RunConfig) -> None:
     template = get_template(reference.text)
     shown = [env for env in _envs(config) if env.template == reference.text] or _envs(config)
     for env in shown:
-        prompt = template.format(first_turn(env).observation)
+        with first_turn(env) as turn:
+            prompt = template.format(turn.observation)
         if not isinstance(prompt, str) or not prompt:
             raise ConfigError(f"format returned {prompt!r}, expected the prompt as text")
     action, feedback = template.extract("\\boxed{0}")
@@ -190,7 +191,8 @@ def _try_opponent(reference: Reference, config: RunConfig) -> None:
     for env in _envs(config):
         if env.num_players > 1:
             player = scripted_player(reference.text, env.env_id)
-            finish(player.move(first_turn(env)))
+            with first_turn(env) as turn:
+                finish(player.move(turn))
 
 
 def _try_environment(reference: Reference, config: RunConfig) -> None:

@@ -37,7 +37,7 @@ from unstable_stream.events import (
     RunStarted,
 )
 from unstable_stream.extensions import ALLOW_CODE, allowed_patterns
-from unstable_stream.inference.base_model import is_snapshot, model_here, resolve_model
+from unstable_stream.inference.base_model import is_snapshot, model_directory, model_here, resolve_model
 from unstable_stream.launch.machine import this_machine
 from unstable_stream.launch.plan import RunPlan, plan_run
 from unstable_stream.launch.preflight import check_base_model, check_config
@@ -170,8 +170,9 @@ async def launch(
         from unstable_stream.launch.ray.cluster import check_reachable
 
         await _in_thread(stop, check_reachable)
+    at_hand = model_here(config.model, config.model_revisions.get(config.model))
     config, model_path = await _in_thread(stop, _with_models, config)
-    if not model_here(config.model):  # it was fetched only now
+    if not at_hand:  # it was fetched only now
         await _in_thread(stop, check_base_model, config, model_path)
     plan = partial(plan_run, config, model_path)
     here: Placement | None = None
@@ -291,7 +292,7 @@ def _with_models(config: RunConfig) -> tuple[RunConfig, str]:
     commits = {
         name: Path(path).name
         for name, path in paths.items()
-        if is_snapshot(path) and not Path(name).expanduser().is_dir()
+        if is_snapshot(path) and model_directory(name) is None
     }
     revisions = {**config.model_revisions, **commits}
     config = config.model_copy(update={"model_revisions": revisions})

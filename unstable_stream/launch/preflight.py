@@ -3,6 +3,8 @@
 import os
 import socket
 from importlib.util import find_spec
+from pathlib import Path
+from tempfile import gettempdir
 from typing import Final
 
 from unstable_stream.adapter_format import MODEL_WEIGHTS_FILE, WEIGHTS_FILE
@@ -67,7 +69,7 @@ def check_config(config: RunConfig) -> None:
     _check_names(config)
     _check_opponents(config)
     try_extensions(config)
-    plugins_beside(config, config.name, DataDir())
+    plugins_beside(config, config.name, DataDir(Path(gettempdir()) / "unstable-data"))
     for env in _envs(config):
         check_environment(env.env_id, env.num_players)
         get_template(env.template)
@@ -93,8 +95,8 @@ def check_config(config: RunConfig) -> None:
     build_final(list(config.rewards.final))
     build_step(list(config.rewards.step))
     build_sampling(list(config.rewards.sampling))
-    if model_here(config.model):
-        check_base_model(config, base_model_path(config))
+    if model_here(config.model, config.model_revisions.get(config.model)):
+        check_base_model(config, base_model_path(config, weights=False))
 
 
 def check_base_model(config: RunConfig, model_path: str) -> None:
@@ -194,8 +196,18 @@ def _check_opponents(config: RunConfig) -> None:
             )
 
 
+def _envs_of(opponent: OpponentConfig, config: RunConfig) -> list[EnvConfig]:
+    """Return the environments in which an opponent plays."""
+    met = (
+        *(config.train_envs if opponent in config.model_pool.fixed else ()),
+        *(config.evaluated_envs if opponent in config.evaluation.opponents else ()),
+    )
+    return [env for env in dict.fromkeys(met) if env.num_players > 1]
+
+
 def _check_endpoint(opponent: OpponentConfig, config: RunConfig) -> None:
-    for env in _envs(config):
+    get_template(opponent.template)
+    for env in _envs_of(opponent, config):
         check_first_turn(f"opponent {opponent.name!r}", env, opponent.template, None)
     if not os.environ.get(opponent.api_key_env):
         raise ConfigError(
@@ -215,7 +227,7 @@ def _check_opponent_model(opponent: OpponentConfig, config: RunConfig) -> None:
         tokenizer.check_vocabulary()
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from error
-    for env in _envs(config):
+    for env in _envs_of(opponent, config):
         check_first_turn(where, env, opponent.template, tokenizer)
 
 

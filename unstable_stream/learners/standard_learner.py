@@ -296,6 +296,9 @@ class StandardLearner(Generic[SampleT, BatchT]):
         Raises:
             LearnerError: the settings cannot work, or the algorithm's networks have another shape.
         """
+        if not self._step:  # nothing was trained: as a learner that was made so
+            self._bind(algorithm, **settings)
+            return
         networks = {name: tensor.clone() for name, tensor in self._network_tensors().items()}
         optimizer, kept = self._optimizer.state_dict(), self.algorithm.state_dict()
         self._bind(algorithm, **settings)

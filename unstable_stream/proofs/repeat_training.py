@@ -13,15 +13,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
-from unstable_stream.errors import CheckpointError, LearnerError
+from unstable_stream.errors import ConfigError, LearnerError, StoreError
 from unstable_stream.events import Checkpoint, CollapseWarning, LearnerUpdate, Step
-from unstable_stream.inference.base_model import resolve_model
 from unstable_stream.log.reading import TopicReader, readable_event
 from unstable_stream.proofs.differences import Difference
 from unstable_stream.proofs.evidence import Evidence
 from unstable_stream.proofs.ledger import named
 from unstable_stream.proofs.reports import Check
 from unstable_stream.reward_transformations import SamplingRewardTransform, build_sampling
+from unstable_stream.runs.base_model import base_model_path
 from unstable_stream.runs.placement import Share
 from unstable_stream.runs.resume import RecordedConfigs
 from unstable_stream.stores import has_file, opened_checkpoint
@@ -193,6 +193,8 @@ class _Model:
             for stretch in stretches:
                 goes_on = await asyncio.to_thread(self._begin, training, stretch[0])
                 for number in stretch:
+                    if goes_on and number != stretch[0] and number - 1 in starts and training.drifts:
+                        goes_on = await asyncio.to_thread(self._begin, training, number)
                     self._evidence.progress(_DOING, result.updates.compared, result.wanted)
                     batch = await steps.of(self._recorded[number].update)
                     if goes_on:
@@ -203,8 +205,11 @@ class _Model:
         found = {0}
         for number, (_, checkpoint) in self._checkpoints.items():
             path = checkpoint.path
-            if number and path is not None and has_file(self._located(path), OPTIMIZER_FILE):
-                found.add(number)
+            try:
+                if number and path is not None and has_file(self._located(path), OPTIMIZER_FILE):
+                    found.add(number)
+            except (ConfigError, StoreError):
+                continue  # the check of the files names it
         return found
 
     def _build(self, first: int) -> "RecordedUpdates":
@@ -224,7 +229,7 @@ class _Model:
             config.model_copy(update={"learner": settings}),
             algorithm,
             Path(),  # nothing is saved
-            resolve_model(config.model, revision=config.model_revisions.get(config.model)),
+            base_model_path(config),
             Share("learner") if then.get("device", "").startswith("cpu") else None,
             dtype=then.get("dtype", None if settings.dtype == "auto" else settings.dtype),
         )
@@ -236,8 +241,9 @@ class _Model:
 
     def _begin(self, training: "RecordedUpdates", first: int) -> bool:
         """Go back to where a stretch begins; return whether that is possible."""
+        update = self._recorded[first].update
         if first == 1:
-            training.begin(self._transform(), None, None)
+            training.begin(update, self._transform(), None, None)
             return True
         where, checkpoint = self._checkpoints[first - 1]
         assert checkpoint.path is not None, "it is one to start from"
@@ -245,8 +251,8 @@ class _Model:
             with opened_checkpoint(
                 self._located(checkpoint.path), checkpoint.sha256, to_train=True
             ) as directory:
-                training.begin(self._transform(), checkpoint, directory)
-        except CheckpointError as error:
+                training.begin(update, self._transform(), checkpoint, directory)
+        except LearnerError as error:
             self._result.updates.compared += 1
             what = f"update {first} cannot be trained again: {error}"
             self._result.updates.differs(Difference(where, checkpoint.event_id, what))

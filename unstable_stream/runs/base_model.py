@@ -7,7 +7,12 @@ Hugging Face's has a commit instead.
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from unstable_stream.inference.base_model import is_snapshot, model_fingerprint, resolve_model
+from unstable_stream.inference.base_model import (
+    is_snapshot,
+    model_directory,
+    model_fingerprint,
+    resolve_model,
+)
 from unstable_stream.runs.config import RunConfig
 
 __all__ = ["ModelIdentity", "base_model_path", "keeps_base_model", "with_fingerprint"]
@@ -68,11 +73,11 @@ class ModelIdentity(NamedTuple):
     @classmethod
     def of_model(cls, name: str) -> Self:
         """Return the identity of a model as it is now: a directory, an id or ``tiny-player``."""
-        path = Path(name).expanduser()
-        if name != "tiny-player" and not path.is_dir():
+        path = model_directory(name)
+        if name != "tiny-player" and path is None:
             return cls(name, "")
         fingerprint = model_fingerprint(Path(resolve_model(name)))
-        return cls(name if name == "tiny-player" else str(path.absolute()), fingerprint)
+        return cls(name if path is None else str(path.absolute()), fingerprint)
 
     def matches(self, other: "ModelIdentity") -> bool:
         """Return whether both are one model: by fingerprint, where both have one."""

@@ -7,6 +7,7 @@ Every choice of code is open: a built-in's name, or a reference to an extension
 (:mod:`unstable_stream.extensions`). Paths of files are made absolute when the configuration is read.
 """
 
+import os
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -573,9 +574,19 @@ def _check(values: Mapping[str, Any], origin: str) -> None:
 
 
 def parse_config(
-    values: Mapping[str, Any], overrides: Sequence[str] = (), *, origin: str = "configuration"
+    values: Mapping[str, Any],
+    overrides: Sequence[str] = (),
+    *,
+    origin: str = "configuration",
+    recorded: bool = False,
 ) -> RunConfig:
     """Apply ``key.path=value`` overrides to nested mappings, and validate.
+
+    Args:
+        values: the configuration, section by section.
+        overrides: what is in place of it.
+        origin: names it in messages.
+        recorded: it is what a run has recorded, whose relative paths begin where the run was started.
 
     Raises:
         ConfigError: one line per problem: the key, what was found and what to change.
@@ -595,25 +606,27 @@ def parse_config(
     for name, value in parted:
         _apply_override(tree, name, value)
     try:
-        return _located(RunConfig.model_validate(tree))
+        return _located(RunConfig.model_validate(tree), recorded=recorded)
     except pydantic.ValidationError as error:
         raise ConfigError("\n".join(f"{origin}: {_explain(item)}" for item in error.errors())) from error
 
 
-def _located(config: RunConfig) -> RunConfig:
+def _located(config: RunConfig, *, recorded: bool) -> RunConfig:
     """Return the configuration with absolute paths of models and adapters: it is read by processes, and by
     later commands, that stand elsewhere.
 
-    A relative one begins at the working directory, or in what an earlier version has recorded, at the one in
-    which the run was started.
+    A relative one begins at the working directory, or in what an earlier version has ``recorded``, at the one
+    in which the run was started.
     """
+    bases = (config.directory, Path.cwd()) if recorded and config.directory else (Path.cwd(),)
 
     def located(name: str | None, *, model: bool) -> Any:
-        if not name or is_address(name) or (model and name == "tiny-player"):
+        is_id = name == "tiny-player" or name in config.model_revisions
+        if not name or is_address(name) or (model and is_id):
             return name
-        path = Path(name).expanduser()
-        there = (Path(base) / path for base in (config.directory, Path.cwd()) if base)
-        found = next((each for each in there if each.is_dir()), None)
+        path = Path(os.path.expanduser(name))  # pathlib raises where there is no such user,
+        there = (Path(base) / path for base in bases)
+        found = next((each for each in there if os.path.isdir(each)), None)  # or a path is too long
         # A model that is no directory is an id, or the error will say what was typed.
         return str(found.absolute() if found else name if model else path.absolute())
 

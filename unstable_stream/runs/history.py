@@ -8,7 +8,7 @@ of each run, so memory grows only with the number of runs.
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
 from unstable_stream.errors import RunError
 from unstable_stream.events import (
@@ -40,8 +40,6 @@ __all__ = [
     "read_history",
     "run_started",
 ]
-
-_NAMED_RUNS: Final = 10
 
 
 @dataclass(slots=True, repr=False, eq=False)
@@ -183,7 +181,7 @@ class RunStatus:
         return self.first_config() if self.resumed is None else self._parsed(self.resumed.config)
 
     def _parsed(self, settings: Mapping[str, Any]) -> RunConfig:
-        return parse_config(as_recorded(settings), origin=f"run {self.run_id}")
+        return parse_config(as_recorded(settings), recorded=True, origin=f"run {self.run_id}")
 
 
 class RunHistory:

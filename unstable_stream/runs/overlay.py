@@ -3,12 +3,14 @@
 The sections ``algorithm`` and ``engine`` have a type, which decides on their other keys.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from pydantic import BaseModel
 
-from unstable_stream.runs.presets import PRESETS, without_advantage
+from unstable_stream.errors import ConfigError
+from unstable_stream.runs.presets import PRESETS, named_table, without_advantage
 from unstable_stream.runs.sections import (
     A2CConfig,
     PPOConfig,
@@ -16,6 +18,7 @@ from unstable_stream.runs.sections import (
     TransformersEngineConfig,
     VllmEngineConfig,
 )
+from unstable_stream.stores.address import LONGEST_NAME, path_part
 
 __all__ = ["as_recorded", "overlaid", "retyped"]
 
@@ -35,6 +38,12 @@ def as_recorded(settings: Mapping[str, Any]) -> dict[str, Any]:
     A run records all keys. So a key that is not there did not exist, and what it chooses was the only way.
     """
     tree = dict(settings)
+    name = tree.get("name")
+    if isinstance(name, str):
+        try:
+            path_part(name, "a name", longest=LONGEST_NAME)
+        except ConfigError:  # a run had any name: its id was made of what files can have of it
+            tree["name"] = re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip("-. ")[:LONGEST_NAME] or "run"
     rewards, buffer, algorithm = (tree.get(name) for name in ("rewards", "buffer", "algorithm"))
     if isinstance(rewards, Mapping) and "step_texts" not in rewards:
         # Its steps have no texts, whatever code it names.
@@ -50,7 +59,7 @@ def overlaid(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, A
     """Return ``base`` with the keys of ``changes`` in place of its own, section by section."""
     tree = without_advantage(base, changes.get("algorithm"))
     for key, value in changes.items():
-        below = tree.get(key)
+        below = named_table(tree.get(key)) if key in _TYPES else tree.get(key)
         if isinstance(below, Mapping) and isinstance(value, Mapping):
             before = _type(key, below)
             # A section of another type shares no keys with what was there.

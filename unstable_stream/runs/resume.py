@@ -130,9 +130,9 @@ class RecordedConfigs:
 
     def number_of(self, config: RunConfig, model: str | None) -> int | None:
         """Return the newest start with this configuration of a trained model; ``None``: there is none."""
-        wanted = config.model_dump(mode="json")
+        wanted = config.model_dump(mode="json", exclude={"log"})  # a service may reach it by another address
         for number, start in reversed(self._starts.items()):
-            if start.config().for_model(model).model_dump(mode="json") == wanted:
+            if start.config().for_model(model).model_dump(mode="json", exclude={"log"}) == wanted:
                 return number
         return None
 

@@ -196,6 +196,7 @@ class LearnerService:
         self._first_update = 0
         """The update after which the run begins: 0, or that of its parent at the fork."""
         self._idle = False
+        self._loaded: tuple[Checkpoint, Path] | None = None
         """Whether the last update had no turn to train on."""
         self._tally = GameTally(model)
         self._watch = CollapseWatch()
@@ -371,6 +372,7 @@ class LearnerService:
                 assert newest.path is not None, "only the initial policy is without weights"
                 directory = await asyncio.to_thread(self._open, newest)
                 await _computed(load_training, self._learner, self._transform, newest, directory)
+                self._loaded = newest, directory
                 progress = read_progress(directory, self._run_id, newest.iteration)
                 if progress is not None and not await progress.fits(log):
                     _logger.warning("the log is not the one that was read: folding its whole history")
@@ -437,7 +439,11 @@ class LearnerService:
                 whole_history=progress is None,
             )
         if updates:
-            self._positions = updates[max(updates)].positions
+            last = updates[max(updates)]
+            self._positions = last.positions
+            # Only of this start: a resumption may have other limits, and draws old steps first.
+            made_by_us = last.resumption is not None and last.resumption == self._resumption
+            self._idle = made_by_us and last.metrics.get("optimizer_steps") == 0
         if progress is None:
             self._counted = self._positions
             await self._finish_games(log)
@@ -556,6 +562,8 @@ class LearnerService:
         repeating = RecordedUpdates(
             self._learner, self._algorithm, self._config, self._recorded, self._transform
         )
+        if self._loaded is not None and updates:
+            await _computed(repeating.begin, updates[0], self._transform, *self._loaded)
         for update in updates:
             batch = batches[update.update]
             lost = [step_id for step_id in batch if step_id not in steps]

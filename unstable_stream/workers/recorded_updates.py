@@ -104,11 +104,17 @@ class RecordedUpdates:
         self._elsewhere = ""
 
     def begin(
-        self, transform: SamplingRewardTransform, checkpoint: Checkpoint | None, directory: Path | None
+        self,
+        first: LearnerUpdate,
+        transform: SamplingRewardTransform,
+        checkpoint: Checkpoint | None,
+        directory: Path | None,
     ) -> None:
         """Go on from a checkpoint in its directory, or with ``None`` from what the learner was made with.
 
         Args:
+            first: the update to repeat first. A load keeps only what the algorithm of that time has: its
+                networks, its own state.
             transform: the sampling transformations, just made.
             checkpoint: whose path may be of another host.
             directory: where it is here.
@@ -117,8 +123,14 @@ class RecordedUpdates:
             CheckpointError, LearnerError: see :func:`load_training`.
         """
         self._transform, self._elsewhere = transform, ""
+        self.configure(self._recorded.of(first) or self._config)
         if checkpoint is not None and directory is not None:
             load_training(self._learner, transform, checkpoint, directory)
+
+    @property
+    def drifts(self) -> bool:
+        """Whether the weights are no longer those of the record to the last bit."""
+        return self._elsewhere != ""
 
     def repeat(self, update: LearnerUpdate, steps: Sequence[Step], rate_factor: float) -> RepeatedUpdate:
         """Train on an update again.

@@ -62,7 +62,7 @@ def _ladders(runs: Sequence[RunFacts]) -> list[Chart]:
         left_out = _left_out(
             len(rows),
             len(ladder),
-            "the best, the newest checkpoint and the fixed opponents",
+            "the best, the newest checkpoint, and as many fixed opponents as there is room for",
         )
         rows.reverse()  # a vertical axis counts upwards
         series = Series(
