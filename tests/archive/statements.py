@@ -20,6 +20,7 @@ SELECT 1 UNION SELECT 2 EXCEPT SELECT 3
 EXPLAIN SELECT 1
 EXPLAIN ANALYZE SELECT count(*) FROM events
 EXPLAIN (FORMAT json) FROM runs
+EXPLAIN ANALYZE (SELECT 1) UNION ALL SELECT 2
 DESCRIBE
 DESCRIBE runs
 DESC runs
@@ -191,10 +192,12 @@ _WRONG: Final = {
     "SELECT 1::INTEGER / 0::INTEGER, 'x'::INTEGER": "Could not convert",
     "SELECT 100000!": "range",
     "FROM query('SELECT 1')": "function query is refused",
-    "SELECT 1; EXPLAIN ANALYZE DELETE FROM metrics": "read-only",
-    "EXPLAIN ANALYZE UPDATE metrics SET name = ''": "read-only",
-    "EXPLAIN ANALYZE CREATE TABLE x (a INT)": "read-only",
-    "EXPLAIN ANALYZE COPY runs TO '{place}/out.csv'": "disabled by configuration",
+    "SELECT 1; EXPLAIN ANALYZE DELETE FROM metrics": "DELETE",
+    "EXPLAIN ANALYZE UPDATE metrics SET name = ''": "UPDATE",
+    "EXPLAIN ANALYZE CREATE TABLE x (a INT)": "CREATE",
+    "/* a */ explain (FORMAT json, ANALYZE) -- b\n CREATE TABLE x AS SELECT 1": "CREATE",
+    "EXPLAIN ANALYZE CALL pragma_version()": "CALL",
+    "EXPLAIN ANALYZE COPY runs TO '{place}/out.csv'": "COPY",
     "EXPLAIN ANALYZE CALL enable_logging('QueryLog', storage='stdout')": "enable_logging is refused",
     "WITH x AS (DELETE FROM metrics RETURNING *) FROM x": "read-only|needs a SELECT|base table",
     "WITH p AS (PIVOT (SELECT 1 a) ON a USING sum(a)) DELETE FROM metrics": "read-only|DELETE",

@@ -33,6 +33,30 @@ class Bare:
     def extract(self, completion):
         return "cell", {"correct_answer_format": True}
 
+class Silent:
+    """It says nothing of the form of an answer."""
+    def format(self, observation):
+        return format_tictactoe_board(observation)
+    def extract(self, completion):
+        return "", {}
+
+class Strict:
+    """It takes only the form that it asks for."""
+    def format(self, observation):
+        return format_tictactoe_board(observation)
+    def extract(self, completion):
+        return completion[completion.index("MOVE:"):], {"correct_answer_format": True}
+
+class Headed:
+    """One word of many that the player does not know."""
+    def format(self, observation):
+        return "Noughts " + format_tictactoe_board(observation)
+    extract = staticmethod(extract_boxed)
+
+class Broken:
+    def format(self, observation):
+        return observation[None]
+
 class OtherForm:
     """An answer in a form that nobody else knows is not tried."""
     def format(self, observation):
@@ -65,6 +89,8 @@ def check(tokenizer: FileTokenizer | None, template: str, env_id: str = "TicTacT
         ("chat", "no chat template"),
         ("simpletak-board", "no 4x4 SimpleTak board with an own symbol"),
         ("words.py:Blank", "gives an empty prompt"),
+        ("words.py:Broken", "TypeError: string indices must be integers"),
+        ("words.py:Headed", "cannot write the answer"),  # the words are no reason
         ("words.py:Boxed", r"the tokenizer cannot write the answer '\\\\boxed\{0\}': it becomes '"),
         (
             "words.py:Bare",
@@ -85,9 +111,11 @@ def test_a_template_that_a_model_cannot_use_is_named(
 @pytest.mark.usefixtures("own")
 def test_a_template_that_fits_is_not(tokenizer: FileTokenizer) -> None:
     check(tokenizer, "tictactoe-board")
-    check(tokenizer, "words.py:OtherForm")
+    for name in ("OtherForm", "Silent", "Strict"):
+        check(tokenizer, f"words.py:{name}")
     check(None, "qwen3-zs")
     check(None, "qwen3-reasoning")
+    check(None, "default", "Tak-v0-train")
 
 
 def test_an_endpoint_cannot_use_a_template_of_another_game() -> None:
@@ -120,3 +148,17 @@ def test_variables_of_a_chat_template_that_no_prompt_uses_are_refused() -> None:
     with pytest.raises(ConfigError, match="tictactoe-board does not use the chat template"):
         check_config(config)
     check_config(config.model_copy(update={"chat_template_kwargs": {}}))
+
+
+def test_an_opponent_is_tried_where_it_plays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOME_KEY", "key")
+    endpoint = {"name": "o", "kind": "openai", "api_key_env": "SOME_KEY", "template": "tictactoe-board"}
+    board = {"env_id": "TicTacToe-v0-train", "template": "tictactoe-board"}
+    alone = {"env_id": "FifteenPuzzle-v0-train", "num_players": 1, "template": "qwen3-sp"}
+    config = {"model": "some/model", "train_envs": [board, alone], "evaluation": {"opponents": [endpoint]}}
+    check_config(parse_config(config))
+    unfit = endpoint | {"template": "simpletak-board"}
+    with pytest.raises(
+        ConfigError, match="opponent 'o': template 'simpletak-board' on the first turn of Tic"
+    ):
+        check_config(parse_config(config | {"evaluation": {"opponents": [unfit]}}))

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from unstable_stream.errors import ConfigError
-from unstable_stream.inference.base_model import model_fingerprint
+from unstable_stream.inference.base_model import model_fingerprint, model_here
 from unstable_stream.runs.base_model import ModelIdentity, base_model_path, with_fingerprint
 from unstable_stream.runs.config import RunConfig, parse_config
 from unstable_stream.runs.fork import Fork, check_fork
@@ -79,7 +79,28 @@ def test_a_relative_path_of_an_earlier_version_begins_where_its_run_was_started(
     path = model(tmp_path / "models" / "mine")
     monkeypatch.chdir("/")
     tree = {"model": "models/mine", "train_envs": ENVS, "directory": str(tmp_path)}
-    assert base_model_path(parse_config(tree)) == str(path)
+    assert base_model_path(parse_config(tree, recorded=True)) == str(path)
+    monkeypatch.chdir(tmp_path / "models")
+    changed = parse_config(tree | {"model": "mine"})
+    assert changed.model == str(path), "one that is named now begins where the command stands"
+
+
+def test_an_id_with_a_recorded_commit_is_no_directory_of_that_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model(tmp_path / "Qwen" / "Qwen3-0.6B")
+    monkeypatch.chdir(tmp_path)
+    tree = {"model": "Qwen/Qwen3-0.6B", "model_revisions": {"Qwen/Qwen3-0.6B": "abc"}, "train_envs": ENVS}
+    assert parse_config(tree).model == "Qwen/Qwen3-0.6B"
+
+
+@pytest.mark.parametrize("name", ["a" * 300, "~nosuchuser/x", "x/" * 3000])
+def test_a_path_that_no_file_can_have_is_an_error_of_the_configuration(name: str) -> None:
+    tree = {"model": name, "train_envs": ENVS, "learner": {"initial_lora_path": name}, "directory": name}
+    config = parse_config(tree, recorded=True)
+    with pytest.raises(ConfigError, match="no such directory"):
+        base_model_path(config)
+    assert model_here(name)
 
 
 def test_another_model_at_the_recorded_place_is_refused_with_both_fingerprints(tmp_path: Path) -> None:

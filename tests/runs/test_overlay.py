@@ -54,6 +54,18 @@ def test_a_file_over_a_recorded_configuration() -> None:
     assert kept == ReinforceConfig(entropy_coef=0.05, kl_coef=0.1)
 
 
+@pytest.mark.parametrize(
+    ("name", "now"), [("exp/1", "exp-1"), (" v1.0. ", "v1.0"), ("", "run"), ("good name", "good name")]
+)
+def test_a_run_that_was_recorded_with_any_name_can_still_be_read(name: str, now: str) -> None:
+    assert as_recorded({"name": name})["name"] == now
+
+
+def test_a_key_beside_a_preset_in_one_string_keeps_the_preset() -> None:
+    tree = overlaid({"algorithm": "grpo"}, {"algorithm": {"kl_coef": 0.1}})
+    assert tree["algorithm"] == {"type": "grpo", "kl_coef": 0.1}
+
+
 def test_what_a_run_recorded_keeps_its_meaning() -> None:
     """A run of an earlier version: its buffer and ``ppo`` were others, and it has no keys that say so."""
     recorded = config(algorithm={"type": "reinforce", "epochs": 2, "entropy_coef": 0.1}).model_dump(

@@ -111,6 +111,21 @@ async def test_a_critic_that_was_given_up_is_repeated(tmp_path: Path) -> None:
     assert ["value_mean" in update.metrics for update in made] == [True, True, False, False]
 
 
+async def test_a_checkpoint_of_a_critic_that_was_given_up_is_loaded_with_it(tmp_path: Path) -> None:
+    critic = changed(config(save_every=NEVER), algorithm={"type": "a2c", "critic_learning_rate": 0.05})
+    saving = changed(critic, learner={"save_every": 1, "iterations": 1})
+    without = changed(critic, algorithm={"type": "reinforce"})
+    async with new_log(tmp_path) as log:
+        await begin(log, saving)
+        assert await service(tmp_path, saving).train(log, asyncio.Event()) == 1
+        await resume_run(log, RUN, critic)
+        await train_until_third(tmp_path, log, critic)
+        await resume_run(log, RUN, without)
+        assert await service(tmp_path, without).train(log, asyncio.Event()) == UPDATES
+        made = (await published(log))[0]
+    assert ["value_mean" in update.metrics for update in made] == [True, True, False, False]
+
+
 async def crashed(directory: Path) -> RunConfig:
     """Record two updates and no checkpoint of them."""
     settings = config(save_every=NEVER)
