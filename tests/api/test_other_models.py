@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import unstable_stream as us
-from tests.inference.tiny_model import build_tiny_model
+from tests.inference.byte_model import build_byte_model
 from unstable_stream.errors import ConfigError
 from unstable_stream.runs.config import parse_config
 from unstable_stream.runs.placement import Machine, place
@@ -24,12 +24,12 @@ TWIN = {
 
 @pytest.fixture(scope="module")
 def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A random model of forty words; the tiny player has other tokens."""
-    return build_tiny_model(tmp_path_factory.mktemp("models") / "forty-words")
+    """A random model that reads and writes bytes; the tiny player has other tokens."""
+    return build_byte_model(tmp_path_factory.mktemp("models") / "bytes")
 
 
 def few_tokens(other: Path) -> dict[str, Any]:
-    return {"name": "forty-words", "kind": "model", "path": str(other), "max_tokens": 4}
+    return {"name": "bytes", "kind": "model", "path": str(other), "max_tokens": 4}
 
 
 def seats(run: us.Run) -> list[dict[str, Any]]:
@@ -58,15 +58,15 @@ def test_a_run_trains_and_is_evaluated_against_other_models(other: Path, tmp_pat
     assert run.audit().ok
     assert run.verify().ok
     found = {row["model_uid"]: row for row in seats(run)}
-    assert {found[name]["kind"] for name in ("twin", "forty-words")} == {"model"}
-    assert found["forty-words"]["turns"] > 0
-    assert found["forty-words"]["invalid"] > 0, "random words are no moves"
+    assert {found[name]["kind"] for name in ("twin", "bytes")} == {"model"}
+    assert found["bytes"]["turns"] > 0
+    assert found["bytes"]["invalid"] > 0, "random bytes are no moves"
     # It reads and answers in its own tokens: the same weights as the run's first policy, and so as legal.
     assert found["twin"]["games"] == 16
     assert found["twin"]["invalid"] <= 4
     recorded = run.sql("SELECT DISTINCT seat_kind FROM (SELECT kind AS seat_kind FROM seats)").dicts()
     assert {row["seat_kind"] for row in recorded} == {"checkpoint", "model"}
-    assert not run.sql("SELECT 1 FROM trajectories WHERE model_uid IN ('twin', 'forty-words')").dicts()
+    assert not run.sql("SELECT 1 FROM trajectories WHERE model_uid IN ('twin', 'bytes')").dicts()
 
 
 def test_a_directory_is_an_opponent_of_an_evaluation_and_a_player_of_a_tournament(
@@ -74,15 +74,15 @@ def test_a_directory_is_an_opponent_of_an_evaluation_and_a_player_of_a_tournamen
 ) -> None:
     evaluated = us.evaluation("tiny-player", str(other), envs=[TICTACTOE], games=2, data=tmp_path)
     (opponent,) = evaluated.config.evaluation.opponents
-    assert (opponent.name, opponent.kind, opponent.path) == ("forty-words", "model", str(other))
+    assert (opponent.name, opponent.kind, opponent.path) == ("bytes", "model", str(other))
     assert opponent.template == "chat", "its tokenizer has a chat template"
     evaluated.start(live=False)
-    assert {row["model_uid"] for row in seats(evaluated)} == {"ckpt-000000", "forty-words"}
+    assert {row["model_uid"] for row in seats(evaluated)} == {"ckpt-000000", "bytes"}
     players = ["base", str(other), "random-legal"]
     met = us.tournament(
         players, games=2, model="tiny-player", envs=[TICTACTOE], data=tmp_path, backend="inline"
     ).start(live=False)
-    assert {standing.player for standing in met.standings()} == {"base", "forty-words", "random-legal"}
+    assert {standing.player for standing in met.standings()} == {"base", "bytes", "random-legal"}
     assert met.audit().ok
 
 

@@ -170,7 +170,7 @@ async def test_a_run_keeps_the_version_of_its_models_while_the_hub_gets_newer_on
     hub: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
-    opponent = f"{{name='other',kind='model',path='{_MODEL}'}}"
+    opponent = f"{{name='other',kind='model',path='{_MODEL}',template='simpletak-board'}}"
     settings = (f"model={_MODEL}", "learner.iterations=1000", f"evaluation.opponents=[{opponent}]")
     async with LaunchedRun.train(tmp_path / "data", *settings) as run:
         await run.until("an update", lambda seen: bool(seen.of(LearnerUpdate)))

@@ -16,7 +16,6 @@ from unstable_stream.games.opponents.scripted import scripted_names, scripted_pl
 from unstable_stream.games.players import TurnContext
 from unstable_stream.games.templates import PromptTemplate, get_template
 from unstable_stream.inference.tokenizer import FileTokenizer
-from unstable_stream.log_lines import get_logger
 from unstable_stream.runs.config import EnvConfig
 
 __all__ = ["check_first_turn", "finish", "first_turn"]
@@ -26,7 +25,6 @@ T = TypeVar("T")
 _SHOWN_WORDS: Final = 5
 MOST_UNKNOWN: Final = 0.25
 """Share of a prompt that may be words without a token, such as the name of a game above its board."""
-_logger = get_logger(__name__)
 
 
 @contextmanager
@@ -81,16 +79,13 @@ def check_first_turn(where: str, env: EnvConfig, template_name: str, tokenizer: 
 
 def _check_words(about: str, tokenizer: FileTokenizer, prompt: str) -> None:
     unknown = tokenizer.unknown_words(prompt)
-    if not unknown:
+    if len(unknown) <= MOST_UNKNOWN * len(tokenizer.encode_answer(prompt)):
         return
     words = ", ".join(map(repr, list(dict.fromkeys(unknown))[:_SHOWN_WORDS]))
-    says = (
-        f"{about}: the tokenizer has no token for {len(unknown)} words of the prompt ({words}), so the "
-        "model does not see them"
+    raise ConfigError(
+        f"{about}: the tokenizer has no token for {len(unknown)} words of the prompt ({words}), so the model "
+        "would not see them; choose a template made for this model, or another model"
     )
-    if len(unknown) > MOST_UNKNOWN * len(tokenizer.encode_answer(prompt)):
-        raise ConfigError(f"{says}; choose a template made for this model, or another model")
-    _logger.warning(says)
 
 
 def _check_answer(
