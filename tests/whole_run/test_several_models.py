@@ -66,9 +66,15 @@ async def test_two_models_of_unlike_roles_are_killed_and_go_on(tmp_path: Path) -
 
 
 def test_a_model_for_each_side_of_a_game_of_hidden_roles(tmp_path: Path) -> None:
+    words = tmp_path / "words.py"  # the tiny player has no words for this game
+    words.write_text(
+        "class Words:\n"
+        "    def format(self, observation):\n        return 'SimpleTak X move:'\n"
+        "    def extract(self, completion):\n        return completion, {}\n"
+    )
     run = us.build(
         model="tiny-player",
-        train_envs=[{"env_id": "SecretMafia-v0-train", "num_players": 6, "template": "default"}],
+        train_envs=[{"env_id": "SecretMafia-v0-train", "num_players": 6, "template": f"{words}:Words"}],
         trained_models=[{"name": "mafia", "roles": ["Mafia"]}, {"name": "village"}],
         evaluation_opponents=["random-legal"],
         iterations=1,
@@ -80,7 +86,7 @@ def test_a_model_for_each_side_of_a_game_of_hidden_roles(tmp_path: Path) -> None
         first_last_games=4,
         max_eval_games_per_ckpt=4,
         backend="inline",
-        data=tmp_path,
+        data=tmp_path / "data",
     ).start()
     assert run.state == "completed"
     seats = run.sql(
