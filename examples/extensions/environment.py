@@ -15,7 +15,7 @@ class Stones:
         self.most = stones
 
     def reset(self, num_players: int, seed: int | None = None) -> None:
-        self.players, self.seat, self.wrong = num_players, 0, -1
+        self.players, self.seat, self.wrong, self.winner = num_players, 0, -1, -1
         self.stones = random.Random(seed).randint(self.most // 2, self.most)
 
     def get_observation(self) -> tuple[int, str]:

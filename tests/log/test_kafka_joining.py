@@ -51,9 +51,9 @@ async def _reopen() -> tuple[WatchedConsumer, ShareAssignor]:
     raise AssertionError("it does not stand still")
 
 
-def _member(joining: _Joining, parts: LogParts | None = None) -> KafkaConsumer:
-    reader = cast(WatchedConsumer, joining)
-    parts = cast(LogParts, parts)  # for positions, which no member has before it has joined
+def _member(joining: _Joining) -> KafkaConsumer:
+    reader, brokers = cast(WatchedConsumer, joining), cast(Any, _Brokers())
+    parts = LogParts(Cluster(parse_location("kafka://host:9092", {}), 1.0, _DEADLINE_S), brokers, brokers)
     assignor = ShareAssignor()
     return KafkaConsumer(
         parts, reader, assignor, ["t"], "g", "beginning", lambda _: None, _find_lost, _reopen, _DEADLINE_S
@@ -113,8 +113,10 @@ class _Rebalancing(_Joining):
     def resume(self, *partitions: object) -> None: ...
 
 
-class _Positions:
-    """Stands where the brokers answer for the group's positions."""
+class _Brokers:
+    """Stands where the brokers answer for the group's positions and the partitions of topics."""
+
+    def known(self, name: str) -> None: ...
 
     async def committed(self, group: str) -> Mapping[TopicPartition, int]:
         return {TopicPartition("t", 0): 5}
@@ -127,10 +129,7 @@ class _Positions:
 
 async def test_a_refused_commit_waits_for_no_share_when_its_rebalance_has_ended() -> None:
     rebalancing = _Rebalancing()
-    positions = cast(Any, _Positions())
-    cluster = Cluster(parse_location("kafka://host:9092", {}), 1.0, _DEADLINE_S)
-    parts = LogParts(cluster, positions, positions)
-    consumer = _member(rebalancing, parts)
+    consumer = _member(rebalancing)
     at = TopicPartition("t", 0)
     async with asyncio.timeout(_DEADLINE_S / 2):
         await consumer.poll(timeout_s=0.01)

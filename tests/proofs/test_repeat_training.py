@@ -129,8 +129,9 @@ async def test_an_update_of_another_machine_is_compared_within_the_tolerance(cop
     result = await repeat(copied, change=nth(0, LearnerUpdate, elsewhere))
     assert result.updates.problems == []
     assert result.summary() == (
-        "4 of 4 updates trained again: metrics equal within 2% or 0.005 (threads was 64, here 1)"
-    ), "from there on the weights are not those of then to the last bit"
+        "4 of 4 updates trained again: metrics equal within 2% or 0.005 (threads was 64, here 1), "
+        "2 bit by bit; sha256 of 1 of 1 checkpoints equal"
+    ), "the weights are not those of then to the last bit before the next checkpoint, which is loaded"
 
 
 async def test_a_damaged_checkpoint_is_named_and_the_rest_repeated(copied: Path) -> None:

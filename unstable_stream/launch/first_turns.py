@@ -7,7 +7,7 @@ the prompt, an answer that the model cannot write or that the environment does n
 import asyncio
 from collections.abc import Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final, TypeVar
 
 from unstable_stream.errors import ConfigError, GameError, UnstableStreamError
@@ -43,7 +43,10 @@ def first_turn(env: EnvConfig) -> Iterator[TurnContext]:
         observation=seen.text,
         accepts=environment.accepts,
     )
-    environment.close()
+    with suppress(
+        GameError
+    ):  # one of a user's own may know no result before its first move, which nobody needs
+        environment.close()
 
 
 def check_first_turn(where: str, env: EnvConfig, template_name: str, tokenizer: FileTokenizer | None) -> None:

@@ -87,11 +87,12 @@ def show(site: Site, shelf: Shelf, request: Request) -> Response:
 _STARTS: Final = """
     WITH run AS (SELECT run_id FROM runs ORDER BY trains DESC, started_at DESC, run_id LIMIT 1),
     made AS (FROM updates WHERE run_id = (FROM run) ORDER BY "update" DESC LIMIT 1),
-    finished AS (FROM game_outcomes WHERE run_id = (FROM run) ORDER BY finished_at DESC LIMIT 1)
+    finished AS (FROM game_outcomes WHERE run_id = (FROM run) ORDER BY finished_at DESC, game_id LIMIT 1)
     SELECT run_id, 'update' AS kind, concat_ws('/', model, "update") AS id FROM made
     UNION ALL SELECT run_id, 'checkpoint', model_uid FROM made WHERE model_uid IS NOT NULL
     UNION ALL (SELECT s.run_id, 'step', s.step_id FROM update_steps AS s
-        JOIN made AS m ON s.run_id = m.run_id AND s."update" = m."update" WHERE s.fate = 'trained' LIMIT 1)
+        JOIN made AS m ON s.run_id = m.run_id AND s."update" = m."update" WHERE s.fate = 'trained'
+        ORDER BY s.step_id LIMIT 1)
     UNION ALL SELECT run_id, 'game', game_id FROM finished
 """
 
