@@ -1,5 +1,6 @@
 """What each machine of a cluster has of what a run needs, compared with the launcher's."""
 
+import os
 import shutil
 import socket
 from pathlib import Path
@@ -205,12 +206,15 @@ def test_gpus_that_ray_counts_are_tried(
     assert equipment(_config(), "/models/one", tmp_path, gpus=2).gpu_error == ""
 
 
-def test_a_machine_tries_the_store_of_checkpoints(s3: str, tmp_path: Path) -> None:
+def test_a_machine_tries_the_store_of_checkpoints(
+    s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = resolve_model("tiny-player")
     config = _config(learner={"ckpt_root": s3})
     assert equipment(config, path, tmp_path).store_error == ""
-    elsewhere = _config(learner={"ckpt_root": "s3://nobody-made-it/runs"})
-    assert "nobody-made-it" in equipment(elsewhere, path, tmp_path).store_error
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"{os.environ['AWS_ENDPOINT_URL']}/")  # another client
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong-secret")
+    assert "permission denied" in equipment(config, path, tmp_path).store_error
 
 
 def test_a_fingerprint_tells_trained_weights_and_other_tokenizers_apart(tmp_path: Path) -> None:
