@@ -28,7 +28,7 @@ def _eval(
         None,
         "--env",
         metavar="ENV[:TEMPLATE]",
-        help="Environment; repeat it for several.  [default: those of the run's evaluation]",
+        help="Environment; repeat it for several. Default: those of the run's evaluation.",
     ),
     seed: int = typer.Option(0, "--seed", help="The same seed plays the same games, whatever the policy."),
     votes: int = typer.Option(

@@ -20,7 +20,7 @@ def _fork(
         "--at",
         min=0,
         metavar="UPDATE",
-        help="Fork after this update.  [default: the newest checkpoint]",
+        help="Fork after this update. Default: the newest checkpoint.",
     ),
     overrides: SetOption = None,
     dry_run: bool = typer.Option(

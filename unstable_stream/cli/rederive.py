@@ -20,10 +20,10 @@ def register(app: typer.Typer) -> None:
 def _rederive(
     run: str = typer.Argument(..., help="Run id, or an unambiguous prefix."),
     rewards: Path = typer.Option(
-        ..., "--rewards", metavar="TOML", help="File whose [rewards] table has the stages to change."
+        ..., "--rewards", metavar="TOML", help="File whose table `rewards` has the stages to change."
     ),
     label: str | None = typer.Option(
-        None, "--label", help="Name of the new set.  [default: the file's name without .toml]"
+        None, "--label", help="Name of the new set. Default: the file's name without .toml."
     ),
     replace: bool = typer.Option(False, "--replace", help="Replace the set of that --label."),
     dry_run: bool = typer.Option(False, "--dry-run", help="Store nothing, only compare."),

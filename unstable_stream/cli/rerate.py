@@ -44,7 +44,7 @@ def _rerate(
     beta: float | None = typer.Option(None, "--beta", help="How much one game says nothing about skill."),
     tau: float | None = typer.Option(None, "--tau", help="How much skill drifts between games."),
     draw_probability: float | None = typer.Option(
-        None, "--draw-probability", help="Of equal players, in every environment.  [default: the run's]"
+        None, "--draw-probability", help="Of equal players, in every environment. Default: the run's."
     ),
     inherited_sigma: float | None = typer.Option(
         None, "--inherited-sigma", help="Uncertainty added when a checkpoint follows its parent."
@@ -53,12 +53,12 @@ def _rerate(
     per_env: bool = typer.Option(False, "--per-env", help="Only within each environment."),
     overall: bool = typer.Option(False, "--overall", help="Only over all environments together."),
     label: str | None = typer.Option(
-        None, "--label", help="Name of the new set.  [default: the system and the options given]"
+        None, "--label", help="Name of the new set. Default: the system and the options given."
     ),
     replace: bool = typer.Option(False, "--replace", help="Replace the set of that --label."),
     dry_run: bool = typer.Option(False, "--dry-run", help="Store nothing, only compare."),
     source: Source | None = typer.Option(
-        None, "--from", help="Where to read outcomes.  [default: the archive if there is one]"
+        None, "--from", help="Where to read outcomes. Default: the archive if there is one."
     ),
     data: DataOption = DEFAULT_DATA_DIR,
     log: LogOption = "local",

@@ -30,8 +30,8 @@ def _tournament(
         None,
         "--env",
         metavar="ENV[:TEMPLATE]",
-        help="Environment of two seats or more; repeat it for several.  [default: those of the evaluation of "
-        "the first checkpoint's run]",
+        help="Environment of two seats or more; repeat it for several. Default: those of the evaluation of "
+        "the first checkpoint's run.",
     ),
     model: str | None = typer.Option(
         None, "--model", help="The base model, where no checkpoint plays; needed only where it plays itself."
