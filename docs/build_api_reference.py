@@ -45,7 +45,6 @@ _SECTIONS = (
             "exploitability",
             "tournament",
             "push",
-            "control_plane",
             "open_run",
             "list_runs",
             "sql",

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from unstable_stream import algorithms, reward_transformations
     from unstable_stream.algorithms import A2C, PPO, Reinforce
     from unstable_stream.api.build import build, list_runs, load, sql
-    from unstable_stream.api.control_plane import control_plane
     from unstable_stream.api.evaluation import evaluation
     from unstable_stream.api.exploitability import exploitability
     from unstable_stream.api.games import Game
@@ -86,7 +85,6 @@ __all__ = [
     "algorithms",
     "build",
     "consumer",
-    "control_plane",
     "evaluation",
     "exploitability",
     "list_runs",
@@ -103,7 +101,6 @@ _HOMES = {
     **dict.fromkeys(("build", "list_runs", "load", "sql"), "unstable_stream.api.build"),
     **dict.fromkeys(("Run", "open_run"), "unstable_stream.api.run"),
     "Game": "unstable_stream.api.games",
-    "control_plane": "unstable_stream.api.control_plane",
     "evaluation": "unstable_stream.api.evaluation",
     "exploitability": "unstable_stream.api.exploitability",
     "push": "unstable_stream.api.push",

@@ -9,12 +9,9 @@ turns as its CPU time for one goes into a second: the process with the least sat
 cores; their cost is that of all three.
 
 Two shapes are played: Kuhn poker with a token a turn and trajectories of about 1 KB, and a negotiation of a
-language model that writes ``--tokens`` tokens a turn. ``--json unstable_stream/launch/control_plane.json``
-keeps what ``unstable-stream plan --gpus`` answers from.
-
-``--like DATA`` takes lengths and latencies from the turns of a recorded run; by default lengths spread around
-the mean as those of language models do, at 50 tokens a second each. Latencies are divided by ``--faster``:
-what a turn costs does not depend on them, and this machine shall not wait for GPUs that it has not.
+language model that writes ``--tokens`` tokens a turn. Lengths spread around the mean as those of language
+models do, at 50 tokens a second each. Latencies are divided by ``--faster``: what a turn costs does not
+depend on them, and this machine shall not wait for GPUs that it has not.
 
 Counting begins after ``--after`` updates: the first games begin together and end together, and what they
 leave is worked off in the updates after. The learner's cost is divided by the steps that it trained on.
@@ -22,7 +19,6 @@ leave is worked off in the updates after. The learner's cost is divided by the s
 
 import argparse
 import asyncio
-import datetime
 import json
 import math
 import os
@@ -32,7 +28,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -43,14 +39,13 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from benchmarks.between_updates import BetweenUpdates
 from benchmarks.ceiling.stand_in import ENGINE, NO_UPDATE
-from benchmarks.harness import duckdb_file, kafka_broker, machine, parser
+from benchmarks.harness import duckdb_file, kafka_broker
 from benchmarks.step_cost import MARK, by_process
 from infra.kafka.brokers import why_unavailable
 from unstable_stream.events import GameOutcome, Trajectory
 from unstable_stream.events.arrays import packed_length
-from unstable_stream.launch.control_plane import work_of
 from unstable_stream.launch.launcher import launch
-from unstable_stream.log.open import open_existing_log, opened_log
+from unstable_stream.log.open import opened_log
 from unstable_stream.log.reading import read_to_end, readable_events
 from unstable_stream.log.topics import load_topics
 from unstable_stream.runs.config import parse_config
@@ -123,24 +118,6 @@ def assumed_answers(mean: float) -> list[tuple[int, float]]:
     return [(length, length / _TOKENS_PER_S) for length in lengths]
 
 
-async def recorded_answers(data: DataDir) -> list[tuple[int, float]]:
-    """Return lengths and seconds of the turns in a local log, in their order."""
-    log = open_existing_log("local", data.log)
-    try:
-        answers = [
-            (packed_length(turn.logprobs), turn.latency_ms / 1000)
-            async for record in read_to_end(log, (Trajectory.TOPIC,))
-            for event in readable_events([record])
-            if isinstance(event, Trajectory)
-            for turn in event.turns
-        ]
-    finally:
-        await log.close()
-    if not answers:
-        raise SystemExit(f"{data.log} holds no turn of a model")
-    return answers
-
-
 def build_model(path: Path) -> None:
     """Write a model of two small layers, and a tokenizer with 8,000 pieces of this repository's words."""
     backend = Tokenizer(models.BPE())
@@ -168,8 +145,7 @@ def build_model(path: Path) -> None:
 async def play(shape: Shape, options: argparse.Namespace, bootstrap: str, place: Path) -> Costs:
     """Play a run and return what its processes cost between its first updates and its last."""
     answers = place / "answers.json"
-    like = await recorded_answers(DataDir(options.like)) if options.like else assumed_answers(options.tokens)
-    answers.write_text(json.dumps(like))
+    answers.write_text(json.dumps(assumed_answers(options.tokens)))
     if shape.model is None:
         build_model(place / "model")
     config = parse_config(
@@ -265,7 +241,9 @@ async def _costs(
 def _show(name: str, costs: Costs) -> None:
     title = (
         f"{name}: {costs.turns / costs.games:.1f} turns a game, {costs.prompt_tokens:.0f} + "
-        f"{costs.completion_tokens:.0f} tokens a turn, {costs.trajectory_bytes / 1000:.1f} KB a trajectory; "
+        f"{costs.completion_tokens:.0f} tokens a turn, {costs.trajectory_bytes / 1000:.1f} KB a trajectory, "
+        f"{costs.log_bytes_per_turn / 1000:.1f} KB a turn in the log, "
+        f"{costs.archive_bytes_per_turn / 1000:.1f} KB in the archive; "
         f"here {costs.turns / costs.wall_s:,.0f} turns/s"
     )
     table = Table(title=title, title_justify="left")
@@ -274,7 +252,8 @@ def _show(name: str, costs: Costs) -> None:
     table.add_column("turns/s of a core", justify="right")
     table.add_column("games/s of a core", justify="right")
     for process, seconds in sorted(costs.seconds.items(), key=lambda each: -each[1]):
-        done = work_of(process, asdict(costs))
+        # It may train on turns that were played before.
+        done = costs.steps if process == "LearnerActor" else costs.turns
         rate = done / seconds
         table.add_row(
             process,
@@ -287,12 +266,11 @@ def _show(name: str, costs: Costs) -> None:
 
 def main() -> None:
     """Play both shapes, and print what each process costs."""
-    arguments = parser(str(__doc__).splitlines()[0])
+    arguments = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     arguments.add_argument("--shapes", nargs="+", choices=SHAPES, default=list(SHAPES))
     arguments.add_argument("--updates", type=int, default=12, help="learner updates of each run")
     arguments.add_argument("--after", type=int, default=4, help="updates before counting begins")
     arguments.add_argument("--tokens", type=float, default=120.0, help="mean length of an answer")
-    arguments.add_argument("--like", type=Path, default=None, help="data directory with a recorded run")
     arguments.add_argument("--faster", type=float, default=20.0, help="latencies are divided by it")
     arguments.add_argument("--games-at-once", type=int, default=512)
     arguments.add_argument("--rollout-workers", type=int, default=1)
@@ -302,20 +280,11 @@ def main() -> None:
     reason = why_unavailable()
     if reason is not None:
         raise SystemExit(f"not measured: {reason}")
-    found: dict[str, Costs] = {}
     for name in options.shapes:
         os.environ[MARK] = secrets.token_hex(8)  # before the brokers, which are counted, too
         with tempfile.TemporaryDirectory() as directory, kafka_broker(None, brokers=_BROKERS) as bootstrap:
-            found[name] = asyncio.run(play(SHAPES[name], options, bootstrap, Path(directory)))
-        _show(name, found[name])
-    if options.json is not None:
-        content = {
-            "title": "what the processes around the GPUs carry",
-            "date": datetime.date.today().isoformat(),
-            "machine": machine(),
-            "shapes": {name: asdict(costs) for name, costs in found.items()},
-        }
-        options.json.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+            costs = asyncio.run(play(SHAPES[name], options, bootstrap, Path(directory)))
+        _show(name, costs)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ import os
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from unstable_stream.launch.plan import RunPlan
+    from unstable_stream.launch.plan import RunPlan as RunPlan
     from unstable_stream.runs.config import RunConfig
 
 __all__ = ["plan_config"]

@@ -4,7 +4,7 @@ import contextlib
 import logging
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import typer
 
@@ -12,22 +12,12 @@ from unstable_stream.api.output import configure_output, plain, plain_console
 
 if TYPE_CHECKING:
     from unstable_stream.api.build import RunConfig
+    from unstable_stream.api.planning import RunPlan
     from unstable_stream.api.run import Run
 
-__all__ = ["Plan", "print_dry_run", "print_plan", "print_summary", "run_to_end"]
+__all__ = ["print_dry_run", "print_plan", "print_summary", "run_to_end"]
 
 _PIPED_WIDTH: Final = 120
-
-
-class Plan(Protocol):
-    """A plan that can be printed."""
-
-    @property
-    def warnings(self) -> Sequence[str]:
-        """Return troubles that may come, with what to change."""
-
-    def table(self) -> str:
-        """Return the plan as text."""
 
 
 def run_to_end(
@@ -102,7 +92,7 @@ def print_dry_run(config: "RunConfig") -> None:
         typer.echo("\n".join([*plan.lines, f"{config.model} is not here: no memory is foretold"]), err=True)
 
 
-def print_plan(plan: Plan, *, to_error: bool = False) -> None:
+def print_plan(plan: "RunPlan", *, to_error: bool = False) -> None:
     """Print the table of a plan, and its warnings to the standard error."""
     typer.echo(plan.table(), err=to_error)
     for warning in plan.warnings:
