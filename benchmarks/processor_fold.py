@@ -274,16 +274,15 @@ def main() -> None:
                     target=target,
                 )
             )
-    for players, ours, theirs in ((2, 20_000, 400), (4, 2000, 40)):
-        results.append(
-            compare(
-                f"rating fold alone, {players} players",
-                partial(rate_all, games_among(20, players, ours)),
-                partial(rate_all_with_package, games_among(20, players, theirs)),
-                unit="games/s",
-                rounds=options.rounds,
-            )
+    results.append(
+        compare(
+            "rating fold alone, 2 players",
+            partial(rate_all, games_among(20, 2, 20_000)),
+            partial(rate_all_with_package, games_among(20, 2, 400)),
+            unit="games/s",
+            rounds=options.rounds,
         )
+    )
     results.append(
         compare(
             "two-player update",

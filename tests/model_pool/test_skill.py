@@ -100,6 +100,16 @@ def test_three_players_agree_with_the_package() -> None:
         assert _close(ours[uid], Skill(theirs.mu, theirs.sigma))
 
 
+def test_a_recorded_game_of_four_is_rated_the_same_to_the_last_bit() -> None:
+    players = {"a": Skill(25.0, 8.0), "b": Skill(30.0, 4.0), "c": Skill(22.0, 3.0), "d": Skill(20.0, 1.0)}
+    assert rate_game(DEFAULT, "E", players, {"a": 0, "b": 1, "c": 1, "d": 3}) == {
+        "a": (31.267251088828672, 5.825376467113051),
+        "b": (27.73712939812053, 3.280255225195325),
+        "c": (23.112164551685662, 2.6755902678633223),
+        "d": (19.919929775278334, 0.9923566416070286),
+    }
+
+
 @given(
     st.lists(st.tuples(skills, st.integers(0, 2)), min_size=2, max_size=4),
     st.randoms(use_true_random=False),

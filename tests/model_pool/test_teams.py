@@ -6,10 +6,9 @@ import math
 import pytest
 import trueskill
 
-from unstable_stream.model_pool.normal import cdf, inverse_cdf, pdf
 from unstable_stream.model_pool.rating_columns import GameColumns, Names, RatingHistory
 from unstable_stream.model_pool.ratings import Ratings
-from unstable_stream.model_pool.skill import TrueSkillSettings
+from unstable_stream.model_pool.skill import TrueSkillSettings, cdf, inverse_cdf, pdf
 from unstable_stream.model_pool.systems import Elo, RatingSystem, TrueSkill
 from unstable_stream.model_pool.teams import Belief, Side, rate_sides, sides_of
 

@@ -2,35 +2,50 @@
 
 Source: Herbrich, Minka, Graepel, "TrueSkill: A Bayesian Skill Rating System", NIPS 2006; the two-player
 equations are its section 3 with one player a team. For two players the factor graph needs one pass, so
-the closed form is exact, and about a hundred times faster than building the graph. Which implementation rates
-games of more players where is in :class:`unstable_stream.model_pool.systems.TrueSkill`.
+the closed form is exact, and about a hundred times faster than building the graph.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from itertools import accumulate, pairwise
-from typing import NamedTuple, TypeAlias
+from itertools import groupby
+from statistics import NormalDist
+from typing import Final, NamedTuple
 
 import trueskill
 
 from unstable_stream.errors import ConfigError
-from unstable_stream.model_pool.normal import SQRT_2, cdf, inverse_cdf, pdf
 
 __all__ = [
-    "OrderedRater",
     "Skill",
     "TrueSkillSettings",
+    "cdf",
     "correction",
     "draw_margin",
-    "margin_of",
+    "inverse_cdf",
     "match_quality",
+    "pdf",
     "rate_game",
     "rate_pair",
-    "rate_with_package",
     "update_pair",
 ]
+
+
+_SQRT_2: Final = math.sqrt(2.0)
+_SQRT_2_PI: Final = math.sqrt(2.0 * math.pi)
+
+inverse_cdf = NormalDist().inv_cdf
+
+
+def pdf(x: float) -> float:
+    """Return the standard normal density at ``x``."""
+    return math.exp(-0.5 * x * x) / _SQRT_2_PI
+
+
+def cdf(x: float) -> float:
+    """Return the standard normal mass below ``x``."""
+    return 0.5 * math.erfc(-x / _SQRT_2)  # erfc keeps its relative precision far out in the lower tail
 
 
 class Skill(NamedTuple):
@@ -89,40 +104,8 @@ class TrueSkillSettings:
         return self.draw_probability.get(env_id, self.default_draw_probability)
 
 
-OrderedRater: TypeAlias = Callable[
-    [TrueSkillSettings, float, Sequence[Skill], Sequence[bool]], Sequence[tuple[float, float]]
-]
-"""Settings, draw probability, beliefs (best player first), and of each player but the last whether the next
-one drew with it, to everybody's mean and deviation; ``FloatingPointError`` where float64 does not suffice."""
-
-
-def rate_with_package(
-    settings: TrueSkillSettings, draw_probability: float, beliefs: Sequence[Skill], drawn: Sequence[bool]
-) -> list[tuple[float, float]]:
-    """Rate as :data:`OrderedRater` says, by the ``trueskill`` package."""
-    environment = trueskill.TrueSkill(
-        mu=settings.mu,
-        sigma=settings.sigma,
-        beta=settings.beta,
-        tau=settings.tau,
-        draw_probability=draw_probability,
-        # The package's own approximation of erfc is good to seven digits only.
-        backend=(cdf, pdf, inverse_cdf),
-    )
-    ranks = list(accumulate((not same for same in drawn), initial=0))
-    try:
-        rated = environment.rate([(trueskill.Rating(*belief),) for belief in beliefs], ranks=ranks)
-    except (ValueError, ZeroDivisionError) as error:  # a precision that has become 0 or negative
-        raise FloatingPointError(str(error)) from error
-    return [(rating.mu, rating.sigma) for (rating,) in rated]
-
-
 def rate_game(
-    settings: TrueSkillSettings,
-    env_id: str,
-    players: Mapping[str, Skill],
-    ranks: Mapping[str, float],
-    rate: OrderedRater = rate_with_package,
+    settings: TrueSkillSettings, env_id: str, players: Mapping[str, Skill], ranks: Mapping[str, float]
 ) -> dict[str, Skill]:
     """Return every player's belief after one game among distinct players, each on its own.
 
@@ -134,18 +117,25 @@ def rate_game(
         env_id: picks the draw probability.
         players: model uid to belief before the game.
         ranks: model uid to rank, lower is better; only the order counts.
-        rate: rates games of three and more.
     """
     draw_probability = settings.draw_probability_of(env_id)
     uids = sorted(players, key=lambda uid: (ranks[uid], uid))
     if len(uids) < 2:
         return dict(players)
-    if len(uids) > 2:
-        return _rate_many(settings, draw_probability, uids, players, ranks, rate)
-    first, second = uids
-    drawn = ranks[first] == ranks[second]
-    a, b = rate_pair(settings, draw_probability, players[first], players[second], drawn=drawn)
-    return {first: a, second: b}
+    if len(uids) == 2:
+        first, second = uids
+        drawn = ranks[first] == ranks[second]
+        return dict(
+            zip(
+                uids,
+                rate_pair(settings, draw_probability, players[first], players[second], drawn=drawn),
+                strict=True,
+            )
+        )
+    try:
+        return _rate_many(settings, draw_probability, uids, players, ranks)
+    except (FloatingPointError, ValueError, ZeroDivisionError):  # a precision that has become 0 or negative
+        return _rate_by_pairs(settings, draw_probability, uids, players, ranks)
 
 
 def rate_pair(
@@ -165,9 +155,9 @@ def rate_pair(
     return Skill(mu_w, sigma_w), Skill(mu_l, sigma_l)
 
 
-def draw_margin(settings: TrueSkillSettings, draw_probability: float) -> float:
-    """Return the draw margin of two players, in points."""
-    return _margin_in_beta(draw_probability) * settings.beta
+def draw_margin(settings: TrueSkillSettings, draw_probability: float, seats: int = 2) -> float:
+    """Return the draw margin between two sides with so many seats together, in points."""
+    return _margin_in_beta(draw_probability) * settings.beta * math.sqrt(seats / 2)
 
 
 def update_pair(
@@ -205,11 +195,6 @@ def match_quality(settings: TrueSkillSettings, a: Skill, b: Skill) -> float:
     return math.sqrt(noise / c_squared) * math.exp(-((a.mu - b.mu) ** 2) / (2.0 * c_squared))
 
 
-def margin_of(settings: TrueSkillSettings, draw_probability: float, seats: int) -> float:
-    """Return the draw margin between two sides with so many seats together, in points."""
-    return draw_margin(settings, draw_probability) * math.sqrt(seats / 2)
-
-
 def correction(difference: float, margin: float, *, drawn: bool) -> tuple[float, float]:
     """Return ``v`` and ``w`` of the paper for a difference and a draw margin in units of its deviation."""
     return _draw_correction(difference, margin) if drawn else _win_correction(difference - margin)
@@ -218,7 +203,7 @@ def correction(difference: float, margin: float, *, drawn: bool) -> tuple[float,
 @lru_cache(maxsize=256)
 def _margin_in_beta(draw_probability: float) -> float:
     """The draw margin of two players, in units of beta (equation after (1) in the paper)."""
-    return inverse_cdf((draw_probability + 1.0) / 2.0) * SQRT_2
+    return inverse_cdf((draw_probability + 1.0) / 2.0) * _SQRT_2
 
 
 def _win_correction(x: float) -> tuple[float, float]:
@@ -251,40 +236,30 @@ def _rate_many(
     uids: Sequence[str],
     players: Mapping[str, Skill],
     ranks: Mapping[str, float],
-    rate: OrderedRater,
 ) -> dict[str, Skill]:
-    """Rate three or more players, ``uids`` sorted by rank and name.
+    """Rate three or more players by the ``trueskill`` package, ``uids`` sorted by rank and name.
 
-    The factor graph compares neighbours only, so within a tie the result depends on who sits in the
+    Its factor graph compares neighbours only, so within a tie the result depends on who sits in the
     middle. Every rotation of the tied players is rated and the results averaged, which gives equal
     players equal updates.
     """
-    if len({ranks[uid] for uid in uids}) == len(uids):
-        beliefs = [players[uid] for uid in uids]
-        try:
-            rated = rate(settings, draw_probability, beliefs, [False] * (len(uids) - 1))
-        except FloatingPointError:
-            return _rate_by_pairs(settings, draw_probability, uids, players, ranks)
-        return {uid: Skill(*belief) for uid, belief in zip(uids, rated, strict=True)}
-    ties: list[list[str]] = []
-    for uid in uids:
-        if ties and ranks[ties[-1][0]] == ranks[uid]:
-            ties[-1].append(uid)
-        else:
-            ties.append([uid])
+    environment = trueskill.TrueSkill(
+        beta=settings.beta,
+        tau=settings.tau,
+        draw_probability=draw_probability,
+        # The package's own approximation of erfc is good to seven digits only.
+        backend=(cdf, pdf, inverse_cdf),
+    )
+    ties = [list(tied) for _, tied in groupby(uids, key=ranks.__getitem__)]
     rotations = math.lcm(*map(len, ties))
     mus = dict.fromkeys(uids, 0.0)
     sigmas = dict.fromkeys(uids, 0.0)
     for turn in range(rotations):
         order = [tie[(place + turn) % len(tie)] for tie in ties for place in range(len(tie))]
-        drawn = [ranks[uid] == ranks[behind] for uid, behind in pairwise(order)]
-        try:
-            rated = rate(settings, draw_probability, [players[uid] for uid in order], drawn)
-        except FloatingPointError:
-            return _rate_by_pairs(settings, draw_probability, uids, players, ranks)
-        for uid, (mu, sigma) in zip(order, rated, strict=True):
-            mus[uid] += mu / rotations
-            sigmas[uid] += sigma / rotations
+        teams = [(trueskill.Rating(*players[uid]),) for uid in order]
+        for uid, (rating,) in zip(order, environment.rate(teams, [ranks[uid] for uid in order]), strict=True):
+            mus[uid] += rating.mu / rotations
+            sigmas[uid] += rating.sigma / rotations
     return {uid: Skill(mus[uid], sigmas[uid]) for uid in uids}
 
 

@@ -14,9 +14,7 @@ from typing import Any, ClassVar, Final, Protocol, TypeAlias
 from unstable_stream.errors import ConfigError
 from unstable_stream.extensions import KINDS, Reference, Spec, build
 from unstable_stream.extensions.build import refuse
-from unstable_stream.model_pool.factor_graph import rate_in_order
 from unstable_stream.model_pool.skill import (
-    OrderedRater,
     Skill,
     TrueSkillSettings,
     draw_margin,
@@ -32,7 +30,6 @@ __all__ = [
     "TrueSkill",
     "build_rating_system",
     "live_rating_system",
-    "rate_on_floats",
 ]
 
 PairUpdate: TypeAlias = Callable[[float, float, float, float, bool], tuple[float, float, float, float]]
@@ -74,19 +71,14 @@ class RatingSystem(Protocol):
 class TrueSkill:
     """TrueSkill; see :mod:`unstable_stream.model_pool.skill`.
 
-    Games of two always go by the closed form, those of three and more by the factor graph on plain floats
-    (:func:`rate_on_floats`). It gives the ``trueskill`` package's numbers to the last bit, many times sooner:
-    tests/model_pool/test_factor_graph.py compares them on generated games. ``rate`` takes
-    :func:`~unstable_stream.model_pool.skill.rate_with_package` for a proof by the package itself.
+    Games of two go by the closed form, games of three and more by the ``trueskill`` package.
     """
 
     name: ClassVar[str] = "trueskill"
     uncertain: ClassVar[bool] = True
 
-    def __init__(self, settings: TrueSkillSettings | None = None, rate: OrderedRater | None = None) -> None:
-        """``rate``: rates games of three and more; by default :func:`rate_on_floats`."""
+    def __init__(self, settings: TrueSkillSettings | None = None) -> None:
         self.settings = settings if settings is not None else TrueSkillSettings()
-        self._rate = rate if rate is not None else rate_on_floats
 
     @property
     def start(self) -> tuple[float, float]:
@@ -107,27 +99,14 @@ class TrueSkill:
     def many(
         self, env_id: str, players: Mapping[str, tuple[float, float]], ranks: Mapping[str, float]
     ) -> Mapping[str, tuple[float, float]]:
-        return rate_game(
-            self.settings,
-            env_id,
-            {uid: Skill(*belief) for uid, belief in players.items()},
-            ranks,
-            self._rate,
-        )
+        beliefs = {uid: Skill(*belief) for uid, belief in players.items()}
+        return rate_game(self.settings, env_id, beliefs, ranks)
 
     def score(self, mu: float, sigma: float) -> float:
         return mu - 3.0 * sigma
 
     def parameters(self) -> dict[str, Any]:
         return asdict(self.settings)
-
-
-def rate_on_floats(
-    settings: TrueSkillSettings, draw_probability: float, beliefs: Sequence[Skill], drawn: Sequence[bool]
-) -> list[tuple[float, float]]:
-    """Rate as :data:`~unstable_stream.model_pool.skill.OrderedRater` says, by our own factor graph."""
-    margin = draw_margin(settings, draw_probability)
-    return rate_in_order(beliefs, drawn, beta=settings.beta, tau=settings.tau, margin=margin)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import TypeAlias
 
-from unstable_stream.model_pool.skill import correction, margin_of
+from unstable_stream.model_pool.skill import correction, draw_margin
 from unstable_stream.model_pool.systems import RatingSystem, TrueSkill
 
 __all__ = ["Belief", "Side", "rate_sides", "shares_of", "sides_of"]
@@ -105,7 +105,7 @@ def _rate_two(
     )
     c = math.sqrt(c_squared)
     difference = math.fsum(sign * share * beliefs[model][0] for model, share in shares.items()) / c
-    margin = margin_of(settings, settings.draw_probability_of(env_id), seats) / c
+    margin = draw_margin(settings, settings.draw_probability_of(env_id), seats) / c
     v, w = correction(difference, margin, drawn=one.rank == other.rank)
     return {
         model: (
