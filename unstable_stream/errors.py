@@ -33,6 +33,7 @@ __all__ = [
     "ReportError",
     "RunError",
     "ServiceError",
+    "ServiceKilledError",
     "SpilledValueError",
     "StoreError",
     "StoreUnavailableError",
@@ -60,6 +61,12 @@ class RunError(UnstableStreamError):
 
 class ServiceError(UnstableStreamError):
     """A service that could not be started or kept dying."""
+
+
+class ServiceKilledError(ServiceError):
+    """A process that a service needs ended without a word: killed, crashed, or out of memory."""
+
+    retriable = True
 
 
 class PluginError(UnstableStreamError):

@@ -5,6 +5,9 @@ import signal
 import sys
 from pathlib import Path
 
+from unstable_stream.errors import FencedError, LearnerError, StoreUnavailableError
+from unstable_stream.launch.death import write_death
+
 
 def main(behaviour: str, directory: Path) -> int:
     """Behave as told; every start adds a line to the file ``starts``."""
@@ -14,31 +17,35 @@ def main(behaviour: str, directory: Path) -> int:
     number = len(starts.read_text().splitlines())
     if behaviour == "done":
         return 0
+    output = directory / "logs" / f"{behaviour}.log"
     if behaviour == "dies":
-        print(f"LearnerError: {'once ' * number}it went wrong", file=sys.stderr)
+        write_death(output, LearnerError(f"{'once ' * number}it went wrong"))
         return 5
     if behaviour == "dies-alike":
-        print(f"LearnerError: process {os.getpid()} went wrong", file=sys.stderr)
+        write_death(output, LearnerError("it went wrong"))
+        return 1
+    if behaviour == "store-away":
+        write_death(output, StoreUnavailableError("s3://runs is away"))
         return 1
     if behaviour == "fenced":
-        print("FencedError: another learner has taken over", file=sys.stderr)
+        write_death(output, FencedError("another learner has taken over"))
         return 3
+    if behaviour == "crashes":
+        print("no core", file=sys.stderr, flush=True)
+        os.abort()
     if behaviour == "killed":
         os.kill(os.getpid(), signal.SIGKILL)
-    if behaviour == "dies-in-json":
-        print('{"event": "service failed", "error": "LearnerError: no", "level": "error"}', file=sys.stderr)
-        return 1
     if behaviour == "recovers":
         if number > 2:
             return 0
-        raise OSError(f"start {'AB'[number - 1]}")
+        sys.exit(f"start {'AB'[number - 1]}")
     if behaviour == "stubborn":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if behaviour == "drains":
         # Blocked, it waits until it is asked for. With a handler it is lost if it comes before the pause.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     if behaviour == "drains-badly":
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit("ArchiveError: the last records are not stored"))
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit("the last records are not stored"))
     (directory / f"{behaviour}.ready").touch()
     if behaviour == "drains":
         signal.sigwait({signal.SIGTERM})

@@ -120,7 +120,8 @@ def test_the_services_and_the_log_of_a_run(tmp_path: Path) -> None:
         writer.write(stored([*made_up_run("run-c", updates=1), *reports, lost]))
     logs = place.data.service_logs("run-c")
     logs.mkdir(parents=True)
-    (logs / "learner.log").write_text("ValueError: <b>no</b> weights\n", encoding="utf-8")
+    note = "2026-01-01T00:00:00.000+00:00 learner died: ValueError: <b>no</b> weights; starting it again\n"
+    (logs / "launcher.log").write_text(note, encoding="utf-8")
     with client_of(place) as client:
         page = client.get(f"/{tmp_path.name}/runs/run-c").text
         assert "learner was restarted 2 times" in page

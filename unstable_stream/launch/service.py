@@ -13,7 +13,8 @@ from pathlib import Path
 
 from unstable_stream.errors import FencedError, UnstableStreamError
 from unstable_stream.extensions import confine
-from unstable_stream.launch.service_output import LogFormat, configure_output
+from unstable_stream.launch.death import write_death
+from unstable_stream.launch.service_output import configure_output
 from unstable_stream.launch.stream_services import STREAM_SERVICES, serve_stream
 from unstable_stream.launch.supervisor import FENCED_STATUS
 from unstable_stream.loading import loading
@@ -43,19 +44,20 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.die_with_parent:
         threading.Thread(target=_end_with_parent, daemon=True).start()
-    output: LogFormat = "console"
+    data = DataDir(arguments.data)
+    output = data.service_logs(arguments.run) / f"{arguments.service}.log"
     try:
-        output = configure_output(arguments.service, arguments.run)
-        asyncio.run(_serve(arguments.service, arguments.run, DataDir(arguments.data), arguments.log))
+        configure_output(arguments.service, arguments.run)
+        asyncio.run(_serve(arguments.service, arguments.run, data, arguments.log))
     except UnstableStreamError as error:
-        # The supervisor shows the last error in a service's log.
-        if output == "json":
-            get_logger(__name__).error("service failed", error=f"{type(error).__name__}: {error}")
-        else:
-            print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        write_death(output, error)  # the supervisor shows it
+        get_logger(__name__).error("service failed", error=f"{type(error).__name__}: {error}")
         # These have no second in a run: processors take over from each other in peace.
         alone = arguments.service in ("learner", "collector")
         return FENCED_STATUS if isinstance(error, FencedError) and alone else 1
+    except Exception as error:
+        write_death(output, error)
+        raise
     return 0
 
 

@@ -26,12 +26,10 @@ def log_format() -> LogFormat:
     raise ConfigError(f"{FORMAT_VARIABLE}={wanted!r}: expected console or json")
 
 
-def configure_output(service: str, run: str | None = None, *, level: int = logging.INFO) -> LogFormat:
+def configure_output(service: str, run: str | None = None, *, level: int = logging.INFO) -> None:
     """Send our log lines and the warnings of libraries to stderr, each with time, level, service and run.
 
     ``level`` is the lowest of our own lines that is shown.
-
-    Returns the format they have.
 
     Raises:
         ConfigError: the environment asks for an unknown format.
@@ -70,7 +68,6 @@ def configure_output(service: str, run: str | None = None, *, level: int = loggi
     structlog.contextvars.bind_contextvars(service=service, **({"run": run} if run else {}))
     if wanted == "json":
         sys.excepthook = _log_uncaught
-    return wanted
 
 
 def _log_uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

@@ -16,14 +16,17 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO, Final, Protocol
 
-from unstable_stream.errors import FencedError, ServiceError, UnstableStreamError
-from unstable_stream.launch.last_error import ENDED_SILENTLY, Output, last_error, same_error
+from unstable_stream.errors import FencedError, ServiceError, ServiceKilledError, UnstableStreamError
+from unstable_stream.launch.death import Death, Output
 from unstable_stream.log_lines import get_logger
 
-__all__ = ["FENCED_STATUS", "Progress", "ServiceProcess", "Supervisor", "pause_s"]
+__all__ = ["FENCED_STATUS", "LAUNCHER_LOG", "Progress", "ServiceProcess", "Supervisor", "pause_s"]
 
 FENCED_STATUS: Final = 3
 """Exit status of a service whose place another launcher's service has taken: it is not started again."""
+
+LAUNCHER_LOG: Final = "launcher.log"
+"""A line for each death of a service: the moment, the service, its error, and what is done about it."""
 
 _log = get_logger(__name__)
 
@@ -59,8 +62,8 @@ class ServiceProcess:
     """When those were that still count, in seconds of the monotonic clock."""
     output: Output = field(init=False, repr=False)
     """Its output since the last start."""
-    reason: str = ""
-    """The error of its latest death; empty if it never died."""
+    death: Death | None = None
+    """The latest; ``None`` if it never died."""
     trouble: str = ""
     """The latest death and what is done about it, in one line; empty if it never died."""
     finished: bool = False
@@ -93,12 +96,12 @@ class Supervisor:
     """Keeps services alive: it restarts each up to ``max_restarts`` times an hour, with growing pauses.
 
     A service that dies of the same error twice in a row without progress between would die of it again, so
-    that ends the run at once. To be killed from outside is no error: it says nothing about the next time.
+    that ends the run at once, unless the error is retriable, as a kill from outside is: then the next start
+    may go well.
 
     Args:
         arguments: the arguments of every service, after its name.
-        log_dir: the directory of the services' output, and of ``launcher.log``, which lists their starts and
-            ends.
+        log_dir: the directory of the services' output, and of :data:`LAUNCHER_LOG`.
         max_restarts: the most restarts of one service within ``restarts_count_s``; after them the run cannot
             go on.
         environment: see :attr:`environment`.
@@ -168,7 +171,8 @@ class Supervisor:
                 status = await asyncio.wait_for(process.wait(), self._stop_deadline_s)
                 # -SIGTERM: it had not come so far as to handle it.
                 if status not in (0, -signal.SIGTERM) and service.essential and self.failure is None:
-                    self.failure = self._error(service, status, "while it was stopped")
+                    death = _death(service.output, status)
+                    self.failure = self._error(service, death, "while it was stopped")
             except TimeoutError:
                 self._note(
                     f"{name} (pid {process.pid}) did not stop within {self._stop_deadline_s:g} s: killing it"
@@ -206,7 +210,7 @@ class Supervisor:
 
     async def _watch(self, service: ServiceProcess) -> None:
         while not service.stopping:
-            earlier = service.reason
+            earlier = service.death
             service.output = Output(service.log_path)
             if self._progress is not None:
                 await self._progress.begin(service.name)
@@ -218,8 +222,8 @@ class Supervisor:
                 service.finished = True
                 self._changed.set()
                 return
-            service.reason = _reason(service.output, status)
-            story = _story(service.name, service.reason)
+            service.death = _death(service.output, status)
+            story = _story(service.name, service.death)
             now = time.monotonic()
             service.recent_restarts = [
                 moment for moment in service.recent_restarts if now - moment < self._restarts_count_s
@@ -229,7 +233,7 @@ class Supervisor:
                 service.trouble = f"{story}; going on without it"
                 self._note(service.trouble)
                 return
-            failure = await self._failure(service, status, earlier)
+            failure = await self._failure(service, status, service.death, earlier)
             if failure is not None:
                 self._note(str(failure))
                 self.failure = failure
@@ -243,33 +247,31 @@ class Supervisor:
             await asyncio.sleep(delay)
 
     async def _failure(
-        self, service: ServiceProcess, status: int, earlier: str
+        self, service: ServiceProcess, status: int, death: Death, earlier: Death | None
     ) -> FencedError | ServiceError | None:
         """Return the error with which the death of a service ends the run; ``None``: it may start again."""
         if status == FENCED_STATUS:
-            return FencedError(service.reason.removeprefix("FencedError: "))
+            return FencedError(death.message)
         restarts = len(service.recent_restarts)
         if restarts >= self._max_restarts:
-            return self._error(service, status, f"after {restarts} restarts")
-        if not service.essential or not earlier or not same_error(service.reason, earlier):
-            return None
-        if _killed_from_outside(status) or ENDED_SILENTLY in service.reason:
+            return self._error(service, death, f"after {restarts} restarts")
+        if not service.essential or death != earlier or death.retriable:
             return None
         if self._progress is not None and await self._progress.made(service.name):
             return None
-        return self._error(service, status, "twice in the same way, with nothing achieved between")
+        return self._error(service, death, "twice in the same way, with nothing achieved between")
 
-    def _error(self, service: ServiceProcess, status: int, when: str) -> ServiceError:
-        reason = _reason(service.output, status)
+    def _error(self, service: ServiceProcess, death: Death, when: str) -> ServiceError:
+        story = _story(service.name, death)
         # An actor's death is explained with its own log.
-        where = "" if str(self._log_dir) in reason else f" (all of it: {service.log_path})"
-        return ServiceError(f"{_story(service.name, reason)}{where}; {service.name} ended {when}")
+        where = "" if str(self._log_dir) in story else f" (all of it: {service.log_path})"
+        return ServiceError(f"{story}{where}; {service.name} ended {when}")
 
     def _note(self, message: str) -> None:
         # Beside the services' output and not on the terminal, which shows the live view.
         now = datetime.now(tz=UTC).isoformat(timespec="milliseconds")
         try:
-            with (self._log_dir / "launcher.log").open("a", encoding="utf-8") as notes:
+            with (self._log_dir / LAUNCHER_LOG).open("a", encoding="utf-8") as notes:
                 notes.write(f"{now} {message}\n")
         except OSError as error:  # on a full disk a service is still to be started again
             _log.warning(message, not_noted=str(error))
@@ -289,24 +291,23 @@ class Supervisor:
         return await service.process.wait()
 
 
-def _reason(output: Output, status: int) -> str:
-    error = last_error(output.text())
+def _death(output: Output, status: int) -> Death:
+    """Return the death that the process has written, else what its exit status and its last lines say."""
+    death = output.death()
     if status < 0:
         killed = f"killed by {signal.Signals(-status).name}"
-        return killed if _killed_from_outside(status) or error is None else f"{error} ({killed})"
-    if error is not None:
-        return error
+        if -status not in _CRASHES:  # somebody sent it, or the system for lack of memory
+            return Death(killed, retriable=True)
+        return Death(killed, output.last_lines())
+    if death is not None:
+        return death
     # On a full disk a service cannot even write the reason of its death.
-    full = shutil.disk_usage(output.path.parent).free < _FULL_DISK_BYTES
-    return "the disk is full" if full else f"it ended with status {status} and printed no error"
+    if shutil.disk_usage(output.path.parent).free < _FULL_DISK_BYTES:
+        return Death("the disk is full")
+    return Death(f"it ended with status {status} and printed", output.last_lines() or "nothing")
 
 
-def _killed_from_outside(status: int) -> bool:
-    """Return true for a signal that somebody sent, or the system for lack of memory; a crash sends others."""
-    return status < 0 and -status not in _CRASHES
-
-
-def _story(service: str, reason: str) -> str:
-    """Return who died of what. A ``ServiceError`` says already who did: one of those that a service needs."""
-    said = reason.removeprefix("ServiceError: ")
-    return said if said != reason else f"{service} died: {reason}"
+def _story(service: str, death: Death) -> str:
+    """Return which process died of what. A service says itself which of the processes that it needs died."""
+    needs = death.type in (ServiceError.__name__, ServiceKilledError.__name__)
+    return death.message if needs else f"{service} died: {death}"

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import ray
 
-from unstable_stream.launch.last_error import Output
+from unstable_stream.launch.death import Output
 from unstable_stream.launch.ray.engine import EngineActor, RemoteEngine
 from unstable_stream.launch.ray.engine_pool import EnginePool
 from unstable_stream.launch.ray.part_output import PartDiedError, explain

@@ -25,9 +25,8 @@ from unstable_stream.inference.engine import (
 )
 from unstable_stream.launch.ray.exchange import Answer, Exchange
 from unstable_stream.launch.ray.nodes import Equipment, require
-from unstable_stream.launch.ray.part_output import PartDiedError, printing_errors, reason_of, write_output_to
+from unstable_stream.launch.ray.part_output import PartDiedError, printing_errors, reason_of, starting
 from unstable_stream.launch.ray.whereabouts import Whereabouts, whereabouts
-from unstable_stream.loading import loading
 from unstable_stream.runs.code import find_code
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.placement import Share
@@ -77,8 +76,7 @@ class EngineActor:
             opponent: the model is another one than the run's.
             expected: the launcher's software, if this machine was not asked for its own before the run began.
         """
-        write_output_to(output, run_id)
-        with printing_errors(), loading():
+        with starting(output, run_id):
             if expected is not None:
                 require(config, model_path, expected)
             find_code(config)

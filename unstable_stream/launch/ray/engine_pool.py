@@ -24,7 +24,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from unstable_stream.errors import ServiceError
 from unstable_stream.events import EnginesChanged, EnginesWanted, Event, PartChanged, event_id
-from unstable_stream.launch.last_error import Output
+from unstable_stream.launch.death import Output
 from unstable_stream.launch.ray.cluster import Cluster, look_at_nodes
 from unstable_stream.launch.ray.engine import EngineActor, EngineHealth, RayEngine
 from unstable_stream.launch.ray.nodes import Equipment, software

@@ -13,12 +13,11 @@ import ray
 
 from unstable_stream.errors import EventLogError, ServiceError
 from unstable_stream.inference.base_model import model_on_this_machine
-from unstable_stream.launch.last_error import Output
+from unstable_stream.launch.death import Output
 from unstable_stream.launch.ray.cluster import look_at_nodes
-from unstable_stream.launch.ray.part_output import PartDiedError, explain, reason_of, write_output_to
+from unstable_stream.launch.ray.part_output import PartDiedError, explain, reason_of, starting
 from unstable_stream.launch.ray.placement import actor_options, on_node, planned
 from unstable_stream.launch.ray.whereabouts import DRAINED, NOWHERE, Whereabouts, part_changed, whereabouts
-from unstable_stream.loading import loading
 from unstable_stream.log.open import opened_log
 from unstable_stream.log.records import record_from_event
 from unstable_stream.log_lines import get_logger
@@ -44,8 +43,7 @@ class LearnerActor:
     def __init__(
         self, config: RunConfig, run_id: str, output: Path, data_root: str, model_path: str, share: Share
     ) -> None:
-        write_output_to(output, run_id)
-        with loading():
+        with starting(output, run_id):
             from unstable_stream.workers.learners import Learners
 
             find_code(config)

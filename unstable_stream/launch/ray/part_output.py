@@ -10,14 +10,18 @@ import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
 import ray
 
-from unstable_stream.errors import ServiceError, UnstableStreamError
-from unstable_stream.launch.last_error import ENDED_SILENTLY, Output, last_error
+from unstable_stream.errors import ServiceError, ServiceKilledError, UnstableStreamError
+from unstable_stream.launch.death import Output, write_death
 from unstable_stream.launch.service_output import configure_output
+from unstable_stream.loading import loading
 
-__all__ = ["PartDiedError", "PartLostError", "explain", "printing_errors", "reason_of", "write_output_to"]
+__all__ = ["PartDiedError", "PartLostError", "explain", "printing_errors", "reason_of", "starting"]
+
+_ENDED_SILENTLY: Final = "its process ended without a word: killed, crashed, or out of memory"
 
 
 class PartDiedError(ServiceError):
@@ -33,8 +37,8 @@ class PartDiedError(ServiceError):
         return f"{self.part.replace('-', ' ')} died: {self.reason}"
 
 
-def write_output_to(path: Path, run_id: str) -> None:
-    """Send what this process and its children print to the end of a file; call it before heavy imports.
+def _write_output_to(path: Path, run_id: str) -> None:
+    """Send what this process and its children print to the end of a file.
 
     On a machine of a cluster that cannot write the data directory, it stays in Ray's own logs.
     """
@@ -70,19 +74,36 @@ def printing_errors() -> Iterator[None]:
         raise
 
 
+@contextmanager
+def starting(output: Path, run_id: str) -> Iterator[None]:
+    """Start an actor, heavy imports included: its output goes to a file, and so does an error it dies of."""
+    _write_output_to(output, run_id)
+    try:
+        with printing_errors(), loading():
+            yield
+    except Exception as error:
+        write_death(output, error)
+        raise
+
+
 def reason_of(error: BaseException) -> str:
     """Return in one line what a call of an actor failed of, without Ray's words and traceback."""
     cause = error.cause if isinstance(error, ray.exceptions.RayTaskError) else error
+    if isinstance(cause, ray.exceptions.RayActorError) and cause.actor_init_failed:
+        return str(cause).splitlines()[-1].strip()
     if isinstance(cause, ray.exceptions.RayError):
-        return last_error(str(cause)) or ENDED_SILENTLY
+        return _ENDED_SILENTLY
     return f"{type(cause).__name__}: {cause}"
 
 
 def explain(error: PartDiedError, outputs: Mapping[str, Output]) -> ServiceError:
-    """Return the error with the reason that the part printed, and with the file that has all of it."""
+    """Return the error with the reason that the part left, and with the file of all that it printed."""
     output = outputs.get(error.part)
     if output is None:
         return error
-    # Its own last words come last: an engine's error is better than what its library said before.
-    said = last_error(f"{output.text()}\n{error.reason}") or error.reason
-    return ServiceError(f"{PartDiedError(error.part, said)} (all of it: {output.path})")
+    death = output.death()
+    if death is None and error.reason == _ENDED_SILENTLY:
+        lines = output.last_lines()
+        said = f"{error.reason}; it printed last: {lines}" if lines else error.reason
+        return ServiceKilledError(f"{PartDiedError(error.part, said)} (all of it: {output.path})")
+    return ServiceError(f"{PartDiedError(error.part, str(death or error.reason))} (all of it: {output.path})")

@@ -19,10 +19,9 @@ from unstable_stream.launch.ray.part_output import (
     PartLostError,
     printing_errors,
     reason_of,
-    write_output_to,
+    starting,
 )
 from unstable_stream.launch.ray.whereabouts import DRAINED, NOWHERE, Whereabouts, part_changed, whereabouts
-from unstable_stream.loading import loading
 from unstable_stream.log.open import open_log_at
 from unstable_stream.runs.code import find_code
 from unstable_stream.runs.config import RunConfig
@@ -52,8 +51,7 @@ class RolloutActor:
         engine: RemoteEngine,
         others: Mapping[str, Engine],
     ) -> None:
-        write_output_to(output, run_id)
-        with printing_errors(), loading():
+        with starting(output, run_id):
             find_code(config)
             data = DataDir(Path(data_root))
             self._engine = engine

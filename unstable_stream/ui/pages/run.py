@@ -10,7 +10,7 @@ from starlette.responses import Response
 from unstable_stream.api import topics
 from unstable_stream.archive import query
 from unstable_stream.errors import EventLogError
-from unstable_stream.launch.last_error import last_error
+from unstable_stream.launch.supervisor import LAUNCHER_LOG
 from unstable_stream.tracking.lag import run_of_group
 from unstable_stream.ui import charts
 from unstable_stream.ui.rendering import page
@@ -21,7 +21,7 @@ from unstable_stream.views.written import config_text
 
 __all__ = ["curves", "health", "results", "show"]
 
-_READ_BYTES: Final = 256 * 1024
+_DEATHS: Final = 5
 _SERVICES: Final = """
     SELECT split_part(name, '/', 2) AS service,
         arg_max(value, occurred_at) FILTER (name LIKE '%/up') = 1 AS up,
@@ -101,13 +101,9 @@ def health(site: Site, shelf: Shelf, request: Request) -> Response:
 
 
 def _errors(shelf: Shelf, run_id: str) -> list[tuple[str, str]]:
-    """Return the last error in the output of each process of a run that was started here."""
-    directory = shelf.place.data.service_logs(run_id)
-    found = []
-    for path in sorted(directory.glob("*.log")) if directory.is_dir() else ():
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - _READ_BYTES))
-            error = last_error(file.read().decode(errors="replace"))
-        if error:
-            found.append((path.name, error))
-    return found
+    """Return when processes of a run that was started here died lately, and of what."""
+    notes = shelf.place.data.service_logs(run_id) / LAUNCHER_LOG
+    if not notes.exists():
+        return []
+    moments = [line.partition(" ") for line in notes.read_text(encoding="utf-8").splitlines()]
+    return [(moment, note) for moment, _, note in moments[-_DEATHS:]]
