@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from unstable_stream.api.loops import wait_for
 from unstable_stream.api.place import Place
@@ -17,17 +17,23 @@ from unstable_stream.runs.history import RunStatus
 from unstable_stream.views import run_list
 
 if TYPE_CHECKING:
-    from unstable_stream.api.unstable_baselines import Collector, StandardLearner
     from unstable_stream.launch.launcher import Backend
 
 __all__ = ["RunConfig", "build", "check", "list_runs", "load", "runs_overview", "sql"]
 
 
+class CollectorPart(Protocol):
+    """A :class:`~unstable_stream.api.unstable_baselines.Collector` with what it collects for."""
+
+    def settings_with(self, learner: Any) -> dict[str, Any]:
+        """Return what both describe together, as keyword arguments of :func:`build`."""
+
+
 def build(
     *,
     config: "RunConfig | Mapping[str, Any] | Path | str | None" = None,
-    collector: "Collector | Mapping[str, Any] | None" = None,
-    learner: "StandardLearner | Mapping[str, Any] | None" = None,
+    collector: CollectorPart | Mapping[str, Any] | None = None,
+    learner: Any = None,
     data: Path | str | None = None,
     log: str | None = None,
     backend: "Backend | None" = None,
@@ -61,9 +67,7 @@ def build(
     if (collector is None) != (learner is None):
         raise ConfigError("build(collector=…, learner=…): give both, or settings instead")
     if collector is not None and learner is not None:
-        from unstable_stream.api.unstable_baselines import settings_of
-
-        settings = settings_of(collector, learner) | settings
+        settings = collector.settings_with(learner) | settings
     chosen = {"log": log, "backend": backend}
     settings |= {name: value for name, value in chosen.items() if value is not None}
     made = make_config(settings, config, overrides)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from unstable_stream.adapter_format import CONFIG_FILE as ADAPTER_CONFIG_FILE
 from unstable_stream.api.checkpoints import find_checkpoint, split_name
@@ -19,7 +19,6 @@ from unstable_stream.api.loops import wait_for
 from unstable_stream.api.model_card import CONFIG_FILE, Form, ModelCard
 from unstable_stream.api.place import Place
 from unstable_stream.api.published_config import published_config
-from unstable_stream.api.run import Run
 from unstable_stream.api.trained_on import read_training
 from unstable_stream.errors import ConfigError, RunError
 from unstable_stream.events import Checkpoint
@@ -57,8 +56,20 @@ class Pushed:
     """SHA-256 by weight file."""
 
 
+class PlacedRun(Protocol):
+    """What is pushed of a :class:`Run`."""
+
+    @property
+    def place(self) -> Place:
+        """Where it is recorded."""
+
+    @property
+    def id(self) -> str:
+        """Its id."""
+
+
 def push(
-    checkpoint: "str | Run",
+    checkpoint: str | PlacedRun,
     destination: Path | str,
     *,
     merged: bool = False,
@@ -86,12 +97,11 @@ def push(
             may be recorded.
         ArchiveError: there is no archive to make the model card from.
     """
-    if isinstance(checkpoint, Run):
-        return push_checkpoint(
-            checkpoint.place, checkpoint.id, destination, merged=merged, replace=replace, public=public
-        )
-    place = Place.at(data, log)
-    return push_checkpoint(place, checkpoint, destination, merged=merged, replace=replace, public=public)
+    if isinstance(checkpoint, str):
+        place, name = Place.at(data, log), checkpoint
+    else:
+        place, name = checkpoint.place, checkpoint.id
+    return push_checkpoint(place, name, destination, merged=merged, replace=replace, public=public)
 
 
 def push_checkpoint(

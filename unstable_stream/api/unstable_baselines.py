@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, TypeVar
 
+from unstable_stream.api.build import build
 from unstable_stream.api.shorthand import table
 from unstable_stream.errors import ConfigError
 
@@ -302,6 +303,14 @@ class Collector(_Part):
         step_buffer.collector = self
 
     @_local
+    def settings_with(self, learner: "StandardLearner") -> dict[str, Any]:
+        """Return what collector and learner describe together, as keyword arguments of :func:`build`.
+
+        Raises:
+            ConfigError: they do not belong together, or contradict each other.
+        """
+        return settings_of(self, learner)
+
     def collect(self, num_workers: int, num_eval_workers: int = 16) -> None:
         """Say how many games are in flight; they begin with :meth:`StandardLearner.train`.
 
@@ -428,8 +437,6 @@ class StandardLearner(_Part):
         Raises:
             ConfigError: no collector has this learner's buffer, or the settings cannot work.
         """
-        from unstable_stream.api.build import build
-
         collector = self.step_buffer.collector
         if collector is None:
             raise ConfigError(
