@@ -302,7 +302,6 @@ class Collector(_Part):
         self.tracker = tracker
         step_buffer.collector = self
 
-    @_local
     def settings_with(self, learner: "StandardLearner") -> dict[str, Any]:
         """Return what collector and learner describe together, as keyword arguments of :func:`build`.
 
@@ -311,6 +310,7 @@ class Collector(_Part):
         """
         return settings_of(self, learner)
 
+    @_local
     def collect(self, num_workers: int, num_eval_workers: int = 16) -> None:
         """Say how many games are in flight; they begin with :meth:`StandardLearner.train`.
 
