@@ -9,6 +9,7 @@ import typer
 from typer.testing import CliRunner
 
 from tests.archive.history import made_up_run, stored
+from unstable_stream.api.game_filter import Sort
 from unstable_stream.api.games import find_games
 from unstable_stream.archive import ArchiveWriter
 from unstable_stream.cli import games
@@ -165,5 +166,5 @@ def test_a_partner_is_no_opponent_whether_the_game_is_over_or_not(tmp_path: Path
 
 @pytest.mark.parametrize("sort", ["latest", "earliest", "tokens"])
 @pytest.mark.parametrize("offset", [0, 3])
-def test_no_games_may_be_asked_for(data: Path, sort: str, offset: int) -> None:
+def test_no_games_may_be_asked_for(data: Path, sort: Sort, offset: int) -> None:
     assert find_games(data / "archive.duckdb", sort=sort, limit=0, offset=offset).rows == []

@@ -3,8 +3,9 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Final, Unpack, get_args
 
+from unstable_stream.api.game_filter import GameFilter, Result, Sort, Split, State
 from unstable_stream.archive import QueryResult, query
 from unstable_stream.archive_address import ArchiveAddress
 from unstable_stream.errors import ConfigError
@@ -15,20 +16,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Game",
-    "Result",
-    "Sort",
-    "Split",
-    "State",
     "find_games",
     "game_list",
     "load_transcript",
     "shown_game",
 ]
-
-Split: TypeAlias = Literal["train", "eval", "human"]
-State: TypeAlias = Literal["finished", "abandoned", "in-flight"]
-Result: TypeAlias = Literal["win", "draw", "loss"]
-Sort: TypeAlias = Literal["latest", "earliest", "longest", "shortest", "tokens"]
 
 # The view `games` without what only a game's start knows: to find the start of each of a million games takes
 # most of the time. Games in flight are told by their numbers, which are found faster than ids.
@@ -72,137 +64,79 @@ GROUP BY p.game_id, p.seat, p.model_uid, p.kind
 """
 
 
-@dataclass
-class _Filter:
-    """Conditions on the games ``g``, all of which must hold."""
-
-    conditions: list[str] = field(default_factory=list)
-    values: dict[str, object] = field(default_factory=dict)
-
-    def require(self, wanted: bool, condition: str, **values: object) -> None:
-        if wanted:
-            self.conditions.append(condition)
-            self.values.update(values)
-
-    def require_seat(self, conditions: Sequence[str], **values: object) -> None:
-        """Require one seat of the game for which all ``conditions`` hold, if there are any."""
-        if conditions:
-            of_seat = " AND ".join(conditions)
-            self.require(True, f"g.game_id IN (SELECT game_id FROM players AS s WHERE {of_seat})", **values)
-
-    def where(self) -> str:
-        return f"WHERE {' AND '.join(self.conditions)}" if self.conditions else ""
+_KNOWN: Final = {"split": Split, "state": State, "result": Result, "sort": Sort}
+_CONDITIONS: Final = {
+    "run": "starts_with(g.run_id, $run)",
+    "split": "g.split = $split",
+    "state": "g.state = $state",
+    "env": "contains(lower(g.env_id), lower($env))",
+    "model": "list_contains(g.models, $model)",
+    "min_moves": "g.num_turns >= $min_moves",
+    "max_moves": "g.num_turns <= $max_moves",
+    "update": "g.game_id IN (SELECT game_id FROM steps WHERE step_id IN (SELECT step_id FROM update_steps "
+    "WHERE update = $update AND starts_with(run_id, $run)))",
+    "invalid": "(g.invalid_seat IS NOT NULL OR "
+    "EXISTS (FROM seats AS s WHERE s.game_id = g.game_id AND s.invalid_moves > 0))",
+    "truncated": "(g.reason = 'truncated' OR "
+    "g.game_id IN (SELECT game_id FROM turns AS t WHERE t.finish_reason = 'length'))",
+    "text": "g.game_id IN (SELECT game_id FROM turns AS t WHERE contains(lower(t.completion), lower($text)) "
+    "OR contains(lower(t.observation), lower($text)) "
+    "UNION ALL SELECT game_id FROM actions AS a WHERE contains(lower(a.action), lower($text)))",
+}
+"""On the games ``g``, by the name of what is asked for."""
+_OF_SEAT: Final = {
+    "result": "s.result = $result",
+    "seat": "s.seat = $seat",
+    "opponent": "list_contains(string_split(s.opponent, ', '), $opponent)",
+}
+"""On one seat ``s`` of the game, for which all of them have to hold."""
 
 
 def find_games(
-    archive: ArchiveAddress,
-    *,
-    run: str | None = None,
-    split: str | None = None,
-    state: str | None = None,
-    env: str | None = None,
-    model: str | None = None,
-    opponent: str | None = None,
-    seat: int | None = None,
-    result: str | None = None,
-    update: int | None = None,
-    invalid: bool = False,
-    truncated: bool = False,
-    min_moves: int | None = None,
-    max_moves: int | None = None,
-    text: str | None = None,
-    sort: str = "latest",
-    limit: int | None = 20,
-    offset: int = 0,
+    archive: ArchiveAddress, *, run: str | None = None, **wanted: Unpack[GameFilter]
 ) -> QueryResult:
     """Return games of an archive, one a row: id, run, split, number, env, seats, winner, …
 
     Args:
         archive: the DuckDB file.
         run: id of the run, or its beginning.
-        split: ``train`` or ``eval``.
-        state: how far they got.
-        env: part of the environment's id.
-        model: uid of a model that played.
-        opponent: the opponent of ``model``, or of any checkpoint.
-        seat: the seat of ``model``, or of any checkpoint.
-        result: the result of ``model``, or of any checkpoint.
-        update: only games with a step that this learner update trained on or dropped.
-        invalid: only games with an invalid move.
-        truncated: only games that were cut short, or with a completion that was.
-        min_moves: fewest moves.
-        max_moves: most moves.
-        text: what a player saw, wrote or played somewhere in it, upper or lower case.
-        sort: which come first; ``tokens``: those with most sampled tokens.
-        limit: at most so many; ``None``: all.
-        offset: leave out so many before.
+        wanted: see :class:`~unstable_stream.api.game_filter.GameFilter`.
 
     Raises:
         ArchiveError: there is no archive.
         ConfigError: a filter has a value that it does not know.
     """
-    for name, value, known in (
-        ("split", split, Split),
-        ("state", state, State),
-        ("result", result, Result),
-        ("sort", sort, Sort),
-    ):
-        if value is not None and value not in get_args(known):
-            raise ConfigError(f"{name}={value!r}: expected one of {', '.join(get_args(known))}")
-    wanted = _Filter(values={"limit": limit, "offset": offset})
-    wanted.require(run is not None, "starts_with(g.run_id, $run)", run=run)
-    wanted.require(split is not None, "g.split = $split", split=split)
-    wanted.require(state is not None, "g.state = $state", state=state)
-    wanted.require(env is not None, "contains(lower(g.env_id), lower($env))", env=env)
-    wanted.require(model is not None, "list_contains(g.models, $model)", model=model)
-    wanted.require(min_moves is not None, "g.num_turns >= $min_moves", min_moves=min_moves)
-    wanted.require(max_moves is not None, "g.num_turns <= $max_moves", max_moves=max_moves)
-    wanted.require(
-        update is not None,
-        "g.game_id IN (SELECT game_id FROM steps WHERE step_id IN "
-        "(SELECT step_id FROM update_steps WHERE update = $update AND starts_with(run_id, $update_run)))",
-        update=update,
-        update_run=run or "",
-    )
-    wanted.require(
-        invalid,
-        "(g.invalid_seat IS NOT NULL OR "
-        "EXISTS (FROM seats AS s WHERE s.game_id = g.game_id AND s.invalid_moves > 0))",
-    )
-    wanted.require(
-        truncated,
-        "(g.reason = 'truncated' OR "
-        "g.game_id IN (SELECT game_id FROM turns AS t WHERE t.finish_reason = 'length'))",
-    )
-    wanted.require(
-        text is not None,
-        "g.game_id IN (SELECT game_id FROM turns AS t WHERE contains(lower(t.completion), lower($text)) "
-        "OR contains(lower(t.observation), lower($text)) "
-        "UNION ALL SELECT game_id FROM actions AS a WHERE contains(lower(a.action), lower($text)))",
-        text=text,
-    )
-    of_seat = {
-        "s.result = $result": result,
-        "s.seat = $seat": seat,
-        "list_contains(string_split(s.opponent, ', '), $opponent)": opponent,
-    }
-    asked = {condition: value for condition, value in of_seat.items() if value is not None}
-    if asked:
-        who = "s.kind = 'checkpoint'" if model is None else "s.model_uid = $model"
-        names = {condition: condition.rpartition("$")[2].rstrip(")") for condition in asked}
-        wanted.require_seat([*asked, who], **{names[condition]: value for condition, value in asked.items()})
+    unknown = wanted.keys() - GameFilter.__annotations__
+    if unknown:
+        raise TypeError(f"games are not found by {', '.join(sorted(unknown))}")
+    asked: dict[str, object] = {"run": run, "limit": 20, "offset": 0, "sort": "latest", **wanted}
+    for name, known in _KNOWN.items():
+        if asked.get(name) is not None and asked[name] not in get_args(known):
+            raise ConfigError(f"{name}={asked[name]!r}: expected one of {', '.join(get_args(known))}")
+    sort, limit = str(asked["sort"]), asked["limit"]
+    given = {name: value for name, value in asked.items() if value is not None and value is not False}
+    conditions = [condition for name, condition in _CONDITIONS.items() if name in given]
+    of_seat = [condition for name, condition in _OF_SEAT.items() if name in given]
+    if of_seat:
+        of_seat.append("s.model_uid = $model" if "model" in given else "s.kind = 'checkpoint'")
+        conditions.append(f"g.game_id IN (SELECT game_id FROM players AS s WHERE {' AND '.join(of_seat)})")
+    values = {name: value for name, value in given.items() if f"${name}" in " ".join(conditions)}
+    values |= {"limit": limit, "offset": asked["offset"]}
+    if "update" in given:
+        values["run"] = run or ""
     since = _EVER
-    if sort == "latest" and limit and not asked:
+    if sort == "latest" and limit and not of_seat:
         # So many are shown: what began before the last of so many finished games need not be looked at.
         newest = query(
             archive,
-            f"SELECT ended FROM ({_FINISHED}) AS g {wanted.where()} ORDER BY ended DESC "
+            f"SELECT ended FROM ({_FINISHED}) AS g {_where(conditions)} ORDER BY ended DESC "
             "LIMIT 1 OFFSET $limit + $offset - 1",
-            wanted.values,
+            values,
         ).rows
         since = newest[0][0] if newest else _EVER
-        wanted.require(True, "g.ended >= $since")
-    wanted.values["since"] = since
+        conditions.append("g.ended >= $since")
+    values["since"] = since
+    where = _where(conditions)
     # Which games they are comes first; only then are they put into words, and their tokens counted.
     sampled = (
         "(SELECT sum(completion_tokens) FROM trajectories AS t WHERE t.game_id = g.game_id)"
@@ -214,7 +148,7 @@ def find_games(
         archive,
         f"""
         WITH unfinished AS ({_UNFINISHED}), players AS ({_PLAYERS}), found AS MATERIALIZED (
-            SELECT *, {sampled} AS tokens FROM ({_FINISHED} UNION ALL FROM unfinished) AS g {wanted.where()}
+            SELECT *, {sampled} AS tokens FROM ({_FINISHED} UNION ALL FROM unfinished) AS g {where}
             ORDER BY {order} LIMIT $limit OFFSET $offset
         ), sampled AS (
             SELECT game_id, sum(completion_tokens) AS tokens FROM trajectories
@@ -226,8 +160,12 @@ def find_games(
             reason, num_turns AS moves, s.tokens AS tokens, ended
         FROM found AS f LEFT JOIN sampled AS s USING (game_id) ORDER BY {order.replace("tokens", "s.tokens")}
         """,
-        wanted.values,
+        values,
     )
+
+
+def _where(conditions: Sequence[str]) -> str:
+    return f"WHERE {' AND '.join(conditions)}" if conditions else ""
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,10 @@
 import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Unpack
 
-from unstable_stream.api.games import Game, Result, Sort, Split, State, find_games, game_list
+from unstable_stream.api.game_filter import GameFilter
+from unstable_stream.api.games import Game, find_games, game_list
 from unstable_stream.api.launching import Launching, launch_here, may_run_here
 from unstable_stream.api.loops import wait_for
 from unstable_stream.api.place import Place
@@ -337,27 +338,11 @@ class Run:
         """
         return Table(query_arrow(self._place.archive, query, parameters, run_id=self._id, files=files))
 
-    def games(
-        self,
-        *,
-        split: Split | None = None,
-        state: State | None = None,
-        env: str | None = None,
-        model: str | None = None,
-        opponent: str | None = None,
-        seat: int | None = None,
-        result: Result | None = None,
-        update: int | None = None,
-        invalid: bool = False,
-        truncated: bool = False,
-        min_moves: int | None = None,
-        max_moves: int | None = None,
-        sort: Sort = "latest",
-        limit: int | None = 20,
-    ) -> list[Game]:
+    def games(self, **wanted: Unpack[GameFilter]) -> list[Game]:
         """Return its games, the latest first.
 
         Args:
+            wanted: any of these, by name.
             split: ``train`` or ``eval``.
             state: ``finished``, ``abandoned`` or ``in-flight``.
             env: part of the environment's id.
@@ -370,28 +355,13 @@ class Run:
             truncated: only games cut short, or with a completion that was.
             min_moves: fewest moves.
             max_moves: most moves.
+            text: what a player saw, wrote or played somewhere in it, upper or lower case.
             sort: ``latest``, ``earliest``, ``longest``, ``shortest`` or, by sampled tokens, ``tokens``.
-            limit: at most so many; ``None``: all.
+            limit: at most so many, by default 20; ``None``: all.
+            offset: leave out so many before.
         """
-        found = find_games(
-            self._place.archive,
-            run=self._id,
-            split=split,
-            state=state,
-            env=env,
-            model=model,
-            opponent=opponent,
-            seat=seat,
-            result=result,
-            update=update,
-            invalid=invalid,
-            truncated=truncated,
-            min_moves=min_moves,
-            max_moves=max_moves,
-            sort=sort,
-            limit=limit,
-        )
-        return game_list(self._place.archive, found)
+        archive = self._place.archive
+        return game_list(archive, find_games(archive, run=self._id, **wanted))
 
     def checkpoints(self) -> Table:
         """Return its checkpoints in order: uid, iteration, parent, path, digest, size."""

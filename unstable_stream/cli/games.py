@@ -2,11 +2,11 @@
 
 import sys
 from collections.abc import Sequence
-from enum import StrEnum
 from typing import Any
 
 import typer
 
+from unstable_stream.api.game_filter import GameFilter, Result, Sort, Split, State
 from unstable_stream.api.output import plain, plain_console
 from unstable_stream.api.place import DEFAULT_DATA_DIR, ArchiveAddress
 from unstable_stream.cli.options import DataOption
@@ -22,39 +22,6 @@ from unstable_stream.cli.query_output import (
 __all__ = ["register"]
 
 _SHORT_ID = 8
-
-
-class Split(StrEnum):
-    """Filters for games."""
-
-    TRAIN = "train"
-    EVAL = "eval"
-
-
-class Result(StrEnum):
-    """The result of a seat."""
-
-    WIN = "win"
-    DRAW = "draw"
-    LOSS = "loss"
-
-
-class State(StrEnum):
-    """The state of a game."""
-
-    FINISHED = "finished"
-    ABANDONED = "abandoned"
-    IN_FLIGHT = "in-flight"
-
-
-class Sort(StrEnum):
-    """The order of games."""
-
-    LATEST = "latest"
-    EARLIEST = "earliest"
-    LONGEST = "longest"
-    SHORTEST = "shortest"
-    TOKENS = "tokens"
 
 
 def register(app: typer.Typer) -> None:
@@ -90,7 +57,7 @@ def _list(
     ),
     min_moves: int | None = typer.Option(None, "--min-moves", min=0, help="Only games of so many moves."),
     max_moves: int | None = typer.Option(None, "--max-moves", min=0, help="Only games of at most so many."),
-    sort: Sort = typer.Option(Sort.LATEST, "--sort", help="Which come first; tokens: most sampled tokens."),
+    sort: Sort = typer.Option("latest", "--sort", help="Which come first; tokens: most sampled tokens."),
     limit: int = typer.Option(20, "--limit", "-n", min=1, help="At most so many, the first by --sort."),
     browse: bool = typer.Option(False, "--browse", help="Read them one after the other, by key."),
     data: DataOption = DEFAULT_DATA_DIR,
@@ -113,24 +80,8 @@ def _list(
 
     form = pick_format(as_csv, as_json, as_table)
     archive = Place.at(data).archive
-    found = find_games(
-        archive,
-        run=run,
-        split=split and split.value,
-        state=state and state.value,
-        env=env,
-        model=model,
-        opponent=opponent,
-        seat=seat,
-        result=result and result.value,
-        update=update,
-        invalid=invalid,
-        truncated=truncated,
-        min_moves=min_moves,
-        max_moves=max_moves,
-        sort=sort.value,
-        limit=limit,
-    )
+    wanted = {name: value for name, value in context.params.items() if name in GameFilter.__annotations__}
+    found = find_games(archive, run=run, **wanted)
     rows = found.rows
     if browse:
         _browse(archive, [row[0] for row in rows])

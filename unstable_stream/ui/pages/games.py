@@ -9,7 +9,8 @@ from urllib.parse import urlencode
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from unstable_stream.api.games import Result, Sort, Split, State, find_games
+from unstable_stream.api.game_filter import Result, Sort, Split, State
+from unstable_stream.api.games import find_games
 from unstable_stream.archive import query
 from unstable_stream.errors import ConfigError
 from unstable_stream.hindsight.advantages import advantages
