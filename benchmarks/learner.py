@@ -32,7 +32,7 @@ from benchmarks.harness import Comparison, compare, parser, report
 from benchmarks.peers.batch import RANK, SHAPES, Shape
 from benchmarks.peers.models import write_model
 from unstable_stream.algorithms import Reinforce, TokenBatch, TrainingSample
-from unstable_stream.learners import StandardLearner
+from unstable_stream.learners import LearnerSettings, StandardLearner
 from unstable_stream.learners.lora import ALL_PROJECTIONS
 
 _SHAPES = {
@@ -76,12 +76,14 @@ def _learner(
     """Return ours, for batches of such samples and micro-batches of so many rows."""
     return StandardLearner[TrainingSample, TokenBatch](
         model_path,
+        LearnerSettings(
+            batch_size=len(samples),
+            mini_batch_size=rows,
+            learning_rate=1e-4,
+            max_generation_len=max(len(sample.completion_token_ids) for sample in samples),
+            lora_cfg={"lora_rank": RANK, "lora_alpha": 2 * RANK},
+        ),
         algorithm=Reinforce(),
-        batch_size=len(samples),
-        mini_batch_size=rows,
-        learning_rate=1e-4,
-        max_generation_len=max(len(sample.completion_token_ids) for sample in samples),
-        lora_cfg={"lora_rank": RANK, "lora_alpha": 2 * RANK},
         ckpt_root=Path(model_path) / "checkpoints",
         device="cpu",
     )

@@ -108,23 +108,25 @@ def _peak_bytes(process: str, config: RunConfig) -> int:
     prompts = rng.integers(0, vocabulary, (rows, _LENGTH - _COMPLETION)).astype(np.int32)
     if process == "learner":
         from unstable_stream.algorithms import Reinforce, TokenBatch, TrainingSample
-        from unstable_stream.learners import StandardLearner
+        from unstable_stream.learners import LearnerSettings, StandardLearner
 
         with tempfile.TemporaryDirectory() as directory:
             learner = StandardLearner[TrainingSample, TokenBatch](
                 config.model,
+                LearnerSettings(
+                    batch_size=rows,
+                    mini_batch_size=rows,
+                    learning_rate=1e-4,
+                    max_generation_len=_COMPLETION,
+                    parameters=config.learner.parameters,
+                    lora_cfg=config.lora.model_dump(),
+                    activation_checkpointing=config.learner.activation_checkpointing,
+                    num_threads=1,
+                ),
                 algorithm=Reinforce(),
-                batch_size=rows,
-                mini_batch_size=rows,
-                learning_rate=1e-4,
-                max_generation_len=_COMPLETION,
-                parameters=config.learner.parameters,
-                lora_cfg=config.lora.model_dump(),
-                activation_checkpointing=config.learner.activation_checkpointing,
                 dtype=config.learner.dtype,
                 ckpt_root=directory,
                 device="cpu",
-                num_threads=1,
             )
             behaviour = np.full(_COMPLETION, -1.0, dtype=np.float32)
             samples = [

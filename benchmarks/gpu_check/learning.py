@@ -19,7 +19,7 @@ from benchmarks.gpu_check.job import (
 )
 from unstable_stream.algorithms import Reinforce, TokenBatch
 from unstable_stream.inference.engine import Adapter, Completion
-from unstable_stream.learners import StandardLearner
+from unstable_stream.learners import LearnerSettings, StandardLearner
 from unstable_stream.update_decisions import TrainingSample
 
 __all__ = ["Learner", "make_learner", "measure_learner", "ratios", "trained_adapter", "vocabulary_of"]
@@ -37,17 +37,19 @@ def make_learner(
     """Return a learner of rank 32 on the job's device, with the defaults of a run for all else."""
     return StandardLearner(
         job.model,
+        LearnerSettings(
+            batch_size=batch_size,
+            mini_batch_size=64,
+            mini_batch_tokens=job.micro_batch_tokens,
+            learning_rate=learning_rate,
+            max_generation_len=job.max_tokens,
+            lora_cfg={"lora_rank": 32, "lora_alpha": 32},
+            activation_checkpointing=recompute == "activation_checkpointing",
+            gradient_checkpointing=recompute == "gradient_checkpointing",
+        ),
         algorithm=Reinforce(),
-        batch_size=batch_size,
-        mini_batch_size=64,
-        mini_batch_tokens=job.micro_batch_tokens,
-        learning_rate=learning_rate,
-        max_generation_len=job.max_tokens,
-        lora_cfg={"lora_rank": 32, "lora_alpha": 32},
         ckpt_root=Path(job.work) / "checkpoints" / job.shape,
         device=job.device,
-        activation_checkpointing=recompute == "activation_checkpointing",
-        gradient_checkpointing=recompute == "gradient_checkpointing",
     )
 
 

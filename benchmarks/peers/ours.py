@@ -11,7 +11,7 @@ import numpy as np
 from benchmarks.peers.batch import RANK, Batch
 from benchmarks.peers.measuring import Clock, Peak, gradients_of, read_task
 from unstable_stream.algorithms import Reinforce, TokenBatch, TrainingSample
-from unstable_stream.learners import StandardLearner
+from unstable_stream.learners import LearnerSettings, StandardLearner
 
 __all__ = ["samples_of"]
 
@@ -34,14 +34,16 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as checkpoints:
         learner = StandardLearner[TrainingSample, TokenBatch](
             str(task.directory / "model"),
+            LearnerSettings(
+                batch_size=len(batch),
+                mini_batch_size=task.rows,
+                learning_rate=1e-4,
+                grad_clip=1e6,
+                max_generation_len=batch.longest_completion,
+                lora_cfg={"lora_rank": RANK, "lora_alpha": 2 * RANK},
+                initial_lora_path=task.directory / "adapter",
+            ),
             algorithm=Reinforce(is_clip=None),
-            batch_size=len(batch),
-            mini_batch_size=task.rows,
-            learning_rate=1e-4,
-            grad_clip=1e6,
-            max_generation_len=batch.longest_completion,
-            lora_cfg={"lora_rank": RANK, "lora_alpha": 2 * RANK},
-            initial_lora_path=task.directory / "adapter",
             ckpt_root=Path(checkpoints),
             device="cpu",
             dtype=task.dtype,

@@ -9,7 +9,7 @@ import torch
 
 from tests.inference.tiny_model import build_tiny_model
 from unstable_stream.algorithms import Reinforce, TokenBatch, TrainingSample
-from unstable_stream.learners import StandardLearner
+from unstable_stream.learners import LearnerSettings, StandardLearner
 
 Learner: TypeAlias = StandardLearner[TrainingSample, TokenBatch]
 MakeLearner: TypeAlias = Callable[..., Learner]
@@ -31,7 +31,7 @@ def make_learner(tiny_model: Path, tmp_path: Path) -> MakeLearner:
     """Build a learner with small settings; keyword arguments override them."""
 
     def make(**overrides: Any) -> Learner:
-        settings: dict[str, Any] = {
+        arguments: dict[str, Any] = {
             "model_name": str(tiny_model),
             "algorithm": Reinforce(),
             "batch_size": 64,
@@ -41,7 +41,10 @@ def make_learner(tiny_model: Path, tmp_path: Path) -> MakeLearner:
             "ckpt_root": tmp_path / "checkpoints",
             "lora_cfg": {"lora_rank": 4, "lora_alpha": 8},
             "seed": 11,
+        } | overrides
+        settings = {
+            name: arguments.pop(name) for name in LearnerSettings.__dataclass_fields__ if name in arguments
         }
-        return StandardLearner(**(settings | overrides))
+        return StandardLearner(settings=LearnerSettings(**settings), **arguments)
 
     return make

@@ -18,6 +18,7 @@ from tests.learners.samples import make_samples
 from unstable_stream.algorithms import Reinforce
 from unstable_stream.errors import CheckpointError, LearnerError
 from unstable_stream.learners import (
+    LearnerSettings,
     StandardLearner,
     attempts,
     copy_loadable,
@@ -57,8 +58,8 @@ def train(learner: Learner, first: int, last: int) -> None:
 def curve_learner(model: str, parameters: str, root: Path | str) -> Learner:
     # With the base model's own parameters trained there is none left to compare with.
     algorithm = Reinforce(**(ALGORITHM | ({"kl_coef": 0.0} if parameters == "all" else {})))
-    settings = SETTINGS | {"parameters": parameters}
-    return StandardLearner(model, algorithm=algorithm, ckpt_root=root, **settings)
+    settings = LearnerSettings(**SETTINGS | {"parameters": parameters})
+    return StandardLearner(model, settings, algorithm=algorithm, ckpt_root=root)
 
 
 def continue_from(model: str, parameters: str, checkpoint: str, root: str) -> None:

@@ -17,7 +17,13 @@ from unstable_stream.learners.learning_rate import LrSchedule
 from unstable_stream.learners.lora import LoraSettings
 from unstable_stream.learners.merging import merge_adapter
 from unstable_stream.learners.rank import Alone, Rank
-from unstable_stream.learners.standard_learner import Algorithm, Sample, StandardLearner, UpdateResult
+from unstable_stream.learners.standard_learner import (
+    Algorithm,
+    LearnerSettings,
+    Sample,
+    StandardLearner,
+    UpdateResult,
+)
 from unstable_stream.learners.torch_rank import TorchRank
 
 __all__ = [
@@ -25,6 +31,7 @@ __all__ = [
     "Alone",
     "CheckpointInfo",
     "CheckpointState",
+    "LearnerSettings",
     "LoadedCheckpoint",
     "LoraSettings",
     "LrSchedule",

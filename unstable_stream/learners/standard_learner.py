@@ -53,7 +53,7 @@ from unstable_stream.learners.whole_model import (
 )
 from unstable_stream.update_decisions import Admission, left_out
 
-__all__ = ["Algorithm", "Sample", "StandardLearner", "UpdateResult"]
+__all__ = ["Algorithm", "LearnerSettings", "Sample", "StandardLearner", "UpdateResult"]
 
 _NAMED_IDS = 8
 _OVERHEAD_TOKENS = 64
@@ -145,95 +145,120 @@ class UpdateResult:
     """Ids of samples that the algorithm left out, all as ``truncated``."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearnerSettings:
+    """The settings of training.
+
+    Raises:
+        LearnerError: they cannot work.
+    """
+
+    batch_size: int
+    """The most samples of an update."""
+    mini_batch_size: int
+    """The most rows of a micro-batch. Rows of similar length share one; the gradient is still that of the
+    whole batch."""
+    mini_batch_tokens: int | None = None
+    """The most tokens of a micro-batch, including padding; a longer row gets one of its own. ``None``: 4,096
+    on a GPU and 1,024 on a CPU, which is as fast there and takes a quarter of the memory for activations."""
+    learning_rate: float
+    """The peak learning rate of AdamW."""
+    lr_schedule: Mapping[str, Any] | LrSchedule | None = None
+    """``{"type": "constant" | "linear" | "cosine", "final_fraction": …, "total": updates, "warmup":
+    updates}``."""
+    grad_clip: float = 1.0
+    """Upper bound of the gradient's global L2 norm in each optimizer step."""
+    weight_decay: float = 0.0
+    betas: tuple[float, float] = (0.9, 0.95)
+    optimizer_steps_per_update: int = 1
+    """The batch is shuffled and split into this many optimizer steps."""
+    parameters: Literal["lora", "all"] = "lora"
+    """``lora``: of an adapter; ``all``: of the model, full fine-tuning."""
+    lora_cfg: Mapping[str, Any] | LoraSettings | None = None
+    """``lora_rank``, ``lora_alpha``, ``lora_dropout``, ``target_modules`` (default: all projections),
+    ``last_layers`` (default: all layers)."""
+    initial_lora_path: Path | str | None = None
+    """An adapter directory to start from."""
+    max_train_len: int | None = None
+    """The most tokens of a sample, prompt and completion together. The rest of the completion is cut off. A
+    sample whose prompt fills it is dropped as ``truncated``. ``None``: no limit."""
+    max_generation_len: int
+    """The rollout's token limit, the normaliser of Dr. GRPO."""
+    gradient_checkpointing: bool = False
+    """Recompute activations with the model's own method."""
+    activation_checkpointing: bool = False
+    """Recompute every decoder layer and the logits; this works with every model."""
+    seed: int = 0
+    num_threads: int | None = None
+    """PyTorch threads of this process; ``None``: do not change them."""
+
+    def __post_init__(self) -> None:
+        for name in (
+            "batch_size",
+            "mini_batch_size",
+            "mini_batch_tokens",
+            "learning_rate",
+            "grad_clip",
+            "optimizer_steps_per_update",
+            "max_train_len",
+            "max_generation_len",
+        ):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise LearnerError(f"{name} is {value}; expected a positive number")
+        if self.gradient_checkpointing and self.activation_checkpointing:
+            raise LearnerError(
+                "gradient_checkpointing and activation_checkpointing are both set; they recompute the same "
+                "activations, choose one"
+            )
+        if self.parameters == "all" and self.initial_lora_path is not None:
+            raise LearnerError(
+                f"initial_lora_path is {str(self.initial_lora_path)!r}, and parameters='all' trains none; to "
+                "begin from a checkpoint of all parameters, give its directory as model_name"
+            )
+
+
 class StandardLearner(Generic[SampleT, BatchT]):
     """Train a LoRA adapter, or all parameters, with AdamW.
 
     Args:
         model_name: Hugging Face directory or id of the base model.
+        settings: of training; :meth:`configure` changes some.
         algorithm: forms the loss; it is bound to this learner's policy.
-        batch_size: the most samples of an update.
-        mini_batch_size: the most rows of a micro-batch. Rows of similar length share one; the gradient is
-            still that of the whole batch.
-        mini_batch_tokens: the most tokens of a micro-batch, including padding; a longer row gets one of its
-            own. ``None``: 4,096 on a GPU and 1,024 on a CPU, which is as fast there and takes a quarter of
-            the memory for activations.
-        learning_rate: the peak learning rate of AdamW.
-        lr_schedule: ``{"type": "constant" | "linear" | "cosine", "final_fraction": …, "total": updates,
-            "warmup": updates}``.
-        grad_clip: upper bound of the gradient's global L2 norm in each optimizer step.
-        optimizer_steps_per_update: the batch is shuffled and split into this many optimizer steps.
-        parameters: ``lora``: those of an adapter; ``all``: those of the model, full fine-tuning.
-        lora_cfg: ``lora_rank``, ``lora_alpha``, ``lora_dropout``, ``target_modules`` (default: all
-            projections), ``last_layers`` (default: all layers).
-        initial_lora_path: an adapter directory to start from.
-        max_train_len: the most tokens of a sample, prompt and completion together. The rest of the completion
-            is cut off. A sample whose prompt fills it is dropped as ``truncated``. ``None``: no limit.
-        max_generation_len: the rollout's token limit, the normaliser of Dr. GRPO.
-        gradient_checkpointing: recompute activations with the model's own method.
-        activation_checkpointing: recompute every decoder layer and the logits; this works with every model.
         ckpt_root: the directory of checkpoints; every save makes a directory there, named by the model
             uid and a random word.
         device: default: CUDA if there is one, the GPU with the rank's number. bfloat16 autocast on CUDA,
             float32 on a CPU.
-        num_threads: PyTorch threads of this process; ``None``: do not change them.
         dtype: of the base model and of activations, ``float32`` or ``bfloat16``; default: bfloat16 on a GPU,
             float32 on a CPU. The adapter, log-probabilities and the loss are float32 with both.
         gpu_memory_fraction: the most of the GPU's memory that this process may take; ``None``: no bound.
         rank: the place among several learners that train on the same batches; ``None``: there is one.
 
     Raises:
-        LearnerError: the settings cannot work, or the base model cannot be loaded or adapted.
+        LearnerError: the base model cannot be loaded or adapted.
     """
 
     def __init__(
         self,
         model_name: str,
+        settings: LearnerSettings,
         *,
         algorithm: Algorithm[SampleT, BatchT],
-        batch_size: int,
-        mini_batch_size: int,
-        learning_rate: float,
-        max_generation_len: int,
         ckpt_root: Path | str,
-        parameters: Literal["lora", "all"] = "lora",
-        lora_cfg: Mapping[str, Any] | LoraSettings | None = None,
-        grad_clip: float = 1.0,
-        weight_decay: float = 0.0,
-        betas: tuple[float, float] = (0.9, 0.95),
-        lr_schedule: Mapping[str, Any] | LrSchedule | None = None,
-        optimizer_steps_per_update: int = 1,
-        max_train_len: int | None = None,
-        mini_batch_tokens: int | None = None,
-        initial_lora_path: Path | str | None = None,
-        gradient_checkpointing: bool = False,
-        activation_checkpointing: bool = False,
         device: str | torch.device | None = None,
-        seed: int = 0,
-        num_threads: int | None = None,
         dtype: str | None = None,
         gpu_memory_fraction: float | None = None,
         rank: Rank | None = None,
     ) -> None:
-        _check_positive(batch_size=batch_size, max_train_len=1 if max_train_len is None else max_train_len)
-        if gradient_checkpointing and activation_checkpointing:
-            raise LearnerError(
-                "gradient_checkpointing and activation_checkpointing are both set; they recompute the same "
-                "activations, choose one"
-            )
-        if parameters == "all" and initial_lora_path is not None:
-            raise LearnerError(
-                f"initial_lora_path is {str(initial_lora_path)!r}, and parameters='all' trains none; to "
-                "begin from a checkpoint of all parameters, give its directory as model_name"
-            )
-        if num_threads is not None:
-            torch.set_num_threads(num_threads)
+        if settings.num_threads is not None:
+            torch.set_num_threads(settings.num_threads)
         self.model_name = model_name
-        self.batch_size = batch_size
-        self.max_train_len = max_train_len
-        self.seed = seed
+        self.batch_size = settings.batch_size
+        self.max_train_len = settings.max_train_len
+        self.seed = settings.seed
         self.ckpt_root = Path(ckpt_root)
-        self.parameters: Literal["lora", "all"] = parameters
-        self.lora = LoraSettings.from_settings(lora_cfg)
+        self.parameters = settings.parameters
+        self.lora = LoraSettings.from_settings(settings.lora_cfg)
         gpu = f"cuda:{rank.number}" if rank is not None else "cuda"
         self.device = torch.device(device or (gpu if torch.cuda.is_available() else "cpu"))
         self._on_gpu = self.device.type == "cuda"
@@ -241,15 +266,15 @@ class StandardLearner(Generic[SampleT, BatchT]):
         if self._on_gpu and gpu_memory_fraction is not None:
             # What is beyond belongs to an engine, which could not start anew if it were taken.
             torch.cuda.set_per_process_memory_fraction(gpu_memory_fraction, self.device.index)
-        self._recompute_logits = activation_checkpointing
-        self._betas = betas
+        self._recompute_logits = settings.activation_checkpointing
+        self._betas = settings.betas
         self._rank = rank or Alone()
         self._step = 0
         self._samples_seen = 0
         self._broken: str | None = None
         self._probe_tokens: list[Tokens] = []
 
-        if parameters == "all":
+        if self.parameters == "all":
             self.model = build_whole_policy(model_name, device=self.device)
         else:
             self.model = build_policy(
@@ -257,31 +282,20 @@ class StandardLearner(Generic[SampleT, BatchT]):
                 self.lora,
                 device=self.device,
                 base_dtype=torch.bfloat16 if self._lower else torch.float32,
-                seed=seed,
+                seed=self.seed,
             )
-        if initial_lora_path is not None:
-            load_adapter_directory(self.model, Path(initial_lora_path), self.lora)
-        if gradient_checkpointing:
+        if settings.initial_lora_path is not None:
+            load_adapter_directory(self.model, Path(settings.initial_lora_path), self.lora)
+        if settings.gradient_checkpointing:
             self.model.gradient_checkpointing_enable({"use_reentrant": False})
-        elif activation_checkpointing:
+        elif settings.activation_checkpointing:
             checkpoint_activations(self.model)
         self.model.train()
-        self._bind(
-            algorithm,
-            learning_rate=learning_rate,
-            lr_schedule=lr_schedule,
-            grad_clip=grad_clip,
-            weight_decay=weight_decay,
-            optimizer_steps_per_update=optimizer_steps_per_update,
-            mini_batch_size=mini_batch_size,
-            mini_batch_tokens=mini_batch_tokens,
-            max_generation_len=max_generation_len,
-            num_threads=num_threads,
-        )
+        self._bind(algorithm, settings)
         with self._autocast():
             self._prober = AdapterProber(self.model)
 
-    def configure(self, algorithm: Algorithm[SampleT, BatchT], **settings: Any) -> None:
+    def configure(self, algorithm: Algorithm[SampleT, BatchT], settings: LearnerSettings) -> None:
         """Make the next updates with this algorithm and these settings.
 
         What training has come to stays, as if a checkpoint were loaded into a learner that was made so: the
@@ -289,57 +303,31 @@ class StandardLearner(Generic[SampleT, BatchT]):
 
         Args:
             algorithm: a new object, not bound to a policy yet.
-            settings: ``learning_rate``, ``lr_schedule``, ``grad_clip``, ``weight_decay``,
-                ``optimizer_steps_per_update``, ``mini_batch_size``, ``mini_batch_tokens``,
-                ``max_generation_len`` and ``num_threads``, all of them and as for the constructor.
+            settings: those of the optimizer, of micro-batches and of threads change, and
+                ``max_generation_len``; the others stay as they were made.
 
         Raises:
-            LearnerError: the settings cannot work, or the algorithm's networks have another shape.
+            LearnerError: the algorithm's networks have another shape.
         """
         if not self._step:  # nothing was trained: as a learner that was made so
-            self._bind(algorithm, **settings)
+            self._bind(algorithm, settings)
             return
         networks = {name: tensor.clone() for name, tensor in self._network_tensors().items()}
         optimizer, kept = self._optimizer.state_dict(), self.algorithm.state_dict()
-        self._bind(algorithm, **settings)
+        self._bind(algorithm, settings)
         self._take_over(networks, optimizer, kept, origin="the update before")
 
-    def _bind(
-        self,
-        algorithm: Algorithm[SampleT, BatchT],
-        *,
-        learning_rate: float,
-        lr_schedule: Mapping[str, Any] | LrSchedule | None,
-        grad_clip: float,
-        weight_decay: float,
-        optimizer_steps_per_update: int,
-        mini_batch_size: int,
-        mini_batch_tokens: int | None,
-        max_generation_len: int,
-        num_threads: int | None,
-    ) -> None:
-        _check_positive(
-            mini_batch_size=mini_batch_size,
-            learning_rate=learning_rate,
-            max_generation_len=max_generation_len,
-            grad_clip=grad_clip,
-            optimizer_steps_per_update=optimizer_steps_per_update,
-            mini_batch_tokens=1 if mini_batch_tokens is None else mini_batch_tokens,
-        )
+    def _bind(self, algorithm: Algorithm[SampleT, BatchT], settings: LearnerSettings) -> None:
         self.algorithm = algorithm
-        self.learning_rate = learning_rate
-        self.lr_schedule = LrSchedule.from_settings(lr_schedule)
-        self.grad_clip = grad_clip
-        self.optimizer_steps_per_update = optimizer_steps_per_update
-        self.mini_batch_size = mini_batch_size
-        self.mini_batch_tokens = mini_batch_tokens or (4096 if self._on_gpu else 1024)
-        self._num_threads = num_threads
+        self._settings = settings
+        self.lr_schedule = LrSchedule.from_settings(settings.lr_schedule)
+        self.mini_batch_tokens = settings.mini_batch_tokens or (4096 if self._on_gpu else 1024)
         # The same on every rank and after every restart: an algorithm may draw the weights of its networks.
         with self._autocast(), self._seeded(0, alike=True):
             algorithm.initialize(
                 self.model,
                 device=self.device,
-                max_generation_len=max_generation_len,
+                max_generation_len=settings.max_generation_len,
                 max_train_len=self.max_train_len,
                 recompute_logits=self._recompute_logits,
             )
@@ -352,13 +340,13 @@ class StandardLearner(Generic[SampleT, BatchT]):
                     "peak": peak,
                 }
                 for module, peak in (
-                    (self.model, learning_rate),
+                    (self.model, settings.learning_rate),
                     *((network.module, network.learning_rate) for network in networks.values()),
                 )
             ],
-            lr=learning_rate,
+            lr=settings.learning_rate,
             betas=self._betas,
-            weight_decay=weight_decay,
+            weight_decay=settings.weight_decay,
             fused=True,
         )
 
@@ -410,8 +398,9 @@ class StandardLearner(Generic[SampleT, BatchT]):
                 f"update {update_number} got {len(samples)} samples; "
                 f"expected 1 to batch_size = {self.batch_size}"
             )
-        if self._num_threads is not None and torch.get_num_threads() != self._num_threads:
-            torch.set_num_threads(self._num_threads)  # a thread begins with what the last one in here set
+        if self._settings.num_threads is not None and torch.get_num_threads() != self._settings.num_threads:
+            # A thread begins with what the last one in here set.
+            torch.set_num_threads(self._settings.num_threads)
         if admissions is None:
             admissions = [self.algorithm.admit(sample) for sample in samples]
         dropped = left_out(samples, admissions)
@@ -451,7 +440,7 @@ class StandardLearner(Generic[SampleT, BatchT]):
             "samples_masked": float(sum(decision == "mask" for _, decision in kept)),
             "samples_dropped": float(len(dropped)),
             "optimizer_steps": float(len(norms)),
-            "learning_rate": self.learning_rate * factor,
+            "learning_rate": self._settings.learning_rate * factor,
             "grad_norm": sum(norms) / len(norms) if norms else 0.0,
             "padding_fraction": totals.pop("_padding", 0.0) / totals.pop("_padded_tokens", 1.0),
             "micro_batch_tokens_max": totals.pop("max__tokens", 0.0),
@@ -492,11 +481,11 @@ class StandardLearner(Generic[SampleT, BatchT]):
             samples_seen=self._samples_seen,
             positions=dict(positions or {}),
             settings={
-                "learning_rate": self.learning_rate,
+                "learning_rate": self._settings.learning_rate,
                 "betas": list(group["betas"]),
                 "weight_decay": group["weight_decay"],
-                "grad_clip": self.grad_clip,
-                "optimizer_steps_per_update": self.optimizer_steps_per_update,
+                "grad_clip": self._settings.grad_clip,
+                "optimizer_steps_per_update": self._settings.optimizer_steps_per_update,
                 "lr_schedule": {
                     name: getattr(self.lr_schedule, name) for name in LrSchedule.__dataclass_fields__
                 },
@@ -627,7 +616,7 @@ class StandardLearner(Generic[SampleT, BatchT]):
         """Yield the samples of each optimizer step of an update, as indices."""
         for epoch in range(self.algorithm.epochs if count else 0):
             yield from optimizer_chunks(
-                count, self.optimizer_steps_per_update, seed=self.seed, update=update, epoch=epoch
+                count, self._settings.optimizer_steps_per_update, seed=self.seed, update=update, epoch=epoch
             )
 
     def _micro_batches(self, samples: Sequence[SampleT]) -> list[list[int]]:
@@ -635,7 +624,7 @@ class StandardLearner(Generic[SampleT, BatchT]):
         return micro_batches(
             [self._length(sample) for sample in samples],
             # So that nearly every rank has one.
-            max_rows=min(self.mini_batch_size, math.ceil(len(samples) / self._rank.count)),
+            max_rows=min(self._settings.mini_batch_size, math.ceil(len(samples) / self._rank.count)),
             max_tokens=self.mini_batch_tokens,
             # A short pass leaves a GPU idle, so there as few as possible. Not measured.
             overhead_tokens=self.mini_batch_tokens if self._on_gpu else _OVERHEAD_TOKENS,
@@ -673,7 +662,7 @@ class StandardLearner(Generic[SampleT, BatchT]):
         self._add_up_gradients()
         # Each network on its own: a large error of a critic must not make the policy's step small.
         norm, *own_norms = [
-            nn.utils.clip_grad_norm_(group["params"], self.grad_clip).item()
+            nn.utils.clip_grad_norm_(group["params"], self._settings.grad_clip).item()
             for group in self._optimizer.param_groups
         ]
         losses = [values["loss"] for _, values in computed]
@@ -807,9 +796,3 @@ def _transferred(
         (indices, dict(zip(names, values, strict=True)))
         for indices, values in zip(batches, table, strict=True)
     ]
-
-
-def _check_positive(**values: float) -> None:
-    for name, value in values.items():
-        if not value > 0:
-            raise LearnerError(f"{name} is {value}; expected a positive number")

@@ -1,12 +1,13 @@
 """Build the training core of a run from its configuration."""
 
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from unstable_stream.algorithms import BaseAlgo, TokenBatch, build_algorithm
 from unstable_stream.inference.cores import available_cores
-from unstable_stream.learners import Rank, StandardLearner
+from unstable_stream.learners import LearnerSettings, Rank, StandardLearner
 from unstable_stream.runs.config import PolicyGradientConfig, RunConfig
 from unstable_stream.runs.placement import Share
 from unstable_stream.stores import opened_checkpoint
@@ -14,7 +15,7 @@ from unstable_stream.update_decisions import TrainingSample
 from unstable_stream.workers.checkpoint_home import CheckpointHome
 from unstable_stream.workers.dtype import fastest_on_cpu, kept
 
-__all__ = ["build_learner", "build_training_algorithm", "learner_dtype", "update_settings"]
+__all__ = ["build_learner", "build_training_algorithm", "learner_dtype", "learner_settings"]
 
 _TRAINED_ROWS: Final = 256
 """Tokens to measure the number format with: enough to be bound by arithmetic, as micro-batches are."""
@@ -34,50 +35,50 @@ def build_learner(
 
     ``dtype`` is what :func:`learner_dtype` found; ``rank``: the place among several learners.
     """
-    settings = config.learner
     with ExitStack() as opened:
-        begun = settings.initial_lora_path
+        begun = config.learner.initial_lora_path
+        settings = learner_settings(config)
         if begun is not None:
-            begun = str(opened.enter_context(opened_checkpoint(begun)))
+            path = str(opened.enter_context(opened_checkpoint(begun)))
+            settings = replace(settings, initial_lora_path=path)
         return StandardLearner(
             model_path,
+            settings,
             algorithm=algorithm,
-            batch_size=settings.batch_size,
-            max_train_len=settings.max_train_len,
-            parameters=settings.parameters,
-            lora_cfg=config.lora.model_dump(),
-            initial_lora_path=begun,
-            gradient_checkpointing=settings.gradient_checkpointing,
-            activation_checkpointing=settings.activation_checkpointing,
             ckpt_root=checkpoints.absolute(),
-            seed=config.seed,
             device=None if share is None or share.num_gpus else "cpu",
             dtype=dtype,
             rank=rank,
             gpu_memory_fraction=None if share is None else share.memory_fraction,
-            **update_settings(config),
         )
 
 
-def update_settings(config: RunConfig) -> dict[str, Any]:
-    """Return what :meth:`StandardLearner.configure` takes beside the algorithm: a resume may change it."""
+def learner_settings(config: RunConfig) -> LearnerSettings:
+    """Return the settings of training, without an adapter to begin with; a resume may change them."""
     settings = config.learner
-    return {
-        "learning_rate": settings.learning_rate,
-        "lr_schedule": {
+    return LearnerSettings(
+        batch_size=settings.batch_size,
+        max_train_len=settings.max_train_len,
+        parameters=settings.parameters,
+        lora_cfg=config.lora.model_dump(),
+        gradient_checkpointing=settings.gradient_checkpointing,
+        activation_checkpointing=settings.activation_checkpointing,
+        seed=config.seed,
+        learning_rate=settings.learning_rate,
+        lr_schedule={
             "type": settings.lr_schedule if settings.lr_final_fraction < 1 else "constant",
             "final_fraction": settings.lr_final_fraction,
             "warmup": settings.lr_warmup_updates,
             "total": settings.iterations,
         },
-        "grad_clip": settings.grad_clip,
-        "weight_decay": settings.weight_decay,
-        "optimizer_steps_per_update": settings.optimizer_steps,
-        "mini_batch_size": settings.mini_batch_size,
-        "mini_batch_tokens": settings.mini_batch_tokens,
-        "max_generation_len": config.sampling.max_tokens,
-        "num_threads": settings.num_threads or max(1, available_cores() // settings.num_learners),
-    }
+        grad_clip=settings.grad_clip,
+        weight_decay=settings.weight_decay,
+        optimizer_steps_per_update=settings.optimizer_steps,
+        mini_batch_size=settings.mini_batch_size,
+        mini_batch_tokens=settings.mini_batch_tokens,
+        max_generation_len=config.sampling.max_tokens,
+        num_threads=settings.num_threads or max(1, available_cores() // settings.num_learners),
+    )
 
 
 def build_training_algorithm(config: RunConfig) -> BaseAlgo:

@@ -40,7 +40,7 @@ from unstable_stream.workers.learner_core import (
     build_learner,
     build_training_algorithm,
     learner_dtype,
-    update_settings,
+    learner_settings,
 )
 
 __all__ = ["Learner", "LearnerGroup", "build_learners", "configure", "serve"]
@@ -212,7 +212,7 @@ class LearnerGroup:
     def configure(self, config: RunConfig, algorithm: BaseAlgo) -> None:
         """Make the next updates of all ranks with other settings; see :meth:`StandardLearner.configure`."""
         self._ranks.tell("configure", self._model, config)
-        self._first.configure(algorithm, **update_settings(config))
+        self._first.configure(algorithm, learner_settings(config))
 
     def computed_with(self) -> dict[str, str]:
         """Return what decides on the last bits; see :meth:`StandardLearner.computed_with`."""
@@ -276,7 +276,7 @@ def configure(learner: Learner, config: RunConfig) -> BaseAlgo:
     if isinstance(learner, LearnerGroup):
         learner.configure(config, algorithm)
     else:
-        learner.configure(algorithm, **update_settings(config))
+        learner.configure(algorithm, learner_settings(config))
     return algorithm
 
 

@@ -18,7 +18,7 @@ from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.resume import RecordedConfigs
 from unstable_stream.stores import owner_of
 from unstable_stream.update_decisions import decide_batch
-from unstable_stream.workers.learner_core import update_settings
+from unstable_stream.workers.learner_core import learner_settings
 from unstable_stream.workers.learner_ranks import Learner, configure
 
 __all__ = ["RecordedUpdates", "RepeatedUpdate", "Tolerance", "load_training"]
@@ -171,8 +171,8 @@ class RecordedUpdates:
 
     def configure(self, config: RunConfig) -> BaseAlgo:
         """Make the next updates with the settings of this configuration; return its algorithm."""
-        if (update_settings(config), config.algorithm) != (
-            update_settings(self._config),
+        if (learner_settings(config), config.algorithm) != (
+            learner_settings(self._config),
             self._config.algorithm,
         ):
             self._algorithm = configure(self._learner, config)
