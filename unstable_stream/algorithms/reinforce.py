@@ -127,37 +127,6 @@ class Reinforce(BaseAlgo):
         entropy_coef_step: float = 0.005,
         epochs: int = 1,
     ) -> None:
-        if is_clip is not None and not is_clip > 0:
-            raise LearnerError(f"is_clip is {is_clip}; expected a positive number, or None for no correction")
-        if not entropy_coef >= 0:
-            raise LearnerError(f"entropy_coef is {entropy_coef}; expected 0 or more")
-        if entropy_decay_updates is not None and entropy_decay_updates < 1:
-            raise LearnerError(
-                f"entropy_decay_updates is {entropy_decay_updates}; expected at least 1, or None"
-            )
-        if truncated_turns not in ("train", "mask", "drop"):
-            raise LearnerError(f"truncated_turns is {truncated_turns!r}; expected 'train', 'mask' or 'drop'")
-        for name, value in (("kl_coef", kl_coef), ("kl_cov_coef", kl_cov_coef)):
-            if not value >= 0:
-                raise LearnerError(f"{name} is {value}; expected 0 or more")
-        for name, value in (("clip_cov_ratio", clip_cov_ratio), ("kl_cov_ratio", kl_cov_ratio)):
-            if not 0 <= value <= 1:
-                raise LearnerError(f"{name} is {value}; expected a share from 0 to 1")
-        if clip_low is not None and not 0 < clip_low <= 1:
-            raise LearnerError(
-                f"clip_low is {clip_low}; expected above 0 and at most 1, or None for no bound"
-            )
-        for name, bound in (("clip_high", clip_high), ("target_entropy", target_entropy)):
-            if bound is not None and not bound > 0:
-                raise LearnerError(f"{name} is {bound}; expected a positive number, or None")
-        if not entropy_coef_step > 0:
-            raise LearnerError(f"entropy_coef_step is {entropy_coef_step}; expected a positive number")
-        if epochs < 1:
-            raise LearnerError(f"epochs is {epochs}; expected at least 1")
-        if not clip_cov_lb < clip_cov_ub:
-            raise LearnerError(
-                f"clip_cov_lb is {clip_cov_lb}; expected less than clip_cov_ub = {clip_cov_ub}"
-            )
         self.is_clip = is_clip
         self.entropy_coef = entropy_coef
         self.entropy_decay_updates = entropy_decay_updates
@@ -173,6 +142,28 @@ class Reinforce(BaseAlgo):
         self.target_entropy = target_entropy
         self.entropy_coef_step = entropy_coef_step
         self.epochs = epochs
+        for name, holds, expected in (
+            ("is_clip", is_clip is None or is_clip > 0, "a positive number, or None for no correction"),
+            ("entropy_coef", entropy_coef >= 0, "0 or more"),
+            (
+                "entropy_decay_updates",
+                entropy_decay_updates is None or entropy_decay_updates > 0,
+                "at least 1, or None",
+            ),
+            ("truncated_turns", truncated_turns in ("train", "mask", "drop"), "train, mask or drop"),
+            ("kl_coef", kl_coef >= 0, "0 or more"),
+            ("clip_low", clip_low is None or 0 < clip_low <= 1, "above 0 and at most 1, or None"),
+            ("clip_high", clip_high is None or clip_high > 0, "a positive number, or None"),
+            ("clip_cov_ratio", 0 <= clip_cov_ratio <= 1, "a share from 0 to 1"),
+            ("clip_cov_lb", clip_cov_lb < clip_cov_ub, f"less than clip_cov_ub = {clip_cov_ub}"),
+            ("kl_cov_ratio", 0 <= kl_cov_ratio <= 1, "a share from 0 to 1"),
+            ("kl_cov_coef", kl_cov_coef >= 0, "0 or more"),
+            ("target_entropy", target_entropy is None or target_entropy > 0, "a positive number, or None"),
+            ("entropy_coef_step", entropy_coef_step > 0, "a positive number"),
+            ("epochs", epochs >= 1, "at least 1"),
+        ):
+            if not holds:
+                raise LearnerError(f"{name} is {getattr(self, name)!r}; expected {expected}")
         self._adapted_coef = entropy_coef
         self._last_entropy: float | None = None
         self._chosen: dict[str, NDArray[np.bool_]] = {}
