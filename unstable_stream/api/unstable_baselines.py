@@ -168,14 +168,7 @@ class StepBuffer(_Part):
             max_staleness: steps sampled more than this many updates ago are dropped; ``None``: never.
             tracker: gives the run its name.
         """
-        self.settings = _given(
-            max_buffer_size=max_buffer_size,
-            final_reward_transformation=final_reward_transformation,
-            step_reward_transformation=step_reward_transformation,
-            sampling_reward_transformation=sampling_reward_transformation,
-            buffer_strategy=buffer_strategy,
-            max_staleness=max_staleness,
-        )
+        self.settings = _given(locals())
         self.tracker = tracker
         self.collector: Collector | None = None
 
@@ -217,13 +210,7 @@ class ModelPool(_Part):
             draw_probability: TrueSkill's, by environment.
             tracker: gives the run its name.
         """
-        self.settings = _given(
-            sample_mode=sample_mode,
-            max_active_lora=max_active_lora,
-            lag_range=lag_range,
-            mirror_fraction=mirror_fraction,
-            draw_probability=draw_probability,
-        ) | ({} if temperature is None else {"model_pool.temperature": temperature})
+        self.settings = _given(locals(), {"temperature": "model_pool.temperature"}, "fixed")
         self.fixed = list(fixed)
         self.tracker = tracker
 
@@ -289,14 +276,13 @@ class Collector(_Part):
             "Collector",
             {"action_extraction": (action_extraction, "each template has its own, see docs/environments.md")},
         )
-        self.settings = _given(
-            num_actors=num_actors,
-            train_envs=training_envs,
-            eval_envs=evaluation_envs,
-            evaluation_opponents=evaluation_opponent,
-            max_eval_games_per_ckpt=max_eval_games_per_ckpt,
-            filter_opponent_invalid=filter_opponent_invalid,
-        ) | _engine_settings(vllm_config, engine)
+        names = {
+            "training_envs": "train_envs",
+            "evaluation_envs": "eval_envs",
+            "evaluation_opponent": "evaluation_opponents",
+        }
+        self.settings = _given(locals(), names, "vllm_config", "engine", "action_extraction", "names")
+        self.settings |= _engine_settings(vllm_config, engine)
         self.step_buffer = step_buffer
         self.model_pool = model_pool
         self.tracker = tracker
@@ -389,26 +375,8 @@ class StandardLearner(_Part):
             "StandardLearner",
             {"use_trainer_cache": (use_trainer_cache or None, "training keeps no key-value cache")},
         )
-        self.settings = _given(
-            model=model_name,
-            algorithm=algorithm,
-            batch_size=batch_size,
-            mini_batch_size=mini_batch_size,
-            mini_batch_tokens=mini_batch_tokens,
-            learning_rate=learning_rate,
-            grad_clip=grad_clip,
-            batch_delay_buffer=batch_delay_buffer,
-            parameters=parameters,
-            lora=lora_cfg,
-            initial_lora_path=initial_lora_path,
-            ckpt_root=ckpt_root,
-            save_every=save_every,
-            activation_checkpointing=activation_checkpointing,
-            gradient_checkpointing=gradient_checkpointing,
-            max_train_len=max_train_len,
-            max_generation_len=max_generation_len,
-            num_learners=num_learners,
-        )
+        names = {"model_name": "model", "lora_cfg": "lora"}
+        self.settings = _given(locals(), names, "use_trainer_cache", "names")
         self.step_buffer = step_buffer
         self.model_pool = model_pool
         self.tracker = tracker
@@ -528,5 +496,13 @@ def _engine_settings(vllm_config: Mapping[str, Any], engine: object) -> dict[str
     return settings | {"engine": table("engine", engine) | given}
 
 
-def _given(**settings: object) -> dict[str, Any]:
-    return {name: value for name, value in settings.items() if value is not None}
+def _given(
+    arguments: Mapping[str, object], names: Mapping[str, str] | None = None, *others: str
+) -> dict[str, Any]:
+    """Return a constructor's arguments that are given, but for ``others``; ``names``: those of settings."""
+    left_out = ("self", "step_buffer", "model_pool", "tracker", *others)
+    return {
+        (names or {}).get(name, name): value
+        for name, value in arguments.items()
+        if value is not None and name not in left_out
+    }
