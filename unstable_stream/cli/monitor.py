@@ -1,7 +1,7 @@
 """``unstable-stream monitor``: what is going on, for Prometheus."""
 
 import sys
-from enum import StrEnum
+from typing import Literal
 
 import typer
 
@@ -9,13 +9,6 @@ from unstable_stream.api.place import DEFAULT_DATA_DIR
 from unstable_stream.cli.options import DataOption, LogOption
 
 __all__ = ["register"]
-
-
-class From(StrEnum):
-    """The place at which counting begins."""
-
-    BEGINNING = "beginning"
-    END = "end"
 
 
 def register(app: typer.Typer) -> None:
@@ -26,8 +19,8 @@ def register(app: typer.Typer) -> None:
 def _monitor(
     port: int = typer.Option(9108, "--port", min=0, max=65535, help="Port to serve on; 0 takes a free one."),
     host: str = typer.Option("127.0.0.1", "--host", help="Address to serve on; 0.0.0.0 for all."),
-    start: From = typer.Option(
-        From.BEGINNING, "--from", help="Count all the log holds, or only what comes from now on."
+    start: Literal["beginning", "end"] = typer.Option(
+        "beginning", "--from", help="Count all the log holds, or only what comes from now on."
     ),
     data: DataOption = DEFAULT_DATA_DIR,
     log: LogOption = "local",
@@ -46,4 +39,4 @@ def _monitor(
     def say(listening_on: int) -> None:
         print(f"serving http://{host}:{listening_on}/metrics", file=sys.stderr, flush=True)
 
-    monitor(Place.at(data, log), port=port, host=host, start=start.value, on_ready=say)
+    monitor(Place.at(data, log), port=port, host=host, start=start, on_ready=say)

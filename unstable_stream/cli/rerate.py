@@ -1,7 +1,6 @@
 """``unstable-stream rerate``: ratings as they would be under other parameters, or by another system."""
 
-from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import typer
 
@@ -20,13 +19,6 @@ if TYPE_CHECKING:
     from unstable_stream.api.what_if import Rerated
 
 __all__ = ["register"]
-
-
-class Source(StrEnum):
-    """The source of the outcomes."""
-
-    ARCHIVE = "archive"
-    LOG = "log"
 
 
 def register(app: typer.Typer) -> None:
@@ -57,7 +49,7 @@ def _rerate(
     ),
     replace: bool = typer.Option(False, "--replace", help="Replace the set of that --label."),
     dry_run: bool = typer.Option(False, "--dry-run", help="Store nothing, only compare."),
-    source: Source | None = typer.Option(
+    source: Literal["archive", "log"] | None = typer.Option(
         None, "--from", help="Where to read outcomes. Default: the archive if there is one."
     ),
     data: DataOption = DEFAULT_DATA_DIR,
@@ -97,7 +89,7 @@ def _rerate(
         label=label,
         replace=replace,
         dry_run=dry_run,
-        source=source and source.value,
+        source=source,
     )
     _print(done, form)
     typer.echo(

@@ -4,26 +4,14 @@ import logging
 import os
 import sys
 from types import TracebackType
-from typing import Final, Literal, TypeAlias
+from typing import Final
 
 from unstable_stream.errors import ConfigError
 from unstable_stream.log_lines import get_logger, stderr_of_the_moment
 
-__all__ = ["FORMAT_VARIABLE", "LogFormat", "configure_output", "log_format"]
+__all__ = ["configure_output"]
 
-FORMAT_VARIABLE: Final = "UNSTABLE_STREAM_LOG_FORMAT"
-
-LogFormat: TypeAlias = Literal["console", "json"]
-
-
-def log_format() -> LogFormat:
-    """Return the format that the environment asks for; raises :class:`ConfigError` for an unknown format."""
-    wanted = os.environ.get(FORMAT_VARIABLE) or "console"
-    if wanted == "json":
-        return "json"
-    if wanted == "console":
-        return "console"
-    raise ConfigError(f"{FORMAT_VARIABLE}={wanted!r}: expected console or json")
+_FORMAT_VARIABLE: Final = "UNSTABLE_STREAM_LOG_FORMAT"
 
 
 def configure_output(service: str, run: str | None = None, *, level: int = logging.INFO) -> None:
@@ -36,7 +24,9 @@ def configure_output(service: str, run: str | None = None, *, level: int = loggi
     """
     import structlog  # takes a tenth of a second, and commands that only print need none of it
 
-    wanted = log_format()
+    wanted = os.environ.get(_FORMAT_VARIABLE) or "console"
+    if wanted not in ("console", "json"):
+        raise ConfigError(f"{_FORMAT_VARIABLE}={wanted!r}: expected console or json")
     stderr = stderr_of_the_moment
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
