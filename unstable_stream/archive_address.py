@@ -1,7 +1,8 @@
-"""Tell the two kinds of archive apart: a DuckDB file, or a table that many archivers write.
+"""Tell the kinds of archive apart: a DuckDB file, a table that many archivers write, or an export.
 
 An archive is a path, or ``delta:ADDRESS``: a Delta table in a directory that all hosts share
-(``delta:/mnt/archive``) or in an object store (``delta:s3://bucket/archive``).
+(``delta:/mnt/archive``) or in an object store (``delta:s3://bucket/archive``). The path of a directory with
+the manifest of an export is an archive that is only read.
 """
 
 import os
@@ -13,19 +14,23 @@ from unstable_stream.errors import ConfigError
 
 __all__ = [
     "ARCHIVE_VARIABLE",
+    "MANIFEST",
     "ArchiveAddress",
     "archive_exists",
     "archive_state",
     "chosen_archive",
+    "is_export",
     "is_shared",
     "table_of",
 ]
 
 ArchiveAddress: TypeAlias = Path | str
-"""The path of a DuckDB file, or the address of a shared archive."""
+"""The path of a DuckDB file or of an export, or the address of a shared archive."""
 
 ARCHIVE_VARIABLE: Final = "UNSTABLE_STREAM_ARCHIVE"
 """The environment variable with the address of the shared archive, for every command of a host."""
+MANIFEST: Final = "manifest.json"
+"""The file of an export that lists the others."""
 _SHARED: Final = "delta:"
 _COMMITS: Final = "_delta_log"
 """The directory of a Delta table that gets a file with each commit."""
@@ -36,6 +41,11 @@ _STORE_STATE_S: Final = 10.0
 def is_shared(archive: ArchiveAddress) -> bool:
     """Tell whether many archivers may write it."""
     return isinstance(archive, str) and archive.startswith(_SHARED)
+
+
+def is_export(archive: ArchiveAddress) -> bool:
+    """Tell whether it is a directory that a run was exported to."""
+    return not is_shared(archive) and Path(archive, MANIFEST).is_file()
 
 
 def table_of(archive: ArchiveAddress) -> str:
@@ -65,6 +75,8 @@ def archive_state(archive: ArchiveAddress) -> str:
     """Return what changes whenever an archive is written, or may have been; it opens nothing."""
     if not is_shared(archive):
         path = Path(archive)
+        if path.is_dir():
+            return _state(path / MANIFEST)
         return _state(path, path.with_name(path.name + ".wal"))
     where = table_of(archive)
     # A store would have to be asked.
@@ -85,6 +97,6 @@ def _state(*paths: Path) -> str:
 def archive_exists(archive: ArchiveAddress) -> bool:
     """Tell whether there is an archive; one in an object store is taken to be there."""
     if not is_shared(archive):
-        return Path(archive).is_file()
+        return Path(archive).is_file() or is_export(archive)
     where = table_of(archive)
     return "://" in where or Path(where, _COMMITS).is_dir()

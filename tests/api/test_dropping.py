@@ -76,14 +76,10 @@ def _records_of(place: Place, run: str) -> int:
     return int(records)
 
 
-@pytest.mark.parametrize(("lonely", "partner"), [("--yes", "--drop"), ("--log-gone", "--restore")])
-def test_an_option_without_the_one_that_it_belongs_to_is_refused(
-    tmp_path: Path, lonely: str, partner: str
-) -> None:
-    done = _call(tmp_path, "archive", lonely)
+def test_an_option_without_the_one_that_it_belongs_to_is_refused(tmp_path: Path) -> None:
+    done = _call(tmp_path, "archive", "--yes")
     assert done.exit_code == 2
-    assert lonely in done.output
-    assert partner in done.output
+    assert "--yes is an answer to --drop" in done.output
     assert not list(tmp_path.iterdir())
 
 

@@ -9,9 +9,21 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.archive.history import made_up_run, stored
-from unstable_stream.archive import SCHEMA_VERSION, ArchiveWriter, open_archive, query
+from unstable_stream.archive import (
+    SCHEMA_VERSION,
+    ArchiveWriter,
+    RecordReader,
+    drop_run,
+    held,
+    missing_in_archive,
+    open_archive,
+    open_writer,
+    query,
+    query_arrow,
+)
 from unstable_stream.archive.batches import export_batches
 from unstable_stream.archive.export import MANIFEST, default_tables, export_run
+from unstable_stream.archive.reference import relations
 from unstable_stream.errors import ArchiveError, RunError
 from unstable_stream.stores import Store
 
@@ -217,3 +229,81 @@ def test_batches_replace_nothing_unless_told(archive: Path, tmp_path: Path) -> N
     assert first.read_bytes() == whole
     with pytest.raises(ArchiveError, match="expected one of csv, parquet"):
         export_batches(archive, "run-a", tmp_path, "xlsx")  # type: ignore[arg-type]
+
+
+# -- as an archive --------------------------------------------------------------------------------
+
+
+def test_an_export_answers_as_the_archive_did(tmp_path: Path) -> None:
+    """All tables and views that know runs, and what is missing."""
+    alone, out = tmp_path / "archive.duckdb", tmp_path / "it's out"
+    with ArchiveWriter(alone, "log-1") as writer:
+        writer.write(stored(made_up_run()))
+        ends = RecordReader(alone).ends()
+        writer.note_missing({("steps", 9): (0, 7)})
+    export_run(alone, "run-a", out)
+    answers = []
+    for each in (alone, out):
+        with held(each):
+            answers.append(
+                {
+                    relation.name: query(each, f'FROM "{relation.name}" ORDER BY ALL')
+                    for relation in relations()
+                    if "run_id" in relation.columns
+                }
+            )
+    assert answers[0] == answers[1]
+    assert query_arrow(out, "FROM runs", run_id="run-a").num_rows == 1
+    assert missing_in_archive(out) == missing_in_archive(alone, "run-a") == [("steps", 9, 0, 7)]
+    assert RecordReader(out).ends() == ends
+    with pytest.raises(ArchiveError, match="disabled by configuration"):
+        query(out, f"FROM read_parquet('{alone}')")
+    again = export_run(out, "run-a", tmp_path / "again")
+    assert again.tables["turns"].rows == len(query(alone, "FROM turns").rows)
+
+
+def test_an_export_is_only_read(archive: Path, tmp_path: Path) -> None:
+    export_run(archive, "run-a", tmp_path)
+    before = {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
+    for change in (
+        lambda: open_writer(tmp_path, "log-1"),
+        lambda: drop_run(tmp_path, "run-a"),
+        lambda: query(tmp_path, "DELETE FROM events", write=True),
+    ):
+        with pytest.raises(ArchiveError, match="is an export, which is only read"):
+            change()
+    assert {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == before
+
+
+def test_what_is_no_whole_export_is_refused(archive: Path, tmp_path: Path) -> None:
+    def refused(export: Path, told: str) -> None:
+        with pytest.raises(ArchiveError, match=told):
+            query(export, "SELECT 1")
+
+    some = tmp_path / "some"
+    export_run(archive, "run-a", some, tables=["seats"])
+    refused(some, "only an export of all tables can be opened as an archive")
+    torn = tmp_path / "torn"
+    export_run(archive, "run-a", torn)
+    turns = torn / "turns.parquet"
+    turns.write_bytes(turns.read_bytes()[:-1])
+    refused(torn, r"is not whole: expected turns\.parquet with [\d,]+ bytes, as its manifest\.json says")
+    turns.unlink()
+    refused(torn, "is not whole")
+    manifest = json.loads((torn / MANIFEST).read_bytes())
+    (torn / MANIFEST).write_text(json.dumps(manifest | {"schema_version": 99}))
+    refused(torn, "Upgrade unstable_stream")
+    (torn / MANIFEST).write_text("{}")
+    refused(torn, "is no export: expected a directory that unstable-stream export RUN -o was given")
+
+
+def test_an_export_of_an_older_package_has_all_tables_and_columns(archive: Path, tmp_path: Path) -> None:
+    export_run(archive, "run-a", tmp_path)
+    manifest = json.loads((tmp_path / MANIFEST).read_bytes())
+    (tmp_path / manifest["tables"].pop("dead_letters")["file"]).unlink()
+    updates = tmp_path / "updates.parquet"
+    pq.write_table(pq.read_table(updates).drop(["model"]), updates)
+    manifest["tables"]["updates"]["bytes"] = updates.stat().st_size
+    (tmp_path / MANIFEST).write_text(json.dumps(manifest))
+    assert query(tmp_path, "FROM dead_letters").rows == []
+    assert query(tmp_path, "SELECT DISTINCT model FROM updates").rows == [(None,)]

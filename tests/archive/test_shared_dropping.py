@@ -1,4 +1,4 @@
-"""A run is dropped from a shared archive, or put back, while others write, and whoever does it is killed.
+"""A run is dropped from a shared archive while others write, and whoever does it is killed.
 
 What it has in common with a DuckDB file is in ``test_dropping.py`` and ``tests/api``.
 """
@@ -16,22 +16,18 @@ import pytest
 
 from tests.archive.history import made_up_run, stored
 from unstable_stream.archive import (
-    RecordReader,
     drop_run,
     dropped_runs,
     open_writer,
     query,
-    query_arrow,
-    restore_run,
 )
 from unstable_stream.archive.batch import EVENTS
-from unstable_stream.archive.export import export_run
 from unstable_stream.archive.shared import table as table_module
 from unstable_stream.archive.shared.compaction import compact
-from unstable_stream.archive.shared.relations import DROPPED, RESTORED, table_schema
+from unstable_stream.archive.shared.relations import DROPPED, table_schema
 from unstable_stream.archive.shared.table import SharedTable
 from unstable_stream.archive.tables import TABLES
-from unstable_stream.errors import ArchiveBusyError, ArchiveError, RunError
+from unstable_stream.errors import ArchiveBusyError, RunError
 from unstable_stream.log.port import StoredRecord
 
 _LOG = "log-1"
@@ -141,9 +137,7 @@ def test_a_batch_whose_files_are_written_is_written_anew(
     assert query(address, "SELECT count(*) FROM events").rows == [(len(_RECORDS) - _OF_A,)]
 
 
-def test_others_commit_before_the_drop_and_the_putting_back(
-    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_others_commit_before_the_drop(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another archiver stores records, of the run too, and small files are merged, those of the run too."""
     _write(address, _RECORDS[:_HALF], 20)
     with closing(open_writer(address, _LOG)) as writer:
@@ -153,29 +147,10 @@ def test_others_commit_before_the_drop_and_the_putting_back(
             lambda: None,  # that commit
             lambda: compact(SharedTable(address), everything=True),
         )
-        whole = export_run(address, "run-a", tmp_path / "early")
         assert drop_run(address, "run-a").records == _OF_A
-        assert whole.tables["events"].rows == _HALF
         assert _on_disk(address, "run-a") == 0
-        monkeypatch.undo()
-        before = _rows(address, "run-b")
-        seen: list[int] = []
-        _between(
-            monkeypatch,
-            lambda: seen.append(writer.write(_RECORDS[_OF_A:]).records),
-            lambda: None,
-            lambda: compact(SharedTable(address), everything=True),
-        )
-        assert restore_run(address, tmp_path / "early", log_id=_LOG).records == _HALF
-    assert seen == [len(_RECORDS) - _OF_A]
-    assert before == {}
-    ((of_a, of_b, numbers),) = query(
-        address,
-        "SELECT count(*) FILTER (run_id = 'run-a'), count(*) FILTER (run_id = 'run-b'), "
-        "count(DISTINCT record_number) FROM events",
-    ).rows
-    assert (of_a, of_b, numbers) == (_HALF, len(_RECORDS) - _OF_A, _HALF + len(_RECORDS) - _OF_A)
-    assert dropped_runs(address) == []
+        assert writer.write(_RECORDS[_OF_A:]).records == len(_RECORDS) - _OF_A
+    assert query(address, "SELECT count(*) FROM events").rows == [(len(_RECORDS) - _OF_A,)]
 
 
 def test_of_two_that_drop_the_same_run_one_is_told(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,40 +161,12 @@ def test_of_two_that_drop_the_same_run_one_is_told(address: str, monkeypatch: py
     assert len(dropped_runs(address)) == 1
 
 
-def test_a_run_that_is_dropped_again_while_it_is_put_back(
-    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And of two who put it back at once, the second finds it there."""
+def test_whoever_always_comes_second_says_so(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     _write(address, _RECORDS)
-    before = _rows(address, "run-a")
-    export_run(address, "run-a", tmp_path / "kept")
-    drop_run(address, "run-a")
-
-    def once_more() -> None:
-        restore_run(address, tmp_path / "kept", log_id=_LOG)
-        drop_run(address, "run-a")
-
-    _between(monkeypatch, once_more)
-    assert restore_run(address, tmp_path / "kept", log_id=_LOG).records == _OF_A
-    assert (_rows(address, "run-a"), dropped_runs(address)) == (before, [])
-    monkeypatch.undo()
-    drop_run(address, "run-a")
-    _between(monkeypatch, lambda: restore_run(address, tmp_path / "kept", log_id=_LOG))
-    assert restore_run(address, tmp_path / "kept", log_id=_LOG).records == 0
-    assert (_rows(address, "run-a"), dropped_runs(address)) == (before, [])
-
-
-def test_whoever_always_comes_second_says_so(
-    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _write(address, _RECORDS)
-    export_run(address, "run-a", tmp_path / "kept")
     before = _rows(address, "run-a")
     monkeypatch.setattr(SharedTable, "commit", lambda *_, **__: False)
     with pytest.raises(ArchiveBusyError, match="others committed"):
         drop_run(address, "run-a", timeout_s=0.01)
-    with pytest.raises(ArchiveBusyError, match="others committed"):
-        restore_run(address, tmp_path / "kept", log_id=_LOG, timeout_s=0.01)
     monkeypatch.undo()
     assert _rows(address, "run-a") == before
 
@@ -239,10 +186,10 @@ def test_nothing_is_committed_upon_a_version_that_another_thread_looked_up(addre
 
 _KILLED = """
 import os, signal, sys
-from unstable_stream.archive import drop_run, restore_run
+from unstable_stream.archive import drop_run
 from unstable_stream.archive.shared.table import SharedTable
 
-address, work, step, left = *sys.argv[1:4], int(sys.argv[4])
+address, step, left = *sys.argv[1:3], int(sys.argv[3])
 
 def dying(name, after):
     whole = getattr(SharedTable, name)
@@ -257,16 +204,13 @@ def dying(name, after):
 
 when, name = step.split()
 dying(name, when == "after")
-if work == "drop":
-    drop_run(address, "run-a")
-else:
-    restore_run(address, work, log_gone=True)
+drop_run(address, "run-a")
 """
 
 
-def _killed(address: str, work: str, step: str, times: int) -> None:
+def _killed(address: str, step: str, times: int) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", _KILLED, address, work, step, str(times)],
+        [sys.executable, "-c", _KILLED, address, step, str(times)],
         cwd=Path(__file__).resolve().parents[2],
         check=False,
         timeout=240,
@@ -281,7 +225,7 @@ def _killed(address: str, work: str, step: str, times: int) -> None:
 def test_killed_while_it_drops_a_run(address: str, step: str, times: int) -> None:
     _write(address, _RECORDS, 200)
     before, of_b = _rows(address, "run-a"), _rows(address, "run-b")
-    _killed(address, "drop", step, times)
+    _killed(address, step, times)
     assert _rows(address, "run-b") == of_b
     if step == "after commit":
         assert _rows(address, "run-a") == {}
@@ -290,27 +234,6 @@ def test_killed_while_it_drops_a_run(address: str, step: str, times: int) -> Non
         assert drop_run(address, "run-a").records == _OF_A
     assert [run.records for run in dropped_runs(address)] == [_OF_A]
     assert _on_disk(address, "run-a") == 0
-
-
-@pytest.mark.parametrize(
-    ("step", "times"),
-    # The first commit gives slots, and its file is the first one.
-    [("after commit", 0), ("before write", 4), ("before commit", 1), ("after commit", 1)],
-)
-def test_killed_while_it_puts_a_run_back(address: str, tmp_path: Path, step: str, times: int) -> None:
-    _write(address, _RECORDS, 200)
-    before = {name: len(rows) for name, rows in _rows(address, "run-a").items()}
-    export_run(address, "run-a", tmp_path / "kept")
-    new = f"delta:{tmp_path / 'new'}"
-    SharedTable(new, create=True)
-    _killed(new, str(tmp_path / "kept"), step, times)
-    if (step, times) != ("after commit", 1):
-        assert _rows(new, "run-a") == {}
-        assert query(new, "FROM positions").rows == query(new, "FROM restored_runs").rows == []
-    done = restore_run(new, tmp_path / "kept", log_gone=True)
-    assert done.records + done.there == _OF_A
-    assert {name: len(rows) for name, rows in _rows(new, "run-a").items()} == before
-    assert query(new, "FROM missing_records").rows == []
 
 
 # -- files ------------------------------------------------------------------------------------
@@ -336,65 +259,13 @@ def test_the_disk_comes_back_hours_later(address: str, monkeypatch: pytest.Monke
 
 
 def test_an_archive_of_an_older_package_learns_of_dropped_runs(
-    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     schema = table_schema()
-    for name in (DROPPED, RESTORED):
-        schema = schema.remove(schema.get_field_index(name))
+    schema = schema.remove(schema.get_field_index(DROPPED))
     monkeypatch.setattr(table_module, "table_schema", lambda: schema)
     _write(address, _RECORDS, 200)
     monkeypatch.undo()
     assert dropped_runs(address) == []
-    export_run(address, "run-a", tmp_path / "kept")
     drop_run(address, "run-a")
     assert [run.run_id for run in dropped_runs(address)] == ["run-a"]
-    assert restore_run(address, tmp_path / "kept", log_id=_LOG).records == _OF_A
-
-
-# -- readers ----------------------------------------------------------------------------------
-
-
-def test_readers_know_what_is_missing_of_whom(address: str, tmp_path: Path) -> None:
-    """The archive was lost and the log has expired: what a run lacks is no matter once it is put back."""
-    _write(address, _RECORDS, 200)
-    export_run(address, "run-a", tmp_path / "a")
-    export_run(address, "run-b", tmp_path / "b")
-    before = RecordReader(address, _LOG).partitions()
-    new = f"delta:{tmp_path / 'new'}"
-    with closing(open_writer(new, _LOG)) as writer:
-        writer.note_missing({where: (0, end) for where, (_, end) in before.items()})
-    restore_run(new, tmp_path / "a", log_id=_LOG)
-    reader = RecordReader(new, _LOG)
-    # Where run-b has none, nothing is missing any more. For run-a, nothing is anywhere.
-    assert reader.missing() == {}
-    assert query(new, "SELECT count(*) > 0 FROM missing_records").rows == [(True,)]
-    restore_run(new, tmp_path / "b", log_id=_LOG)
-    assert query(new, "FROM missing_records").rows == []
-    assert reader.partitions() == before
-    reader.release()
-    # Of one run, also what was done with it.
-    sql = "SELECT run_id FROM restored_runs"
-    assert query_arrow(new, sql, run_id="run-b").to_pylist() == [{"run_id": "run-b"}]
-
-
-def test_an_archiver_goes_on_behind_what_was_put_back_of_a_log_that_is_gone(
-    address: str, tmp_path: Path
-) -> None:
-    """Its records are taken for archived, and the ones in between as missing."""
-    _write(address, _RECORDS, 200)
-    export_run(address, "run-b", tmp_path / "kept")
-    new = f"delta:{tmp_path / 'new'}"
-    with closing(open_writer(new, _LOG)) as late:
-        prepared = late.prepare(_RECORDS[:_OF_A])
-        restore_run(new, tmp_path / "kept", log_gone=True)
-        assert late.store(prepared).records < _OF_A
-    with pytest.raises(ArchiveError, match="name that log with --log"):
-        restore_run(f"delta:{tmp_path / 'third'}", tmp_path / "kept")
-    ((both,),) = query(
-        new,
-        "SELECT count(*) FROM events WHERE run_id = 'run-a' AND (topic, \"partition\") IN "
-        "(SELECT topic, \"partition\" FROM events WHERE run_id = 'run-b')",
-    ).rows
-    assert both == 0
-    ((missing,),) = query(new, "SELECT count(*) FROM missing_records WHERE since_ms IS NULL").rows
-    assert missing > 0

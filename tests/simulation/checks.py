@@ -108,7 +108,6 @@ _OF_ONE_ARCHIVE = {
     "divergences",
     "missing_records",
     "dropped_runs",
-    "restored_runs",
 }
 """Tables about the archive itself, not about its records."""
 

@@ -16,7 +16,6 @@ from unstable_stream.archive.read import (
     write_parquet,
 )
 from unstable_stream.archive.records import ArchivedRow, RecordReader
-from unstable_stream.archive.restoring import RestoredRun, restore_run
 from unstable_stream.archive.store import SCHEMA_VERSION, archive_bytes, copy_archive, open_archive
 from unstable_stream.archive.writer import ArchiveWriter
 from unstable_stream.archive.writing import Prepared, Writer, Written, open_writer
@@ -32,7 +31,6 @@ __all__ = [
     "Prepared",
     "QueryResult",
     "RecordReader",
-    "RestoredRun",
     "StreamedResult",
     "Writer",
     "Written",
@@ -49,7 +47,6 @@ __all__ = [
     "open_writer",
     "query",
     "query_arrow",
-    "restore_run",
     "stream",
     "too_many_bytes",
     "write_parquet",

@@ -16,7 +16,7 @@ from unstable_stream.archive.batch import EVENTS
 from unstable_stream.archive.read import query
 from unstable_stream.archive.store import Connection, WritableArchive
 from unstable_stream.archive.tables import TABLES
-from unstable_stream.archive_address import ArchiveAddress, is_shared
+from unstable_stream.archive_address import ArchiveAddress, is_export, is_shared
 from unstable_stream.errors import ArchiveError, RunError
 
 __all__ = [
@@ -28,7 +28,7 @@ __all__ = [
     "keep_dropped",
 ]
 
-_OWN: Final = ("positions", "divergences", "missing_records", "dropped_runs", "restored_runs")
+_OWN: Final = ("positions", "divergences", "missing_records", "dropped_runs")
 
 
 class DroppedRun(NamedTuple):
@@ -72,6 +72,8 @@ def drop_run(archive: ArchiveAddress, run_id: str, *, timeout_s: float = 60.0) -
         from unstable_stream.archive.shared.dropping import drop_from_shared
 
         return drop_from_shared(archive, run_id, timeout_s)
+    if is_export(archive):
+        raise ArchiveError(f"{archive} is an export, which is only read: delete the directory instead")
     if not Path(archive).is_file():
         raise ArchiveError(f"no archive at {archive}: name the data directory with --data")
 
@@ -92,7 +94,6 @@ def drop_run(archive: ArchiveAddress, run_id: str, *, timeout_s: float = 60.0) -
                 "WHERE run_id IS DISTINCT FROM ?",
                 [run_id],
             )
-        connection.execute("DELETE FROM restored_runs WHERE run_id = ?", [run_id])
         connection.execute(_NOTE, [run_id, records])
         (row,) = connection.execute("SELECT * FROM dropped_runs WHERE run_id = ?", [run_id]).fetchall()
         return DroppedRun(*row)
@@ -148,8 +149,8 @@ SELECT $1, any_value(name), any_value(started_at), (now() AT TIME ZONE 'UTC')::T
 FROM archive.main.runs WHERE run_id = $1
 """
 # An older version of the package did not note what the log had deleted before: it shows by where a partition
-# begins. From now on that says nothing, since what is not there may be of a dropped run, or of one that was
-# not put back. So what shows now is noted.
+# begins. From now on that says nothing, since what is not there may be of a dropped run. So what shows now is
+# noted.
 NOTE_BEGINNINGS: Final = """
 INSERT INTO missing_records
 SELECT p.log_id, p.topic, p."partition", 0, coalesce(e.first, p.next_offset) AS begun, NULL
@@ -158,7 +159,6 @@ FROM positions AS p LEFT JOIN (
 ) AS e USING (log_id, topic, "partition")
 WHERE coalesce(e.first, p.next_offset) > 0
     AND NOT EXISTS (SELECT 1 FROM dropped_runs)
-    AND NOT EXISTS (SELECT 1 FROM restored_runs)
     AND NOT EXISTS (
         SELECT 1 FROM missing_records AS m
         WHERE (m.log_id, m.topic, m."partition") = (p.log_id, p.topic, p."partition") AND m.first_offset = 0

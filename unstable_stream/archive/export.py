@@ -21,7 +21,7 @@ from unstable_stream.archive.missing import Missing
 from unstable_stream.archive.store import open_archive
 from unstable_stream.archive.tables import TABLES
 from unstable_stream.archive.view_files import load_views
-from unstable_stream.archive_address import ArchiveAddress
+from unstable_stream.archive_address import MANIFEST, ArchiveAddress
 from unstable_stream.errors import ArchiveError, RunError
 from unstable_stream.events.run_ids import pick_run
 from unstable_stream.stores import Store, checked_address, is_address
@@ -38,7 +38,6 @@ __all__ = [
     "written_beside",
 ]
 
-MANIFEST: Final = "manifest.json"
 _FORMAT: Final = "unstable-stream export"
 _FORMAT_VERSION: Final = 1
 # Rows of `events` and `turns` are kilobytes; whoever reads a file has a group of them in memory at a time.

@@ -15,14 +15,13 @@ from unstable_stream.archive.batch import EVENTS
 from unstable_stream.archive.sql_errors import explain
 from unstable_stream.archive.statements import admit
 from unstable_stream.archive.store import (
-    TABLES_OF_RUNS,
     Connection,
     open_archive,
     unreadable,
     with_all_columns,
 )
 from unstable_stream.archive.tables import TABLES
-from unstable_stream.archive_address import ArchiveAddress, is_shared
+from unstable_stream.archive_address import ArchiveAddress, is_export, is_shared
 from unstable_stream.errors import ArchiveError
 
 __all__ = [
@@ -203,17 +202,17 @@ def _asked(
         opened = open_archive(path, read_only=not write, files=files, timeout_s=timeout_s)
     with opened as connection, (cancel or Cancel()).watching(connection), _explained(path, sql):
         if run_id is not None:
-            _keep_run(connection, run_id, shared=is_shared(path))
+            _keep_run(connection, run_id, stored=not (is_shared(path) or is_export(path)))
         admit(connection, sql, write=write, files=files)
         yield connection
 
 
-def _keep_run(connection: duckdb.DuckDBPyConnection, run_id: str, *, shared: bool) -> None:
+def _keep_run(connection: duckdb.DuckDBPyConnection, run_id: str, *, stored: bool) -> None:
     """Put a view of one run before each table; the archive's own views then read these too."""
     run = run_id.replace("'", "''")
-    if shared:
+    if not stored:
         ((database,),) = connection.execute("SELECT current_database()").fetchall()
-        for name in (*(table.name for table in (EVENTS, *TABLES)), *TABLES_OF_RUNS):
+        for name in (*(table.name for table in (EVENTS, *TABLES)), "dropped_runs"):
             connection.execute(
                 f'CREATE TEMP VIEW "{name}" AS SELECT * FROM "{database}".main."{name}" '
                 f"WHERE run_id = '{run}'"

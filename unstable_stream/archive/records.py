@@ -18,12 +18,6 @@ __all__ = ["ArchivedRow", "RecordReader"]
 # needs to notice.
 _LONGEST_HOLD_S: Final = 1.0
 _WRITERS_TURN_S: Final = 0.03
-_LACKED: Final = """
-    AND EXISTS (
-        SELECT 1 FROM missing_of_runs AS r WHERE r.log_id = m.log_id AND r.topic = m.topic
-            AND r."partition" = m."partition" AND r.next_offset = m.next_offset
-    )
-"""
 
 
 class ArchivedRow(NamedTuple):
@@ -92,11 +86,10 @@ class RecordReader:
     def partitions(self) -> dict[tuple[str, int], tuple[int, int]]:
         """(topic, partition) to the first archived offset and the one after the last archived."""
         rows = self._query(
-            # Where runs were dropped or put back, missing_records has all that is missing: what is not there
-            # at the beginning may be of other runs.
+            # Where runs were dropped, missing_records has all that is missing: what is not there at the
+            # beginning may be of other runs.
             f"""SELECT p.topic, p."partition",
-                    CASE WHEN EXISTS (SELECT 1 FROM dropped_runs)
-                        OR EXISTS (SELECT 1 FROM restored_runs) THEN 0
+                    CASE WHEN EXISTS (SELECT 1 FROM dropped_runs) THEN 0
                     ELSE coalesce(e.first, p.next_offset) END,
                     p.next_offset
                 FROM positions AS p LEFT JOIN (
@@ -119,17 +112,12 @@ class RecordReader:
     def missing(self) -> dict[tuple[str, int], list[tuple[int, int]]]:
         """(topic, partition) to the offsets that the log deleted before they were archived, in order.
 
-        Each range is the first missing offset and the one after the last. Where runs were put back, it is
-        left out if no archived run lacks anything in it any more.
+        Each range is the first missing offset and the one after the last.
         """
         found: dict[tuple[str, int], list[tuple[int, int]]] = {}
-        # Asked first: in a shared archive, what runs lack is found in records of all kinds.
-        restored = self._query(
-            f"SELECT 1 FROM restored_runs, missing_records WHERE {self._of_log}true LIMIT 1", {}
-        )
         for topic, partition, first, end in self._query(
-            f"""SELECT m.topic, m."partition", m.first_offset, m.next_offset FROM missing_records AS m
-                WHERE {self._of_log}true {_LACKED if restored else ""} ORDER BY ALL""",
+            f"""SELECT topic, "partition", first_offset, next_offset FROM missing_records
+                WHERE {self._of_log}true ORDER BY ALL""",
             {},
         ):
             found.setdefault((topic, partition), []).append((first, end))

@@ -74,22 +74,22 @@ What stays is a row of `dropped_runs`. By it the archiver passes over what the l
 after `archive --rebuild`, which says so; `runs` lists the run as `dropped`; and `why`, `report`, `export`,
 `verify`, `replay`, `fork`, `resume` and the live pages say when it was dropped. A run that was dropped by
 mistake comes back as long as the log has it: move the archive away, and `unstable-stream archive` fills a new
-one that knows nothing of it. An export brings it back at any time, see below. Log, checkpoints, exports and
+one that knows nothing of it. An export can be read at any time, see below. Log, checkpoints, exports and
 backups are not touched, nor the records that the log had lost and that were taken out before.
 
-## Putting a run back
+## An export as an archive
 
-`unstable-stream archive --restore DIR`, or `--restore s3://bucket/name`, puts a run back from an export of
-all tables. So Parquet files are a third home of history beside the log and the archive: when the log has
-expired and the archive is lost, or the run was dropped, `sql`, `why`, `verify`, `replay` and `fork` answer as
-they did when it was exported. Only `record_number` is another. Several runs are put back one after the other.
+The directory of an [export](analytics.md) of all tables is an archive of this run alone: name it as the data
+directory, and `sql`, `games`, `show`, `report`, `ui`, `why` and `replay --source archive` answer from its
+Parquet files as they did from the archive when it was exported. It needs no log and changes no file.
 
-The archive is first brought up to date with the log. Then every record of the export that is not there is
-inserted with the rows that were made of it, all or nothing. What the export lacks, `missing_records` keeps.
-Export a run when it has ended and is archived: one that was exported earlier is not taken for whole, and
-`missing_of_runs` still names it. A partition in which another run still lacks records is read by `verify` and
-`replay` from behind these: put that run back, too. Where the log that the run was recorded in is gone for
-good, `--log-gone` says so. A rebuild makes the archive from the log alone: put runs back after it.
+```bash
+unstable-stream export RUN -o run-parquet
+unstable-stream report RUN --data run-parquet
+```
+
+So it is how a run is kept that was dropped, or that has expired in the log. Copy an export in a store to a
+directory first. It is only read: archivers, `archive --drop` and `sql --write` refuse it.
 
 ## Questions
 """
@@ -124,15 +124,6 @@ _DROPPED: Final = {
     "started_at": "UTC.",
     "dropped_at": "UTC.",
     "records": "The number of records that were taken out.",
-}
-_RESTORED: Final = {
-    "run_id": "The run.",
-    "name": "Its display name.",
-    "restored_at": "UTC.",
-    "exported_at": "UTC.",
-    "export": "The directory or address that it was read from.",
-    "records": "The number of records that the archive has from exports of the run.",
-    "whole": "Whether the run had ended when it was exported, and the export lacked nothing.",
 }
 _VERSION: Final = {
     "version": f"Of the tables; {SCHEMA_VERSION} now.",
@@ -189,12 +180,6 @@ def relations() -> tuple[Relation, ...]:
             "Runs that were dropped from this archive: nothing else here is of them, and nothing of them is "
             "archived again.",
             _DROPPED,
-        ),
-        Relation(
-            "restored_runs",
-            "table",
-            "Runs that were put back from an export.",
-            _RESTORED,
         ),
         Relation("schema_version", "table", "What wrote this file, one row.", _VERSION),
     ]

@@ -23,19 +23,19 @@ from unstable_stream.archive.sql_errors import explain
 from unstable_stream.archive.tables import TABLES
 from unstable_stream.archive.tables.declare import Column
 from unstable_stream.archive.view_files import load_views, macros
-from unstable_stream.archive_address import ArchiveAddress, is_shared
+from unstable_stream.archive_address import ArchiveAddress, is_export, is_shared
 from unstable_stream.errors import ArchiveBusyError, ArchiveError
 from unstable_stream.version import __version__
 
 __all__ = [
     "SCHEMA_VERSION",
-    "TABLES_OF_RUNS",
     "Connection",
     "WritableArchive",
     "archive_bytes",
     "connect",
     "copy_archive",
     "definitions_digest",
+    "ensure_schema",
     "open_archive",
     "unreadable",
     "with_all_columns",
@@ -87,15 +87,10 @@ MISSING: Final = (
     'CREATE TABLE IF NOT EXISTS missing_records (log_id VARCHAR, topic VARCHAR, "partition" INTEGER, '
     "first_offset BIGINT, next_offset BIGINT, since_ms BIGINT)"
 )
-_OF_RUNS: Final = (
+DROPPED: Final = (
     "CREATE TABLE IF NOT EXISTS dropped_runs (run_id VARCHAR, name VARCHAR, started_at TIMESTAMP, "
-    "dropped_at TIMESTAMP, records BIGINT)",
-    "CREATE TABLE IF NOT EXISTS restored_runs (run_id VARCHAR, name VARCHAR, restored_at TIMESTAMP, "
-    "exported_at TIMESTAMP, export VARCHAR, records BIGINT, whole BOOLEAN)",
+    "dropped_at TIMESTAMP, records BIGINT)"
 )
-"""Tables of the archive's own that tell what was done with whole runs."""
-TABLES_OF_RUNS: Final = ("dropped_runs", "restored_runs")
-"""Their names."""
 
 
 @functools.cache
@@ -103,7 +98,7 @@ def definitions_digest() -> str:
     """Return a digest of all tables, macros and views: an archive made by other definitions has another."""
     statements = [
         MISSING,
-        *_OF_RUNS,
+        DROPPED,
         *(table.create_sql() for table in TABLES),
         macros(),
         *(view.query for view in load_views()),
@@ -122,11 +117,11 @@ def open_archive(
 ) -> Iterator[Connection]:
     """Open an existing archive (``with open_archive(path) as con``); leave soon, a writer may be waiting.
 
-    A shared archive is opened as it is now, in memory; nobody waits for its readers.
+    A shared archive or an export is opened as it is now, in memory; nobody waits for its readers.
 
     Args:
         path: the archive.
-        read_only: by default nothing can be changed; a shared archive never can.
+        read_only: by default nothing can be changed; a shared archive and an export never can.
         files: other files may be read and written. In one process either all connections may, or none: the
             others wait.
         timeout_s: how long to wait while another process holds it.
@@ -173,6 +168,13 @@ def connect(
 
         return open_shared(path, files=files, records_only=records_only)
     path = Path(path)
+    if is_export(path):
+        if not read_only:
+            raise ArchiveError(f"{path} is an export, which is only read")
+        # Imported here: whoever exports imports this module.
+        from unstable_stream.archive.exported import open_export
+
+        return open_export(path, files=files)
     if not path.is_file():
         raise ArchiveError(
             f"no archive at {path}: start a run first, or make one of an existing log with "
@@ -202,7 +204,7 @@ def connect(
 def _supply(connection: Connection) -> None:
     """Put tables and columns that an older package did not have before its own, without values."""
     lacking, whole = _lacking_columns(connection), with_all_columns(connection)
-    for statement in (MISSING, *_OF_RUNS, *(table.create_sql() for table in TABLES)):
+    for statement in (MISSING, DROPPED, *(table.create_sql() for table in TABLES)):
         name = statement.split("(")[0].split()[-1].strip('"')
         if name not in lacking:
             connection.execute(statement.replace("CREATE TABLE", "CREATE TEMP TABLE", 1))
@@ -302,7 +304,7 @@ class WritableArchive:
         _retry_while_held(self.path, self._timeout_s, lambda: self._engine.execute(attach))
         try:
             self._engine.execute(f"USE {_NAME}")
-            _ensure_schema(self._engine, self.path)
+            ensure_schema(self._engine, self.path)
             yield self._engine
             self._engine.execute("USE memory")
             self._engine.execute(f"DETACH {_NAME}")
@@ -339,7 +341,7 @@ class WritableArchive:
                     left.unlink(missing_ok=True)
                 connection.execute(f"ATTACH '{quoted}' AS {_RENEWED} (ROW_GROUP_SIZE {_ROW_GROUP_ROWS})")
                 connection.execute(f"USE {_RENEWED}")
-                _ensure_schema(connection, renewed)
+                ensure_schema(connection, renewed)
                 done = fill(connection)
                 connection.execute(f"CHECKPOINT {_RENEWED}")
                 # Both are locked meanwhile: whoever has opened the old file finds it held, and opens it anew
@@ -423,7 +425,8 @@ def _check_version(connection: duckdb.DuckDBPyConnection, path: Path) -> tuple[i
     return version, str(digest)
 
 
-def _ensure_schema(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
+def ensure_schema(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
+    """Make or upgrade all tables, macros and views of an open database."""
     try:
         version, digest = _check_version(connection, path)
     except ArchiveError:
@@ -436,7 +439,7 @@ def _ensure_schema(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
         _upgrade_to_3(connection)
     if digest != definitions_digest():
         connection.execute("BEGIN")
-        for statement in (MISSING, *_OF_RUNS):
+        for statement in (MISSING, DROPPED):
             connection.execute(statement)
         for table in TABLES:
             connection.execute(table.create_sql())  # an older package has fewer tables

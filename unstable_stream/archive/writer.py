@@ -260,9 +260,7 @@ class ArchiveWriter:
         while prepared.new:
             with self._archive.held() as connection:
                 stored = _stored_positions(connection)
-                ((next_record,),) = connection.execute("SELECT next_record FROM schema_version").fetchall()
-                # A run that was put back moves no position of a log that is archived, but takes numbers.
-                if stored == prepared.based_on and next_record == prepared.first_record:
+                if stored == prepared.based_on:
                     self._insert(connection, prepared)
                     # Not under the lock: whoever prepares holds it, and may be waiting for the file.
                     self._seen.settle(connection, prepared.first_record + len(prepared.new))

@@ -10,7 +10,8 @@ from typing import NamedTuple, Protocol, TypeAlias
 
 from unstable_stream.archive.batch import ArchivedRecord, Batch, Rejection
 from unstable_stream.archive.newest import Newest
-from unstable_stream.archive_address import ArchiveAddress, is_shared
+from unstable_stream.archive_address import ArchiveAddress, is_export, is_shared
+from unstable_stream.errors import ArchiveError
 
 __all__ = ["Prepared", "Removed", "Writer", "Written", "open_writer"]
 
@@ -137,12 +138,19 @@ def open_writer(archive: ArchiveAddress, log_id: str = "", *, timeout_s: float =
         archive: a path, or the address of a shared archive.
         log_id: what tells the log from any other.
         timeout_s: how long to wait for others before :class:`~unstable_stream.errors.ArchiveBusyError`.
+
+    Raises:
+        ArchiveError: it is an export; or see the writer.
     """
     # Imported here: the one is not needed for the other, and deltalake may not be installed.
     if is_shared(archive):
         from unstable_stream.archive.shared.writer import SharedWriter
 
         return SharedWriter(archive, log_id, timeout_s=timeout_s)
+    if is_export(archive):
+        raise ArchiveError(
+            f"{archive} is an export, which is only read: archive into another directory, with --data"
+        )
     from unstable_stream.archive.writer import ArchiveWriter
 
     return ArchiveWriter(Path(archive), log_id, timeout_s=timeout_s)

@@ -39,17 +39,6 @@ def _archive(
         "nothing.",
     ),
     yes: bool = typer.Option(False, "--yes", "-y", help="With --drop: do not ask."),
-    restore: str = typer.Option(
-        "",
-        "--restore",
-        metavar="EXPORT",
-        help="Put a run back from the directory or the address, s3://bucket/name, that it was exported to.",
-    ),
-    log_gone: bool = typer.Option(
-        False,
-        "--log-gone",
-        help="With --restore: the log that the run was recorded in is gone for good.",
-    ),
     idle_days: float = typer.Option(
         30.0,
         "--idle-days",
@@ -69,11 +58,9 @@ def _archive(
     Example: unstable-stream archive --compact
 
     A run that nobody needs any more is dropped from the archive. Export it first to be able to look at it
-    later: unstable-stream export.
+    later: the directory that unstable-stream export makes is read like a data directory, with --data.
 
     Example: unstable-stream archive --drop RUN
-
-    Example: unstable-stream archive --restore s3://bucket/run-parquet
     """
 
     from unstable_stream.api.output import configure_output, plain, plain_console
@@ -82,19 +69,14 @@ def _archive(
 
     place = Place.at(data, log)
     console = plain_console(stderr=True, highlight=False)
-    if sum([rebuild or follow, compact, bool(drop), bool(restore)]) > 1:
+    if sum([rebuild or follow, compact, bool(drop)]) > 1:
         raise typer.BadParameter(
-            "--compact, --drop and --restore are done one at a time, and without --rebuild and --follow"
+            "--compact and --drop are done one at a time, and without --rebuild and --follow"
         )
     if yes and not drop:
         raise typer.BadParameter("--yes is an answer to --drop, which is not given")
-    if log_gone and not restore:
-        raise typer.BadParameter("--log-gone is said of the log of a run that --restore names; none is named")
     if drop:
         _drop(place, drop, console, yes=yes, idle_days=idle_days)
-        return
-    if restore:
-        _restore(place, restore, console, log_gone=log_gone)
         return
     if compact:
         tidied = compact_archive(place)
@@ -153,18 +135,3 @@ def _drop(place: "Place", run: str, console: "Console", *, yes: bool, idle_days:
             "them: by archivers now and then, or with unstable-stream archive --compact",
             soft_wrap=True,
         )
-
-
-def _restore(place: "Place", export: str, console: "Console", *, log_gone: bool) -> None:
-    from unstable_stream.api.restoring import restore_run
-
-    with console.status("putting the run back"):
-        done = restore_run(place, export, log_gone=log_gone)
-    console.print(
-        f"run {done.run_id}: {done.records:,} records put back, {done.there:,} were there",
-        soft_wrap=True,
-        markup=False,
-    )
-    if done.missing:
-        lacking = f"note: the export lacks what its archive lacked: {', '.join(done.missing)}"
-        console.print(lacking, soft_wrap=True, markup=False)

@@ -4,7 +4,7 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-from unstable_stream.archive_address import ArchiveAddress, chosen_archive
+from unstable_stream.archive_address import ArchiveAddress, chosen_archive, is_export
 from unstable_stream.errors import ConfigError
 from unstable_stream.stores.address import checked_address, is_address, name_of, owner_of, path_part
 
@@ -49,8 +49,11 @@ class DataDir:
 
     @property
     def archive(self) -> ArchiveAddress:
-        """The archive: the DuckDB file, or the shared archive that the environment names."""
-        return chosen_archive(self.archive_file)
+        """The archive: the DuckDB file, or the shared archive that the environment names.
+
+        A directory that a run was exported to is an archive itself.
+        """
+        return self.root if is_export(self.root) else chosen_archive(self.archive_file)
 
     def checkpoints(self, run_id: str) -> Path:
         """Directory of a run's checkpoints."""

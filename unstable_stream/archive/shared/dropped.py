@@ -1,6 +1,6 @@
 """Know the runs that were dropped from a shared archive, as its writers must.
 
-How often a run was dropped or put back is an application transaction of the table. It is committed together
+How often a run was dropped is an application transaction of the table. It is committed together
 with what is done to the rows. So a writer needs to look at one number before each commit, and reads the
 relation ``dropped_runs`` only when it has changed.
 """
@@ -21,7 +21,7 @@ class Dropped(NamedTuple):
     """The runs that were dropped, at one moment."""
 
     mark: int
-    """The number of times that a run was dropped or put back until then."""
+    """The number of times that a run was dropped until then."""
     run_ids: Collection[str]
 
 

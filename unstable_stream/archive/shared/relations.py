@@ -17,7 +17,6 @@ __all__ = [
     "POSITIONS",
     "RELATION",
     "RELATIONS",
-    "RESTORED",
     "TYPED",
     "Place",
     "as_rows",
@@ -34,7 +33,6 @@ POSITIONS: Final = "positions"
 MISSING: Final = "missing_records"
 DIVERGENCES: Final = "divergences"
 DROPPED: Final = "dropped_runs"
-RESTORED: Final = "restored_runs"
 _OFFSET_BITS: Final = 40
 
 TYPED: Final = tuple(table.name for table in TABLES)
@@ -79,15 +77,6 @@ RELATIONS: Final[Mapping[str, Mapping[str, str]]] = {
         "started_at": "TIMESTAMP",
         "dropped_at": "TIMESTAMP",
         "records": "BIGINT",
-    },
-    RESTORED: {
-        "run_id": "VARCHAR",
-        "name": "VARCHAR",
-        "restored_at": "TIMESTAMP",
-        "exported_at": "TIMESTAMP",
-        "export": "VARCHAR",
-        "records": "BIGINT",
-        "whole": "BOOLEAN",
     },
 }
 """Relation to its columns with their DuckDB types."""

@@ -308,7 +308,7 @@ class SharedWriter:
             if any((self._table.position(position_name(place)) or 0) != at for place, at in before.items()):
                 return False
             if (self._table.position(DROPS) or 0) != dropped.mark:
-                # A run was dropped or put back since the files were written.
+                # A run was dropped since the files were written.
                 dropped = self._dropped = read_dropped(self._table)
                 files = write(dropped.run_ids)
                 continue

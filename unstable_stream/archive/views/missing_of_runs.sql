@@ -1,4 +1,4 @@
--- Records that a run may have had and that the archive lacks, because the log deleted them before they were archived. A run is left out if it began behind them, or had ended before, or was put back whole.
+-- Records that a run may have had and that the archive lacks, because the log deleted them before they were archived. A run is left out if it began behind them or had ended before.
 -- run_id: The run.
 -- log_id: The log.
 -- topic: Topic.
@@ -23,11 +23,6 @@ WITH begun AS (
     FROM missing_records AS m
     JOIN begun AS b ON coalesce(b.of_log, '') IN ('', m.log_id)
     JOIN ends AS e USING (run_id)
-    -- Resumed after it was exported, it has records that are not in the export. The time there is in seconds.
-    WHERE NOT EXISTS (
-        SELECT 1 FROM restored_runs AS r
-        WHERE r.run_id = b.run_id AND r.whole AND epoch_ms(r.exported_at) + 1000 > e.resumed_ms
-    )
 )
 SELECT run_id, log_id, topic, "partition", greatest(first_offset, start) AS first_offset, next_offset
 FROM of_runs

@@ -1,0 +1,64 @@
+"""The directory of an export in the place of a data directory, as a user names it."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from tests.api.test_dropping import append
+from tests.archive.history import made_up_run
+from tests.proofs.recorded_run import record_run
+from unstable_stream.api.archived import export_run
+from unstable_stream.api.place import Place
+from unstable_stream.api.replaying import Replay
+from unstable_stream.api.serving import archive
+from unstable_stream.api.why import find_why
+from unstable_stream.archive_address import ARCHIVE_VARIABLE, archive_exists, archive_state
+from unstable_stream.cli import app
+from unstable_stream.events import encode_event
+from unstable_stream.log.local.log import LocalLog
+from unstable_stream.runs.data_dir import DataDir
+from unstable_stream.ui.site import Site
+
+
+def _call(data: Path, *arguments: str) -> Result:
+    return CliRunner().invoke(app, [*arguments, "--data", str(data)], env={"COLUMNS": "200"})
+
+
+def test_commands_read_an_export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place, out = Place.at(tmp_path / "data"), tmp_path / "out"
+
+    async def record() -> None:
+        async with LocalLog.open(DataDir(place.root).log, synchronous="NORMAL") as log:
+            await record_run(log, "run-a")
+
+    asyncio.run(record())
+    append(place.root, made_up_run("run-b", updates=1))
+    archive(place)
+    export_run(place.archive, "run-a", out)
+    # It wins over the shared archive of the host: it was named in this call.
+    monkeypatch.setenv(ARCHIVE_VARIABLE, f"delta:{tmp_path / 'none'}")
+    kept = Place.at(out)
+    assert kept.has_archive
+    assert archive_exists(kept.archive)
+    assert archive_state(kept.archive)
+    monkeypatch.delenv(ARCHIVE_VARIABLE)
+    for command in (
+        ["sql", "SELECT game_id, rewards FROM games WHERE run_id = 'run-a' ORDER BY game_id", "--csv"],
+        ["games", "--run", "run-a", "--csv"],
+        ["why", "run-a:update:1"],
+    ):
+        here, there = _call(out, *command), _call(place.root, *command)
+        assert here.exit_code == 0, (command, here.output)
+        assert here.stdout == there.stdout
+    assert repr(find_why(kept, "run-a:update:1")) == repr(find_why(place, "run-a:update:1"))
+    replayed = [
+        [encode_event(event) for event in Replay(each, "run-a", source="archive")] for each in (place, kept)
+    ]
+    assert replayed[0] == replayed[1]
+    assert _call(out, "report", "run-a", "-o", str(tmp_path / "page.html")).exit_code == 0
+    (shelf,) = Site([kept]).shelves.values()
+    assert [line.run_id for line in shelf.runs()] == ["run-a"]
+    refused = _call(out, "archive", "--drop", "run-a", "--yes", "--idle-days", "0")
+    assert "is an export, which is only read" in str(refused.exception)
