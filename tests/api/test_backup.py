@@ -19,7 +19,7 @@ from tests.workers.test_learner_service import config, new_log, published, servi
 from unstable_stream.api.backup import back_up
 from unstable_stream.api.place import Place
 from unstable_stream.api.serving import archive
-from unstable_stream.archive import open_archive, query
+from unstable_stream.archive import open_archive
 from unstable_stream.errors import EventLogError, RunError
 from unstable_stream.events import Checkpoint, RunStarted
 from unstable_stream.log.local.log import LocalLog
@@ -107,13 +107,10 @@ def test_a_backup_made_while_a_run_writes_is_whole(tmp_path: Path) -> None:
     assert {check.name: check.compared for check in run.verify(games=False).checks} == {
         check.name: check.compared for check in verified.checks
     }
-    # The archive is not ahead of the log, and what it lacks comes.
-    assert query(copy.archive, "SELECT count(*) FROM divergences").rows == [(0,)]
+    # The archive is not ahead of the log, which would be refused, and what it lacks comes.
     archive(Place.at(copy.root))
     with open_archive(copy.archive) as connection:
         ((archived,),) = connection.execute("SELECT sum(next_offset) FROM positions").fetchall()
-        ((lost,),) = connection.execute("SELECT count(*) FROM divergences").fetchall()
-    assert lost == 0
 
     async def ends() -> int:
         async with LocalLog.open(copy.log) as log:

@@ -1,14 +1,14 @@
-"""One archive, several logs; an archive of the version that knew only one; a log that is not what it was."""
+"""One archive, several logs; and archives of older versions of the package."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import duckdb
 import pytest
 
 from tests.archive.history import made_up_run, stored
-from unstable_stream.archive import ArchiveWriter, Written, open_archive, query
+from unstable_stream.archive import ArchiveWriter, Written, drop_run, open_archive, query
 from unstable_stream.archive.tables import TABLES
 from unstable_stream.errors import ArchiveError
 from unstable_stream.events import Event
@@ -112,12 +112,10 @@ def test_two_writers_of_two_logs_take_turns(tmp_path: Path) -> None:
 
 
 def _make_version_2(path: Path) -> None:
-    """Take away what version 3 added."""
+    """Take away what later versions added."""
     with duckdb.connect(str(path)) as connection:
         for table in ("events", *(table.name for table in TABLES)):
             connection.execute(f'ALTER TABLE "{table}" DROP COLUMN record_number')
-        connection.execute("ALTER TABLE positions DROP COLUMN newest")
-        connection.execute("DROP TABLE divergences")
         connection.execute("DROP VIEW missing_of_runs")
         connection.execute("DROP TABLE missing_records")
         for column in ("next_record", "traced_from"):
@@ -125,86 +123,52 @@ def _make_version_2(path: Path) -> None:
         connection.execute("UPDATE schema_version SET version = 2, views_digest = 'old'")
 
 
-def _make_version_1(path: Path) -> None:
-    """Take away what versions 2 and 3 added."""
-    _make_version_2(path)
-    with duckdb.connect(str(path)) as connection:
-        connection.execute("ALTER TABLE events DROP COLUMN log_id")
-        connection.execute('CREATE TABLE old AS SELECT topic, "partition", next_offset FROM positions')
-        connection.execute("DROP TABLE positions")
-        connection.execute("ALTER TABLE old RENAME TO positions")
-        connection.execute("ALTER TABLE schema_version DROP COLUMN archive_id")
-        connection.execute("UPDATE schema_version SET version = 1, views_digest = 'old'")
-
-
-async def test_an_archive_of_version_1_is_upgraded_in_place(log: LocalLog, tmp_path: Path) -> None:
+async def test_an_archive_of_version_2_is_upgraded_in_place(log: LocalLog, tmp_path: Path) -> None:
     path = tmp_path / "a.duckdb"
     await _archive_all(log, path)
     before = _typed(path)
-    _make_version_1(path)
+    _make_version_2(path)
     # It can be read as it is, with the views of today.
     assert query(path, "SELECT count(*) FROM ledger").rows == [(1,)]
-    await log.append([record_from_event(event) for event in made_up_run("run-b", updates=1)])
-    # It was made of this log: nothing is archived twice.
-    assert await _archive_all(log, path) == len(made_up_run("run-b", updates=1))
-    log_id = await log.log_id()
-    assert set(_positions(path)) == {log_id}
-    assert query(path, "SELECT DISTINCT log_id FROM events").rows == [(log_id,)]
-    assert query(path, "SELECT version FROM schema_version").rows == [(3,)]
+    other = made_up_run("run-b", updates=1)
+    await log.append([record_from_event(event) for event in other])
+    assert await _archive_all(log, path) == len(other)
+    assert query(path, "SELECT version FROM schema_version").rows == [(4,)]
+    numbers = query(path, "SELECT count(DISTINCT record_number), max(record_number) FROM events").rows
+    assert numbers == [(len(made_up_run()) + len(other), len(made_up_run()) + len(other) - 1)]
     for name, rows in before.items():
         assert set(rows) <= set(_typed(path)[name])
 
 
-async def test_an_archive_of_version_1_made_of_another_log_keeps_what_it_has(
-    log: LocalLog, tmp_path: Path
-) -> None:
+async def test_an_archive_of_version_3_is_upgraded_in_place(log: LocalLog, tmp_path: Path) -> None:
     path = tmp_path / "a.duckdb"
     await _archive_all(log, path)
-    _make_version_1(path)
-    other = await _new_log(tmp_path / "other.sqlite", made_up_run("run-b", updates=2))
-    assert await _archive_all(other, path) == len(made_up_run("run-b", updates=2))
-    assert set(_positions(path)) == {"", await other.log_id()}
-    await other.close()
-    runs = query(path, "SELECT log_id = '', run_id FROM events GROUP BY ALL ORDER BY ALL").rows
-    assert runs == [(False, "run-b"), (True, "run-a")]
-    # Its own log is still recognised.
+    with duckdb.connect(str(path)) as connection:
+        connection.execute("ALTER TABLE positions ADD COLUMN newest VARCHAR")
+        connection.execute("CREATE TABLE divergences (log_id VARCHAR)")
+        connection.execute("UPDATE schema_version SET version = 3, views_digest = 'old'")
     assert await _archive_all(log, path) == 0
-    assert "" not in _positions(path)
+    other = made_up_run("run-b", updates=1)
+    await log.append([record_from_event(event) for event in other])
+    assert await _archive_all(log, path) == len(other)
+    drop_run(path, "run-b")
+    assert query(path, "SELECT run_id FROM runs").rows == [("run-a",)]
 
 
-async def test_a_position_beyond_the_end_is_set_back(log: LocalLog, tmp_path: Path) -> None:
+def test_an_archive_that_does_not_know_its_log_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.duckdb"
-    await _archive_all(log, path)
-    before = _typed(path)
-    query(path, "UPDATE positions SET next_offset = 1000 WHERE topic = 'learner-updates'", write=True)
-    assert await _archive_all(log, path) == 0
-    assert _typed(path) == before
-    assert query(path, "SELECT next_offset FROM positions WHERE topic = 'learner-updates'").rows == [(6,)]
+    ArchiveWriter(path).close()
+    query(path, "UPDATE schema_version SET version = 1", write=True)
+    for use in (lambda: query(path, "SELECT 1"), lambda: ArchiveWriter(path)):
+        with pytest.raises(ArchiveError, match=r"has schema version 1, .* Move it away and fill a new one"):
+            use()
 
 
-async def test_what_an_older_package_archived_is_not_taken_out_by_halves(
-    log: LocalLog, tmp_path: Path
-) -> None:
-    path = tmp_path / "a.duckdb"
-    await _archive_all(log, path)
-    _make_version_2(path)
-    # The upgrade compares with the log, although the archive knows no digests.
-    assert await _archive_all(log, path) == 0
-    query(
-        path, "UPDATE events SET key = 'other' WHERE topic = 'learner-updates' AND \"offset\" = 5", write=True
-    )
-    query(path, "UPDATE positions SET newest = '{}'", write=True)
-    with pytest.raises(ArchiveError, match=r"from learner-updates\[0\]@5 on .*--rebuild"):
-        await _archive_all(log, path)
-    assert query(path, "SELECT count(*) FROM events").rows == [(len(made_up_run()),)]
-
-
-@pytest.mark.parametrize("make_old", [_make_version_1, _make_version_2])
-def test_an_old_archive_that_is_only_read_tells_why(make_old: Callable[[Path], None], tmp_path: Path) -> None:
+def test_an_old_archive_that_is_only_read_tells_why(tmp_path: Path) -> None:
     path = tmp_path / "archive.duckdb"
     with ArchiveWriter(path) as writer:
         writer.write(stored(made_up_run()))
     key = find_node(path, "update:3")
     found = trace(path, key)
-    make_old(path)
+    _make_version_2(path)
     assert trace(path, key) == found

@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -24,11 +24,13 @@ from unstable_stream.api.serving import compact_archive
 from unstable_stream.archive import RecordReader, open_archive, open_writer, query, query_arrow
 from unstable_stream.archive.batch import EVENTS
 from unstable_stream.archive.game_columns import archived_seats
+from unstable_stream.archive.shared import relations
 from unstable_stream.archive.shared import table as table_module
 from unstable_stream.archive.shared import writer as writer_module
 from unstable_stream.archive.shared.compaction import compact
 from unstable_stream.archive.shared.relations import table_schema
-from unstable_stream.archive.shared.table import LOST, SharedTable, TableFile
+from unstable_stream.archive.shared.standing import Standing, position_name, write_standings
+from unstable_stream.archive.shared.table import SharedTable, TableFile
 from unstable_stream.archive.tables import TABLES
 from unstable_stream.archive_address import ARCHIVE_VARIABLE, ArchiveAddress, archive_exists
 from unstable_stream.cli import app
@@ -86,7 +88,6 @@ def test_a_batch_that_another_writer_stored_is_not_stored_again(
         assert first.store(late).records == 0
         assert first.store(later).records == 20
         assert first.write(_RECORDS).records == len(_RECORDS) - 140
-        assert not first.lost
     assert _content(address) == whole
 
 
@@ -111,30 +112,6 @@ def test_archivers_that_make_it_at_the_same_time_have_one_archive_and_one_group(
     for place in range(10):  # without the refusal of a second try, every other one had two ids
         made = _made_at_once(f"delta:{tmp_path / str(place)}", 6)
         assert made == [(made[0][0], 0)] * 6
-
-
-def test_records_read_before_a_position_was_set_back_are_left_out(address: str) -> None:
-    """Though the position has become the one they were prepared for: other records stand there now."""
-    at = ("turns", 0)
-    old = [StoredRecord(*at, offset, "k", f"old {offset}".encode(), {}, 1) for offset in range(30)]
-    new = [msgspec.structs.replace(each, value=each.value.replace(b"old", b"new")) for each in old]
-    with closing(open_writer(address)) as first, closing(open_writer(address)) as second:
-        first.write(old[:20])
-        stale, staler = first.prepare(old[20:25]), first.prepare(old[25:])
-        second.refresh([at])
-        removed = second.remove_from(*at, 10)
-        assert removed.records == 10
-        assert second.write(new[10:20]).records == 10
-        assert [first.store(each).records for each in (stale, staler)] == [0, 0]
-        assert list(first.lost) == [at]
-        # What it goes on to read is behind what it left out.
-        assert first.write(old[25:]).records == 0
-        first.refresh([at])
-        assert (first.positions[at], list(first.lost)) == (20, [])
-        assert first.write(new[20:]).records == 10
-    rows = query(address, 'SELECT value FROM events ORDER BY "offset"').rows
-    assert [row[0].encode() for row in rows] == [each.value for each in old[:10] + new[10:]]
-    assert query(address, "SELECT records FROM divergences").rows == [(10,)]
 
 
 def test_writers_of_different_partitions_do_not_hinder_each_other(
@@ -331,16 +308,10 @@ def test_a_merge_that_another_archiver_made_is_given_up(
     assert _content(address) == whole
 
 
-def test_old_and_orphaned_files_are_deleted_and_lost_records_stay(
+def test_old_and_orphaned_files_are_deleted(
     address: str, monkeypatch: pytest.MonkeyPatch, whole: dict[str, list[str]]
 ) -> None:
-    with closing(open_writer(address)) as writer:
-        for batch in _batches(60):
-            writer.write(batch)
-        at = max(writer.positions, key=lambda where: writer.positions[where])
-        removed = writer.remove_from(*at, 3)
-        again = [r for r in _RECORDS if (r.topic, r.partition) == at and r.offset >= 3]
-        assert writer.write(again).records == removed.records == len(again)
+    _write(address, _batches(60))
     table = SharedTable(address)
     orphan = table.write("turns", table.read(table.files("turns")[0]))
     compact(table, everything=True)
@@ -350,10 +321,30 @@ def test_old_and_orphaned_files_are_deleted_and_lost_records_stay(
     there = {str(path.relative_to(table.uri)) for path in Path(table.uri).rglob("*.parquet")}
     assert orphan.name not in there
     assert {file.name for file in table.files()} <= there
-    assert Path(removed.saved_to).is_file()
-    assert Path(removed.saved_to).parent.name == LOST
-    names = [name for name in _NAMES if name != "divergences"]
-    assert {name: _content(address)[name] for name in names} == {name: whole[name] for name in names}
+    assert _content(address) == whole
+
+
+def test_a_table_whose_positions_an_older_package_set_back_goes_on(
+    address: str, whole: dict[str, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It took out records that the log had lost, and then archived others at their offsets."""
+
+    def set_back(
+        table: SharedTable, places: Collection[relations.Place], timeout_s: float
+    ) -> dict[relations.Place, Standing]:
+        given = {place: Standing(1 << 40, slot) for slot, place in enumerate(sorted(places))}
+        marks = {position_name(place): standing.mark for place, standing in given.items()}
+        assert table.commit([write_standings(table, given)], positions=marks)
+        return given
+
+    with closing(open_writer(address)) as writer:
+        monkeypatch.setattr(writer_module, "give_slots", set_back)
+        prepared = writer.prepare(_RECORDS)
+        monkeypatch.undo()
+        assert writer.store(prepared).records == len(_RECORDS)
+    with closing(open_writer(address)) as writer:
+        assert writer.write(_RECORDS).redelivered == len(_RECORDS)
+    assert _content(address) == whole
 
 
 # -- readers ----------------------------------------------------------------------------------

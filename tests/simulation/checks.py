@@ -105,7 +105,6 @@ async def _check_archive(world: World, log: EventLog, data: DataDir) -> None:
 _OF_ONE_ARCHIVE = {
     "schema_version",
     "positions",
-    "divergences",
     "missing_records",
     "dropped_runs",
 }

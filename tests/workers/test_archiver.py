@@ -14,7 +14,7 @@ from tests.streams.tapped_log import tapped
 from unstable_stream.archive import ArchiveWriter, Written, held, open_archive, query
 from unstable_stream.archive.shared.writer import SharedWriter
 from unstable_stream.archive_address import ArchiveAddress, table_of
-from unstable_stream.errors import ArchiveBusyError
+from unstable_stream.errors import ArchiveBusyError, ArchiveError
 from unstable_stream.events import Event
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.port import EventLog, Record, TopicPartition
@@ -308,3 +308,38 @@ async def test_a_reader_that_never_leaves_delays_but_does_not_stop_it(
     stop.set()
     await service
     assert query(path, "SELECT count(*) FROM games").rows == [(40,)]
+
+
+# -- a log that has lost records --------------------------------------------------------------
+
+
+async def test_a_log_that_ends_before_what_was_archived_is_refused(
+    tmp_path: Path, archive_at: Archives
+) -> None:
+    """A copy of the log from before is put back; with the whole log again, the archiver goes on."""
+    path, copy, archive = tmp_path / "lossy.sqlite", tmp_path / "copy.sqlite", archive_at("a")
+    async with LocalLog.open(path, synchronous="NORMAL") as whole:
+        await whole.create_topics(list(load_topics().values()))
+        await _publish(whole, made_up_run()[:150])
+    shutil.copy(path, copy)
+    async with LocalLog.open(path, synchronous="NORMAL") as whole:
+        await _publish(whole, made_up_run()[150:])
+        await _archive_all(whole, archive)
+        log_id, updates = await whole.log_id(), TopicPartition("learner-updates", 0)
+        end = (await whole.end_offsets("learner-updates"))[updates]
+    before = _counts(archive)
+    async with LocalLog.open(copy, synchronous="NORMAL") as lossy:
+        begin = (await lossy.end_offsets("learner-updates"))[updates]
+        says = (
+            rf"the log {log_id} has lost records that the archive \S+ has: .*"
+            r"Restore the log from a backup; or fill a new archive"
+        )
+        with pytest.raises(ArchiveError, match=says) as refused:
+            await _archive_all(lossy, archive)
+    assert begin < end
+    assert " partitions more" in str(refused.value)
+    assert _counts(archive) == before
+    async with LocalLog.open(path, synchronous="NORMAL") as whole:
+        await _publish(whole, made_up_run("run-b", updates=1))
+        flushes = await _archive_all(whole, archive)
+    assert sum(flush.records for flush in flushes) == len(made_up_run("run-b", updates=1))

@@ -28,7 +28,7 @@ __all__ = [
     "keep_dropped",
 ]
 
-_OWN: Final = ("positions", "divergences", "missing_records", "dropped_runs")
+_OWN: Final = ("schema_version", "positions", "missing_records", "dropped_runs")
 
 
 class DroppedRun(NamedTuple):
@@ -85,7 +85,7 @@ def drop_run(archive: ArchiveAddress, run_id: str, *, timeout_s: float = 60.0) -
             raise RunError(f"the archive {archive} has no record of run {run_id}")
         # The new file begins with a row of its own.
         connection.execute("DELETE FROM schema_version")
-        for name in ("schema_version", *_OWN):
+        for name in _OWN:
             connection.execute(f'INSERT INTO "{name}" BY NAME SELECT * FROM archive.main."{name}"')
         connection.execute(NOTE_BEGINNINGS.format(events="archive.main.events"))
         for table in (EVENTS, *TABLES):

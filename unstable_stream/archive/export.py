@@ -195,7 +195,6 @@ def _write(
         ((rows,),) = copied.fetchall()
         exported[name] = ExportedTable(path.name, rows, path.stat().st_size)
     ((version,),) = connection.execute("SELECT version FROM schema_version").fetchall()
-    # Version 1 did not keep the log.
     logs = "SELECT DISTINCT log_id FROM events WHERE run_id = getvariable('run') ORDER BY 1"
     manifest = Manifest(
         run_id=run_id,
@@ -203,7 +202,7 @@ def _write(
         exported_at=datetime.now(tz=UTC).isoformat(timespec="seconds"),
         package_version=__version__,
         schema_version=version,
-        log_ids=[row[0] for row in connection.execute(logs).fetchall()] if version > 1 else [],
+        log_ids=[row[0] for row in connection.execute(logs).fetchall()],
         tables=exported,
         missing=[str(Missing(*row)) for row in connection.execute(_MISSING_OF_RUN).fetchall()],
     )

@@ -97,5 +97,5 @@ def _quoted(path: str) -> str:
 _RANGE: Final = re.compile(r"(.+)\[(\d+)\]@(\d+) to (\d+)")
 """A range of ``Manifest.missing``."""
 _POSITIONS: Final = """
-INSERT INTO positions SELECT log_id, topic, "partition", max("offset") + 1, NULL FROM events GROUP BY ALL
+INSERT INTO positions SELECT log_id, topic, "partition", max("offset") + 1 FROM events GROUP BY ALL
 """

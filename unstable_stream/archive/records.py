@@ -61,11 +61,8 @@ class RecordReader:
         try:
             with self._lock:
                 connection = self._hold()
-                ((version,),) = connection.execute("SELECT version FROM schema_version").fetchall()
-                # Version 1 knew a single log, and not which: it cannot be asked for by name.
-                known = [""] if version < 2 else self._log_ids(connection)
+                known = self._log_ids(connection)
             self.log_id = self._choose(known, log_id)
-            self._of_log = "log_id = $log AND " if version >= 2 else "$log = '' AND "
         finally:
             self.release()
 
@@ -88,15 +85,15 @@ class RecordReader:
         rows = self._query(
             # Where runs were dropped, missing_records has all that is missing: what is not there at the
             # beginning may be of other runs.
-            f"""SELECT p.topic, p."partition",
+            """SELECT p.topic, p."partition",
                     CASE WHEN EXISTS (SELECT 1 FROM dropped_runs) THEN 0
                     ELSE coalesce(e.first, p.next_offset) END,
                     p.next_offset
                 FROM positions AS p LEFT JOIN (
                     SELECT topic, "partition", min("offset") AS first FROM events
-                    WHERE {self._of_log}true GROUP BY ALL
+                    WHERE log_id = $log GROUP BY ALL
                 ) AS e USING (topic, "partition")
-                WHERE {self._of_log.replace("log_id", "p.log_id")}true
+                WHERE p.log_id = $log
                 ORDER BY ALL""",
             {},
         )
@@ -105,7 +102,7 @@ class RecordReader:
     def ends(self) -> dict[tuple[str, int], int]:
         """(topic, partition) to the offset after the last archived."""
         rows = self._query(
-            f"""SELECT topic, "partition", next_offset FROM positions WHERE {self._of_log}true""", {}
+            """SELECT topic, "partition", next_offset FROM positions WHERE log_id = $log""", {}
         )
         return {(topic, partition): end for topic, partition, end in rows}
 
@@ -116,8 +113,8 @@ class RecordReader:
         """
         found: dict[tuple[str, int], list[tuple[int, int]]] = {}
         for topic, partition, first, end in self._query(
-            f"""SELECT topic, "partition", first_offset, next_offset FROM missing_records
-                WHERE {self._of_log}true ORDER BY ALL""",
+            """SELECT topic, "partition", first_offset, next_offset FROM missing_records
+                WHERE log_id = $log ORDER BY ALL""",
             {},
         ):
             found.setdefault((topic, partition), []).append((first, end))
@@ -127,7 +124,7 @@ class RecordReader:
         """Return the first offset with a time at or after this one; ``None`` if no archived record has."""
         rows = self._query(
             f"""SELECT min("offset") FROM events
-                WHERE {self._of_log}topic = $topic AND "partition" = $partition AND timestamp_ms >= $time
+                WHERE log_id = $log AND topic = $topic AND "partition" = $partition AND timestamp_ms >= $time
                     {self._numbered(topic, partition, 0)}""",
             {"topic": topic, "partition": partition, "time": timestamp_ms},
         )
@@ -146,7 +143,7 @@ class RecordReader:
             rows = self._query(
                 f"""SELECT "offset", key, coalesce(encode(value), value_bytes), headers, timestamp_ms, type
                     FROM events
-                    WHERE {self._of_log}topic = $topic AND "partition" = $partition
+                    WHERE log_id = $log AND topic = $topic AND "partition" = $partition
                         AND "offset" >= $start AND "offset" < $stop
                         {self._numbered(topic, partition, start, stop)}
                     ORDER BY "offset" """,
@@ -161,7 +158,7 @@ class RecordReader:
                 ]
             ((found,),) = self._query(
                 f"""SELECT min("offset") FROM events
-                    WHERE {self._of_log}topic = $topic AND "partition" = $partition AND "offset" >= $stop
+                    WHERE log_id = $log AND topic = $topic AND "partition" = $partition AND "offset" >= $stop
                         {self._numbered(topic, partition, stop)}""",
                 where | {"stop": stop},
             )

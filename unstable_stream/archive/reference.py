@@ -28,12 +28,10 @@ an older version of the package is upgraded when it is next written to, at the l
 Where one archiver is not enough, many write one [shared archive](shared-archive.md), in an object store; it
 has the same tables and views.
 
-The archive knows the log by content. When the archiver starts, or gets a partition, it compares the newest
-archived records of each partition with the log. The log may have lost them: by a power cut with
-`synchronous=NORMAL`, by an unclean leader election of Kafka, because a topic was deleted and made again, or
-a file put back from a copy. Then the archiver takes out what the log does not have, with every row made from
-it, says so in a warning, and goes on from there. What it takes out is kept: as a Parquet file in
-`archive.duckdb-lost-by-the-log`, and as a row of `divergences`. Records that merely expired in the log stay.
+A log that has lost records which were archived is refused, not healed: when the archiver starts, or gets a
+partition, and the log ends before the archive's position, it stops, says where, and changes nothing. Restore
+the log from a backup; or keep what was archived and fill a new archive from the log as it is now
+(`unstable-stream archive --rebuild`).
 
 An event that was published twice is recognised by its id, however long ago the first time was: sorted hashes
 of all ids are in the files of `archive.duckdb-ids`, 8 bytes an event. They may be deleted while no archiver
@@ -75,7 +73,7 @@ after `archive --rebuild`, which says so; `runs` lists the run as `dropped`; and
 `verify`, `replay`, `fork`, `resume` and the live pages say when it was dropped. A run that was dropped by
 mistake comes back as long as the log has it: move the archive away, and `unstable-stream archive` fills a new
 one that knows nothing of it. An export can be read at any time, see below. Log, checkpoints, exports and
-backups are not touched, nor the records that the log had lost and that were taken out before.
+backups are not touched.
 
 ## An export as an archive
 
@@ -98,17 +96,6 @@ _POSITIONS: Final = {
     "topic": "Topic.",
     "partition": "Partition of the topic.",
     "next_offset": "Offset of the next record to archive.",
-    "newest": "JSON: the offsets of the newest archived records, each with a digest of its key, time and "
-    "body. The archiver compares them with the log when it starts.",
-}
-_DIVERGENCES: Final = {
-    "log_id": "The log.",
-    "topic": "Topic.",
-    "partition": "Partition of the topic.",
-    "first_offset": "Offset of the first record that the log had no longer, or had otherwise.",
-    "next_offset": "The position that the archive had: the offset after its last record.",
-    "records": "The number of records that were taken out.",
-    "saved_to": "The Parquet file with their rows of `events`, beside the archive.",
 }
 _MISSING: Final = {
     "log_id": "The log.",
@@ -159,13 +146,6 @@ def relations() -> tuple[Relation, ...]:
     own = [
         Relation(
             "positions", "table", "How far the archive has read each partition of each log.", _POSITIONS
-        ),
-        Relation(
-            "divergences",
-            "table",
-            "What was archived and is not in the log any more, because the log lost it: one row per time and "
-            "partition.",
-            _DIVERGENCES,
         ),
         Relation(
             "missing_records",

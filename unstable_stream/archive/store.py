@@ -46,13 +46,13 @@ T = TypeVar("T")
 Connection: TypeAlias = duckdb.DuckDBPyConnection
 """An open archive."""
 
-SCHEMA_VERSION: Final = 3
+SCHEMA_VERSION: Final = 4
 """Raised when a table changes so that an older package could not use it. New columns are simply added, and
 views replaced.
 
-1: one log an archive. 2: ``events`` and ``positions`` say which log they are of; the archive has an id.
-3: every row has the number of its record; ``positions`` knows the newest records by content.
+2: the one of version 0.1. 3: every row has the number of its record. 4: ``positions`` has offsets alone.
 """
+_OLDEST: Final = 2
 
 _RETRY_S: Final = 0.01
 _NEWER_MESSAGE: Final = "file with version number"
@@ -77,11 +77,7 @@ _NAME: Final = "archive"
 _RENEWED: Final = "renewed"
 _POSITIONS: Final = (
     'CREATE TABLE positions (log_id VARCHAR, topic VARCHAR, "partition" INTEGER, next_offset BIGINT, '
-    'newest VARCHAR, PRIMARY KEY (log_id, topic, "partition"))'
-)
-_DIVERGENCES: Final = (
-    'CREATE TABLE divergences (log_id VARCHAR, topic VARCHAR, "partition" INTEGER, first_offset BIGINT, '
-    "next_offset BIGINT, records BIGINT, saved_to VARCHAR)"
+    'PRIMARY KEY (log_id, topic, "partition"))'
 )
 MISSING: Final = (
     'CREATE TABLE IF NOT EXISTS missing_records (log_id VARCHAR, topic VARCHAR, "partition" INTEGER, '
@@ -422,6 +418,12 @@ def _check_version(connection: duckdb.DuckDBPyConnection, path: Path) -> tuple[i
             f"the archive {path} has schema version {version}, written by unstable_stream {package_version}; "
             f"this is {__version__} and knows up to {SCHEMA_VERSION}. Upgrade unstable_stream."
         )
+    if version < _OLDEST:
+        raise ArchiveError(
+            f"the archive {path} has schema version {version}, which does not say what log it is of; this "
+            f"package reads version {_OLDEST} and newer. Move it away and fill a new one from the log: "
+            "unstable-stream archive"
+        )
     return version, str(digest)
 
 
@@ -433,10 +435,8 @@ def ensure_schema(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
         if connection.execute("SHOW TABLES").fetchall():
             raise
         version, digest = _create_tables(connection)
-    if version < 2:
-        _upgrade_to_2(connection)
-    if version < 3:
-        _upgrade_to_3(connection)
+    if version < SCHEMA_VERSION:
+        _upgrade(connection)
     if digest != definitions_digest():
         connection.execute("BEGIN")
         for statement in (MISSING, DROPPED):
@@ -465,7 +465,6 @@ def _create_tables(connection: duckdb.DuckDBPyConnection) -> tuple[int, str]:
     for table in (EVENTS, *TABLES):
         connection.execute(table.create_sql())
     connection.execute(_POSITIONS)
-    connection.execute(_DIVERGENCES)
     connection.execute(
         "CREATE TABLE schema_version (version INTEGER, package_version VARCHAR, views_digest VARCHAR, "
         "archive_id VARCHAR, next_record BIGINT, traced_from BIGINT)"
@@ -478,32 +477,19 @@ def _create_tables(connection: duckdb.DuckDBPyConnection) -> tuple[int, str]:
     return SCHEMA_VERSION, ""
 
 
-def _upgrade_to_2(connection: duckdb.DuckDBPyConnection) -> None:
-    """Say which log the records are of. Version 1 did not keep it, so ``log_id`` becomes empty."""
+def _upgrade(connection: duckdb.DuckDBPyConnection) -> None:
+    """Number the records of version 2, whose typed rows get no number: most do not say their event. Version 3
+    had digests of the newest records.
+    """
     connection.execute("BEGIN")
-    connection.execute("ALTER TABLE events ADD COLUMN log_id VARCHAR DEFAULT ''")
-    connection.execute("ALTER TABLE positions ADD COLUMN log_id VARCHAR DEFAULT ''")
-    connection.execute("ALTER TABLE schema_version ADD COLUMN archive_id VARCHAR")
-    connection.execute("UPDATE schema_version SET version = 2, archive_id = ?", [secrets.token_hex(4)])
-    connection.execute("COMMIT")
-
-
-def _upgrade_to_3(connection: duckdb.DuckDBPyConnection) -> None:
-    """Number the records. Typed rows that are there already get no number: most do not say their event."""
-    connection.execute("BEGIN")
-    connection.execute("ALTER TABLE events ADD COLUMN record_number BIGINT")
-    connection.execute("UPDATE events SET record_number = rowid")
-    rows = connection.execute('SELECT log_id, topic, "partition", next_offset FROM positions').fetchall()
-    # Made anew, and not altered: version 1 had another primary key.
-    connection.execute("DROP TABLE positions")
-    connection.execute(_POSITIONS)
-    if rows:
-        connection.executemany("INSERT INTO positions VALUES (?, ?, ?, ?, '{}')", rows)
-    connection.execute(_DIVERGENCES)
+    connection.execute("ALTER TABLE events ADD COLUMN IF NOT EXISTS record_number BIGINT")
+    connection.execute("UPDATE events SET record_number = rowid WHERE record_number IS NULL")
+    connection.execute("ALTER TABLE positions DROP COLUMN IF EXISTS newest")
     for column in ("next_record", "traced_from"):
-        connection.execute(f"ALTER TABLE schema_version ADD COLUMN {column} BIGINT")
+        connection.execute(f"ALTER TABLE schema_version ADD COLUMN IF NOT EXISTS {column} BIGINT")
         connection.execute(
-            f"UPDATE schema_version SET {column} = (SELECT coalesce(max(record_number) + 1, 0) FROM events)"
+            f"UPDATE schema_version SET {column} = coalesce({column}, "
+            "(SELECT coalesce(max(record_number) + 1, 0) FROM events))"
         )
-    connection.execute("UPDATE schema_version SET version = 3")
+    connection.execute("UPDATE schema_version SET version = 4")
     connection.execute("COMMIT")

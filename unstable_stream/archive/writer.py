@@ -12,12 +12,12 @@ A kill before 5 leaves the archive as it was, and the same records come again; a
 position. An event published twice, at two positions or on two logs, is recognised by its id. One thread may
 prepare a batch while another stores the one before.
 
-Records that the log has lost since are taken out again: :meth:`ArchiveWriter.remove_from`. Those of a run
-that was dropped (:mod:`.dropping`) are passed over in step 3: no row is made, and the position goes on.
+Records of a run that was dropped (:mod:`.dropping`) are passed over in step 3: no row is made, and the
+position goes on.
 """
 
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
@@ -28,10 +28,8 @@ from numpy.typing import NDArray
 
 from unstable_stream.archive.batch import ArchivedRecord, build_batch
 from unstable_stream.archive.known_ids import KnownIds
-from unstable_stream.archive.newest import KEPT, Newest, added, decode_newest, encode_newest
-from unstable_stream.archive.removal import remove_records
 from unstable_stream.archive.store import WritableArchive, open_archive
-from unstable_stream.archive.writing import Prepared, Removed, Written
+from unstable_stream.archive.writing import Prepared, Written
 from unstable_stream.errors import ArchiveError
 from unstable_stream.log_lines import get_logger
 
@@ -70,7 +68,6 @@ class ArchiveWriter:
         self._lock = threading.RLock()
         self._unstored: set[str] = set()
         self._positions: _Positions = {}
-        self._newest: dict[_Where, Newest] = {}
         self._next_record = 0
         with self._archive.held() as connection:
             ((self.archive_id,),) = connection.execute("SELECT archive_id FROM schema_version").fetchall()
@@ -89,79 +86,8 @@ class ArchiveWriter:
         """(topic, partition) of this log to the next offset to prepare; a partition never seen is absent."""
         return self._positions_of(self.log_id)
 
-    @property
-    def unattributed(self) -> bool:
-        """``True`` if the archive holds records of an unknown log: schema version 1 did not keep the log."""
-        return self.log_id != "" and bool(self._positions_of(""))
-
-    def adopt(self, records: Sequence[ArchivedRecord]) -> bool:
-        """Take an unknown log's records for this log's, if the archive holds ``records`` at their positions.
-
-        Args:
-            records: some of this log's first records; records that the archive does not have prove nothing.
-
-        Returns:
-            Whether they are there, byte for byte. If not, nothing is changed.
-
-        Raises:
-            ArchiveBusyError: others held the file past the deadline.
-        """
-        archived = self._positions_of("")
-        sample = [r for r in records if r.offset < archived.get((r.topic, r.partition), 0)]
-        columns = {
-            "topic": pa.array([r.topic for r in sample], pa.string()),
-            "partition": pa.array([r.partition for r in sample], pa.int32()),
-            "offset": pa.array([r.offset for r in sample], pa.int64()),
-            "body": pa.array([r.value for r in sample], pa.binary()),
-        }
-        with self._archive.held() as connection:
-            connection.register("sample", pa.table(columns))
-            ((found,),) = connection.execute(_COUNT_HELD).fetchall()
-            connection.unregister("sample")
-            if not sample or found < len(sample):
-                return False
-            connection.execute("BEGIN")
-            for table in ("events", "positions"):
-                connection.execute(f"UPDATE {table} SET log_id = ? WHERE log_id = ''", [self.log_id])
-            connection.execute("COMMIT")
-            state = self._read_state(connection)
-        self._begin_at(state)
-        return True
-
-    @property
-    def lost(self) -> Collection[tuple[str, int]]:
-        """Nothing: a file has one writer."""
-        return ()
-
-    def refresh(self, opened: Collection[tuple[str, int]] = ()) -> None:
+    def refresh(self) -> None:
         """Do nothing: a file has one writer, who knows all."""
-
-    def newest(self, topic: str, partition: int) -> Newest:
-        """Return the newest archived records of a partition, by content; empty: not known."""
-        with self._lock:
-            return self._newest.get((self.log_id, topic, partition), {})
-
-    def remove_from(self, topic: str, partition: int, offset: int) -> Removed:
-        """Take out all records of a partition from ``offset`` on; the next to archive is then this one.
-
-        Everything that was prepared must have been stored.
-
-        Raises:
-            ArchiveBusyError: others held the file past the deadline.
-            ArchiveError: an older version of the package archived some of them; or DuckDB failed. Nothing was
-                changed.
-        """
-        with self._archive.held() as connection:
-            try:
-                connection.execute("BEGIN")
-                where = (self.log_id, topic, partition)
-                removed = remove_records(connection, self.path, where, offset, KEPT)
-                connection.execute("COMMIT")
-            except duckdb.Error as error:
-                raise ArchiveError(f"could not write to the archive {self.path}: {error}") from error
-            state = self._read_state(connection)
-        self._begin_at(state)
-        return removed
 
     def note_missing(self, ranges: Mapping[tuple[str, int], tuple[int, int]]) -> None:
         """Note offsets that the log deleted before they were archived; the archive goes on behind them.
@@ -193,7 +119,6 @@ class ArchiveWriter:
                 where = (self.log_id, topic, partition)
                 if end > self._positions.get(where, 0):
                     later[where] = end
-            newest = {where: self._newest.get(where, {}) for where in later}
         if not later:
             return
         with self._archive.held() as connection:
@@ -201,7 +126,7 @@ class ArchiveWriter:
                 connection.execute("BEGIN")
                 if missing:
                     connection.executemany(_NOTE_MISSING, missing)
-                _put_positions(connection, later, newest)
+                _put_positions(connection, later)
                 connection.execute("COMMIT")
             except duckdb.Error as error:
                 raise ArchiveError(f"could not write to the archive {self.path}: {error}") from error
@@ -228,22 +153,20 @@ class ArchiveWriter:
         with self._lock:
             positions = dict(self._positions)
             new = []
-            by_partition: dict[_Where, list[ArchivedRecord]] = {}
+            touched: set[_Where] = set()
             for record in records:
                 where = (self.log_id, record.topic, record.partition)
                 if record.offset >= positions.get(where, 0):
                     new.append(record)
-                    by_partition.setdefault(where, []).append(record)
+                    touched.add(where)
                     positions[where] = record.offset + 1
             read_up_to = {} if read_up_to is None else read_up_to
-            for where in by_partition:
+            for where in touched:
                 positions[where] = max(positions[where], read_up_to.get(where[1:], 0))
             batch = build_batch(new, self._unseen, self.log_id, self._next_record)
-            newest = {w: added(self._newest.get(w, {}), last) for w, last in by_partition.items()}
-            first = self._next_record
-            prepared = Prepared(records, read_up_to, new, batch, self._positions, positions, newest, first)
+            changed = {where: positions[where] for where in touched}
+            prepared = Prepared(records, read_up_to, new, batch, self._positions, changed)
             self._positions = positions
-            self._newest |= newest
             self._next_record += len(new)
             self._seen.add(self._hashes(batch.event_ids))
             self._unstored.update(batch.event_ids)
@@ -261,9 +184,12 @@ class ArchiveWriter:
             with self._archive.held() as connection:
                 stored = _stored_positions(connection)
                 if stored == prepared.based_on:
+                    ((next_record,),) = connection.execute(
+                        "SELECT next_record FROM schema_version"
+                    ).fetchall()
                     self._insert(connection, prepared)
                     # Not under the lock: whoever prepares holds it, and may be waiting for the file.
-                    self._seen.settle(connection, prepared.first_record + len(prepared.new))
+                    self._seen.settle(connection, next_record + len(prepared.new))
                     break
                 if any(stored.get(where, 0) < offset for where, offset in prepared.based_on.items()):
                     raise ArchiveError(
@@ -305,21 +231,16 @@ class ArchiveWriter:
             self._archive.close()
 
     def _read_state(self, connection: duckdb.DuckDBPyConnection) -> "_State":
-        rows = connection.execute('SELECT log_id, topic, "partition", newest FROM positions').fetchall()
-        newest: dict[_Where, Newest] = {
-            (log, topic, number): decode_newest(text) for log, topic, number, text in rows
-        }
         ((next_record,),) = connection.execute("SELECT next_record FROM schema_version").fetchall()
         seen = KnownIds(connection, self.path, self.archive_id)
-        return _State(_stored_positions(connection), newest, next_record, seen)
+        return _State(_stored_positions(connection), next_record, seen)
 
     def _begin_at(self, state: "_State") -> None:
         """Go on from what the file holds; batches that are prepared and not stored are forgotten."""
         with self._lock:
             if self._seen is not state.seen:
                 self._seen.close()
-            self._positions, self._newest = state.positions, state.newest
-            self._next_record, self._seen = state.next_record, state.seen
+            self._positions, self._next_record, self._seen = state
             self._unstored.clear()
 
     def _positions_of(self, log_id: str) -> dict[tuple[str, int], int]:
@@ -362,20 +283,17 @@ class ArchiveWriter:
                     f'INSERT INTO "{name}" BY NAME SELECT * FROM batch{_NOT_DROPPED if dropped else ""}'
                 )
                 connection.unregister("batch")
-            _put_positions(connection, prepared.positions, prepared.newest)
+            _put_positions(connection, prepared.positions)
             connection.execute("UPDATE schema_version SET next_record = next_record + ?", [len(prepared.new)])
             connection.execute("COMMIT")
         except duckdb.Error as error:
             raise ArchiveError(f"could not write to the archive {self.path}: {error}") from error
 
 
-def _put_positions(
-    connection: duckdb.DuckDBPyConnection, positions: Mapping[_Where, int], newest: Mapping[_Where, Newest]
-) -> None:
-    """Store the positions of the partitions that ``newest`` names."""
+def _put_positions(connection: duckdb.DuckDBPyConnection, positions: Mapping[_Where, int]) -> None:
     connection.executemany(
-        "INSERT OR REPLACE INTO positions VALUES (?, ?, ?, ?, ?)",
-        [(*where, positions[where], encode_newest(digests)) for where, digests in newest.items()],
+        'INSERT OR REPLACE INTO positions (log_id, topic, "partition", next_offset) VALUES (?, ?, ?, ?)',
+        [(*where, offset) for where, offset in positions.items()],
     )
 
 
@@ -386,15 +304,10 @@ SELECT ?, ?, ?, ?, ?, (
 )
 """
 _NOT_DROPPED = " WHERE run_id IS NULL OR run_id NOT IN (SELECT run_id FROM dropped_runs)"
-_COUNT_HELD = """
-SELECT count(*) FROM sample AS s JOIN events AS e USING (topic, "partition", "offset")
-WHERE e.log_id = '' AND coalesce(encode(e.value), e.value_bytes) = s.body
-"""
 
 
 class _State(NamedTuple):
     positions: _Positions
-    newest: dict[_Where, Newest]
     next_record: int
     seen: KnownIds
 

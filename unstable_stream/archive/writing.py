@@ -4,16 +4,15 @@ The two are :class:`~.writer.ArchiveWriter`, for a DuckDB file, and
 :class:`~.shared.writer.SharedWriter`, for a table that many archivers write.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol, TypeAlias
 
 from unstable_stream.archive.batch import ArchivedRecord, Batch, Rejection
-from unstable_stream.archive.newest import Newest
 from unstable_stream.archive_address import ArchiveAddress, is_export, is_shared
 from unstable_stream.errors import ArchiveError
 
-__all__ = ["Prepared", "Removed", "Writer", "Written", "open_writer"]
+__all__ = ["Prepared", "Writer", "Written", "open_writer"]
 
 _Where: TypeAlias = tuple[str, str, int]
 """Log id, topic and partition."""
@@ -49,19 +48,7 @@ class Prepared(NamedTuple):
     based_on: Mapping[_Where, int]
     """The positions the archive must have when it is stored."""
     positions: Mapping[_Where, int]
-    """The positions it will have then."""
-    newest: Mapping[_Where, Newest]
-    """The newest records then, of the partitions that the batch is of."""
-    first_record: int
-    """The record number of the first new record."""
-
-
-class Removed(NamedTuple):
-    """The records that were taken out of the archive."""
-
-    records: int
-    saved_to: str
-    """The Parquet file with their rows of ``events``; empty: there were none."""
+    """The positions it will have then, of the partitions that the batch is of."""
 
 
 class Writer(Protocol):
@@ -84,31 +71,8 @@ class Writer(Protocol):
     def positions(self) -> Mapping[tuple[str, int], int]:
         """(topic, partition) of this log to the next offset to prepare; a partition never seen is absent."""
 
-    @property
-    def unattributed(self) -> bool:
-        """``True`` if the archive holds records of an unknown log."""
-
-    def adopt(self, records: Sequence[ArchivedRecord]) -> bool:
-        """Take an unknown log's records for this log's, if the archive holds ``records``."""
-
-    @property
-    def lost(self) -> Collection[tuple[str, int]]:
-        """(topic, partition) of which another writer took records out: what comes of it is left out, until
-        :meth:`refresh` is told that it is opened again.
-        """
-
-    def refresh(self, opened: Collection[tuple[str, int]] = ()) -> None:
-        """Learn how far other writers are. Everything that was prepared must have been stored.
-
-        Args:
-            opened: the partitions that are read from these positions on.
-        """
-
-    def newest(self, topic: str, partition: int) -> Newest:
-        """Return the newest archived records of a partition, by content; empty: not known."""
-
-    def remove_from(self, topic: str, partition: int, offset: int) -> Removed:
-        """Take out all records of a partition from ``offset`` on; the next to archive is then this one."""
+    def refresh(self) -> None:
+        """Learn how far other writers are. Everything that was prepared must have been stored."""
 
     def note_missing(self, ranges: Mapping[tuple[str, int], tuple[int, int]]) -> None:
         """Note offsets that the log deleted before they were archived; the archive goes on behind them."""

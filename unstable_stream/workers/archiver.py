@@ -13,8 +13,7 @@ Steps 1 to 3 of the next batch run during step 4 of this one.
 After a kill before the end of 4, the same records are read again; dead letters published twice have the same
 event id and count once. The archiver goes on at the archive's positions for this log, never at the group's.
 So an archive that was deleted or restored is filled again from the log, and a new log is read from its start.
-Where the log has lost records that were archived, they are taken out of the archive first
-(:mod:`~unstable_stream.workers.archiver_divergence`).
+Where the log ends before such a position, it has lost records that were archived: the archiver stops.
 """
 
 import asyncio
@@ -25,7 +24,7 @@ from typing import ClassVar, Final
 
 from unstable_stream.archive import Writer, Written, open_writer
 from unstable_stream.archive_address import ArchiveAddress, is_shared
-from unstable_stream.errors import ArchiveBusyError, FencedError, OffsetOutOfRangeError, RecordsLostError
+from unstable_stream.errors import ArchiveBusyError, FencedError, OffsetOutOfRangeError
 from unstable_stream.log.port import Consumer, EventLog, Positions, Record, StoredRecord, TopicPartition
 from unstable_stream.log.reading import any_record
 from unstable_stream.log_lines import get_logger
@@ -33,7 +32,6 @@ from unstable_stream.streams.consumer import Pace, run_consumer
 from unstable_stream.streams.dead_letters import DeadLetters
 from unstable_stream.workers.archiver_start import (
     ARCHIVER_GROUP,
-    attribute,
     declared_topics,
     starts_of,
     when_free,
@@ -87,7 +85,8 @@ async def run_archiver(
         retention: deletes what expires from a log that does not do so itself; by default every ten minutes.
 
     Raises:
-        ArchiveError: the archive cannot be written, and nothing of the current batch was stored.
+        ArchiveError: the archive cannot be written, and nothing of the current batch was stored; or the log
+            has lost records that were archived.
         LogUnavailableError: after ``stop`` the log did not return its remaining records.
     """
     names = await declared_topics(log, stop) if topics is None else list(topics)
@@ -98,8 +97,6 @@ async def run_archiver(
         flush_interval_s = _SHARED_FLUSH_S if is_shared(archive_path) else _FLUSH_S
     writer = await when_free(lambda: open_writer(archive_path, log_id), stop)
     try:
-        if writer.unattributed:
-            await attribute(log, names, writer, stop)
         # Each archive has its own group: two archives of one cluster must not share its partitions.
         consumer = await log.consumer(names, f"{GROUP}-{writer.archive_id}")
         sink = ArchiveSink(log, consumer, writer, stop, on_flush, retention or Retention(log))
@@ -153,16 +150,15 @@ class ArchiveSink:
         """Go on with new partitions at the archive's positions, after comparing it with the log.
 
         Raises:
-            ArchiveError: the log lost records that an older version of the package archived.
+            ArchiveError: the log has lost records that were archived.
         """
-        lost = {TopicPartition(*where) for where in self.writer.lost}
-        self._open = {at: start for at, start in self._open.items() if at in assigned - lost}
+        self._open = {at: start for at, start in self._open.items() if at in assigned}
         gained = assigned - self._open.keys()
         if not gained:
             return {}
         await self._stored()
         # Of a shared archive others wrote the partitions until now, and perhaps do so for another moment.
-        await when_free(lambda: self.writer.refresh(gained), self.stop)
+        await when_free(self.writer.refresh, self.stop)
         starts = await starts_of(self.log, self.writer, gained, self.stop)
         for at in gained:
             self._committed.pop(at, None)
@@ -208,10 +204,7 @@ class ArchiveSink:
 
     def deleted(self, error: OffsetOutOfRangeError) -> None:
         """Go on with the records that are left; the archive is compared with the log again."""
-        if isinstance(error, RecordsLostError):
-            _log.error("the log lost archived records", reason=str(error))
-        else:
-            _log.error("records were deleted before they could be archived", reason=str(error))
+        _log.error("records to be archived next are not in the log", reason=str(error))
         self._open.clear()
 
     async def may_leave(self, elsewhere: Positions) -> bool:

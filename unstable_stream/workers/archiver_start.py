@@ -1,19 +1,18 @@
-"""Decide, before the archiver reads, on its topics, its log, and its first positions."""
+"""Decide, before the archiver reads, on its topics and its first positions."""
 
 import asyncio
 import functools
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from typing import Final, TypeVar
 
 from unstable_stream.archive import Writer
-from unstable_stream.errors import ArchiveBusyError
+from unstable_stream.errors import ArchiveBusyError, ArchiveError
 from unstable_stream.log.port import EventLog, Positions, TopicPartition
 from unstable_stream.log.topics import load_topics
 from unstable_stream.log_lines import get_logger
 from unstable_stream.streams.consumer import wait_for_stop
-from unstable_stream.workers.archiver_divergence import divergences
 
-__all__ = ["ARCHIVER_GROUP", "attribute", "declared_topics", "starts_of", "when_free"]
+__all__ = ["ARCHIVER_GROUP", "declared_topics", "starts_of", "when_free"]
 
 T = TypeVar("T")
 
@@ -21,8 +20,6 @@ ARCHIVER_GROUP: Final = "archiver"
 """The first part of the name of an archive's group; the archive's id follows."""
 
 _TOPICS_S: Final = 5.0
-_SAMPLE_RECORDS: Final = 1000
-_SAMPLE_S: Final = 5.0
 
 _log = get_logger(__name__)
 
@@ -36,41 +33,31 @@ async def declared_topics(log: EventLog, stop: asyncio.Event) -> list[str]:
     return sorted(found)
 
 
-async def attribute(log: EventLog, names: Sequence[str], writer: Writer, stop: asyncio.Event) -> None:
-    """Find out whether an archive that was upgraded from version 1 was made from this log."""
-    consumer = await log.consumer(names)
-    try:
-        sample = await consumer.poll(_SAMPLE_RECORDS, _SAMPLE_S)
-    finally:
-        await consumer.close()
-    if not await when_free(lambda: writer.adopt(sample), stop):
-        _log.warning("the archive holds records of another log, which it does not name", log_id=writer.log_id)
-
-
 async def starts_of(
     log: EventLog, writer: Writer, partitions: Collection[TopicPartition], stop: asyncio.Event
 ) -> Positions:
-    """Return where to go on with these partitions; first take out of the archive what the log has lost.
+    """Return where to go on with these partitions; note in the archive what was deleted before.
 
     Raises:
-        ArchiveError: the log lost records, and an older version of the package archived them.
+        ArchiveError: the log has lost records that were archived.
     """
-    for at, offset in sorted((await divergences(log, writer, partitions)).items()):
-        position = writer.positions[at]
-        removed = await when_free(functools.partial(writer.remove_from, *at, offset), stop)
-        _log.warning(
-            "the log lost archived records: taken out of the archive, which goes on with what the log has",
-            partition=str(at),
-            offsets=f"{offset} to {position - 1}",
-            records=removed.records,
-            saved_to=removed.saved_to,
-        )
     archived = writer.positions
     starts: dict[TopicPartition, int] = {}
-    for topic in {at.topic for at in partitions}:
-        beginnings = await log.beginning_offsets(topic)
-        for at in beginnings.keys() & set(partitions):
-            starts[at] = max(beginnings[at], archived.get(at, 0))
+    lost: list[str] = []
+    for topic in sorted({at.topic for at in partitions}):
+        beginnings, ends = await log.beginning_offsets(topic), await log.end_offsets(topic)
+        for at in sorted(beginnings.keys() & set(partitions)):
+            position = archived.get(at, 0)
+            starts[at] = max(beginnings[at], position)
+            if position > ends[at]:
+                lost.append(f"{at}@{position - 1} is archived, and the log ends before {at}@{ends[at]}")
+    if lost:
+        more = f", and so in {len(lost) - 1} partitions more" if lost[1:] else ""
+        raise ArchiveError(
+            f"the log {writer.log_id} has lost records that the archive {writer.path} has: {lost[0]}{more}. "
+            "Restore the log from a backup; or fill a new archive from what it has now, with unstable-stream "
+            "archive --rebuild, or another address if it is a shared one"
+        )
     before = {at: archived.get(at, 0) for at in starts}
     missing = {(*at,): (before[at], begin) for at, begin in starts.items() if before[at] < begin}
     if missing:

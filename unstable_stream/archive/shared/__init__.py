@@ -15,7 +15,6 @@ A row of the table is a row of one relation: of ``events``, of a typed table, or
 - Each partition of each log has a slot of its own, given once, in a commit.
 - An event archived twice has typed rows twice; readers leave out all but those of the smallest record number
   (:mod:`.snapshot`).
-- ``_lost_by_the_log/`` holds the records that were taken out, since the log lost them (:mod:`.removal`).
 """
 
 __all__: list[str] = []

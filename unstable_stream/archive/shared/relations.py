@@ -10,7 +10,6 @@ from unstable_stream.archive.tables import TABLES
 from unstable_stream.archive.tables.declare import RECORD_NUMBER
 
 __all__ = [
-    "DIVERGENCES",
     "DROPPED",
     "MISSING",
     "NUMBER",
@@ -31,7 +30,6 @@ RELATION: Final = "relation"
 NUMBER: Final = RECORD_NUMBER.name
 POSITIONS: Final = "positions"
 MISSING: Final = "missing_records"
-DIVERGENCES: Final = "divergences"
 DROPPED: Final = "dropped_runs"
 _OFFSET_BITS: Final = 40
 
@@ -44,7 +42,8 @@ RELATIONS: Final[Mapping[str, Mapping[str, str]]] = {
         }
         for table in (EVENTS, *TABLES)
     },
-    # A row for each time that a partition moved; the last counts. `times_set_back` goes before the offset.
+    # A row for each time that a partition moved; the last counts. `times_set_back` goes before the offset: an
+    # older package counted there how often it had taken out records that the log had lost.
     POSITIONS: {
         "log_id": "VARCHAR",
         "topic": "VARCHAR",
@@ -52,7 +51,6 @@ RELATIONS: Final[Mapping[str, Mapping[str, str]]] = {
         "slot": "INTEGER",
         "times_set_back": "INTEGER",
         "next_offset": "BIGINT",
-        "newest": "VARCHAR",
     },
     MISSING: {
         "log_id": "VARCHAR",
@@ -61,15 +59,6 @@ RELATIONS: Final[Mapping[str, Mapping[str, str]]] = {
         "first_offset": "BIGINT",
         "next_offset": "BIGINT",
         "since_ms": "BIGINT",
-    },
-    DIVERGENCES: {
-        "log_id": "VARCHAR",
-        "topic": "VARCHAR",
-        "partition": "INTEGER",
-        "first_offset": "BIGINT",
-        "next_offset": "BIGINT",
-        "records": "BIGINT",
-        "saved_to": "VARCHAR",
     },
     DROPPED: {
         "run_id": "VARCHAR",

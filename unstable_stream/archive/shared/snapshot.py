@@ -17,7 +17,6 @@ import pyarrow.parquet as pq
 
 from unstable_stream.archive.batch import EVENTS
 from unstable_stream.archive.limits import lock, reader_settings
-from unstable_stream.archive.newest import Newest
 from unstable_stream.archive.shared.relations import (
     NUMBER,
     POSITIONS,
@@ -31,11 +30,10 @@ from unstable_stream.archive.store import SCHEMA_VERSION, Connection, definition
 from unstable_stream.archive.view_files import load_views, macros
 from unstable_stream.archive_address import ArchiveAddress
 from unstable_stream.errors import ArchiveError
-from unstable_stream.record_digest import content_digest
 from unstable_stream.stores.snapshot_files import PROTOCOL, SnapshotFiles
 from unstable_stream.version import __version__
 
-__all__ = ["newest_before", "newest_time_ms", "open_shared", "open_table"]
+__all__ = ["newest_time_ms", "open_shared", "open_table"]
 
 _SHAPE: Final = "shape-of-"
 _OF_RECORDS: Final = "missing_of_runs"
@@ -110,20 +108,6 @@ def newest_time_ms(archive: ArchiveAddress, first: int, end: int) -> int | None:
     return None if found is None else int(found)
 
 
-def newest_before(archive: ArchiveAddress, first: int, end: int, most: int) -> Newest:
-    """Return the content of the last records with numbers from ``first`` to before ``end``."""
-    with _records(archive) as connection:
-        rows = connection.execute(
-            'SELECT "offset", key, timestamp_ms, coalesce(encode(value), value_bytes) FROM events '
-            f"WHERE {NUMBER} >= ? AND {NUMBER} < ? ORDER BY {NUMBER} DESC LIMIT ?",
-            [first, end, most],
-        ).fetchall()
-    return {
-        offset: content_digest(key, timestamp_ms, value)
-        for offset, key, timestamp_ms, value in reversed(rows)
-    }
-
-
 @contextlib.contextmanager
 def _records(archive: ArchiveAddress) -> Iterator[Connection]:
     with open_shared(archive, records_only=True) as connection:
@@ -155,7 +139,7 @@ def _view(relation: str, names: list[str], *, repeated: bool = False) -> str:
 _MOVES: Final = "position_changes"
 _NUMBERS: Final = f"""
 CREATE VIEW {POSITIONS} AS
-SELECT log_id, topic, "partition", next_offset, newest FROM {_MOVES}
+SELECT log_id, topic, "partition", next_offset FROM {_MOVES}
 QUALIFY row_number() OVER (
     PARTITION BY log_id, topic, "partition" ORDER BY times_set_back DESC, next_offset DESC
 ) = 1 AND next_offset > 0;

@@ -4,7 +4,6 @@ import time
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
-from unstable_stream.archive.newest import Newest, decode_newest, encode_newest
 from unstable_stream.archive.shared.relations import POSITIONS, Place, as_rows, first_number
 from unstable_stream.archive.shared.table import SharedTable, TableFile
 from unstable_stream.errors import ArchiveBusyError
@@ -13,10 +12,8 @@ __all__ = [
     "Standing",
     "crowded",
     "give_slots",
-    "offset_of",
     "position_name",
     "read_standings",
-    "times_set_back",
     "write_standings",
 ]
 
@@ -26,18 +23,20 @@ _OFFSET_BITS: Final = 40
 class Standing(NamedTuple):
     """The position of a partition; of two the larger is the later one."""
 
-    times_set_back: int
-    """The number of times that records were taken out: the same offset is then reached twice."""
-    next_offset: int
-    """The offset of the next record to archive."""
+    mark: int
+    """The number of the table's application transaction; it only grows. Its lower bits are the offset, those
+    above count how often an older package had set the position back.
+    """
     slot: int
-    newest: Newest
-    """The last archived records by content."""
 
     @property
-    def mark(self) -> int:
-        """The number of the table's application transaction; it only grows."""
-        return self.times_set_back << _OFFSET_BITS | self.next_offset
+    def next_offset(self) -> int:
+        """The offset of the next record to archive."""
+        return self.mark & (1 << _OFFSET_BITS) - 1
+
+    def moved_to(self, next_offset: int) -> "Standing":
+        """Return the standing with another offset."""
+        return Standing(self.mark - self.next_offset + next_offset, self.slot)
 
     @property
     def first_number(self) -> int:
@@ -63,10 +62,8 @@ def read_standings(table: SharedTable) -> dict[Place, Standing]:
         rows: list[dict[str, Any]] = table.read(file)[POSITIONS].to_pylist()
         for row in rows:
             place = Place(row["log_id"], row["topic"], row["partition"])
-            standing = Standing(
-                row["times_set_back"], row["next_offset"], row["slot"], decode_newest(row["newest"])
-            )
-            if place not in found or standing[:2] > found[place][:2]:
+            standing = Standing(row["times_set_back"] << _OFFSET_BITS | row["next_offset"], row["slot"])
+            if place not in found or standing > found[place]:
                 found[place] = standing
     return found
 
@@ -77,23 +74,12 @@ def write_standings(table: SharedTable, standings: Mapping[Place, Standing]) -> 
         {
             **place._asdict(),
             "slot": standing.slot,
-            "times_set_back": standing.times_set_back,
+            "times_set_back": standing.mark >> _OFFSET_BITS,
             "next_offset": standing.next_offset,
-            "newest": encode_newest(standing.newest),
         }
         for place, standing in standings.items()
     ]
     return table.write(POSITIONS, as_rows(POSITIONS, rows))
-
-
-def times_set_back(mark: int) -> int:
-    """Return this part of a :attr:`Standing.mark`."""
-    return mark >> _OFFSET_BITS
-
-
-def offset_of(mark: int) -> int:
-    """Return the next offset, which is the other part."""
-    return mark & (1 << _OFFSET_BITS) - 1
 
 
 def give_slots(table: SharedTable, places: Collection[Place], timeout_s: float) -> dict[Place, Standing]:
@@ -108,7 +94,7 @@ def give_slots(table: SharedTable, places: Collection[Place], timeout_s: float) 
         standings = read_standings(table)
         given: dict[Place, Standing] = {}
         for place in sorted(set(places) - standings.keys()):
-            given[place] = Standing(0, 0, _next_slot([*standings.values(), *given.values()]), {})
+            given[place] = Standing(0, _next_slot([*standings.values(), *given.values()]))
         if not given or table.commit([write_standings(table, given)], upon=version):
             return {**standings, **given}
         if time.monotonic() >= deadline:

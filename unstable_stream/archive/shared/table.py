@@ -40,10 +40,7 @@ except ImportError as missing:
 if TYPE_CHECKING:
     from deltalake.schema import Field
 
-__all__ = ["LOST", "SharedTable", "TableFile"]
-
-LOST: Final = "_lost_by_the_log"
-"""The directory of the records that were taken out. Vacuuming passes over names that begin so."""
+__all__ = ["SharedTable", "TableFile"]
 
 _log = get_logger(__name__)
 
@@ -147,21 +144,16 @@ class SharedTable:
     def write(self, relation: str, rows: pa.Table) -> TableFile:
         """Write a file; it is of the table once it is committed."""
         name = f"{RELATION}={relation}/{time.time_ns() // 1_000_000:013d}-{secrets.token_hex(8)}.parquet"
-        size = self.save(name, rows)
-        numbers = rows[NUMBER].drop_null()
-        if len(numbers) == 0:
-            return TableFile(name, relation, size, rows.num_rows, None, None)
-        span = pa.compute.min_max(numbers).as_py()
-        return TableFile(name, relation, size, rows.num_rows, span["min"], span["max"])
-
-    def save(self, name: str, rows: pa.Table) -> int:
-        """Write a Parquet file of this name; return its size in bytes."""
         with self._explained(), self._files.open_output_stream(name) as out:
             pq.write_table(rows, out, compression="zstd", row_group_size=_ROW_GROUP_ROWS)
             size = int(out.tell())
         # The directory may be new too.
         self._keep(name, os.path.dirname(name), "")
-        return size
+        numbers = rows[NUMBER].drop_null()
+        if len(numbers) == 0:
+            return TableFile(name, relation, size, rows.num_rows, None, None)
+        span = pa.compute.min_max(numbers).as_py()
+        return TableFile(name, relation, size, rows.num_rows, span["min"], span["max"])
 
     def open(self, name: str) -> BinaryIO:
         """Open one of the files to read; it belongs to one thread at a time."""

@@ -11,8 +11,7 @@ One batch, in this order:
 
 A kill before 4 leaves files that are of no version, which are deleted hours later; the same records come
 again. A member of the group that lost a partition finds another position in 3. What others have stored is
-taken out of its batch; if the position was set back, all records of the partition are, and the archiver must
-open the partition again. So nothing is stored twice and nothing is left out, whoever believes to own what.
+taken out of its batch. So nothing is stored twice and nothing is left out, whoever believes to own what.
 And nothing is stored of a run after the commit that dropped it.
 """
 
@@ -27,24 +26,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from unstable_stream.archive.batch import ArchivedRecord, build_batch
-from unstable_stream.archive.newest import Newest, added
 from unstable_stream.archive.shared.compaction import compact
 from unstable_stream.archive.shared.dropped import DROPS, read_dropped
 from unstable_stream.archive.shared.relations import MISSING, Place, as_rows, rows_of
-from unstable_stream.archive.shared.removal import remove_records
 from unstable_stream.archive.shared.snapshot import newest_time_ms
 from unstable_stream.archive.shared.standing import (
     Standing,
     crowded,
     give_slots,
-    offset_of,
     position_name,
     read_standings,
-    times_set_back,
     write_standings,
 )
 from unstable_stream.archive.shared.table import SharedTable, TableFile
-from unstable_stream.archive.writing import Prepared, Removed, Written
+from unstable_stream.archive.writing import Prepared, Written
 from unstable_stream.archive_address import ArchiveAddress
 from unstable_stream.errors import ArchiveError
 from unstable_stream.log_lines import get_logger
@@ -62,8 +57,6 @@ _log = get_logger(__name__)
 
 class SharedWriter:
     """Writes one log into a shared archive."""
-
-    unattributed = False
 
     def __init__(self, path: ArchiveAddress, log_id: str = "", *, timeout_s: float = 60.0) -> None:
         """Create or open the archive.
@@ -86,7 +79,6 @@ class SharedWriter:
         # Guards what follows, which is ahead of the table by batches that are prepared and not yet stored.
         self._lock = threading.RLock()
         self._standings: dict[Place, Standing] = {}
-        self._lost: set[Place] = set()
         self._dropped = read_dropped(self._table)
         self.refresh()
 
@@ -106,44 +98,12 @@ class SharedWriter:
                 if place.log_id == self.log_id and standing.next_offset
             }
 
-    @property
-    def lost(self) -> Collection[tuple[str, int]]:
-        """(topic, partition) of which another writer took records out: what comes of it is left out, until
-        :meth:`refresh` is told that it is opened again.
-        """
-        with self._lock:
-            return [(place.topic, place.partition) for place in self._lost]
-
-    def adopt(self, records: Sequence[ArchivedRecord]) -> bool:
-        """Return ``False``: no shared archive is so old that it does not know its logs."""
-        return False
-
-    def refresh(self, opened: Collection[tuple[str, int]] = ()) -> None:
-        """Learn how far other writers are. Everything that was prepared must have been stored.
-
-        Args:
-            opened: the partitions that are read from these positions on.
-        """
+    def refresh(self) -> None:
+        """Learn how far other writers are. Everything that was prepared must have been stored."""
         self._table.refresh()
-        self._go_on_from(read_standings(self._table), opened)
-
-    def newest(self, topic: str, partition: int) -> Newest:
-        """Return the newest archived records of a partition, by content; empty: not known."""
+        standings = read_standings(self._table)
         with self._lock:
-            standing = self._standings.get(Place(self.log_id, topic, partition))
-            return {} if standing is None else standing.newest
-
-    def remove_from(self, topic: str, partition: int, offset: int) -> Removed:
-        """Take out all records of a partition from ``offset`` on; the next to archive is then this one.
-
-        Everything that was prepared must have been stored.
-        """
-        place = Place(self.log_id, topic, partition)
-        with self._lock:
-            before = self._standings[place]
-        removed = remove_records(self._table, place, before, offset, self._timeout_s)
-        self.refresh([(topic, partition)])
-        return removed
+            self._standings = standings
 
     def note_missing(self, ranges: Mapping[tuple[str, int], tuple[int, int]]) -> None:
         """Note offsets that the log deleted before they were archived; the archive goes on behind them.
@@ -177,22 +137,21 @@ class SharedWriter:
         with self._lock:
             at = {place: standing.next_offset for place, standing in self._standings.items()}
             new: list[ArchivedRecord] = []
+            touched: set[Place] = set()
             numbers: list[int] = []
-            by_place: dict[Place, list[ArchivedRecord]] = {}
             for record in records:
                 place = Place(self.log_id, record.topic, record.partition)
-                if record.offset >= at[place] and place not in self._lost:
+                if record.offset >= at[place]:
                     new.append(record)
                     numbers.append(self._standings[place].first_number + record.offset)
-                    by_place.setdefault(place, []).append(record)
+                    touched.add(place)
                     at[place] = record.offset + 1
-            before = {place: self._standings[place] for place in by_place}
+            before = {place: self._standings[place] for place in touched}
             after = {
-                place: before[place]._replace(
-                    next_offset=max(at[place], read_up_to.get((place.topic, place.partition), 0)),
-                    newest=added(before[place].newest, last),
+                place: before[place].moved_to(
+                    max(at[place], read_up_to.get((place.topic, place.partition), 0))
                 )
-                for place, last in by_place.items()
+                for place in touched
             }
             self._standings |= after
         # Other writers may archive the same event: only readers see which comes first.
@@ -204,8 +163,6 @@ class SharedWriter:
             batch,
             {place: standing.mark for place, standing in before.items()},
             {place: standing.mark for place, standing in after.items()},
-            {place: standing.newest for place, standing in after.items()},
-            0,
         )
 
     def store(self, prepared: Prepared) -> Written:
@@ -232,7 +189,7 @@ class SharedWriter:
                     )
             with self._lock:
                 # Only these: of others there may be batches that are prepared.
-                self._go_on_from({**self._standings, **{place: fresh[place] for place in before}})
+                self._standings = {**self._standings, **{place: fresh[place] for place in before}}
                 prepared = self.prepare(prepared.records, prepared.read_up_to)
         return Written(
             records=len(prepared.new),
@@ -246,18 +203,6 @@ class SharedWriter:
         """Let go of the threads; everything stored is whole."""
         self._threads.shutdown()
 
-    def _go_on_from(
-        self, standings: Mapping[Place, Standing], opened: Collection[tuple[str, int]] = ()
-    ) -> None:
-        with self._lock:
-            anew = {Place(self.log_id, *where) for where in opened}
-            for place, known in self._standings.items():
-                # Records that were read behind the position it had: taking them would leave out some.
-                if place in standings and standings[place].times_set_back != known.times_set_back:
-                    self._lost.add(place)
-            self._lost -= anew
-            self._standings = dict(standings)
-
     def _give_slots(self, places: Collection[Place]) -> None:
         with self._lock:
             if not set(places) - self._standings.keys():
@@ -270,11 +215,7 @@ class SharedWriter:
         """Write the files of a batch (step 2), without the rows of runs that were dropped."""
         with self._lock:
             standings = {
-                place: self._standings[place]._replace(
-                    times_set_back=times_set_back(mark),
-                    next_offset=offset_of(mark),
-                    newest=prepared.newest[place],
-                )
+                place: Standing(mark, self._standings[place].slot)
                 for place, mark in _marks(prepared.positions).items()
             }
         work = [self._threads.submit(write_standings, self._table, standings)]
@@ -328,13 +269,11 @@ class SharedWriter:
                 before = {
                     place: self._standings[place]
                     for place, end in places.items()
-                    if end > self._standings[place].next_offset and place not in self._lost
+                    if end > self._standings[place].next_offset
                 }
             if not before:
                 return
-            after = {
-                place: standing._replace(next_offset=places[place]) for place, standing in before.items()
-            }
+            after = {place: standing.moved_to(places[place]) for place, standing in before.items()}
             files = [write_standings(self._table, after)]
             rows = [
                 {
@@ -354,7 +293,7 @@ class SharedWriter:
                 with self._lock:
                     self._standings |= after
                 return
-            self._go_on_from(read_standings(self._table))
+            self.refresh()
 
     def _tidy(self) -> None:
         """Merge small files, now and then; the batch is stored, and nothing of it fails here."""

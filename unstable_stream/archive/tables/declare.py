@@ -118,9 +118,7 @@ RECORD_NUMBER: Final = Column(
     "The archived record that the row was made from, numbered in the order of archiving, the same in every "
     "table; NULL: the row is from an archive of schema version 2.",
 )
-"""The column by which a row is found when its record turns out not to be in the log. Another archive of the
-same log numbers its records otherwise.
-"""
+"""The column that tells of which record a row is. Another archive of the same log numbers them otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
