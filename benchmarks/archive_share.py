@@ -32,11 +32,11 @@ _PARTITIONS = 8
 _WORKER = """
 import sys, time
 from benchmarks.archive_share import records_of
-from unstable_stream.archive import open_writer
+from unstable_stream.archive import ArchiveWriter
 
 address, games, batch, share, of = sys.argv[1], *map(int, sys.argv[2:])
 records = records_of(games, share, of)
-writer = open_writer(address, "bench")
+writer = ArchiveWriter(address, "bench")
 print("ready", flush=True)
 sys.stdin.readline()
 began, cpu = time.time(), time.process_time()

@@ -5,7 +5,6 @@ What only a shared archive can meet is in ``test_shared_dropping.py``.
 
 import random
 from collections.abc import Sequence
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,6 @@ from unstable_stream.archive import (
     dropped_runs,
     held,
     open_archive,
-    open_writer,
     query,
 )
 from unstable_stream.archive.batch import EVENTS
@@ -69,7 +67,7 @@ def archive(request: pytest.FixtureRequest, tmp_path: Path) -> ArchiveAddress:
 
 
 def _fill(archive: ArchiveAddress, records: Sequence[StoredRecord]) -> None:
-    with closing(open_writer(archive, "log-1")) as writer:
+    with ArchiveWriter(archive, "log-1") as writer:
         writer.write(records)
 
 
@@ -104,7 +102,7 @@ def test_the_space_comes_back_and_the_other_run_stays_as_it_was(
 def test_an_archiver_at_work_goes_on_and_passes_over_the_run(archive: ArchiveAddress, tmp_path: Path) -> None:
     records = _two_runs()
     third = len(records) // 3
-    with closing(open_writer(archive, "log-1")) as writer:
+    with ArchiveWriter(archive, "log-1") as writer:
         writer.write(records[:third])
         prepared = writer.prepare(records[third : 2 * third])
         drop_run(archive, "run-a")  # which most of the batch is of
@@ -119,9 +117,9 @@ def test_an_archiver_at_work_goes_on_and_passes_over_the_run(archive: ArchiveAdd
     besides = "* EXCLUDE (record_number)"
     assert _rows(archive, "run-b", besides) == _rows(whole, "run-b", besides)
     # The next archiver neither: it knows the positions, and whom it is to leave out.
-    with closing(open_writer(archive, "log-1")) as writer:
+    with ArchiveWriter(archive, "log-1") as writer:
         assert writer.write(records).records == 0
-    with closing(open_writer(archive, "another log")) as writer:
+    with ArchiveWriter(archive, "another log") as writer:
         writer.write(records)
     assert not any(_rows(archive, "run-a").values())
 
@@ -136,7 +134,7 @@ def test_an_interruption_leaves_the_whole_run(path: Path, monkeypatch: pytest.Mo
         raise OSError(28, "No space left on device")
 
     if step == "fill":
-        monkeypatch.setattr("unstable_stream.archive.dropping.TABLES", [None])
+        monkeypatch.setattr("unstable_stream.archive.file_store.TABLES", [None])
         with pytest.raises(AttributeError):
             drop_run(path, "run-a")
     else:

@@ -17,7 +17,6 @@ from unstable_stream.archive import (
     held,
     missing_in_archive,
     open_archive,
-    open_writer,
     query,
     query_arrow,
 )
@@ -266,7 +265,7 @@ def test_an_export_is_only_read(archive: Path, tmp_path: Path) -> None:
     export_run(archive, "run-a", tmp_path)
     before = {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
     for change in (
-        lambda: open_writer(tmp_path, "log-1"),
+        lambda: ArchiveWriter(tmp_path, "log-1"),
         lambda: drop_run(tmp_path, "run-a"),
         lambda: query(tmp_path, "DELETE FROM events", write=True),
     ):

@@ -7,8 +7,9 @@ from pathlib import Path
 import duckdb
 import pytest
 
+from tests.archive.content import typed_content
 from tests.archive.history import made_up_run, stored
-from unstable_stream.archive import ArchiveWriter, Written, drop_run, open_archive, query
+from unstable_stream.archive import ArchiveWriter, Written, drop_run, query
 from unstable_stream.archive.tables import TABLES
 from unstable_stream.errors import ArchiveError
 from unstable_stream.events import Event
@@ -43,16 +44,6 @@ async def _archive_all(log: EventLog, path: Path) -> int:
     return sum(flush.records for flush in flushes)
 
 
-def _typed(path: Path) -> dict[str, list[str]]:
-    with open_archive(path) as connection:
-        return {
-            table.name: sorted(
-                map(str, connection.execute(f"SELECT * EXCLUDE (record_number) FROM {table.name}").fetchall())
-            )
-            for table in TABLES
-        }
-
-
 def _positions(path: Path) -> dict[str, int]:
     return dict(query(path, "SELECT log_id, sum(next_offset) FROM positions GROUP BY log_id").rows)
 
@@ -80,17 +71,17 @@ async def test_two_logs_into_one_archive(log: LocalLog, tmp_path: Path) -> None:
     await _archive_all(other, again)
     await _archive_all(log, again)
     await other.close()
-    assert _typed(again) == _typed(path)
+    assert typed_content(again) == typed_content(path)
 
 
 async def test_a_copied_history_counts_once(log: LocalLog, tmp_path: Path) -> None:
     path = tmp_path / "a.duckdb"
     await _archive_all(log, path)
-    before = _typed(path)
+    before = typed_content(path)
     copy = await _new_log(tmp_path / "copy.sqlite", made_up_run())
     assert await _archive_all(copy, path) == len(made_up_run())
     await copy.close()
-    assert _typed(path) == before
+    assert typed_content(path) == before
     assert query(path, "SELECT count(*), count(DISTINCT event_id) FROM events").rows == [
         (2 * len(made_up_run()), len(made_up_run()))
     ]
@@ -108,7 +99,7 @@ def test_two_writers_of_two_logs_take_turns(tmp_path: Path) -> None:
         assert (written.records, written.duplicates) == (len(records) - 100, 50)
     with ArchiveWriter(tmp_path / "alone.duckdb") as writer:
         writer.write(records)
-    assert _typed(path) == _typed(tmp_path / "alone.duckdb")
+    assert typed_content(path) == typed_content(tmp_path / "alone.duckdb")
 
 
 def _make_version_2(path: Path) -> None:
@@ -126,7 +117,7 @@ def _make_version_2(path: Path) -> None:
 async def test_an_archive_of_version_2_is_upgraded_in_place(log: LocalLog, tmp_path: Path) -> None:
     path = tmp_path / "a.duckdb"
     await _archive_all(log, path)
-    before = _typed(path)
+    before = typed_content(path)
     _make_version_2(path)
     # It can be read as it is, with the views of today.
     assert query(path, "SELECT count(*) FROM ledger").rows == [(1,)]
@@ -137,7 +128,7 @@ async def test_an_archive_of_version_2_is_upgraded_in_place(log: LocalLog, tmp_p
     numbers = query(path, "SELECT count(DISTINCT record_number), max(record_number) FROM events").rows
     assert numbers == [(len(made_up_run()) + len(other), len(made_up_run()) + len(other) - 1)]
     for name, rows in before.items():
-        assert set(rows) <= set(_typed(path)[name])
+        assert set(rows) <= set(typed_content(path)[name])
 
 
 async def test_an_archive_of_version_3_is_upgraded_in_place(log: LocalLog, tmp_path: Path) -> None:

@@ -8,19 +8,13 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.archive.history import made_up_run, stored
-from unstable_stream.archive import (
-    drop_run,
-    dropped_runs,
-    open_writer,
-    query,
-)
+from unstable_stream.archive import ArchiveWriter, drop_run, dropped_runs, query
 from unstable_stream.archive.batch import EVENTS
 from unstable_stream.archive.shared import table as table_module
 from unstable_stream.archive.shared.compaction import compact
@@ -43,7 +37,7 @@ def address(tmp_path: Path) -> str:
 
 
 def _write(address: str, records: Sequence[StoredRecord], size: int = 60) -> None:
-    with closing(open_writer(address, _LOG)) as writer:
+    with ArchiveWriter(address, _LOG) as writer:
         for start in range(0, len(records), size):
             writer.write(records[start : start + size])
 
@@ -96,7 +90,7 @@ def test_two_archivers_write_while_a_run_is_dropped(address: str, tmp_path: Path
     def work(share: int) -> None:
         try:
             mine = [r for r in _RECORDS if hash((r.topic, r.partition)) % 2 == share]
-            with closing(open_writer(address, _LOG)) as writer:
+            with ArchiveWriter(address, _LOG) as writer:
                 prepared = writer.prepare(mine[:40])
                 begun.wait()
                 writer.store(prepared)
@@ -129,7 +123,7 @@ def test_a_batch_whose_files_are_written_is_written_anew(
     address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _write(address, _RECORDS[:_HALF])
-    with closing(open_writer(address, _LOG)) as writer:
+    with ArchiveWriter(address, _LOG) as writer:
         prepared = writer.prepare(_RECORDS[_HALF:])
         _between(monkeypatch, lambda: drop_run(address, "run-a"))
         assert writer.store(prepared).records == len(_RECORDS) - _HALF
@@ -140,7 +134,7 @@ def test_a_batch_whose_files_are_written_is_written_anew(
 def test_others_commit_before_the_drop(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another archiver stores records, of the run too, and small files are merged, those of the run too."""
     _write(address, _RECORDS[:_HALF], 20)
-    with closing(open_writer(address, _LOG)) as writer:
+    with ArchiveWriter(address, _LOG) as writer:
         _between(
             monkeypatch,
             lambda: writer.write(_RECORDS[_HALF:_OF_A]),
@@ -253,7 +247,7 @@ def test_the_disk_comes_back_hours_later(address: str, monkeypatch: pytest.Monke
     drop_run(address, "run-b")
     compact(table, everything=True)
     assert len(SharedTable(address).files(DROPPED)) == 1
-    with closing(open_writer(address, "log-2")) as writer:
+    with ArchiveWriter(address, "log-2") as writer:
         writer.write(_RECORDS)
     assert query(address, "SELECT count(*) FROM events").rows == [(0,)]
 

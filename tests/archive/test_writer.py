@@ -6,42 +6,28 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
-from contextlib import closing
 from pathlib import Path
 
 import duckdb
 import msgspec
 import pytest
 
+from tests.archive.content import content
 from tests.archive.history import made_up_run, stored
 from tests.conftest import Archives
-from unstable_stream.archive import ArchivedRecord, ArchiveWriter, open_archive, open_writer, query, stream
-from unstable_stream.archive.batch import EVENTS
+from unstable_stream.archive import ArchivedRecord, ArchiveWriter, open_archive, query, stream
 from unstable_stream.archive.store import WritableArchive
 from unstable_stream.archive.tables import TABLES
-from unstable_stream.archive_address import ArchiveAddress, is_shared
+from unstable_stream.archive_address import ArchiveAddress
 from unstable_stream.errors import ArchiveBusyError, ArchiveError
 from unstable_stream.log.port import StoredRecord
 
-_TABLES = [EVENTS.name, *(table.name for table in TABLES), "positions"]
-
-
-def _content(path: ArchiveAddress) -> dict[str, list[str]]:
-    """Every row of every table as text, sorted: what two archives must have in common to be the same."""
-    # Two shared archives may give the slots of their partitions in another order.
-    columns = "COLUMNS(lambda name: name <> 'record_number')" if is_shared(path) else "*"
-    with open_archive(path) as connection:
-        return {
-            name: sorted(str(row) for row in connection.execute(f'SELECT {columns} FROM "{name}"').fetchall())
-            for name in _TABLES
-        }
-
 
 def _archive(path: ArchiveAddress, batches: Sequence[Sequence[ArchivedRecord]]) -> dict[str, list[str]]:
-    with closing(open_writer(path)) as writer:
+    with ArchiveWriter(path) as writer:
         for batch in batches:
             writer.write(batch)
-    return _content(path)
+    return content(path, numbered=True)
 
 
 def _bad(value: bytes, offset: int = 0, timestamp_ms: int = 5) -> StoredRecord:
@@ -77,10 +63,10 @@ def test_redelivered_positions_are_skipped_also_after_reopening(archive_at: Arch
     once = _archive(archive_at("once"), [records])
     path = archive_at("again")
     _archive(path, [records[:80], records[40:120]])
-    with closing(open_writer(path)) as writer:
+    with ArchiveWriter(path) as writer:
         written = writer.write(records)
     assert (written.records, written.redelivered) == (len(records) - 120, 120)
-    assert _content(path) == once
+    assert content(path, numbered=True) == once
 
 
 @pytest.mark.parametrize("same_batch", [True, False])
@@ -99,7 +85,7 @@ def test_an_event_published_twice_counts_once(archive_at: Archives, same_batch: 
 def test_what_cannot_be_decoded_is_kept_raw(archive_at: Archives) -> None:
     path = archive_at("archive")
     good = stored(made_up_run())[:3]
-    with closing(open_writer(path)) as writer:
+    with ArchiveWriter(path) as writer:
         written = writer.write([_bad(b"\xff\xfe", 0), *good, _bad(b'{"type":"nonsense"}', 1)])
     assert written.records == 5
     assert [reject.record.offset for reject in written.rejected] == [0, 1]
@@ -135,7 +121,7 @@ def test_one_event_that_fits_no_column_does_not_stop_the_batch(
     target[field] = value
     records[place] = msgspec.structs.replace(records[place], value=msgspec.json.encode(body))
     path = archive_at("archive")
-    with closing(open_writer(path)) as writer:
+    with ArchiveWriter(path) as writer:
         written = writer.write(records)
     assert [reject.record for reject in written.rejected] == [records[place]]
     assert query(path, "SELECT count(*) FROM trajectories").rows == [(37,)]
@@ -146,7 +132,7 @@ def test_one_event_that_fits_no_column_does_not_stop_the_batch(
 def test_text_that_is_not_utf8_in_an_unknown_field_stays_bytes(archive_at: Archives) -> None:
     value = b'{"type":"metrics","event_id":"e","run_id":"r","occurred_at_ms":1,"source":"s","new":"\xff"}'
     path = archive_at("archive")
-    with closing(open_writer(path)) as writer:
+    with ArchiveWriter(path) as writer:
         assert not writer.write([_bad(value)]).rejected
     assert query(path, "SELECT event_id, value, value_bytes FROM events").rows == [("e", None, value)]
 
@@ -154,14 +140,15 @@ def test_text_that_is_not_utf8_in_an_unknown_field_stays_bytes(archive_at: Archi
 _KILLED = """
 import sys
 from pathlib import Path
+from tests.archive.content import content
 from tests.archive.history import made_up_run, stored
 from tests.conftest import Archives
-from unstable_stream.archive import writer as module
+from unstable_stream.archive import file_store as module
 from unstable_stream.archive import ArchiveWriter
 import duckdb, os, signal
 
 records, left = stored(made_up_run()), int(sys.argv[2])
-inserts = module.ArchiveWriter._insert
+inserts = module.FileStore._insert
 
 class Dying:
     def __init__(self, connection): self.connection = connection
@@ -173,7 +160,7 @@ class Dying:
             os.kill(os.getpid(), signal.SIGKILL)
         return self.connection.execute(sql, *args)
 
-module.ArchiveWriter._insert = lambda self, connection, prepared: inserts(self, Dying(connection), prepared)
+module.FileStore._insert = lambda self, connection, *given: inserts(self, Dying(connection), *given)
 with ArchiveWriter(Path(sys.argv[1])) as writer:
     for start in range(0, len(records), 100):
         writer.write(records[start:start + 100])
@@ -198,12 +185,12 @@ def test_killed_in_mid_batch_and_restarted_equals_uninterrupted(tmp_path: Path, 
         resumed_from = sum(writer.positions.values())
         written = writer.write(records)
     assert written.redelivered == resumed_from
-    assert _content(path) == uninterrupted
+    assert content(path, numbered=True) == uninterrupted
 
 
 def test_the_same_record_twice_in_a_batch_is_one(archive_at: Archives) -> None:
     records = stored(made_up_run())
-    with closing(open_writer(archive_at("twice"))) as writer:
+    with ArchiveWriter(archive_at("twice")) as writer:
         written = writer.write(records + records[10:20])
     assert (written.records, written.redelivered, written.duplicates) == (len(records), 10, 0)
 
@@ -220,7 +207,7 @@ def test_batches_prepared_ahead_know_of_each_other(tmp_path: Path) -> None:
         assert writer.store(first).records == len(records)
         written = writer.store(second)
     assert (written.records, written.redelivered, written.duplicates) == (len(records), 20, len(records))
-    assert {name: _content(path)[name] for name in ("steps", "turns")} == {
+    assert {name: content(path, numbered=True)[name] for name in ("steps", "turns")} == {
         n: once[n] for n in ("steps", "turns")
     }
 
@@ -236,15 +223,17 @@ def test_an_archive_deleted_under_the_writer_is_noticed(tmp_path: Path) -> None:
         writer.write(records[100:])
 
 
-def test_two_writers_take_turns(archive_at: Archives) -> None:
-    records = stored(made_up_run())
-    path = archive_at("archive")
-    first, second = open_writer(path), open_writer(path)
-    assert first.write(records[:100]).records == 100
-    # The second one does not know; it must notice, not store the same positions again.
-    assert second.write(records[:150]).records == 50
-    assert first.write(records).records == len(records) - 150
-    assert _content(path) == _archive(archive_at("one"), [records])
+def test_a_batch_that_another_writer_stored_is_not_stored_again(archive_at: Archives) -> None:
+    """Also batches that were prepared before the other one wrote, the second behind the first."""
+    records, path = stored(made_up_run()), archive_at("archive")
+    with ArchiveWriter(path) as first, ArchiveWriter(path) as second:
+        late, later = first.prepare(records[:100]), first.prepare(records[100:140])
+        assert second.write(records[:120]).records == 120
+        assert first.store(late).records == 0
+        assert first.store(later).records == 20
+        assert second.write(records[:150]).records == 10
+        assert first.write(records).records == len(records) - 150
+    assert content(path, numbered=True) == _archive(archive_at("one"), [records])
 
 
 def test_reader_waits_for_the_writer(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """The list of runs."""
 
-from contextlib import closing
 from datetime import UTC, timedelta
 from pathlib import Path
 
@@ -10,7 +9,7 @@ from starlette.testclient import TestClient
 from tests.archive.history import GAMES_PER_UPDATE, made_up_run, stored
 from tests.ui.conftest import client_of
 from unstable_stream.api.place import Place
-from unstable_stream.archive import ArchiveWriter, drop_run, held, open_writer, query
+from unstable_stream.archive import ArchiveWriter, drop_run, held, query
 from unstable_stream.archive_address import ARCHIVE_VARIABLE, ArchiveAddress
 from unstable_stream.errors import RunError
 from unstable_stream.ui import Site
@@ -71,7 +70,7 @@ def test_dropped_runs_are_listed_last(tmp_path: Path, monkeypatch: pytest.Monkey
     if kind == "shared":
         monkeypatch.setenv(ARCHIVE_VARIABLE, f"delta:{tmp_path / 'shared'}")
     place = Place.at(tmp_path / "data")
-    with closing(open_writer(place.archive)) as writer:
+    with ArchiveWriter(place.archive) as writer:
         writer.write(stored(made_up_run("run-c", updates=1) + made_up_run("run-d", updates=1)))
     dropped = drop_run(place.archive, "run-d")
     with client_of(place) as client:

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Mapping
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ from starlette.testclient import TestClient
 from tests.archive.history import made_up_run, stored
 from tests.ui.conftest import client_of
 from unstable_stream.api.place import Place
-from unstable_stream.archive import open_writer
+from unstable_stream.archive import ArchiveWriter
 from unstable_stream.archive_address import ARCHIVE_VARIABLE
 from unstable_stream.ui import Site
 
@@ -38,13 +37,13 @@ def test_the_same_pages_as_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyP
     place = Place.at(tmp_path / "data")
     base = f"/{next(iter(Site([place]).shelves))}"
     place.data.archive_file.parent.mkdir()
-    with closing(open_writer(place.archive)) as writer:
+    with ArchiveWriter(place.archive) as writer:
         writer.write(records)
     with client_of(place) as client:
         of_a_file = _walk(client, base)
     monkeypatch.setenv(ARCHIVE_VARIABLE, f"delta:{tmp_path / 'shared'}")
     place.data.archive_file.unlink()
-    with closing(open_writer(place.archive)) as writer:
+    with ArchiveWriter(place.archive) as writer:
         for start in range(0, len(records), 60):
             writer.write(records[start : start + 60])
     with client_of(place) as client:

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.archive.content import typed_content
 from tests.archive.history import made_up_run
 from tests.conftest import Archives
 from tests.streams.tapped_log import tapped
-from unstable_stream.archive import ArchiveWriter, Written, held, open_archive, query
-from unstable_stream.archive.shared.writer import SharedWriter
+from unstable_stream.archive import ArchiveWriter, Prepared, Written, open_archive, query
+from unstable_stream.archive.file_store import FileStore
 from unstable_stream.archive_address import ArchiveAddress, table_of
 from unstable_stream.errors import ArchiveBusyError, ArchiveError
 from unstable_stream.events import Event
@@ -52,24 +53,6 @@ def _counts(path: ArchiveAddress) -> list[tuple[object, ...]]:
     return list(
         query(path, "SELECT type, count(*), count(DISTINCT event_id) FROM events GROUP BY 1 ORDER BY 1").rows
     )
-
-
-def _typed(path: ArchiveAddress) -> list[list[tuple[object, ...]]]:
-    names = (
-        "runs",
-        "games",
-        "seats",
-        "actions",
-        "trajectories",
-        "turns",
-        "steps",
-        "update_provenance",
-        "metrics",
-    )
-    # Two archives of one log may number its records otherwise.
-    columns = "COLUMNS(lambda name: name <> 'record_number')"
-    with held(path):
-        return [sorted(query(path, f"SELECT {columns} FROM {name}").rows, key=str) for name in names]
 
 
 async def test_everything_up_to_the_stop_is_archived(log: LocalLog, archive_at: Archives) -> None:
@@ -123,18 +106,18 @@ async def test_a_stopped_archiver_goes_on_where_it_was(log: LocalLog, archive_at
         await _archive_all(log, path)
     await _archive_all(log, archive_at("whole"))
     assert _counts(path) == _counts(archive_at("whole"))
-    assert _typed(path) == _typed(archive_at("whole"))
+    assert typed_content(path) == typed_content(archive_at("whole"))
 
 
 async def test_a_deleted_archive_is_filled_again(log: LocalLog, archive_at: Archives) -> None:
     await _publish(log, made_up_run())
     path = archive_at("a")
     await _archive_all(log, path)
-    before = _typed(path)
+    before = typed_content(path)
     shutil.rmtree(table_of(path)) if isinstance(path, str) else path.unlink()
     # The group stands at the end; the archive says: from the beginning.
     await _archive_all(log, path)
-    assert _typed(path) == before
+    assert typed_content(path) == before
 
 
 async def test_records_gone_from_the_log_do_not_stop_it(log: LocalLog, archive_at: Archives) -> None:
@@ -199,18 +182,16 @@ async def test_an_absurd_time_is_no_reason_for_ever_more_letters(
 @pytest.fixture
 def dying_store(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
     """Make the next store fail before or after it took effect."""
-    whole = {kind: kind.store for kind in (ArchiveWriter, SharedWriter)}
+    whole = ArchiveWriter.store
 
     def arm(after: bool) -> None:
-        def store(self: ArchiveWriter | SharedWriter, prepared: object) -> Written:
-            for kind in whole:
-                monkeypatch.setattr(kind, "store", whole[kind])
+        def store(self: ArchiveWriter, prepared: Prepared) -> Written:
+            monkeypatch.setattr(ArchiveWriter, "store", whole)
             if after:
-                whole[type(self)](self, prepared)  # type: ignore[arg-type]
+                whole(self, prepared)
             raise RuntimeError("killed")
 
-        for kind in whole:
-            monkeypatch.setattr(kind, "store", store)
+        monkeypatch.setattr(ArchiveWriter, "store", store)
 
     return arm
 
@@ -229,7 +210,7 @@ async def test_death_around_the_store_loses_nothing_and_repeats_nothing(
     await _archive_all(log, path)
     await _archive_all(log, path)
     await _archive_all(log, archive_at("whole"))
-    assert _typed(path) == _typed(archive_at("whole"))
+    assert typed_content(path) == typed_content(archive_at("whole"))
     # The letter was published again if the first flush did not take effect, and still counts once.
     assert query(path, "SELECT count(*) FROM dead_letters").rows == [(1,)]
     letters = query(path, "SELECT count(*) FROM events WHERE type = 'record-rejected'").rows
@@ -268,7 +249,7 @@ async def test_death_at_any_call_to_the_log_loses_nothing_and_repeats_nothing(
         await _archive_all(tapped(log, die), path, max_batch=60)
     await _archive_all(log, path, max_batch=60)
     await _archive_all(log, archive_at("whole"))
-    assert _typed(path) == _typed(archive_at("whole"))
+    assert typed_content(path) == typed_content(archive_at("whole"))
     assert query(path, "SELECT count(*) FROM dead_letters").rows == [(1,)]
     await _archive_all(log, path)  # a letter may have come after the end
     assert query(path, "SELECT count(*) FROM dead_letters").rows == [(1,)]
@@ -283,7 +264,8 @@ async def test_a_reader_that_never_leaves_delays_but_does_not_stop_it(
     loop = asyncio.get_running_loop()
 
     def impatient(self: ArchiveWriter, prepared: object) -> Written:
-        self._archive._timeout_s = 0.05
+        assert isinstance(self._store, FileStore)
+        self._store._archive._timeout_s = 0.05
         try:
             return whole(self, prepared)  # type: ignore[arg-type]
         except ArchiveBusyError:

@@ -7,12 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.archive.content import content
 from tests.archive.history import made_up_run
-from unstable_stream.archive import Written, open_archive, query
-from unstable_stream.archive.batch import EVENTS
-from unstable_stream.archive.shared.writer import SharedWriter
-from unstable_stream.archive.tables import TABLES
-from unstable_stream.archive.writing import Prepared
+from unstable_stream.archive import ArchiveWriter, Prepared, Written, query
 from unstable_stream.archive_address import ArchiveAddress
 from unstable_stream.log.open import opened_log
 from unstable_stream.log.port import EventLog
@@ -55,20 +52,11 @@ class _Archiver:
         await self.task
 
 
-def _content(path: ArchiveAddress) -> dict[str, list[str]]:
-    columns = "COLUMNS(lambda name: name <> 'record_number')"
-    with open_archive(path) as connection:
-        return {
-            name: sorted(map(str, connection.execute(f'SELECT {columns} FROM "{name}"').fetchall()))
-            for name in (EVENTS.name, *(table.name for table in TABLES), "positions")
-        }
-
-
 async def _archived_by_one(log: EventLog, path: Path) -> dict[str, list[str]]:
     stop = asyncio.Event()
     stop.set()
     await run_archiver(log, path, stop=stop, flush_interval_s=0.02)
-    return _content(path)
+    return content(path)
 
 
 async def _until(archivers: list[_Archiver], records: int) -> None:
@@ -99,7 +87,7 @@ async def test_a_member_comes_and_another_goes_while_records_come(
         await second.end()
     assert first.records + second.records == len(_EVENTS)
     assert second.records > 0
-    assert _content(archive) == await _archived_by_one(logs[2], tmp_path / "one.duckdb")
+    assert content(archive) == await _archived_by_one(logs[2], tmp_path / "one.duckdb")
 
 
 async def test_a_member_that_stores_late_finds_its_partitions_gone(
@@ -107,17 +95,17 @@ async def test_a_member_that_stores_late_finds_its_partitions_gone(
 ) -> None:
     """It was taken for dead while it stored a batch, and another member archived the same records."""
     archive = f"delta:{tmp_path / 'shared'}"
-    store, other_is_done = SharedWriter.store, asyncio.Event()
+    store, other_is_done = ArchiveWriter.store, asyncio.Event()
     loop = asyncio.get_running_loop()
-    late: list[SharedWriter] = []
+    late: list[ArchiveWriter] = []
 
-    def slow(self: SharedWriter, prepared: Prepared) -> Written:
+    def slow(self: ArchiveWriter, prepared: Prepared) -> Written:
         if not late:
             late.append(self)
             asyncio.run_coroutine_threadsafe(other_is_done.wait(), loop).result(_TIMEOUT_S)
         return store(self, prepared)
 
-    monkeypatch.setattr(SharedWriter, "store", slow)
+    monkeypatch.setattr(ArchiveWriter, "store", slow)
     await logs[2].append([record_from_event(event) for event in _EVENTS])
     async with asyncio.timeout(_TIMEOUT_S):
         first = _Archiver(logs[0], archive)
@@ -131,5 +119,5 @@ async def test_a_member_that_stores_late_finds_its_partitions_gone(
         await first.end()
         await second.end()
     assert (first.records, second.records) == (0, len(_EVENTS))
-    assert _content(archive) == await _archived_by_one(logs[2], tmp_path / "one.duckdb")
+    assert content(archive) == await _archived_by_one(logs[2], tmp_path / "one.duckdb")
     assert query(archive, "SELECT count(*) FROM events").rows == [(len(_EVENTS),)]

@@ -5,13 +5,12 @@ Each ends in order at SIGINT, SIGTERM or SIGHUP, and a third signal ends the pro
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from unstable_stream.api.place import Place
-from unstable_stream.archive_address import is_shared
 from unstable_stream.errors import ArchiveError, ConfigError
 from unstable_stream.extensions import confined
 from unstable_stream.launch.stopping import Stop, stopped_by_signals
@@ -20,10 +19,12 @@ from unstable_stream.runs.code import own_patterns
 from unstable_stream.streams.plugins import ENTRY_POINTS, Discovered, Plugin, discovered_plugins, load_plugin
 from unstable_stream.streams.plugins.host import PluginCounters, run_plugin
 
+if TYPE_CHECKING:
+    from unstable_stream.archive import Tidied
+
 __all__ = [
     "PLUGIN_GROUP",
     "Archived",
-    "CompactedArchive",
     "PluginCounters",
     "Start",
     "archive",
@@ -99,35 +100,16 @@ def archive(place: Place, *, rebuild: bool = False, follow: bool = False) -> Arc
     return done
 
 
-@dataclass(frozen=True)
-class CompactedArchive:
-    """The result of :func:`compact_archive`."""
-
-    merged: int
-    """Small files that were merged."""
-    into: int
-    """The files they were merged into."""
-    deleted: int
-    """Files that were of no use for hours."""
-
-
-def compact_archive(place: Place) -> CompactedArchive:
+def compact_archive(place: Place) -> "Tidied":
     """Merge the small files of a shared archive, and delete those that nobody needs any more.
 
     Raises:
         ArchiveError: the archive is a DuckDB file, which needs none of this; or it cannot be written.
     """
-    if not is_shared(place.archive):
-        raise ArchiveError(
-            f"the archive {place.archive} is one file: only a shared archive has files to merge, see "
-            "docs/shared-archive.md"
-        )
-    from unstable_stream.archive.shared.compaction import compact
-    from unstable_stream.archive.shared.table import SharedTable
+    from unstable_stream.archive import open_store
 
-    table = SharedTable(place.archive)
-    merged, into = compact(table, everything=True)
-    return CompactedArchive(merged, into, table.vacuum())
+    with closing(open_store(place.archive, create=False)) as store:
+        return store.tidy()
 
 
 def _set_aside(place: Place) -> tuple[Path | None, Sequence[str]]:
@@ -137,11 +119,11 @@ def _set_aside(place: Place) -> tuple[Path | None, Sequence[str]]:
     """
     from unstable_stream.archive import dropped_runs, keep_dropped, open_archive
 
-    if is_shared(place.archive):
-        raise ArchiveError(
-            f"{place.archive} is a shared archive, which others may write: fill a new one elsewhere"
-        )
     path = place.data.archive_file
+    if place.archive != path:
+        raise ArchiveError(
+            f"{place.archive} is not the archive of this data directory alone: fill a new one elsewhere"
+        )
     if not path.exists():
         return None, ()
     old = path.with_name(path.name + ".old")

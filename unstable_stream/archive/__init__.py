@@ -8,7 +8,7 @@ from unstable_stream.archive.read import (
     QueryResult,
     StreamedResult,
     held,
-    held_if_shared,
+    held_unless_file,
     query,
     query_arrow,
     stream,
@@ -18,7 +18,7 @@ from unstable_stream.archive.read import (
 from unstable_stream.archive.records import ArchivedRow, RecordReader
 from unstable_stream.archive.store import SCHEMA_VERSION, archive_bytes, copy_archive, open_archive
 from unstable_stream.archive.writer import ArchiveWriter
-from unstable_stream.archive.writing import Prepared, Writer, Written, open_writer
+from unstable_stream.archive.writing import Prepared, Tidied, Written, open_store
 
 __all__ = [
     "SCHEMA_VERSION",
@@ -32,7 +32,7 @@ __all__ = [
     "QueryResult",
     "RecordReader",
     "StreamedResult",
-    "Writer",
+    "Tidied",
     "Written",
     "archive_bytes",
     "copy_archive",
@@ -40,11 +40,11 @@ __all__ = [
     "dropped_error",
     "dropped_runs",
     "held",
-    "held_if_shared",
+    "held_unless_file",
     "keep_dropped",
     "missing_in_archive",
     "open_archive",
-    "open_writer",
+    "open_store",
     "query",
     "query_arrow",
     "stream",

@@ -190,14 +190,14 @@ class Batch:
     duplicates: int
     """The number of events that the archive held already, from another position."""
     rejected: Sequence[Rejection]
+    numbers: Sequence[int] = ()
+    """The record number of each record."""
 
 
 def build_batch(
     records: Sequence[ArchivedRecord],
     unseen: Unseen | None,
     log_id: str = "",
-    first_number: int = 0,
-    *,
     numbers: Sequence[int] | None = None,
 ) -> Batch:
     """Turn records that are new by position in the log ``log_id`` into the rows to insert.
@@ -207,8 +207,7 @@ def build_batch(
         unseen: tells which events are new; ``None``: make the rows of each record, also of an event that
             comes again.
         log_id: their log.
-        first_number: the record number of the first; the others follow.
-        numbers: the record number of each, instead.
+        numbers: the record number of each; by default 0, 1, 2, …
     """
     within: set[str] = set()
 
@@ -220,7 +219,7 @@ def build_batch(
         return [event_id in new for event_id in event_ids]
 
     if numbers is None:
-        numbers = range(first_number, first_number + len(records))
+        numbers = range(len(records))
     parts = []
     for start in range(0, len(records), _CHUNK_RECORDS):
         chunk = slice(start, start + _CHUNK_RECORDS)
@@ -237,6 +236,7 @@ def build_batch(
         [event_id for part in parts for event_id in part.event_ids],
         sum(part.duplicates for part in parts),
         [reject for part in parts for reject in part.rejected],
+        numbers,
     )
 
 

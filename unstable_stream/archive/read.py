@@ -21,7 +21,7 @@ from unstable_stream.archive.store import (
     with_all_columns,
 )
 from unstable_stream.archive.tables import TABLES
-from unstable_stream.archive_address import ArchiveAddress, is_export, is_shared
+from unstable_stream.archive_address import ArchiveAddress
 from unstable_stream.errors import ArchiveError
 
 __all__ = [
@@ -30,7 +30,7 @@ __all__ = [
     "StreamedResult",
     "arrow_reader",
     "held",
-    "held_if_shared",
+    "held_unless_file",
     "query",
     "query_arrow",
     "stream",
@@ -202,30 +202,25 @@ def _asked(
         opened = open_archive(path, read_only=not write, files=files, timeout_s=timeout_s)
     with opened as connection, (cancel or Cancel()).watching(connection), _explained(path, sql):
         if run_id is not None:
-            _keep_run(connection, run_id, stored=not (is_shared(path) or is_export(path)))
+            _keep_run(connection, run_id)
         admit(connection, sql, write=write, files=files)
         yield connection
 
 
-def _keep_run(connection: duckdb.DuckDBPyConnection, run_id: str, *, stored: bool) -> None:
+def _keep_run(connection: Connection, run_id: str) -> None:
     """Put a view of one run before each table; the archive's own views then read these too."""
     run = run_id.replace("'", "''")
-    if not stored:
-        ((database,),) = connection.execute("SELECT current_database()").fetchall()
-        for name in (*(table.name for table in (EVENTS, *TABLES)), "dropped_runs"):
-            connection.execute(
-                f'CREATE TEMP VIEW "{name}" AS SELECT * FROM "{database}".main."{name}" '
-                f"WHERE run_id = '{run}'"
-            )
-        return
-    tables = connection.execute(
-        "SELECT DISTINCT c.table_name FROM duckdb_columns() AS c "
-        "JOIN duckdb_tables() AS t USING (database_name, schema_name, table_name) "
-        "WHERE c.column_name = 'run_id' AND c.database_name = current_database()"
+    found = connection.execute(
+        "SELECT DISTINCT database_name, table_name FROM duckdb_columns() "
+        "WHERE column_name = 'run_id' AND schema_name = 'main' AND database_name = current_database()"
     ).fetchall()
-    rows = with_all_columns(connection)
-    for (table,) in tables:
-        connection.execute(f"CREATE OR REPLACE TEMP VIEW \"{table}\" AS {rows[table]} WHERE run_id = '{run}'")
+    rows = {table: f'SELECT * FROM "{database}".main."{table}"' for database, table in found}
+    rows |= with_all_columns(connection)
+    for table in (*(table.name for table in (EVENTS, *TABLES)), "dropped_runs"):
+        if table in rows:  # else an older package made the archive, and there are no such rows
+            connection.execute(
+                f"CREATE OR REPLACE TEMP VIEW \"{table}\" AS {rows[table]} WHERE run_id = '{run}'"
+            )
 
 
 @contextlib.contextmanager
@@ -247,12 +242,13 @@ def held(path: ArchiveAddress, *, timeout_s: float = 30.0) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def held_if_shared(path: ArchiveAddress) -> Iterator[None]:
-    """Keep a shared archive open for many questions: to open it costs, and nobody waits for its readers.
+def held_unless_file(path: ArchiveAddress) -> Iterator[None]:
+    """Keep a shared archive or an export open for many questions: to open it costs, and nobody waits for its
+    readers.
 
     A file is not held.
     """
-    with held(path) if is_shared(path) else contextlib.nullcontext():
+    with contextlib.nullcontext() if Path(path).is_file() else held(path):
         yield
 
 

@@ -131,6 +131,17 @@ class RecordReader:
         found: int | None = rows[0][0]
         return found
 
+    def newest_time_ms(self, topic: str, partition: int) -> int | None:
+        """Return the newest time of the archived records of a partition; ``None``: there are none."""
+        rows = self._query(
+            f"""SELECT max(timestamp_ms) FROM events
+                WHERE log_id = $log AND topic = $topic AND "partition" = $partition
+                    {self._numbered(topic, partition, 0)}""",
+            {"topic": topic, "partition": partition},
+        )
+        found: int | None = rows[0][0]
+        return found
+
     def read(self, topic: str, partition: int, start: int, end: int, limit: int = 2000) -> list[ArchivedRow]:
         """Return the next records with offsets from ``start`` to before ``end``, in order; empty at the end.
 

@@ -78,8 +78,9 @@ backups are not touched.
 ## An export as an archive
 
 The directory of an [export](analytics.md) of all tables is an archive of this run alone: name it as the data
-directory, and `sql`, `games`, `show`, `report`, `ui`, `why` and `replay --source archive` answer from its
-Parquet files as they did from the archive when it was exported. It needs no log and changes no file.
+directory, and `sql`, `runs`, `games`, `report`, `ui`, `why`, `rerate` and `replay --source archive` answer
+from its Parquet files as they did from the archive when it was exported. What reads the log, as `verify`,
+`audit` and `fork` do, is not answered.
 
 ```bash
 unstable-stream export RUN -o run-parquet

@@ -1,25 +1,40 @@
-"""Write to an archive of either kind: the archiver needs a :class:`Writer` and nothing else of it.
+"""The store that a writer needs: the same of a DuckDB file and of a table that many archivers write.
 
-The two are :class:`~.writer.ArchiveWriter`, for a DuckDB file, and
-:class:`~.shared.writer.SharedWriter`, for a table that many archivers write.
+The two are :class:`~.file_store.FileStore` and :class:`~.shared.store.SharedStore`. What is written, when,
+and what is not written twice, is one code: :class:`~.writer.ArchiveWriter` and :mod:`.dropping`.
 """
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, Protocol
 
 from unstable_stream.archive.batch import ArchivedRecord, Batch, Rejection
 from unstable_stream.archive_address import ArchiveAddress, is_export, is_shared
 from unstable_stream.errors import ArchiveError
 
-__all__ = ["Prepared", "Writer", "Written", "open_writer"]
+__all__ = [
+    "DroppedRun",
+    "LogPartition",
+    "Prepared",
+    "Store",
+    "Tidied",
+    "Written",
+    "lacks_records",
+    "open_store",
+]
 
-_Where: TypeAlias = tuple[str, str, int]
-"""Log id, topic and partition."""
+
+class LogPartition(NamedTuple):
+    """A partition of a log."""
+
+    log_id: str
+    topic: str
+    partition: int
 
 
 class Written(NamedTuple):
-    """The number of records and rows that one call of :meth:`Writer.write` handled."""
+    """The number of records and rows that one call of :meth:`ArchiveWriter.write` handled."""
 
     records: int
     """Records at positions that had not been archived. Those of a dropped run leave no row."""
@@ -45,76 +60,122 @@ class Prepared(NamedTuple):
     new: Sequence[ArchivedRecord]
     """Those whose positions had not been archived."""
     batch: Batch
-    based_on: Mapping[_Where, int]
-    """The positions the archive must have when it is stored."""
-    positions: Mapping[_Where, int]
-    """The positions it will have then, of the partitions that the batch is of."""
+    before: Mapping[LogPartition, int]
+    """The positions that its partitions must have when it is stored."""
+    after: Mapping[LogPartition, int]
+    """The positions that they will have then."""
 
 
-class Writer(Protocol):
-    """Writes one log into an archive, each position once. Batches are stored in the order they were prepared.
+class DroppedRun(NamedTuple):
+    """A run that was dropped."""
 
-    One thread may prepare a batch while another stores the one before. Every call may raise
-    :class:`~unstable_stream.errors.ArchiveBusyError`, and may be repeated then, or
-    :class:`~unstable_stream.errors.ArchiveError`.
+    run_id: str
+    name: str | None
+    started_at: datetime | None
+    """UTC, as the archive had it."""
+    dropped_at: datetime
+    """UTC."""
+    records: int
+    """Records that were taken out."""
+
+    @property
+    def told(self) -> str:
+        """The message to a reader who asks for the run."""
+        return (
+            f"run {self.run_id} was dropped from the archive on {self.dropped_at:%Y-%m-%d %H:%M} UTC, with "
+            f"{self.records:,} records"
+        )
+
+
+class Tidied(NamedTuple):
+    """The result of :meth:`Store.tidy`."""
+
+    merged: int
+    """Small files that were merged."""
+    into: int
+    """The files they were merged into."""
+    deleted: int
+    """Files that were of no use for hours."""
+
+
+class Store(Protocol):
+    """An archive that is written.
+
+    Every call may raise :class:`~unstable_stream.errors.ArchiveBusyError`: others held it, or committed to
+    it, past the deadline, or it cannot be reached; the same call may be repeated. Or
+    :class:`~unstable_stream.errors.ArchiveError`: it could not be written, and was not changed.
     """
 
-    log_id: str
     archive_id: str
     """Names the archive's consumer group."""
+    flush_interval_s: float
+    """Seconds that records may wait before they are stored, so that each time is worth its cost."""
 
-    @property
-    def path(self) -> ArchiveAddress:
-        """The archive."""
+    def positions(self) -> dict[LogPartition, int]:
+        """Return the next offset to archive of each partition that the archive has.
 
-    @property
-    def positions(self) -> Mapping[tuple[str, int], int]:
-        """(topic, partition) of this log to the next offset to prepare; a partition never seen is absent."""
+        What was built and not stored counts for nothing from now on.
+        """
 
-    def refresh(self) -> None:
-        """Learn how far other writers are. Everything that was prepared must have been stored."""
+    def build(self, records: Sequence[ArchivedRecord], log_id: str) -> Batch:
+        """Turn records that are new by position into rows with record numbers of their own.
 
-    def note_missing(self, ranges: Mapping[tuple[str, int], tuple[int, int]]) -> None:
-        """Note offsets that the log deleted before they were archived; the archive goes on behind them."""
+        One thread builds at a time; another may append meanwhile.
+        """
 
-    def pass_over(self, positions: Mapping[tuple[str, int], int]) -> None:
-        """Move positions past offsets without records."""
+    def append(
+        self, batch: Batch, before: Mapping[LogPartition, int], after: Mapping[LogPartition, int]
+    ) -> bool:
+        """Store rows together with positions, all or nothing, without the rows of runs that were dropped.
 
-    def write(self, records: Sequence[ArchivedRecord]) -> Written:
-        """Archive a batch: :meth:`store` of :meth:`prepare`."""
+        Returns:
+            ``False``: another process has written since; the positions are not ``before``, or the record
+            numbers are given away. Nothing was stored.
+        """
 
-    def prepare(
-        self, records: Sequence[ArchivedRecord], read_up_to: Mapping[tuple[str, int], int] | None = None
-    ) -> Prepared:
-        """Decode a batch and build its rows."""
+    def take_out(self, dropped: DroppedRun) -> int:
+        """Take out all rows of a run and note it in ``dropped_runs``, all or nothing.
 
-    def store(self, prepared: Prepared) -> Written:
-        """Store a prepared batch with its positions, at once."""
+        Returns:
+            The number of records, which the note has, too; 0: there are none, and nothing was changed.
+        """
+
+    def tidy(self) -> Tidied:
+        """Merge small files, and delete those that nobody needs any more."""
 
     def close(self) -> None:
         """Leave the archive in order."""
 
 
-def open_writer(archive: ArchiveAddress, log_id: str = "", *, timeout_s: float = 60.0) -> Writer:
-    """Create or open an archive of either kind to write to it.
+def open_store(archive: ArchiveAddress, *, create: bool = True, timeout_s: float = 60.0) -> Store:
+    """Open an archive to write to it.
 
     Args:
         archive: a path, or the address of a shared archive.
-        log_id: what tells the log from any other.
+        create: make it if there is none, and give it tables that an older package did not have.
         timeout_s: how long to wait for others before :class:`~unstable_stream.errors.ArchiveBusyError`.
 
     Raises:
-        ArchiveError: it is an export; or see the writer.
+        ArchiveError: there is something else, it is an export, or a newer version of the package wrote it.
     """
-    # Imported here: the one is not needed for the other, and deltalake may not be installed.
-    if is_shared(archive):
-        from unstable_stream.archive.shared.writer import SharedWriter
-
-        return SharedWriter(archive, log_id, timeout_s=timeout_s)
     if is_export(archive):
         raise ArchiveError(
-            f"{archive} is an export, which is only read: archive into another directory, with --data"
+            f"{archive} is an export, which is only read: name another directory with --data, or delete the "
+            "export to be rid of the run"
         )
-    from unstable_stream.archive.writer import ArchiveWriter
+    # Imported here: the one is not needed for the other, and deltalake may not be installed.
+    if is_shared(archive):
+        from unstable_stream.archive.shared.store import SharedStore
 
-    return ArchiveWriter(Path(archive), log_id, timeout_s=timeout_s)
+        return SharedStore(archive, create=create, timeout_s=timeout_s)
+    from unstable_stream.archive.file_store import FileStore
+
+    return FileStore(Path(archive), timeout_s=timeout_s)
+
+
+def lacks_records(archive: ArchiveAddress) -> ArchiveError:
+    """Return the error of a writer whose archive is behind what it has stored."""
+    return ArchiveError(
+        f"the archive {archive} lacks records that were stored in it: it was deleted, replaced, or an "
+        "earlier batch failed. Start the archiver again: it fills it from the log."
+    )

@@ -22,8 +22,8 @@ from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
-from unstable_stream.archive import Writer, Written, open_writer
-from unstable_stream.archive_address import ArchiveAddress, is_shared
+from unstable_stream.archive import ArchiveWriter, Written
+from unstable_stream.archive_address import ArchiveAddress
 from unstable_stream.errors import ArchiveBusyError, FencedError, OffsetOutOfRangeError
 from unstable_stream.log.port import Consumer, EventLog, Positions, Record, StoredRecord, TopicPartition
 from unstable_stream.log.reading import any_record
@@ -44,8 +44,6 @@ GROUP: Final = ARCHIVER_GROUP
 
 _MAX_BATCH_BYTES: Final = 64 * 1024 * 1024
 """Bytes of record values. A batch takes about four times this in memory while it is built."""
-_FLUSH_S: Final = 1.0
-_SHARED_FLUSH_S: Final = 5.0
 _PATIENCE_S: Final = 120.0
 """Seconds without a record that are allowed after a stop: the group may be in a rebalance, brokers may
 move, and an open transaction holds records back until brokers abort it.
@@ -93,9 +91,8 @@ async def run_archiver(
     if not names:
         return
     log_id = await log.log_id()
-    if flush_interval_s is None:
-        flush_interval_s = _SHARED_FLUSH_S if is_shared(archive_path) else _FLUSH_S
-    writer = await when_free(lambda: open_writer(archive_path, log_id), stop)
+    writer = await when_free(lambda: ArchiveWriter(archive_path, log_id), stop)
+    flush_interval_s = writer.flush_interval_s if flush_interval_s is None else flush_interval_s
     try:
         # Each archive has its own group: two archives of one cluster must not share its partitions.
         consumer = await log.consumer(names, f"{GROUP}-{writer.archive_id}")
@@ -124,7 +121,7 @@ class ArchiveSink:
     log: EventLog
     consumer: Consumer
     """Commits the positions."""
-    writer: Writer
+    writer: ArchiveWriter
     stop: asyncio.Event
     """When it is set, the sink no longer waits for an archive that another process has locked."""
     on_flush: Callable[[Written], None]

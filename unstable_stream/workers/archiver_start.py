@@ -5,7 +5,7 @@ import functools
 from collections.abc import Callable, Collection
 from typing import Final, TypeVar
 
-from unstable_stream.archive import Writer
+from unstable_stream.archive import ArchiveWriter
 from unstable_stream.errors import ArchiveBusyError, ArchiveError
 from unstable_stream.log.port import EventLog, Positions, TopicPartition
 from unstable_stream.log.topics import load_topics
@@ -34,7 +34,7 @@ async def declared_topics(log: EventLog, stop: asyncio.Event) -> list[str]:
 
 
 async def starts_of(
-    log: EventLog, writer: Writer, partitions: Collection[TopicPartition], stop: asyncio.Event
+    log: EventLog, writer: ArchiveWriter, partitions: Collection[TopicPartition], stop: asyncio.Event
 ) -> Positions:
     """Return where to go on with these partitions; note in the archive what was deleted before.
 

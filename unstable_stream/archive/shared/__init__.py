@@ -11,7 +11,7 @@ A row of the table is a row of one relation: of ``events``, of a typed table, or
   and removes any number of them, of all relations, or none.
 - How far a partition is archived is an application transaction of the table, and a row of the relation
   ``positions`` in the same commit. A commit makes the next version of the table or fails, so whoever commits
-  knows all positions at that moment (:mod:`.writer`).
+  knows all positions at that moment (:mod:`.store`).
 - Each partition of each log has a slot of its own, given once, in a commit.
 - An event archived twice has typed rows twice; readers leave out all but those of the smallest record number
   (:mod:`.snapshot`).

@@ -1,7 +1,7 @@
 """Declare the columns of the table, and turn rows of a relation into rows of the table."""
 
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 import pyarrow as pa
 
@@ -17,7 +17,6 @@ __all__ = [
     "RELATION",
     "RELATIONS",
     "TYPED",
-    "Place",
     "as_rows",
     "conformed",
     "first_number",
@@ -71,14 +70,6 @@ RELATIONS: Final[Mapping[str, Mapping[str, str]]] = {
 """Relation to its columns with their DuckDB types."""
 
 
-class Place(NamedTuple):
-    """A partition of a log."""
-
-    log_id: str
-    topic: str
-    partition: int
-
-
 def first_number(slot: int) -> int:
     """Return the record number of offset 0 of the partition with this slot."""
     return slot << _OFFSET_BITS
@@ -102,11 +93,12 @@ def table_schema() -> pa.Schema:
 
 
 def rows_of(relation: str, table: pa.Table) -> pa.Table:
-    """Turn a table with the relation's columns, and record numbers, into rows of a file."""
+    """Turn a table with the relation's columns, and perhaps record numbers, into rows of a file."""
     kind = of_relation(relation)
     columns = [table[field.name].cast(field.type).combine_chunks() for field in kind]
     made = pa.StructArray.from_arrays(columns, fields=list(kind))
-    return pa.table({NUMBER: table[NUMBER], relation: made})
+    numbers = table[NUMBER] if NUMBER in table.column_names else pa.nulls(len(table), pa.int64())
+    return pa.table({NUMBER: numbers, relation: made})
 
 
 def as_rows(relation: str, rows: Sequence[Mapping[str, object]]) -> pa.Table:

@@ -5,10 +5,8 @@ and nothing else, and needs no extension of DuckDB for the store that they are i
 empty and has the columns of this package, so files of older and newer ones fit.
 """
 
-import contextlib
 import io
 import secrets
-from collections.abc import Iterator
 from typing import BinaryIO, Final
 
 import duckdb
@@ -33,7 +31,7 @@ from unstable_stream.errors import ArchiveError
 from unstable_stream.stores.snapshot_files import PROTOCOL, SnapshotFiles
 from unstable_stream.version import __version__
 
-__all__ = ["newest_time_ms", "open_shared", "open_table"]
+__all__ = ["open_shared"]
 
 _SHAPE: Final = "shape-of-"
 _OF_RECORDS: Final = "missing_of_runs"
@@ -53,16 +51,10 @@ def open_shared(archive: ArchiveAddress, *, files: bool = False, records_only: b
         ArchiveError: there is none, or a newer version of the package wrote it.
         ArchiveBusyError: its store cannot be reached.
     """
-    connection = open_table(SharedTable(archive), records_only=records_only)
-    lock(connection, files=files)
-    return connection
-
-
-def open_table(table: SharedTable, *, records_only: bool = False) -> Connection:
-    """Open the version of the table that it knows, as :func:`open_shared` does."""
-    files = {file.name: file for file in table.files()}
+    table = SharedTable(archive)
+    stored = {file.name: file for file in table.files()}
     shapes = {f"{_SHAPE}{relation}": _shape(relation) for relation in RELATIONS}
-    sizes = {name: len(shape) for name, shape in shapes.items()} | {n: f.size for n, f in files.items()}
+    sizes = {name: len(shape) for name, shape in shapes.items()} | {n: f.size for n, f in stored.items()}
 
     def opened(name: str) -> BinaryIO:
         return io.BytesIO(shapes[name]) if name in shapes else table.open(name)
@@ -74,7 +66,7 @@ def open_table(table: SharedTable, *, records_only: bool = False) -> Connection:
         connection.execute(f"SET allowed_directories = ['{PROTOCOL}://']")
         connection.execute(_ABOUT, [SCHEMA_VERSION, __version__, definitions_digest(), table.archive_id])
         listed: dict[str, list[str]] = {relation: [f"{_SHAPE}{relation}"] for relation in RELATIONS}
-        for file in files.values():
+        for file in stored.values():
             if file.relation in listed:  # else of a newer package
                 listed[file.relation].append(file.name)
         for relation in RELATIONS:
@@ -90,28 +82,14 @@ def open_table(table: SharedTable, *, records_only: bool = False) -> Connection:
         for view in load_views():
             if not records_only or view.name == _OF_RECORDS:
                 connection.execute(view.create_sql())
+        lock(connection, files=files)
     except duckdb.Error as error:
         connection.close()
-        raise ArchiveError(f"cannot read the archive {table.archive}: {error}") from error
+        raise ArchiveError(f"cannot read the archive {archive}: {error}") from error
     except BaseException:
         connection.close()
         raise
     return connection
-
-
-def newest_time_ms(archive: ArchiveAddress, first: int, end: int) -> int | None:
-    """Return the newest time of the records with numbers from ``first`` to before ``end``."""
-    with _records(archive) as connection:
-        ((found,),) = connection.execute(
-            f"SELECT max(timestamp_ms) FROM events WHERE {NUMBER} >= ? AND {NUMBER} < ?", [first, end]
-        ).fetchall()
-    return None if found is None else int(found)
-
-
-@contextlib.contextmanager
-def _records(archive: ArchiveAddress) -> Iterator[Connection]:
-    with open_shared(archive, records_only=True) as connection:
-        yield connection
 
 
 def _shape(relation: str) -> bytes:

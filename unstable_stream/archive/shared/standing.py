@@ -4,8 +4,9 @@ import time
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
-from unstable_stream.archive.shared.relations import POSITIONS, Place, as_rows, first_number
+from unstable_stream.archive.shared.relations import POSITIONS, as_rows, first_number
 from unstable_stream.archive.shared.table import SharedTable, TableFile
+from unstable_stream.archive.writing import LogPartition
 from unstable_stream.errors import ArchiveBusyError
 
 __all__ = [
@@ -43,32 +44,27 @@ class Standing(NamedTuple):
         """The record number of offset 0."""
         return first_number(self.slot)
 
-    @property
-    def end_number(self) -> int:
-        """The number after the largest that a record of the partition can have."""
-        return first_number(self.slot + 1)
 
-
-def position_name(place: Place) -> str:
+def position_name(place: LogPartition) -> str:
     """Return the name of the application transaction of a partition."""
     return f"{place.topic}/{place.partition}/{place.log_id}"
 
 
-def read_standings(table: SharedTable) -> dict[Place, Standing]:
+def read_standings(table: SharedTable) -> dict[LogPartition, Standing]:
     """Return the standing of every partition that has one, in the version of the table that is known."""
-    found: dict[Place, Standing] = {}
+    found: dict[LogPartition, Standing] = {}
     for file in table.files(POSITIONS):
         # ``Any``: the values of a row.
         rows: list[dict[str, Any]] = table.read(file)[POSITIONS].to_pylist()
         for row in rows:
-            place = Place(row["log_id"], row["topic"], row["partition"])
+            place = LogPartition(row["log_id"], row["topic"], row["partition"])
             standing = Standing(row["times_set_back"] << _OFFSET_BITS | row["next_offset"], row["slot"])
             if place not in found or standing > found[place]:
                 found[place] = standing
     return found
 
 
-def write_standings(table: SharedTable, standings: Mapping[Place, Standing]) -> TableFile:
+def write_standings(table: SharedTable, standings: Mapping[LogPartition, Standing]) -> TableFile:
     """Write a file with these standings."""
     rows = [
         {
@@ -82,7 +78,9 @@ def write_standings(table: SharedTable, standings: Mapping[Place, Standing]) -> 
     return table.write(POSITIONS, as_rows(POSITIONS, rows))
 
 
-def give_slots(table: SharedTable, places: Collection[Place], timeout_s: float) -> dict[Place, Standing]:
+def give_slots(
+    table: SharedTable, places: Collection[LogPartition], timeout_s: float
+) -> dict[LogPartition, Standing]:
     """Give a slot to each of these partitions that has none; return all standings then.
 
     Raises:
@@ -92,7 +90,7 @@ def give_slots(table: SharedTable, places: Collection[Place], timeout_s: float) 
     while True:
         version = table.refresh()
         standings = read_standings(table)
-        given: dict[Place, Standing] = {}
+        given: dict[LogPartition, Standing] = {}
         for place in sorted(set(places) - standings.keys()):
             given[place] = Standing(0, _next_slot([*standings.values(), *given.values()]))
         if not given or table.commit([write_standings(table, given)], upon=version):

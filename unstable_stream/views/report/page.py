@@ -7,7 +7,7 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from unstable_stream.archive import held_if_shared
+from unstable_stream.archive import held_unless_file
 from unstable_stream.archive_address import ArchiveAddress
 from unstable_stream.errors import ReportError
 from unstable_stream.version import __version__
@@ -59,7 +59,7 @@ def write_report(
         ArchiveError: the archive cannot be read.
     """
     script = plotly_script()
-    with held_if_shared(archive):
+    with held_unless_file(archive):
         labels = labels_of(archive, run_ids)
         runs = [read_run(archive, run, label) for run, label in zip(run_ids, labels, strict=True)]
         games = {run: pick_samples(archive, run, limit=samples, tokenizer=tokenizer) for run in run_ids}

@@ -1,0 +1,232 @@
+"""Write to a DuckDB file: one transaction for each batch, and each event in the typed tables once.
+
+A batch's transaction, while the file's write lock is held:
+
+1. compare the stored positions with those the batch was built on;
+2. insert the raw rows and the typed rows, but of runs that were dropped;
+3. store the next position of every partition, and the next record number; commit, and let go of the file.
+
+An event published twice, at two positions or on two logs, is recognised by its id (:mod:`.known_ids`).
+
+A run is dropped by writing the file anew without its rows (:meth:`.store.WritableArchive.rewrite`): DuckDB
+would use the place of deleted rows for new ones, but seldom give it back.
+"""
+
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from unstable_stream.archive.batch import EVENTS, ArchivedRecord, Batch, build_batch
+from unstable_stream.archive.known_ids import KnownIds
+from unstable_stream.archive.store import Connection, WritableArchive, open_archive
+from unstable_stream.archive.tables import TABLES
+from unstable_stream.archive.writing import DroppedRun, LogPartition, Tidied, lacks_records
+from unstable_stream.errors import ArchiveError
+
+__all__ = ["FileStore"]
+
+_OWN: Final = ("schema_version", "positions", "missing_records", "dropped_runs")
+
+
+class FileStore:
+    """A DuckDB file that is written. See :class:`.writing.Store`."""
+
+    flush_interval_s = 1.0
+
+    def __init__(self, path: Path, *, timeout_s: float) -> None:
+        """Wait up to ``timeout_s`` for others to let go of the file; it is made when it is first asked."""
+        self.path = path
+        self.archive_id = ""
+        self._timeout_s = timeout_s
+        self._archive = WritableArchive(path, timeout_s=timeout_s)
+        # Hashes strings the way the file's engine does, without the file.
+        self._hasher = duckdb.connect(config={"threads": 1})
+        # What follows is ahead of the file by the batches that are built and not yet stored.
+        self._seen: KnownIds | None = None
+        self._next_record = 0
+        self._unstored: set[str] = set()
+        self._unstored_lock = threading.Lock()
+
+    def positions(self) -> dict[LogPartition, int]:
+        """Return the stored positions; see :class:`.writing.Store`."""
+        with self._archive.held() as connection:
+            ((archive_id, next_record),) = connection.execute(
+                "SELECT archive_id, next_record FROM schema_version"
+            ).fetchall()
+            if self.archive_id not in ("", archive_id):
+                raise lacks_records(self.path)
+            self.archive_id = archive_id
+            stored = _positions(connection)
+            if self._seen is None or self._unstored or next_record != self._next_record:
+                if self._seen is not None:
+                    self._seen.close()
+                self._seen = KnownIds(connection, self.path, archive_id)
+        self._next_record = next_record
+        with self._unstored_lock:
+            self._unstored.clear()
+        return stored
+
+    def build(self, records: Sequence[ArchivedRecord], log_id: str) -> Batch:
+        """Build rows; see :class:`.writing.Store`."""
+        batch = build_batch(
+            records, self._unseen, log_id, range(self._next_record, self._next_record + len(records))
+        )
+        self._next_record += len(records)
+        self._ids.add(self._hashes(batch.event_ids))
+        with self._unstored_lock:
+            self._unstored.update(batch.event_ids)
+        return batch
+
+    def append(
+        self, batch: Batch, before: Mapping[LogPartition, int], after: Mapping[LogPartition, int]
+    ) -> bool:
+        """Store rows and positions in one transaction; see :class:`.writing.Store`."""
+        with self._archive.held() as connection:
+            stored = _positions(connection)
+            ((next_record,),) = connection.execute("SELECT next_record FROM schema_version").fetchall()
+            if any(stored.get(place, 0) != offset for place, offset in before.items()) or (
+                batch.numbers and batch.numbers[0] != next_record
+            ):
+                return False
+            try:
+                self._insert(connection, batch, after)
+            except duckdb.Error as error:
+                raise ArchiveError(f"could not write to the archive {self.path}: {error}") from error
+            self._ids.settle(connection, next_record + len(batch.numbers))
+        with self._unstored_lock:
+            self._unstored.difference_update(batch.event_ids)
+        return True
+
+    def take_out(self, dropped: DroppedRun) -> int:
+        """Write the file anew without a run; see :class:`.writing.Store`."""
+
+        def fill(connection: Connection) -> int:
+            ((records,),) = connection.execute(
+                "SELECT count(*) FROM archive.main.events WHERE run_id = ?", [dropped.run_id]
+            ).fetchall()
+            if not records:
+                raise _NoSuchRunError
+            # The new file begins with a row of its own.
+            connection.execute("DELETE FROM schema_version")
+            for name in _OWN:
+                connection.execute(f'INSERT INTO "{name}" BY NAME SELECT * FROM archive.main."{name}"')
+            connection.execute(_NOTE_BEGINNINGS)
+            for table in (EVENTS, *TABLES):
+                connection.execute(
+                    f'INSERT INTO "{table.name}" BY NAME SELECT * FROM archive.main."{table.name}" '
+                    "WHERE run_id IS DISTINCT FROM ?",
+                    [dropped.run_id],
+                )
+            connection.execute(
+                "INSERT INTO dropped_runs VALUES (?, ?, ?, ?, ?)", dropped._replace(records=records)
+            )
+            return int(records)
+
+        try:
+            return self._archive.rewrite(fill)
+        except _NoSuchRunError:
+            return 0
+
+    def tidy(self) -> Tidied:
+        """Refuse: a file needs none of this."""
+        raise ArchiveError(
+            f"the archive {self.path} is one file: only a shared archive has files to merge, see "
+            "docs/shared-archive.md"
+        )
+
+    def close(self) -> None:
+        """Fold the write-ahead log into the file, so that it can be copied alone.
+
+        Raises:
+            ArchiveBusyError: others held the file past the deadline.
+            ArchiveError: the disk is full, for one. What was stored stays stored.
+        """
+        try:
+            if self._seen is not None:  # else it was not written
+                with self._archive.held() as connection:
+                    connection.execute("CHECKPOINT")
+        except duckdb.Error as error:
+            raise ArchiveError(f"could not write to the archive {self.path}: {error}") from error
+        finally:
+            if self._seen is not None:
+                self._seen.close()
+            self._hasher.close()
+            self._archive.close()
+
+    @property
+    def _ids(self) -> KnownIds:
+        if self._seen is None:
+            raise RuntimeError("the positions are asked for before anything is built or stored")
+        return self._seen
+
+    def _hashes(self, event_ids: Sequence[str]) -> NDArray[np.uint64]:
+        if not event_ids:
+            return np.empty(0, dtype=np.uint64)
+        self._hasher.register("ids", pa.table({"id": pa.array(event_ids, pa.string())}))
+        hashes = self._hasher.execute("SELECT hash(id) AS h FROM ids").fetchnumpy()["h"]
+        return np.asarray(hashes, dtype=np.uint64)
+
+    def _unseen(self, event_ids: Sequence[str]) -> Sequence[bool]:
+        suspects = self._ids.contains(self._hashes(event_ids))
+        if not suspects.any():
+            return [True] * len(event_ids)
+        names = [event_id for event_id, suspect in zip(event_ids, suspects, strict=True) if suspect]
+        with self._unstored_lock:
+            known = self._unstored.intersection(names)
+        with open_archive(self.path, timeout_s=self._timeout_s) as connection:
+            connection.register("suspects", pa.table({"id": pa.array(names, pa.string())}))
+            stored = connection.execute(
+                "SELECT event_id FROM events WHERE type IS NOT NULL AND event_id IN (SELECT id FROM suspects)"
+            )
+            known.update(row[0] for row in stored.fetchall())
+        return [event_id not in known for event_id in event_ids]
+
+    def _insert(self, connection: Connection, batch: Batch, after: Mapping[LogPartition, int]) -> None:
+        connection.execute("BEGIN")
+        # Asked here, under the lock: a run may have been dropped since the batch was built.
+        ((dropped,),) = connection.execute("SELECT count(*) FROM dropped_runs").fetchall()
+        for name, table in batch.tables.items():
+            connection.register("batch", table)
+            kept = _NOT_DROPPED if dropped and "run_id" in table.column_names else ""
+            connection.execute(f'INSERT INTO "{name}" BY NAME SELECT * FROM batch{kept}')
+            connection.unregister("batch")
+        connection.executemany(
+            'INSERT OR REPLACE INTO positions (log_id, topic, "partition", next_offset) VALUES (?, ?, ?, ?)',
+            [(*place, offset) for place, offset in after.items()],
+        )
+        connection.execute("UPDATE schema_version SET next_record = next_record + ?", [len(batch.numbers)])
+        connection.execute("COMMIT")
+
+
+class _NoSuchRunError(Exception):
+    """Ends a rewrite that has nothing to leave out."""
+
+
+def _positions(connection: Connection) -> dict[LogPartition, int]:
+    rows = connection.execute('SELECT log_id, topic, "partition", next_offset FROM positions').fetchall()
+    return {LogPartition(log_id, topic, partition): offset for log_id, topic, partition, offset in rows}
+
+
+_NOT_DROPPED: Final = " WHERE run_id IS NULL OR run_id NOT IN (SELECT run_id FROM dropped_runs)"
+# Version 0.1 of the package did not note what the log had deleted before: it shows by where a partition
+# begins. From now on that says nothing, since what is not there may be of a dropped run. So what shows now is
+# noted.
+_NOTE_BEGINNINGS: Final = """
+INSERT INTO missing_records
+SELECT p.log_id, p.topic, p."partition", 0, coalesce(e.first, p.next_offset) AS begun, NULL
+FROM positions AS p LEFT JOIN (
+    SELECT log_id, topic, "partition", min("offset") AS first FROM archive.main.events GROUP BY ALL
+) AS e USING (log_id, topic, "partition")
+WHERE coalesce(e.first, p.next_offset) > 0
+    AND NOT EXISTS (SELECT 1 FROM dropped_runs)
+    AND NOT EXISTS (
+        SELECT 1 FROM missing_records AS m
+        WHERE (m.log_id, m.topic, m."partition") = (p.log_id, p.topic, p."partition") AND m.first_offset = 0
+    )
+"""
