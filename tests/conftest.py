@@ -124,7 +124,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if isinstance(item, pytest.Function):
             chosen = item.callspec.params.values() if hasattr(item, "callspec") else ()
             wanted = {*item.fixturenames, *(kind for kind in chosen if isinstance(kind, str))}
-            if wanted & {"kafka_bootstrap", "kafka", "kafka-spilled"}:
+            if wanted & {"kafka_bootstrap", "kafka"}:
                 item.add_marker("broker")
             if wanted & {"s3_server_of_session", "s3"}:
                 item.add_marker("store")

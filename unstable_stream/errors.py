@@ -34,7 +34,6 @@ __all__ = [
     "RunError",
     "ServiceError",
     "ServiceKilledError",
-    "SpilledValueError",
     "StoreError",
     "StoreUnavailableError",
     "UnknownEventError",
@@ -122,15 +121,6 @@ class RecordsLostError(OffsetOutOfRangeError):
 
 class RecordTooLargeError(EventLogError):
     """A record exceeds its topic's ``max_message_bytes``."""
-
-    def __init__(self, message: str, index: int | None = None) -> None:
-        """``index``: the place of the record in the batch; ``None``: not known."""
-        super().__init__(message)
-        self.index = index
-
-
-class SpilledValueError(EventLogError):
-    """The value of a record that was too large for its topic is not where the record says, or is damaged."""
 
 
 class FencedError(EventLogError):

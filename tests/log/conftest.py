@@ -1,7 +1,7 @@
 """Adapters under contract: ``event_log`` is opened on each of them in turn."""
 
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -9,16 +9,14 @@ import pytest
 from aiokafka import AIOKafkaProducer
 
 from tests.log.harness import LogHarness
-from tests.log.nothing_fits import NothingFits
 from unstable_stream.log.kafka.log import KafkaLog
 from unstable_stream.log.local import consumer as local_consumer
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.port import EventLog, TopicPartition
 from unstable_stream.log.simulated import SimulatedLog, SimulatedStore
-from unstable_stream.log.spill import spilling
 
 
-@pytest.fixture(params=["local", "simulated", "kafka", "local-spilled", "kafka-spilled"])
+@pytest.fixture(params=["local", "simulated", "kafka"])
 async def harness(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[LogHarness]:
     """A store with one open handle."""
 
@@ -33,19 +31,7 @@ async def harness(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
     async def open_simulated() -> EventLog:
         return SimulatedLog(store)
 
-    def spilled(open_log: Callable[[], Awaitable[EventLog]]) -> Callable[[], Awaitable[EventLog]]:
-        async def opened() -> EventLog:
-            return spilling(NothingFits(await open_log()), tmp_path / "checkpoints")
-
-        return opened
-
-    adapters = {
-        "local": open_local,
-        "simulated": open_simulated,
-        "kafka": open_kafka,
-        "local-spilled": spilled(open_local),
-        "kafka-spilled": spilled(open_kafka),
-    }
+    adapters = {"local": open_local, "simulated": open_simulated, "kafka": open_kafka}
 
     @asynccontextmanager
     async def hold_back_simulated(topic: str) -> AsyncIterator[None]:
@@ -58,9 +44,8 @@ async def harness(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
         async with foreign_transaction(request.getfixturevalue("kafka_bootstrap"), topic):
             yield
 
-    name, _, mode = request.param.partition("-")
     holding = {"simulated": hold_back_simulated, "kafka": hold_back_kafka}
-    harness = LogHarness(adapters[request.param], holding.get(name), spills=bool(mode))
+    harness = LogHarness(adapters[request.param], holding.get(request.param))
     await harness.open()
     yield harness
     await harness.close()

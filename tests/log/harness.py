@@ -37,8 +37,6 @@ class LogHarness:
     """Opens another handle on the store, as another process would."""
     hold_back: Callable[[str], AbstractAsyncContextManager[None]] | None = None
     """Leaves a transaction open in partition 0 of a topic; ``None``: the log stores nothing uncommitted."""
-    spills: bool = False
-    """Every record is too large for its topic and becomes a file."""
     opened: list[EventLog] = field(default_factory=list)
 
     async def open(self) -> EventLog:

@@ -1,6 +1,7 @@
 """Contract of every event log: appending, reading, positions. Offsets may have gaps, so none is assumed."""
 
 import asyncio
+import random
 import secrets
 import time
 from collections import defaultdict
@@ -16,6 +17,7 @@ from unstable_stream.errors import (
 )
 from unstable_stream.log.partitioner import partition_for_key
 from unstable_stream.log.port import Consumer, EventLog, Record, TopicPartition, TopicSpec
+from unstable_stream.log.topics import load_topics
 
 
 async def test_what_is_read_equals_what_was_appended(harness: LogHarness, event_log: EventLog) -> None:
@@ -84,6 +86,19 @@ async def test_a_batch_is_appended_whole_or_not_at_all(harness: LogHarness, even
 
     await event_log.append(records(topic, ["after"]))
     assert [r.value for r in await read(await event_log.consumer([topic]), 1)] == [b"after"]
+
+
+async def test_a_record_of_the_largest_declared_size_is_read_back(
+    harness: LogHarness, event_log: EventLog
+) -> None:
+    largest = load_topics()["trajectories"].max_message_bytes
+    assert largest == 64 * 1024 * 1024
+    topic = await harness.topic(max_message_bytes=largest)
+    value = random.Random(1).randbytes(largest - 10_000)  # does not compress, but grows a little
+    small = records(topic, ["before", "after"])
+    await event_log.append([small[0], Record(topic, "k", value, timestamp_ms=1000), small[1]])
+    found = [record.value for record in await read(await event_log.consumer([topic]), 3)]
+    assert found == [b"before", value, b"after"]
 
 
 async def test_an_unknown_topic_is_named(event_log: EventLog) -> None:

@@ -5,10 +5,11 @@ import contextlib
 import random
 import secrets
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
-from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, RecordsToDelete
+from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic, RecordsToDelete
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import ProducerFenced
 from aiokafka.partitioner import DefaultPartitioner
@@ -29,6 +30,8 @@ from unstable_stream.log.kafka.sending import Sender
 from unstable_stream.log.kafka.states import STATES
 from unstable_stream.log.partitioner import partition_for_key
 from unstable_stream.log.port import Consumer, Record, TopicPartition, TopicSpec
+from unstable_stream.log.topic_drift import find_drift
+from unstable_stream.log.topics import load_topics
 
 MEGABYTE = 1024 * 1024
 
@@ -81,14 +84,24 @@ async def test_records_of_other_clients_may_lack_key_and_value(log: KafkaLog, ka
     assert [(record.key, record.value) for record in found] == [("", b"no key"), ("�", b"")]
 
 
-async def test_a_record_of_15_megabytes_arrives(log: KafkaLog) -> None:
-    topic = await _topic(log, max_message_bytes=16 * MEGABYTE)
-    value = random.Random(1).randbytes(15 * MEGABYTE)  # does not compress
-    small = records(topic, ["before", "after"])
-    await log.append([small[0], Record(topic, "k", value, timestamp_ms=1), small[1]])
-    found = await read(await log.consumer([topic]), 3)
-    assert found[1].value == value
-    assert [found[0].value, found[2].value] == [b"before", b"after"]
+async def test_a_broker_limit_below_the_declared_one_is_reported(log: KafkaLog, kafka_bootstrap: str) -> None:
+    """The topic was made elsewhere, without a limit of its own: the broker's ``message.max.bytes`` holds."""
+    name = f"topic-{secrets.token_hex(6)}"
+    admin = AIOKafkaAdminClient(bootstrap_servers=kafka_bootstrap)
+    await admin.start()
+    try:
+        await admin.create_topics([NewTopic(name, 8, 1)])
+    finally:
+        await admin.close()
+    async with asyncio.timeout(DEADLINE_S):
+        while name not in await log.topic_settings():
+            await asyncio.sleep(0.05)
+    declared = replace(load_topics()["trajectories"], name=name)
+    settings = await log.topic_settings()
+    (drift,) = (d for d in find_drift({name: declared}, settings) if d.setting == "max_message_bytes")
+    assert drift.endangers_runs
+    limit = settings[name].max_message_bytes
+    assert str(drift).endswith(f"max message bytes {limit:,} bytes, declared 67,108,864 bytes")
 
 
 async def test_the_limit_is_of_the_record_and_holds_when_it_does_not_compress(log: KafkaLog) -> None:

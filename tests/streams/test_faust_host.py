@@ -7,7 +7,7 @@ import secrets
 import signal
 import sys
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,9 +18,6 @@ import pytest
 from faust.transport.drivers.aiokafka import credentials_to_aiokafka_auth
 from faust.types import TP
 
-from infra.kafka.brokers import KafkaCluster
-from tests.conftest import KEEPING, free_port_pair, skip_without_kafka
-from tests.log.nothing_fits import NothingFits
 from tests.reward_transformations.trajectories import make_trajectory
 from tests.streams.hosted_games import AnyProcessor, assert_exactly_once, events, games, read
 from unstable_stream.errors import ConfigError
@@ -29,7 +26,6 @@ from unstable_stream.log.kafka.location import parse_location
 from unstable_stream.log.kafka.log import KafkaLog
 from unstable_stream.log.port import Positions, StoredRecord, TopicPartition
 from unstable_stream.log.records import record_from_event
-from unstable_stream.log.spill import spilling
 from unstable_stream.log.topic_drift import create_declared_topics
 from unstable_stream.log.topics import load_topics
 from unstable_stream.reward_transformations import StepRewardTransform
@@ -293,28 +289,6 @@ async def test_fausts_own_command_line_works(run: Run) -> None:
         await until(run.processed)
         assert await plain.end() == 0, plain.said()
     await assert_exactly_once(run.log, run.makers, run.run_id)
-
-
-@pytest.fixture
-def own_broker(tmp_path: Path) -> Iterator[str]:
-    """A broker of one test, where others need not read files that are gone with it."""
-    skip_without_kafka()
-    with KafkaCluster(tmp_path / "kafka", 1, free_port_pair(), KEEPING) as cluster:
-        yield cluster.bootstrap
-
-
-@pytest.mark.broker
-async def test_faust_reads_values_that_were_too_large_for_their_topic(
-    own_broker: str, tmp_path: Path
-) -> None:
-    async with _started(own_broker, tmp_path) as run:
-        log = spilling(NothingFits(run.log), tmp_path)
-        await log.append(games(0, 10, run.run_id, f"{run.run_id}-other"))
-        async with worker(run, [*FAUST, "--loglevel", "warn"]) as plain:
-            await until(run.processed, plain)
-            assert await plain.end() == 0, plain.said()
-        await assert_exactly_once(log, run.makers, run.run_id)
-        assert len(await events(run.log, "steps", run.run_id)) > 20
 
 
 @pytest.mark.parametrize("command", ["generic", "faust", "plain faust", "restless faust"])

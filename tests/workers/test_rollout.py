@@ -158,6 +158,25 @@ async def test_a_game_that_cannot_be_recorded_is_given_up_and_says_whose(log: Lo
     assert event.reason.startswith(f"{whose} cannot be recorded: TypeError: ")
 
 
+async def test_a_game_too_large_for_its_topic_is_abandoned_with_the_reason(log: LocalLog) -> None:
+    """The game that ends beside it, and shares its append, is recorded."""
+
+    class LongWinded(PretendEngine):
+        async def generate(self, request: GenerationRequest) -> Completion:
+            completion = await super().generate(request)
+            return completion if self.asked > 1 else Completion([5] * 5_000, [-1.0] * 5_000, "length")
+
+    await log.alter_topics([dataclasses.replace(load_topics()["trajectories"], max_message_bytes=20_000)])
+    assert await worker(log, LongWinded()).play([started(index) for index in range(3)], ADAPTERS) == 2
+    events = await read(log)
+    assert (games_of(events, GameAbandoned), games_of(events, GameOutcome)) == ([0], [1, 2])
+    assert len([event for event in events if isinstance(event, Trajectory)]) == 2
+    (reason,) = (event.reason for event in events if isinstance(event, GameAbandoned))
+    assert reason.startswith(f"game {game_id(RUN, 'train', 0)}: {ENV}: it is too large to be recorded: ")
+    assert "'trajectories' has " in reason
+    assert "the topic's limit is 20000" in reason
+
+
 async def test_whatever_an_exception_says_is_a_reason(log: LocalLog) -> None:
     engine = PretendEngine(error=EngineError("\ud83d" + "too long " * 10_000))
     assert await worker(log, engine).play([started(0)], ADAPTERS) == 0

@@ -14,10 +14,9 @@ from unstable_stream.api.place import Place
 from unstable_stream.errors import ConfigError, RunError
 from unstable_stream.events import Checkpoint, RunResumed, RunStarted, is_checkpoint_uid
 from unstable_stream.log.local.log import LocalLog
-from unstable_stream.log.reading import events_to_end, read_to_end
-from unstable_stream.log.spill import POINTER_HEADER, pointer_in
+from unstable_stream.log.reading import events_to_end
 from unstable_stream.runs.data_dir import DataDir
-from unstable_stream.stores import LOST, is_address, path_part
+from unstable_stream.stores import is_address, path_part
 
 __all__ = ["Backup", "back_up"]
 
@@ -32,15 +31,11 @@ class Backup:
     """0: there is no archive."""
     checkpoints: int
     missing: tuple[str, ...]
-    """Checkpoints, and files of values, that the log names and that are not there."""
+    """Checkpoints that the log names and that are not there."""
     left_out: tuple[str, ...] = ()
     """Directories that checkpoint events name and that are not those of checkpoints of their run."""
     stored: int = 0
     """Checkpoints that are in a store, which keeps its own copies: they are not in the backup."""
-    values: int = 0
-    """Values that were too large for their topics and are files."""
-    stored_values: int = 0
-    """Such values that are in a store: they are not in the backup."""
 
 
 def back_up(data: Path | str | None, target: Path | str) -> Backup:
@@ -50,9 +45,9 @@ def back_up(data: Path | str | None, target: Path | str) -> Backup:
 
     1. the archive, while its write lock is held: it may be behind the log, never ahead of it;
     2. the states of plug-ins, then the log, each as of one moment, by SQLite's online backup;
-    3. checkpoints, and values that were too large for their topics: never changed once they are published, so
-       they are linked, or copied to another disk. An event may name any path: a checkpoint is taken from the
-       data directory, or from the ``learner.ckpt_root`` that its run was recorded with, and nowhere else.
+    3. checkpoints: never changed once they are published, so they are linked, or copied to another disk. An
+       event may name any path: a checkpoint is taken from the data directory, or from the
+       ``learner.ckpt_root`` that its run was recorded with, and nowhere else.
 
     Args:
         data: the data directory; by default ``unstable-data``.
@@ -71,7 +66,7 @@ def back_up(data: Path | str | None, target: Path | str) -> Backup:
     if target.exists():
         raise RunError(f"{target} exists: name a directory that does not, a backup never replaces anything")
 
-    async def named(log: Path) -> tuple[set[str], dict[str, set[str]], set[str]]:
+    async def named(log: Path) -> tuple[set[str], dict[str, set[str]]]:
         paths: set[str] = set()
         roots: dict[str, set[str]] = {}
         async with LocalLog.open(log) as copied:
@@ -82,7 +77,7 @@ def back_up(data: Path | str | None, target: Path | str) -> Backup:
                     learner = event.config.get("learner")
                     root = learner.get("ckpt_root") if isinstance(learner, dict) else None
                     roots.setdefault(event.run_id, set()).add(str(root))
-            return paths, roots, await _spilled(copied)
+            return paths, roots
 
     async def exists() -> None:
         async with place.opened_log():
@@ -101,7 +96,7 @@ def back_up(data: Path | str | None, target: Path | str) -> Backup:
                 _copy_database(file, partial / file.relative_to(place.data.root))
             if (code := place.data.root / "code").is_dir():
                 shutil.copytree(code, partial / "code")
-            named_paths, roots, named_values = wait_for(named(copied.log))
+            named_paths, roots = wait_for(named(copied.log))
             paths = sorted(path for path in named_paths if not is_address(path))
             homes = {path: _checkpoint_at(path, place.data, roots) for path in paths}
             missing = [path for path, home in homes.items() if home is None and not os.path.isdir(path)]
@@ -111,8 +106,6 @@ def back_up(data: Path | str | None, target: Path | str) -> Backup:
             for name, home in linked.items():
                 copy = partial / "checkpoints" / name
                 shutil.copytree(home, copy, symlinks=True, copy_function=_link_or_copy)
-            values = sorted(path for path in named_values if not is_address(path))
-            lost = [path for path in values if not _link_value(Path(path), place.data, partial)]
             partial.rename(target)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
@@ -123,20 +116,10 @@ def back_up(data: Path | str | None, target: Path | str) -> Backup:
         whole.log.stat().st_size,
         whole.archive_file.stat().st_size if whole.archive_file.is_file() else 0,
         len(linked),
-        (*missing, *lost),
+        tuple(missing),
         tuple(left_out),
         len(named_paths) - len(paths),
-        len(values) - len(lost),
-        len(named_values) - len(values),
     )
-
-
-async def _spilled(log: LocalLog) -> set[str]:
-    """Return where the values are that were too large for their topics."""
-    if not await log.has_header(POINTER_HEADER):
-        return set()
-    found = [pointer_in(record) async for record in read_to_end(log, list(await log.topics()))]
-    return {pointer.uri for pointer in found if pointer is not None}
 
 
 def _copy_database(source: Path, target: Path) -> None:
@@ -166,23 +149,6 @@ def _checkpoint_at(path: str, data: DataDir, roots: Mapping[str, Collection[str]
     except ConfigError:
         return None
     return named if named.resolve() == inside else None
-
-
-def _link_value(path: Path, data: DataDir, partial: Path) -> bool:
-    """Put the file of a value into the backup, where a log finds it; return false if nothing is there.
-
-    What a person has given up is not there either, and has a file that says so.
-    """
-    if ".." in path.parts:
-        return False  # it would lead out of the backup
-    here = data.root / "checkpoints" / Path(*path.parts[-3:])
-    for file in (here, path, Path(f"{here}{LOST}"), Path(f"{path}{LOST}")):
-        if file.is_file():
-            target = partial / "checkpoints" / Path(*file.parts[-3:])
-            target.parent.mkdir(parents=True, exist_ok=True)
-            _link_or_copy(str(file), str(target))
-            return True
-    return False
 
 
 def _link_or_copy(source: str, target: str) -> None:

@@ -32,11 +32,8 @@ def _backup(
         f"{done.path}: log {done.log_bytes / 1e6:,.1f} MB, archive {done.archive_bytes / 1e6:,.1f} MB, "
         f"{done.checkpoints} checkpoints"
     )
-    if done.values:
-        typer.echo(f"with {done.values} files of values that were too large for their topics")
-    for stored, what in ((done.stored, "checkpoints"), (done.stored_values, "values too large for a topic")):
-        if stored:
-            print(f"{stored} {what} are in a store, and not in the backup", file=sys.stderr)
+    if done.stored:
+        print(f"{done.stored} checkpoints are in a store, and not in the backup", file=sys.stderr)
     for path in done.left_out:
         print(
             f"left out, for it is in no directory of checkpoints of its run: {plain(path)}", file=sys.stderr

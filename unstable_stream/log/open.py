@@ -1,7 +1,6 @@
 """Open the event log that a location names. Only this module chooses between the adapters.
 
-A location is ``local``, the file that the caller names, or ``kafka://host:9092``, a Kafka cluster. A value
-that is too large for its topic is kept beside the run's checkpoints; see :mod:`.spill`.
+A location is ``local``, the file that the caller names, or ``kafka://host:9092``, a Kafka cluster.
 """
 
 import contextlib
@@ -13,7 +12,6 @@ from unstable_stream.errors import ConfigError, EventLogError
 from unstable_stream.log.kafka.location import SCHEME
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.port import EventLog
-from unstable_stream.log.spill import spilling
 
 __all__ = ["check_log", "open_existing_log", "open_log_at", "opened_log"]
 
@@ -91,7 +89,6 @@ def open_log_at(
         ConfigError: the location names no known kind of log or is malformed, the directory of the file cannot
             be made, or the packages for Kafka are not installed.
     """
-    checkpoints = file.parent / "checkpoints"
     if location.startswith(SCHEME):
         try:
             from unstable_stream.log.kafka.log import KafkaLog
@@ -99,7 +96,7 @@ def open_log_at(
             raise ConfigError(
                 f"a log on Kafka needs {error.name}: install it with pip install 'unstable_stream[kafka]'"
             ) from error
-        return spilling(KafkaLog.open(location, connect_timeout_s=connect_timeout_s), checkpoints)
+        return KafkaLog.open(location, connect_timeout_s=connect_timeout_s)
     if location == "local":
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -107,5 +104,5 @@ def open_log_at(
             raise ConfigError(
                 f"cannot make the data directory {file.parent}: {error.strerror}; name another with --data"
             ) from error
-        return spilling(LocalLog.open(file, synchronous=synchronous), checkpoints)
+        return LocalLog.open(file, synchronous=synchronous)
     raise ConfigError("log: expected 'local' or 'kafka://host:9092'")

@@ -669,10 +669,9 @@ class LearnerConfig(Section):
     initial_lora_path: str | None = None
     """Directory or address of an adapter to begin with, as PEFT saves it or of a checkpoint."""
     ckpt_root: str | None = None
-    """Place of the checkpoints, and of values that are too large for their topic: a directory, or the address
-    of a store that all machines of the run reach, such as ``s3://bucket/runs`` (also ``gs``, ``az``,
-    ``abfs``; credentials and endpoint from the environment). Each run has a directory in it. ``None``: the
-    data directory."""
+    """Place of the checkpoints: a directory, or the address of a store that all machines of the run reach,
+    such as ``s3://bucket/runs`` (also ``gs``, ``az``, ``abfs``; credentials and endpoint from the
+    environment). Each run has a directory in it. ``None``: the data directory."""
     on_collapse: Literal["warn", "stop", "lower-step"] = "warn"
     """The answer to a sign of collapse, beside the warning. ``warn``: nothing; ``stop``: the run stops, and
     can be resumed; ``lower-step``: the learning rate of all later updates is halved."""

@@ -22,11 +22,9 @@ from unstable_stream.stores.checkpoint_files import (
     sha256_of,
 )
 from unstable_stream.stores.store import Store, store_wait_s, waiting_until
-from unstable_stream.stores.values import LOST, keep_value, kept_value
 
 __all__ = [
     "LONGEST_NAME",
-    "LOST",
     "HostCache",
     "Store",
     "checked_address",
@@ -34,8 +32,6 @@ __all__ = [
     "hold_optimizer_state",
     "is_address",
     "joined",
-    "keep_value",
-    "kept_value",
     "name_of",
     "opened_checkpoint",
     "owner_of",

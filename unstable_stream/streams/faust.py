@@ -38,7 +38,6 @@ from unstable_stream.log.kafka.location import SCHEME, KafkaLocation, parse_loca
 from unstable_stream.log.kafka.records import stored_record
 from unstable_stream.log.open import opened_log
 from unstable_stream.log.port import EventLog, Positions, StoredRecord, TopicPartition
-from unstable_stream.log.spill import whole_records
 from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.streams.faust_reading import Reading, ends_without_record, expired_in, joined_on
 from unstable_stream.streams.fold_sink import FoldSink, ProcessorSpec
@@ -245,9 +244,7 @@ class _Served:
                 # Faust read a record and delivers nothing: it has dropped the record.
                 astray = {at for at, offset in before.items() if reading.reached(at) > offset}
             expired = await expired_in(sink.log, records, before)
-            there = [one for one in records if _at(one) not in expired]
-            async for part in whole_records(sink.log, there):
-                await sink.process(part, {})
+            await sink.process([one for one in records if _at(one) not in expired], {})
             if not batch and not astray and not self._app.rebalancing:
                 expired = await self._settle(sink)
             if expired:

@@ -6,11 +6,12 @@ game's results or none. Games that finish together share an append.
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
+from typing import Any
 
-from unstable_stream.errors import EngineDiedError, EngineError, GameError
+from unstable_stream.errors import EngineDiedError, EngineError, GameError, RecordTooLargeError
 from unstable_stream.events import GameStarted, Seat, Trajectory, event_type
 from unstable_stream.games.opponents.scripted import scripted_player
 from unstable_stream.games.play import PlayedGame, play_game
@@ -78,9 +79,10 @@ class RolloutWorker:
 
         ``adapters`` holds those of the checkpoints that play; a checkpoint without one is the base model.
 
-        A game that its environment or an engine refuses is abandoned, and the log records this. Raises the
-        first failure that would also hit later games (an engine that died, a bug). The games of such a
-        failure are neither finished nor abandoned, and are played again after the cause is corrected.
+        A game that its environment or an engine refuses, or whose record is larger than its topic takes, is
+        abandoned, and the log records this. Raises the first failure that would also hit later games (an
+        engine that died, a bug). The games of such a failure are neither finished nor abandoned, and are
+        played again after the cause is corrected.
         """
         results = await asyncio.gather(
             *(self._play_one(game, adapters) for game in games), return_exceptions=True
@@ -141,7 +143,12 @@ class RolloutWorker:
             return False
         finally:
             del self._games[game.game_id]
-        await self._publisher.publish(records)
+        try:
+            await self._publisher.publish(records)
+        except RecordTooLargeError as error:
+            reason = f"game {game.game_id}: {game.env_id}: it is too large to be recorded: {error}"
+            await self._publisher.publish([record_from_event(abandoned(game, reason))])
+            return False
         return True
 
     async def _play(self, game: GameStarted, adapters: Mapping[str, Adapter]) -> PlayedGame:
@@ -250,18 +257,32 @@ class _Publisher:
         self._appends: set[asyncio.Task[None]] = set()
 
     async def publish(self, records: Sequence[Record]) -> None:
-        """Return when the records are in the log; those of one call are appended together."""
+        """Return when the records are in the log; those of one call are appended together.
+
+        Raises:
+            RecordTooLargeError: one of them is larger than its topic takes; none of them is in the log.
+        """
         self._waiting.extend(records)
         if self._flushed is None:
-            self._flushed = asyncio.create_task(self._flush())
-            self._appends.add(self._flushed)
-            self._flushed.add_done_callback(self._appends.discard)
-        # Shielded: cancelling one game must not cancel the append it shares with others.
-        await asyncio.shield(self._flushed)
+            self._flushed = self._started(self._flush())
+        try:
+            # Shielded: cancelling one game must not cancel the append it shares with others.
+            await asyncio.shield(self._flushed)
+        except RecordTooLargeError:  # perhaps a record of another game
+            await asyncio.shield(self._started(self._append(records)))
+
+    def _started(self, appending: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(appending)
+        self._appends.add(task)
+        task.add_done_callback(self._appends.discard)
+        return task
 
     async def _flush(self) -> None:
         await asyncio.sleep(0)  # let games that finish in the same turn of the loop join
         records, self._waiting, self._flushed = self._waiting, [], None
+        await self._append(records)
+
+    async def _append(self, records: Sequence[Record]) -> None:
         await self._event_log.append(records)
 
     async def settle(self) -> None:

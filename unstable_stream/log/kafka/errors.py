@@ -98,8 +98,8 @@ def translated(error: BaseException, location: KafkaLocation, doing: str) -> Uns
         )
     if isinstance(error, _TOO_LARGE):
         return RecordTooLargeError(
-            f"{what}records are larger than the topic's max.message.bytes, which was lowered meanwhile: "
-            "raise it."
+            f"{what}records are larger, as they are sent, than the topic's max.message.bytes, perhaps "
+            "because it was lowered meanwhile: raise it."
         )
     if isinstance(error, kafka.InvalidTimestampError):
         return EventLogError(

@@ -84,9 +84,7 @@ async def prepare(records: Sequence[Record], topics: KafkaTopics, *, tombstones:
             if exact > topic.max_message_bytes:
                 raise RecordTooLargeError(
                     f"record with key {record.key!r} for topic {topic.name!r} has {exact} bytes, the "
-                    f"topic's limit is {topic.max_message_bytes}: raise its max_message_bytes, or open the "
-                    "log with unstable_stream.log.open, which keeps such values in files.",
-                    len(order),
+                    f"topic's limit is {topic.max_message_bytes}; nothing of its batch was stored."
                 )
         at = TopicPartition(topic.name, number)
         value = record.value or None if tombstones else record.value

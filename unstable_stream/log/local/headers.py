@@ -14,7 +14,7 @@ import msgspec
 
 from unstable_stream.log.local.database import begin_write
 
-__all__ = ["NO_HEADERS", "SHARED", "HeaderStore", "has_header"]
+__all__ = ["NO_HEADERS", "SHARED", "HeaderStore"]
 
 SHARED: Final = frozenset({"ce_specversion", "ce_type", "ce_source", "ce_dataschema", "content-type"})
 """Headers with few distinct values: event types times runs. All others are stored with each record."""
@@ -45,12 +45,6 @@ def _values_of(names: list[str]) -> Callable[[Mapping[str, bytes]], tuple[bytes,
     if len(names) > 1:
         return itemgetter(*names)  # in C; of a single name it would return no tuple
     return lambda headers: tuple([headers[name] for name in names])
-
-
-def has_header(connection: sqlite3.Connection, name: str) -> bool:
-    """Tell whether a layout has a header of this name; layouts stay when their records are deleted."""
-    layouts = connection.execute("SELECT layout FROM header_layouts")
-    return any(name == each for (layout,) in layouts for each, _ in _decode_layout(layout))
 
 
 class HeaderStore:

@@ -20,7 +20,7 @@ from unstable_stream.log.local import states as local_states
 from unstable_stream.log.local.consumer import LocalConsumer, LogParts, start_offset
 from unstable_stream.log.local.database import Synchronous, open_database
 from unstable_stream.log.local.groups import Member, committed_positions, groups
-from unstable_stream.log.local.headers import HeaderStore, has_header
+from unstable_stream.log.local.headers import HeaderStore
 from unstable_stream.log.local.processes import current_process
 from unstable_stream.log.local.producer import LocalProducer, next_epoch
 from unstable_stream.log.local.records import AppendBatch
@@ -232,10 +232,6 @@ class LocalLog:
     async def saved_names(self) -> Mapping[str, Collection[str]]:
         """Return the names of all saved states, by scope."""
         return await self._log.reader.run(local_states.saved_names)
-
-    async def has_header(self, name: str) -> bool:
-        """Tell whether any record may have a header of this name: quick, since few sets of headers exist."""
-        return await self._log.reader.run(lambda connection: has_header(connection, name))
 
     async def delete_before(self, positions: Positions) -> None:
         """Delete the records before these offsets; their space is used again.

@@ -21,7 +21,7 @@ __all__ = [
     "read_fairly",
 ]
 
-_MOST_BYTES_AT_ONCE: Final = 64 * 1024 * 1024  # a poll of 500 records of 16 MB would not fit in memory
+_MOST_BYTES_AT_ONCE: Final = 64 * 1024 * 1024  # a poll of 500 records of 64 MiB would not fit in memory
 _DELETED_AT_ONCE: Final = 5_000  # rows; keeps the write lock short
 
 
@@ -70,7 +70,7 @@ class AppendBatch:
             layout_id, own, shared_bytes = pack(connection, record.headers)
             # An upper bound (UTF-8 has at most 4 bytes a character) spares most records the exact sum.
             if len(value) + 4 * len(key) + shared_bytes + len(own) > limit:
-                _check_size(record, topic, len(self._partition_ids))
+                _check_size(record, topic)
             place[1].append((record.timestamp_ms, key, layout_id, own, value))
             placed(place[0])
         self._records = ()
@@ -105,15 +105,13 @@ class AppendBatch:
         return places
 
 
-def _check_size(record: Record, topic: Topic, index: int) -> None:
+def _check_size(record: Record, topic: Topic) -> None:
     size = len(record.value) + len(record.key.encode())
     size += sum(len(name.encode()) + len(header) for name, header in record.headers.items())
     if size > topic.max_message_bytes:
         raise RecordTooLargeError(
             f"record with key {record.key!r} for topic {topic.name!r} has {size} bytes, the topic's limit is "
-            f"{topic.max_message_bytes}: raise its max_message_bytes, or open the log with "
-            "unstable_stream.log.open, which keeps such values in files.",
-            index,
+            f"{topic.max_message_bytes}; nothing of its batch was stored."
         )
 
 

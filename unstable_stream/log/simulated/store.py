@@ -320,8 +320,7 @@ class SimulatedStore:
             if size > spec.max_message_bytes:
                 raise RecordTooLargeError(
                     f"record with key {record.key!r} for topic {record.topic!r} has {size} bytes, the "
-                    f"topic's limit is {spec.max_message_bytes}: raise its max_message_bytes.",
-                    len(placed),
+                    f"topic's limit is {spec.max_message_bytes}; nothing of its batch was stored."
                 )
             placed.append((at, record))
         return placed
