@@ -60,7 +60,7 @@ async def transact(log: LocalLog, topic: str, group: str) -> None:
                 await tx.append([Record(f"{topic}-a", record.key, record.value)])
                 await tx.append([Record(f"{topic}-b", record.key, record.value)] * 3)
                 position = dict.fromkeys(consumer.assignment(), record.offset + 1)
-                await tx.commit_positions(consumer, position)
+                await tx.commit_positions(group, position)
             say(str(record.offset))
 
 
@@ -72,7 +72,7 @@ async def stay_in_transaction(log: LocalLog, topic: str, group: str) -> None:
     producer = await log.producer(group)
     async with producer.transaction() as tx:
         await tx.append([Record(topic, "k", b"never")])
-        await tx.commit_positions(consumer, consumer.positions())
+        await tx.commit_positions(group, consumer.positions())
         say("inside")
         await asyncio.Event().wait()
 

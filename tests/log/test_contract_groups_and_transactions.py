@@ -123,25 +123,6 @@ async def test_a_member_cannot_commit_a_partition_it_lost(harness: LogHarness, e
     assert set(await event_log.committed_positions(group)) == {lost}
 
 
-async def test_a_transaction_with_a_lost_partition_leaves_nothing(
-    harness: LogHarness, event_log: EventLog
-) -> None:
-    topic, results, group = await harness.topic(2), await harness.topic(), harness.group()
-    first, _, lost = await _lost_partition(harness, event_log, topic, group)
-    producer = await event_log.producer(group)
-
-    async def commit_lost() -> None:
-        async with producer.transaction() as tx:
-            await tx.append(records(results, ["never"]))
-            await tx.commit_positions(first, {lost: 1})
-
-    with pytest.raises(FencedError, match=group):
-        await commit_lost()
-    await event_log.append(records(results, ["visible"]))
-    assert [r.value for r in await read(await event_log.consumer([results]), 1)] == [b"visible"]
-    assert await event_log.committed_positions(group) == {}
-
-
 async def test_a_transaction_shows_records_and_positions_together(
     harness: LogHarness, event_log: EventLog
 ) -> None:
@@ -154,7 +135,7 @@ async def test_a_transaction_shows_records_and_positions_together(
     async with producer.transaction() as tx:
         await tx.append(records(one, ["out-1"]))
         await tx.append(records(two, ["out-2"]))
-        await tx.commit_positions(consumer, consumer.positions())
+        await tx.commit_positions(group, consumer.positions())
         assert await reader.poll(timeout_s=0.1) == []
         assert await event_log.committed_positions(group) == {}
     assert {r.value for r in await read(reader, 2)} == {b"out-1", b"out-2"}
@@ -178,7 +159,7 @@ async def test_an_aborted_transaction_leaves_nothing(
     async def fail() -> None:
         async with producer.transaction() as tx:
             await tx.append(records(results, ["never"]))
-            await tx.commit_positions(consumer, consumer.positions())
+            await tx.commit_positions(group, consumer.positions())
             inside.set()
             if how == "exception":
                 raise ZeroDivisionError
@@ -231,7 +212,7 @@ async def test_a_later_producer_fences_the_earlier_one(harness: LogHarness, even
         await tx.append(records(topic, ["other"]))
 
 
-async def test_a_transaction_may_name_the_group_itself(harness: LogHarness, event_log: EventLog) -> None:
+async def test_a_fenced_producer_commits_no_positions(harness: LogHarness, event_log: EventLog) -> None:
     source, results, group = await harness.topic(2), await harness.topic(), harness.group()
     await event_log.append(records(source, ["a", "b"], partition=1))
     producer = await event_log.producer(f"{group}/1")

@@ -308,20 +308,18 @@ async def _poll_for_ever(consumer: Consumer) -> None:
             await consumer.poll()
 
 
-async def test_one_transaction_may_commit_for_several_groups(log: KafkaLog) -> None:
+async def test_a_transaction_commits_known_partitions_of_one_group(log: KafkaLog) -> None:
     topic = await _topic(log)
     at = TopicPartition(topic, 0)
-    groups = [f"group-{secrets.token_hex(6)}" for _ in range(2)]
-    await log.append(records(topic, ["a", "b"]))
-    producer = await log.producer(groups[0])
+    group = f"group-{secrets.token_hex(6)}"
+    producer = await log.producer(group)
     async with producer.transaction() as tx:
-        await tx.commit_positions(groups[0], {at: 1})
-        await tx.commit_positions(groups[1], {at: 2})
-    assert [await log.committed_positions(group) for group in groups] == [{at: 1}, {at: 2}]
-    assert set(groups) <= set(await log.groups())
-    with pytest.raises(UnknownTopicError, match=rf"{topic}\[7\]"):
-        async with producer.transaction() as tx:
-            await tx.commit_positions(groups[0], {TopicPartition(topic, 7): 1})
+        await tx.commit_positions(group, {at: 0})
+        with pytest.raises(EventLogError, match=f"of one group, here '{group}'"):
+            await tx.commit_positions("another", {at: 0})
+        with pytest.raises(UnknownTopicError, match=rf"{topic}\[7\]"):
+            await tx.commit_positions(group, {TopicPartition(topic, 7): 1})
+    assert await log.committed_positions(group) == {at: 0}
 
 
 async def test_a_transaction_cancelled_in_its_commit_is_settled(log: KafkaLog) -> None:

@@ -18,8 +18,6 @@ from tests.conftest import free_port_pair, skip_without_kafka
 from tests.log.harness import DEADLINE_S, records
 from unstable_stream.errors import EventLogError, FencedError, LogUnavailableError
 from unstable_stream.log.kafka.log import KafkaLog
-from unstable_stream.log.kafka.records import pack, prepare
-from unstable_stream.log.kafka.sending import Sender, open_sender
 from unstable_stream.log.port import Record, TopicPartition, TopicSpec
 
 pytestmark = pytest.mark.broker
@@ -180,49 +178,6 @@ async def test_a_killed_broker_comes_back_and_nothing_is_lost_or_twice(cluster: 
             await traffic.progress(50)
             traffic.stop.set()
     traffic.check()
-
-
-@pytest.mark.timeout(240)
-async def test_what_timed_out_while_its_broker_was_away_never_becomes_visible(
-    cluster: KafkaCluster,
-) -> None:
-    """A broker that starts calls it aborted before it knows who leads the partitions: without a marker."""
-    async with _open(cluster) as log:
-        await log.create_topics([TopicSpec("four", 4)])
-        parts = log._use()
-
-        async def write(name: str, word: str, timeout_s: float) -> Sender:
-            sender = await open_sender(parts.cluster, "write", name, timeout_s)
-            batch = await prepare(
-                [
-                    Record("four", "k", f"{name} {word}".encode(), timestamp_ms=_now_ms(), partition=number)
-                    for number in range(4)
-                ],
-                parts.topics,
-            )
-            async with asyncio.timeout(RESTART_S):
-                await sender.fill_transaction(pack([batch], parts.topics, in_transaction=True), {})
-            return sender
-
-        async def write_again(name: str) -> None:
-            sender = await write(name, "again", 60.0)
-            await sender.commit_transaction()
-            await sender.close()
-
-        names = [f"id-{number}" for number in range(30)]
-        left = await asyncio.gather(*(write(name, "first", 1.0) for name in names))
-        await _kill(cluster)
-        for sender in left:
-            await sender.close()
-        await _start(cluster)
-        await asyncio.gather(*(write_again(name) for name in names))
-        ends = await log.end_offsets("four")
-        reader = await log.consumer(["four"])
-        seen: list[bytes] = []
-        async with asyncio.timeout(RESTART_S):
-            while reader.positions() != ends:
-                seen += [record.value for record in await reader.poll(timeout_s=0.2)]
-    assert Counter(seen) == {f"{name} again".encode(): 4 for name in names}
 
 
 async def test_a_closed_log_says_so(cluster: KafkaCluster) -> None:

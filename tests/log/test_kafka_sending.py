@@ -1,10 +1,9 @@
-"""What a producer sends in which order: a later one with the same id first aborts what was left."""
+"""What a producer sends in which order."""
 
 import time
 from types import SimpleNamespace
 from typing import Any, cast
 
-import pytest
 from aiokafka.client import AIOKafkaClient
 
 from unstable_stream.log.kafka.records import pack, prepare
@@ -21,9 +20,8 @@ class _Topics:
 class _Brokers:
     """Stands where the client of aiokafka is: answers all that is asked, and keeps it in words."""
 
-    def __init__(self, state: str) -> None:
+    def __init__(self) -> None:
         self.asked: list[str] = []
-        self._state = state
         self.cluster = SimpleNamespace(leader_for_partition=lambda at: 1)
 
     async def coordinator_lookup(self, kind: object, key: str) -> int:
@@ -34,11 +32,7 @@ class _Brokers:
     async def send(self, node: int, request: Any, group: object = None) -> Any:
         name = type(request).__name__.removesuffix("Request")
         told = {key.lstrip("_"): value for key, value in vars(request).items()}
-        if name == "DescribeTransaction":
-            found = (0, "id", self._state) if self._state else (105, "id", "")
-            return SimpleNamespace(transactions=[found])
         if name == "InitProducerId":
-            self._state = "Empty"
             return SimpleNamespace(error_code=0, producer_id=7, producer_epoch=3)
         if name == "Produce":
             at = [(topic, number) for topic, some in told["topics"] for number, _ in some]
@@ -58,41 +52,18 @@ class _Brokers:
         return SimpleNamespace(error_code=0, errors=[])
 
 
-async def _commit(sender: Sender, partitions: list[int], groups: list[str]) -> None:
-    topics = cast(KafkaTopics, _Topics())
-    now_ms = time.time_ns() // 1_000_000
-    records = [Record("t", "k", b"v", partition=number, timestamp_ms=now_ms) for number in partitions]
-    batch = await prepare(records, topics)
-    positions = {group: {TopicPartition("t", 0): 1} for group in groups}
-    await sender.fill_transaction(pack([batch], topics, in_transaction=True), positions)
-    await sender.commit_transaction()
-
-
-@pytest.mark.parametrize(
-    ("state", "given_up"),
-    [
-        ("", False),  # nobody had this id before
-        ("Ongoing", True),
-        ("PrepareAbort", True),
-        ("CompleteAbort", True),
-        ("PrepareEpochFence", True),
-        ("PrepareCommit", False),
-        ("CompleteCommit", False),
-        ("Empty", False),
-    ],
-)
-async def test_a_later_producer_aborts_what_was_given_up_before_it_first_sends(
-    state: str, given_up: bool
-) -> None:
-    brokers = _Brokers(state)
+async def test_partitions_and_group_are_added_before_anything_is_sent_to_them() -> None:
+    brokers = _Brokers()
     sender = Sender(cast(AIOKafkaClient, brokers), "id", 60.0)
     await sender.begin()
-    await _commit(sender, [0], ["g"])
-    first = ["add t[0]", "send to t[0]", "add g", "position of g"]
-    assert sorted(brokers.asked[-6:-2]) == sorted(first)
-    assert brokers.asked[-2:] == ["commit", "commit"]  # the second waits for the markers
-    assert brokers.asked[:-6] == (["add t[0]", "add g", "abort"] if given_up else [])
-    brokers.asked.clear()
-    await _commit(sender, [0, 1], ["g"])
-    cleared = ["add t[1]", "abort"] if given_up else []  # of each only once
-    assert brokers.asked[: len(cleared) + 1] == [*cleared, "add t[0, 1]"]
+    topics = cast(KafkaTopics, _Topics())
+    now_ms = time.time_ns() // 1_000_000
+    records = [Record("t", "k", b"v", partition=number, timestamp_ms=now_ms) for number in (0, 1)]
+    packed = pack([await prepare(records, topics)], topics, in_transaction=True)
+    await sender.fill_transaction(packed, "g", {TopicPartition("t", 0): 1})
+    await sender.commit_transaction()
+    asked = brokers.asked
+    assert asked[0] == "add t[0, 1]"
+    assert sorted(asked[1:5]) == ["add g", "position of g", "send to t[0]", "send to t[1]"]
+    assert asked.index("add g") < asked.index("position of g")
+    assert asked[5:] == ["commit", "commit"]  # the second waits for the markers

@@ -12,7 +12,7 @@ from types import SimpleNamespace, TracebackType
 from typing import Any, Final, Self
 
 from unstable_stream.events.id_sets import IndexSet
-from unstable_stream.log.port import Consumer, Positions, Record
+from unstable_stream.log.port import Positions, Record
 from unstable_stream.log.simulated.producer import SimulatedProducer, SimulatedTransaction
 from unstable_stream.log.simulated.store import SimulatedStore
 from unstable_stream.workers.collector import Collector
@@ -36,8 +36,8 @@ class _Apart:
         for record in records:
             self._parts.append(partial(_append_one, record))
 
-    async def commit_positions(self, consumer: Consumer | str, positions: Positions) -> None:
-        self._parts.append(lambda transaction: transaction.commit_positions(consumer, positions))
+    async def commit_positions(self, group: str, positions: Positions) -> None:
+        self._parts.append(lambda transaction: transaction.commit_positions(group, positions))
 
     async def save(self, scope: str, states: Any) -> None:
         self._parts.append(lambda transaction: transaction.save(scope, states))

@@ -94,9 +94,9 @@ class _Transaction(_Tap):
     async def append(self, records: Sequence[Record]) -> None:
         await self._tell(f"append {records[0].topic}", lambda: self._tapped.append(records))
 
-    async def commit_positions(self, consumer: Consumer | str, positions: Positions) -> None:
+    async def commit_positions(self, group: str, positions: Positions) -> None:
         await self._tell(
-            "commit_positions", lambda: self._tapped.commit_positions(consumer, positions), positions
+            "commit_positions", lambda: self._tapped.commit_positions(group, positions), positions
         )
 
     async def save(self, scope: str, states: Mapping[str, bytes]) -> None:

@@ -104,13 +104,11 @@ class Transaction(Protocol):
     async def append(self, records: Sequence[Record]) -> None:
         """Add records. Raises :class:`UnknownTopicError`, :class:`RecordTooLargeError`."""
 
-    async def commit_positions(self, consumer: "Consumer | str", positions: Positions) -> None:
-        """Commit positions of the consumer's group with the records.
+    async def commit_positions(self, group: str, positions: Positions) -> None:
+        """Commit positions of a group with the records; a transaction commits those of one group.
 
-        With the name of a group instead of a consumer, no ownership is checked. This is for callers that
-        fence by producer id and share the partitions in another way.
-
-        Raises :class:`FencedError` if the consumer no longer owns a partition named here.
+        Nobody's ownership of the partitions is checked: a producer whose id is made of the group and the
+        partition fences an earlier one.
         """
 
     async def save(self, scope: str, states: Mapping[str, bytes]) -> None:

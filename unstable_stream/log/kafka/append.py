@@ -105,7 +105,7 @@ class Appender:
                 packed = pack(batches, self._topics, in_transaction=True)
                 try:
                     async with asyncio.timeout_at(deadline):
-                        await sender.fill_transaction(packed, {})
+                        await sender.fill_transaction(packed)
                         committing = True
                         await sender.commit_transaction()
                 except BaseException:

@@ -100,11 +100,6 @@ class KafkaConsumer:
         self._polling = False
         self._closed = False
 
-    @property
-    def cluster(self) -> Cluster:
-        """The cluster of the log."""
-        return self._log.cluster
-
     def read_all(self, positions: Positions) -> None:
         """Read these partitions from these positions, without a group."""
         self._consumer.assign([KafkaPartition(*at) for at in positions])
@@ -368,14 +363,15 @@ class KafkaConsumer:
         try:
             async with asyncio.timeout(self._log.cluster.delivery_timeout_s):
                 while not committed:
-                    group = await self.claim(positions)
+                    group = await self._claim(positions)
                     committed = not offsets or await self._commit(group, offsets)
         except TimeoutError as error:
             raise LogUnavailableError(
                 f"the positions of group {self._group!r} could not be committed within "
                 f"{self._log.cluster.delivery_timeout_s:g} s: check that the brokers run."
             ) from error
-        self.saved(positions)
+        now = self._reading.positions
+        self._reading.moved -= {at for at, offset in positions.items() if now.get(at) == offset}
 
     async def _commit(self, group: str, offsets: Mapping[Any, int]) -> bool:
         """Return whether the commit worked; if not, the group is in a rebalance: try again after it."""
@@ -392,7 +388,7 @@ class KafkaConsumer:
                 return False
         return True
 
-    async def claim(self, positions: Positions) -> str:
+    async def _claim(self, positions: Positions) -> str:
         """Return the group if these partitions are this member's; first wait for the end of a rebalance.
 
         Raises:
@@ -435,11 +431,6 @@ class KafkaConsumer:
             await self._hear_of_the_group()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._members.settled(), _PAUSE_S)
-
-    def saved(self, positions: Positions) -> None:
-        """Note that these positions were committed."""
-        now = self._reading.positions
-        self._reading.moved -= {at for at, offset in positions.items() if now.get(at) == offset}
 
     async def seek(self, positions: Positions) -> None:
         """Go on from these offsets; if one does not exist, the next :meth:`poll` raises.

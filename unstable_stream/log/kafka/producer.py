@@ -1,8 +1,8 @@
 """The transactional producer of a Kafka log.
 
 A transaction is kept in memory until it commits. An exception inside it therefore sends nothing. At the
-commit, the producer checks the owners of the partitions. Then one Kafka transaction sends the records and the
-positions and commits them. The call returns when all readers can see them.
+commit, one Kafka transaction sends the records and the positions and commits them. The call returns when all
+readers can see them.
 
 At the commit Kafka checks the producer's id, but not whether a consumer still owns its partitions at that
 moment. Two members of a group are certain not to commit the same partition only if each uses a producer for
@@ -18,13 +18,12 @@ from aiokafka import errors as kafka
 
 from unstable_stream.errors import EventLogError, FencedError, LogUnavailableError, UnstableStreamError
 from unstable_stream.log.kafka.cluster import Cluster
-from unstable_stream.log.kafka.consumer import KafkaConsumer
 from unstable_stream.log.kafka.errors import FENCED, translated
 from unstable_stream.log.kafka.records import Batch, pack, prepare
 from unstable_stream.log.kafka.sending import Sender
 from unstable_stream.log.kafka.states import state_records
 from unstable_stream.log.kafka.topics import KafkaTopics
-from unstable_stream.log.port import Consumer, Positions, Record, TopicPartition
+from unstable_stream.log.port import Positions, Record, TopicPartition
 
 __all__ = ["KafkaProducer", "KafkaTransaction"]
 
@@ -53,7 +52,7 @@ class KafkaProducer:
 
     def transaction(self) -> "KafkaTransaction":
         """Return a transaction to enter with ``async with``; only one may be open."""
-        return KafkaTransaction(self, self._cluster, self._topics)
+        return KafkaTransaction(self, self._topics)
 
     async def close(self) -> None:
         """Begin no more transactions."""
@@ -86,14 +85,14 @@ class KafkaProducer:
         """Note that the transaction ended."""
         self._in_transaction = False
 
-    async def commit(self, batches: Sequence[Batch], positions: dict[str, dict[TopicPartition, int]]) -> None:
+    async def commit(self, batches: Sequence[Batch], group: str, positions: Positions) -> None:
         """Send the records and positions, and commit.
 
         Raises:
             FencedError: a later producer has taken over; nothing was stored.
             LogUnavailableError: the transaction may be stored or not. This producer cannot be used any more.
         """
-        sending = asyncio.create_task(self._commit(batches, positions))
+        sending = asyncio.create_task(self._commit(batches, group, positions))
         try:
             await asyncio.shield(sending)
         except asyncio.CancelledError:
@@ -105,15 +104,13 @@ class KafkaProducer:
                 sending.exception()  # raised when the next transaction begins
             raise
 
-    async def _commit(
-        self, batches: Sequence[Batch], positions: dict[str, dict[TopicPartition, int]]
-    ) -> None:
+    async def _commit(self, batches: Sequence[Batch], group: str, positions: Positions) -> None:
         sender = self._sender
         committing = False
         try:
             async with asyncio.timeout(self._cluster.delivery_timeout_s):
                 packed = pack(batches, self._topics, in_transaction=True)
-                await sender.fill_transaction(packed, positions)
+                await sender.fill_transaction(packed, group, positions)
                 committing = True
                 await sender.commit_transaction()
         except (kafka.KafkaError, OSError, asyncio.CancelledError) as error:
@@ -146,13 +143,12 @@ class KafkaProducer:
 class KafkaTransaction:
     """Implements :class:`~unstable_stream.log.port.Transaction`."""
 
-    def __init__(self, producer: KafkaProducer, cluster: Cluster, topics: KafkaTopics) -> None:
+    def __init__(self, producer: KafkaProducer, topics: KafkaTopics) -> None:
         self._producer = producer
-        self._cluster = cluster
         self._topics = topics
         self._batches: list[Batch] = []
-        self._positions: dict[str, dict[TopicPartition, int]] = {}
-        self._consumers: list[tuple[KafkaConsumer, dict[TopicPartition, int]]] = []
+        self._group = ""
+        self._positions: dict[TopicPartition, int] = {}
         self._open = False
 
     async def __aenter__(self) -> Self:
@@ -165,22 +161,20 @@ class KafkaTransaction:
         self._check_open()
         self._batches.append(await prepare(records, self._topics))
 
-    async def commit_positions(self, consumer: Consumer | str, positions: Positions) -> None:
-        """Commit positions of the consumer's group, or of a named group, together with the records."""
+    async def commit_positions(self, group: str, positions: Positions) -> None:
+        """Commit positions of a group together with the records."""
         self._check_open()
+        if self._group not in ("", group):
+            raise EventLogError(
+                f"a transaction commits the positions of one group, here {self._group!r}: commit those of "
+                f"{group!r} in another."
+            )
         positions = dict(positions)
-        if isinstance(consumer, str):
-            group = consumer
-            await self._check_partitions(positions)
-        else:
-            if not isinstance(consumer, KafkaConsumer) or consumer.cluster is not self._cluster:
-                raise EventLogError(
-                    f"positions can be committed in a transaction of {self._cluster.location} only for a "
-                    "consumer of the same open log."
-                )
-            group = await consumer.claim(positions)
-            self._consumers.append((consumer, positions))
-        self._positions.setdefault(group, {}).update(positions)
+        found = await self._topics.find({at.topic for at in positions})
+        for at in positions:
+            found[at.topic].check(at.partition)
+        self._group = group
+        self._positions |= positions
 
     async def save(self, scope: str, states: Mapping[str, bytes]) -> None:
         """Save states together with the records."""
@@ -188,22 +182,13 @@ class KafkaTransaction:
         records = await state_records(self._topics, scope, states)
         self._batches.append(await prepare(records, self._topics, tombstones=True))
 
-    async def _check_partitions(self, positions: Positions) -> None:
-        found = await self._topics.find({at.topic for at in positions})
-        for at in positions:
-            found[at.topic].check(at.partition)
-
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._open = False
         try:
             if kind is None:
-                for consumer, positions in self._consumers:
-                    await consumer.claim(positions)
-                await self._producer.commit(self._batches, self._positions)
-                for consumer, positions in self._consumers:
-                    consumer.saved(positions)
+                await self._producer.commit(self._batches, self._group, self._positions)
         finally:
             self._producer.leave()
 

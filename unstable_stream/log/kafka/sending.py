@@ -8,25 +8,21 @@ Kafka's protocol for producers (KIP-98):
 1. ``InitProducerId`` gives it an id and an epoch. A later producer with the same transactional id fences it.
 2. Each record batch has the number of its first record in its partition. A batch is sent until a broker
    answers, always with the same number, and one at a time for each partition. So brokers store it once.
-3. In a transaction, partitions and groups are added before anything is sent to them; ``EndTxn`` commits or
+3. In a transaction, partitions and the group are added before anything is sent to them; ``EndTxn`` commits or
    aborts.
 4. The request to commit is repeated until the answer is not ``CONCURRENT_TRANSACTIONS``. Then the markers are
    written, and all readers can see the records.
 
 Brokers abort a transaction that a killed producer left open, or that outlasted its time-out.
 
-Kafka 4.3 was seen to leave out the marker in a partition that has no leader at that moment, after a commit as
-well as after an abort. What is there then becomes what the next transaction becomes that the same producer
-has in this partition. So where the last transaction of an earlier producer was given up, this one aborts an
-empty transaction in each partition and group before it first sends to it: records that were given up do not
-come back beside those that took their place. Where the last one was committed, or nobody knows, it does not:
-records that come twice are recognised by their ids, and lost ones are lost.
+Kafka 4.3 was seen to leave out the marker in a partition that has no leader at that moment. That needs a
+partition with a single replica; docs/guarantees.md says what to do.
 """
 
 import asyncio
 import contextlib
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from aiokafka import errors as kafka
@@ -44,7 +40,6 @@ from aiokafka.structs import TopicPartition as KafkaPartition
 from unstable_stream.log.kafka.cluster import Cluster
 from unstable_stream.log.kafka.errors import is_passing
 from unstable_stream.log.kafka.records import Packed, waves
-from unstable_stream.log.kafka.transaction_state import DescribeTransaction, was_given_up
 from unstable_stream.log.port import Positions, TopicPartition
 
 __all__ = ["Sender", "open_sender"]
@@ -78,10 +73,6 @@ class Sender:
         self._producer_id = -1
         self._epoch = -1
         self._numbers: defaultdict[TopicPartition, int] = defaultdict(int)
-        self._given_up = False
-        """Whether the last transaction of an earlier producer with this id was not committed."""
-        self._cleared: set[TopicPartition | str] = set()
-        """Partitions and groups in which an empty transaction was aborted."""
         self._decided = True
 
     async def begin(self) -> None:
@@ -92,19 +83,8 @@ class Sender:
             if answer.error_code:
                 raise kafka.for_code(answer.error_code)()
         else:
-            # Before the request for an id, which gives up an open transaction and leaves no trace of it.
-            self._given_up = await self._was_given_up(self._transactional_id)
             answer = await self._ask_coordinator(request, lambda answer: [answer.error_code])
         self._producer_id, self._epoch = answer.producer_id, answer.producer_epoch
-
-    async def _was_given_up(self, transactional_id: str) -> bool:
-        try:
-            answer = await self._ask_coordinator(
-                DescribeTransaction(transactional_id), DescribeTransaction.codes
-            )
-        except (kafka.IncompatibleBrokerVersion, NotImplementedError):
-            return False  # brokers before 3.0 do not tell
-        return was_given_up(answer)
 
     async def close(self) -> None:
         """Disconnect at once. Brokers may carry out a request without an answer, or not."""
@@ -195,20 +175,22 @@ class Sender:
 
     # -- transactions -----------------------------------------------------------------------------
 
-    async def fill_transaction(self, packed: Sequence[Packed], positions: Mapping[str, Positions]) -> None:
-        """Begin a transaction and send record batches and positions of groups in it.
+    async def fill_transaction(
+        self, packed: Sequence[Packed], group: str = "", positions: Positions | None = None
+    ) -> None:
+        """Begin a transaction and send record batches and positions of a group in it.
 
         Raises aiokafka's errors; then nothing of it becomes visible unless the caller commits it.
         """
-        positions = {group: of_group for group, of_group in positions.items() if of_group}
-        partitions = list(dict.fromkeys(one.at for one in packed))
-        await self._clear(partitions, positions)
         self._decided = not packed and not positions
-        await self._add_partitions(partitions)
-        both = [
-            asyncio.create_task(self._send_or_raise(packed)),
-            asyncio.create_task(self._send_positions(positions)),
-        ]
+        if packed:
+            named = _by_topic((at, at.partition) for at in dict.fromkeys(one.at for one in packed))
+            await self._ask_coordinator(
+                AddPartitionsToTxnRequest(*self._identity(), named), _codes_of_partitions
+            )
+        both = [asyncio.create_task(self._send_or_raise(packed))]
+        if positions:
+            both.append(asyncio.create_task(self._send_positions(group, positions)))
         try:
             await asyncio.gather(*both)
         finally:
@@ -216,45 +198,20 @@ class Sender:
                 task.cancel()
             await asyncio.wait(both)
 
-    async def _clear(self, partitions: Iterable[TopicPartition], groups: Iterable[str]) -> None:
-        """Abort what an earlier producer with this id gave up in partitions and groups."""
-        if not self._given_up:
-            return
-        partitions = [at for at in partitions if at not in self._cleared]
-        groups = [group for group in groups if group not in self._cleared]
-        if partitions or groups:
-            self._decided = False
-            await self._add_partitions(partitions)
-            for group in groups:
-                await self._add_group(group)
-            await self._end(commit=False)
-            self._decided = True
-            self._cleared.update(partitions, groups)
-
-    async def _add_partitions(self, partitions: Sequence[TopicPartition]) -> None:
-        if partitions:
-            named = _by_topic((at, at.partition) for at in partitions)
-            await self._ask_coordinator(
-                AddPartitionsToTxnRequest(*self._identity(), named), _codes_of_partitions
-            )
-
-    async def _add_group(self, group: str) -> None:
-        await self._ask_coordinator(
-            AddOffsetsToTxnRequest(*self._identity(), group), lambda answer: [answer.error_code]
-        )
-
     async def _send_or_raise(self, packed: Sequence[Packed]) -> None:
         for outcome in await self.send(packed):
             if outcome is not None:
                 raise outcome
 
-    async def _send_positions(self, positions: Mapping[str, Positions]) -> None:
-        for group, of_group in positions.items():
-            await self._add_group(group)
-            offsets = _by_topic((at, (at.partition, offset, "")) for at, offset in of_group.items())
-            transactional_id, producer_id, epoch = self._identity()
-            store = TxnOffsetCommitRequest(transactional_id, group, producer_id, epoch, offsets)
-            await self._ask_coordinator(store, _codes_of_partitions, CoordinationType.GROUP, group)
+    async def _send_positions(self, group: str, positions: Positions) -> None:
+        transactional_id, producer_id, epoch = self._identity()
+        await self._ask_coordinator(
+            AddOffsetsToTxnRequest(transactional_id, producer_id, epoch, group),
+            lambda answer: [answer.error_code],
+        )
+        offsets = _by_topic((at, (at.partition, offset, "")) for at, offset in positions.items())
+        store = TxnOffsetCommitRequest(transactional_id, group, producer_id, epoch, offsets)
+        await self._ask_coordinator(store, _codes_of_partitions, CoordinationType.GROUP, group)
 
     async def commit_transaction(self) -> None:
         """Commit, and wait until all readers can see the records.

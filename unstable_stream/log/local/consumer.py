@@ -90,11 +90,6 @@ class LocalConsumer:
         self._joined = False
         self._closed = False
 
-    @property
-    def path(self) -> str:
-        """The file of its log."""
-        return self._log.path
-
     async def poll(self, max_records: int = 500, timeout_s: float = 1.0) -> list[StoredRecord]:
         """Return up to ``max_records``, in offset order within each partition.
 
@@ -236,23 +231,10 @@ class LocalConsumer:
 
         Raises:
             FencedError: a partition belongs to this member no more; nothing was committed.
-            EventLogError: the consumer has no group.
-        """
-        self._check_open()
-        positions = dict(self._unsaved if positions is None else positions)
-        member, claims = self.claim(positions)
-        if claims:
-            await self._log.writer.run(lambda connection: commit_positions(connection, member, claims))
-            self.saved(positions)
-
-    def claim(self, positions: Positions) -> tuple[Member, list[tuple[Owned, int]]]:
-        """Return what :func:`commit_positions` needs; for commits inside a transaction.
-
-        Raises:
-            FencedError: a partition is not assigned to this consumer.
             EventLogError: the consumer has no group or is closed.
         """
         self._check_open()
+        positions = dict(self._unsaved if positions is None else positions)
         member = self._member
         if member is None:
             raise EventLogError(
@@ -265,10 +247,9 @@ class LocalConsumer:
                     f"{at} is not assigned to this consumer of group {member.group!r} (it has "
                     f"{_listed(self._assigned)}): nothing was committed."
                 )
-        return member, [(self._assigned[at], offset) for at, offset in positions.items()]
-
-    def saved(self, positions: Positions) -> None:
-        """Note that these positions were committed."""
+        claims = [(self._assigned[at], offset) for at, offset in positions.items()]
+        if claims:
+            await self._log.writer.run(lambda connection: commit_positions(connection, member, claims))
         for at, offset in positions.items():
             if self._unsaved.get(at) == offset:
                 del self._unsaved[at]

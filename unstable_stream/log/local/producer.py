@@ -1,8 +1,7 @@
 """Append records and commit positions of a local log in one transaction.
 
 A transaction is kept in memory until it commits; then, in one SQLite transaction: the producer's epoch
-is checked, the owners of the partitions are checked, the positions and states are stored, the records
-inserted.
+is checked, the positions and states are stored, the records inserted.
 """
 
 import sqlite3
@@ -11,11 +10,11 @@ from types import TracebackType
 from typing import Self
 
 from unstable_stream.errors import EventLogError, FencedError
-from unstable_stream.log.local.consumer import LocalConsumer, LogParts
-from unstable_stream.log.local.groups import Member, Owned, commit_for_group, commit_positions
+from unstable_stream.log.local.consumer import LogParts
+from unstable_stream.log.local.groups import commit_for_group
 from unstable_stream.log.local.records import AppendBatch
 from unstable_stream.log.local.states import save
-from unstable_stream.log.port import Consumer, Positions, Record
+from unstable_stream.log.port import Positions, Record
 
 __all__ = ["LocalProducer", "LocalTransaction", "next_epoch"]
 
@@ -85,8 +84,7 @@ class LocalTransaction:
         self._log = log
         self._producer = producer
         self._batches: list[AppendBatch] = []
-        self._positions: list[tuple[LocalConsumer, Positions, Member, list[tuple[Owned, int]]]] = []
-        self._group_positions: list[tuple[str, Positions]] = []
+        self._positions: list[tuple[str, Positions]] = []
         self._states: list[tuple[str, Mapping[str, bytes]]] = []
         self._open = False
 
@@ -107,19 +105,10 @@ class LocalTransaction:
         await self._log.writer.run_outside(batch.prepare)
         self._batches.append(batch)
 
-    async def commit_positions(self, consumer: Consumer | str, positions: Positions) -> None:
-        """Commit positions of the consumer's group, or of a named one, together with the records."""
+    async def commit_positions(self, group: str, positions: Positions) -> None:
+        """Commit positions of a group together with the records."""
         self._check_open()
-        if isinstance(consumer, str):
-            self._group_positions.append((consumer, dict(positions)))
-            return
-        if not isinstance(consumer, LocalConsumer) or consumer.path != self._log.path:
-            raise EventLogError(
-                f"positions can be committed in a transaction of {self._log.path} only for a consumer of the "
-                "same log."
-            )
-        positions = dict(positions)
-        self._positions.append((consumer, positions, *consumer.claim(positions)))
+        self._positions.append((group, dict(positions)))
 
     async def save(self, scope: str, states: Mapping[str, bytes]) -> None:
         """Save states together with the records."""
@@ -133,16 +122,12 @@ class LocalTransaction:
         try:
             if kind is None:
                 await self._log.writer.run(self._commit, wakes=lambda _: bool(self._batches))
-                for consumer, positions, _, _ in self._positions:
-                    consumer.saved(positions)
         finally:
             self._producer.leave()
 
     def _commit(self, connection: sqlite3.Connection) -> None:
         self._producer.check_epoch(connection)
-        for _, _, member, claims in self._positions:
-            commit_positions(connection, member, claims)
-        for group, positions in self._group_positions:
+        for group, positions in self._positions:
             find = self._log.topics.find_partition
             numbered = [(find(connection, at).partition_id, offset) for at, offset in positions.items()]
             commit_for_group(connection, group, numbered)

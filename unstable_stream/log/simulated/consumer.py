@@ -175,15 +175,17 @@ class SimulatedConsumer:
             LogUnavailableError: the conditions say so; it may have been committed.
         """
         positions = dict(self._unsaved if positions is None else positions)
-        self.claim(positions)
+        self._claim(positions)
         if not positions:
             return
         await self._conditions.request("commit")
-        self.store.make(Change(positions=self.claim(positions)))
+        self.store.make(Change(positions=self._claim(positions)))
         await self._conditions.answer("commit")
-        self.saved(positions)
+        for at, offset in positions.items():
+            if self._unsaved.get(at) == offset:
+                del self._unsaved[at]
 
-    def claim(self, positions: Positions) -> tuple[tuple[str, TopicPartition, int], ...]:
+    def _claim(self, positions: Positions) -> tuple[tuple[str, TopicPartition, int], ...]:
         """Return the positions as the store keeps them, if this consumer may commit them now."""
         self._check_open()
         if self.member is None:
@@ -199,12 +201,6 @@ class SimulatedConsumer:
                 )
         self.store.groups.check_owner(self.member, self._owned, positions)
         return tuple((self.member.group, at, offset) for at, offset in positions.items())
-
-    def saved(self, positions: Positions) -> None:
-        """Note that these positions were committed."""
-        for at, offset in positions.items():
-            if self._unsaved.get(at) == offset:
-                del self._unsaved[at]
 
     async def seek(self, positions: Positions) -> None:
         """Go on from these offsets.

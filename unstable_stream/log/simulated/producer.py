@@ -1,7 +1,7 @@
 """Append records and commit positions of a simulated log in one transaction.
 
-A transaction is kept by its writer until it commits. Then the epoch and the owners are checked, and all of
-it is stored as one change.
+A transaction is kept by its writer until it commits. Then the epoch is checked, and all of it is stored as
+one change.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,9 +9,8 @@ from types import TracebackType
 from typing import Self
 
 from unstable_stream.errors import EventLogError
-from unstable_stream.log.port import Consumer, Positions, Record, TopicPartition
+from unstable_stream.log.port import Positions, Record, TopicPartition
 from unstable_stream.log.simulated.conditions import Conditions
-from unstable_stream.log.simulated.consumer import SimulatedConsumer
 from unstable_stream.log.simulated.store import Change, SimulatedStore
 
 __all__ = ["SimulatedProducer", "SimulatedTransaction"]
@@ -64,7 +63,6 @@ class SimulatedTransaction:
         self._conditions = conditions
         self._producer = producer
         self._records: list[tuple[TopicPartition, Record]] = []
-        self._claims: list[tuple[SimulatedConsumer, Positions]] = []
         self._positions: list[tuple[str, TopicPartition, int]] = []
         self._states: list[tuple[str, str, bytes]] = []
         self._open = False
@@ -86,20 +84,11 @@ class SimulatedTransaction:
         await self._conditions.request("add")
         self._records += self._store.place(records)
 
-    async def commit_positions(self, consumer: Consumer | str, positions: Positions) -> None:
-        """Commit positions of the consumer's group, or of a named one, together with the records."""
+    async def commit_positions(self, group: str, positions: Positions) -> None:
+        """Commit positions of a group together with the records."""
         self._check_open()
         await self._conditions.request("add")
-        if isinstance(consumer, str):
-            self._positions += [(consumer, at, offset) for at, offset in positions.items()]
-            return
-        if not isinstance(consumer, SimulatedConsumer) or consumer.store is not self._store:
-            raise EventLogError(
-                "positions can be committed in a transaction of a simulated log only for a consumer of the "
-                "same store."
-            )
-        consumer.claim(positions)
-        self._claims.append((consumer, dict(positions)))
+        self._positions += [(group, at, offset) for at, offset in positions.items()]
 
     async def save(self, scope: str, states: Mapping[str, bytes]) -> None:
         """Save states together with the records."""
@@ -116,19 +105,18 @@ class SimulatedTransaction:
                 await self._conditions.request("transaction")
                 self._commit()
                 await self._conditions.answer("transaction")
-                for consumer, positions in self._claims:
-                    consumer.saved(positions)
         finally:
             self._producer.leave()
 
     def _commit(self) -> None:
         self._producer.check_epoch()
-        positions = list(self._positions)
-        for consumer, claimed in self._claims:
-            positions += consumer.claim(claimed)
-        if self._records or positions or self._states:
+        if self._records or self._positions or self._states:
             self._store.commit(
-                Change(records=tuple(self._records), positions=tuple(positions), states=tuple(self._states))
+                Change(
+                    records=tuple(self._records),
+                    positions=tuple(self._positions),
+                    states=tuple(self._states),
+                )
             )
 
     def _check_open(self) -> None:
