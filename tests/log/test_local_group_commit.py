@@ -75,3 +75,23 @@ async def test_what_one_batch_cannot_write_fails_it_alone(tmp_path: Path) -> Non
     assert values == [number for number in range(20) if number != 7]
     with pytest.raises(EventLogError, match="refused"):
         raise told[7] if isinstance(told[7], BaseException) else AssertionError(told[7])
+
+
+async def test_offsets_go_on_where_records_are_deleted_between_appends_of_one_commit(tmp_path: Path) -> None:
+    """The table is empty in between: SQLite by itself would begin at 1 again."""
+    path, at = tmp_path / "log.sqlite", TopicPartition("t", 0)
+    async with LocalLog.open(path, synchronous="NORMAL", busy_timeout_s=60.0) as log:
+        await log.create_topics([TopicSpec("t", 1)])
+        holder = sqlite3.connect(path, isolation_level=None)
+        holder.execute("BEGIN IMMEDIATE")
+        work = [
+            asyncio.create_task(log.append([Record("t", "k", b"first", timestamp_ms=9)] * 3)),
+            asyncio.create_task(log.delete_before({at: 3})),
+            asyncio.create_task(log.append([Record("t", "k", b"second", timestamp_ms=9)])),
+        ]
+        await asyncio.wait(work, timeout=0.05)
+        holder.execute("COMMIT")
+        holder.close()
+        await asyncio.gather(*work)
+        assert work[2].result() == [(at, 3)]
+        assert [record.value for record in await read(await log.consumer(["t"]), 1)] == [b"second"]

@@ -19,6 +19,7 @@ from unstable_stream.log.local.groups import (
 )
 from unstable_stream.log.local.headers import HeaderStore
 from unstable_stream.log.local.records import (
+    Ends,
     begin_offset,
     check_offset,
     end_offset,
@@ -46,6 +47,7 @@ class LogParts:
     topics: TopicCatalogue
     read_headers: HeaderStore
     write_headers: HeaderStore
+    ends: Ends
     doorbell: Doorbell
 
 

@@ -5,9 +5,7 @@ keeps the number and its own values. What is read back is equal to what was appe
 """
 
 import sqlite3
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from operator import itemgetter
+from collections.abc import Mapping
 from typing import Final, TypeAlias
 
 import msgspec
@@ -26,25 +24,9 @@ _Layout: TypeAlias = tuple[tuple[str, bytes | None], ...]
 """Names with shared values, in order; ``None`` marks a value that each record keeps itself."""
 
 
-@dataclass(slots=True)
-class _Names:
-    """The split of headers with these names, in this order, into shared and own values."""
-
-    shared: Callable[[Mapping[str, bytes]], tuple[bytes, ...]]
-    own: Callable[[Mapping[str, bytes]], tuple[bytes, ...]]
-    layouts: dict[tuple[bytes, ...], tuple[int, int]]
-    """Shared values to the layout's number and its size in bytes."""
-
-
 _encode = msgspec.msgpack.Encoder().encode
 _decode_own = msgspec.msgpack.Decoder(list[bytes]).decode
 _decode_layout = msgspec.json.Decoder(tuple[tuple[str, bytes | None], ...]).decode
-
-
-def _values_of(names: list[str]) -> Callable[[Mapping[str, bytes]], tuple[bytes, ...]]:
-    if len(names) > 1:
-        return itemgetter(*names)  # in C; of a single name it would return no tuple
-    return lambda headers: tuple([headers[name] for name in names])
 
 
 class HeaderStore:
@@ -52,9 +34,8 @@ class HeaderStore:
 
     def __init__(self, busy_timeout_s: float) -> None:
         self._busy_timeout_s = busy_timeout_s
-        self._names: dict[tuple[str, ...], _Names] = {}
-        self._last: tuple[tuple[str, ...], _Names] | None = None
-        """The names met last: a neighbour nearly always has the same, and to compare is cheap."""
+        self._known: dict[tuple[str | bytes, ...], tuple[int, int]] = {}
+        """By the names, followed by the shared values: the layout's number and its size in bytes."""
         self._layouts: dict[int, tuple[dict[str, bytes | None], tuple[str, ...]]] = {}
 
     def pack(self, connection: sqlite3.Connection, headers: Mapping[str, bytes]) -> tuple[int, bytes, int]:
@@ -64,29 +45,17 @@ class HeaderStore:
         """
         if not headers:
             return NO_HEADERS, b"", 0
-        key = tuple(headers)
-        if self._last is not None and self._last[0] == key:
-            names = self._last[1]
-        else:
-            names = self._names_of(key)
-            self._last = (key, names)
-        shared = names.shared(headers)
-        known = names.layouts.get(shared)
+        own: list[str | bytes] = []
+        shared: list[str | bytes] = [*headers]
+        for name, value in headers.items():
+            (shared if name in SHARED else own).append(value)
+        key = tuple(shared)
+        known = self._known.get(key)
         if known is None:
-            layout = tuple((name, headers[name] if name in SHARED else None) for name in key)
+            layout = tuple((name, value if name in SHARED else None) for name, value in headers.items())
             size = sum(len(name.encode()) + len(value or b"") for name, value in layout)
-            known = names.layouts[shared] = self._register(connection, layout), size
-        return known[0], _encode(names.own(headers)), known[1]
-
-    def _names_of(self, key: tuple[str, ...]) -> _Names:
-        names = self._names.get(key)
-        if names is None:
-            names = self._names[key] = _Names(
-                _values_of([name for name in key if name in SHARED]),
-                _values_of([name for name in key if name not in SHARED]),
-                {},
-            )
-        return names
+            known = self._known[key] = self._register(connection, layout), size
+        return known[0], _encode(own), known[1]
 
     def unpack(self, connection: sqlite3.Connection, layout_id: int, own: bytes) -> dict[str, bytes]:
         """Return the headers as they were appended."""

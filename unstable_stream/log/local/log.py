@@ -23,7 +23,7 @@ from unstable_stream.log.local.groups import Member, committed_positions, groups
 from unstable_stream.log.local.headers import HeaderStore
 from unstable_stream.log.local.processes import current_process
 from unstable_stream.log.local.producer import LocalProducer, next_epoch
-from unstable_stream.log.local.records import AppendBatch
+from unstable_stream.log.local.records import AppendBatch, Ends
 from unstable_stream.log.local.threads import ReadThread, WriteThread
 from unstable_stream.log.local.topics import (
     Partition,
@@ -80,12 +80,14 @@ class LocalLog:
         place = os.path.realpath(path)  # SQLite names its side files after the real one
         directory = wakeup_directory(place)
         ringer = Ringer(directory)
+        ends: Ends = {}
         writer = WriteThread(
             f"log-writer {place}",
             place,
             lambda: open_database(place, synchronous, busy_timeout_s, writes=True),
             busy_timeout_s,
             ringer.ring,
+            ends.clear,
         )
         reader = ReadThread(
             f"log-reader {place}",
@@ -106,6 +108,7 @@ class LocalLog:
             topics=TopicCatalogue(),
             read_headers=HeaderStore(busy_timeout_s),
             write_headers=HeaderStore(busy_timeout_s),
+            ends=ends,
             doorbell=Doorbell(directory),
         )
         return cls(parts, ringer, session_timeout_s, max_poll_interval_s)
@@ -151,8 +154,8 @@ class LocalLog:
         """
         if not records:
             return []
-        batch = AppendBatch(records, self._log.topics, self._log.write_headers)
-        return await self._log.writer.append(batch)
+        batch = AppendBatch(records, self._log.topics, self._log.write_headers, self._log.ends)
+        return await self._log.writer.run(batch.write, batch.prepare, wakes=lambda _: True)
 
     async def producer(self, producer_id: str) -> LocalProducer:
         """Open a transactional producer, fencing off any earlier one with the same id."""
@@ -244,6 +247,7 @@ class LocalLog:
                 connection: sqlite3.Connection, at: TopicPartition = at, offset: int = offset
             ) -> bool:
                 partition = self._log.topics.find_partition(connection, at)
+                self._log.ends.pop(partition.partition_id, None)  # an empty table counts anew
                 return local_records.delete_before(connection, partition, offset)
 
             while await self._log.writer.run(delete_some):

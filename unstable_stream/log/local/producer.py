@@ -101,7 +101,7 @@ class LocalTransaction:
     async def append(self, records: Sequence[Record]) -> None:
         """Add records, to be stored when the transaction commits."""
         self._check_open()
-        batch = AppendBatch(records, self._log.topics, self._log.write_headers)
+        batch = AppendBatch(records, self._log.topics, self._log.write_headers, self._log.ends)
         await self._log.writer.run_outside(batch.prepare)
         self._batches.append(batch)
 

@@ -13,6 +13,7 @@ from unstable_stream.log.port import Record, StoredRecord, TopicPartition
 
 __all__ = [
     "AppendBatch",
+    "Ends",
     "begin_offset",
     "check_offset",
     "delete_before",
@@ -28,14 +29,20 @@ _DELETED_AT_ONCE: Final = 5_000  # rows; keeps the write lock short
 _Row: TypeAlias = tuple[int, str, int, bytes, bytes]
 """Timestamp, key, layout, own headers and value of a record."""
 
+Ends: TypeAlias = dict[int, tuple[int, int | None]]
+"""By number of a partition, next offset and latest timestamp, as the transaction under way has left them."""
+
 
 class AppendBatch:
     """Records to be appended: call :meth:`prepare` outside the transaction and :meth:`write` inside."""
 
-    def __init__(self, records: Sequence[Record], topics: TopicCatalogue, headers: HeaderStore) -> None:
+    def __init__(
+        self, records: Sequence[Record], topics: TopicCatalogue, headers: HeaderStore, ends: Ends
+    ) -> None:
         self._records = tuple(records)  # the caller may go on using its list
         self._topics = topics
         self._headers = headers
+        self._ends = ends
         self._rows: dict[int, tuple[Partition, list[_Row]]] = {}
         """By the partition's number."""
         self._partition_ids: list[int] = []  # of each record
@@ -77,32 +84,11 @@ class AppendBatch:
 
     def write(self, connection: sqlite3.Connection) -> list[tuple[TopicPartition, int]]:
         """Insert the rows at the end of their partitions; return partition and offset of each record."""
-        (places,) = self.write_together(connection, [self])
-        return places
-
-    @staticmethod
-    def write_together(
-        connection: sqlite3.Connection, batches: "Sequence[AppendBatch]"
-    ) -> list[list[tuple[TopicPartition, int]]]:
-        """Insert the rows of several batches, in their order; return what :meth:`write` returns of each."""
-        rows: dict[int, list[_Row]] = {}
-        for batch in batches:
-            for number, (_, own) in batch._rows.items():
-                if number in rows:
-                    rows[number] += own
-                else:
-                    rows[number] = own if len(batches) == 1 else own.copy()
-        ends = {number: _insert(connection, number, own) for number, own in rows.items()}
-        places = []
-        for batch in batches:
-            counts = {}
-            for number, (partition, own) in batch._rows.items():
-                counts[number] = zip(
-                    itertools.repeat(partition.at), itertools.count(ends[number]), strict=False
-                )
-                ends[number] += len(own)
-            places.append([next(counts[number]) for number in batch._partition_ids])
-        return places
+        offsets = {
+            number: (partition.at, itertools.count(_insert(connection, self._ends, number, rows)))
+            for number, (partition, rows) in self._rows.items()
+        }
+        return [(at, next(count)) for at, count in map(offsets.__getitem__, self._partition_ids)]
 
 
 def _check_size(record: Record, topic: Topic) -> None:
@@ -115,33 +101,34 @@ def _check_size(record: Record, topic: Topic) -> None:
         )
 
 
-def _insert(connection: sqlite3.Connection, partition_id: int, rows: Sequence[_Row]) -> int:
+def _insert(connection: sqlite3.Connection, ends: Ends, partition_id: int, rows: Sequence[_Row]) -> int:
     """Append rows to a partition and return the offset of the first."""
     table = f"records_{partition_id}"
-    last = connection.execute(
-        f'SELECT "offset", timestamp_ms + lag_ms FROM {table} ORDER BY "offset" DESC LIMIT 1'
-    ).fetchone()
+    if partition_id not in ends:
+        last = connection.execute(
+            f'SELECT "offset" + 1, timestamp_ms + lag_ms FROM {table} ORDER BY "offset" DESC LIMIT 1'
+        ).fetchone()
+        ends[partition_id] = last or (begin_offset(connection, partition_id), None)
+    first, latest_ms = ends[partition_id]
     times_ms = [row[0] for row in rows]
-    if last is not None and times_ms[0] >= last[1] and times_ms == sorted(times_ms):
+    if latest_ms is not None and times_ms[0] >= latest_ms and times_ms == sorted(times_ms):
         # The usual case: in order of time. SQLite gives each row the offset after the last.
         connection.executemany(
             f"INSERT INTO {table} (timestamp_ms, lag_ms, key, layout_id, headers, value) "
             "VALUES (?, 0, ?, ?, ?, ?)",
             rows,
         )
-        return int(last[0]) + 1
-    if last is None:
-        first, latest_ms = begin_offset(connection, partition_id), times_ms[0]
-    else:
-        first, latest_ms = last[0] + 1, last[1]
-    latest = itertools.accumulate(times_ms, max, initial=latest_ms)
+        ends[partition_id] = first + len(rows), times_ms[-1]
+        return first
+    reached_ms = list(itertools.accumulate(times_ms, max, initial=latest_ms or times_ms[0]))[1:]
     connection.executemany(
         f"INSERT INTO {table} VALUES (?1, ?3, ?2 - ?3, ?4, ?5, ?6, ?7)",
         (
             (first + place, reached, *row)
-            for place, (reached, row) in enumerate(zip(itertools.islice(latest, 1, None), rows, strict=True))
+            for place, (reached, row) in enumerate(zip(reached_ms, rows, strict=True))
         ),
     )
+    ends[partition_id] = first + len(rows), reached_ms[-1]
     return first
 
 

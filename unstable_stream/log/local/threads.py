@@ -5,22 +5,21 @@ that append one record each share an fsync and the statements, and each of their
 """
 
 import asyncio
-import itertools
 import queue
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
-from unstable_stream.errors import EventLogError
+from unstable_stream.errors import EventLogError, LogUnavailableError
 from unstable_stream.log.local.database import begin_write, bound_wal, explain
 
-__all__ = ["Joint", "ReadThread", "WriteThread"]
+__all__ = ["ReadThread", "WriteThread"]
 
 T = TypeVar("T")
 
@@ -47,25 +46,6 @@ class _Job:
     work: Callable[[sqlite3.Connection], Any] | None
     prepare: Callable[[sqlite3.Connection], None] | None = None
     wakes: Callable[[Any], bool] | None = None
-    joint: "Joint[Any] | None" = None
-
-
-def _always(result: object) -> bool:
-    return True
-
-
-class Joint(Protocol[T]):
-    """Work of which several pieces are done together at less cost than one by one."""
-
-    def prepare(self, connection: sqlite3.Connection) -> None:
-        """Prepare the work, outside the transaction."""
-
-    def write(self, connection: sqlite3.Connection) -> T:
-        """Do it alone."""
-
-    @staticmethod
-    def write_together(connection: sqlite3.Connection, batches: Sequence[Any]) -> list[T]:
-        """Do several one after another; return what :meth:`write` would have returned for each."""
 
 
 class _Thread:
@@ -194,10 +174,13 @@ class WriteThread(_Thread):
         connect: Callable[[], sqlite3.Connection],
         busy_timeout_s: float,
         wake_readers: Callable[[], None],
+        begun: Callable[[], None],
     ) -> None:
+        """``begun`` is called in this thread once a transaction holds the write lock."""
         super().__init__(name, path, connect)
         self._busy_timeout_s = busy_timeout_s
         self._wake_readers = wake_readers
+        self._begun = begun
         self._wal_check_at = 0.0
 
     async def run(
@@ -209,24 +192,16 @@ class WriteThread(_Thread):
         """Run ``work`` in a transaction and return its result once that is durable.
 
         Args:
-            work: changes the database; an exception takes back its own changes and nobody else's.
-            prepare: runs before, outside the transaction, so that the write lock is held only briefly.
-            wakes: tells from the result whether waiting consumers must look again.
+            work: changes the database and nothing else: it is run again alone where other work that shared
+                its transaction failed. An exception takes back its own changes and nobody else's.
+            prepare: runs before, once, outside the transaction, so that the write lock is held only briefly.
+            wakes: whether waiting consumers must look again, by the result; ``None``: no.
 
         Raises:
             LogUnavailableError: the write lock was not to be had in time; nothing was changed.
         """
         future: _Uncancelled[T] = _Uncancelled(loop=asyncio.get_running_loop())
         self._submit(_Job(future, work, prepare, wakes))
-        return await future
-
-    async def append(self, batch: "Joint[T]") -> T:
-        """Run :meth:`~Joint.prepare` and :meth:`~Joint.write` of a batch as :meth:`run` does; wake readers.
-
-        Batches that wait side by side are written together.
-        """
-        future: _Uncancelled[T] = _Uncancelled(loop=asyncio.get_running_loop())
-        self._submit(_Job(future, batch.write, batch.prepare, _always, batch))
         return await future
 
     async def run_outside(self, prepare: Callable[[sqlite3.Connection], None]) -> None:
@@ -244,13 +219,11 @@ class WriteThread(_Thread):
                 ready.append(job)
             else:
                 outcomes.append((job.future, None, error))
-        if ready:
-            outcomes += self._transact(connection, ready)
-        self._deliver(outcomes)
-        wakes = {id(job.future): job.wakes for job in ready if job.wakes is not None}
+        done = self._transact(connection, ready) if ready else []
+        self._deliver(outcomes + done)
         if any(
-            error is None and id(future) in wakes and wakes[id(future)](result)
-            for future, result, error in outcomes
+            job.wakes is not None and error is None and job.wakes(result)
+            for job, (_, result, error) in zip(ready, done, strict=True)
         ):
             self._wake_readers()
         if time.monotonic() >= self._wal_check_at:
@@ -258,55 +231,21 @@ class WriteThread(_Thread):
             self._wal_check_at = time.monotonic() + _WAL_CHECK_S
 
     def _transact(self, connection: sqlite3.Connection, jobs: list[_Job]) -> list[_Outcome]:
-        _, error = self._attempt(lambda c: begin_write(c, self._busy_timeout_s), connection)
-        if error is not None:
+        """Run jobs in one transaction; if one fails, nothing of it stays and each has one of its own."""
+        results, error = self._attempt(lambda c: self._commit(c, jobs), connection)
+        if error is None:
+            return [(job.future, result, None) for job, result in zip(jobs, results, strict=True)]
+        if len(jobs) == 1 or isinstance(error, LogUnavailableError):
             return [(job.future, None, error) for job in jobs]
-        outcomes: list[_Outcome] = []
-        alone = len(jobs) == 1
-        for joined, group in itertools.groupby(jobs, key=lambda job: job.joint is not None):
-            together = list(group)
-            if joined and len(together) > 1:
-                results, error = self._write_together(connection, together)
-                if error is None:
-                    outcomes += [
-                        (job.future, each, None) for job, each in zip(together, results, strict=True)
-                    ]
-                    continue
-            # One by one: an error takes back one job's changes and nobody else's.
-            for job in together:
-                if not connection.in_transaction:
-                    break  # SQLite itself rolled everything back: disk full or an I/O error
-                if not alone:
-                    connection.execute("SAVEPOINT job")
-                assert job.work is not None
-                result, error = self._attempt(job.work, connection)
-                outcomes.append((job.future, result, error))
-                if not alone and connection.in_transaction:
-                    if error is not None:
-                        connection.execute("ROLLBACK TO job")
-                    connection.execute("RELEASE job")
-            if not connection.in_transaction:
-                break
-        if alone and error is not None:
+        return [outcome for job in jobs for outcome in self._transact(connection, [job])]
+
+    def _commit(self, connection: sqlite3.Connection, jobs: list[_Job]) -> list[Any]:
+        begin_write(connection, self._busy_timeout_s)
+        self._begun()
+        try:
+            results = [job.work(connection) for job in jobs if job.work is not None]
+            connection.execute("COMMIT")
+        finally:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
-            return outcomes
-        _, lost = self._attempt(lambda c: c.execute("COMMIT"), connection)
-        if lost is None:
-            return outcomes
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        return [(job.future, None, error or lost) for job in jobs]
-
-    def _write_together(
-        self, connection: sqlite3.Connection, jobs: list[_Job]
-    ) -> tuple[list[Any], BaseException | None]:
-        """Do joint work at once; after an error nothing of it was done."""
-        batches = [job.joint for job in jobs if job.joint is not None]
-        connection.execute("SAVEPOINT job")
-        results, error = self._attempt(lambda c: batches[0].write_together(c, batches), connection)
-        if connection.in_transaction:
-            if error is not None:
-                connection.execute("ROLLBACK TO job")
-            connection.execute("RELEASE job")
-        return results, error
+        return results

@@ -20,7 +20,6 @@ __all__ = ["Doorbell", "Ringer", "wakeup_directory"]
 _LONGEST_ADDRESS: Final = 103  # bytes: macOS allows 104 with the final zero, Linux 108
 _NAME_BYTES: Final = 16
 _SETTLED_NS: Final = 100_000_000  # directory times are coarse: a listing this fresh may miss an addition
-_TRIES: Final = 100  # each failure means that another doorbell of this log closed at the same moment
 
 
 def wakeup_directory(path: str) -> str:
@@ -94,25 +93,14 @@ class Doorbell:
         bell = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         try:
             bell.setblocking(False)
-            self._address = self._bind(bell)
+            os.makedirs(self._directory, exist_ok=True)
+            self._address = os.path.join(self._directory, secrets.token_hex(_NAME_BYTES // 2))
+            bell.bind(self._address)
         except OSError:
             bell.close()
             raise
         self._socket = bell
         return True
-
-    def _bind(self, bell: socket.socket) -> str:
-        for attempt in range(1, _TRIES + 1):
-            os.makedirs(self._directory, exist_ok=True)
-            address = os.path.join(self._directory, secrets.token_hex(_NAME_BYTES // 2))
-            try:
-                bell.bind(address)
-            except FileNotFoundError:  # the last doorbell before this one has just taken the directory away
-                if attempt == _TRIES:
-                    raise
-            else:
-                break
-        return address
 
     def rings(self) -> int:
         """Return a count that moves with every ring; take it before looking at the log."""
@@ -138,7 +126,7 @@ class Doorbell:
                 loop.remove_reader(self._socket)
 
     def close(self) -> None:
-        """Wake all who wait and take the socket away; the last one takes the directory away, too."""
+        """Wake all who wait and take the socket away."""
         self.wake()
         if self._socket is not None:
             if self._waiters:
@@ -147,8 +135,6 @@ class Doorbell:
             self._socket = None
             with suppress(OSError):
                 os.unlink(self._address)
-            with suppress(OSError):  # others still wait, or were killed: their sockets are in it
-                os.rmdir(self._directory)
 
     def _collect(self) -> None:
         if self._socket is None:
