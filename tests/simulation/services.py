@@ -137,7 +137,7 @@ class _RemoteWorker:
         self._config = config
         self._process, self._ended = world.start(f"rollout-{number}", self._serve())
         world.on_death.setdefault(self._process, []).append(self._died)
-        self._ended.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+        self._ended.add_done_callback(self._judge)
 
     def orphaned(self) -> None:
         """The collector is gone: its workers end, sooner or later."""
@@ -175,6 +175,10 @@ class _RemoteWorker:
         for answer in self._calls:
             if not answer.done():
                 answer.set_exception(ServiceError(f"the rollout worker died {MARK}"))
+
+    def _judge(self, ended: asyncio.Future[str]) -> None:
+        if not ended.cancelled() and ended.exception() is not None:
+            self._world.found = FoundError(f"{self._process!r} did not start: {ended.exception()!r}")
 
     async def _serve(self) -> None:
         log = self._world.log()

@@ -29,10 +29,13 @@ _FIRST_CELL = 24
 """The tiny player's token ``[0]``; those of the other cells follow."""
 
 
-@functools.cache
-def tokenizer(model_path: str) -> Tokenizer:
-    """Load a tokenizer once for all simulated workers."""
-    return load_tokenizer(model_path)
+_load_once = functools.cache(load_tokenizer)
+
+
+def tokenizer(model_path: str, template_variables: Mapping[str, Any]) -> Tokenizer:
+    """Load a tokenizer once for all simulated workers; the tiny player has no variables."""
+    assert not template_variables
+    return _load_once(model_path)
 
 
 class RandomMoves:
@@ -137,6 +140,10 @@ class PretendLearner(StandardLearner[TrainingSample, Any]):
     def probe(self) -> AdapterProbe:
         """Return nothing to compare."""
         return AdapterProbe(dtype="float32", sequences=())
+
+    def computed_with(self) -> dict[str, str]:
+        """Return what decides on the last bits: nothing, a hash is the same everywhere."""
+        return {"dtype": "float32"}
 
 
 def weights_stand_in() -> dict[tuple[Any, str], Any]:
