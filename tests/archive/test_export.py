@@ -183,11 +183,12 @@ def test_the_archive_of_an_older_version(archive: Path, tmp_path: Path) -> None:
     old = tmp_path / "old.duckdb"
     old.write_bytes(archive.read_bytes())
     with open_archive(old, read_only=False) as connection:
-        connection.execute("ALTER TABLE events DROP COLUMN log_id")
-        connection.execute("UPDATE schema_version SET version = 1")
+        connection.execute("ALTER TABLE events DROP COLUMN record_number")
+        connection.execute("UPDATE schema_version SET version = 2")
     manifest = export_run(old, "run-a", tmp_path / "out")
-    assert (manifest.schema_version, manifest.log_ids) == (1, [])
+    assert (manifest.schema_version, manifest.log_ids) == (2, ["log-1"])
     assert manifest.tables["events"].rows == len(made_up_run())
+    assert query(tmp_path / "out", "SELECT DISTINCT record_number FROM events").rows == [(None,)]
 
 
 def test_batches_are_files_of_the_documented_names(archive: Path, tmp_path: Path) -> None:

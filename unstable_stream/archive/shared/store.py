@@ -91,7 +91,7 @@ class SharedStore:
         self._threads = ThreadPoolExecutor(_FILES_AT_ONCE, thread_name_prefix="archive")
         self._lock = threading.Lock()
         self._standings: dict[LogPartition, Standing] = {}
-        """What does not change of them is used: their slots, and how often they were set back."""
+        """Only what never changes of them is used: their slots, and how often they were set back."""
         self._dropped = self._read_dropped()
 
     def positions(self) -> dict[LogPartition, int]:
